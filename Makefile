@@ -1,0 +1,67 @@
+# The commands of this project. Each says what it does before it does it; `make` alone lists them.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.PHONY: help demo test check check-format check-lint check-types check-layers check-unit up down docs
+
+PYTHON ?= python3
+NODES ?= 1
+SIMULATED ?= 0
+RUN := .venv/bin/python
+
+help:
+	@echo 'make demo              two clusters, a real worker node, a binding, a workload; leaves all running'
+	@echo 'make up [NODES=1]      the development clusters alone: build/dev/hub.kubeconfig, build/dev/worker.kubeconfig'
+	@echo 'make down              ends what demo and up have started; leaves nothing'
+	@echo 'make check             format, lint, types, layers, unit tests; about a minute'
+	@echo 'make docs              write the reference pages that follow from the code'
+	@echo 'make test              all tests, against real clusters; needs root'
+
+demo:
+	@deploy/demo/announce.sh
+	@$(MAKE) --silent .venv/.stamp
+	@$(RUN) deploy/demo/demo.py
+
+up: .venv/.stamp
+	@if [ '$(SIMULATED)' != 0 ]; then echo 'SIMULATED is not there yet: only real nodes, NODES=n' >&2; exit 2; fi
+	@$(RUN) -m vkubelet.testing.cluster up --nodes $(NODES)
+
+down:
+	@if [ -x $(RUN) ]; then $(RUN) -m vkubelet.testing.cluster down; else echo 'nothing to take down: there is no .venv'; fi
+
+test: .venv/.stamp
+	@$(RUN) deploy/dev/packages.py
+	@$(RUN) -m vkubelet.testing.cluster binaries
+	@$(RUN) -m pytest tests
+
+# Types and lint run beside the unit tests: on two cores the minute is theirs.
+check: .venv/.stamp
+	@$(MAKE) -j2 --output-sync=target check-types check-unit check-layers check-format check-lint
+	@echo 'check: all well'
+
+check-types: .venv/.stamp
+	@echo '==> types'
+	@.venv/bin/mypy
+
+check-unit: .venv/.stamp
+	@echo '==> unit tests'
+	@$(RUN) -m pytest -q --timeout=30 tests/unit
+
+check-layers: .venv/.stamp
+	@echo '==> layers'
+	@.venv/bin/lint-imports --no-logo | tail -n 20
+
+check-format: .venv/.stamp
+	@echo '==> format'
+	@.venv/bin/ruff format --check .
+
+check-lint: .venv/.stamp
+	@echo '==> lint'
+	@.venv/bin/ruff check .
+
+.venv/.stamp: pyproject.toml
+	@PYTHON='$(PYTHON)' deploy/dev/venv.sh
+
+docs: .venv/.stamp
+	@$(RUN) deploy/dev/reference.py

@@ -1,0 +1,340 @@
+"""Shows the whole way: two clusters, a binding, a workload on a virtual node, its logs from the computing cluster.
+
+`demo.py [DIRECTORY]`; the directory of the clusters is build/dev if none is given.
+
+Invariant: every step may be repeated; what is already there is used, and `make down` ends whatever was started.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from vkubelet.testing.cluster import binaries
+from vkubelet.testing.cluster.ledger import Entry, Kind, Ledger
+from vkubelet.testing.cluster.processes import ProcessId
+from vkubelet.testing.cluster.site import STATE_FILE
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = ROOT / "deploy" / "samples"
+MANIFESTS = ROOT / "kubeocean" / "manifests"
+DEV = Path(sys.argv[1]).absolute() if len(sys.argv) > 1 else ROOT / "build" / "dev"
+HUB, WORKER = DEV / "hub.kubeconfig", DEV / "worker.kubeconfig"
+IDENTITY = DEV / "kubeocean.kubeconfig"
+CONFIG = DEV / "kubeocean.yaml"
+LOG = DEV / "kubeocean.log"
+OWNER, PROGRAM = "demo", "kubeocean"
+TICK_SECONDS = 10.0
+VIRTUAL = "kubeocean.io/cluster-binding=demo"
+
+
+class DemoFailed(Exception):
+    """The text says what did not happen and where to look."""
+
+
+class ProgramEnded(Exception):
+    """kubeocean has ended by itself; waiting for anything is in vain."""
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def shown(path: Path) -> str:
+    """As the reader would type it."""
+    return os.path.relpath(path)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@contextmanager
+def step(text: str) -> Iterator[None]:
+    """Say a step, and that it goes on while it lasts."""
+    say(f"==> {text}")
+    started, done = time.monotonic(), threading.Event()
+
+    def tick() -> None:
+        while not done.wait(TICK_SECONDS):
+            say(f"    … {time.monotonic() - started:.0f} s")
+
+    ticker = threading.Thread(target=tick, daemon=True)
+    ticker.start()
+    try:
+        yield
+    finally:
+        done.set()
+        ticker.join()
+
+
+def kubectl_program() -> str:
+    found = binaries.find("kubectl")
+    if found is None:
+        raise DemoFailed("kubectl is nowhere; `make up` brings one")
+    return str(found)
+
+
+def kubectl(kubeconfig: Path, *args: str, stdin: str | None = None) -> str:
+    """Run kubectl. Raises DemoFailed with what it said."""
+    command = [kubectl_program(), "--kubeconfig", str(kubeconfig), *args]
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode != 0:
+        raise DemoFailed(f"kubectl {shlex.join(args)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def read(kubeconfig: Path, *args: str) -> Any:
+    return json.loads(kubectl(kubeconfig, "get", *args, "--output", "json"))
+
+
+def apply(kubeconfig: Path, *files: Path) -> None:
+    for file in files:
+        kubectl(kubeconfig, "apply", "--filename", str(file))
+
+
+def wait_for(what: str, check: Callable[[], Any], *, seconds: float) -> Any:
+    """The first true value of `check`; what it raises meanwhile is shown only at the end. Raises DemoFailed."""
+    end, last = time.monotonic() + seconds, ""
+    while time.monotonic() < end:
+        try:
+            if found := check():
+                return found
+        except DemoFailed as error:
+            last = f"; last: {error}"
+        time.sleep(0.3)
+    raise DemoFailed(f"not within {seconds:.0f} s: {what}{last}; see {shown(LOG)}")
+
+
+def token_of(kubeconfig: Path, namespace: str, account: str) -> Mapping[str, str]:
+    """The data of a ServiceAccount's long-lived token Secret, once the control plane has filled it."""
+    secret = f"{account}-token"
+
+    def filled() -> Any:
+        data = read(kubeconfig, "--namespace", namespace, "secret", secret).get("data") or {}
+        return data if "token" in data else None
+
+    data: Mapping[str, str] = wait_for(f"token in Secret {namespace}/{secret}", filled, seconds=30)
+    return data
+
+
+def kubeconfig_of(server: str, data: Mapping[str, str]) -> str:
+    """A kubeconfig for one token, as JSON, which is YAML as well."""
+    token = base64.b64decode(data["token"]).decode()
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "it", "cluster": {"server": server, "certificate-authority-data": data["ca.crt"]}}],
+            "users": [{"name": "it", "user": {"token": token}}],
+            "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+            "current-context": "it",
+        }
+    )
+
+
+def write_private(path: Path, text: str) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as stream:
+        stream.write(text)
+
+
+def endpoint(kubeconfig: Path) -> tuple[str, int]:
+    """Where pods reach this cluster's API server: not by loopback, as the kubeconfig does."""
+    found = read(kubeconfig, "--namespace", "default", "endpointslice", "kubernetes")
+    return found["endpoints"][0]["addresses"][0], found["ports"][0]["port"]
+
+
+def server_of(kubeconfig: Path) -> str:
+    """The API server's URL, as the kubeconfig says."""
+    config = json.loads(kubectl(kubeconfig, "config", "view", "--output", "json"))
+    return str(config["clusters"][0]["cluster"]["server"])
+
+
+def forget_the_dead() -> None:
+    """A kubeocean that has ended must not count as a cluster that has ended, which `up` would start anew."""
+    ledger = Ledger(DEV / STATE_FILE)
+    ledger.forget(entry for entry in ledger.entries(Kind.PROCESS, OWNER) if not entry.process.alive())
+
+
+def clusters() -> None:
+    forget_the_dead()
+    say("==> two clusters and a worker node")
+    command = [sys.executable, "-m", "vkubelet.testing.cluster", "up", "--dir", str(DEV)]
+    if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
+        raise DemoFailed("the clusters did not start; `make down` cleans up")
+
+
+def established(kubeconfig: Path, plural: str) -> bool:
+    """The API server serves the resource; `kubectl wait` fails on a CRD that has no conditions yet."""
+    crd = read(kubeconfig, "crd", f"{plural}.cloud.tencent.com")
+    return any(c["type"] == "Established" and c["status"] == "True" for c in crd.get("status", {}).get("conditions", ()))
+
+
+def bind() -> None:
+    """Everything that two owners of clusters would apply."""
+    with step("worker cluster: CRD, mount namespace, narrow rights, policy (half of each node)"):
+        apply(WORKER, MANIFESTS / "resourceleasingpolicies.yaml", SAMPLES / "worker-rbac.yaml")
+        wait_for("the CRD is established", partial(established, WORKER, "resourceleasingpolicies"), seconds=30)
+        apply(WORKER, SAMPLES / "policy.yaml")
+        worker_config = kubeconfig_of(server_of(WORKER), token_of(WORKER, "kubeocean-worker", "kubeocean-syncer"))
+    with step("computing cluster: CRD, narrow rights, Secret with the worker's kubeconfig, binding"):
+        apply(HUB, MANIFESTS / "clusterbindings.yaml", SAMPLES / "hub-rbac.yaml", SAMPLES / "hub-token.yaml")
+        wait_for("the CRD is established", partial(established, HUB, "clusterbindings"), seconds=30)
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "demo-kubeconfig", "namespace": "kubeocean-system"},
+            "stringData": {"kubeconfig": worker_config},
+        }
+        kubectl(HUB, "apply", "--server-side", "--force-conflicts", "--filename", "-", stdin=json.dumps(secret))
+        apply(HUB, SAMPLES / "binding.yaml")
+        host, port = endpoint(HUB)
+        access = {"spec": {"apiServerAccess": {"host": host, "port": port}}}
+        kubectl(HUB, "patch", "clusterbinding", "demo", "--type=merge", "--patch", json.dumps(access))
+        write_private(IDENTITY, kubeconfig_of(server_of(HUB), token_of(HUB, "kubeocean-system", "kubeocean-syncer")))
+
+
+def lives(program: ProcessId) -> bool:
+    """Raises ProgramEnded with the end of its log when it does not."""
+    if not program.alive():
+        lines = "\n".join(LOG.read_text(errors="replace").splitlines()[-15:])
+        raise ProgramEnded(f"kubeocean ended by itself:\n{lines}")
+    return True
+
+
+def ended(program: ProcessId) -> bool:
+    return not program.alive()
+
+
+def run_kubeocean() -> ProcessId:
+    """Start the process of the binding, recorded so that `make down` ends it; one that runs is stopped, which pods do not notice."""
+    ledger = Ledger(DEV / STATE_FILE)
+    for entry in ledger.entries(Kind.PROCESS, OWNER):
+        entry.process.signal(signal.SIGTERM)
+        wait_for("kubeocean stops", partial(ended, entry.process), seconds=30)
+        ledger.forget([entry])
+    address, _ = endpoint(HUB)
+    settings = {
+        "health": {"health_address": f"127.0.0.1:{free_port()}", "metrics_address": f"127.0.0.1:{free_port()}"},
+        "server": {"node_address": address, "main_port": False, "approve_own_csr": True},
+    }
+    CONFIG.write_text(json.dumps(settings, indent=2) + "\n")
+    command = [
+        str(Path(sys.executable).with_name("kubeocean")),
+        "run",
+        "--binding",
+        "demo",
+        "--kubeconfig",
+        str(IDENTITY),
+        "--config",
+        str(CONFIG),
+    ]
+    for path in (IDENTITY, CONFIG, LOG):
+        ledger.add(Entry(kind=Kind.PATH, name=str(path), owner=OWNER))
+    say(f"==> kubeocean run --binding demo   (log: {shown(LOG)})")
+    with LOG.open("ab") as out:
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    started = ProcessId.of(PROGRAM, process.pid)
+    ledger.add_process(started, OWNER)
+    return started
+
+
+def node_ready() -> bool:
+    """A virtual node says it is Ready, and its kubelet server answers the API server."""
+    for node in read(HUB, "nodes", "--selector", VIRTUAL)["items"]:
+        if any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions", ())):
+            return kubectl(HUB, "get", "--raw", f"/api/v1/nodes/{node['metadata']['name']}/proxy/healthz") == "ok"
+    return False
+
+
+def same_pod() -> tuple[str, str] | None:
+    """Name and IP of the workload's pod, when it runs in both clusters with the same address."""
+    physical = {
+        pod["metadata"].get("annotations", {}).get("kubeocean.io/virtual-pod-uid"): pod["status"]
+        for pod in read(WORKER, "pods", "--namespace", "kubeocean-worker")["items"]
+    }
+    for pod in read(HUB, "pods", "--selector", "app=hello")["items"]:
+        status, below = pod["status"], physical.get(pod["metadata"]["uid"], {})
+        running = status["phase"] == below.get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp")
+        if running and status.get("podIP") and status["podIP"] == below.get("podIP"):
+            return pod["metadata"]["name"], status["podIP"]
+    return None
+
+
+def show(kubeconfig: Path, *args: str) -> None:
+    """A command and its answer, as the reader could type it."""
+    say(f"\n$ kubectl --kubeconfig {shown(kubeconfig)} {shlex.join(args)}")
+    say(kubectl(kubeconfig, *args).rstrip())
+
+
+def show_live_logs(pod: str, *, lines: int = 5, seconds: float = 20.0) -> None:
+    """Follow the log until some new lines came. Raises DemoFailed when they do not."""
+    args = ["logs", "--follow", "--tail=1", pod]
+    say(f"\n$ kubectl --kubeconfig {shown(HUB)} {shlex.join(args)}")
+    command = [kubectl_program(), "--kubeconfig", str(HUB), *args]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    stop = threading.Timer(seconds, process.terminate)
+    stop.start()
+    try:
+        assert process.stdout is not None
+        seen = [line for _, line in zip(range(lines), map(_shown, process.stdout), strict=False)]
+    finally:
+        stop.cancel()
+        process.terminate()
+        process.wait()
+    if len(seen) < lines or not all("hello from" in line for line in seen):
+        raise DemoFailed(f"no live log lines of {pod} within {seconds:.0f} s")
+
+
+def _shown(line: str) -> str:
+    say(line.rstrip())
+    return line
+
+
+def demo() -> None:
+    clusters()
+    bind()
+    program = run_kubeocean()
+    with step("waiting for the virtual node"):
+        wait_for("a virtual node is Ready", lambda: lives(program) and node_ready(), seconds=90)
+    with step("a Deployment in the computing cluster, placed by its scheduler"):
+        apply(HUB, SAMPLES / "deployment.yaml")
+        pod, _ = wait_for("the pod runs in both clusters with one IP", same_pod, seconds=90)
+    show(HUB, "get", "nodes")
+    show(HUB, "get", "pods", "--output", "wide")
+    show(WORKER, "get", "pods", "--namespace", "kubeocean-worker", "--output", "wide")
+    show_live_logs(pod)
+    say(
+        f"""
+All of it goes on running. To go on:
+  export KUBECONFIG={shown(HUB)}        # the worker cluster: {shown(WORKER)}
+  alias kubectl={kubectl_program()}
+  kubectl logs --follow {pod}
+  kubectl scale deployment hello --replicas=3
+  kubectl describe node --selector {VIRTUAL}
+  make down                                       # ends everything"""
+    )
+
+
+if __name__ == "__main__":
+    try:
+        demo()
+    except (DemoFailed, ProgramEnded) as error:
+        sys.exit(f"demo: {error}")

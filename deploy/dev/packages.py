@@ -1,0 +1,18 @@
+"""Installs what real nodes need from the distribution, for `make test`; `make up` does it by itself.
+
+Invariant: the list of packages stands in one place, vkubelet.testing.cluster.packages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from vkubelet.clock import SystemClock
+from vkubelet.testing.cluster import ClusterError, packages
+
+if __name__ == "__main__":
+    try:
+        asyncio.run(packages.install(packages.missing(nodes=True), say=print, clock=SystemClock()))
+    except ClusterError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,138 @@
+"""Writes the pages of docs/reference that follow from the code: settings, errors, metrics.
+
+Invariant: what a page says stands in the code, beside the thing itself; a unit test compares the pages with it.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+from prometheus_client.metrics import MetricWrapperBase
+
+from kubeocean.settings import KubeoceanSettings
+from vkubelet import errors
+from vkubelet.errors import VKubeletError
+from vkubelet.metrics import Metrics
+from vkubelet.settings import Settings, _settings_class
+
+PAGES = Path(__file__).parents[2] / "docs" / "reference"
+MADE = "<!-- Made by `make docs` from the code; change the docstrings there. -->"
+
+
+def settings_page() -> str:
+    """Every setting with type, default and its sentence, by the path it has in YAML."""
+    lines = [
+        "# Settings",
+        MADE,
+        "",
+        "One YAML file, named by `--config`; the flags of `vkubelet run` and `kubeocean run` are laid over it.",
+        "A key that is not known and a value of the wrong type are refused by their path.",
+        "`vkubelet check --provider NAME --config FILE` prints what is in force.",
+    ]
+    for path, kind in sections(Settings):
+        lines += ["", f"## {f'`{path}:`' if path else 'Top level'}", "", first_sentence(kind), "", *rows(kind)]
+    lines += ["", "## `provider:` of kubeocean", "", first_sentence(KubeoceanSettings), "", *rows(KubeoceanSettings)]
+    return "\n".join(lines) + "\n"
+
+
+def sections(kind: type, path: str = "") -> Iterator[tuple[str, type]]:
+    """A settings class and those nested in it."""
+    yield path, kind
+    for attribute in attrs.fields(attrs.resolve_types(kind)):
+        inner = _settings_class(attribute.type)
+        if inner is not None:
+            yield from sections(inner, f"{path}.{attribute.name}".lstrip("."))
+
+
+def rows(kind: type) -> list[str]:
+    """The table of the settings that stand in this class itself."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    table = ["| setting | type | default | meaning |", "|---|---|---|---|"]
+    for statement, after in zip(body.body, [*body.body[1:], None], strict=True):
+        if not isinstance(statement, ast.AnnAssign) or statement.value is None or "factory" in ast.unparse(statement.value):
+            continue
+        told = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
+        kind_text = ast.unparse(statement.annotation).replace("|", "\\|")
+        table.append(
+            f"| `{ast.unparse(statement.target)}` | `{kind_text}` | `{ast.unparse(statement.value)}` | {' '.join(str(told).split())} |"
+        )
+    return table if len(table) > 2 else []
+
+
+def default_of(value: ast.expr) -> str:
+    """As written, also inside of `field(default=…)`."""
+    given = [word.value for word in value.keywords if word.arg == "default"] if isinstance(value, ast.Call) else []
+    return ast.unparse(given[0] if given else value)
+
+
+def first_sentence(kind: type) -> str:
+    return (inspect.getdoc(kind) or "").split("\n\n")[0].replace("\n", " ")
+
+
+def errors_page() -> str:
+    """The tree of errors, and which of them are tried again."""
+    lines = [
+        "# Errors",
+        MADE,
+        "",
+        "Whether a step is tried again is told by the class alone.",
+        "Each error says what was attempted, on what, and what the other side answered.",
+        "",
+        "| error | meaning | tried again |",
+        "|---|---|---|",
+    ]
+    for depth, kind in tree(VKubeletError):
+        lines.append(f"| {'&emsp;' * depth}`{kind.__name__}` | {first_sentence(kind)} | {'yes' if kind.retryable else ''} |")
+    lines += [
+        "",
+        "The process ends with 2 after a `SettingsError`, and with 1 after any other that reaches the top.",
+        "The kubelet server answers `NoSuchPod` and `NoSuchContainer` with 404, `BadRequest` with 400, `Unavailable` with 503,",
+        "a missing capability with 501, and anything else with 500 and no internals.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def tree(root: type[VKubeletError], depth: int = 0) -> Iterator[tuple[int, type[VKubeletError]]]:
+    """The class and all below it, in the order in which they are declared."""
+    yield depth, root
+    declared = list(vars(errors).values())
+    below = [kind for kind in root.__subclasses__() if kind in declared]
+    for kind in sorted(below, key=declared.index):
+        yield from tree(kind, depth + 1)
+
+
+def metrics_page() -> str:
+    """Every Prometheus series of the runtime with its labels."""
+    lines = [
+        "# Metrics",
+        MADE,
+        "",
+        "Served as plain HTTP at `health.metrics_address` (default port 8080), path `/metrics`, beside the usual series of a process.",
+        "No series bears the name of a pod or a node.",
+        "",
+        "| series | kind | labels | meaning |",
+        "|---|---|---|---|",
+    ]
+    instruments = [value for value in vars(Metrics()).values() if isinstance(value, MetricWrapperBase)]
+    for instrument in sorted(instruments, key=lambda one: one._name):
+        (family,) = instrument.describe()
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = ", ".join(f"`{label}`" for label in instrument._labelnames)
+        lines.append(f"| `{name}` | {family.type} | {labels} | {family.documentation} |")
+    return "\n".join(lines) + "\n"
+
+
+def pages() -> dict[Path, str]:
+    """Content by file."""
+    return {PAGES / "settings.md": settings_page(), PAGES / "errors.md": errors_page(), PAGES / "metrics.md": metrics_page()}
+
+
+if __name__ == "__main__":
+    for file, text in pages().items():
+        file.write_text(text)

@@ -1,0 +1,145 @@
+"""This process's own ClusterBinding: what it says, and what its status says of us.
+
+Invariant: the status is written only when it would say something else; a binding that can not be read is unknown, not gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from attrs import evolve
+
+from kubeocean import keys
+from kubeocean.conditions import SYNCER_FAILED, Failure, Health, status_patch
+from kubeocean.crds import FAIL_OVER, ClusterBinding
+from kubeocean.resources import CLUSTERBINDINGS
+from vkubelet.api.objects import Key, Unknown
+from vkubelet.client.rest import PatchKind, Selection
+from vkubelet.control.controller import Controller
+from vkubelet.control.informer import Change, Informer
+from vkubelet.control.recorder import ObjectReference
+from vkubelet.errors import NotFound
+from vkubelet.provider import Host
+
+log = logging.getLogger(__name__)
+
+_NO_FAIL_OVER = "spec.onUnreachable.mode: FailOver is not implemented yet; nodes and pods of a silent worker are held, as by mode Hold"
+
+
+class BindingReconciler:
+    """Reads one ClusterBinding and writes its status. The `set_*` calls never wait; the latest value wins."""
+
+    def __init__(self, host: Host, name: str) -> None:
+        self.name = name
+        self.informer: Informer[Unknown] = Informer(
+            host.client, CLUSTERBINDINGS, where=Selection(fields=f"metadata.name={name}"), clock=host.clock
+        )
+        self.current: ClusterBinding | None = None
+        """As last seen; it stays when the binding is deleted, because what it led to has to be taken back."""
+        self.gone = False
+        self._host = host
+        self._health = Health()
+        self._announced: Failure | None = None
+        self._listeners: list[Callable[[], None]] = []
+        self._confirm_listeners: list[Callable[[], None]] = []
+        self.controller: Controller[str] = Controller("binding", self.reconcile, workers=1, clock=host.clock)
+        self.informer.on_change(self._changed)
+
+    @property
+    def ending(self) -> bool:
+        """It was deleted, or is being deleted."""
+        return self.gone or (self.current is not None and self.current.deleting)
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener()` after every change of the binding."""
+        self._listeners.append(listener)
+
+    def on_confirm(self, listener: Callable[[], None]) -> None:
+        """Call `listener()` when a person agreed to the retirements that wait."""
+        self._confirm_listeners.append(listener)
+
+    def set_problem(self, problem: Failure | None) -> None:
+        """What keeps the worker from being used; None: nothing."""
+        self._set(evolve(self._health, problem=problem))
+        if problem != self._announced:
+            self._announced = problem
+            if problem is not None:
+                self.event(problem.reason, problem.message, warning=True)
+
+    def set_reachable(self, reachable: bool) -> None:
+        """Whether the worker answers."""
+        if self._health.reachable is True and not reachable:
+            self.event("WorkerUnreachable", "the worker cluster does not answer; its nodes are held and take no new pods", warning=True)
+        if self._health.reachable is False and reachable:
+            self.event("WorkerReachable", "the worker cluster answers again")
+        self._set(evolve(self._health, reachable=reachable))
+
+    def set_unreadable(self, what: str) -> None:
+        """Which lists of the worker can not be read; empty: all can."""
+        text = f"spec.secretRef: the kubeconfig's user may not read what it has to ({what}); grant the rights there, or install the CRD"
+        if what and self._health.syncer is None:
+            self.event(SYNCER_FAILED, text, warning=True)
+        self._set(evolve(self._health, syncer=Failure(SYNCER_FAILED, text) if what else None))
+
+    def set_held(self, why: str) -> None:
+        """Why retirements wait for confirmation; empty: none does."""
+        if why and not self._health.held:
+            self.event("RetirementHeld", why, warning=True)
+        self._set(evolve(self._health, held=why))
+
+    def _set_unheeded(self, what: str) -> None:
+        if what and not self._health.unheeded:
+            self.event("FailOverNotImplemented", what, warning=True)
+        self._set(evolve(self._health, unheeded=what))
+
+    def event(self, reason: str, message: str, *, warning: bool = False) -> None:
+        """An Event about the binding."""
+        obj = self.informer.store.get(Key("", self.name))
+        if obj is not None:
+            self._host.events.event(ObjectReference.of(CLUSTERBINDINGS, obj), reason, message, warning=warning)
+
+    async def live(self) -> ClusterBinding | None:
+        """Read now; None when it does not exist. Raises ApiError."""
+        try:
+            return ClusterBinding.parse(await self._host.client.get(CLUSTERBINDINGS, self.name))
+        except NotFound:
+            # 404 is also what a missing CRD answers; the list tells them apart.
+            await self._host.client.list(CLUSTERBINDINGS, Selection(fields=f"metadata.name={self.name}"))
+            return None
+
+    async def reconcile(self, name: str) -> float | None:
+        """Write the status if it is not what it should be."""
+        obj = self.informer.store.get(Key("", name))
+        if obj is None:
+            return None
+        await self._take_confirmation(obj)
+        change = status_patch(obj.body.get("status") or {}, self._health, generation=obj.metadata.generation, now=self._host.clock.now())
+        if change is not None:
+            change["metadata"] = {"uid": obj.metadata.uid, "resourceVersion": obj.metadata.resource_version}
+            await self._host.client.patch(CLUSTERBINDINGS, name, change, subresource="status", kind=PatchKind.MERGE)
+        return None
+
+    async def _take_confirmation(self, obj: Unknown) -> None:
+        """Pass it on once: it must not confirm what happens later."""
+        if keys.CONFIRM_RETIRE not in obj.metadata.annotations:
+            return
+        for listener in self._confirm_listeners:
+            listener()
+        change = {"metadata": {"annotations": {keys.CONFIRM_RETIRE: None}}}
+        await self._host.client.patch(CLUSTERBINDINGS, self.name, change, kind=PatchKind.MERGE)
+
+    def _set(self, health: Health) -> None:
+        if health != self._health:
+            self._health = health
+            self.controller.add(self.name)
+
+    def _changed(self, change: Change[Unknown]) -> None:
+        self.gone = change.new is None
+        if change.new is not None:
+            self.current = ClusterBinding.parse(change.new)
+            self._set_unheeded(_NO_FAIL_OVER if self.current.on_unreachable.mode == FAIL_OVER else "")
+        self.controller.add(self.name)
+        if change.more_than_status:
+            for listener in self._listeners:
+                listener()

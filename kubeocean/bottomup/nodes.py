@@ -1,0 +1,283 @@
+"""Physical nodes become virtual ones: one reconcile per physical node, whatever changed.
+
+Invariant: no node is declared or withdrawn before nodes, pods, policies and the binding have each been listed completely.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+
+from attrs import frozen
+
+from kubeocean import keys
+from kubeocean.bottomup.binding import BindingReconciler
+from kubeocean.bottomup.describe import describe, eligible
+from kubeocean.bottomup.policies import ResourceLeasingPolicyReconciler
+from kubeocean.bottomup.pressure import Pressure
+from kubeocean.bottomup.reclaim import Reclaimer
+from kubeocean.bottomup.virtual_nodes import VirtualNode, VirtualNodes
+from kubeocean.bottomup.withdrawal import Cause, Withdrawal
+from kubeocean.crds import ClusterBinding
+from kubeocean.leasing.policy import Decision, NodeFacts, Terms, decide
+from kubeocean.leasing.usage import Usage
+from kubeocean.worker import WorkerCluster
+from vkubelet.api.objects import Key, Node, Pod
+from vkubelet.client.resources import NODES
+from vkubelet.client.rest import PatchKind
+from vkubelet.clock import parse_rfc3339
+from vkubelet.control.controller import Controller
+from vkubelet.control.informer import Change, Informer
+from vkubelet.control.workqueue import Priority
+from vkubelet.errors import Forbidden, NotFound, Unavailable
+from vkubelet.logformat import bind
+from vkubelet.provider import Host
+
+log = logging.getLogger(__name__)
+
+_LONGEST_WAIT = 300.0
+_AFTER_THE_EDGE = 0.01
+_WHILE_DRAINING = 5.0
+
+
+@frozen(kw_only=True)
+class NodeParts:
+    """What the reconciler works with; `hub_nodes` are the Nodes of this binding as they stand in the hub."""
+
+    host: Host
+    worker: WorkerCluster
+    binding: BindingReconciler
+    virtual: VirtualNodes
+    hub_nodes: Informer[Node]
+    policies: ResourceLeasingPolicyReconciler
+    withdrawal: Withdrawal
+    reclaimer: Reclaimer
+    process_zone: str
+
+
+class PhysicalNodeReconciler:
+    """Keys are names of physical nodes."""
+
+    def __init__(self, parts: NodeParts) -> None:
+        self._parts = parts
+        self._usage = Usage()
+        self._pressure = Pressure(parts.host, parts.policies)
+        self._unsettled: set[str] | None = None
+        self._may_label = True
+        self.controller: Controller[str] = Controller("physical nodes", self.reconcile, workers=8, clock=parts.host.clock)
+        parts.policies.on_change(self.recheck)
+        parts.policies.counted_by(self._decided_by)
+
+    async def run(self) -> None:
+        """Wait for the first complete lists, look at every node that one of the clusters knows, and go on until cancelled."""
+        parts = self._parts
+        parts.worker.nodes.on_change(self._node_changed)
+        parts.worker.pods.on_change(self._pod_changed)
+        await parts.worker.wait_complete()
+        await parts.hub_nodes.wait_synced()
+        await parts.binding.informer.wait_synced()
+        self._unsettled = self._known()
+        self._settle("")
+        self.recheck()
+        await self.controller.run()
+
+    def confirm(self) -> None:
+        """A person agreed to what the brake held."""
+        for name in self._parts.withdrawal.confirm():
+            self.controller.add(name)
+
+    def recheck(self) -> None:
+        """Look at every node again: binding, policies or the reach of the worker changed."""
+        for name in self._known():
+            self.controller.add(name)
+
+    async def reconcile(self, name: str) -> float | None:
+        """Declare the virtual node as it should be, or withdraw it; seconds until a window edge.
+
+        Raises Unavailable while binding or policies leave open what should be.
+        """
+        binding = self._parts.binding.current
+        if self._unsettled is None or binding is None or not self._parts.worker.complete:
+            raise Unavailable("the worker cluster has not been listed yet", retry_after=2.0)
+        virtual = keys.vnode_name(binding.cluster_id, name)
+        with bind(node=virtual, physical_node=name):
+            await self._take_over(virtual)
+            node = self._parts.worker.nodes.store.get(Key("", name))
+            wait = await self._step(name, virtual, node=node, binding=binding)
+        self._settle(name)
+        return wait
+
+    async def _take_over(self, virtual: str) -> None:
+        """Kubeocean (Go) left a finalizer on its Nodes, which would hold their deletion up for ever (layout.md section 16, rule 8)."""
+        live = self._parts.hub_nodes.store.get(Key("", virtual))
+        if live is None or not _is_held(live):
+            return
+        left = [each for each in live.metadata.finalizers if each != keys.FINALIZER_VNODE]
+        change = {"metadata": {"finalizers": left, "resourceVersion": live.metadata.resource_version}}
+        try:
+            await self._parts.host.client.patch(NODES, virtual, change, kind=PatchKind.MERGE)
+        except NotFound:
+            log.debug("virtual node is gone")
+
+    async def _step(self, name: str, virtual: str, *, node: Node | None, binding: ClusterBinding) -> float | None:
+        offered = node is not None and not node.metadata.deletion_timestamp and eligible(node.metadata.labels)
+        if not self._parts.binding.ending and binding.validate():
+            raise Unavailable("the binding is not valid; nothing is changed", retry_after=_LONGEST_WAIT)
+        if node is None or not offered or self._parts.binding.ending:
+            return await self._withdraw(name, virtual, node=node)
+        facts, terms = NodeFacts.of(node), Terms.of(binding, process_zone=self._parts.process_zone)
+        decision = self._decide(facts, terms, virtual)
+        if not decision.exists or self._is_another(virtual, node):
+            return await self._withdraw(name, virtual, node=node)
+        return await self._offer(node, decision, facts=facts, terms=terms, binding=binding)
+
+    def _decide(self, facts: NodeFacts, terms: Terms, virtual: str) -> Decision:
+        live = self._parts.hub_nodes.store.get(Key("", virtual))
+        return decide(
+            facts,
+            self._parts.policies.current,
+            terms=terms,
+            used=self._usage.local(facts.name),
+            instant=self._parts.host.clock.now(),
+            closed_since=_closed_since(self._parts.virtual.get(virtual), live),
+        )
+
+    def _is_another(self, virtual: str, node: Node) -> bool:
+        """The virtual node was declared for an earlier physical node of this name."""
+        known = self._declared_uid(virtual)
+        return bool(known) and known != node.metadata.uid
+
+    def _declared_uid(self, virtual: str) -> str:
+        declared, live = self._parts.virtual.get(virtual), self._parts.hub_nodes.store.get(Key("", virtual))
+        if declared is not None:
+            return declared.physical_uid
+        return live.metadata.labels.get(keys.PHYSICAL_NODE_UID, "") if live is not None else ""
+
+    async def _offer(self, node: Node, decision: Decision, *, facts: NodeFacts, terms: Terms, binding: ClusterBinding) -> float | None:
+        parts, name = self._parts, node.metadata.name
+        live = parts.hub_nodes.store.get(Key("", keys.vnode_name(binding.cluster_id, name)))
+        description = describe(node, decision, binding=binding, port=_port(live))
+        parts.virtual.declare(description, physical_name=name, physical_uid=node.metadata.uid)
+        parts.withdrawal.settled(name)
+        virtual = description.name
+        parts.reclaimer.order(virtual, self._pressure.of_declared(virtual, decision, facts=facts, terms=terms))
+        await self._label(node, decision.deciding.name if decision.deciding else "")
+        if decision.next_edge is None:
+            return None
+        left = (decision.next_edge - parts.host.clock.now()).total_seconds()
+        return min(_LONGEST_WAIT, max(0.0, left) + _AFTER_THE_EDGE)
+
+    async def _withdraw(self, name: str, virtual: str, *, node: Node | None) -> float | None:
+        parts = self._parts
+        live, declared = parts.hub_nodes.store.get(Key("", virtual)), parts.virtual.get(virtual)
+        if live is None and declared is None:
+            parts.withdrawal.settled(name)
+            self._pressure.forget(virtual)
+            parts.reclaimer.order(virtual, ())
+            if node is not None and parts.policies.get(node.metadata.labels.get(keys.POLICY_APPLIED, "")) is not None:
+                await self._label(node, "")
+            return None
+        gone = node is None or node.metadata.uid != self._declared_uid(virtual)
+        if not parts.virtual.is_retired(virtual):
+            cause = await parts.withdrawal.cause(name, live, declared_uid=self._declared_uid(virtual))
+            if cause is Cause.NONE:
+                raise Unavailable("what was read live differs from what was watched", retry_after=2.0)
+            total = len({node.metadata.name for node in parts.hub_nodes.store} | parts.virtual.keys())
+            if not parts.withdrawal.allowed(name, cause, total=total):
+                if live is not None:
+                    parts.virtual.keep(live)
+                return None
+            log.info("node is withdrawn")
+            parts.virtual.retire(virtual)
+        policy = self._pressure.last_policy(virtual) or parts.policies.get(_policy_name(live))
+        parts.reclaimer.order(virtual, self._pressure.of_retired(virtual, policy, at_once=gone))
+        await self._label(node, "")
+        return _WHILE_DRAINING
+
+    async def _label(self, node: Node | None, policy: str) -> None:
+        """Show the worker's owner which policy leases a node; without the right to, it is left out."""
+        said = node.metadata.labels.get(keys.POLICY_APPLIED, "") if node is not None else policy
+        if node is None or not self._may_label or said == policy or self._parts.policies.is_foreign(said):
+            return
+        change = {"metadata": {"uid": node.metadata.uid, "labels": {keys.POLICY_APPLIED: policy or None}}}
+        try:
+            await self._parts.worker.client.patch(NODES, node.metadata.name, change, kind=PatchKind.MERGE)
+        except Forbidden:
+            self._may_label = False
+            text = f"physical nodes are not labelled {keys.POLICY_APPLIED}: the kubeconfig's user may not patch nodes"
+            self._parts.binding.event("PolicyLabelForbidden", text)
+        except NotFound:
+            log.debug("physical node is gone")
+
+    def _decided_by(self, policy: str) -> int:
+        if not self._parts.hub_nodes.ever_synced:
+            raise Unavailable("the virtual nodes have not been listed yet", retry_after=1.0)
+        return sum(_policy_name(node) == policy for node in self._parts.hub_nodes.store)
+
+    def _known(self) -> set[str]:
+        physical = {node.metadata.name for node in self._parts.worker.nodes.store}
+        return physical | {name for node in self._parts.hub_nodes.store if (name := physical_name(node))}
+
+    def _settle(self, name: str) -> None:
+        """Note that a node of the first round is decided; after the last one, what is not declared by then is retiring (rule 7)."""
+        if self._unsettled is None:
+            return
+        self._unsettled.discard(name)
+        if not self._unsettled:
+            self._parts.virtual.complete()
+
+    def _node_changed(self, change: Change[Node]) -> None:
+        self.controller.add(change.key.name, priority=Priority.LOW if change.initial else Priority.HIGH)
+
+    def hub_node_changed(self, change: Change[Node]) -> None:
+        """Told from outside, because the Nodes of the hub are watched for longer than one worker."""
+        node = change.new or change.old
+        name = physical_name(node) if node is not None else ""
+        matters = change.new is None or change.old is None or _is_held(change.new) or _port(change.old) != _port(change.new)
+        if name and (matters or self._parts.virtual.is_retired(change.key.name)):
+            if change.new is None:
+                self._parts.virtual.forget(change.key.name)
+            self.controller.add(name, priority=Priority.LOW if change.initial else Priority.HIGH)
+        for policy in ({_policy_name(change.old)} ^ {_policy_name(change.new)}) - {""}:
+            self._parts.policies.recount(policy)
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        changed: frozenset[str] = frozenset()
+        if change.old is not None and (change.new is None or change.new.metadata.uid != change.old.metadata.uid):
+            changed |= self._usage.remove(change.old.metadata.uid)
+        if change.new is not None:
+            leased = self._parts.worker.backed(change.new) is not None
+            changed |= self._usage.put(change.new, leased=leased)
+        for name in changed:
+            self.controller.add(name, priority=Priority.LOW if change.initial else Priority.HIGH)
+
+
+def physical_name(virtual: Node) -> str:
+    """The physical node that a Node of ours names; a label may hold it shortened."""
+    name = virtual.metadata.annotations.get(keys.PHYSICAL_NODE_NAME, "")
+    return name or virtual.metadata.labels.get(keys.PHYSICAL_NODE_NAME, "")
+
+
+def _is_held(virtual: Node) -> bool:
+    return keys.FINALIZER_VNODE in virtual.metadata.finalizers
+
+
+def _policy_name(virtual: Node | None) -> str:
+    return virtual.metadata.annotations.get(keys.POLICIES_APPLIED, "").partition(",")[0] if virtual is not None else ""
+
+
+def _closed_since(declared: VirtualNode | None, live: Node | None) -> datetime | None:
+    """When the node was closed: as declared by this process, else as an earlier one wrote it to the Node."""
+    if declared is not None:
+        times = [taint.time_added for taint in declared.description.taints if taint.key == keys.TAINT_CLOSED]
+    else:
+        taints = (live.spec.get("taints") or ()) if live is not None else ()
+        times = [taint.get("timeAdded") or "" for taint in taints if taint["key"] == keys.TAINT_CLOSED]
+    return next((parse_rfc3339(time) for time in times if time), None)
+
+
+def _port(virtual: Node | None) -> int | None:
+    if virtual is None:
+        return None
+    port = virtual.status.get("daemonEndpoints", {}).get("kubeletEndpoint", {}).get("Port")
+    return port if isinstance(port, int) and port > 0 else None

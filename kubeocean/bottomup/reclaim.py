@@ -1,0 +1,109 @@
+"""Paced reclaiming of leased capacity: virtual pods are evicted, and deleted when their grace is over.
+
+Invariant: never more than the binding's pace, never another incarnation of a pod, and never a pod that is not ordered any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterable
+from datetime import datetime
+
+from attrs import frozen
+
+from vkubelet.api.objects import PodRef
+from vkubelet.api.shapes import Json
+from vkubelet.client.resources import PODS
+from vkubelet.control.backoff import TokenBucket
+from vkubelet.control.controller import Controller
+from vkubelet.control.recorder import ObjectReference
+from vkubelet.errors import Conflict, NotFound, TooManyRequests
+from vkubelet.logformat import bind
+from vkubelet.provider import Host
+
+log = logging.getLogger(__name__)
+
+
+@frozen
+class Order:
+    """End this pod: by eviction from now on, by plain deletion from `until` (UTC) on."""
+
+    pod: PodRef
+    until: datetime
+    why: str
+
+
+class Reclaimer:
+    """Carries out the orders; those of a node replace its earlier ones."""
+
+    def __init__(self, host: Host, *, per_second: float) -> None:
+        self._host = host
+        self._orders: dict[str, Order] = {}
+        self._by_node: dict[str, frozenset[str]] = {}
+        self._announced: set[str] = set()
+        self._bucket = TokenBucket(per_second, per_second, clock=host.clock)
+        self.controller: Controller[str] = Controller("reclaim", self.reconcile, workers=4, clock=host.clock)
+
+    def order(self, node: str, orders: Iterable[Order]) -> None:
+        """What has to go from a node now; a pod that is not named any more stays."""
+        wanted = {order.pod.uid: order for order in orders}
+        for uid in self._by_node.pop(node, frozenset()) - wanted.keys():
+            self._orders.pop(uid, None)
+        if wanted:
+            self._by_node[node] = frozenset(wanted)
+        for uid, order in wanted.items():
+            if self._orders.get(uid) != order:
+                self._orders[uid] = order
+                self.controller.add(uid)
+
+    def ordered(self) -> frozenset[str]:
+        """The uids of all pods that have to go."""
+        return frozenset(self._orders)
+
+    async def reconcile(self, uid: str) -> float | None:
+        """One step for one pod; seconds until the next."""
+        order = self._orders.get(uid)
+        pod = self._host.pods.by_uid(uid)
+        if order is None or pod is None or pod.terminating:
+            self._orders.pop(uid, None)
+            self._announced.discard(uid)
+            return None
+        with bind(pod=str(order.pod.key), node=order.pod.node):
+            self._announce(order)
+            await self._bucket.wait()
+            if self._orders.get(uid) is not order:
+                return 0.0
+            left = (order.until - self._host.clock.now()).total_seconds()
+            wait = await self._evict(order) if left > 0 else await self._delete(order)
+            return min(wait, max(0.0, left)) if left > 0 else wait
+
+    def _announce(self, order: Order) -> None:
+        if order.pod.uid not in self._announced:
+            self._announced.add(order.pod.uid)
+            subject = ObjectReference("v1", "Pod", order.pod.name, namespace=order.pod.namespace, uid=order.pod.uid)
+            self._host.events.event(subject, "Reclaiming", order.why, warning=True)
+
+    async def _evict(self, order: Order) -> float:
+        """Seconds until it is looked at again: a budget that forbids the eviction is asked again after 5 to 30 s."""
+        body: Json = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": order.pod.name, "namespace": order.pod.namespace},
+            "deleteOptions": {"preconditions": {"uid": order.pod.uid}},
+        }
+        client = self._host.node_client(order.pod.node)
+        try:
+            await client.create(PODS, body, namespace=order.pod.namespace, subresource="eviction", parent=order.pod.name)
+        except TooManyRequests as refused:
+            return min(30.0, max(5.0, refused.retry_after or 0.0, random.uniform(5.0, 30.0)))
+        except (NotFound, Conflict):
+            log.debug("pod is gone already")
+        return 5.0
+
+    async def _delete(self, order: Order) -> float:
+        try:
+            await self._host.node_client(order.pod.node).delete(PODS, order.pod, uid=order.pod.uid)
+        except (NotFound, Conflict):
+            log.debug("pod is gone already")
+        return 5.0

@@ -1,0 +1,193 @@
+"""From a ClusterBinding to a proven way into its worker cluster.
+
+Invariant: a connection is used only after the worker accepted it and the mount namespace is ours; failures never tell what a Secret holds.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Collection, Sequence
+
+from attrs import field, frozen
+
+from kubeocean import keys
+from kubeocean.conditions import CONNECTIVITY_FAILED, SYNCER_FAILED, VALIDATION_FAILED, Failure
+from kubeocean.crds import ClusterBinding
+from kubeocean.resources import CLUSTERBINDINGS
+from kubeocean.worker import Mount
+from vkubelet.api.objects import Key, Unknown
+from vkubelet.client.connection import Connection, connection_from_kubeconfig
+from vkubelet.client.resources import NAMESPACES, NODES, SECRETS, SELFSUBJECTACCESSREVIEWS
+from vkubelet.client.rest import Client, PatchKind
+from vkubelet.errors import ApiError, Conflict, Forbidden, NotFound, SettingsError, Unauthorized
+
+KUBECONFIG = "kubeconfig"
+"""The key of the Secret."""
+
+
+@frozen
+class Target:
+    """A worker cluster as a binding names it; two with the same fingerprint are reached in the same way."""
+
+    connection: Connection = field(repr=False)
+    mount: Mount
+    fingerprint: str
+
+
+async def find_target(hub: Client, binding: ClusterBinding, hub_uid: str) -> Target | Failure:
+    """What binding and Secret say, without asking the worker. Raises ApiError when the hub can not be asked."""
+    problems = binding.validate()
+    if problems:
+        return Failure(VALIDATION_FAILED, "; ".join(str(problem) for problem in problems))
+    other = older_of_like_id(binding, (await hub.list(CLUSTERBINDINGS)).items)
+    if other:
+        text = f"spec.clusterID: {binding.cluster_id} could be mistaken for the clusterID of ClusterBinding {other}, which was first"
+        return Failure(VALIDATION_FAILED, f"{text}; choose another for a new binding")
+    kubeconfig = await _kubeconfig(hub, binding)
+    if isinstance(kubeconfig, Failure):
+        return kubeconfig
+    where = f"spec.secretRef: the key `{KUBECONFIG}` of Secret {_secret(binding)}"
+    try:
+        connection = connection_from_kubeconfig(kubeconfig)
+    except SettingsError as error:
+        return Failure(CONNECTIVITY_FAILED, f"{where} is no usable kubeconfig: {error}; put a new one there")
+    if connection.insecure and not binding.allow_insecure_worker:
+        remedy = "add the certificate authority, or set spec.allowInsecureWorker: true"
+        return Failure(VALIDATION_FAILED, f"{where} does not verify the worker's certificate; {remedy}")
+    mount = Mount(keys.Owner(hub_uid, binding.cluster_id), binding.mount_namespace)
+    fingerprint = hashlib.sha256(b"\0".join((kubeconfig, mount.owner.mark.encode(), mount.namespace.encode()))).hexdigest()
+    return Target(connection, mount, fingerprint)
+
+
+async def prove(worker: Client, mount: Mount, *, nodes: Collection[str] = ()) -> Failure | None:
+    """Ask the worker whether it lives and lets us in, and claim the mount namespace; None when all is well.
+
+    `nodes` are the UIDs of the physical nodes behind virtual ones. A cluster that bears no mark of ours and has none of them is another
+    one, where none of the running pods would be found.
+    """
+    try:
+        await worker.request("GET", "/version")
+    except Unauthorized:
+        text = "spec.secretRef: the worker cluster does not accept the credentials of the kubeconfig; put a valid one into the Secret"
+        return Failure(CONNECTIVITY_FAILED, text)
+    except SettingsError as error:
+        return Failure(CONNECTIVITY_FAILED, f"spec.secretRef: the kubeconfig can not be used: {error}; put a new one into the Secret")
+    except ApiError as error:
+        text = (
+            f"spec.secretRef: the worker cluster does not answer as it should ({error}); check the server of the kubeconfig and the network"
+        )
+        return Failure(CONNECTIVITY_FAILED, text)
+    return await _claim(worker, mount, nodes)
+
+
+def older_of_like_id(binding: ClusterBinding, listed: Sequence[Unknown]) -> str:
+    """The name of an older binding whose clusterID is the same, or leads to the same names of nodes: `vnode-a-b-c` (pure)."""
+    own = next((obj for obj in listed if obj.metadata.uid == binding.uid), None)
+    if own is None:
+        return ""
+    for obj in sorted(listed, key=_age):
+        if _age(obj) >= _age(own):
+            break
+        theirs = ClusterBinding.parse(obj).cluster_id
+        if theirs and _alike(binding.cluster_id, theirs):
+            return obj.metadata.name
+    return ""
+
+
+def _age(obj: Unknown) -> tuple[str, str]:
+    return (obj.metadata.creation_timestamp, obj.metadata.name)
+
+
+def _alike(one: str, other: str) -> bool:
+    return one == other or one.startswith(f"{other}-") or other.startswith(f"{one}-")
+
+
+async def _kubeconfig(hub: Client, binding: ClusterBinding) -> bytes | Failure:
+    name = _secret(binding)
+    try:
+        secret = await hub.get(SECRETS, Key(binding.secret.namespace, binding.secret.name))
+    except NotFound:
+        text = f"spec.secretRef: Secret {name} does not exist; create it with the worker's kubeconfig under the key `{KUBECONFIG}`"
+        return Failure(CONNECTIVITY_FAILED, text)
+    except Forbidden:
+        return Failure(CONNECTIVITY_FAILED, f"spec.secretRef: Secret {name} may not be read; grant `get` on it to this process")
+    return _content(secret, name)
+
+
+def _content(secret: Unknown, name: str) -> bytes | Failure:
+    try:
+        content = base64.b64decode((secret.body.get("data") or {}).get(KUBECONFIG) or "", validate=True)
+    except binascii.Error:
+        content = b""
+    if not content.strip():
+        return Failure(
+            CONNECTIVITY_FAILED, f"spec.secretRef: Secret {name} has nothing under the key `{KUBECONFIG}`; put the kubeconfig there"
+        )
+    return content
+
+
+async def _claim(worker: Client, mount: Mount, nodes: Collection[str]) -> Failure | None:
+    """The first binding that uses a namespace owns it."""
+    try:
+        namespace = await worker.get(NAMESPACES, mount.namespace)
+        owner = namespace.metadata.annotations.get(keys.MOUNT_OWNER, "")
+        if not owner and (failure := await _another_cluster(worker, mount, nodes)):
+            return failure
+        if not owner:
+            metadata = {"annotations": {keys.MOUNT_OWNER: mount.owner.mark}, "resourceVersion": namespace.metadata.resource_version}
+            namespace = await worker.patch(NAMESPACES, mount.namespace, {"metadata": metadata}, kind=PatchKind.MERGE)
+            owner = namespace.metadata.annotations.get(keys.MOUNT_OWNER, "")
+    except NotFound:
+        text = f"spec.mountNamespace: the worker cluster has no namespace {mount.namespace}; create it there or name another"
+        return Failure(VALIDATION_FAILED, text)
+    except Forbidden:
+        return await _unclaimed(worker, mount, nodes)
+    except Conflict:
+        return Failure(CONNECTIVITY_FAILED, "spec.mountNamespace: somebody else is changing the namespace; it is tried again")
+    except ApiError as error:
+        return Failure(CONNECTIVITY_FAILED, f"spec.mountNamespace: the namespace can not be read: {error}")
+    if owner != mount.owner.mark:
+        text = f"spec.mountNamespace: {mount.namespace} belongs to binding {owner} already; name another namespace"
+        return Failure(VALIDATION_FAILED, text)
+    return None
+
+
+async def _unclaimed(worker: Client, mount: Mount, nodes: Collection[str]) -> Failure | None:
+    """A namespace that may not be read: with roles made for Kubeocean (Go) pods may be made there, in one that is missing they may not.
+
+    Every object names its owner all the same.
+    """
+    wanted = {"namespace": mount.namespace, "verb": "create", "resource": "pods"}
+    try:
+        review = await worker.create(SELFSUBJECTACCESSREVIEWS, {"spec": {"resourceAttributes": wanted}})
+    except Forbidden:
+        # Every known user may ask this.
+        text = "spec.secretRef: the worker cluster takes us for an anonymous user; put credentials that it knows into the Secret"
+        return Failure(CONNECTIVITY_FAILED, text)
+    except ApiError as error:
+        return Failure(CONNECTIVITY_FAILED, f"spec.mountNamespace: our rights in the namespace can not be asked for: {error}")
+    if (review.body.get("status") or {}).get("allowed"):
+        return await _another_cluster(worker, mount, nodes)
+    text = f"spec.mountNamespace: the kubeconfig's user may not create pods in namespace {mount.namespace} of the worker cluster"
+    return Failure(SYNCER_FAILED, f"{text}; create the namespace if it is missing and grant the rights in it, or name another")
+
+
+async def _another_cluster(worker: Client, mount: Mount, nodes: Collection[str]) -> Failure | None:
+    """Whether this is a cluster other than the one that the nodes are of; a list that is refused leaves it open, which is a failure too."""
+    if not nodes:
+        return None
+    try:
+        listed = (await worker.list(NODES)).items
+    except Forbidden:
+        return Failure(SYNCER_FAILED, "spec.secretRef: the kubeconfig's user may not list nodes; grant it, they tell which cluster it is")
+    if any(node.metadata.uid in nodes for node in listed):
+        return None
+    text = f"the kubeconfig leads to another cluster: it has none of this binding's nodes, and no mark of it on namespace {mount.namespace}"
+    remedy = f"put the earlier one back, or annotate the binding {keys.CONFIRM_RETIRE}=true, which gives up the pods of the earlier cluster"
+    return Failure(VALIDATION_FAILED, f"spec.secretRef: {text}; {remedy}")
+
+
+def _secret(binding: ClusterBinding) -> str:
+    return f"{binding.secret.namespace}/{binding.secret.name}"

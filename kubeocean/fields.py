@@ -1,0 +1,117 @@
+"""Reads the fields of a custom resource that may hold anything, and notes what has the wrong type.
+
+Invariant: a wrong type never raises; it reads as absent and leaves a problem that names the field.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from typing import cast
+
+from attrs import frozen
+
+from vkubelet.api.quantity import Quantity
+from vkubelet.api.shapes import JsonView
+
+
+@frozen
+class Problem:
+    """What is wrong with an object: the path of the field as written in YAML, and a sentence with the remedy."""
+
+    field: str
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.sentence}"
+
+
+class Fields:
+    """One JSON object with its path; problems are appended to `problems`."""
+
+    def __init__(self, value: object, path: str, problems: list[Problem]) -> None:
+        self._path = path
+        self._problems = problems
+        if value is not None and not isinstance(value, dict):
+            problems.append(Problem(path, "must be an object"))
+        self._value: JsonView = value if isinstance(value, dict) else {}
+
+    def problem(self, name: str, sentence: str) -> None:
+        """Note that something is wrong with a field."""
+        self._problems.append(Problem(f"{self._path}.{name}", sentence))
+
+    def has(self, name: str) -> bool:
+        return self._value.get(name) is not None
+
+    def text(self, name: str) -> str:
+        return cast(str, self._typed(name, str, "must be text")) if self.has(name) else ""
+
+    def flag(self, name: str) -> bool:
+        return cast(bool, self._typed(name, bool, "must be true or false")) if self.has(name) else False
+
+    def number(self, name: str, default: int = 0) -> int:
+        """A whole number; a JSON true is none."""
+        if isinstance(self._value.get(name), bool):
+            self.problem(name, "must be a whole number")
+            return default
+        return cast(int, self._typed(name, int, "must be a whole number")) if self.has(name) else default
+
+    def quantity(self, name: str) -> Quantity | None:
+        """An amount of a resource; None when absent or not one."""
+        value = self._value.get(name)
+        if value is None:
+            return None
+        try:
+            if isinstance(value, str | int | float):
+                return Quantity.parse(value)
+        except ValueError:
+            pass
+        self.problem(name, "is not a quantity; write an amount such as 4, 500m or 8Gi")
+        return None
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        listed = self._list(name)
+        if not all(isinstance(each, str) for each in listed):
+            self.problem(name, "must be a list of texts")
+            return ()
+        return tuple(cast(Sequence[str], listed))
+
+    def inner(self, name: str) -> Fields:
+        """An object inside; an empty one when it is absent."""
+        return Fields(self._value.get(name), f"{self._path}.{name}", self._problems)
+
+    def items(self, name: str) -> list[Fields]:
+        return [Fields(each, f"{self._path}.{name}[{at}]", self._problems) for at, each in enumerate(self._list(name))]
+
+    def selector(self, name: str) -> JsonView | None:
+        """A NodeSelector whose lists hold what they should, so that matching can not fail; a broken one is noted and matches nothing."""
+        if not self.has(name):
+            return None
+        before = len(self._problems)
+        inner = self.inner(name)
+        for term in inner.items("nodeSelectorTerms"):
+            for requirement in (*term.items("matchExpressions"), *term.items("matchFields")):
+                requirement.text("key"), requirement.text("operator"), requirement.texts("values")
+        return inner._value if len(self._problems) == before else {"nodeSelectorTerms": [{}]}
+
+    def _list(self, name: str) -> Sequence[object]:
+        value = self._value.get(name)
+        if value is not None and not isinstance(value, list):
+            self.problem(name, "must be a list")
+        return value if isinstance(value, list) else []
+
+    def _typed(self, name: str, kind: type[object], sentence: str) -> object:
+        value = self._value[name]
+        if not isinstance(value, kind):
+            self.problem(name, sentence)
+            return kind()
+        return value
+
+
+def is_address(text: str) -> bool:
+    """Whether it is an IPv4 or IPv6 address."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

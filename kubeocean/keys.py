@@ -1,0 +1,221 @@
+"""Every label, annotation, finalizer, taint and derived name that Kubeocean puts on objects of either cluster.
+
+Invariant: a name or mark is a pure function of what it stands for, so any process at any time finds again what another one made.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from attrs import field, frozen
+
+from vkubelet.api.names import LABEL_LIMIT, hashed, is_label_value, md5_hex, short_name
+from vkubelet.api.objects import ObjectMeta
+
+DOMAIN: Final = "kubeocean.io/"
+
+# --- Whose object it is -------------------------------------------------------------------------------------------------------------------
+
+MANAGED_BY: Final = "kubeocean.io/managed-by"
+MANAGED: Final = "kubeocean"
+OWNER: Final = "kubeocean.io/owner"
+HUB_UID: Final = "kubeocean.io/hub-uid"
+CLUSTER_ID: Final = "kubeocean.io/cluster-id"
+MOUNT_OWNER: Final = "kubeocean.io/mount-owner"
+"""Annotation of a mount namespace: the mark of the one binding that may use it."""
+
+# --- Virtual nodes ------------------------------------------------------------------------------------------------------------------------
+
+CLUSTER_BINDING: Final = "kubeocean.io/cluster-binding"
+PHYSICAL_CLUSTER_ID: Final = "kubeocean.io/physical-cluster-id"
+PHYSICAL_CLUSTER_NAME: Final = "kubeocean.io/physical-cluster-name"
+PHYSICAL_NODE_NAME: Final = "kubeocean.io/physical-node-name"
+PHYSICAL_NODE_UID: Final = "kubeocean.io/physical-node-uid"
+PHYSICAL_NODE_ADDRESS: Final = "kubeocean.io/physical-node-innerip"
+PHYSICAL_CSINODE_UID: Final = "kubeocean.io/physical-csinode-uid"
+PROXIER_PORT: Final = "kubeocean.io/proxier_port"
+POLICY_APPLIED: Final = "kubeocean.io/policy-applied"
+POLICIES_APPLIED: Final = "kubeocean.io/policies-applied"
+POLICY_DETAILS: Final = "kubeocean.io/policy-details"
+PROMETHEUS_URL: Final = "kubeocean.io/prometheus-url"
+LAST_SYNC_TIME: Final = "kubeocean.io/last-sync-time"
+EXPECTED_METADATA: Final = "kubeocean.io/expected-metadata"
+DELETION_TAINT_TIME: Final = "kubeocean.io/deletion-taint-time"
+CONFIRM_RETIRE: Final = "kubeocean.io/confirm-retire"
+NODE_TYPE: Final = "type"
+VIRTUAL_KUBELET: Final = "virtual-kubelet"
+VIRTUAL_NODE_TYPE: Final = "vnode"
+
+TAINT_VNODE: Final = "kubeocean.io/vnode"
+TAINT_UNSCHEDULABLE: Final = "kubeocean.io/physical-node-unschedulable"
+TAINT_CLOSED: Final = "kubeocean.io/out-of-time-windows"
+TAINT_DELETING: Final = "kubeocean.io/vnode-deleting"
+TAINT_WORKER_UNREACHABLE: Final = "kubeocean.io/worker-unreachable"
+CONDITION_WORKER_REACHABLE: Final = "kubeocean.io/WorkerReachable"
+
+# --- Pods ---------------------------------------------------------------------------------------------------------------------------------
+
+VIRTUAL_POD_NAMESPACE: Final = "kubeocean.io/virtual-pod-namespace"
+VIRTUAL_POD_NAME: Final = "kubeocean.io/virtual-pod-name"
+VIRTUAL_POD_UID: Final = "kubeocean.io/virtual-pod-uid"
+VIRTUAL_NODE_NAME: Final = "kubeocean.io/virtual-node-name"
+VIRTUAL_GENERATION: Final = "kubeocean.io/virtual-generation"
+"""Annotation of a physical pod: the generation of the virtual pod that it reflects."""
+PHYSICAL_POD_NAMESPACE: Final = "kubeocean.io/physical-pod-namespace"
+PHYSICAL_POD_NAME: Final = "kubeocean.io/physical-pod-name"
+PHYSICAL_POD_UID: Final = "kubeocean.io/physical-pod-uid"
+PHYSICAL_POD_OF: Final = "kubeocean.io/physical-pod-of"
+"""Annotation of a virtual pod: its own uid, because people make pods of the YAML of others (`kubectl debug --copy-to`)."""
+WORKLOAD_TYPE: Final = "kubeocean.io/workload-type"
+WORKLOAD_NAME: Final = "kubeocean.io/workload-name"
+RUNNING_DAEMONSET: Final = "kubeocean.io/running-daemonset"
+HOSTPORT_FAKE_POD: Final = "kubeocean.io/hostport-fake-pod"
+DEFAULT_PRIORITY_CLASS: Final = "kubeocean-default"
+DEFAULT_PRIORITY: Final = -10000
+
+# --- Objects that pods refer to -----------------------------------------------------------------------------------------------------------
+
+VIRTUAL_NAMESPACE: Final = "kubeocean.io/virtual-namespace"
+VIRTUAL_NAME: Final = "kubeocean.io/virtual-name"
+PHYSICAL_NAMESPACE: Final = "kubeocean.io/physical-namespace"
+PHYSICAL_NAME: Final = "kubeocean.io/physical-name"
+USED_BY_PV: Final = "kubeocean.io/used-by-pv"
+TOKEN_SECRET: Final = "kubeocean.io/service-account-token"
+TOKEN_EXPIRY: Final = "kubeocean.io/token-expiry"
+TOKEN_LIFE: Final = "kubeocean.io/token-life"
+SERVICE_ACCOUNT: Final = "kubeocean.io/service-account"
+
+# --- Finalizers ---------------------------------------------------------------------------------------------------------------------------
+
+FINALIZER_MANAGER: Final = "kubeocean.io/clusterbinding-manager"
+FINALIZER_SYNCER: Final = "kubeocean.io/clusterbinding-syncer"
+FINALIZER_POLICY: Final = "policy.kubeocean.io/finalizer"
+FINALIZER_VNODE: Final = "kubeocean.io/vnode"
+"""Never set here; removed from Nodes that Kubeocean (Go) left behind."""
+
+# --- Namespaces ---------------------------------------------------------------------------------------------------------------------------
+
+NAMESPACE: Final = "kubeocean-system"
+WORKER_NAMESPACE: Final = "kubeocean-worker"
+FAKE_NAMESPACE: Final = "kubeocean-fake"
+SYSTEM_NAMESPACES: Final = frozenset({"kube-system", "kube-public", "kube-node-lease", NAMESPACE, FAKE_NAMESPACE})
+"""Pods of these namespaces never leave the computing cluster."""
+
+_VNODE_LIMIT: Final = 63
+
+
+def synced_by(cluster_id: str) -> str:
+    """Label of a hub object that has a copy in the worker cluster of this binding; the value is "true"."""
+    return f"kubeocean.io/synced-by-{cluster_id}"
+
+
+def deleting(cluster_id: str) -> str:
+    """Annotation that asks for the release of a hub object; the value is the name of the binding."""
+    return f"kubeocean.io/deleting-{cluster_id}"
+
+
+def object_finalizer(cluster_id: str) -> str:
+    """Finalizer of a hub object that has a copy in the worker cluster of this binding."""
+    return f"kubeocean.io/finalizer-{cluster_id}"
+
+
+@frozen
+class Owner:
+    """Who made a physical object: one binding (by its clusterID) of one hub (by the UID of its kube-system namespace).
+
+    The binding's own UID plays no part, so a binding that was deleted and made again finds its pods.
+    """
+
+    hub_uid: str
+    cluster_id: str
+
+    @property
+    def mark(self) -> str:
+        """One label value for both: the clusterID for people, and a hash that tells hubs apart."""
+        return f"{self.cluster_id}-{md5_hex(f'{self.hub_uid}/{self.cluster_id}')}"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {MANAGED_BY: MANAGED, OWNER: self.mark}
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        return {HUB_UID: self.hub_uid, CLUSTER_ID: self.cluster_id}
+
+    def owns(self, meta: ObjectMeta) -> bool:
+        """By the annotations, which nothing but us writes; by the label only where somebody removed them."""
+        named = Owner.of(meta)
+        return named == self if named else meta.labels.get(OWNER) == self.mark
+
+    @classmethod
+    def of(cls, meta: ObjectMeta) -> Owner | None:
+        """The owner that the annotations name."""
+        hub_uid, cluster_id = meta.annotations.get(HUB_UID, ""), meta.annotations.get(CLUSTER_ID, "")
+        return cls(hub_uid, cluster_id) if hub_uid and cluster_id else None
+
+
+def is_managed(meta: ObjectMeta) -> bool:
+    """Made by some Kubeocean, also by one that knew no owners."""
+    return meta.labels.get(MANAGED_BY) == MANAGED
+
+
+def vnode_name(cluster_id: str, node: str) -> str:
+    """The virtual node of a physical one; at most 63 characters."""
+    return short_name(f"vnode-{cluster_id}-{node}", limit=_VNODE_LIMIT)
+
+
+def physical_name(namespace: str, name: str) -> str:
+    """The name in the worker of a pod, ConfigMap, Secret or claim; for what has no namespace it is empty."""
+    return hashed(name, f"{namespace}/{name}")
+
+
+def token_secret_name(namespace: str, pod: str, uid: str) -> str:
+    """The Secret with all tokens of one incarnation of a pod; "_" keeps it apart from the copy of every Secret a user can name."""
+    return hashed(pod, f"{namespace}/{pod}_token_{uid}")
+
+
+def label_value(text: str) -> str:
+    """`text` as a label value: IPv6 addresses in full with "-" for ":", and what is too long or not allowed by its hash."""
+    if ":" in text:
+        try:
+            return ipaddress.ip_address(text).exploded.replace(":", "-")
+        except ValueError:
+            pass
+    if is_label_value(text):
+        return text
+    short = short_name(text, limit=LABEL_LIMIT)
+    return short if is_label_value(short) else md5_hex(text)
+
+
+@frozen
+class ExpectedMetadata:
+    """What we last wanted on an object, kept on it as an annotation: so a key that is dropped can be told from one that others added."""
+
+    labels: Mapping[str, str] = field(factory=dict)
+    annotations: Mapping[str, str] = field(factory=dict)
+
+    def encode(self) -> str:
+        """Base64 of JSON, as Kubeocean (Go) writes it; equal values give equal text."""
+        value = {"labels": dict(self.labels), "annotations": dict(self.annotations)}
+        return base64.b64encode(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> ExpectedMetadata | None:
+        """None when there is no text, or somebody damaged it."""
+        try:
+            value = json.loads(base64.b64decode(text, validate=True)) if text else None
+        except (binascii.Error, ValueError):
+            return None
+        if not isinstance(value, dict):
+            return None
+        labels, annotations = value.get("labels") or {}, value.get("annotations") or {}
+        return cls(labels, annotations) if _is_text_map(labels) and _is_text_map(annotations) else None
+
+
+def _is_text_map(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())

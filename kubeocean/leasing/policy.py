@@ -1,0 +1,186 @@
+"""One node, all policies and an instant: what is leased, whether the node is closed, and what is reclaimed first.
+
+Invariant: among the valid policies that match a node and whose window is open, the highest priority decides, then the oldest, then the
+first by name. The node is closed only when none is open, and it does not exist for the hub when none matches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from attrs import frozen
+
+from kubeocean.crds import ClusterBinding, ResourceLeasingPolicy
+from kubeocean.leasing.limits import leased, left_over
+from kubeocean.leasing.windows import is_open, next_edge, previous_edge, zone_of
+from vkubelet.api.objects import Node
+from vkubelet.api.quantity import Quantity, Resources, parse_resources
+from vkubelet.api.selectors import match_node_selector
+from vkubelet.api.shapes import JsonView
+
+NO_SCHEDULE: Final = "NoSchedule"
+NO_EXECUTE: Final = "NoExecute"
+
+_EXCLUDED_BY_BINDING: Final = "NotSelectedByBinding"
+_NO_POLICY: Final = "NoMatchingPolicy"
+_INVALID: Final = "OnlyInvalidPolicies"
+
+# More hand-overs than policies can make within two weeks of minutes that matter; a bound, not a figure.
+_MOST_HAND_OVERS: Final = 64
+
+
+@frozen
+class Terms:
+    """What a binding says about leasing; `zone` is for policies that name none."""
+
+    binding: str
+    selector: JsonView | None
+    zone: ZoneInfo
+
+    @classmethod
+    def of(cls, binding: ClusterBinding, *, process_zone: str = "") -> Terms:
+        """Raises ValueError when a zone is unknown."""
+        return cls(binding.name, binding.node_selector, zone_of(binding.time_zone, process_zone))
+
+    def zone_for(self, policy: ResourceLeasingPolicy) -> ZoneInfo:
+        """The zone in force for a valid policy."""
+        return zone_of(policy.time_zone) if policy.time_zone else self.zone
+
+
+@frozen
+class NodeFacts:
+    """What of a physical node decides about its lease."""
+
+    name: str
+    labels: Mapping[str, str]
+    allocatable: Resources
+
+    @classmethod
+    def of(cls, node: Node) -> NodeFacts:
+        """The capacity counts where a node names no allocatable."""
+        status = node.status
+        amounts = status.get("allocatable") or status.get("capacity") or {}
+        return cls(node.metadata.name, node.metadata.labels, _readable(amounts))
+
+
+@frozen(kw_only=True)
+class Decision:
+    """What the hub sees of one node; without `exists` only `reason` counts."""
+
+    exists: bool
+    reason: str = ""
+    amounts: Resources = {}
+    deciding: ResourceLeasingPolicy | None = None
+    open: bool = False
+    effect: str = ""
+    """Of the taint on a closed node: "", NoSchedule, or NoExecute once pods are to go at once."""
+    closed_since: datetime | None = None
+    next_edge: datetime | None = None
+    """When to decide again: a window opens or closes, or a grace ends."""
+
+    @property
+    def applied(self) -> tuple[str, ...]:
+        """Names of the policies in force; never more than one."""
+        return (self.deciding.name,) if self.deciding else ()
+
+    @property
+    def details(self) -> str:
+        """As in the annotation policy-details: `name(cpu=4/80%, memory=95%)`."""
+        if self.deciding is None:
+            return ""
+        return f"{self.deciding.name}({', '.join(map(str, self.deciding.limits))})"
+
+
+@frozen
+class Ended:
+    """The policy that decided before the present one, and the instant at which it ended."""
+
+    policy: ResourceLeasingPolicy
+    at: datetime
+
+
+def decide(
+    node: NodeFacts,
+    policies: Iterable[ResourceLeasingPolicy],
+    *,
+    terms: Terms,
+    used: Resources,
+    instant: datetime,
+    closed_since: datetime | None = None,
+) -> Decision:
+    """The lease of one node; `used` is what local pods request, `closed_since` the time at which it was found closed, if it is already."""
+    if not match_node_selector(terms.selector, node.labels, node.name):
+        return Decision(exists=False, reason=_EXCLUDED_BY_BINDING)
+    found = matching(policies, node=node, terms=terms)
+    valid = [policy for policy in found if not policy.validate()]
+    if not valid:
+        return Decision(exists=False, reason=_INVALID if found else _NO_POLICY)
+    deciding = _decider(valid, terms, instant)
+    is_closed = deciding is None
+    if deciding is None:
+        before = _before(valid, terms, instant)
+        deciding = before.policy if before else valid[0]
+    edges = [next_edge(policy.windows, terms.zone_for(policy), instant) for policy in valid if policy.windows]
+    since = (closed_since or instant) if is_closed else None
+    grace_ends = since + deciding.grace if since and deciding.force_reclaim else None
+    effect = "" if not is_closed else NO_EXECUTE if grace_ends and grace_ends <= instant else NO_SCHEDULE
+    return Decision(
+        exists=True,
+        amounts=leased(left_over(node.allocatable, used), deciding.limits),
+        deciding=deciding,
+        open=not is_closed,
+        effect=effect,
+        closed_since=since,
+        next_edge=min((edge for edge in (*edges, grace_ends) if edge and edge > instant), default=None),
+    )
+
+
+def matching(policies: Iterable[ResourceLeasingPolicy], *, node: NodeFacts, terms: Terms) -> list[ResourceLeasingPolicy]:
+    """Those made for this binding and this node, the one that decides first if all are open at the head; valid or not."""
+    found = [
+        policy
+        for policy in policies
+        if not policy.deleting
+        and policy.cluster == terms.binding
+        and match_node_selector(policy.node_selector, node.labels, node.name)
+        and match_node_selector(terms.selector, node.labels, node.name)
+    ]
+    return sorted(found, key=lambda policy: (-policy.priority, policy.created, policy.name))
+
+
+def ended(policies: Iterable[ResourceLeasingPolicy], *, node: NodeFacts, terms: Terms, instant: datetime) -> Ended | None:
+    """Whose lease of this node ended last, by the clock alone; None when nothing has ended within two weeks.
+
+    A policy that was deleted or changed is not seen here: it ends when that is noticed, with its own grace.
+    """
+    valid = [policy for policy in matching(policies, node=node, terms=terms) if not policy.validate()]
+    return _before(valid, terms, instant)
+
+
+def _decider(ordered: Sequence[ResourceLeasingPolicy], terms: Terms, instant: datetime) -> ResourceLeasingPolicy | None:
+    return next((policy for policy in ordered if is_open(policy.windows, terms.zone_for(policy), instant)), None)
+
+
+def _before(ordered: Sequence[ResourceLeasingPolicy], terms: Terms, instant: datetime) -> Ended | None:
+    """Go back from edge to edge until another policy decided."""
+    present, moment = _decider(ordered, terms, instant), instant
+    for _ in range(_MOST_HAND_OVERS):
+        edges = [previous_edge(policy.windows, terms.zone_for(policy), moment) for policy in ordered if policy.windows]
+        edge = max(filter(None, edges), default=None)
+        if edge is None:
+            return None
+        moment = edge - timedelta(seconds=1)
+        earlier = _decider(ordered, terms, moment)
+        if earlier is not present:
+            return Ended(earlier, edge) if earlier else None
+    return None
+
+
+def _readable(amounts: Mapping[str, str]) -> dict[str, Quantity]:
+    try:
+        return parse_resources(amounts)
+    except ValueError:
+        return {}

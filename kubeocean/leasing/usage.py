@@ -1,0 +1,111 @@
+"""What the pods of each physical node request, kept up to date pod by pod.
+
+Invariant: the sums of a node are those of the Running and Pending pods put last under each uid, in whatever order changes arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from attrs import frozen
+
+from vkubelet.api.objects import Pod
+from vkubelet.api.quantity import Quantity, Resources, add_resources, max_resources, parse_resources, subtract_resources
+from vkubelet.api.shapes import JsonView
+
+_COUNTED: Final = frozenset({"Running", "Pending", ""})
+_ONE_POD: Final = {"pods": Quantity.of(1)}
+
+
+def effective_requests(spec: JsonView) -> dict[str, Quantity]:
+    """What the scheduler reserves for a pod: the larger of its start and its run, plus overhead.
+
+    Sidecars (init containers that restart always) count from their turn on; requests of the pod as a whole replace those of its containers.
+    Source: k8s.io/component-helpers/resource, `PodRequests`. An amount that can not be read counts as nothing.
+    """
+    running = _sum(_requests(each) for each in spec.get("containers") or ())
+    sidecars: Resources = {}
+    start: Resources = {}
+    for container in spec.get("initContainers") or ():
+        own = _requests(container)
+        if container.get("restartPolicy") == "Always":
+            sidecars = add_resources(sidecars, own)
+            start = max_resources(start, sidecars)
+        else:
+            start = max_resources(start, add_resources(own, sidecars))
+    needed = max_resources(add_resources(running, sidecars), start)
+    return add_resources({**needed, **_requests(spec)}, _amounts(spec.get("overhead")))
+
+
+@frozen
+class _Counted:
+    node: str
+    leased: bool
+    requests: Resources
+
+
+class Usage:
+    """Sums per node, apart for local pods and for pods leased by this binding."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, _Counted] = {}
+        self._sums: dict[tuple[str, bool], dict[str, Quantity]] = {}
+
+    def put(self, pod: Pod, *, leased: bool) -> frozenset[str]:
+        """Count a pod as it is now, in place of what was counted under its uid; the nodes whose sums changed."""
+        before = self._pods.get(pod.metadata.uid)
+        if not pod.node or pod.phase not in _COUNTED:
+            return self.remove(pod.metadata.uid)
+        requests = {name: amount for name, amount in effective_requests(pod.spec).items() if amount}
+        now = _Counted(pod.node, leased, add_resources(requests, _ONE_POD))
+        if before == now:
+            return frozenset()
+        changed = self.remove(pod.metadata.uid)
+        self._pods[pod.metadata.uid] = now
+        self._sums[now.node, leased] = add_resources(self._sums.get((now.node, leased), {}), now.requests)
+        return changed | {now.node}
+
+    def remove(self, uid: str) -> frozenset[str]:
+        """Forget a pod; the node whose sums changed, or none."""
+        before = self._pods.pop(uid, None)
+        if before is None:
+            return frozenset()
+        slot = before.node, before.leased
+        rest = {name: amount for name, amount in subtract_resources(self._sums[slot], before.requests).items() if amount}
+        if rest:
+            self._sums[slot] = rest
+        else:
+            del self._sums[slot]
+        return frozenset({before.node})
+
+    def local(self, node: str) -> Resources:
+        """What pods that are not leased by this binding request; "pods" counts them."""
+        return self._sums.get((node, False), {})
+
+    def leased(self, node: str) -> Resources:
+        """What pods leased by this binding request; "pods" counts them."""
+        return self._sums.get((node, True), {})
+
+    def clear(self) -> None:
+        """Forget all pods, before another cluster is counted."""
+        self._pods.clear()
+        self._sums.clear()
+
+
+def _requests(holder: JsonView) -> dict[str, Quantity]:
+    return _amounts((holder.get("resources") or {}).get("requests"))
+
+
+def _amounts(amounts: Mapping[str, str | int | float] | None) -> dict[str, Quantity]:
+    try:
+        return parse_resources(amounts or {})
+    except ValueError:
+        return {}
+
+
+def _sum(parts: Iterable[Resources]) -> Resources:
+    total: Resources = {}
+    for part in parts:
+        total = add_resources(total, part)
+    return total

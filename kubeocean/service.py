@@ -1,0 +1,273 @@
+"""One ClusterBinding served: finds the worker, keeps one session with it, and says on the binding how it goes.
+
+Invariant: a session ends only when another way into the worker has been proven, or with the process; whatever is wrong with binding,
+Secret or worker, the process stays up and goes on when it is mended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+
+from kubeocean import keys
+from kubeocean.bottomup.binding import BindingReconciler
+from kubeocean.bottomup.pods import not_ready
+from kubeocean.bottomup.virtual_nodes import VirtualNodes
+from kubeocean.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure
+from kubeocean.connect import Target, find_target, prove
+from kubeocean.crds import ClusterBinding, SecretReference
+from kubeocean.leasing.windows import zone_of
+from kubeocean.session import Lasting, Session
+from kubeocean.settings import KubeoceanSettings
+from kubeocean.worker import Reach, WorkerCluster, head_of
+from vkubelet.api.names import SYSTEM_NAMESPACE
+from vkubelet.api.objects import Node, Unknown
+from vkubelet.client.resources import NAMESPACES, NODES, SECRETS
+from vkubelet.client.rest import Client, Selection
+from vkubelet.control.backoff import Backoff
+from vkubelet.control.guard import MassGuard
+from vkubelet.control.informer import Change, Informer
+from vkubelet.control.store import Store
+from vkubelet.errors import SettingsError, Unavailable, VKubeletError
+from vkubelet.provider import Host
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 300.0
+"""Seconds a sync waits for the worker: thousands of pods that are told to try again would each say so in an Event."""
+_UNREACHABLE = "the worker cluster does not answer; this is the last known state"
+
+
+class _Stopped(Exception):
+    """Ends the task group from inside when the process stops."""
+
+
+class BindingService:
+    """Runs one binding. `current()` is the session with its worker."""
+
+    def __init__(self, host: Host, settings: KubeoceanSettings) -> None:
+        self._host = host
+        self._settings = settings
+        self._zone = _process_zone(settings)
+        self._reach = Reach(host.clock, lost_after=settings.unreachable_after)
+        self._virtual = VirtualNodes(host)
+        self._binding = BindingReconciler(host, settings.binding)
+        ours = Selection(labels=f"{keys.CLUSTER_BINDING}={keys.label_value(settings.binding)}")
+        self._hub_nodes: Informer[Node] = Informer(host.client, NODES, where=ours, clock=host.clock)
+        self._lasting = Lasting(
+            host=host,
+            process_zone=self._zone,
+            settings=settings,
+            binding=self._binding,
+            virtual=self._virtual,
+            hub_nodes=self._hub_nodes,
+            reach=self._reach,
+            guard=MassGuard(share=settings.retire_share, clock=host.clock),
+        )
+        self._session: Session | None = None
+        self._served: Target | None = None
+        self._may_change_cluster = False
+        self._serving: asyncio.Task[None] | None = None
+        self._secret: tuple[SecretReference, asyncio.Task[None]] | None = None
+        self._look_again = asyncio.Event()
+        self._answers = asyncio.Event()
+        self._reach.on_flip(self._reach_changed)
+        self._binding.on_change(self._binding_changed)
+        self._binding.on_confirm(self._confirmed)
+        self._hub_nodes.on_change(self._hub_node_changed)
+
+    async def run(self) -> None:
+        """Serve the binding until the process begins to stop."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._binding.informer.run(), name="binding")
+                group.create_task(self._binding.controller.run(), name="binding status")
+                group.create_task(self._hub_nodes.run(), name="nodes of the binding")
+                group.create_task(self._reach.watch(), name="reach of the worker")
+                group.create_task(self._connect(group), name="connection to the worker")
+                await self._host.until_stopped()
+                raise _Stopped
+        except* _Stopped:
+            log.debug("stopped")
+
+    async def available(self) -> Session:
+        """The session, once there is one whose worker answers. Raises Unavailable when that takes too long."""
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                while True:
+                    await self._answers.wait()
+                    if self._session is not None and not self._reach.lost:
+                        return self._session
+                    self._answers.clear()
+        except TimeoutError:
+            return self.current()
+
+    def current(self) -> Session:
+        """The session; Unavailable while there is none, or its worker does not answer."""
+        if self._session is None:
+            raise Unavailable("there is no connection to the worker cluster yet", retry_after=5.0)
+        if self._reach.lost:
+            raise Unavailable("the worker cluster does not answer", retry_after=5.0)
+        return self._session
+
+    # --- finding the worker ---
+
+    async def _connect(self, group: asyncio.TaskGroup) -> None:
+        hub_uid = await self._hub_uid()
+        await self._binding.informer.wait_synced()
+        await self._hub_nodes.wait_synced()
+        if self._binding.current is None:
+            self._judge_absence()
+        while True:
+            self._look_again.clear()
+            failure = await self._attempt(group, hub_uid)
+            self._binding.set_problem(failure)
+            if not self._look_again.is_set():
+                # It was agreed to what was there to see, not to what comes later.
+                self._may_change_cluster = False
+            try:
+                async with asyncio.timeout(self._settings.reconnect_interval if failure else None):
+                    await self._look_again.wait()
+            except TimeoutError:
+                log.debug("connecting again")
+
+    def _judge_absence(self) -> None:
+        """Raises SettingsError when the binding does not exist, as after a misspelt name; but nodes it left are not deserted."""
+        name = self._settings.binding
+        if not list(self._hub_nodes.store):
+            raise SettingsError("provider.binding", f"ClusterBinding {name} does not exist; create it, or name another with --binding")
+        log.warning("ClusterBinding %s does not exist, but has nodes; waiting for it", name)
+
+    async def _attempt(self, group: asyncio.TaskGroup, hub_uid: str) -> Failure | None:
+        """Make the session fit what the binding says now; what keeps it from that."""
+        binding = self._binding.current
+        if binding is None or self._binding.ending:
+            return None
+        self._watch_secret(group, binding)
+        try:
+            found = await find_target(self._host.client, binding, hub_uid)
+            if isinstance(found, Target) and self._served is not None:
+                if found.fingerprint == self._served.fingerprint:
+                    return None
+                found = _allowed_change(self._served, found)
+            failure = found if isinstance(found, Failure) else await self._prove(found)
+        except VKubeletError as error:
+            return Failure(CONNECTIVITY_FAILED, f"this cluster can not be asked: {error}")
+        if isinstance(found, Target) and failure is None:
+            await self._switch(group, found)
+        elif failure is not None and self._session is not None:
+            return Failure(failure.reason, f"{failure.message}; until then the connection made before is used")
+        return failure
+
+    async def _prove(self, target: Target) -> Failure | None:
+        async with self._client(target) as client:
+            failure = await prove(client, target.mount, nodes=() if self._may_change_cluster else self._physical_uids())
+        if failure is None or failure.reason != CONNECTIVITY_FAILED:
+            # A worker that refuses us is not lost: nothing is held because of it.
+            self._reach.answered()
+            self._binding.set_reachable(True)
+        else:
+            self._reach.failed(failure.message)
+        return failure
+
+    async def _switch(self, group: asyncio.TaskGroup, target: Target) -> None:
+        if self._serving is not None:
+            self._serving.cancel()
+            await asyncio.wait({self._serving})
+        log.info("connected to the worker cluster")
+        self._served = target
+        self._serving = group.create_task(self._serve(target), name="session with the worker")
+
+    async def _serve(self, target: Target) -> None:
+        async with self._client(target) as client:
+            worker = WorkerCluster(client, target.mount, clock=self._host.clock, probe_interval=self._settings.probe_interval)
+            self._session = Session(worker, self._lasting)
+            self._answers.set()
+            try:
+                await self._session.run()
+            finally:
+                self._session = None
+
+    def _physical_uids(self) -> set[str]:
+        """Of the physical nodes behind the Nodes in the hub."""
+        uids = {node.metadata.labels.get(keys.PHYSICAL_NODE_UID, "") for node in self._hub_nodes.store}
+        return uids - {""}
+
+    def _client(self, target: Target) -> Client:
+        hub = self._host.client
+        return Client(target.connection, field_manager=hub.field_manager, clock=self._host.clock, fence=hub.fence)
+
+    def _watch_secret(self, group: asyncio.TaskGroup, binding: ClusterBinding) -> None:
+        """A changed kubeconfig is noticed at once; of the Secret only its head is kept."""
+        reference = binding.secret
+        if self._secret is not None and self._secret[0] == reference or not (reference.name and reference.namespace):
+            return
+        if self._secret is not None:
+            self._secret[1].cancel()
+        where = Selection(namespace=reference.namespace, fields=f"metadata.name={reference.name}")
+        store: Store[Unknown] = Store(keep=head_of)
+        informer = Informer(self._host.client, SECRETS, where=where, store=store, clock=self._host.clock)
+        informer.on_change(lambda change: self._look_again.set())
+        self._secret = (reference, group.create_task(informer.run(), name="kubeconfig Secret"))
+
+    async def _hub_uid(self) -> str:
+        """The identity of this cluster; everything made in the worker bears it."""
+        backoff = Backoff(limit=30.0)
+        while True:
+            try:
+                return (await self._host.client.get(NAMESPACES, SYSTEM_NAMESPACE)).metadata.uid
+            except VKubeletError as error:
+                log.debug("the cluster's identity can not be read: %s", error)
+                await self._host.clock.sleep(backoff.next())
+
+    # --- what is told from outside ---
+
+    def _binding_changed(self) -> None:
+        self._look_again.set()
+        if self._session is not None:
+            self._session.binding_changed()
+
+    def _hub_node_changed(self, change: Change[Node]) -> None:
+        if self._session is not None:
+            self._session.nodes.hub_node_changed(change)
+
+    def _confirmed(self) -> None:
+        self._may_change_cluster = True
+        self._look_again.set()
+        if self._session is not None:
+            self._session.nodes.confirm()
+
+    def _reach_changed(self) -> None:
+        self._binding.set_reachable(not self._reach.lost)
+        if not self._reach.lost:
+            self._answers.set()
+            self._virtual.release()
+            if self._session is not None:
+                self._session.worker_returned()
+            return
+        for live in self._hub_nodes.store:
+            if not self._virtual.is_retired(live.metadata.name):
+                self._virtual.keep(live)
+        self._virtual.hold(_UNREACHABLE)
+        for pod in self._host.pods:
+            if not pod.terminal and self._virtual.get(pod.node) is not None:
+                self._host.set_pod_status(pod.ref, not_ready(pod, _UNREACHABLE))
+
+
+def _allowed_change(served: Target, found: Target) -> Target | Failure:
+    """A binding may get another kubeconfig; what its physical objects are found by stays."""
+    if served.mount == found.mount:
+        return found
+    text = f"the running pods are found by clusterID {served.mount.owner.cluster_id} in namespace {served.mount.namespace}"
+    return Failure(VALIDATION_FAILED, f"spec.clusterID and spec.mountNamespace can not be changed: {text}; set them back")
+
+
+def _process_zone(settings: KubeoceanSettings) -> str:
+    """The zone for windows of bindings and policies that name none. Raises SettingsError."""
+    zone = settings.time_zone or os.environ.get("TZ", "").lstrip(":")
+    try:
+        zone_of(zone)
+    except ValueError as error:
+        raise SettingsError("provider.time_zone", str(error)) from error
+    return zone

@@ -1,0 +1,155 @@
+"""Everything that is done with one connection to a worker cluster.
+
+Invariant: its parts live and end together; what has to outlive a connection (declared nodes, the binding, the brake) is handed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from attrs import frozen
+
+from kubeocean.bottomup.binding import BindingReconciler
+from kubeocean.bottomup.nodes import NodeParts, PhysicalNodeReconciler
+from kubeocean.bottomup.pods import PhysicalPodParts, PhysicalPodReconciler
+from kubeocean.bottomup.policies import ResourceLeasingPolicyReconciler
+from kubeocean.bottomup.reclaim import Reclaimer
+from kubeocean.bottomup.virtual_nodes import VirtualNodes
+from kubeocean.bottomup.withdrawal import Withdrawal
+from kubeocean.settings import KubeoceanSettings
+from kubeocean.streams import Backing, stream_logs
+from kubeocean.topdown.access import HomeAccess
+from kubeocean.topdown.dependents import DependentParts, Dependents
+from kubeocean.topdown.placement import Placement, PlacementParts
+from kubeocean.topdown.pods import VirtualPodParts, VirtualPodReconciler
+from kubeocean.worker import Reach, WorkerCluster
+from vkubelet.api.objects import Node, PodRef
+from vkubelet.control.guard import MassGuard
+from vkubelet.control.informer import Informer
+from vkubelet.errors import NoSuchPod
+from vkubelet.provider import Host, LogOptions
+
+_LISTS_CHECKED_EVERY = 1.0
+
+
+@frozen(kw_only=True)
+class Lasting:
+    """What outlives a connection."""
+
+    host: Host
+    settings: KubeoceanSettings
+    process_zone: str
+    binding: BindingReconciler
+    virtual: VirtualNodes
+    hub_nodes: Informer[Node]
+    reach: Reach
+    guard: MassGuard
+
+
+class Session:
+    """The reconcilers of one binding, wired to one worker."""
+
+    def __init__(self, worker: WorkerCluster, lasting: Lasting) -> None:
+        self.worker = worker
+        self._lasting = lasting
+        host, settings = lasting.host, lasting.settings
+        zone = lasting.process_zone
+        self._reclaimer = Reclaimer(host, per_second=settings.evictions_per_second)
+        self._policies = ResourceLeasingPolicyReconciler(host, worker, binding=lasting.binding, process_zone=zone)
+        self._withdrawal = Withdrawal(worker, binding=lasting.binding, guard=lasting.guard, process_zone=zone)
+        self.nodes = PhysicalNodeReconciler(self._node_parts())
+        self._dependents = Dependents(
+            DependentParts(
+                host=host,
+                worker=worker,
+                binding=lambda: lasting.binding.current,
+                settled=lambda: lasting.virtual.is_complete,
+                unused_after=settings.unused_copy_after,
+            )
+        )
+        self.physical = PhysicalPodReconciler(
+            PhysicalPodParts(
+                host=host,
+                worker=worker,
+                virtual=lasting.virtual,
+                released=self._dependents.release,
+                workers=settings.pod_workers,
+                unscheduled_after=settings.unscheduled_after,
+            )
+        )
+        self.pods = VirtualPodReconciler(self._pod_parts())
+
+    def _node_parts(self) -> NodeParts:
+        lasting = self._lasting
+        return NodeParts(
+            host=lasting.host,
+            worker=self.worker,
+            binding=lasting.binding,
+            virtual=lasting.virtual,
+            hub_nodes=lasting.hub_nodes,
+            policies=self._policies,
+            withdrawal=self._withdrawal,
+            reclaimer=self._reclaimer,
+            process_zone=lasting.process_zone,
+        )
+
+    def _pod_parts(self) -> VirtualPodParts:
+        lasting = self._lasting
+        access = HomeAccess(lasting.host, lasting.binding, domain=lasting.settings.cluster_domain)
+        placement = PlacementParts(host=lasting.host, worker=self.worker, virtual=lasting.virtual, access=access)
+        return VirtualPodParts(
+            host=lasting.host,
+            worker=self.worker,
+            binding=lasting.binding,
+            virtual=lasting.virtual,
+            dependents=self._dependents,
+            placement=Placement(placement),
+            physical=self.physical,
+        )
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        parts: list[Callable[[], Awaitable[None]]] = [
+            lambda: self.worker.run(self._lasting.reach),
+            self.nodes.run,
+            self._dependents.run,
+            self._reclaimer.controller.run,
+            self._policies.controller.run,
+            self.physical.controller.run,
+            self._watch_lists,
+        ]
+        async with asyncio.TaskGroup() as group:
+            for part in parts:
+                group.create_task(_run(part))
+
+    def binding_changed(self) -> None:
+        """The binding says something else: policies and nodes follow."""
+        self._policies.recheck()
+        self.nodes.recheck()
+
+    def worker_returned(self) -> None:
+        """The worker answers again: nodes and pods are published as they are."""
+        self.nodes.recheck()
+        self.physical.recheck()
+
+    def stream_logs(self, ref: PodRef, container: str, options: LogOptions) -> AsyncIterator[bytes]:
+        """Raises NoSuchPod before the first chunk when nothing of the pod is in the worker."""
+        virtual, physical = self._lasting.host.pods.get(ref), self.pods.backing(ref)
+        if virtual is None or physical is None:
+            raise NoSuchPod(f"pod {ref.name} has not been started in the worker cluster")
+        return stream_logs(Backing(self.worker.client, virtual, physical.key), container, options)
+
+    async def _watch_lists(self) -> None:
+        """Say on the binding which lists of a worker that answers can not be had."""
+        before = ""
+        while True:
+            await self._lasting.host.clock.sleep(_LISTS_CHECKED_EVERY)
+            now = self.worker.unreadable() if not self._lasting.reach.error else ""
+            # A watch that was cut just now is nothing to report.
+            self._lasting.binding.set_unreadable(now if before else "")
+            before = now
+
+
+async def _run(part: Callable[[], Awaitable[None]]) -> None:
+    await part()

@@ -1,0 +1,147 @@
+"""Who a physical pod is: the marks and annotations that lead from it to its virtual pod and back (pure).
+
+Invariant: everything in the domain kubeocean.io on a physical pod is ours; nothing a user writes there at home arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from attrs import frozen
+
+from kubeocean import keys
+from kubeocean.crds import ApiServerAccess, ClusterBinding, DnsAccess
+from vkubelet.api.names import LAST_APPLIED, MIRROR_POD
+from vkubelet.api.objects import ObjectMeta, Pod, PodRef
+
+# Big and of no use there, or read by the kubelet as a sign that it made the pod itself.
+_LEFT_AT_HOME: Final = frozenset(
+    {LAST_APPLIED, MIRROR_POD, "kubernetes.io/config.source", "kubernetes.io/config.hash", "kubernetes.io/config.seen"}
+)
+_OURS: Final = (keys.DOMAIN,)
+# Words of users to Kubeocean, not marks.
+_FOR_USERS: Final = frozenset({keys.RUNNING_DAEMONSET})
+
+
+@frozen
+class Workload:
+    """What made a virtual pod; `name` is empty for a pod that stands alone."""
+
+    type: str
+    name: str = ""
+
+
+@frozen(kw_only=True)
+class Target:
+    """Where in the worker cluster a pod goes, and what it finds there; `node` is the physical node."""
+
+    owner: keys.Owner
+    node: str
+    namespace: str
+    workload: Workload = Workload("pod")
+    priority_class: str = keys.DEFAULT_PRIORITY_CLASS
+    direct: bool = False
+    api_server: ApiServerAccess | None = None
+    dns: DnsAccess | None = None
+    domain: str = "cluster.local"
+
+    @classmethod
+    def of(
+        cls,
+        binding: ClusterBinding,
+        *,
+        owner: keys.Owner,
+        node: str,
+        workload: Workload,
+        api_server: ApiServerAccess | None = None,
+        dns: DnsAccess | None = None,
+    ) -> Target:
+        """As the binding says; `api_server` and `dns` are what was found for it where it names none."""
+        dns = binding.dns or dns
+        return cls(
+            owner=owner,
+            node=node,
+            namespace=binding.mount_namespace,
+            workload=workload,
+            priority_class=binding.priority_class or keys.DEFAULT_PRIORITY_CLASS,
+            direct=binding.direct_scheduling,
+            api_server=binding.api_server or api_server,
+            dns=dns,
+            domain=dns.domain if dns else "cluster.local",
+        )
+
+
+def replicaset_name(meta: ObjectMeta) -> str:
+    """The ReplicaSet to be read for `workload`, "" when the first owner is none."""
+    owner = meta.owner_references[0] if meta.owner_references else None
+    return owner.name if owner and owner.kind == "ReplicaSet" else ""
+
+
+def workload(meta: ObjectMeta, *, replicaset: ObjectMeta | None = None) -> Workload:
+    """By the first owner; a ReplicaSet counts as the Deployment that made it."""
+    if not meta.owner_references:
+        return Workload("pod")
+    owner = meta.owner_references[0]
+    if owner.kind == "ReplicaSet" and replicaset is not None:
+        deployment = next((each for each in replicaset.owner_references if each.kind == "Deployment"), None)
+        owner = deployment or owner
+    return Workload(owner.kind.lower(), owner.name)
+
+
+def daemonset_allowed(meta: ObjectMeta, binding: ClusterBinding) -> bool:
+    """False for a pod of a DaemonSet that nobody asked to run on virtual nodes."""
+    if not any(owner.kind == "DaemonSet" for owner in meta.owner_references):
+        return True
+    return binding.run_daemonsets or meta.annotations.get(keys.RUNNING_DAEMONSET) == "true"
+
+
+def leaves_home(meta: ObjectMeta) -> bool:
+    """False for pods of system namespaces and for placeholders of host ports."""
+    return meta.namespace not in keys.SYSTEM_NAMESPACES and meta.labels.get(keys.HOSTPORT_FAKE_POD) != "true"
+
+
+def identity(meta: ObjectMeta) -> PodRef | None:
+    """The virtual pod of a physical one; None unless its annotations name namespace, name and uid."""
+    found = meta.annotations
+    ref = PodRef(
+        found.get(keys.VIRTUAL_POD_NAMESPACE, ""),
+        found.get(keys.VIRTUAL_POD_NAME, ""),
+        found.get(keys.VIRTUAL_POD_UID, ""),
+        found.get(keys.VIRTUAL_NODE_NAME, ""),
+    )
+    return ref if ref.namespace and ref.name and ref.uid else None
+
+
+def propagated(pod: Pod) -> keys.ExpectedMetadata:
+    """The user's labels and annotations, as the physical pod is to bear them."""
+    meta = pod.metadata
+    return keys.ExpectedMetadata(_of_the_user(meta.labels), _of_the_user(meta.annotations))
+
+
+def marks(pod: Pod, target: Target) -> keys.ExpectedMetadata:
+    """Our labels and annotations on the physical pod, but for what was expected."""
+    meta, maker = pod.metadata, target.workload
+    labels = {**target.owner.labels, keys.VIRTUAL_NAMESPACE: meta.namespace, keys.WORKLOAD_TYPE: keys.label_value(maker.type)}
+    if maker.name:
+        labels[keys.WORKLOAD_NAME] = keys.label_value(maker.name)
+    annotations = {
+        **target.owner.annotations,
+        keys.VIRTUAL_POD_NAMESPACE: meta.namespace,
+        keys.VIRTUAL_POD_NAME: meta.name,
+        keys.VIRTUAL_POD_UID: meta.uid,
+        keys.VIRTUAL_NODE_NAME: pod.node,
+        keys.SERVICE_ACCOUNT: pod.spec.get("serviceAccountName") or "default",
+    }
+    if meta.generation:
+        annotations[keys.VIRTUAL_GENERATION] = str(meta.generation)
+    return keys.ExpectedMetadata(labels, annotations)
+
+
+def is_internal(key: str) -> bool:
+    """A label or annotation that says something between the clusters and nothing to users."""
+    return key.startswith(_OURS) and key not in _FOR_USERS
+
+
+def _of_the_user(entries: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in entries.items() if not is_internal(key) and key not in _LEFT_AT_HOME}

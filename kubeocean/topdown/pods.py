@@ -1,0 +1,249 @@
+"""Virtual pods have physical ones: made once per uid, kept matching, ended on request.
+
+Invariant: at most one physical pod per virtual uid, and never one beside that of an earlier uid of the same name; whatever happened is
+judged against the worker, not against what this process remembers (layout.md section 16, rules 3 to 6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from kubeocean import keys
+from kubeocean.bottomup.binding import BindingReconciler
+from kubeocean.bottomup.pods import PhysicalPodReconciler, where
+from kubeocean.bottomup.virtual_nodes import VirtualNodes
+from kubeocean.crds import ClusterBinding
+from kubeocean.topdown.dependents import Dependents
+from kubeocean.topdown.identity import daemonset_allowed, identity, leaves_home
+from kubeocean.topdown.placement import Placement
+from kubeocean.topdown.references import references
+from kubeocean.topdown.translate import physical_pod
+from kubeocean.topdown.update import bring_up_to_date
+from kubeocean.worker import WorkerCluster, virtual_uid
+from vkubelet.api.conditions import get_condition
+from vkubelet.api.objects import Key, Pod, PodRef
+from vkubelet.client.resources import PODS
+from vkubelet.clock import parse_rfc3339
+from vkubelet.control.informer import Change
+from vkubelet.control.recorder import ObjectReference
+from vkubelet.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound, Unavailable, VKubeletError
+from vkubelet.provider import Host, PodReport
+
+log = logging.getLogger(__name__)
+
+_PREDECESSOR_ENDS = 60.0
+"""Seconds a sync waits for the physical pod of an earlier uid; then it is asked again."""
+_NODE_IS_DEAD = 60.0
+"""Seconds a physical node has to be NotReady before its pods are removed without its consent (rule 5)."""
+
+
+@frozen(kw_only=True)
+class VirtualPodParts:
+    """What the reconciler works with."""
+
+    host: Host
+    worker: WorkerCluster
+    binding: BindingReconciler
+    virtual: VirtualNodes
+    dependents: Dependents
+    placement: Placement
+    physical: PhysicalPodReconciler
+
+
+class VirtualPodReconciler:
+    """The provider's side of `sync_pod`, `delete_pod` and `list_pods`; calls for one uid never overlap."""
+
+    def __init__(self, parts: VirtualPodParts) -> None:
+        self._parts = parts
+        self._ends: dict[Key, asyncio.Event] = {}
+        parts.worker.pods.on_change(self._tell_waiting)
+
+    async def sync(self, pod: Pod) -> None:
+        """The physical pod exists and matches. Raises PodRejected, Unavailable, ApiError."""
+        binding = self._binding()
+        if not leaves_home(pod.metadata) or not daemonset_allowed(pod.metadata, binding):
+            return
+        try:
+            physical = self._parts.worker.physical_pod(pod.ref)
+            if physical is None and where(pod).name:
+                physical = await self._recorded(pod)
+                if physical is None:
+                    return
+            if physical is None:
+                physical = await self._create(pod, binding)
+            # Also a new one: ephemeral containers can only be added, and an earlier attempt may have made it of an older generation.
+            await self._update(pod, physical, binding)
+        except VKubeletError as error:
+            self._tell_failure(pod, error)
+            raise
+        self._parts.physical.controller.add(pod.ref)
+
+    async def delete(self, ref: PodRef, grace: float) -> None:
+        """Begin ending the physical pod; when there is none, say so. Raises ApiError, Unavailable."""
+        if ref.namespace in keys.SYSTEM_NAMESPACES:
+            self._parts.physical.gone(ref)
+            return
+        physical = self.backing(ref) or await self._live(ref)
+        if physical is None:
+            self._parts.physical.gone(ref)
+            return
+        seconds = 0 if grace <= 0 and self._node_is_dead(physical) else max(1, math.ceil(grace))
+        left = physical.metadata.deletion_grace_period_seconds
+        if physical.terminating and left is not None and left <= seconds:
+            self._parts.physical.controller.add(ref)
+            return
+        try:
+            await self._parts.worker.client.delete(PODS, physical.key, grace=seconds, uid=physical.metadata.uid)
+        except (NotFound, Conflict):
+            self._parts.physical.controller.add(ref)
+
+    def listing(self, node: str) -> Sequence[PodReport]:
+        """Our physical pods that back pods of a node. Raises Unavailable while the cache may be incomplete."""
+        if not self._parts.worker.pods.synced:
+            raise Unavailable("the worker cluster's pods are not known completely now")
+        found = (identity(physical.metadata) for physical in self._parts.worker.pods_of(node))
+        return [PodReport(ref) for ref in found if ref is not None]
+
+    def backing(self, ref: PodRef) -> Pod | None:
+        """The physical pod of exactly this virtual one, if it bears our mark."""
+        physical = self._parts.worker.physical_pod(ref)
+        return physical if physical is not None and self._is_ours(physical) else None
+
+    def _binding(self) -> ClusterBinding:
+        binding = self._parts.binding.current
+        if binding is None or not self._parts.worker.pods.ever_synced:
+            raise Unavailable("the worker cluster has not been listed yet", retry_after=2.0)
+        return binding
+
+    async def _recorded(self, pod: Pod) -> Pod | None:
+        """The physical pod that an earlier sync recorded; None when it is lost, which is then said."""
+        if where(pod).namespace != self._parts.worker.mount.namespace:
+            text = f"its physical pod is in namespace {where(pod).namespace} of the worker, which is not the mount namespace any more"
+            raise Unavailable(f"{text}; name it in the binding's spec.mountNamespace again")
+        physical = await self._live(pod.ref)
+        if physical is None and not pod.terminal:
+            self._parts.physical.lose(pod)
+        return physical
+
+    async def _live(self, ref: PodRef) -> Pod | None:
+        """Asked by name; None when it does not exist, or is another incarnation's or somebody else's."""
+        try:
+            found = await self._parts.worker.client.get(PODS, self._parts.worker.mount.copy_key(ref.key))
+        except NotFound:
+            return None
+        if virtual_uid(found.metadata) != ref.uid:
+            return await self._parts.physical.recognised(found, ref)
+        if not self._is_ours(found):
+            return None
+        self._parts.worker.pods.adopt(found)
+        return found
+
+    async def _create(self, pod: Pod, binding: ClusterBinding) -> Pod:
+        named = references(pod)
+        target = await self._parts.placement.target(pod, binding)
+        body = physical_pod(pod, target)
+        await self._end_predecessor(pod)
+        await self._parts.dependents.ensure(pod, named)
+        await self._parts.placement.ensure_priority_class(target)
+        try:
+            created = await self._parts.worker.client.create(PODS, body)
+        except AlreadyExists:
+            return await self._taken(pod)
+        except Forbidden as error:
+            # Quota, Pod Security and their like may let it in later.
+            raise Unavailable(f"the worker cluster refuses the pod: {error.message}") from error
+        except Invalid as error:
+            raise Unavailable(f"the worker cluster does not accept the pod: {error.message}", retry_after=60.0) from error
+        self._parts.worker.pods.adopt(created)
+        return created
+
+    async def _taken(self, pod: Pod) -> Pod:
+        """The name exists: it is ours from an earlier attempt, or a predecessor's, or somebody else's."""
+        physical = await self._live(pod.ref)
+        if physical is not None:
+            return physical
+        await self._end_predecessor(pod, asked=True)
+        raise Unavailable("the physical pod of an earlier pod of this name has just ended", retry_after=0.2)
+
+    async def _end_predecessor(self, pod: Pod, *, asked: bool = False) -> None:
+        """Wait until the physical pod of an earlier uid is gone. Raises Unavailable when it is not, or is not ours to end."""
+        key = self._parts.worker.mount.copy_key(pod.ref.key)
+        there = self._parts.worker.pods.store.get(key)
+        if asked:
+            try:
+                self._parts.worker.pods.adopt(await self._parts.worker.client.get(PODS, key))
+            except NotFound:
+                return
+            there = self._parts.worker.pods.store.get(key)
+        if there is None or virtual_uid(there.metadata) == pod.metadata.uid:
+            return
+        earlier = identity(there.metadata)
+        if earlier is None or earlier.key != pod.ref.key or not self._is_ours(there):
+            raise Unavailable(f"pod {key} of the worker cluster belongs to somebody else; delete or rename it there", retry_after=30.0)
+        ended = self._ends.setdefault(key, asyncio.Event())
+        if not there.terminating:
+            await self._be_sure(pod)
+            try:
+                await self._parts.worker.client.delete(PODS, key, uid=there.metadata.uid)
+            except (NotFound, Conflict):
+                log.debug("predecessor is gone already")
+        try:
+            async with asyncio.timeout(_PREDECESSOR_ENDS):
+                await ended.wait()
+        except TimeoutError:
+            raise Unavailable("the physical pod of an earlier pod of this name has not ended yet", retry_after=1.0) from None
+
+    async def _be_sure(self, pod: Pod) -> None:
+        """What looks like an earlier uid may be a later one, if the watch lags. Raises Unavailable."""
+        try:
+            live = await self._parts.host.node_client(pod.node).get(PODS, pod.ref)
+        except NotFound:
+            live = None
+        if live is None or live.metadata.uid != pod.metadata.uid:
+            raise Unavailable("the pod was deleted meanwhile", retry_after=1.0)
+
+    async def _update(self, pod: Pod, physical: Pod, binding: ClusterBinding) -> None:
+        self._parts.dependents.note(pod)
+        if pod.terminal or physical.terminating or physical.terminal or not self._is_ours(physical):
+            return
+        target = self._parts.placement.known_target(pod, physical, binding)
+        await bring_up_to_date(
+            self._parts.worker.client, pod, physical, target=target, allocatable=self._parts.virtual.allocatable(pod.node)
+        )
+
+    def _is_ours(self, physical: Pod) -> bool:
+        """It bears our mark, or none at all and the uid of a pod of ours (rule 6)."""
+        owner = keys.Owner.of(physical.metadata)
+        if owner is None and keys.OWNER not in physical.metadata.labels:
+            return self._parts.host.pods.by_uid(virtual_uid(physical.metadata)) is not None
+        return self._parts.worker.mount.owner.owns(physical.metadata)
+
+    def _node_is_dead(self, physical: Pod) -> bool:
+        if not physical.node or not self._parts.worker.nodes.synced:
+            return False
+        node = self._parts.worker.nodes.store.get(Key("", physical.node))
+        if node is None:
+            return True
+        ready = get_condition(node.status.get("conditions") or (), "Ready")
+        if ready is None or ready.get("status") == "True":
+            return False
+        since = parse_rfc3339(ready.get("lastTransitionTime") or node.metadata.creation_timestamp)
+        return (self._parts.host.clock.now() - since).total_seconds() > _NODE_IS_DEAD
+
+    def _tell_failure(self, pod: Pod, error: VKubeletError) -> None:
+        # A cluster that does not answer is told of on the binding, not on each of its pods.
+        if isinstance(error, ApiError) and error.retryable:
+            return
+        self._parts.host.events.event(ObjectReference.of(PODS, pod), "FailedCreatePod", str(error), warning=True)
+
+    def _tell_waiting(self, change: Change[Pod]) -> None:
+        replaced = change.new is not None and change.old is not None and change.new.metadata.uid != change.old.metadata.uid
+        if change.new is None or replaced:
+            ended = self._ends.pop(change.key, None)
+            if ended is not None:
+                ended.set()

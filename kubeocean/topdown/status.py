@@ -1,0 +1,128 @@
+"""What a physical pod says of itself becomes the status, annotations and labels of its virtual pod (pure).
+
+Invariant: generations are the hub's own: the virtual pod's is reported as observed only when the physical pod reflects what was sent for it
+and its kubelet has seen that. Nothing that only means something between the clusters reaches users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from kubeocean import keys
+from kubeocean.topdown.changes import infeasible_resize
+from kubeocean.topdown.identity import is_internal
+from vkubelet.api.conditions import get_condition
+from vkubelet.api.objects import Pod
+from vkubelet.api.quantity import Resources
+from vkubelet.api.shapes import Json, JsonView
+
+_FROM_WORKER: Final = (
+    "phase",
+    "message",
+    "reason",
+    "hostIP",
+    "hostIPs",
+    "podIP",
+    "podIPs",
+    "startTime",
+    "containerStatuses",
+    "initContainerStatuses",
+    "ephemeralContainerStatuses",
+    "resources",
+    "allocatedResources",
+)
+_FROM_HOME: Final = ("qosClass", "nominatedNodeName", "resourceClaimStatuses")
+_SCHEDULED: Final = "PodScheduled"
+
+
+def virtual_status(pod: Pod, physical: Pod, *, allocatable: Resources | None = None) -> Json:
+    """The virtual pod's whole status; conditions that others set at home are theirs and not in it.
+
+    `allocatable` is the virtual node's: a resize that does not fit into it is Infeasible.
+    """
+    there, home = physical.status, pod.status
+    status: Json = {name: there[name] for name in _FROM_WORKER if there.get(name)}
+    status |= {name: home[name] for name in _FROM_HOME if home.get(name)}
+    observed = _observed(pod, physical, there)
+    if observed:
+        status["observedGeneration"] = observed
+    elif home.get("observedGeneration"):
+        status["observedGeneration"] = home["observedGeneration"]
+    status["conditions"] = _conditions(pod, there, home, observed=observed)
+    if allocatable is not None and (infeasible := infeasible_resize(pod, physical, allocatable)):
+        others = [condition for condition in status["conditions"] if condition["type"] != infeasible["type"]]
+        status["conditions"] = [*others, infeasible]
+    return status
+
+
+def virtual_annotations(pod: Pod, physical: Pod) -> dict[str, str]:
+    """Which annotations of the virtual pod have to be written: where its physical pod is, and what was added to that."""
+    place = {
+        keys.PHYSICAL_POD_NAMESPACE: physical.metadata.namespace,
+        keys.PHYSICAL_POD_NAME: physical.metadata.name,
+        keys.PHYSICAL_POD_UID: physical.metadata.uid,
+        keys.PHYSICAL_POD_OF: pod.metadata.uid,
+    }
+    mine = pod.metadata.annotations
+    added = _added(physical.metadata.annotations, mine, expected=_expected(physical).annotations)
+    return added | {key: value for key, value in place.items() if mine.get(key) != value}
+
+
+def virtual_labels(pod: Pod, physical: Pod) -> dict[str, str]:
+    """Which labels of the virtual pod have to be written: those that were added to the physical pod."""
+    return _added(physical.metadata.labels, pod.metadata.labels, expected=_expected(physical).labels)
+
+
+def _expected(physical: Pod) -> keys.ExpectedMetadata:
+    text = physical.metadata.annotations.get(keys.EXPECTED_METADATA, "")
+    return keys.ExpectedMetadata.decode(text) or keys.ExpectedMetadata()
+
+
+def _added(there: Mapping[str, str], home: Mapping[str, str], *, expected: Mapping[str, str]) -> dict[str, str]:
+    """What the worker side set, unless the user changed the same key meanwhile: then the user's is on its way down."""
+    return {
+        key: value
+        for key, value in there.items()
+        if not is_internal(key) and home.get(key) != value and expected.get(key) != value and home.get(key) == expected.get(key)
+    }
+
+
+def _observed(pod: Pod, physical: Pod, there: JsonView) -> int:
+    """The generation that the physical kubelet has seen, in the hub's count; 0 while that is not known."""
+    sent = physical.metadata.annotations.get(keys.VIRTUAL_GENERATION)
+    seen = there.get("observedGeneration")
+    is_current = bool(seen) and seen == physical.metadata.generation and sent == str(pod.metadata.generation)
+    return pod.metadata.generation if is_current else 0
+
+
+def _conditions(pod: Pod, there: JsonView, home: JsonView, *, observed: int) -> list[Json]:
+    """PodScheduled as the hub has it, first; then the worker's, Ready by the readiness gates of the hub."""
+    scheduled = get_condition(home.get("conditions") or (), _SCHEDULED)
+    conditions = [scheduled] if scheduled else []
+    for condition in there.get("conditions") or ():
+        if condition.get("type") != _SCHEDULED:
+            conditions.append(_own_count(condition, observed))
+    gates = [gate.get("conditionType") for gate in pod.spec.get("readinessGates") or ()]
+    return _gated(conditions, gates, home.get("conditions") or ()) if gates else conditions
+
+
+def _own_count(condition: JsonView, observed: int) -> Json:
+    renewed = {name: value for name, value in condition.items() if name != "observedGeneration"}
+    if observed and "observedGeneration" in condition:
+        renewed["observedGeneration"] = observed
+    return renewed
+
+
+def _gated(conditions: Iterable[Json], gates: Sequence[str], home: Sequence[JsonView]) -> list[Json]:
+    """Ready as the kubelet computes it (KEP-580): not before every gate's condition, set at home, is True."""
+    closed = [gate for gate in gates if (get_condition(home, gate) or {}).get("status") != "True"]
+    if not closed:
+        return list(conditions)
+    message = f"corresponding condition of pod readiness gate is not True: {', '.join(closed)}"
+    return [
+        {**each, "status": "False", "reason": "ReadinessGatesNotReady", "message": message}
+        if each["type"] == "Ready" and each.get("status") == "True"
+        else each
+        for each in conditions
+    ]

@@ -1,0 +1,226 @@
+"""The worker cluster of one binding, as long as one kubeconfig holds: its client, what is cached of it, and whether it answers.
+
+Invariant: of pods outside the mount namespace only what they cost is kept, and the contents of Secrets and ConfigMaps never are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from attrs import frozen
+
+from kubeocean import keys
+from kubeocean.resources import POLICIES
+from kubeocean.topdown.identity import identity
+from vkubelet.api.codec import encode_json
+from vkubelet.api.objects import Key, Node, ObjectMeta, Pod, PodRef, Unknown
+from vkubelet.api.shapes import Json, JsonView
+from vkubelet.client.resources import CONFIGMAPS, NODES, PODS, SECRETS, Resource
+from vkubelet.client.rest import Client, Selection
+from vkubelet.clock import Clock
+from vkubelet.control.informer import Informer
+from vkubelet.control.store import Store
+from vkubelet.errors import Forbidden, NotFound, ServerError, Unauthorized, Unreachable, VKubeletError
+
+log = logging.getLogger(__name__)
+
+BY_VIRTUAL_NODE = "virtual-node"
+BY_VIRTUAL_NAMESPACE = "virtual-namespace"
+
+_REFUSED = (Forbidden, NotFound, Unauthorized)
+_NO_ANSWER = (Unreachable, ServerError, Unauthorized)
+
+
+@frozen
+class Mount:
+    """Where a binding's objects live in the worker, and the mark they bear."""
+
+    owner: keys.Owner
+    namespace: str
+
+    def copy_key(self, key: Key) -> Key:
+        """Where the physical pod or the copy of a hub object lives."""
+        return Key(self.namespace, keys.physical_name(key.namespace, key.name))
+
+
+class Reach:
+    """Since when the worker's API server has not answered; it outlives the connections."""
+
+    def __init__(self, clock: Clock, *, lost_after: float) -> None:
+        self._clock = clock
+        self._lost_after = lost_after
+        self._answered_at = clock.monotonic()
+        self._listeners: list[Callable[[], None]] = []
+        self.lost = False
+        self.error = ""
+
+    def on_flip(self, listener: Callable[[], None]) -> None:
+        """Call `listener()` when the worker is lost, and when it is back."""
+        self._listeners.append(listener)
+
+    def answered(self) -> None:
+        """The worker answered just now."""
+        self._answered_at = self._clock.monotonic()
+        self.error = ""
+        if self.lost:
+            self._flip(lost=False)
+
+    def failed(self, error: str) -> None:
+        """An attempt failed; only time makes it a loss."""
+        self.error = error
+
+    async def watch(self) -> None:
+        """Declare the worker lost as soon as it has been silent for too long; until cancelled."""
+        while True:
+            left = self._answered_at + self._lost_after - self._clock.monotonic()
+            if left <= 0 and not self.lost:
+                self._flip(lost=True)
+            await self._clock.sleep(left if left > 0 else 1.0)
+
+    def _flip(self, *, lost: bool) -> None:
+        self.lost = lost
+        log.info("worker cluster is lost" if lost else "worker cluster answers again")
+        for listener in self._listeners:
+            listener()
+
+
+def cost_of(pod: Pod) -> Pod:
+    """A foreign pod with nothing left but what it takes from its node: resources and host ports."""
+    spec = pod.spec
+    kept: Json = {"containers": _costs(spec.get("containers", ())), "initContainers": _costs(spec.get("initContainers", ()))}
+    kept.update({key: spec[key] for key in ("overhead", "resources", "hostNetwork") if key in spec})
+    meta = pod.metadata
+    head = ObjectMeta(name=meta.name, namespace=meta.namespace, uid=meta.uid, resource_version=meta.resource_version)
+    return Pod(head, pod.node, pod.phase, encode_json(kept), b"{}")
+
+
+def _costs(containers: Sequence[JsonView]) -> list[Json]:
+    return [
+        {
+            "name": container["name"],
+            "resources": container.get("resources") or {},
+            "ports": [port for port in container.get("ports") or () if port.get("hostPort")],
+            **({"restartPolicy": container["restartPolicy"]} if container.get("restartPolicy") else {}),
+        }
+        for container in containers
+    ]
+
+
+PodIndexes = dict[str, Callable[[Pod], Iterable[str]]]
+
+
+def virtual_uid(meta: ObjectMeta) -> str:
+    """The uid of the virtual pod that a physical one backs, "" for any other pod."""
+    return meta.annotations.get(keys.VIRTUAL_POD_UID, "")
+
+
+def heads(client: Client, resource: Resource[Unknown], *, clock: Clock, where: Selection = Selection()) -> Informer[Unknown]:
+    """An informer that keeps heads only."""
+    return Informer(client, resource, where=where, store=Store(keep=head_of), clock=clock)
+
+
+def head_of(copy: Unknown) -> Unknown:
+    """A ConfigMap or Secret without its content, of which annotations of others may hold a second copy (kubectl's last-applied)."""
+    meta = copy.metadata
+    head = ObjectMeta(
+        name=meta.name,
+        namespace=meta.namespace,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        labels={key: value for key, value in meta.labels.items() if key.startswith(keys.DOMAIN)},
+        annotations={key: value for key, value in meta.annotations.items() if key.startswith(keys.DOMAIN)},
+        creation_timestamp=meta.creation_timestamp,
+        deletion_timestamp=meta.deletion_timestamp,
+    )
+    return Unknown(head, b"{}")
+
+
+class WorkerCluster:
+    """What one connection to the worker gives: see the attributes."""
+
+    def __init__(self, client: Client, mount: Mount, *, clock: Clock, probe_interval: float) -> None:
+        self.client = client
+        self.mount = mount
+        self._clock = clock
+        self._probe_interval = probe_interval
+        ours = Selection(namespace=mount.namespace, labels=f"{keys.MANAGED_BY}={keys.MANAGED}")
+        indexes = {BY_VIRTUAL_NODE: self._virtual_nodes}
+        self.nodes: Informer[Node] = Informer(client, NODES, store=Store(indexes=indexes), clock=clock)
+        self.pods: Informer[Pod] = Informer(client, PODS, store=Store(indexes=self._pod_indexes(), keep=self._keep), clock=clock)
+        self.policies: Informer[Unknown] = Informer(client, POLICIES, clock=clock)
+        self.configmaps = heads(client, CONFIGMAPS, where=ours, clock=clock)
+        self.secrets = heads(client, SECRETS, where=ours, clock=clock)
+
+    @property
+    def complete(self) -> bool:
+        """Nodes, pods and policies have each been listed completely once (layout.md section 16, rule 1)."""
+        return self.nodes.ever_synced and self.pods.ever_synced and self.policies.ever_synced
+
+    async def wait_complete(self) -> None:
+        """Return when `complete`."""
+        for informer in (self.nodes, self.pods, self.policies):
+            await informer.wait_synced()
+
+    def unreadable(self) -> str:
+        """Which of the worker's lists are refused, and why; empty when none is."""
+        errors = [informer.last_error for informer in (self.nodes, self.pods, self.policies, self.configmaps, self.secrets)]
+        return "; ".join(str(error) for error in errors if isinstance(error, _REFUSED))
+
+    def physical_pod(self, ref: PodRef) -> Pod | None:
+        """The physical pod of exactly this virtual pod, as last seen."""
+        pod = self.pods.store.get(self.mount.copy_key(ref.key))
+        return pod if pod is not None and virtual_uid(pod.metadata) == ref.uid else None
+
+    def pods_of(self, virtual_node: str) -> Sequence[Pod]:
+        """Our physical pods that back pods of one virtual node."""
+        return self.pods.store.by_index(BY_VIRTUAL_NODE, virtual_node)
+
+    def is_used(self, original: Key) -> bool:
+        """A physical pod of ours names the copy of this hub object; unknown counts as used."""
+        if not self.pods.ever_synced:
+            return True
+        name = self.mount.copy_key(original).name.encode()
+        return any(name in pod.spec_json for pod in self.pods.store.by_index(BY_VIRTUAL_NAMESPACE, original.namespace))
+
+    def node_of(self, virtual_node: str) -> Node | None:
+        """The physical node behind a virtual one."""
+        found = self.nodes.store.by_index(BY_VIRTUAL_NODE, virtual_node)
+        return found[0] if found else None
+
+    async def run(self, reach: Reach) -> None:
+        """Follow the worker until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for informer in (self.nodes, self.pods, self.policies, self.configmaps, self.secrets):
+                group.create_task(informer.run())
+            group.create_task(self._probe(reach))
+
+    async def _probe(self, reach: Reach) -> None:
+        while True:
+            try:
+                await self.client.request("GET", "/readyz")
+                reach.answered()
+            except _NO_ANSWER as error:
+                reach.failed(str(error))
+            except VKubeletError:
+                # Refused, but by somebody who lives.
+                reach.answered()
+            await self._clock.sleep(self._probe_interval)
+
+    def _keep(self, pod: Pod) -> Pod:
+        return pod if pod.metadata.namespace == self.mount.namespace else cost_of(pod)
+
+    def _virtual_nodes(self, node: Node) -> Iterable[str]:
+        return (keys.vnode_name(self.mount.owner.cluster_id, node.metadata.name),)
+
+    def _pod_indexes(self) -> PodIndexes:
+        def filed_by(value: Callable[[PodRef], str]) -> Callable[[Pod], Iterable[str]]:
+            return lambda pod: (value(ref),) if (ref := self.backed(pod)) is not None else ()
+
+        return {BY_VIRTUAL_NODE: filed_by(lambda ref: ref.node), BY_VIRTUAL_NAMESPACE: filed_by(lambda ref: ref.namespace)}
+
+    def backed(self, pod: Pod) -> PodRef | None:
+        """The virtual pod of one of ours; what somebody made of its YAML under another name backs nothing."""
+        ref = identity(pod.metadata) if self.mount.owner.owns(pod.metadata) else None
+        return ref if ref is not None and pod.key == self.mount.copy_key(ref.key) else None

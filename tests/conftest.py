@@ -1,0 +1,13 @@
+"""Real clusters for every test that asks for one.
+
+Invariant: a run that asks for none starts none.
+"""
+
+import pytest
+
+pytest_plugins = ["vkubelet.testing.fixtures"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `last` run after all others; the sort is stable, so nothing else moves."""
+    items.sort(key=lambda item: item.get_closest_marker("last") is not None)

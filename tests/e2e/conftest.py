@@ -1,0 +1,32 @@
+"""One binding of a real worker node, served by one kubeocean process, for all end-to-end tests.
+
+Invariant: tests share the process and never stop it; each makes a namespace of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.bound import Bound
+from vkubelet.testing.cluster import ControlPlane, WorkerNode
+from vkubelet.testing.fixtures import run_apart
+
+
+@pytest.fixture(scope="session")
+def leased(hub: ControlPlane, worker: ControlPlane, worker_node: WorkerNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bound]:
+    """The binding `e2e`: its virtual node of the real worker node is Ready."""
+    term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [worker_node.name]}]}
+    bound = Bound(
+        hub=hub, worker=worker, name="e2e", directory=tmp_path_factory.mktemp("e2e"), spec={"nodeSelector": {"nodeSelectorTerms": [term]}}
+    )
+    run_apart(bound.install())
+    program = bound.program()
+    with program:
+        try:
+            run_apart(bound.node_ready(worker_node.name))
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{program.tail(60)}") from None
+        yield bound
+        run_apart(bound.remove())

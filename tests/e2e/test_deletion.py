@@ -1,0 +1,128 @@
+"""Pods end on both sides, in time, whoever ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from tests.support.bound import Bound, apply, get, physical, pod, running
+from tests.support.program import eventually
+from tests.support.witness import watching
+
+
+async def _gone(cluster: Any, body: dict[str, Any], *, seconds: float) -> None:
+    name, namespace, uid = (body["metadata"][key] for key in ("name", "namespace", "uid"))
+
+    async def check() -> bool:
+        found = await get(cluster, "pod", name, "-n", namespace)
+        return found is None or found["metadata"]["uid"] != uid
+
+    await eventually(check, f"pod {name} gone from {cluster.name}", seconds=seconds, every=0.05)
+
+
+async def test_deleted_pod_whose_process_ends_at_once_is_gone_from_both_clusters_within_three_seconds(leased: Bound) -> None:
+    namespace = await leased.hub.namespace()
+    await apply(leased.hub, pod("quick", namespace))
+    virtual = await running(leased, namespace, "quick")
+    below = await physical(leased, virtual)
+    await leased.hub.kubectl("delete", "pod", "quick", "-n", namespace, "--wait=false")
+    async with asyncio.timeout(3.5), asyncio.TaskGroup() as group:
+        group.create_task(_gone(leased.hub, virtual, seconds=3))
+        group.create_task(_gone(leased.worker, below, seconds=3))
+
+
+async def test_forced_deletion_is_immediate_at_home_and_follows_in_the_worker_within_three_seconds(leased: Bound) -> None:
+    namespace = await leased.hub.namespace()
+    await apply(leased.hub, pod("forced", namespace))
+    virtual = await running(leased, namespace, "forced")
+    below = await physical(leased, virtual)
+    await leased.hub.kubectl("delete", "pod", "forced", "-n", namespace, "--force", "--grace-period=0")
+    await _gone(leased.hub, virtual, seconds=0.5)
+    await _gone(leased.worker, below, seconds=3)
+
+
+async def test_process_that_ignores_sigterm_is_killed_after_a_forced_deletion(leased: Bound) -> None:
+    """The worker's kubelet gives it no less than two seconds, so three are not to be had here."""
+    namespace = await leased.hub.namespace()
+    stubborn = pod("stubborn", namespace)
+    stubborn["spec"]["containers"][0]["command"] = ["sh", "-c", "trap '' TERM; while true; do sleep 1; done"]
+    await apply(leased.hub, stubborn)
+    virtual = await running(leased, namespace, "stubborn")
+    below = await physical(leased, virtual)
+    await leased.hub.kubectl("delete", "pod", "stubborn", "-n", namespace, "--force", "--grace-period=0")
+    await _gone(leased.hub, virtual, seconds=0.5)
+    await _gone(leased.worker, below, seconds=10)
+
+
+async def test_pod_with_a_slow_process_keeps_its_grace_period(leased: Bound) -> None:
+    namespace = await leased.hub.namespace()
+    slow = pod("slow", namespace)
+    slow["spec"]["containers"][0]["command"] = ["sh", "-c", "trap 'sleep 4; exit 0' TERM; while true; do sleep 0.2; done"]
+    await apply(leased.hub, slow)
+    virtual = await running(leased, namespace, "slow")
+    with watching(leased.hub.kubeconfig, namespace=namespace) as seen:
+        await leased.hub.kubectl("delete", "pod", "slow", "-n", namespace, "--wait=false", "--grace-period=20")
+        await _gone(leased.hub, virtual, seconds=15)
+    final = seen.where(lambda event: event.kind != "DELETED")[-1].object["status"]
+    assert final["phase"] == "Succeeded"
+    assert final["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
+
+
+async def test_lost_physical_pod_makes_the_virtual_one_failed_and_its_deployment_replaces_it(leased: Bound) -> None:
+    namespace = await leased.hub.namespace()
+    template = pod("unused", namespace)
+    template["spec"]["terminationGracePeriodSeconds"] = 1
+    labels = {"app": "replaced"}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "replaced", "namespace": namespace},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": template["spec"]},
+        },
+    }
+    await apply(leased.hub, deployment)
+
+    async def pods() -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = json.loads(await leased.hub.kubectl("get", "pods", "-n", namespace, "-o", "json"))["items"]
+        return items
+
+    async def first() -> dict[str, Any] | None:
+        return next((item for item in await pods() if item["status"]["phase"] == "Running"), None)
+
+    lost = await eventually(first, "the first pod runs", seconds=40, every=0.3)
+    below = await physical(leased, lost)
+    await leased.worker.kubectl("delete", "pod", below["metadata"]["name"], "-n", below["metadata"]["namespace"], "--wait=false")
+
+    async def replaced() -> tuple[dict[str, Any], dict[str, Any]] | None:
+        by_uid = {item["metadata"]["uid"]: item for item in await pods()}
+        old = by_uid.pop(lost["metadata"]["uid"], None)
+        new = next((item for item in by_uid.values() if item["status"]["phase"] == "Running"), None)
+        return (old, new) if old is not None and new is not None else None
+
+    old, _ = await eventually(replaced, "a new pod runs beside the failed one", seconds=40, every=0.3)
+    assert old["status"]["phase"] == "Failed"
+    assert old["status"]["reason"] == "PhysicalPodLost"
+
+
+async def test_label_taken_off_the_physical_pod_comes_back_and_nothing_is_lost(leased: Bound) -> None:
+    namespace = await leased.hub.namespace()
+    await apply(leased.hub, pod("labelled", namespace))
+    virtual = await running(leased, namespace, "labelled")
+    below = await physical(leased, virtual)
+    name, mount = below["metadata"]["name"], below["metadata"]["namespace"]
+    ours = "kubeocean.io/managed-by"
+    with watching(leased.worker.kubeconfig, namespace=mount) as under, watching(leased.hub.kubeconfig, namespace=namespace) as above:
+        await leased.worker.kubectl("label", "pod", name, "-n", mount, f"{ours}-")
+
+        async def back() -> bool:
+            found = await get(leased.worker, "pod", name, "-n", mount)
+            return bool(found and found["metadata"]["labels"].get(ours) == "kubeocean")
+
+        await eventually(back, "the label is back", seconds=10)
+    uid = below["metadata"]["uid"]
+    assert not under.where(lambda event: event.uid == uid and (event.deleting or event.kind == "DELETED"))
+    assert not above.where(lambda event: event.phase != "Running" or event.deleting)

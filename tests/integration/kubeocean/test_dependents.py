@@ -1,0 +1,178 @@
+"""What pods refer to is in the worker before they are, follows its original, and goes after its last user."""
+
+from __future__ import annotations
+
+import base64
+import time
+from typing import Any
+
+from tests.support.audit import Audit
+from tests.support.program import eventually
+from tests.support.stage import Stage, uid_of
+
+SOON = 2.0
+
+
+def configmap(stage: Stage, name: str, **data: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": stage.namespace}, "data": data}
+
+
+def secret(stage: Stage, name: str, **data: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": stage.namespace}, "type": "Opaque", "data": {k: encoded(v) for k, v in data.items()}}
+
+
+def encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def volumes(*sources: tuple[str, str], optional: bool = False) -> list[dict[str, Any]]:
+    fields = {"configMap": "name", "secret": "secretName"}
+    return [{"name": f"v{i}", kind: {fields[kind]: name, "optional": optional}} for i, (kind, name) in enumerate(sources)]
+
+
+async def test_changes_reach_the_copies_within_two_seconds_and_removed_keys_vanish(stage: Stage) -> None:
+    await stage.home.create("configmaps", configmap(stage, "settings", color="red", size="9"))
+    await stage.home.create("secrets", secret(stage, "keys", one="1", two="2"))
+    await stage.create("user", volumes=volumes(("configMap", "settings"), ("secret", "keys")))
+    await stage.running("user")
+    copies = {}
+    for kind, name in (("configmaps", "settings"), ("secrets", "keys")):
+        copies[kind] = await stage.until_physical(name, bool, "there", kind=kind)
+    assert copies["configmaps"]["data"] == {"color": "red", "size": "9"}
+    for kind, name, wanted in (("configmaps", "settings", {"color": "blue"}), ("secrets", "keys", {"one": encoded("11")})):
+        dropped = {key: None for key in copies[kind]["data"] if key not in wanted}
+        changed = time.monotonic()
+        await stage.home.patch(kind, name, {"data": {**wanted, **dropped}}, namespace=stage.namespace)
+        after = await stage.until_physical(name, lambda c, w=wanted: c["data"] == w, "is equal again", kind=kind)
+        assert time.monotonic() - changed < SOON
+        assert uid_of(after) == uid_of(copies[kind])
+
+
+async def test_copy_deleted_or_edited_by_hand_is_made_good(stage: Stage) -> None:
+    await stage.home.create("configmaps", configmap(stage, "settings", color="red"))
+    await stage.create("user", volumes=volumes(("configMap", "settings")))
+    await stage.running("user")
+    copy = await stage.until_physical("settings", bool, "there", kind="configmaps")
+    await stage.there.delete("configmaps", copy["metadata"]["name"], stage.bound.mount)
+    again = await stage.until_physical("settings", lambda c: uid_of(c) != uid_of(copy), "is back", kind="configmaps")
+    assert again["data"] == {"color": "red"}
+    spoilt = {"data": {"color": "green", "extra": "x"}}
+    await stage.there.patch("configmaps", copy["metadata"]["name"], spoilt, namespace=stage.bound.mount)
+    mended = await stage.until_physical("settings", lambda c: c["data"] == {"color": "red"}, "is equal again", kind="configmaps")
+    assert uid_of(mended) == uid_of(again)
+
+
+async def test_copy_goes_after_its_last_user_and_not_before(stage: Stage) -> None:
+    await stage.home.create("secrets", secret(stage, "keys", one="1"))
+    for name in ("first", "last"):
+        await stage.create(name, volumes=volumes(("secret", "keys")))
+        await stage.running(name)
+    copy = await stage.until_physical("keys", bool, "there", kind="secrets")
+    marked = await stage.home.get("secrets", "keys", stage.namespace)
+    assert marked is not None and f"kubeocean.io/finalizer-{stage.bound.name}" in marked["metadata"]["finalizers"]
+    await stage.home.delete("pods", "first", stage.namespace)
+    await stage.no_physical("first")
+    # Another copy that is released later, and is gone, shows that the first one's time had come and it was kept.
+    await stage.home.create("configmaps", configmap(stage, "brief", a="b"))
+    await stage.create("brief", volumes=volumes(("configMap", "brief")))
+    await stage.running("brief")
+    await stage.home.delete("pods", "brief", stage.namespace)
+    await stage.no_physical("brief", kind="configmaps")
+    assert uid_of(await stage.until_physical("keys", bool, "there", kind="secrets")) == uid_of(copy)
+    await stage.home.delete("pods", "last", stage.namespace)
+    await stage.no_physical("keys", kind="secrets")
+
+    async def unmarked() -> bool:
+        found = await stage.home.get("secrets", "keys", stage.namespace)
+        assert found is not None
+        meta = found["metadata"]
+        marks = [*meta.get("labels", {}), *meta.get("annotations", {}), *meta.get("finalizers", ())]
+        return not [mark for mark in marks if mark.startswith("kubeocean.io/")]
+
+    await eventually(unmarked, "the original bears no marks of ours any more")
+
+
+async def test_original_deleted_while_used_is_let_go_and_followed_when_it_returns(stage: Stage) -> None:
+    await stage.home.create("configmaps", configmap(stage, "settings", color="red"))
+    await stage.create("user", volumes=volumes(("configMap", "settings")))
+    await stage.running("user")
+    await stage.home.delete("configmaps", "settings", stage.namespace)
+    await stage.no_physical("settings", kind="configmaps")
+
+    async def let_go() -> bool:
+        return await stage.home.get("configmaps", "settings", stage.namespace) is None
+
+    await eventually(let_go, "the original is gone")
+    assert (await stage.running("user"))["status"]["phase"] == "Running"
+    await stage.home.create("configmaps", configmap(stage, "settings", color="blue"))
+    await stage.until_physical("settings", lambda c: c["data"] == {"color": "blue"}, "is there again", kind="configmaps")
+
+
+async def test_missing_mandatory_object_keeps_the_pod_pending_with_an_event_until_it_appears(stage: Stage) -> None:
+    audit = Audit(stage.bound.worker, stage.bound.user)
+    await stage.create("waiting", volumes=volumes(("configMap", "absent")))
+    said = await stage.event("waiting", "FailedCreatePod")
+    assert f"ConfigMap {stage.namespace}/absent does not exist" in said["message"]
+    found = await stage.virtual("waiting")
+    assert found is not None and found["status"]["phase"] == "Pending"
+    await stage.home.create("configmaps", configmap(stage, "absent", now="here"))
+    await stage.running("waiting")
+    creates = [call for call in audit.writes() if call.verb == "create" and call.what == "pods"]
+    assert len([call for call in creates if call.name in ("", stage.physical_name("waiting"))]) == 1
+
+
+async def test_missing_optional_object_does_not_block_and_arrives_later(stage: Stage) -> None:
+    sources = [("configMap", "later"), ("secret", "later")]
+    await stage.create("easy", volumes=volumes(*sources, optional=True))
+    await stage.running("easy")
+    below = await stage.until_physical("easy", bool, "there")
+    assert [v["configMap"]["name"] for v in below["spec"]["volumes"] if "configMap" in v] == [stage.physical_name("later")]
+    assert await stage.physical("later", "configmaps") is None
+    await stage.home.create("configmaps", configmap(stage, "later", a="b"))
+    await stage.home.create("secrets", secret(stage, "later", a="b"))
+    await stage.until_physical("later", lambda c: c["data"] == {"a": "b"}, "there", kind="configmaps")
+    await stage.until_physical("later", lambda c: c["data"] == {"a": encoded("b")}, "there", kind="secrets")
+
+
+async def test_labels_and_annotations_follow_and_foreign_ones_stay(stage: Stage) -> None:
+    body = stage.body("labelled", labels={"app": "one", "old": "yes"})
+    body["metadata"]["annotations"]["example.com/old"] = "yes"
+    await stage.home.create("pods", body)
+    await stage.running("labelled")
+    theirs = {"metadata": {"labels": {"worker.example.com/team": "a"}, "annotations": {"worker.example.com/cost": "1"}}}
+    await stage.there.patch("pods", stage.physical_name("labelled"), theirs, namespace=stage.bound.mount)
+    await stage.until("labelled", lambda p: p["metadata"].get("labels", {}).get("worker.example.com/team") == "a", "has the worker's label")
+    change = {
+        "metadata": {"labels": {"app": "two", "old": None, "new": "yes"}, "annotations": {"example.com/old": None, "example.com/new": "1"}}
+    }
+    await stage.home.patch("pods", "labelled", change, namespace=stage.namespace)
+    below = await stage.until_physical("labelled", lambda p: p["metadata"]["labels"].get("app") == "two", "has the new value")
+    labels, annotations = below["metadata"]["labels"], below["metadata"]["annotations"]
+    assert "old" not in labels and labels["new"] == "yes" and labels["worker.example.com/team"] == "a"
+    assert "example.com/old" not in annotations and annotations["example.com/new"] == "1" and annotations["worker.example.com/cost"] == "1"
+    ours, _ = await stage.marks()
+    assert ours.items() <= labels.items()
+
+
+async def test_image_tolerations_deadline_and_ephemeral_containers_follow(stage: Stage) -> None:
+    await stage.create("changing")
+    await stage.running("changing")
+    before = await stage.until_physical("changing", bool, "there")
+    virtual = await stage.until("changing", bool, "there")
+    container = {**virtual["spec"]["containers"][0], "image": "localhost/agnhost:dev"}
+    tolerations = [*virtual["spec"]["tolerations"], {"key": "added", "operator": "Exists"}]
+    change = {"spec": {"containers": [container], "tolerations": tolerations, "activeDeadlineSeconds": 3000}}
+    changed = time.monotonic()
+    await stage.home.patch("pods", "changing", change, namespace=stage.namespace)
+    after = await stage.until_physical(
+        "changing", lambda p: p["spec"]["containers"][0]["image"] == "localhost/agnhost:dev", "has the new image"
+    )
+    assert time.monotonic() - changed < SOON
+    assert after["spec"]["activeDeadlineSeconds"] == 3000
+    assert {"key": "added", "operator": "Exists"} in after["spec"]["tolerations"]
+    debugger = {"name": "debugger", "image": "localhost/busybox:dev", "env": [{"name": "POD", "value": "x"}]}
+    ephemeral = {"spec": {"ephemeralContainers": [debugger]}}
+    await stage.home.patch("pods", "changing", ephemeral, namespace=stage.namespace, subresource="ephemeralcontainers")
+    there = await stage.until_physical("changing", lambda p: p["spec"].get("ephemeralContainers"), "has the ephemeral container")
+    assert [each["name"] for each in there["spec"]["ephemeralContainers"]] == ["debugger"]
+    assert uid_of(there) == uid_of(before)

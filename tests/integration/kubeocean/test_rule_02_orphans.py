@@ -1,0 +1,96 @@
+"""Rule 2: a physical pod whose virtual one does not exist is ended, carefully; nobody else's ever is."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.kubeocean.conftest import Scene, lasting_scene
+from tests.support.audit import Audit
+from tests.support.core import Body
+from tests.support.program import eventually
+from tests.support.stage import Stage, away, uid_of
+from tests.support.witness import watching
+from vkubelet.testing.cluster import ControlPlane
+
+INTERVAL = 2.0
+
+
+@pytest.fixture(scope="module")
+def swept(hub: ControlPlane, worker: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """A scene in which a minute between two sweeps is two seconds."""
+    settings = {"pods": {"list_interval": INTERVAL}}
+    with lasting_scene(hub, worker, tmp_path_factory.mktemp("swept"), settings=settings) as made:
+        yield made
+
+
+@pytest.fixture
+async def here(swept: Scene) -> Stage:
+    return await Stage.of(swept.bound, swept.nodes)
+
+
+async def _orphan(here: Stage, name: str) -> Body:
+    labels, annotations = await here.marks()
+    return await here.there.create("pods", here.twin(name, str(uuid.uuid4()), labels=labels, annotations=annotations))
+
+
+async def test_marked_pod_without_virtual_pod_is_ended_after_two_sweeps_and_no_other_is(here: Stage) -> None:
+    await here.create("living")
+    living = uid_of(await here.running("living") and await here.until_physical("living", bool, "there"))
+    labels, annotations = await here.marks()
+    stranger = labels | {"kubeocean.io/owner": "somebody-else"}, annotations | {"kubeocean.io/hub-uid": str(uuid.uuid4())}
+    go = {"kubeocean.io/managed-by": "kubeocean"}
+    kept = [living]
+    for name, (their_labels, their_annotations) in {"stranger": stranger, "of-go": (go, {}), "local": ({}, {})}.items():
+        body = here.twin(name, str(uuid.uuid4()), labels=their_labels, annotations=their_annotations)
+        kept.append(uid_of(await here.there.create("pods", body)))
+    audit = Audit(here.bound.worker, here.bound.user)
+    with watching(here.bound.worker.kubeconfig, namespace=here.bound.mount) as seen:
+        first = await _orphan(here, "first")
+        await here.no_physical("first")
+        # One that comes later ends after two more sweeps: all others have been judged by them, too.
+        await _orphan(here, "second")
+        await here.no_physical("second")
+    born = seen.where(lambda event: event.uid == uid_of(first) and event.kind == "ADDED")[0]
+    ended = seen.where(lambda event: event.uid == uid_of(first) and event.deleting)[0]
+    assert ended.at - born.at >= INTERVAL
+    assert not seen.where(lambda event: event.uid in kept and (event.deleting or event.kind == "DELETED"))
+    assert {uid_of(item) for item in await here.there.list("pods", here.bound.mount)} == set(kept)
+    deletions = [call for call in audit.writes() if call.verb == "delete" and call.what == "pods"]
+    assert {call.name for call in deletions} == {here.physical_name("first"), here.physical_name("second")}
+    assert [call.body["preconditions"]["uid"] for call in deletions if call.name == here.physical_name("first")][0] == uid_of(first)
+    for name in ("stranger", "of-go", "local"):
+        await here.there.delete("pods", here.physical_name(name), here.bound.mount, grace=0)
+
+
+async def test_pod_removed_by_force_while_we_were_away_ends_in_the_worker(swept: Scene, here: Stage) -> None:
+    await here.create("forgotten")
+    await here.create("kept")
+    await here.running("forgotten")
+    kept = uid_of(await here.running("kept") and await here.until_physical("kept", bool, "there"))
+    with away(swept.program):
+        await here.home.delete("pods", "forgotten", here.namespace, grace=0)
+        await here.absent("forgotten")
+    await here.no_physical("forgotten", seconds=40)
+    assert uid_of(await here.until_physical("kept", bool, "there")) == kept
+
+
+async def test_too_many_at_once_are_an_alarm_and_none_is_ended(here: Stage) -> None:
+    audit = Audit(here.bound.worker, here.bound.user)
+    made = [uid_of(await _orphan(here, f"many-{number}")) for number in range(6)]
+    alarm = await here.event(here.vnode, "TooManyOrphans", namespace="default", seconds=40)
+    assert alarm["type"] == "Warning"
+
+    async def told_again() -> bool:
+        again = await here.event(here.vnode, "TooManyOrphans", namespace="default")
+        return int(again["count"]) > int(alarm["count"])
+
+    await eventually(told_again, "the next sweep refuses, too")
+    there = {uid_of(item): item for item in await here.there.list("pods", here.bound.mount)}
+    assert all(uid in there and "deletionTimestamp" not in there[uid]["metadata"] for uid in made)
+    assert not [call for call in audit.writes() if call.verb == "delete" and call.what == "pods"]
+    await here.there.delete("pods", here.physical_name("many-0"), here.bound.mount, grace=0)
+    for number in range(1, 6):
+        await here.no_physical(f"many-{number}")

@@ -1,0 +1,98 @@
+"""The API server does not answer for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from tests.integration.runtime.fleet import Fleet
+from tests.support.program import eventually
+
+
+async def test_half_a_minute_without_answers_is_caught_up_with_and_fences_writes(fleet: Fleet) -> None:
+    names = fleet.declare("a b")
+    with fleet.program(leader={"enabled": True, "namespace": fleet.namespace}) as program:
+        await fleet.ready(names, program=program)
+        await fleet.create("p", "q", node=names[0], restartPolicy="Never")
+        await fleet.running("p", "q")
+        async with fleet.watched() as pods, fleet.watched("nodes") as nodes:
+            fleet.plane.pause()
+            began = time.monotonic()
+            try:
+                fleet.tell("end", "p")
+                fenced = "leadership was last confirmed"
+                await eventually(lambda: fenced in program.text(), "writes are refused by the fence", seconds=25, every=0.5)
+                await _until(began + 30)
+            finally:
+                fleet.plane.resume()
+            assert program.alive
+            await fleet.until_pod("p", lambda body: body["status"]["phase"] == "Succeeded", "Succeeded", seconds=20)
+            await fleet.create("r", node=names[1])
+            await fleet.running("q", "r")
+            await fleet.ready(names, program=program)
+        assert not pods.where(lambda event: event.kind == "DELETED" or event.deleting)
+        assert not nodes.where(lambda event: event.kind == "DELETED" or event.condition("Ready") != "True")
+        assert fleet.calls("delete") == []
+        assert program.terminate() == 0
+
+
+async def test_api_server_that_is_restarted_is_caught_up_with(fleet: Fleet) -> None:
+    names = fleet.declare("a b")
+    with fleet.program() as program:
+        await fleet.ready(names, program=program)
+        await fleet.create("p", "q", node=names[0], restartPolicy="Never")
+        await fleet.running("p", "q")
+        await fleet.plane.stop_apiserver()
+        fleet.tell("end", "p")
+        await asyncio.to_thread(_ended, fleet)
+        await fleet.plane.start_apiserver()
+        async with fleet.watched() as pods:
+            await fleet.until_pod("p", lambda body: body["status"]["phase"] == "Succeeded", "Succeeded", seconds=20)
+            await fleet.create("r", node=names[1])
+            await fleet.running("q", "r")
+            await fleet.ready(names, program=program)
+        assert not pods.where(lambda event: event.kind == "DELETED" or event.deleting)
+        assert fleet.calls("delete") == []
+        assert fleet.calls("start") == ["start p", "start q", "start r"]
+        assert program.terminate() == 0
+
+
+async def test_process_started_while_the_api_server_is_away_waits_for_it(fleet: Fleet) -> None:
+    names = fleet.declare("a")
+    await fleet.plane.stop_apiserver()
+    with fleet.program() as program:
+        try:
+            await eventually(lambda: program.text().count('"path": "/api/v1/pods"') >= 3, "it asks again and again", seconds=15)
+            assert program.alive
+        finally:
+            await fleet.plane.start_apiserver()
+        await fleet.ready(names, seconds=20, program=program)
+
+
+async def test_stop_during_an_outage_is_no_longer_than_the_writes_in_flight(fleet: Fleet) -> None:
+    names = fleet.declare("a")
+    with fleet.program(leader={"enabled": True, "namespace": fleet.namespace}) as program:
+        await fleet.ready(names, program=program)
+        fleet.plane.pause()
+        try:
+            began = time.monotonic()
+            assert await asyncio.to_thread(program.terminate) == 0
+            took = time.monotonic() - began
+        finally:
+            fleet.plane.resume()
+        print(f"ended {took:.1f} s after SIGTERM in an outage")
+        assert took < 12
+        assert await fleet.node(names[0]) is not None
+
+
+async def _until(moment: float) -> None:
+    """The length of an outage is the point of its test."""
+    await asyncio.sleep(moment - time.monotonic())
+
+
+def _ended(fleet: Fleet) -> None:
+    """The backend has noted the end that nobody could be told of."""
+    end = time.monotonic() + 10
+    while not any('"ended": "2' in file.read_text() for file in (fleet.directory / "pods").iterdir()):
+        assert time.monotonic() < end, "the puppet did not act"
+        time.sleep(0.05)

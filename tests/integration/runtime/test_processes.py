@@ -1,0 +1,256 @@
+"""More than one process for the same nodes, and one process after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from attrs import frozen
+
+from tests.integration.runtime.fleet import Body, Fleet, audited, complaints, listens, port
+from tests.support.bound import condition
+from tests.support.program import Program, eventually
+from tests.support.witness import Record
+from vkubelet.testing.cluster import ControlPlane
+from vkubelet.testing.fixtures import run_apart
+
+IDLE = 60.0
+READS = ("get", "list", "watch")
+pytestmark = pytest.mark.usefixtures("idle")
+
+
+@frozen(kw_only=True)
+class Idle:
+    """A process that has had nothing to do since `since`, and had sent so many requests until then."""
+
+    fleet: Fleet
+    program: Program
+    names: list[str]
+    user: str
+    since: float
+    requests: int
+
+
+@pytest.fixture(scope="module")
+def idle(hub: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Idle]:
+    """Idles on a cluster of its own while the other tests of this file run."""
+    fleet = Fleet(plane=hub, directory=tmp_path_factory.mktemp("idle"))
+    fleet.namespace = run_apart(hub.namespace("idle"))
+    user = f"{fleet.instance}-idle"
+    fleet.kubeconfig = hub.client_config(user, ["system:masters"])
+    names = fleet.declare("a b c")
+
+    async def busy() -> None:
+        await fleet.ready(names)
+        await fleet.create("p", "q", node=names[0])
+        await fleet.running("p", "q")
+
+    try:
+        with fleet.program() as program:
+            run_apart(busy())
+            sent = len(list(audited(hub, user)))
+            yield Idle(fleet=fleet, program=program, names=names, user=user, since=time.monotonic(), requests=sent)
+    finally:
+        run_apart(fleet.remove())
+
+
+async def test_newer_of_two_processes_without_election_stays_and_the_older_says_why_it_goes(fleet: Fleet) -> None:
+    names = fleet.declare("a b")
+    with fleet.program() as older:
+        await fleet.ready(names, program=older)
+        await fleet.create("p", node=names[0])
+        await fleet.running("p")
+        async with fleet.watched() as pods, fleet.watched("nodes") as nodes:
+            with fleet.program(log="b") as newer:
+                code = await eventually(lambda: older.process.poll(), "the older process ends", seconds=15)
+                assert code == 1
+                last = older.text().splitlines()[-1]
+                assert last.startswith("error: the Lease of node ")
+                assert "only one process may answer for a node" in last
+                assert "Traceback" not in older.text()
+                await fleet.create("q", node=names[1])
+                await fleet.running("p", "q")
+
+                async def all_listen() -> bool:
+                    return all(listens(node) for node in await fleet.ready(names, program=newer))
+
+                # While both ran, each saw the other undo its write and slowed down.
+                await eventually(all_listen, "the published ports are those of the process that stayed", seconds=30)
+        _assert_untouched(pods, nodes)
+        assert newer.process.returncode == 0
+
+
+async def test_follower_takes_over_from_a_killed_or_frozen_leader_before_anybody_notices(fleet: Fleet, second_fleet: Fleet) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_killed_leader(fleet))
+        group.create_task(_frozen_leader(second_fleet))
+
+
+async def _killed_leader(fleet: Fleet) -> None:
+    names = fleet.declare("a b")
+    with fleet.program(leader=_election(fleet)) as first, fleet.program(log="b", leader=_election(fleet)) as second:
+        leader, follower = await _leading(first, second)
+        await fleet.ready(names, program=leader)
+        await fleet.create("p", "q", node=names[0])
+        before = await fleet.running("p", "q")
+        async with fleet.watched() as pods, fleet.watched("nodes") as nodes:
+            leader.kill()
+            began = time.monotonic()
+            await eventually(lambda: _leads(follower), "the follower leads", seconds=22)
+            print(f"took over {time.monotonic() - began:.1f} s after the kill")
+            await fleet.create("r", node=names[1])
+            await fleet.running("r")
+        _assert_untouched(pods, nodes)
+        assert await fleet.running("p", "q") == before
+        assert fleet.calls("start") == ["start p", "start q", "start r"]
+        assert complaints(follower) == []
+
+
+async def _frozen_leader(fleet: Fleet) -> None:
+    """Such as a machine that was suspended: when it goes on, it still believes that it leads."""
+    (name,) = fleet.declare("a")
+    user = f"{fleet.instance}-frozen"
+    fleet.kubeconfig = fleet.plane.client_config(user, ["system:masters"])
+    with fleet.program(leader=_election(fleet)) as leader:
+        await eventually(lambda: _leads(leader), "it leads", seconds=15)
+        await fleet.ready([name], program=leader)
+        fleet.kubeconfig = None
+        with fleet.program(log="b", leader=_election(fleet)) as follower:
+            await eventually(lambda: _said(follower, "another process leads"), "the other follows", seconds=10)
+            async with fleet.watched("nodes") as nodes:
+                leader.process.send_signal(signal.SIGSTOP)
+                try:
+                    await eventually(lambda: _leads(follower), "the follower leads", seconds=22)
+                    await fleet.create("p", node=name)
+                    await fleet.running("p")
+                finally:
+                    thawed = datetime.now(UTC)
+                    leader.process.send_signal(signal.SIGCONT)
+                assert await eventually(lambda: leader.process.poll(), "the old leader ends", seconds=10) == 1
+                assert "was taken" in leader.text().splitlines()[-1]
+            assert not nodes.where(lambda event: event.kind == "DELETED" or event.condition("Ready") != "True")
+            late = [event for event in audited(fleet.plane, user) if _received(event) > thawed and event["verb"] not in READS]
+            assert all(event["responseStatus"]["code"] == 409 for event in late), "only the election asked, and was refused"
+            assert fleet.calls("start") == ["start p"]
+
+
+async def test_leader_that_stops_hands_over_at_once(fleet: Fleet) -> None:
+    names = fleet.declare("a")
+    with fleet.program(leader=_election(fleet)) as first, fleet.program(log="b", leader=_election(fleet)) as second:
+        leader, follower = await _leading(first, second)
+        await fleet.ready(names, program=leader)
+        async with fleet.watched("nodes") as nodes:
+            assert leader.terminate() == 0
+            began = time.monotonic()
+            await eventually(lambda: _leads(follower), "the follower leads", seconds=3.5)
+            print(f"took over {time.monotonic() - began:.1f} s after the end")
+            await fleet.create("p", node=names[0])
+            await fleet.running("p")
+        assert not nodes.where(lambda event: event.kind == "DELETED" or event.condition("Ready") != "True")
+        # A follower ends as readily as a leader.
+        with fleet.program(log="c", leader=_election(fleet)) as third:
+            await eventually(lambda: _said(third, "another process leads"), "the third follows", seconds=10)
+            assert third.terminate() == 0
+        assert _leads(follower)
+
+
+async def test_restart_is_invisible(fleet: Fleet) -> None:
+    names = fleet.declare("a b")
+    with fleet.program() as first:
+        await fleet.ready(names, program=first)
+        await fleet.create("p", "q", node=names[0])
+        await fleet.running("p", "q")
+        before = await _versions(fleet, names)
+        ports = {node["metadata"]["name"]: port(node) for node in await fleet.nodes()}
+        async with fleet.watched() as pods, fleet.watched("nodes") as nodes:
+            began = time.monotonic()
+            assert first.terminate() == 0
+            took = time.monotonic() - began
+            print(f"ended {took:.1f} s after SIGTERM")
+            assert took < 5
+            assert await _versions(fleet, names) == before
+            with fleet.program(log="b") as second:
+                await eventually(lambda: fleet.calls("sync p")[1:] and fleet.calls("sync q")[1:], "the second process knows the pods")
+                await fleet.create("r", node=names[1])
+                await fleet.running("r")
+                now = await _versions(fleet, names)
+                unleased = {key: version for key, version in before.items() if not key.startswith("lease")}
+                assert {key: now[key] for key in unleased} == unleased
+                assert {node["metadata"]["name"]: port(node) for node in await fleet.nodes()} == ports
+                assert complaints(second) == []
+        assert nodes.events == []
+        assert {event.key.split("/")[1] for event in pods.events} == {"r"}
+    assert complaints(first) == []
+
+
+async def test_stop_waits_for_no_provider_that_lingers(fleet: Fleet) -> None:
+    names = fleet.declare("a")
+    fleet.tell("linger")
+    with fleet.program() as program:
+        await fleet.ready(names, program=program)
+        began = time.monotonic()
+        assert program.terminate() == 0
+        assert time.monotonic() - began < 8
+    assert complaints(program) == ["vkubelet.runtime: the provider did not end in time; it is cancelled"]
+
+
+async def test_idle_process_writes_leases_every_ten_seconds_and_nothing_else(idle: Idle) -> None:
+    await eventually(lambda: time.monotonic() - idle.since > IDLE, "a minute has passed", seconds=IDLE, every=1)
+    fleet = idle.fleet
+    requests = list(audited(fleet.plane, idle.user))[idle.requests :]
+    writes = {(event["verb"], event["objectRef"]["resource"]) for event in requests if event["verb"] not in READS}
+    assert writes == {("update", "leases")}
+    for name in idle.names:
+        times = [_received(event) for event in requests if event["objectRef"].get("name") == name and event["verb"] == "update"]
+        pauses = [(after - before).total_seconds() for before, after in pairwise(times)]
+        assert len(pauses) >= 4
+        assert all(9.0 <= pause <= 11.0 for pause in pauses), pauses
+    assert complaints(idle.program) == []
+
+
+def _election(fleet: Fleet) -> Body:
+    return {"enabled": True, "namespace": fleet.namespace}
+
+
+def _said(program: Any, text: str) -> bool:
+    return any(line["message"] == text for line in program.messages())
+
+
+def _leads(program: Any) -> bool:
+    return _said(program, "leading")
+
+
+async def _leading(first: Any, second: Any) -> tuple[Any, Any]:
+    """The one that leads, and the one that has seen that."""
+    await eventually(lambda: _leads(first) or _leads(second), "one leads", seconds=15)
+    leader, follower = (first, second) if _leads(first) else (second, first)
+    await eventually(lambda: _said(follower, "another process leads"), "the other follows", seconds=10)
+    assert not _leads(follower)
+    return leader, follower
+
+
+def _received(event: Body) -> datetime:
+    return datetime.fromisoformat(event["requestReceivedTimestamp"])
+
+
+def _assert_untouched(pods: Record, nodes: Record) -> None:
+    assert not pods.where(lambda event: event.kind == "DELETED" or event.deleting or event.restarts > 0)
+    assert not nodes.where(lambda event: event.kind == "DELETED" or event.condition("Ready") != "True")
+
+
+async def _versions(fleet: Fleet, names: list[str]) -> dict[str, str]:
+    """The resourceVersion of everything that a stop and a start must not touch."""
+    out = {f"pod {pod['metadata']['name']}": pod["metadata"]["resourceVersion"] for pod in await fleet.pods()}
+    for name in names:
+        node, lease = await fleet.node(name), await fleet.lease(name)
+        assert node is not None
+        assert lease is not None
+        assert condition(node, "Ready") == "True"
+        out |= {f"node {name}": node["metadata"]["resourceVersion"], f"lease {name}": lease["metadata"]["resourceVersion"]}
+    return out

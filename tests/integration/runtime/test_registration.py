@@ -1,0 +1,69 @@
+"""What a new virtual node looks like in the cluster."""
+
+from __future__ import annotations
+
+from tests.integration.runtime.fleet import Body, Fleet, complaints, listens, port
+from tests.support.program import eventually
+
+
+async def test_node_bears_labels_taints_capacity_address_and_port(fleet: Fleet) -> None:
+    (name,) = fleet.declare("a")
+    with fleet.program(node={"taint": "virtual-kubelet.io/provider=puppet:NoSchedule"}) as program:
+        (node,) = await fleet.ready([name], program=program)
+        labels = {
+            "kubernetes.io/hostname": name,
+            "kubernetes.io/os": "linux",
+            "kubernetes.io/arch": "amd64",
+            "vkubelet.io/instance": fleet.instance,
+            "puppet": name,
+        }
+        assert labels.items() <= node["metadata"]["labels"].items()
+        ours = [taint for taint in node["spec"]["taints"] if not taint["key"].startswith("node.kubernetes.io/")]
+        assert ours == [{"key": "virtual-kubelet.io/provider", "value": "puppet", "effect": "NoSchedule"}]
+        resources = {"cpu": "8", "memory": "32Gi", "pods": "500"}
+        assert node["status"]["capacity"] == node["status"]["allocatable"] == resources
+        assert node["status"]["addresses"] == [{"type": "InternalIP", "address": fleet.plane.host_address}]
+        assert listens(node)
+        assert complaints(program) == []
+
+
+async def test_lease_names_the_node_as_holder_and_owner(fleet: Fleet) -> None:
+    (name,) = fleet.declare("a")
+    with fleet.program() as program:
+        (node,) = await fleet.ready([name], program=program)
+        lease = await eventually(lambda: fleet.lease(name), "a Lease", seconds=2)
+        assert lease["spec"]["holderIdentity"] == name
+        assert lease["spec"]["leaseDurationSeconds"] == 40
+        owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node["metadata"]["uid"]}
+        assert lease["metadata"]["ownerReferences"] == [owner]
+
+
+async def test_node_is_ready_only_when_its_server_listens(fleet: Fleet) -> None:
+    names = fleet.declare(" ".join(map(str, range(20))))
+    async with fleet.watched("nodes") as seen:
+        with fleet.program() as program:
+            await fleet.ready(names, program=program)
+            assert len(await fleet.nodes()) == 20
+    ready = seen.where(lambda event: event.condition("Ready") == "True")
+    assert ready
+    assert all(event.object["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] for event in ready)
+
+
+async def test_port_is_read_back_from_the_node(fleet: Fleet) -> None:
+    (name,) = fleet.declare("a")
+    with fleet.program() as program:
+        (node,) = await fleet.ready([name], program=program)
+    moved = port(node) + 1 if port(node) < 29999 else 15000
+    change = f'{{"status":{{"daemonEndpoints":{{"kubeletEndpoint":{{"Port":{moved}}}}}}}}}'
+    await fleet.kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", change)
+    with fleet.program(log="b") as program:
+        await eventually(lambda: listens({**node, "status": {**node["status"], **_endpoint(moved)}}), "listens where it did")
+        async with fleet.watched("nodes") as seen:
+            await fleet.create("p", node=name)
+            await fleet.running("p")
+        assert not [event for event in seen.events if port(event.object) != moved]
+    assert program.process.returncode == 0
+
+
+def _endpoint(number: int) -> Body:
+    return {"daemonEndpoints": {"kubeletEndpoint": {"Port": number}}}

@@ -1,0 +1,98 @@
+"""Many nodes, many pods, by the mock provider."""
+
+from __future__ import annotations
+
+import time
+
+from tests.integration.runtime.fleet import Body, Fleet, audited, complaints
+from tests.support.program import eventually
+
+TAINT = "virtual-kubelet.io/provider"
+NODES = 100
+PODS = 200
+
+
+async def test_no_pod_without_the_toleration_is_ever_bound_to_a_new_node(scheduled: Fleet) -> None:
+    fleet = scheduled
+    names = [fleet.name(f"n-{number}") for number in range(NODES)]
+    waiting = [f"intruder-{number}" for number in range(20)]
+    with fleet.program("mock", node={}, provider={"node": fleet.name("n"), "nodes": NODES}) as program:
+        async with fleet.watched() as seen:
+            await fleet.create(*waiting)
+            began = time.monotonic()
+            await fleet.ready(names, seconds=60, program=program)
+            print(f"{NODES} nodes Ready after {time.monotonic() - began:.1f} s")
+            uids = {node["metadata"]["uid"] for node in await fleet.nodes()}
+
+            async def all_new() -> bool:
+                now = {node["metadata"]["uid"] for node in await fleet.nodes()}
+                return len(now) == NODES and not now & uids
+
+            await fleet.delete_nodes()
+            began = time.monotonic()
+            await eventually(all_new, "all are registered again", seconds=10, every=0.3)
+            await fleet.ready(names, seconds=30, program=program)
+            print(f"again after {time.monotonic() - began:.1f} s")
+            # The scheduler looked at these nodes: who tolerates the taint gets one.
+            began = time.monotonic()
+            await fleet.create("guest", tolerations=[{"key": TAINT, "operator": "Exists"}])
+            await fleet.running("guest", seconds=30)
+            print(f"the guest ran after {time.monotonic() - began:.1f} s")
+        bound = {event.key for event in seen.events if event.object["spec"].get("nodeName")}
+        assert bound == {f"{fleet.namespace}/guest"}
+        assert len({event.key for event in seen.events}) == len(waiting) + 1
+        assert complaints(program) == []
+
+
+async def test_node_is_written_once_however_its_amounts_are_spelled(fleet: Fleet) -> None:
+    user = f"{fleet.instance}-spelling"
+    fleet.kubeconfig = fleet.plane.client_config(user, ["system:masters"])
+    name = fleet.name("m")
+    amounts = {"cpu": "0.5", "memory": "262144Ki", "pods": "1000"}
+    with fleet.program("mock", provider={"node": name, **amounts}, lease={"renew_every": 0.5}) as program:
+        await fleet.ready([name], program=program)
+
+        def writes(resource: str) -> list[Body]:
+            events = (event for event in audited(fleet.plane, user) if event["objectRef"]["resource"] == resource)
+            return [event for event in events if event["verb"] not in ("get", "list", "watch")]
+
+        await eventually(lambda: len(writes("leases")) >= 8, "some seconds have passed", every=0.3)
+        assert [event["verb"] for event in writes("nodes")] == ["create", "patch"]
+        assert complaints(program) == []
+
+
+async def test_burst_of_pods_runs_soon_with_one_status_path(fleet: Fleet) -> None:
+    user = f"{fleet.instance}-burst"
+    fleet.kubeconfig = fleet.plane.client_config(user, ["system:masters"])
+    name = fleet.name("m")
+    pods = [f"pod-{number}" for number in range(PODS)]
+    with fleet.program("mock", provider={"node": name}) as program:
+        await fleet.ready([name], program=program)
+        began = time.monotonic()
+        await fleet.create(*pods, node=name)
+
+        async def all_run() -> bool:
+            return sum(pod["status"].get("phase") == "Running" for pod in await fleet.pods()) == PODS
+
+        await eventually(all_run, f"{PODS} pods run", seconds=40, every=0.3)
+        took = time.monotonic() - began
+        print(f"{PODS} pods Running {took:.1f} s after the first was asked for")
+        assert took < 20
+        writes = [
+            event
+            for event in audited(fleet.plane, user)
+            if event["objectRef"]["resource"] == "pods" and event["verb"] not in ("get", "list", "watch")
+        ]
+        assert {(event["verb"], event["objectRef"]["subresource"], event["responseStatus"]["code"]) for event in writes} == {
+            ("patch", "status", 200)
+        }
+        assert len(writes) == PODS
+        began = time.monotonic()
+        await fleet.kubectl("delete", "pods", "--all", "--wait=false")
+
+        async def none_left() -> bool:
+            return not await fleet.pods()
+
+        await eventually(none_left, "all are gone", seconds=40, every=0.3)
+        print(f"all gone {time.monotonic() - began:.1f} s after their deletion began")
+        assert complaints(program) == []

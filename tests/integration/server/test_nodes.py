@@ -1,0 +1,118 @@
+"""Many nodes behind one server: each at its port, opened and closed while it runs."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import aiohttp
+import pytest
+
+from tests.integration.server.backend import Backend, Stand, call, serving, tls
+from vkubelet.errors import SettingsError
+from vkubelet.server import Endpoint
+from vkubelet.server.ports import ports_for
+from vkubelet.testing.cluster import ControlPlane
+
+
+async def test_two_nodes_never_answer_for_each_others_pods(hub: ControlPlane, stand: Stand, namespace: str, node: str) -> None:
+    here, there = await stand.node(node), await stand.node(f"{node}-2")
+    pod = await stand.pod(namespace, node)
+    stand.backend.write(pod, b"2026-01-01T00:00:00Z mine\n")
+    path = f"/containerLogs/{namespace}/web/app"
+    assert (await call(hub, here, path)).text == "mine\n"
+    foreign = await call(hub, there, path)
+    assert (foreign.status, foreign.text) == (404, 'pod "web" does not exist')
+    assert json.loads((await call(hub, there, "/pods")).text)["items"] == []
+
+
+async def test_the_main_port_serves_the_pods_of_all_nodes_but_no_node(hub: ControlPlane, stand: Stand, namespace: str, node: str) -> None:
+    await stand.node(node)
+    stand.backend.write(await stand.pod(namespace, node), b"2026-01-01T00:00:00Z mine\n")
+    assert stand.server.main_port is not None
+    main = Endpoint(hub.host_address, stand.server.main_port)
+    assert (await call(hub, main, f"/containerLogs/{namespace}/web/app")).text == "mine\n"
+    assert (await call(hub, main, "/healthz")).text == "ok"
+    assert "kubeletVersion" in json.loads((await call(hub, main, "/version")).text)
+    assert (await call(hub, main, "/pods")).status == 404
+
+
+async def test_node_proxy_reaches_the_node(hub: ControlPlane, stand: Stand, namespace: str, node: str) -> None:
+    await stand.node(node)
+    pod = await stand.pod(namespace, node)
+    stand.report(pod)
+    listed = json.loads(await hub.kubectl("get", "--raw", f"/api/v1/nodes/{node}/proxy/pods"))
+    assert listed["kind"] == "PodList"
+    item = listed["items"][0]
+    seen = json.loads(await hub.kubectl("get", "pod", "-n", namespace, "web", "-o", "json"))
+    assert (item["metadata"]["uid"], item["spec"], item["status"]) == (pod.metadata.uid, seen["spec"], seen["status"])
+    running = json.loads(await hub.kubectl("get", "--raw", f"/api/v1/nodes/{node}/proxy/runningpods/"))
+    assert [(p["metadata"]["uid"], p["spec"]["containers"][0]["name"]) for p in running["items"]] == [(pod.metadata.uid, "app")]
+    assert await hub.kubectl("get", "--raw", f"/api/v1/nodes/{node}/proxy/healthz") == "ok"
+
+
+async def test_other_paths_and_methods(hub: ControlPlane, stand: Stand, node: str) -> None:
+    endpoint = await stand.node(node)
+    unknown = await call(hub, endpoint, "/nothing")
+    assert (unknown.status, unknown.text) == (404, "404 page not found")
+    moved = await call(hub, endpoint, "/runningpods")
+    assert (moved.status, moved.headers["Location"]) == (301, "/runningpods/")
+    wrong = await call(hub, endpoint, "/pods", method="DELETE")
+    assert wrong.status == 405
+    assert (await call(hub, endpoint, "/healthz/moon")).status == 404
+    assert (await call(hub, endpoint, "/healthz/ping")).text == "ok"
+    assert (await call(hub, endpoint, "/exec/a/b/c", method="POST")).status == 501
+
+
+async def test_opening_again_changes_nothing_and_closing_frees_the_port(hub: ControlPlane, stand: Stand, node: str) -> None:
+    first = await stand.server.open(node)
+    assert first.port == next(ports_for(node, first=15000, last=29999))
+    assert await stand.server.open(node, preferred_port=16000) == first
+    assert (await call(hub, first, "/healthz")).status == 200
+    await stand.server.close(node)
+    await stand.server.close(node)
+    with pytest.raises((aiohttp.ClientError, OSError)):
+        await call(hub, first, "/healthz")
+    assert await stand.server.open(f"{node}-b", preferred_port=first.port) == first
+
+
+async def test_connection_kept_alive_past_its_node_belongs_to_nobody(hub: ControlPlane, stand: Stand, node: str) -> None:
+    endpoint = await stand.server.open(node)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls(hub, certificate=True))) as session:
+        url = f"https://{endpoint.address}:{endpoint.port}/pods"
+        async with session.get(url) as response:
+            assert response.status == 200
+        await stand.server.close(node)
+        async with session.get(url) as response:
+            assert response.status == 404
+
+
+async def test_ports_taken_by_others_are_skipped(hub: ControlPlane, stand: Stand, node: str) -> None:
+    ports = ports_for(node, first=15000, last=29999)
+    with socket.create_server(("0.0.0.0", next(ports))):
+        assert (await stand.server.open(node)).port == next(ports)
+
+
+async def test_hundreds_of_listeners_open_quickly(stand: Stand, node: str) -> None:
+    endpoints = {(await stand.server.open(f"{node}-{number}")).port for number in range(500)}
+    assert len(endpoints) == 500
+
+
+async def test_a_taken_main_port_is_told_by_its_setting(hub: ControlPlane) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        with pytest.raises(SettingsError, match=r"server\.main_port"):
+            async with serving(hub, Backend(), main_port=taken.getsockname()[1]):
+                pass
+
+
+async def test_the_main_port_can_be_off(hub: ControlPlane) -> None:
+    async with serving(hub, Backend(), main_port=False) as stand:
+        assert stand.server.main_port is None
+
+
+async def test_the_published_address_is_never_a_wildcard(hub: ControlPlane, node: str) -> None:
+    async with serving(hub, Backend(), node_address="", main_port=False) as stand:
+        found = (await stand.server.open(node)).address
+        assert not found.startswith(("0.", "127."))
+    async with serving(hub, Backend(), node_address="", bind_address=hub.host_address, main_port=False) as stand:
+        assert (await stand.server.open(node)).address == hub.host_address

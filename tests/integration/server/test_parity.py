@@ -1,0 +1,166 @@
+"""The same questions to a real kubelet and to ours, about the same pod and the same log, have the same answers."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.integration.server.backend import Backend, Reply, Stand, call, serving
+from tests.support.program import eventually
+from vkubelet.api.objects import Pod
+from vkubelet.server import Endpoint
+from vkubelet.testing.cluster import ControlPlane, WorkerNode
+from vkubelet.testing.cluster.images import BUSYBOX
+
+SCRIPT = "for i in 1 2 3 4 5; do echo line $i; sleep 1; done; echo; echo the end; sleep 1000"
+CRASHING = "echo dying; printf 'last words'; exit 3"
+
+
+class Pair:
+    """The pod `web` on a real node, and its image on a virtual one."""
+
+    def __init__(self, real: tuple[ControlPlane, Endpoint, str], ours: tuple[ControlPlane, Endpoint, str]) -> None:
+        self._sides = (real, ours)
+
+    async def ask(self, path: str, *, method: str = "GET", certificate: bool = True) -> tuple[Reply, Reply]:
+        real, ours = [
+            await call(cluster, endpoint, path.replace("NS", namespace), method=method, certificate=certificate)
+            for cluster, endpoint, namespace in self._sides
+        ]
+        return real, ours
+
+
+def spec(node: str) -> dict[str, object]:
+    def container(name: str, **more: object) -> dict[str, object]:
+        return {"name": name, "image": BUSYBOX, "imagePullPolicy": "Never", **more}
+
+    containers = [
+        container("app", command=["sh", "-c", SCRIPT]),
+        container("crashing", command=["sh", "-c", CRASHING]),
+        {**container("unpulled"), "image": "localhost/none:none"},
+    ]
+    return {"nodeName": node, "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": False, "containers": containers}
+
+
+@pytest.fixture
+async def pair(hub: ControlPlane, worker: ControlPlane, worker_node: WorkerNode, namespace: str) -> AsyncIterator[Pair]:
+    there = await worker.namespace("parity")
+    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec(worker_node.name)}
+    await worker.kubectl("apply", "-n", there, "-f", "-", stdin=json.dumps(manifest))
+    kubelet = Endpoint(worker_node.address, 10250)
+
+    async def settled() -> dict[str, object] | None:
+        pod = json.loads(await worker.kubectl("get", "pod", "-n", there, "web", "-o", "json"))
+        statuses = {status["name"]: status for status in pod["status"].get("containerStatuses", ())}
+        ended = statuses.get("crashing", {}).get("lastState", {}).get("terminated")
+        refused = statuses.get("unpulled", {}).get("state", {}).get("waiting", {}).get("reason") == "ErrImageNeverPull"
+        return pod if ended and refused else None
+
+    real = await eventually(settled, "the real pod has settled", seconds=60)
+
+    async def log_of(container: str, until: str) -> str:
+        async def written() -> str:
+            reply = await call(worker, kubelet, f"/containerLogs/{there}/web/{container}?timestamps=true")
+            return reply.text if until in reply.text else ""
+
+        return str(await eventually(written, f"the log of {container} is written", seconds=30))
+
+    logs = {"app": await log_of("app", "the end"), "crashing": await log_of("crashing", "last words")}
+    node = f"v-{uuid.uuid4().hex[:8]}"
+    async with serving(hub, Backend()) as stand:
+        yield Pair((worker, kubelet, there), (hub, await _image(stand, node, namespace, real=real, logs=logs), namespace))
+    await worker.kubectl("delete", "namespace", there, "--wait=false")
+
+
+async def _image(stand: Stand, node: str, namespace: str, *, real: dict[str, object], logs: dict[str, str]) -> Endpoint:
+    endpoint = await stand.node(node)
+    body = {**real, "metadata": {"name": "web", "namespace": namespace, "uid": "image"}, "spec": spec(node)}
+    pod = Pod.decode(json.dumps(body).encode())
+    stand.pods.held[pod.key] = pod
+    for container, log in logs.items():
+        stand.backend.write(pod, log.encode(), container=container)
+    return endpoint
+
+
+OPTIONS = [
+    "",
+    "tailLines=2",
+    "tailLines=0",
+    "tailLines=100",
+    "tail=3",
+    "tail=all&tailLines=1",
+    "limitBytes=1",
+    "limitBytes=12",
+    "tailLines=4&limitBytes=9",
+    "timestamps=true",
+    "timestamps=true&tailLines=3",
+    "timestamps=yes&limitBytes=40",
+    "sinceSeconds=3600",
+    "sinceTime=2020-01-01T00:00:00Z",
+    "sinceTime=2090-01-01T00:00:00Z",
+    "sinceTime=",
+    "previous=false&follow=0",
+]
+
+WRONG = [
+    "app?tailLines=x",
+    "app?tailLines=",
+    "app?tailLines=-1",
+    "app?tailLines=1.5",
+    "app?tail=x",
+    "app?limitBytes=0",
+    "app?limitBytes=-1",
+    "app?sinceSeconds=0",
+    "app?sinceSeconds=x",
+    "app?sinceTime=yesterday",
+    "app?sinceSeconds=1&sinceTime=2020-01-01T00:00:00Z",
+    "app?stream=Nothing",
+    "app?previous=true",
+    "unpulled",
+    "unpulled?previous=true",
+    "none",
+]
+
+
+async def test_logs_and_errors_are_those_of_a_kubelet(pair: Pair) -> None:
+    questions = [f"/containerLogs/NS/web/app?{query}" for query in OPTIONS]
+    questions += [f"/containerLogs/NS/web/{rest}" for rest in WRONG]
+    questions += [f"/containerLogs/NS/web/crashing?{query}" for query in ("", "tailLines=1", "limitBytes=8")]
+    questions += ["/containerLogs/NS/none/app"]
+    different = {}
+    for question in questions:
+        real, ours = await pair.ask(question)
+        if (real.status, real.text) != (ours.status, ours.text):
+            different[question] = ((real.status, real.text), (ours.status, ours.text))
+    assert different == {}
+
+
+async def test_since_cuts_between_the_same_lines(pair: Pair) -> None:
+    whole, _ = await pair.ask("/containerLogs/NS/web/app?timestamps=true")
+    times = [line.partition(" ")[0] for line in whole.text.splitlines()]
+    for time in times:
+        for query in (f"sinceTime={time}", f"sinceTime={time}&tailLines=3", f"sinceTime={time}&timestamps=true"):
+            real, ours = await pair.ask(f"/containerLogs/NS/web/app?{query}")
+            assert (real.status, real.text) == (ours.status, ours.text), query
+
+
+async def test_node_endpoints_answer_as_a_kubelets(pair: Pair) -> None:
+    for path in ("/healthz?verbose", "/healthz?exclude=ping&exclude=moon&verbose", "/healthz", "/healthz/ping", "/healthz/syncloop"):
+        real, ours = await pair.ask(path)
+        # A virtual node has no device plugins.
+        assert (real.status, real.text.replace("[+]device-plugin ok\n", "")) == (ours.status, ours.text), path
+        assert real.headers.get("X-Content-Type-Options") == ours.headers.get("X-Content-Type-Options"), path
+    for path in ("/healthz", "/pods", "/containerLogs/NS/web/app"):
+        real, ours = await pair.ask(path, certificate=False)
+        assert (real.status, real.text) == (ours.status, ours.text) == (401, "Unauthorized"), path
+    moved, also = await pair.ask("/runningpods")
+    # The code is Go's choice: 301 before Go 1.26, 307 since.
+    assert moved.status in (301, 307)
+    assert also.status == 301
+    assert moved.headers["Location"] == also.headers["Location"]
+    for path, method in (("/nothing", "GET"), ("/pods", "DELETE"), ("/containerLogs/NS/web/app", "POST")):
+        real, ours = await pair.ask(path, method=method)
+        assert real.status == ours.status, path

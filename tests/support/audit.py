@@ -1,0 +1,81 @@
+"""What a user did to a cluster, by the audit log of its API server.
+
+Invariant: only answered requests count, and reviews and dry runs, which change nothing, are no writes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from attrs import field, frozen
+
+from vkubelet.clock import parse_rfc3339
+from vkubelet.testing.cluster import ControlPlane
+
+WRITES = ("create", "update", "patch", "delete", "deletecollection")
+_REVIEWS = ("tokenreviews", "subjectaccessreviews", "selfsubjectaccessreviews", "selfsubjectreviews")
+
+
+@frozen
+class Call:
+    """One request. `code` is that of the answer; `what` is `resource` or `resource/subresource`."""
+
+    verb: str
+    what: str
+    namespace: str
+    name: str
+    code: int
+    at: datetime
+    uri: str = field(repr=False)
+    body: dict[str, Any] = field(repr=False, factory=dict)
+    """What was sent; of deletions only: `gracePeriodSeconds`, `preconditions`."""
+
+    @property
+    def is_write(self) -> bool:
+        return self.verb in WRITES and self.what not in _REVIEWS and "dryRun=" not in self.uri
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.what} {self.namespace}/{self.name} {self.code}"
+
+
+class Audit:
+    """The calls of one user from now on."""
+
+    def __init__(self, cluster: ControlPlane, user: str) -> None:
+        self._log = cluster.audit_log
+        self._user = user
+        self._from = self._log.stat().st_size
+
+    def calls(self) -> list[Call]:
+        """All calls so far, watches when they end."""
+        return [_call(entry) for entry in self._entries() if entry.get("user", {}).get("username") == self._user]
+
+    def writes(self) -> list[Call]:
+        return [call for call in self.calls() if call.is_write]
+
+    def _entries(self) -> Iterator[dict[str, Any]]:
+        with self._log.open("rb") as lines:
+            lines.seek(self._from)
+            for line in lines:
+                if line.endswith(b"\n"):
+                    entry = json.loads(line)
+                    if entry["stage"] == "ResponseComplete":
+                        yield entry
+
+
+def _call(entry: dict[str, Any]) -> Call:
+    subject = entry.get("objectRef", {})
+    what = "/".join(part for part in (subject.get("resource", ""), subject.get("subresource", "")) if part)
+    return Call(
+        verb=entry["verb"],
+        what=what,
+        namespace=subject.get("namespace", ""),
+        name=subject.get("name", ""),
+        code=entry.get("responseStatus", {}).get("code", 0),
+        at=parse_rfc3339(entry["requestReceivedTimestamp"]),
+        uri=entry["requestURI"],
+        body=entry.get("requestObject") or {},
+    )

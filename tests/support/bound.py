@@ -1,0 +1,232 @@
+"""A worker cluster bound to a hub, as its two owners would do it, with the rights of `deploy/samples` and nothing more.
+
+Invariant: every name carries the scenario's own, so that scenarios share clusters without meeting.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from attrs import field, frozen
+
+from tests.support.program import Program, eventually
+from vkubelet.testing.cluster import ControlPlane
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = ROOT / "deploy" / "samples"
+CRDS = ROOT / "kubeocean" / "manifests"
+SYSTEM = "kubeocean-system"
+
+_BINDINGS = ("RoleBinding", "ClusterRoleBinding")
+_ROLES = ("Role", "ClusterRole")
+
+Body = dict[str, Any]
+
+
+async def apply(cluster: ControlPlane, *bodies: Mapping[str, Any]) -> None:
+    """`kubectl apply` of bodies."""
+    await cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(bodies)}))
+
+
+async def get(cluster: ControlPlane, *args: str) -> Any:
+    """`kubectl get ARGS` decoded; a missing object is None."""
+    out = await cluster.kubectl("get", *args, "-o", "json", "--ignore-not-found")
+    return json.loads(out) if out.strip() else None
+
+
+async def items(cluster: ControlPlane, *args: str) -> list[Any]:
+    """The items of `kubectl get ARGS`, as a list that may be empty."""
+    found = await get(cluster, *args)
+    return list(found["items"]) if found else []
+
+
+def roles_for(user: str, sample: str, *, name: str, namespaces: Mapping[str, str]) -> list[Body]:
+    """The roles of a sample file, bound to a user instead of the ServiceAccount, under a name of its own."""
+    bodies: list[Body] = []
+    for body in yaml.safe_load_all((SAMPLES / sample).read_text()):
+        if body["kind"] not in (*_BINDINGS, *_ROLES):
+            continue
+        body = json.loads(_renamed(json.dumps(body), namespaces))
+        body["metadata"]["name"] = f"{body['metadata']['name']}-{name}"
+        if body["kind"] in _BINDINGS:
+            body["subjects"] = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}]
+            if body["roleRef"]["name"].startswith("kubeocean"):
+                body["roleRef"]["name"] += f"-{name}"
+        bodies.append(body)
+    return bodies
+
+
+def _renamed(text: str, namespaces: Mapping[str, str]) -> str:
+    for old, new in namespaces.items():
+        text = text.replace(f'"{old}"', f'"{new}"')
+    return text
+
+
+@frozen(kw_only=True)
+class Bound:
+    """One binding. `name` is that of the ClusterBinding, the clusterID, and part of everything else."""
+
+    hub: ControlPlane
+    worker: ControlPlane
+    name: str
+    directory: Path
+    spec: Mapping[str, Any] = field(factory=dict)
+    settings: Mapping[str, Any] = field(factory=dict)
+    """Settings of the process, laid over the harness' own."""
+    through: int = 0
+    """Port of a line to the worker's API server; 0: without one."""
+
+    @property
+    def mount(self) -> str:
+        return f"mount-{self.name}"
+
+    @property
+    def user(self) -> str:
+        """Our user in either cluster, by which the audit logs know us."""
+        return f"kubeocean-{self.name}"
+
+    @property
+    def secret(self) -> str:
+        return f"{self.name}-kubeconfig"
+
+    def vnode(self, node: str) -> str:
+        return f"vnode-{self.name}-{node}"
+
+    def binding(self) -> Body:
+        spec = {
+            "clusterID": self.name,
+            "secretRef": {"name": self.secret, "namespace": SYSTEM},
+            "mountNamespace": self.mount,
+            "apiServerAccess": {"host": self.hub.host_address, "port": self.hub.port},
+            **self.spec,
+        }
+        return {"apiVersion": "cloud.tencent.com/v1beta1", "kind": "ClusterBinding", "metadata": {"name": self.name}, "spec": spec}
+
+    def policy(self, name: str = "", **spec: Any) -> Body:
+        metadata = {"name": name or f"all-of-{self.name}"}
+        body = {"cluster": self.name, **spec}
+        return {"apiVersion": "cloud.tencent.com/v1beta1", "kind": "ResourceLeasingPolicy", "metadata": metadata, "spec": body}
+
+    def kubeconfig_secret(self, kubeconfig: str | None = None) -> Body:
+        text = kubeconfig if kubeconfig is not None else self.worker.client_config(self.user).read_text()
+        if self.through and kubeconfig is None:
+            text = text.replace(f":{self.worker.port}", f":{self.through}")
+        return {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": self.secret, "namespace": SYSTEM},
+            "stringData": {"kubeconfig": text},
+        }
+
+    async def install_rights(self) -> None:
+        """CRDs, namespaces and the narrow roles on both sides."""
+        for plane, file in ((self.hub, "clusterbindings.yaml"), (self.worker, "resourceleasingpolicies.yaml")):
+            await plane.kubectl("apply", "-f", str(CRDS / file))
+            await eventually(lambda plane=plane, file=file: established(plane, "-f", str(CRDS / file)), f"{file} is established")
+        await apply(self.hub, _namespace(SYSTEM))
+        await apply(self.worker, _namespace(self.mount))
+        await apply(self.hub, *roles_for(self.user, "hub-rbac.yaml", name=self.name, namespaces={}))
+        await apply(self.worker, *roles_for(self.user, "worker-rbac.yaml", name=self.name, namespaces={"kubeocean-worker": self.mount}))
+
+    async def install(self, *policies: Body) -> None:
+        """Everything the two owners do; without a policy given, one that leases everything."""
+        await self.install_rights()
+        await apply(self.hub, self.kubeconfig_secret())
+        await apply(self.worker, *(policies or (self.policy(),)))
+        await apply(self.hub, self.binding())
+
+    async def remove(self) -> None:
+        """Take away what is cluster-wide; namespaces go with the cluster."""
+        await self.worker.kubectl("delete", "resourceleasingpolicies", f"all-of-{self.name}", "--ignore-not-found", "--wait=false")
+        await self.hub.kubectl("delete", "clusterbinding", self.name, "--ignore-not-found", "--wait=false")
+
+    def program(self) -> Program:
+        """`kubeocean run`, not started."""
+        settings = {
+            "server": {"node_address": self.hub.host_address, "main_port": 0, "approve_own_csr": True},
+            "health": {"health_address": "127.0.0.1:0", "metrics_address": "127.0.0.1:0"},
+            "log": {"level": "DEBUG"},
+            **self.settings,
+        }
+        self.directory.mkdir(parents=True, exist_ok=True)
+        config = self.directory / f"{self.name}.yaml"
+        config.write_text(yaml.safe_dump(settings))
+        kubeconfig = self.hub.client_config(self.user)
+        arguments = ("run", "--binding", self.name, "--config", str(config), "--kubeconfig", str(kubeconfig))
+        return Program("kubeocean", *arguments, log=self.directory / f"{self.name}.log")
+
+    async def node_ready(self, node: str, *, seconds: float = 30.0) -> Body:
+        """Wait until the virtual node of a physical one is Ready; its Node."""
+
+        async def ready() -> Body | None:
+            found: Body | None = await get(self.hub, "node", self.vnode(node))
+            return found if found and condition(found, "Ready") == "True" else None
+
+        out: Body = await eventually(ready, f"virtual node {self.vnode(node)} Ready", seconds=seconds, every=0.3)
+        return out
+
+
+async def established(cluster: ControlPlane, *crd: str) -> bool:
+    """Whether `kubectl get CRD` shows an established one; `kubectl wait` gives up on one that has no conditions yet."""
+    return condition(await get(cluster, *crd), "Established") == "True"
+
+
+def _namespace(name: str) -> Body:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def condition(body: Mapping[str, Any], kind: str) -> str:
+    """Status of a condition, or ""."""
+    for entry in body.get("status", {}).get("conditions") or ():
+        if entry["type"] == kind:
+            return str(entry["status"])
+    return ""
+
+
+async def running(bound: Bound, namespace: str, name: str, *, seconds: float = 40.0) -> Body:
+    """Wait until a pod of the hub is Running and has an IP; its body."""
+
+    async def check() -> Body | None:
+        found: Body | None = await get(bound.hub, "pod", name, "-n", namespace)
+        return found if found and found["status"]["phase"] == "Running" and found["status"].get("podIP") else None
+
+    out: Body = await eventually(check, f"pod {name} Running", seconds=seconds, every=0.3)
+    return out
+
+
+async def physical(bound: Bound, virtual: Mapping[str, Any]) -> Body:
+    """The pod in the worker, by the annotations of the virtual one."""
+    notes = virtual["metadata"]["annotations"]
+    found = await get(bound.worker, "pod", notes["kubeocean.io/physical-pod-name"], "-n", notes["kubeocean.io/physical-pod-namespace"])
+    assert found is not None and found["metadata"]["uid"] == notes["kubeocean.io/physical-pod-uid"]
+    out: Body = found
+    return out
+
+
+def pod(name: str, namespace: str, *, node: str = "", **spec: Any) -> Body:
+    """A pod that tolerates virtual nodes and sleeps until it is told to end."""
+    body: Body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "terminationGracePeriodSeconds": 30,
+            "tolerations": [{"key": "kubeocean.io/vnode", "operator": "Exists"}],
+            "containers": [
+                {
+                    "name": "main",
+                    "image": "localhost/busybox:dev",
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": ["sh", "-c", "trap 'exit 0' TERM; while true; do sleep 0.2; done"],
+                }
+            ],
+            **spec,
+        },
+    }
+    if node:
+        body["spec"]["nodeName"] = node
+    return body

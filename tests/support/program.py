@@ -1,0 +1,104 @@
+"""One of our programs as a child process.
+
+Invariant: it is ended with the test that started it, by its own process id; its log stays readable for the assertion that failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+STOP_SECONDS = 30.0
+_PR_SET_PDEATHSIG = 1
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Program:
+    """`python -m MODULE ARGS`; use as a context manager. `log` is its stderr and stdout."""
+
+    def __init__(self, module: str, *args: str, log: Path, env: Mapping[str, str] | None = None) -> None:
+        self._command: Sequence[str] = (sys.executable, "-m", module, *args)
+        self._env = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.log = log
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "the program was not started"
+        return self._process
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> Self:
+        assert not self.alive, "the program already runs"
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as out:
+            self._process = subprocess.Popen(
+                self._command, env=self._env, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent
+            )
+        return self
+
+    def kill(self) -> None:
+        """SIGKILL, as the kernel's OOM killer would."""
+        self.process.kill()
+        self.process.wait(STOP_SECONDS)
+
+    def terminate(self) -> int:
+        """SIGTERM, as the kubelet would; the exit code."""
+        self.process.terminate()
+        return self.process.wait(STOP_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if not self.alive:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(STOP_SECONDS)
+            if error is None:
+                raise AssertionError(f"the program did not stop within {STOP_SECONDS:g} s after SIGTERM:\n{self.tail()}") from None
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def tail(self, lines: int = 40) -> str:
+        return "\n".join(self.text().splitlines()[-lines:])
+
+    def messages(self) -> list[dict[str, Any]]:
+        """Its JSON log lines."""
+        return [json.loads(line) for line in self.text().splitlines() if line.startswith("{")]
+
+
+async def eventually(check: Callable[[], Any], what: str, *, seconds: float = 30.0, every: float = 0.1) -> Any:
+    """The first true value `check` returns; coroutines are awaited. AssertionError naming `what` after `seconds`."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    last: Any = None
+    while True:
+        last = check()
+        if asyncio.iscoroutine(last):
+            last = await last
+        if last:
+            return last
+        if loop.time() >= end:
+            raise AssertionError(f"not within {seconds:g} s: {what} (last: {last!r})")
+        await asyncio.sleep(every)

@@ -1,0 +1,50 @@
+"""What a virtual pod remembers of its physical one."""
+
+from __future__ import annotations
+
+from kubeocean.bottomup.pods import PhysicalPodParts, PhysicalPodReconciler, where
+from kubeocean.bottomup.virtual_nodes import VirtualNodes
+from kubeocean.topdown.status import virtual_annotations
+from kubeocean.topdown.translate import physical_pod
+from kubeocean.worker import Mount, WorkerCluster
+from tests.unit.kubeocean.builders import OWNER, TARGET, physical, pod
+from vkubelet.api.objects import Key
+from vkubelet.client.connection import Connection
+from vkubelet.client.rest import Client
+from vkubelet.testing.host import RecordingHost
+
+NOWHERE = Key("", "")
+
+
+def test_a_published_pod_knows_where_its_physical_pod_is() -> None:
+    body = physical_pod(pod(), TARGET)
+    notes = virtual_annotations(pod(), physical(body))
+    assert where(pod(annotations=notes)) == Key("mnt", body["metadata"]["name"])
+    assert where(pod()) == NOWHERE
+
+
+def test_a_pod_made_of_the_yaml_of_another_has_no_physical_pod_yet() -> None:
+    notes = virtual_annotations(pod(), physical(physical_pod(pod(), TARGET)))
+    # `kubectl debug web --copy-to=web-debug`; `kubectl get pod web -o yaml`, delete, apply.
+    assert where(pod(annotations=notes, name="web-debug", uid="uid-2")) == NOWHERE
+    assert where(pod(annotations=notes, uid="uid-2")) == NOWHERE
+
+
+def test_the_record_of_an_earlier_kubeocean_counts() -> None:
+    notes = virtual_annotations(pod(), physical(physical_pod(pod(), TARGET)))
+    del notes["kubeocean.io/physical-pod-of"]
+    assert where(pod(annotations=notes)).namespace == "mnt"
+
+
+async def test_a_pod_is_not_given_up_at_its_birth_because_the_clocks_of_the_clusters_differ() -> None:
+    host = RecordingHost()
+    worker = WorkerCluster(Client(Connection("https://192.0.2.1")), Mount(OWNER, "mnt"), clock=host.clock, probe_interval=10)
+    parts = PhysicalPodParts(
+        host=host, worker=worker, virtual=VirtualNodes(host), released=lambda ref: None, workers=1, unscheduled_after=300.0
+    )
+    reconciler, virtual = PhysicalPodReconciler(parts), pod()
+    host.pods.put(virtual)
+    worker.pods.adopt(physical(physical_pod(virtual, TARGET), resourceVersion="5", creationTimestamp="2001-01-01T00:00:00Z"))
+    assert await reconciler.reconcile(virtual.ref) == 300.0
+    await host.manual_clock.advance(100)
+    assert await reconciler.reconcile(virtual.ref) == 200.0

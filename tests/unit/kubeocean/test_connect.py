@@ -1,0 +1,42 @@
+"""Which bindings must not be served beside one another."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubeocean.connect import older_of_like_id
+from kubeocean.crds import ClusterBinding
+from tests.unit.kubeocean.builders import unknown
+from vkubelet.api.objects import Unknown
+
+EARLY, LATE = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+
+
+def binding(name: str, cluster_id: str, created: str) -> Unknown:
+    return unknown({"metadata": {"name": name, "uid": f"uid-{name}", "creationTimestamp": created}, "spec": {"clusterID": cluster_id}})
+
+
+def older(own: Unknown, *others: Unknown) -> str:
+    return older_of_like_id(ClusterBinding.parse(own), [own, *others])
+
+
+@pytest.mark.parametrize(("mine", "theirs"), [("a", "a"), ("a-b", "a"), ("a", "a-b")])
+def test_younger_binding_gives_way_and_the_older_one_is_left_in_peace(mine: str, theirs: str) -> None:
+    young, old = binding("young", mine, LATE), binding("old", theirs, EARLY)
+    assert older(young, old) == "old"
+    assert older(old, young) == ""
+
+
+@pytest.mark.parametrize(("mine", "theirs"), [("a", "b"), ("ab", "a"), ("a-b", "a-c"), ("a", "")])
+def test_cluster_ids_that_can_not_be_mistaken_live_side_by_side(mine: str, theirs: str) -> None:
+    assert older(binding("young", mine, LATE), binding("old", theirs, EARLY)) == ""
+
+
+def test_of_two_made_in_the_same_second_the_name_decides_the_same_way_for_both() -> None:
+    one, two = binding("one", "a", EARLY), binding("two", "a", EARLY)
+    assert (older(one, two), older(two, one)) == ("", "one")
+
+
+def test_binding_that_is_not_listed_yet_is_not_judged() -> None:
+    own = binding("own", "a", LATE)
+    assert older_of_like_id(ClusterBinding.parse(own), [binding("old", "a", EARLY)]) == ""

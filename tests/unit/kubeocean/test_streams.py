@@ -1,0 +1,42 @@
+"""Logs through the worker's API server, as far as no server is needed."""
+
+import pytest
+
+from kubeocean.streams import Backing, container_names, log_params
+from tests.unit.kubeocean.builders import at, pod
+from vkubelet.api.objects import Key
+from vkubelet.client.connection import Connection
+from vkubelet.client.rest import Client
+from vkubelet.provider import LogOptions
+
+
+def test_options_not_asked_for_are_not_sent() -> None:
+    assert log_params("main", LogOptions()) == [("container", "main")]
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [
+        (LogOptions(follow=True), ("follow", "true")),
+        (LogOptions(previous=True), ("previous", "true")),
+        (LogOptions(timestamps=True), ("timestamps", "true")),
+        (LogOptions(tail=0), ("tailLines", "0")),
+        (LogOptions(limit_bytes=10), ("limitBytes", "10")),
+        (LogOptions(since=at("2026-01-05 09:00")), ("sinceTime", "2026-01-05T09:00:00.000000Z")),
+    ],
+)
+def test_every_option_is_passed_on(options: LogOptions, sent: tuple[str, str]) -> None:
+    assert sent in log_params("main", options)
+
+
+def test_containers_of_every_kind_have_logs() -> None:
+    spec = {"initContainers": [{"name": "init"}], "ephemeralContainers": [{"name": "debug"}]}
+    assert container_names(pod(spec)) == {"init", "main", "debug"}
+
+
+async def test_the_workers_words_reach_the_user_with_the_users_names() -> None:
+    backing = Backing(Client(Connection("https://worker.invalid")), pod(), Key("mnt", "web-0123"))
+    said = 'container "main" in pod "web-0123" is waiting to start, pods "web-0123" not found in namespace "mnt"'
+    assert backing.in_virtual_names(said) == (
+        'container "main" in pod "web" is waiting to start, pods "web" not found in namespace "default"'
+    )

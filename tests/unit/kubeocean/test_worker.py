@@ -1,0 +1,61 @@
+"""What is kept of the worker, and when it counts as lost."""
+
+import asyncio
+
+from kubeocean.leasing.usage import effective_requests
+from kubeocean.worker import Reach, cost_of
+from tests.unit.kubeocean.builders import pod
+from vkubelet.testing.clock import ManualClock
+
+
+async def watched(reach: Reach, flips: list[bool]) -> asyncio.Task[None]:
+    reach.on_flip(lambda: flips.append(reach.lost))
+    return asyncio.get_running_loop().create_task(reach.watch())
+
+
+async def test_a_worker_is_lost_after_forty_seconds_of_silence_and_not_before() -> None:
+    clock, flips = ManualClock(), list[bool]()
+    reach = Reach(clock, lost_after=40.0)
+    task = await watched(reach, flips)
+    await clock.advance(30)
+    reach.answered()
+    await clock.advance(39)
+    reach.failed("no route")
+    assert flips == []
+    await clock.advance(1)
+    assert flips == [True]
+    task.cancel()
+
+
+async def test_a_lost_worker_is_back_with_its_first_answer() -> None:
+    clock, flips = ManualClock(), list[bool]()
+    reach = Reach(clock, lost_after=40.0)
+    task = await watched(reach, flips)
+    await clock.advance(100)
+    reach.answered()
+    assert flips == [True, False]
+    await clock.advance(41)
+    assert flips == [True, False, True]
+    task.cancel()
+
+
+def test_of_a_foreign_pod_only_what_it_costs_is_kept() -> None:
+    secretive = {
+        "containers": [
+            {
+                "name": "main",
+                "env": [{"name": "PASSWORD", "value": "hunter2"}],
+                "resources": {"requests": {"cpu": "1"}},
+                "ports": [{"containerPort": 80}, {"containerPort": 81, "hostPort": 8081}],
+            }
+        ],
+        "initContainers": [{"name": "sidecar", "restartPolicy": "Always", "resources": {"requests": {"cpu": "500m"}}}],
+        "overhead": {"memory": "1Mi"},
+    }
+    foreign = pod(secretive, labels={"app": "theirs"}, annotations={"note": "theirs"})
+    kept = cost_of(foreign)
+    assert b"hunter2" not in kept.spec_json
+    assert not kept.metadata.labels and not kept.metadata.annotations
+    assert effective_requests(kept.spec) == effective_requests(foreign.spec)
+    assert [port["hostPort"] for port in kept.spec["containers"][0]["ports"]] == [8081]
+    assert (kept.key, kept.node, kept.metadata.uid) == (foreign.key, foreign.node, foreign.metadata.uid)

@@ -1,0 +1,175 @@
+"""Tests of kubeocean.topdown.changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubeocean.keys import ExpectedMetadata, physical_name
+from kubeocean.topdown.changes import Changes, changes, infeasible_resize
+from kubeocean.topdown.translate import physical_pod
+from tests.unit.kubeocean.builders import OWNER, TARGET, physical, pod
+from vkubelet.api.objects import Pod
+from vkubelet.api.quantity import parse_resources
+from vkubelet.api.shapes import Json
+from vkubelet.errors import PodRejected
+
+SPEC: Json = {
+    "initContainers": [{"name": "init", "image": "init:1"}],
+    "containers": [{"name": "main", "image": "app:1", "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"cpu": "1"}}}],
+    "tolerations": [{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}],
+}
+LABELS = {"app": "web", "tier": "front"}
+UID = {"uid": "physical-uid"}
+
+
+def created(web: Pod) -> Pod:
+    return physical(physical_pod(web, TARGET))
+
+
+def edited(live: Pod, *, labels: Json | None = None, annotations: Json | None = None, spec: Json | None = None) -> Pod:
+    """The physical pod after somebody in the worker changed it; None drops a key."""
+
+    def merged(entries: dict[str, str], change: Json | None) -> Json:
+        return {key: value for key, value in {**entries, **(change or {})}.items() if value is not None}
+
+    metadata = {
+        "name": live.metadata.name,
+        "namespace": live.metadata.namespace,
+        "labels": merged(dict(live.metadata.labels), labels),
+        "annotations": merged(dict(live.metadata.annotations), annotations),
+    }
+    return physical({"metadata": metadata, "spec": {**live.spec, **(spec or {})}})
+
+
+def resized(**resources: Json) -> Json:
+    return {**SPEC, "containers": [{**SPEC["containers"][0], "resources": resources}]}
+
+
+def test_nothing_differs_nothing_is_sent() -> None:
+    web = pod(SPEC, labels=LABELS, annotations={"note": "x"})
+    assert changes(web, created(web), TARGET) == Changes()
+    assert not changes(web, created(web), TARGET)
+
+
+def test_label_changes_travel_down_and_dropped_keys_go() -> None:
+    before = pod(SPEC, labels=LABELS, annotations={"note": "x", "old": "y"})
+    after = pod(SPEC, labels={"app": "shop", "new": "1"}, annotations={"note": "x"})
+    wanted = ExpectedMetadata({"app": "shop", "new": "1"}, {"note": "x"}).encode()
+    assert changes(after, created(before), TARGET) == Changes(
+        main={
+            "metadata": {
+                **UID,
+                "labels": {"app": "shop", "new": "1", "tier": None},
+                "annotations": {"old": None, "kubeocean.io/expected-metadata": wanted},
+            }
+        }
+    )
+
+
+def test_keys_that_exist_in_the_worker_only_stay_and_its_edits_are_not_reverted() -> None:
+    web = pod(SPEC, labels=LABELS)
+    assert not changes(web, edited(created(web), labels={"app": "edited", "cni": "x"}, annotations={"cni": "y"}), TARGET)
+
+
+def test_lost_marks_are_put_back() -> None:
+    web = pod(SPEC, labels=LABELS)
+    lost = edited(created(web), labels={"kubeocean.io/owner": None, "kubeocean.io/managed-by": "helm"})
+    labels = {"kubeocean.io/owner": OWNER.mark, "kubeocean.io/managed-by": "kubeocean"}
+    assert changes(web, lost, TARGET) == Changes(main={"metadata": {**UID, "labels": labels}})
+
+
+def test_damaged_memory_is_written_again_and_removes_nothing() -> None:
+    web = pod(SPEC, labels={"app": "web"})
+    damaged = edited(created(web), labels={"stray": "1"}, annotations={"kubeocean.io/expected-metadata": "???"})
+    wanted = ExpectedMetadata({"app": "web"}, {}).encode()
+    main = changes(web, damaged, TARGET).main
+    assert main == {"metadata": {**UID, "annotations": {"kubeocean.io/expected-metadata": wanted}}}
+
+
+def test_images_deadline_and_tolerations_travel_down() -> None:
+    before = pod(SPEC)
+    after = pod(
+        {
+            "initContainers": [{"name": "init", "image": "init:2"}],
+            "containers": [{**SPEC["containers"][0], "image": "app:2"}],
+            "activeDeadlineSeconds": 60,
+            "tolerations": [{**SPEC["tolerations"][0], "tolerationSeconds": 60}, {"key": "b", "value": "v"}],
+        },
+        generation=2,
+    )
+    theirs = {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}
+    live = edited(created(before), spec={"tolerations": [theirs, *SPEC["tolerations"]]})
+    assert changes(after, live, TARGET) == Changes(
+        main={
+            "metadata": {**UID, "annotations": {"kubeocean.io/virtual-generation": "2"}},
+            "spec": {
+                "initContainers": [{"name": "init", "image": "init:2"}],
+                "containers": [{"name": "main", "image": "app:2"}],
+                "activeDeadlineSeconds": 60,
+                "tolerations": [theirs, {**SPEC["tolerations"][0], "tolerationSeconds": 60}, {"key": "b", "value": "v"}],
+            },
+        }
+    )
+
+
+def test_what_the_workers_admission_changed_is_not_sent_again() -> None:
+    web = pod(SPEC)
+    defaulted = {"containers": [{**SPEC["containers"][0], "image": "mirror/app:1", "resources": {"requests": {"cpu": "1"}}}]}
+    assert not changes(web, edited(created(web), spec=defaulted), TARGET)
+
+
+def test_ephemeral_containers_are_added_translated_to_those_that_exist() -> None:
+    first = {"name": "one", "image": "d:1"}
+    second = {"name": "two", "image": "d:1", "envFrom": [{"secretRef": {"name": "key"}}]}
+    live = edited(created(pod(SPEC)), spec={"ephemeralContainers": [first]})
+    after = changes(pod({**SPEC, "ephemeralContainers": [first, second]}, generation=2), live, TARGET)
+    added = {
+        "name": "two",
+        "image": "d:1",
+        "env": [{"name": "HOSTNAME", "value": "web"}],
+        "envFrom": [{"secretRef": {"name": physical_name("default", "key")}}],
+    }
+    assert after.ephemeral == {"metadata": UID, "spec": {"ephemeralContainers": [first, added]}}
+    assert after.main == {"metadata": {**UID, "annotations": {"kubeocean.io/virtual-generation": "2"}}}
+
+
+def test_ephemeral_container_with_an_unknown_reference_is_rejected() -> None:
+    spy = {"name": "spy", "image": "d", "env": [{"name": "A", "valueFrom": {"vaultRef": {"name": "x"}}}]}
+    with pytest.raises(PodRejected, match="UnsupportedReference"):
+        changes(pod({**SPEC, "ephemeralContainers": [spy]}, generation=2), created(pod(SPEC)), TARGET)
+
+
+def test_resize_sends_the_amounts_that_differ() -> None:
+    after = pod(resized(requests={"cpu": "0.5", "memory": "2Gi"}, limits={"cpu": "2"}), generation=2)
+    change = [{"name": "main", "resources": {"requests": {"memory": "2Gi"}, "limits": {"cpu": "2"}}}]
+    assert changes(after, created(pod(SPEC)), TARGET).resize == {"metadata": UID, "spec": {"containers": change}}
+
+
+def test_resize_beyond_the_virtual_node_is_infeasible_and_not_sent() -> None:
+    after, live = pod(resized(requests={"cpu": "3"}), generation=2), created(pod(SPEC))
+    small, large = parse_resources({"cpu": "2", "memory": "4Gi"}), parse_resources({"cpu": "4", "memory": "4Gi"})
+    assert changes(after, live, TARGET, allocatable=small).resize is None
+    assert changes(after, live, TARGET, allocatable=large).resize is not None
+    message = "the virtual node does not lease so much: cpu"
+    expected = {"type": "PodResizePending", "status": "True", "reason": "Infeasible", "message": message}
+    assert infeasible_resize(after, live, small) == expected
+    assert infeasible_resize(after, live, large) is None
+
+
+def test_pod_that_outgrew_a_shrunk_lease_is_no_resize() -> None:
+    web = pod(SPEC)
+    assert infeasible_resize(web, created(web), parse_resources({"cpu": "100m"})) is None
+
+
+def test_pod_of_kubeocean_go_is_marked_when_it_is_adopted() -> None:
+    web = pod(SPEC, labels={"app": "web"})
+    theirs = {
+        "kubeocean.io/hub-uid": None,
+        "kubeocean.io/cluster-id": None,
+        "kubeocean.io/virtual-generation": None,
+        "kubeocean.io/service-account": None,
+    }
+    main = changes(web, edited(created(web), labels={"kubeocean.io/owner": None}, annotations=theirs), TARGET).main
+    assert main is not None
+    assert main["metadata"]["labels"] == {"kubeocean.io/owner": OWNER.mark}
+    assert main["metadata"]["annotations"].keys() == theirs.keys()

@@ -1,0 +1,129 @@
+"""Tests of kubeocean.topdown.status."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubeocean.topdown.status import virtual_annotations, virtual_labels, virtual_status
+from kubeocean.topdown.translate import physical_pod
+from tests.unit.kubeocean.builders import TARGET, physical, pod
+from vkubelet.api.objects import Pod
+from vkubelet.api.quantity import parse_resources
+from vkubelet.api.shapes import Json
+
+SCHEDULED = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-05T10:00:00Z"}
+READY = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-05T10:00:09Z"}
+RUNNING: Json = {
+    "phase": "Running",
+    "hostIP": "10.0.0.7",
+    "hostIPs": [{"ip": "10.0.0.7"}],
+    "podIP": "10.1.0.1",
+    "podIPs": [{"ip": "10.1.0.1"}],
+    "startTime": "2026-01-05T10:00:01Z",
+    "qosClass": "Burstable",
+    "conditions": [READY, {**SCHEDULED, "lastTransitionTime": "2026-01-05T10:00:05Z"}],
+    "containerStatuses": [{"name": "main", "ready": True}],
+}
+
+
+def there(web: Pod, status: Json, *, generation: int = 1, **metadata: object) -> Pod:
+    return physical(physical_pod(web, TARGET), status=status, generation=generation, **metadata)
+
+
+def test_status_is_the_workers_but_for_what_belongs_to_the_hub() -> None:
+    web = pod(status={"phase": "Pending", "qosClass": "BestEffort", "nominatedNodeName": "n", "conditions": [SCHEDULED]})
+    assert virtual_status(web, there(web, RUNNING)) == {
+        "phase": "Running",
+        "hostIP": "10.0.0.7",
+        "hostIPs": [{"ip": "10.0.0.7"}],
+        "podIP": "10.1.0.1",
+        "podIPs": [{"ip": "10.1.0.1"}],
+        "startTime": "2026-01-05T10:00:01Z",
+        "containerStatuses": [{"name": "main", "ready": True}],
+        "qosClass": "BestEffort",
+        "nominatedNodeName": "n",
+        "conditions": [SCHEDULED, READY],
+    }
+
+
+@pytest.mark.parametrize(
+    ("sent", "generation", "seen", "expected"),
+    [
+        (7, 3, 3, 7),
+        # Its kubelet has not seen the last change yet.
+        (7, 3, 2, 5),
+        # The last change of the virtual pod has not been sent yet.
+        (6, 3, 3, 5),
+        # A worker that does not count.
+        (7, 3, None, 5),
+    ],
+)
+def test_observed_generation_is_the_hubs_and_only_when_all_of_it_has_arrived(
+    sent: int, generation: int, seen: int | None, expected: int
+) -> None:
+    web = pod(generation=7, status={"observedGeneration": 5})
+    status = {**RUNNING, "conditions": [{**READY, "observedGeneration": 99}], **({"observedGeneration": seen} if seen else {})}
+    live = there(pod(generation=sent), status, generation=generation)
+    found = virtual_status(web, live)
+    assert found["observedGeneration"] == expected
+    assert found["conditions"][0].get("observedGeneration") == (7 if expected == 7 else None)
+
+
+def test_generation_is_not_reported_before_it_was_ever_observed() -> None:
+    web = pod(generation=7)
+    assert "observedGeneration" not in virtual_status(web, there(web, RUNNING))
+
+
+@pytest.mark.parametrize(("gate", "ready"), [("True", "True"), ("False", "False"), (None, "False")])
+def test_readiness_gates_are_answered_at_home(gate: str | None, ready: str) -> None:
+    home = [SCHEDULED] + ([{"type": "lb.example/ready", "status": gate}] if gate else [])
+    web = pod({"readinessGates": [{"conditionType": "lb.example/ready"}]}, status={"conditions": home})
+    conditions = {each["type"]: each for each in virtual_status(web, there(web, RUNNING))["conditions"]}
+    assert conditions["Ready"]["status"] == ready
+    if ready == "False":
+        assert conditions["Ready"]["reason"] == "ReadinessGatesNotReady"
+
+
+def test_resize_beyond_the_virtual_node_shows_as_infeasible() -> None:
+    spec = {"containers": [{"name": "main", "image": "a", "resources": {"requests": {"cpu": "1"}}}]}
+    web = pod({"containers": [{"name": "main", "image": "a", "resources": {"requests": {"cpu": "9"}}}]}, generation=2)
+    live = there(pod(spec), RUNNING)
+    found = virtual_status(web, live, allocatable=parse_resources({"cpu": "4"}))
+    assert [each for each in found["conditions"] if each["type"] == "PodResizePending"][0]["reason"] == "Infeasible"
+    assert virtual_status(web, live, allocatable=parse_resources({"cpu": "9"}))["conditions"] == [READY]
+
+
+def test_annotations_name_the_physical_pod_once() -> None:
+    web = pod()
+    live = there(web, RUNNING)
+    mapping = {
+        "kubeocean.io/physical-pod-namespace": "mnt",
+        "kubeocean.io/physical-pod-name": live.metadata.name,
+        "kubeocean.io/physical-pod-uid": "physical-uid",
+        "kubeocean.io/physical-pod-of": "uid-1",
+    }
+    assert virtual_annotations(web, live) == mapping
+    assert virtual_annotations(pod(annotations=mapping), live) == {}
+
+
+def test_what_the_worker_added_comes_home_but_nothing_internal() -> None:
+    web = pod(labels={"app": "web"}, annotations={"note": "x"})
+    body = physical_pod(web, TARGET)
+    labels, annotations = {**body["metadata"]["labels"], "zone": "a"}, {**body["metadata"]["annotations"], "cni": "y"}
+    live = physical(body, labels=labels, annotations=annotations)
+    assert virtual_labels(web, live) == {"zone": "a"}
+    assert virtual_annotations(web, live)["cni"] == "y"
+    assert not [key for key in virtual_annotations(web, live) if "virtual" in key or "expected" in key]
+
+
+def test_users_change_wins_over_the_workers() -> None:
+    before = pod(labels={"app": "web", "tier": "front"})
+    body = physical_pod(before, TARGET)
+    live = physical(body, labels={**body["metadata"]["labels"], "app": "worker", "tier": "worker"})
+    assert virtual_labels(pod(labels={"app": "mine", "tier": "front"}), live) == {"tier": "worker"}
+    assert virtual_labels(pod(labels={"app": "web"}), live) == {"app": "worker"}
+
+
+def test_label_the_user_just_dropped_does_not_come_back() -> None:
+    live = there(pod(labels={"app": "web"}), RUNNING)
+    assert virtual_labels(pod(), live) == {}

@@ -1,0 +1,271 @@
+"""The limits that keep the code readable, checked on the source itself.
+
+Invariant: every check is a pure function from source text to complaints, and has a test that shows it complaining.
+"""
+
+from __future__ import annotations
+
+import ast
+import codecs
+import importlib
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MODULE_LINES, FUNCTION_LINES, NESTING, PUBLIC_NAMES = 450, 50, 4, 30
+
+PACKAGES = ("vkubelet", "kubeocean", "providers")
+SHIPPED = tuple(path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
+SOURCES = (*SHIPPED, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "deploy").rglob("*.py")))
+
+# The worker loop must outlive any reconciler, the error middleware any route; everybody else says what they expect.
+BROAD_EXCEPTS = {"vkubelet/control/controller.py": 1, "vkubelet/server/app.py": 1}
+
+LOOSE_TASKS = {"asyncio.create_task", "asyncio.ensure_future", "asyncio.gather", "asyncio.shield"}
+TIME = {
+    "asyncio.sleep",
+    "datetime.now",
+    "datetime.utcnow",
+    "datetime.today",
+    "time.monotonic",
+    "time.perf_counter",
+    "time.sleep",
+    "time.time",
+}
+# Streams taken over from the HTTP server have no parent to wait in; the stop path waits for writes that a cancellation must not cut.
+MAY_USE: dict[str, set[str]] = {
+    "vkubelet/clock.py": TIME,
+    "vkubelet/runtime.py": LOOSE_TASKS,
+    "vkubelet/server/": LOOSE_TASKS,
+}
+
+TREE = {
+    "": "LICENSE Makefile Dockerfile README.md deploy docs kubeocean providers pyproject.toml tests vkubelet",
+    "vkubelet": "__init__.py __main__.py cli.py provider.py streams.py runtime.py settings.py errors.py clock.py logformat.py metrics.py "
+    "health.py py.typed api client control node pods server testing",
+    "providers": "__init__.py minimal.py mock.py process.py py.typed",
+    "kubeocean": "__init__.py __main__.py cli.py settings.py crds.py keys.py provider.py worker.py streams.py stats.py py.typed leasing "
+    "bottomup topdown manager manifests conditions.py connect.py fields.py resources.py service.py session.py",
+    "tests": "conftest.py support unit integration e2e faults conformance benchmarks",
+    "docs": "index.md tutorial how-to explanation reference decisions changes",
+}
+MADE_BY_TOOLS = {"build", "dist", "__pycache__"}
+
+PUBLIC = """
+    BadRequest ContainerIO ContainerReport Host Key LogOptions NoSuchContainer NoSuchPod Node NodeDescription Pod PodRef PodRejected
+    PodReport PodStore Provider ProviderError Running SettingsError Taint Terminated Unavailable VKubeletError Waiting all_running
+"""
+
+# Rotated by 13 letters, so that this file passes its own check: how something was written, and by what, is no subject of the project.
+FORBIDDEN = re.compile(
+    codecs.decode(
+        r"pynhqr|naguebcvp|bcranv|pungtcg|pbcvybg|\oyyzf?\o|ynathntr zbqry|nv-trarengrq|pb-nhguberq-ol|\ourycre [n-u]\o|/jbex/|/bcg/jurryf|"
+        r"clcv\.bet|clgubaubfgrq|cebkl\.tbynat\.bet|ertvfgel\.aczwf",
+        "rot13",
+    ),
+    re.IGNORECASE,
+)
+
+Check = Callable[[str, str], Iterator[str]]
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar, ast.Match)
+
+
+def too_long_modules(path: str, source: str) -> Iterator[str]:
+    lines = len(source.splitlines())
+    if lines > MODULE_LINES:
+        yield f"{path}: {lines} lines, at most {MODULE_LINES}"
+
+
+def undocumented_modules(path: str, source: str) -> Iterator[str]:
+    text = ast.get_docstring(ast.parse(source))
+    if not text and not (path.endswith("__init__.py") and not source.strip()):
+        yield f"{path}: no module docstring"
+
+
+def functions(source: str) -> Iterator[FunctionNode]:
+    return (node for node in ast.walk(ast.parse(source)) if isinstance(node, FunctionNode))
+
+
+def too_long_functions(path: str, source: str) -> Iterator[str]:
+    for function in functions(source):
+        body = function.body[1:] if ast.get_docstring(function) else function.body
+        lines = (function.end_lineno or 0) - body[0].lineno + 1 if body else 0
+        if lines > FUNCTION_LINES:
+            yield f"{path}:{function.lineno}: {function.name} has {lines} lines, at most {FUNCTION_LINES}"
+
+
+def depth(node: ast.AST, *, elif_of: ast.If | None = None) -> int:
+    """Deepest nesting of blocks below `node`, itself included; an `elif` is as deep as its `if`."""
+    chained = isinstance(node, ast.If) and elif_of is not None and elif_of.orelse == [node]
+    own = 1 if isinstance(node, BLOCKS) and not chained else 0
+    parent = node if isinstance(node, ast.If) else None
+    return own + max((depth(child, elif_of=parent) for child in ast.iter_child_nodes(node)), default=0)
+
+
+def too_deep_functions(path: str, source: str) -> Iterator[str]:
+    for function in functions(source):
+        if depth(function) > NESTING:
+            yield f"{path}:{function.lineno}: {function.name} nests {depth(function)} blocks, at most {NESTING}"
+
+
+def too_many_positional(path: str, source: str) -> Iterator[str]:
+    """Only two parameters may be given by position, but for the provider contract, what implements it, and errors that carry an answer."""
+    contract = {f.name for f in functions((ROOT / "vkubelet/provider.py").read_text())}
+    for function in functions(source):
+        names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args) if argument.arg not in ("self", "cls")]
+        private = function.name.startswith("_") and not function.name.startswith("__")
+        if len(names) > 3 and not private and function.name not in contract:
+            yield f"{path}:{function.lineno}: {function.name} takes {len(names)} parameters by position"
+
+
+def dotted(node: ast.AST | None) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def broad_excepts(path: str, source: str) -> Iterator[str]:
+    found = [line for line, kind in caught(source) if kind in ("", "Exception", "BaseException")]
+    if len(found) > BROAD_EXCEPTS.get(path, 0):
+        yield f"{path}: broad except in lines {found}, {BROAD_EXCEPTS.get(path, 0)} allowed"
+
+
+def caught(source: str) -> Iterator[tuple[int, str]]:
+    """Line and name of everything that is caught or suppressed; an empty name is a bare except."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ExceptHandler):
+            kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+            yield from ((node.lineno, dotted(kind).removeprefix("builtins.")) for kind in kinds)
+        elif isinstance(node, ast.Call) and dotted(node.func).endswith("suppress"):
+            yield from ((node.lineno, dotted(kind)) for kind in node.args)
+
+
+def loose_tasks_and_time(path: str, source: str) -> Iterator[str]:
+    allowed = {name for prefix, names in MAY_USE.items() if path.startswith(prefix) for name in names}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module in ("asyncio", "time"):
+            used = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            name = dotted(node).removeprefix("datetime.datetime").removeprefix("_")
+            used = [f"datetime{name}" if name.startswith(".") else name]
+        else:
+            continue
+        yield from (f"{path}:{node.lineno}: {name} is not for here" for name in used if name in (LOOSE_TASKS | TIME) - allowed)
+    yield from tasks_of_the_loop(path, source, allowed)
+
+
+def tasks_of_the_loop(path: str, source: str, allowed: set[str]) -> Iterator[str]:
+    """`create_task` of anything that is not named as a task group."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and node.attr == "create_task" and "asyncio.create_task" not in allowed:
+            owner = dotted(node.value).rpartition(".")[2]
+            if owner != "asyncio" and "group" not in owner and "tasks" not in owner:
+                yield f"{path}:{node.lineno}: create_task of {owner or 'an expression'}, which is not a task group"
+
+
+def forbidden_words(path: str, text: str) -> Iterator[str]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if FORBIDDEN.search(line):
+            yield f"{path}:{number}: {line.strip()[:80]}"
+
+
+def complaints(check: Check, paths: tuple[Path, ...]) -> list[str]:
+    return [text for path in paths for text in check(path.relative_to(ROOT).as_posix(), path.read_text())]
+
+
+def text_files() -> Iterator[Path]:
+    skipped = {"go.sum", "go.mod", "LICENSE"}
+    for name in TREE[""].split():
+        top = ROOT / name
+        for path in (top,) if top.is_file() else sorted(top.rglob("*")):
+            if path.is_file() and path.name not in skipped and "__pycache__" not in path.parts:
+                yield path
+
+
+@pytest.mark.parametrize(
+    "check", [too_long_modules, undocumented_modules, too_long_functions, too_deep_functions], ids=lambda check: check.__name__
+)
+def test_sources_keep_the_limits(check: Check) -> None:
+    assert not complaints(check, SOURCES)
+
+
+@pytest.mark.parametrize("check", [broad_excepts, loose_tasks_and_time, too_many_positional], ids=lambda check: check.__name__)
+def test_shipped_code_keeps_the_rules(check: Check) -> None:
+    assert not complaints(check, SHIPPED)
+
+
+def test_no_file_speaks_of_what_is_no_subject_of_the_project() -> None:
+    found = [text for path in text_files() for text in forbidden_words(str(path.relative_to(ROOT)), path.read_text(errors="replace"))]
+    assert not found
+
+
+@pytest.mark.parametrize("folder", TREE)
+def test_tree_is_the_one_of_the_architecture(folder: str) -> None:
+    known = set(TREE[folder].split()) | MADE_BY_TOOLS
+    assert {path.name for path in (ROOT / folder).iterdir() if not path.name.startswith(".")} <= known
+
+
+def test_public_names_are_these_and_few() -> None:
+    vkubelet = importlib.import_module("vkubelet")
+    assert sorted(vkubelet.__all__) == sorted(PUBLIC.split())
+    assert len(vkubelet.__all__) <= PUBLIC_NAMES
+    assert all(hasattr(vkubelet, name) for name in vkubelet.__all__)
+
+
+NESTED = "def f(x):\n" + "".join(" " * (i + 1) + "if x:\n" for i in range(5)) + " " * 6 + "pass\n"
+CHAIN = "def f(x):\n if x:\n  pass\n" + " elif x:\n  pass\n" * 9
+
+BAD: list[tuple[Check, str]] = [
+    (too_long_modules, "x = 1\n" * 451),
+    (undocumented_modules, "x = 1\n"),
+    (too_long_functions, "def f():\n" + "    x = 1\n" * 51),
+    (too_long_functions, "class C:\n    async def f(self):\n        '''Told.'''\n" + "        x = 1\n" * 51),
+    (too_deep_functions, NESTED),
+    (
+        too_deep_functions,
+        "async def f(x):\n async with x:\n  async for y in x:\n   try: x()\n   except* E:\n    match x:\n     case 1:\n      while x: x()",
+    ),
+    (too_many_positional, "def f(a, b, c, d): pass"),
+    (broad_excepts, "try:\n    f()\nexcept Exception:\n    pass\n"),
+    (broad_excepts, "try:\n    f()\nexcept:\n    pass\n"),
+    (broad_excepts, "try:\n    f()\nexcept (KeyError, BaseException) as e:\n    pass\n"),
+    (broad_excepts, "with contextlib.suppress(Exception):\n    f()\n"),
+    (loose_tasks_and_time, "import asyncio\nasyncio.create_task(f())\n"),
+    (loose_tasks_and_time, "from asyncio import gather\n"),
+    (loose_tasks_and_time, "loop.create_task(f())\n"),
+    (loose_tasks_and_time, "asyncio.get_running_loop().create_task(f())\n"),
+    (loose_tasks_and_time, "from datetime import datetime\ndatetime.now()\n"),
+    (loose_tasks_and_time, "import datetime\ndatetime.datetime.now()\n"),
+    (loose_tasks_and_time, "import time\nf = time.monotonic\n"),
+    (forbidden_words, codecs.decode("jevggra ol PungTCG", "rot13")),
+]
+GOOD: list[tuple[Check, str]] = [
+    (too_long_functions, "def f():\n    '''" + "text\n" * 60 + "    '''\n    return 1\n"),
+    (too_deep_functions, CHAIN),
+    (too_many_positional, "def f(self, a, b, *, c, d): pass"),
+    (broad_excepts, "try:\n    f()\nexcept (KeyError, OSError):\n    pass\n"),
+    (loose_tasks_and_time, "group.create_task(f())\nself._group.create_task(f())\n"),
+]
+
+
+@pytest.mark.parametrize(("check", "source"), BAD)
+def test_each_check_complains_of_bad_source(check: Check, source: str) -> None:
+    assert list(check("vkubelet/some.py", source))
+
+
+@pytest.mark.parametrize(("check", "source"), GOOD)
+def test_each_check_accepts_good_source(check: Check, source: str) -> None:
+    assert not list(check("vkubelet/some.py", source))
+
+
+def test_an_exception_for_one_module_does_not_open_another() -> None:
+    broad = "try:\n    f()\nexcept Exception:\n    pass\n"
+    assert not list(broad_excepts("vkubelet/control/controller.py", broad))
+    assert list(broad_excepts("vkubelet/control/controller.py", broad * 2))
+    assert not list(loose_tasks_and_time("vkubelet/server/spdy.py", "asyncio.create_task(f())"))
+    assert list(loose_tasks_and_time("vkubelet/server/spdy.py", "asyncio.sleep(1)"))
+    assert list(loose_tasks_and_time("vkubelet/clock.py", "asyncio.gather(f())"))

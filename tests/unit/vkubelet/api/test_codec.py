@@ -1,0 +1,137 @@
+"""Bytes of an API server become values or the right error."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+from vkubelet.api.codec import EventType, decode_event, decode_json, decode_list, decode_object, encode_json, status_error
+from vkubelet.api.objects import Node, Pod, Unknown
+from vkubelet.errors import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Expired,
+    Forbidden,
+    Invalid,
+    NotFound,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+)
+
+
+def event(type_: str, obj: dict[str, Any]) -> bytes:
+    return encode_json({"type": type_, "object": obj})
+
+
+@pytest.mark.parametrize("type_", ["ADDED", "MODIFIED", "DELETED"])
+def test_events_carry_their_object(type_: str) -> None:
+    got = decode_event(Pod, event(type_, {"metadata": {"name": "web"}, "spec": {"nodeName": "n"}}))
+    assert (got.type, got.object.metadata.name, got.object.node, got.initial_end) == (EventType(type_), "web", "n", False)
+
+
+def test_bookmark_says_whether_the_initial_events_are_over() -> None:
+    metadata = {"resourceVersion": "9", "creationTimestamp": None}
+    plain = decode_event(Pod, event("BOOKMARK", {"kind": "Pod", "metadata": metadata, "spec": {"containers": None}, "status": {}}))
+    assert (plain.type, plain.object.metadata.resource_version, plain.initial_end) == (EventType.BOOKMARK, "9", False)
+    last = {**metadata, "annotations": {"k8s.io/initial-events-end": "true"}}
+    assert decode_event(Unknown, event("BOOKMARK", {"metadata": last})).initial_end
+
+
+def test_error_event_with_410_is_expired() -> None:
+    status = {"kind": "Status", "message": "too old resource version: 1 (9)", "reason": "Expired", "code": 410}
+    with pytest.raises(Expired, match="too old") as caught:
+        decode_event(Pod, event("ERROR", status))
+    assert caught.value.status == 410
+
+
+def test_other_error_events_are_their_class() -> None:
+    with pytest.raises(ServerError):
+        decode_event(Pod, event("ERROR", {"kind": "Status", "code": 500, "message": "etcd"}))
+    with pytest.raises(ApiError):
+        decode_event(Pod, event("SOMETHING", {"kind": "Pod"}))
+
+
+@pytest.mark.parametrize("line", [b"", b"{", b"<html>", b'{"type":"ADDED"}', b'{"type":"ADDED","object":{"metadata":{"name":5}}}', b"\xff"])
+def test_lines_that_are_no_events_are_server_errors_that_do_not_quote_them(line: bytes) -> None:
+    with pytest.raises(ServerError) as caught:
+        decode_event(Pod, line)
+    assert "<html>" not in str(caught.value)
+
+
+def test_list_gives_items_version_and_continuation() -> None:
+    data = encode_json({"metadata": {"resourceVersion": "5", "continue": "next"}, "items": [{"metadata": {"name": "a"}}]})
+    got = decode_list(Node, data)
+    assert ([item.metadata.name for item in got.items], got.resource_version, got.continue_) == (["a"], "5", "next")
+    assert decode_list(Node, b'{"metadata":{},"items":null}').items == []
+
+
+def test_what_is_kept_does_not_keep_the_answer() -> None:
+    data = encode_json({"metadata": {}, "items": [{"metadata": {"name": "a"}, "spec": {"x": "y" * 1000}}] * 3})
+    got = decode_list(Unknown, data)
+    one = got.items[0]
+    held = {id(referent) for referent in gc.get_referents(got, got.items, one) if isinstance(referent, bytes | memoryview)}
+    assert id(data) not in held
+    assert len(one.raw) < len(data) / 2
+
+
+def test_objects_that_are_none_are_server_errors() -> None:
+    with pytest.raises(ServerError, match="decode Pod"):
+        decode_object(Pod, b"[]")
+    with pytest.raises(ServerError, match="decode Pod"):
+        decode_list(Pod, b"oops")
+
+
+def test_json_goes_both_ways() -> None:
+    value = {"a": [1, 2.5, None, True, {"b": "ü"}]}
+    assert decode_json(encode_json(value)) == value
+    for bad in (b"[1]", b"{", b"\xff"):
+        with pytest.raises(ValueError, match="JSON"):
+            decode_json(bad)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "kind"),
+    [
+        (400, "BadRequest", Invalid),
+        (401, "Unauthorized", Unauthorized),
+        (403, "Forbidden", Forbidden),
+        (404, "NotFound", NotFound),
+        (405, "MethodNotAllowed", Invalid),
+        (409, "AlreadyExists", AlreadyExists),
+        (409, "Conflict", Conflict),
+        (410, "Expired", Expired),
+        (415, "UnsupportedMediaType", Invalid),
+        (422, "Invalid", Invalid),
+        (429, "TooManyRequests", TooManyRequests),
+        (500, "InternalError", ServerError),
+        (503, "", ServerError),
+        (504, "Timeout", ServerError),
+        (302, "", ApiError),
+    ],
+)
+def test_each_answer_has_its_class(code: int, reason: str, kind: type[ApiError]) -> None:
+    error = status_error("create pods default/web", encode_json({"reason": reason, "message": "because"}), code=code)
+    assert type(error) is kind
+    assert (error.status, error.reason, str(error)) == (code, reason, "create pods default/web: because")
+
+
+def test_causes_and_retry_after_are_taken_from_the_details() -> None:
+    details = {
+        "causes": [{"reason": "FieldValueInvalid", "field": "metadata.uid", "message": "x"}, {"message": "y"}],
+        "retryAfterSeconds": 3,
+    }
+    error = status_error("patch", encode_json({"message": "m", "details": details}), code=422)
+    assert (error.causes, error.retry_after) == (("metadata.uid",), 3.0)
+    assert status_error("patch", encode_json({"details": details}), code=429, retry_after=7.0).retry_after == 7.0
+    assert status_error("patch", encode_json({"details": {"causes": None}}), code=422).causes == ()
+
+
+def test_a_page_that_is_no_status_is_not_quoted() -> None:
+    error = status_error("get nodes", b"<html>secret</html>", code=502)
+    assert isinstance(error, ServerError)
+    assert "secret" not in str(error)
+    assert "502" in str(error)

@@ -1,0 +1,48 @@
+"""A merge patch leads from the old object to the new one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vkubelet.api.patch import diff_merge
+
+KEYS = st.sampled_from("abc")
+SCALARS = st.integers(0, 2) | st.booleans() | st.sampled_from(["", "x"])
+VALUES = st.recursive(SCALARS | st.lists(SCALARS, max_size=2), lambda inner: st.dictionaries(KEYS, inner, max_size=3), max_leaves=8)
+OBJECTS = st.dictionaries(KEYS, VALUES, max_size=3)
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """MergePatch of RFC 7386, section 2."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merged(result.get(name), value)
+    return result
+
+
+@given(OBJECTS, OBJECTS)
+def test_patch_leads_from_old_to_new(old: dict[str, Any], new: dict[str, Any]) -> None:
+    assert merged(old, diff_merge(old, new)) == new
+
+
+@given(OBJECTS)
+def test_nothing_to_do_is_an_empty_patch(same: dict[str, Any]) -> None:
+    assert diff_merge(same, same) == {}
+
+
+def test_only_the_difference_is_named() -> None:
+    old = {"metadata": {"labels": {"a": "1", "b": "2"}, "name": "x"}, "spec": {"list": [1, 2], "same": [1]}}
+    new = {"metadata": {"labels": {"a": "1", "c": "3"}, "name": "x"}, "spec": {"list": [2], "same": [1]}}
+    assert diff_merge(old, new) == {"metadata": {"labels": {"b": None, "c": "3"}}, "spec": {"list": [2]}}
+
+
+def test_true_is_not_one() -> None:
+    assert diff_merge({"a": 1}, {"a": True}) == {"a": True}

@@ -1,0 +1,57 @@
+"""What of recording can be told without a server: it never waits, and its memory is bounded."""
+
+from vkubelet.api.objects import Node, ObjectMeta, Pod
+from vkubelet.client.connection import Connection
+from vkubelet.client.resources import NODES, PODS
+from vkubelet.client.rest import Client
+from vkubelet.control.recorder import BURST, QUEUE_LIMIT, REFILL, ObjectReference, Recorder
+from vkubelet.testing.clock import ManualClock
+
+
+def recorder(clock: ManualClock) -> Recorder:
+    """Its client is never opened, so writing anything would raise."""
+    return Recorder(Client(Connection("https://127.0.0.1:1")), "vkubelet", clock=clock)
+
+
+def pod(number: int = 0) -> ObjectReference:
+    return ObjectReference("v1", "Pod", f"web-{number}", "default", f"uid-{number}")
+
+
+def test_reference_to_an_object_as_read() -> None:
+    metadata = ObjectMeta(name="web", namespace="default", uid="u1")
+    reference = ObjectReference.of(PODS, Pod(metadata, "n", "", b"{}", b"{}"))
+    assert reference.body() == {"apiVersion": "v1", "kind": "Pod", "name": "web", "namespace": "default", "uid": "u1"}
+
+
+def test_reference_to_a_cluster_scoped_object_has_no_namespace() -> None:
+    reference = ObjectReference.of(NODES, Node(ObjectMeta(name="n", uid="u"), b"{}", b"{}"))
+    assert reference.body() == {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}
+
+
+async def test_talkative_object_is_cut_off_after_its_burst_without_silencing_others() -> None:
+    clock = ManualClock()
+    events = recorder(clock)
+    for number in range(BURST + 10):
+        events.event(pod(), "Noise", f"message {number}")
+    assert events.dropped == 10
+    events.event(pod(1), "Started", "other pod")
+    assert events.dropped == 10
+    await clock.advance(REFILL)
+    events.event(pod(), "Noise", "later")
+    assert events.dropped == 10
+
+
+def test_full_queue_drops_the_oldest_and_counts_them() -> None:
+    events = recorder(ManualClock())
+    for number in range(QUEUE_LIMIT + 7):
+        events.event(pod(number), "Started", "hello")
+    assert events.dropped == 7
+
+
+def test_equal_events_share_one_place_in_the_queue() -> None:
+    events = recorder(ManualClock())
+    for _ in range(BURST):
+        events.event(pod(), "Started", "hello")
+    for number in range(1, QUEUE_LIMIT):
+        events.event(pod(number), "Started", "hello")
+    assert events.dropped == 0

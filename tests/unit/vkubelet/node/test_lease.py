@@ -1,0 +1,82 @@
+"""The body of a node Lease, and whom a conflict over it speaks of."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from vkubelet.api.codec import decode_object, encode_json
+from vkubelet.api.objects import Lease
+from vkubelet.client.rest import Client
+from vkubelet.errors import Unreachable
+from vkubelet.metrics import Metrics
+from vkubelet.node.lease import LeaseKeeper, LeaseSettings, lease_body, successor
+from vkubelet.testing.clock import ManualClock
+
+NOW = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+def lease(by: str, renewed: datetime | None = NOW) -> Lease:
+    body = {
+        "metadata": {
+            "name": "n",
+            "namespace": "kube-node-lease",
+            "resourceVersion": "7",
+            "labels": {"theirs": "1"},
+            "annotations": {"theirs": "2", "vkubelet/renewed-by": by},
+        },
+        "spec": {"renewTime": renewed.isoformat() if renewed else None},
+    }
+    return decode_object(Lease, encode_json(body))
+
+
+def test_new_lease_names_node_owner_and_process() -> None:
+    body = lease_body("n", "uid-1", identity="me", now=NOW, found=None)
+    assert body["spec"] == {"holderIdentity": "n", "leaseDurationSeconds": 40, "renewTime": "2026-01-01T12:00:00.123456Z"}
+    assert body["metadata"] == {
+        "name": "n",
+        "namespace": "kube-node-lease",
+        "annotations": {"vkubelet/renewed-by": "me"},
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "uid-1"}],
+    }
+
+
+def test_renewal_keeps_marks_of_others_and_is_guarded_by_the_version_it_was_read_with() -> None:
+    metadata = lease_body("n", "uid-2", identity="me", now=NOW, found=lease("other"))["metadata"]
+    assert metadata["resourceVersion"] == "7"
+    assert metadata["labels"] == {"theirs": "1"}
+    assert metadata["annotations"] == {"theirs": "2", "vkubelet/renewed-by": "me"}
+    assert metadata["ownerReferences"][0]["uid"] == "uid-2"
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (lease("other", NOW + timedelta(seconds=1)), "other"),
+        (lease("other", NOW - timedelta(seconds=1)), ""),
+        (lease("other", None), ""),
+        (lease("me", NOW + timedelta(seconds=1)), ""),
+        (lease("", NOW + timedelta(seconds=1)), ""),
+    ],
+    ids=["other and newer", "other and older", "other who never renewed", "our own lost answer", "edited by hand"],
+)
+def test_only_another_process_that_renewed_later_is_a_successor(found: Lease, expected: str) -> None:
+    assert successor(found, identity="me", renewed_at=NOW) == expected
+
+
+@pytest.mark.parametrize("problem", [Unreachable("get", "cut"), asyncio.CancelledError()], ids=lambda problem: type(problem).__name__)
+async def test_lease_stays_in_the_round_whatever_befalls_a_renewal(problem: BaseException) -> None:
+    clock, asked = ManualClock(), list[float]()
+
+    def client(node: str) -> Client:
+        asked.append(clock.monotonic())
+        raise problem
+
+    keeper = LeaseKeeper(client, identity="me", clock=clock, settings=LeaseSettings(), metrics=Metrics())
+    keeper.keep("n", "uid-1")
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(keeper.run())
+        await clock.advance(40)
+        task.cancel()
+    assert len(asked) >= 5
+    assert max(after - before for before, after in zip(asked, asked[1:], strict=False)) < 9

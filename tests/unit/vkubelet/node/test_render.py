@@ -1,0 +1,126 @@
+"""What a Node is posted and patched with."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from vkubelet.api.codec import decode_object, encode_json
+from vkubelet.api.objects import Node
+from vkubelet.clock import rfc3339
+from vkubelet.node import render
+from vkubelet.node.declared import HEALTHY, Health
+from vkubelet.provider import NodeDescription, Taint
+from vkubelet.testing.clock import ManualClock
+
+NOW = ManualClock().now()
+ENDPOINT = render.Endpoint("10.0.0.9", 15001)
+DESCRIPTION = NodeDescription(
+    "n1", {"cpu": "4", "pods": "10"}, labels={"zone": "a"}, annotations={"note": "x"}, taints=[Taint("t", "NoSchedule")]
+)
+
+
+def wanted(description: NodeDescription = DESCRIPTION, health: Health = HEALTHY) -> render.Wanted:
+    return render.wanted(description, ENDPOINT, instance="i", health=health)
+
+
+def node(body: dict[str, Any]) -> Node:
+    return decode_object(Node, encode_json(body))
+
+
+def written(want: render.Wanted, **status: Any) -> Node:
+    """The Node as it stands after we wrote it."""
+    body = render.new_node(want)
+    body["metadata"]["uid"] = "u1"
+    conditions = [{**c, "lastHeartbeatTime": rfc3339(NOW), "lastTransitionTime": rfc3339(NOW)} for c in want.conditions]
+    body["status"] = {**want.status, "conditions": conditions, **status}
+    return node(body)
+
+
+@pytest.mark.parametrize("note", ["{", "[]", "5", '{"labels": 5}', '{"labels": [["a"], 5], "taints": [{}]}', '{"conditions": null}'])
+def test_damaged_note_of_our_keys_counts_as_none(note: str) -> None:
+    live = written(wanted())
+    damaged = node({"metadata": {"name": "n1", "uid": "u1", "annotations": {render.OWNED: note}}, "status": live.status})
+    assert render.owned_keys(damaged) == render.Owned()
+    assert render.status_patch(damaged, wanted(), now=NOW) is not None
+
+
+def test_new_node_bears_all_taints_and_no_status() -> None:
+    body = render.new_node(wanted())
+    assert body["spec"]["taints"] == [{"key": "t", "effect": "NoSchedule"}]
+    assert "status" not in body
+    assert body["metadata"]["labels"]["kubernetes.io/hostname"] == "n1"
+    assert body["metadata"]["labels"]["kubernetes.io/os"] == "linux"
+
+
+def test_provider_labels_win_over_defaults_but_not_over_the_instance_mark() -> None:
+    labels = wanted(NodeDescription("n1", {}, labels={"type": "mine", render.INSTANCE: "other"})).labels
+    assert labels["type"] == "mine"
+    assert labels[render.INSTANCE] == "i"
+
+
+def test_unchanged_node_renders_no_patch() -> None:
+    assert render.status_patch(written(wanted()), wanted(), now=NOW + timedelta(minutes=4)) is None
+
+
+def test_unchanged_node_is_reported_again_after_five_minutes_with_heartbeats_only() -> None:
+    later = NOW + timedelta(minutes=5)
+    patch = render.status_patch(written(wanted()), wanted(), now=later)
+    assert patch is not None
+    assert set(patch["status"]) == {"conditions"}
+    assert {c["lastHeartbeatTime"] for c in patch["status"]["conditions"]} == {rfc3339(later)}
+    assert {c["lastTransitionTime"] for c in patch["status"]["conditions"]} == {rfc3339(NOW)}
+
+
+def test_transition_time_moves_only_with_the_status_of_its_condition() -> None:
+    later = NOW + timedelta(seconds=30)
+    patch = render.status_patch(written(wanted()), wanted(health=Health("PingFailed", "no answer")), now=later)
+    assert patch is not None
+    moved = {c["type"] for c in patch["status"]["conditions"] if c["lastTransitionTime"] == rfc3339(later)}
+    assert moved == {"Ready"}
+
+
+def test_foreign_labels_conditions_and_annotations_are_not_mentioned() -> None:
+    live = written(wanted())
+    body = {"metadata": {**render.new_node(wanted())["metadata"], "uid": "u1"}, "status": live.status}
+    body["metadata"]["labels"]["theirs"] = "1"
+    body["metadata"]["annotations"]["theirs"] = "1"
+    body["status"]["conditions"].append({"type": "Theirs", "status": "True"})
+    assert render.status_patch(node(body), wanted(), now=NOW) is None
+
+
+def test_dropped_keys_of_ours_are_nulled_and_dropped_conditions_deleted() -> None:
+    before = NodeDescription("n1", {"cpu": "4", "gpu": "1"}, labels={"gone": "1"}, conditions=[{"type": "Extra", "status": "True"}])
+    after = NodeDescription("n1", {"cpu": "4"}, conditions=[{"type": "Ready", "status": "True"}])
+    patch = render.status_patch(written(wanted(before)), wanted(after), now=NOW)
+    assert patch is not None
+    assert patch["metadata"]["labels"] == {"gone": None}
+    assert patch["status"]["capacity"] == {"gpu": None}
+    assert {"$patch": "delete", "type": "Extra"} in patch["status"]["conditions"]
+
+
+def test_addresses_are_replaced_as_a_list_so_that_two_of_one_type_stay_two() -> None:
+    two = [{"type": "InternalIP", "address": "10.0.0.1"}, {"type": "InternalIP", "address": "fd00::1"}]
+    patch = render.status_patch(written(wanted()), wanted(NodeDescription("n1", DESCRIPTION.capacity, addresses=two)), now=NOW)
+    assert patch is not None
+    assert patch["status"]["addresses"] == [*two, {"$patch": "replace"}]
+
+
+def test_patch_names_the_uid_so_that_it_never_meets_a_successor() -> None:
+    patch = render.status_patch(written(wanted()), wanted(health=Health("X", "y")), now=NOW)
+    assert patch is not None
+    assert patch["metadata"]["uid"] == "u1"
+
+
+def test_damaged_note_of_owned_keys_owns_nothing() -> None:
+    body = render.new_node(wanted())
+    for damage in ("{", "[]", '{"labels": 3}', '"x"'):
+        body["metadata"]["annotations"][render.OWNED] = damage
+        assert render.owned_keys(node(body)) == render.Owned()
+
+
+def test_decrease_is_told_from_increase() -> None:
+    live = {"allocatable": {"cpu": "4", "pods": "10"}}
+    assert render.decreases(live, wanted(NodeDescription("n1", {"cpu": "3500m", "pods": "10"})))
+    assert render.decreases(live, wanted(NodeDescription("n1", {"cpu": "4"})))
+    assert not render.decreases(live, wanted(NodeDescription("n1", {"cpu": "5", "pods": "10"})))

@@ -1,0 +1,110 @@
+"""Certificates from files and made here are replaced when their time has come; what is broken replaces nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from vkubelet.client.connection import Connection
+from vkubelet.client.rest import Client
+from vkubelet.errors import SettingsError
+from vkubelet.server import ServerSettings, x509
+from vkubelet.server.certificates import Certificates, Subject
+from vkubelet.server.clientca import ClientCa
+from vkubelet.server.tls import Pair, ServingTls
+from vkubelet.testing.clock import ManualClock
+
+SUBJECT = Subject(name="edge", addresses=["192.0.2.7"])
+
+
+class Stage:
+    """Certificates whose installations are recorded; the API server is never called."""
+
+    def __init__(self, settings: ServerSettings, *, share: Callable[[], float] = lambda: 0.8) -> None:
+        self.clock = ManualClock()
+        self.tls = ServingTls()
+        self.installed: list[Pair] = []
+        client = Client(Connection(url="https://192.0.2.1"), clock=self.clock)
+        self.certificates = Certificates(settings=settings, client=client, clock=self.clock, install=self.install, share=share)
+        self.client_ca = ClientCa(settings, client, self.clock, self.tls.trust)
+
+    def install(self, pair: Pair) -> None:
+        self.tls.install(pair)
+        self.installed.append(pair)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(self.certificates.run(SUBJECT))
+            await self.clock.advance(0)
+            yield
+            task.cancel()
+
+
+async def test_self_signed_certificate_is_replaced_after_its_share_of_life() -> None:
+    stage = Stage(ServerSettings(certificate="self-signed"))
+    begin = stage.clock.now()
+    async with stage.running():
+        (first,) = stage.installed
+        due = (x509.rotation_due(first.certificate, 0.8) - begin).total_seconds()
+        await stage.clock.advance(due - 10)
+        assert stage.installed == [first]
+        await stage.clock.advance(11)
+        assert len(stage.installed) == 2
+        assert x509.serves(stage.installed[1], SUBJECT.addresses, now=begin + timedelta(days=400))
+
+
+def write(directory: Path, pair: Pair) -> ServerSettings:
+    certificate, key = directory / "tls.crt", directory / "tls.key"
+    certificate.write_bytes(pair.certificate)
+    key.write_bytes(pair.key)
+    return ServerSettings(certificate="files", certificate_file=str(certificate), key_file=str(key))
+
+
+async def test_files_are_read_again_and_half_a_replacement_changes_nothing(tmp_path: Path) -> None:
+    first, second = (x509.self_signed("edge", SUBJECT.addresses, now=ManualClock().now()) for _ in range(2))
+    stage = Stage(write(tmp_path, first))
+    stage.certificates.load_files()
+    async with stage.running():
+        await stage.clock.advance(30)
+        assert stage.installed == [first]
+        (tmp_path / "tls.crt").write_bytes(second.certificate)
+        await stage.clock.advance(15)
+        assert stage.installed == [first]
+        (tmp_path / "tls.key").unlink()
+        await stage.clock.advance(15)
+        assert stage.installed == [first]
+        (tmp_path / "tls.key").write_bytes(second.key)
+        await stage.clock.advance(15)
+        assert stage.installed == [first, second]
+
+
+def test_files_that_do_not_exist_are_named_at_the_start(tmp_path: Path) -> None:
+    stage = Stage(ServerSettings(certificate="files", certificate_file=str(tmp_path / "none"), key_file=str(tmp_path / "none")))
+    with pytest.raises(SettingsError, match=r"server\.certificate_file: .*none can not be read"):
+        stage.certificates.load_files()
+
+
+def test_client_ca_file_that_is_none_is_named_at_the_start(tmp_path: Path) -> None:
+    bundle = tmp_path / "ca.crt"
+    bundle.write_text("nonsense")
+    with pytest.raises(SettingsError, match=r"server\.client_ca_file"):
+        Stage(ServerSettings(client_ca_file=str(bundle))).client_ca.load_file()
+
+
+async def test_rotation_share_is_drawn_between_70_and_90_percent() -> None:
+    certificates = Certificates(
+        settings=ServerSettings(),
+        client=Client(Connection(url="https://192.0.2.1")),
+        clock=ManualClock(),
+        install=lambda pair: None,
+    )
+    shares = [certificates.share() for _ in range(1000)]
+    assert min(shares) >= 0.7
+    assert max(shares) <= 0.9
+    assert max(shares) - min(shares) > 0.1

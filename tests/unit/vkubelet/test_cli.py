@@ -1,0 +1,134 @@
+"""How the command line finds providers and settings."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from vkubelet.cli import find_provider, main, make_provider
+from vkubelet.errors import SettingsError
+from vkubelet.runtime import default_taints
+
+PROVIDER = """
+from attrs import frozen
+
+class {name}:
+    async def run(self, host): ...
+    async def sync_pod(self, pod): ...
+    async def delete_pod(self, pod, grace): ...
+    async def list_pods(self, node): return []
+"""
+
+WITH_SETTINGS = (
+    PROVIDER.format(name="Mine")
+    + """
+    @frozen
+    class Settings:
+        node: str = "mine"
+
+    def __init__(self, settings):
+        self.settings = settings
+"""
+)
+
+
+def write(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    return str(file)
+
+
+def test_provider_of_a_file_is_its_only_provider_class(tmp_path: Path) -> None:
+    assert find_provider(write(tmp_path, PROVIDER.format(name="Mine"))).__name__ == "Mine"
+
+
+def test_two_providers_in_a_file_need_a_name(tmp_path: Path) -> None:
+    file = write(tmp_path, PROVIDER.format(name="One") + PROVIDER.format(name="Two"))
+    with pytest.raises(SettingsError, match="name one as"):
+        find_provider(file)
+    assert find_provider(f"{file}:Two").__name__ == "Two"
+
+
+def test_class_without_the_four_methods_is_refused_by_their_names(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="list_pods"):
+        find_provider(write(tmp_path, "class Mine: ..."))
+
+
+def test_unknown_provider_names_the_installed_ones() -> None:
+    with pytest.raises(SettingsError, match="minimal"):
+        find_provider("nonesuch")
+
+
+def test_missing_file_and_missing_module_are_settings_errors() -> None:
+    for name in ("./nowhere.py", "no.such.module:Class"):
+        with pytest.raises(SettingsError):
+            find_provider(name)
+
+
+def test_provider_section_is_checked_by_the_provider_settings(tmp_path: Path) -> None:
+    kind = find_provider(write(tmp_path, WITH_SETTINGS))
+    made, own = make_provider(kind, {"node": "n9"})
+    assert getattr(own, "node", None) == "n9"
+    assert made is not None
+    with pytest.raises(SettingsError) as caught:
+        make_provider(kind, {"noed": "n9"})
+    assert caught.value.path == "provider.noed"
+
+
+def test_section_for_a_provider_without_settings_is_refused(tmp_path: Path) -> None:
+    kind = find_provider(write(tmp_path, PROVIDER.format(name="Mine")))
+    with pytest.raises(SettingsError, match="no settings"):
+        make_provider(kind, {"node": "n9"})
+
+
+@pytest.mark.parametrize(("text", "path"), [("provider: mine", "provider"), ("provider: [a]", "provider"), ("lease:", "lease")])
+def test_section_that_is_no_mapping_ends_with_2(text: str, path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "--provider", write(tmp_path, WITH_SETTINGS), "--config", str(config)])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(f"error: {path}: ")
+
+
+def test_empty_provider_section_is_that_of_the_defaults(tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text("provider:")
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "--provider", write(tmp_path, WITH_SETTINGS), "--config", str(config)])
+    assert ended.value.code == 0
+
+
+def test_provider_file_may_have_the_name_of_a_module(tmp_path: Path) -> None:
+    file = tmp_path / "json.py"
+    file.write_text(PROVIDER.format(name="Mine"))
+    assert find_provider(str(file)).__name__ == "Mine"
+    assert hasattr(sys.modules["json"], "dumps")
+
+
+def test_wrong_setting_ends_with_2_and_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text("lease: {renew: 1}")
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "--provider", write(tmp_path, PROVIDER.format(name="Mine")), "--config", str(config)])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("error: lease.renew: ")
+
+
+def test_check_prints_capabilities_and_the_effective_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "--provider", write(tmp_path, WITH_SETTINGS), "--instance", "edge"])
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert "SupportsLogs: no" in out
+    assert '"instance": "edge"' in out
+    assert '"node": "mine"' in out
+
+
+def test_taint_setting_is_parsed_or_refused() -> None:
+    (taint,) = default_taints("a/b=c:NoExecute")
+    assert (taint.key, taint.value, taint.effect) == ("a/b", "c", "NoExecute")
+    assert default_taints("") == ()
+    for text in ("a/b", "a/b:Sometimes", ":NoSchedule"):
+        with pytest.raises(SettingsError):
+            default_taints(text)

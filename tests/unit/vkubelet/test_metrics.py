@@ -1,0 +1,40 @@
+"""The series we publish, and that none can grow with the cluster."""
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from vkubelet.metrics import Metrics
+
+EXPECTED = """
+    vkubelet_nodes vkubelet_pods vkubelet_reconcile vkubelet_reconcile_seconds vkubelet_queue_depth vkubelet_queue_oldest_seconds
+    vkubelet_watch_events vkubelet_watch_restarts vkubelet_api_seconds vkubelet_lease_lateness_seconds vkubelet_status_lag_seconds
+    vkubelet_streams vkubelet_loop_lag_seconds
+"""
+
+
+def test_every_series_of_the_architecture_exists_and_no_other() -> None:
+    registry = CollectorRegistry()
+    Metrics(registry)
+    assert {family.name for family in registry.collect()} == set(EXPECTED.split())
+
+
+def test_no_label_names_a_pod_or_a_node() -> None:
+    labels = [name for instrument in vars(Metrics()).values() for name in getattr(instrument, "_labelnames", ())]
+    assert labels
+    assert not set(labels) & {"pod", "node", "namespace", "name", "uid"}
+
+
+def test_rendering_is_prometheus_text_with_counters_ending_in_total() -> None:
+    metrics = Metrics(CollectorRegistry())
+    metrics.reconcile_total.labels(controller="pods", result="success").inc()
+    metrics.watch_events.labels(resource="pods", type="ADDED").inc(3)
+    samples = {
+        sample.name: sample.value for family in text_string_to_metric_families(metrics.render().decode()) for sample in family.samples
+    }
+    assert samples["vkubelet_reconcile_total"] == 1
+    assert samples["vkubelet_watch_events_total"] == 3
+
+
+def test_own_registry_tells_of_the_process_and_two_do_not_collide() -> None:
+    Metrics()
+    assert b"process_open_fds" in Metrics().render()

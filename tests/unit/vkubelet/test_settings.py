@@ -1,0 +1,77 @@
+"""Settings are refused by their path, never ignored."""
+
+from pathlib import Path
+
+import pytest
+
+from vkubelet.api.shapes import Json
+from vkubelet.errors import SettingsError
+from vkubelet.settings import Settings, convert, effective, merged, read_yaml
+
+
+def test_nested_values_reach_their_place() -> None:
+    settings = convert({"instance": "edge", "lease": {"renew_every": 5}, "leader": {"enabled": True}}, Settings)
+    assert (settings.instance, settings.lease.renew_every, settings.leader.enabled) == ("edge", 5.0, True)
+    assert settings.ping.every == 10.0
+
+
+def test_unknown_key_is_named_by_its_path_with_the_known_ones() -> None:
+    with pytest.raises(SettingsError) as caught:
+        convert({"lease": {"renew": 5}}, Settings)
+    assert caught.value.path == "lease.renew"
+    assert "renew_every" in str(caught.value)
+
+
+def test_wrong_type_is_named_by_its_path() -> None:
+    with pytest.raises(SettingsError) as caught:
+        convert({"leader": {"enabled": "maybe"}}, Settings)
+    assert caught.value.path == "leader.enabled"
+    assert "bool" in str(caught.value)
+
+
+def test_path_prefix_of_a_section_is_kept() -> None:
+    with pytest.raises(SettingsError) as caught:
+        convert({"every": "soon"}, type(Settings().ping), path="provider")
+    assert caught.value.path == "provider.every"
+
+
+@pytest.mark.parametrize(
+    ("data", "path"),
+    [
+        ({"lease": {"renew_every": 0}}, "lease.renew_every"),
+        ({"lease": {"renew_every": 40}}, "lease.renew_every"),
+        ({"ping": {"every": 0}}, "ping.every"),
+        ({"ping": {"timeout": -1}}, "ping.timeout"),
+        ({"pods": {"list_interval": 0}}, "pods.list_interval"),
+    ],
+)
+def test_period_that_would_stop_or_never_rest_is_refused(data: Json, path: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        convert(data, Settings)
+    assert caught.value.path == path
+
+
+def test_missing_file_and_broken_yaml_say_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="--config"):
+        read_yaml(tmp_path / "none.yaml")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("a: [1,\nb: 2")
+    with pytest.raises(SettingsError, match="line 2"):
+        read_yaml(broken)
+    broken.write_bytes(b"a: \xff")
+    with pytest.raises(SettingsError, match="not valid YAML"):
+        read_yaml(broken)
+    broken.write_text("- a")
+    with pytest.raises(SettingsError, match="mapping"):
+        read_yaml(broken)
+    broken.write_text("")
+    assert read_yaml(broken) == {}
+
+
+def test_merging_keeps_neighbours_and_replaces_leaves() -> None:
+    assert merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}) == {"a": {"b": 3, "c": 2}}
+
+
+def test_effective_tree_converts_back_to_itself() -> None:
+    settings = convert({"instance": "x"}, Settings)
+    assert convert(effective(settings), Settings) == settings

@@ -1,0 +1,38 @@
+"""Only what is missing is installed, and only where that is possible.
+
+Invariant: no package is installed here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vkubelet.clock import SystemClock
+from vkubelet.testing.cluster import packages
+from vkubelet.testing.cluster.processes import ClusterError
+
+
+async def test_nothing_is_run_when_nothing_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said: list[str] = []
+    await packages.install([], say=said.append, clock=SystemClock())
+    assert said == []
+
+
+async def test_without_apt_the_error_names_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ClusterError, match="install these packages first: containerd runc"):
+        await packages.install(["containerd", "runc"], say=lambda line: None, clock=SystemClock())
+
+
+def test_a_machine_without_anything_needs_the_bridge_tool_for_control_planes_and_more_for_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(packages, "PLUGIN_DIRECTORIES", (tmp_path,))
+    assert packages.missing(nodes=False) == ["iproute2"]
+    wanted = {"iproute2", "containerd", "runc", "procps", "containernetworking-plugins", "busybox-static"}
+    assert set(packages.missing(nodes=True)) == wanted

@@ -1,0 +1,50 @@
+"""A virtual-kubelet runtime: nodes of a Kubernetes cluster that are backed by anything.
+
+Invariant: these names are all a provider needs; everything else may move.
+"""
+
+from vkubelet.api.objects import Key, Node, Pod, PodRef
+from vkubelet.errors import BadRequest, NoSuchContainer, NoSuchPod, PodRejected, ProviderError, SettingsError, Unavailable, VKubeletError
+from vkubelet.provider import (
+    ContainerIO,
+    ContainerReport,
+    Host,
+    LogOptions,
+    NodeDescription,
+    PodReport,
+    PodStore,
+    Provider,
+    Running,
+    Taint,
+    Terminated,
+    Waiting,
+    all_running,
+)
+
+__all__ = [
+    "BadRequest",
+    "ContainerIO",
+    "ContainerReport",
+    "Host",
+    "Key",
+    "LogOptions",
+    "NoSuchContainer",
+    "NoSuchPod",
+    "Node",
+    "NodeDescription",
+    "Pod",
+    "PodRef",
+    "PodRejected",
+    "PodReport",
+    "PodStore",
+    "Provider",
+    "ProviderError",
+    "Running",
+    "SettingsError",
+    "Taint",
+    "Terminated",
+    "Unavailable",
+    "VKubeletError",
+    "Waiting",
+    "all_running",
+]

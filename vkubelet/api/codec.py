@@ -1,0 +1,204 @@
+"""JSON bytes of an API server to heads and plain dicts, and back.
+
+Invariant: what comes out shares no memory with what went in, so the buffer of a whole list or watch chunk can be freed.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Generic, TypeVar, cast
+
+import msgspec
+from attrs import frozen
+
+from vkubelet.api.objects import KubeObject, ObjectMeta
+from vkubelet.api.shapes import Json
+from vkubelet.errors import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Expired,
+    Forbidden,
+    Invalid,
+    NotFound,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+)
+
+T = TypeVar("T", bound=KubeObject)
+
+_INITIAL_END = "k8s.io/initial-events-end"
+_CLASSES: dict[int, type[ApiError]] = {
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    408: ServerError,
+    409: Conflict,
+    410: Expired,
+    429: TooManyRequests,
+}
+
+
+class EventType(enum.Enum):
+    """The types of watch events that carry an object; ERROR is raised instead."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+
+
+@frozen
+class ObjectList(Generic[T]):
+    """A list, or one page of it; `continue_` is empty on the last page."""
+
+    items: Sequence[T]
+    resource_version: str = ""
+    continue_: str = ""
+
+
+@frozen
+class WatchEvent(Generic[T]):
+    """One event; a BOOKMARK's object has only a resourceVersion.
+
+    `initial_end` marks the bookmark after the last initial event (KEP-3157, annotation k8s.io/initial-events-end).
+    """
+
+    type: EventType
+    object: T
+    initial_end: bool = False
+
+
+class _Envelope(msgspec.Struct, frozen=True, gc=False):
+    type: str
+    object: msgspec.Raw
+
+
+class _ListMeta(msgspec.Struct, frozen=True, gc=False):
+    resource_version: str = msgspec.field(default="", name="resourceVersion")
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class _List(msgspec.Struct, frozen=True, gc=False):
+    metadata: _ListMeta = _ListMeta()
+    items: list[msgspec.Raw] | None = None
+
+
+class _Marker(msgspec.Struct, frozen=True, gc=False):
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class _Cause(msgspec.Struct, frozen=True, gc=False):
+    field: str = ""
+
+
+class _Details(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    causes: list[_Cause] | None = None
+    retry_after_seconds: int = 0
+
+
+class _Status(msgspec.Struct, frozen=True, gc=False):
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: _Details | None = None
+
+
+_envelope = msgspec.json.Decoder(_Envelope).decode
+_list = msgspec.json.Decoder(_List).decode
+_status = msgspec.json.Decoder(_Status).decode
+_marker = msgspec.json.Decoder(_Marker).decode
+_any = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+_TYPES = {each.value: each for each in EventType}
+
+
+def decode_object(head: type[T], data: bytes) -> T:
+    """One object. Raises ServerError when it is none."""
+    try:
+        return head.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _unreadable(head, error) from error
+
+
+def decode_list(head: type[T], data: bytes) -> ObjectList[T]:
+    """A list or one page of it. Raises ServerError when it is none."""
+    try:
+        page = _list(data)
+        items = [head.decode(item) for item in page.items or ()]
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _unreadable(head, error) from error
+    return ObjectList(items, page.metadata.resource_version, page.metadata.continue_)
+
+
+def decode_event(head: type[T], line: bytes) -> WatchEvent[T]:
+    """One line of a watch.
+
+    Raises Expired or another ApiError for an ERROR event, ServerError when the line is no event.
+    """
+    try:
+        envelope = _envelope(line)
+        type_ = _TYPES.get(envelope.type)
+        if type_ is None:
+            raise status_error(f"watch {head.__name__}", bytes(envelope.object))
+        event = WatchEvent(type_, head.decode(envelope.object))
+        if type_ is EventType.BOOKMARK:
+            annotations = _marker(envelope.object).metadata.annotations
+            return WatchEvent(type_, event.object, annotations.get(_INITIAL_END) == "true")
+        return event
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _unreadable(head, error) from error
+
+
+def decode_json(data: bytes) -> Json:
+    """A JSON object as a plain dict. Raises ValueError, without its content, when it is none."""
+    try:
+        value = _any(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError("not valid JSON") from error
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return cast(Json, value)
+
+
+def encode_json(value: object) -> bytes:
+    """Compact JSON of dicts, lists, text, numbers."""
+    return _encode(value)
+
+
+def status_error(attempt: str, data: bytes, *, code: int = 0, retry_after: float | None = None) -> ApiError:
+    """The error that a `metav1.Status` body tells of; `code` is the HTTP code, 0 inside a watch.
+
+    A body that is no Status (a proxy's page, say) is not quoted.
+    """
+    try:
+        status = _status(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        status = _Status()
+    code = code or status.code
+    details = status.details or _Details()
+    if retry_after is None and details.retry_after_seconds:
+        retry_after = float(details.retry_after_seconds)
+    return _class_of(code, status.reason)(
+        attempt,
+        status.message or f"the server answered {code} without saying why",
+        status=code,
+        reason=status.reason,
+        retry_after=retry_after,
+        causes=tuple(dict.fromkeys(cause.field for cause in details.causes or () if cause.field)),
+    )
+
+
+def _class_of(code: int, reason: str) -> type[ApiError]:
+    if code == 409 and reason == "AlreadyExists":
+        return AlreadyExists
+    if code >= 500:
+        return ServerError
+    return _CLASSES.get(code, Invalid if 400 <= code < 500 else ApiError)
+
+
+def _unreadable(head: type[KubeObject], error: Exception) -> ServerError:
+    sentence = str(error) if isinstance(error, msgspec.ValidationError) else "it is not valid JSON"
+    return ServerError(f"decode {head.__name__}", f"the server's answer can not be read: {sentence}")

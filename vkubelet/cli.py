@@ -1,0 +1,214 @@
+"""`vkubelet run|check|version`: parse, load the settings, run one Runtime.
+
+Invariant: a wrong setting ends with exit code 2 and one sentence that names it; anything else that ends the process ends it with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import json
+import logging
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import attrs
+
+from vkubelet import logformat, provider, settings
+from vkubelet.api.shapes import Json
+from vkubelet.client.connection import load_connection
+from vkubelet.errors import SettingsError, VKubeletError
+from vkubelet.provider import Provider
+from vkubelet.runtime import Runtime
+from vkubelet.settings import Settings
+
+log = logging.getLogger(__name__)
+
+GROUP = "vkubelet.providers"
+CAPABILITIES = sorted(name for name in vars(provider) if name.startswith("Supports"))
+_REQUIRED = ("run", "sync_pod", "delete_pod", "list_pods")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The console script; exits with 0, 1 or 2."""
+    arguments = _parser().parse_args(argv)
+    sys.exit(guarded(lambda: arguments.call(arguments)))
+
+
+def guarded(call: Callable[[], None]) -> int:
+    """Run a command; errors of ours become one line on stderr and an exit code."""
+    try:
+        call()
+    except SettingsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except VKubeletError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def run_runtime(made: Provider, chosen: Settings) -> None:
+    """Run a provider in this process until SIGTERM or SIGINT. Raises VKubeletError."""
+    logformat.configure(chosen.log.level)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_run(made, chosen))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's loop when it is installed: it halves the CPU per event and changes nothing else."""
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    return cast(Callable[[], asyncio.AbstractEventLoop], importlib.import_module("uvloop").new_event_loop)
+
+
+async def _run(made: Provider, chosen: Settings) -> None:
+    kubeconfig = Path(chosen.cluster.kubeconfig) if chosen.cluster.kubeconfig else None
+    connection = await load_connection(kubeconfig=kubeconfig, context=chosen.cluster.context)
+    runtime = Runtime(made, chosen, connection=connection)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, runtime.stop)
+    log.info("starting")
+    await runtime.run()
+
+
+def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
+    """The few flags that stand in for settings of the YAML file."""
+    parser.add_argument("--config", type=Path, help="YAML file with settings")
+    parser.add_argument("--kubeconfig", help="cluster in which the nodes appear")
+    parser.add_argument("--context", help="context of that kubeconfig")
+    parser.add_argument("--instance", help="name of this set of nodes")
+    parser.add_argument("--node-address", help="IP address published as the nodes' InternalIP")
+    parser.add_argument("--self-signed", action="store_true", help="serve the kubelet port with a self-signed certificate")
+    parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+
+
+def settings_data(arguments: argparse.Namespace) -> Json:
+    """The settings file with the flags laid over it."""
+    data = settings.read_yaml(arguments.config) if arguments.config else {}
+    flags = {
+        ("cluster", "kubeconfig"): arguments.kubeconfig,
+        ("cluster", "context"): arguments.context,
+        ("server", "node_address"): arguments.node_address,
+        ("server", "certificate"): "self-signed" if arguments.self_signed else None,
+        ("log", "level"): arguments.log_level,
+    }
+    for (part, name), value in flags.items():
+        if value is not None:
+            data = settings.merged(data, {part: {name: value}})
+    return settings.merged(data, {"instance": arguments.instance}) if arguments.instance else data
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="vkubelet", description="A kubelet for nodes that are backed by anything.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, call, text in (
+        ("run", _command_run, "run a provider's nodes until SIGTERM"),
+        ("check", _command_check, "load provider and settings, print both, run nothing"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("--provider", required=True, help="NAME of an installed provider, package.module:Class, or ./file.py")
+        add_settings_arguments(command)
+        command.set_defaults(call=call)
+    version = commands.add_parser("version", help="print the version")
+    version.set_defaults(call=lambda _: print(importlib.metadata.version("vkubelet")))
+    return parser
+
+
+def _command_run(arguments: argparse.Namespace) -> None:
+    made, chosen, _ = _load(arguments)
+    run_runtime(made, chosen)
+
+
+def _command_check(arguments: argparse.Namespace) -> None:
+    made, chosen, own = _load(arguments)
+    print(f"provider: {type(made).__module__}.{type(made).__qualname__}")
+    for name in CAPABILITIES:
+        print(f"  {name}: {'yes' if isinstance(made, getattr(provider, name)) else 'no'}")
+    tree = settings.effective(chosen)
+    print(json.dumps({**tree, "provider": settings.effective(own) if own is not None else {}}, indent=2, default=str))
+
+
+def _load(arguments: argparse.Namespace) -> tuple[Provider, Settings, object | None]:
+    data = settings_data(arguments)
+    section = data.pop("provider", None) or {}
+    if not isinstance(section, dict):
+        raise SettingsError("provider", "must be a mapping of the provider's settings")
+    kind = find_provider(arguments.provider)
+    made, own = make_provider(kind, section)
+    return made, settings.convert(data, Settings), own
+
+
+def make_provider(kind: type[Provider], section: Json) -> tuple[Provider, object | None]:
+    """An instance with its settings from the section `provider:`. Raises SettingsError."""
+    declared = getattr(kind, "Settings", None)
+    if declared is None:
+        if section:
+            raise SettingsError("provider", f"{kind.__name__} has no settings; remove the section")
+        return kind(), None
+    if not (isinstance(declared, type) and attrs.has(declared)):
+        raise SettingsError("provider", f"{kind.__name__}.Settings must be an attrs class")
+    own = settings.convert(section, declared, path="provider")
+    return cast(Callable[[Any], Provider], kind)(own), own
+
+
+def find_provider(name: str) -> type[Provider]:
+    """A provider class by entry point, `package.module:Class`, or `./file.py[:Class]`. Raises SettingsError."""
+    if name.partition(":")[0].endswith(".py"):
+        path, _, wanted = name.partition(":")
+        return _class_of(_module_of_file(Path(path)), wanted, name)
+    if ":" in name:
+        module, _, wanted = name.partition(":")
+        return _class_of(_import(module, name), wanted, name)
+    for entry in importlib.metadata.entry_points(group=GROUP, name=name):
+        module, _, wanted = entry.value.partition(":")
+        return _class_of(_import(module, name), wanted, name)
+    known = sorted({entry.name for entry in importlib.metadata.entry_points(group=GROUP)})
+    raise SettingsError("--provider", f"no provider named {name!r}; installed: {', '.join(known) or 'none'}; or give ./file.py")
+
+
+def _import(module: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise SettingsError("--provider", f"{name!r} can not be imported: {error}") from error
+
+
+def _module_of_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise SettingsError("--provider", f"there is no file {path}")
+    # Under a name of its own: a file may be called as a module that we use.
+    name = f"provider_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise SettingsError("--provider", f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _class_of(module: ModuleType, wanted: str, name: str) -> type[Provider]:
+    if wanted:
+        found = getattr(module, wanted, None)
+        if not inspect.isclass(found) or not _is_provider(found):
+            raise SettingsError("--provider", f"{name!r}: {wanted} is not a class with {', '.join(_REQUIRED)}")
+        return cast(type[Provider], found)
+    own = [kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__ and _is_provider(kind)]
+    if len(own) != 1:
+        count = "no provider class" if not own else f"{len(own)} provider classes; name one as {name}:Class"
+        raise SettingsError("--provider", f"{name!r} holds {count} (a class with {', '.join(_REQUIRED)})")
+    return cast(type[Provider], own[0])
+
+
+def _is_provider(kind: type) -> bool:
+    return all(callable(getattr(kind, method, None)) for method in _REQUIRED)

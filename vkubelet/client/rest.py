@@ -1,0 +1,274 @@
+"""The client: the verbs of the Kubernetes API, heads out.
+
+Invariant: nothing is changed in a cluster without asking the fence first, and no call is repeated here but after a refreshed 401.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Protocol, Self, TypeVar, cast
+
+import aiohttp
+from attrs import evolve, frozen
+
+from vkubelet.api.codec import ObjectList, WatchEvent, decode_json, decode_list, decode_object, encode_json
+from vkubelet.api.objects import Key, KubeObject, ObjectMeta, PodRef
+from vkubelet.api.shapes import Json, JsonView
+from vkubelet.client.connection import Connection
+from vkubelet.client.resources import Resource
+from vkubelet.client.transport import Call, Transport, chunks
+from vkubelet.client.watch import watch, watch_params
+from vkubelet.clock import Clock, SystemClock
+from vkubelet.errors import Expired
+from vkubelet.metrics import Metrics
+
+T = TypeVar("T", bound=KubeObject)
+
+Ref = Key | PodRef | ObjectMeta | str
+"""How an object is named; text is the name of a cluster-scoped one."""
+
+Params = Sequence[tuple[str, str]]
+
+_PAGE = 500
+_READS = frozenset({"GET", "HEAD"})
+
+
+@frozen
+class Selection:
+    """Which objects of a resource: those of a namespace ("" = all), by label selector, by field selector."""
+
+    namespace: str = ""
+    labels: str = ""
+    fields: str = ""
+
+    def params(self) -> list[tuple[str, str]]:
+        return [(key, value) for key, value in (("labelSelector", self.labels), ("fieldSelector", self.fields)) if value]
+
+
+class Fence(Protocol):
+    """Asked before every call that changes something."""
+
+    def check(self) -> None:
+        """Raises Fenced when nothing may be written now."""
+        ...
+
+
+class PatchKind(enum.Enum):
+    """Content types of a patch. Custom resources know no strategic one."""
+
+    STRATEGIC = "application/strategic-merge-patch+json"
+    MERGE = "application/merge-patch+json"
+    JSON = "application/json-patch+json"
+
+
+@frozen
+class _Change:
+    """A write and its target; `path` only when it is not the object's own."""
+
+    verb: str
+    method: str
+    key: Key
+    subresource: str
+    path: str = ""
+
+
+class Client:
+    """An API server. Use as `async with Client(connection) as hub`.
+
+    Every method raises ApiError as `vkubelet.errors` tells. A write without an answer in time is Unreachable, and may have happened.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        field_manager: str = "vkubelet",
+        clock: Clock | None = None,
+        fence: Fence | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self.connection = connection
+        self.field_manager = field_manager
+        self.transport = Transport(connection, clock=clock or SystemClock(), metrics=metrics)
+        self._fence = fence
+        self._owns_transport = True
+
+    async def __aenter__(self) -> Self:
+        if self._owns_transport:
+            await self.transport.__aenter__()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._owns_transport:
+            await self.transport.__aexit__(kind, error, trace)
+
+    def fenced(self, fence: Fence | None) -> Client:
+        """The same client and pool with another fence; the pool is open as long as this one is."""
+        other = Client(self.connection, field_manager=self.field_manager, fence=fence)
+        other.transport, other._owns_transport = self.transport, False
+        return other
+
+    @property
+    def fence(self) -> Fence | None:
+        """What is asked before a write, for other clients that must stop with this one."""
+        return self._fence
+
+    async def writes_done(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds until no write of this pool is in flight; whether that was reached."""
+        return await self.transport.writes_done(timeout)
+
+    async def get(self, resource: Resource[T], ref: Ref) -> T:
+        key = _key(ref)
+        path = resource.path(key.namespace, key.name)
+        data = await self._read(Call("GET", path, f"get {resource} {key}", "get", resource.plural))
+        return decode_object(resource.head, data)
+
+    async def list(self, resource: Resource[T], where: Selection = Selection()) -> ObjectList[T]:
+        """All objects as of one moment, read in pages from etcd, so never older than the call."""
+        items: list[T] = []
+        token = ""
+        while True:
+            try:
+                page = await self._page(resource, where, token=token, limit=_PAGE)
+            except Expired:
+                if not token:
+                    raise
+                # The snapshot the pages come from was compacted away; one large answer can not be.
+                return await self._page(resource, where, token="", limit=0)
+            items += page.items
+            token = page.continue_
+            if not token:
+                return ObjectList(items, page.resource_version)
+
+    async def create(self, resource: Resource[T], body: JsonView, *, namespace: str = "", subresource: str = "", parent: str = "") -> T:
+        """POST; the namespace defaults to the body's. With `parent` and `subresource` it goes to, say, `pods/NAME/eviction`.
+
+        apiVersion and kind are filled in, unless a subresource asks for another kind. Where the server answers with a mere Status, as it
+        does to an eviction, the result is empty.
+        """
+        metadata = body.get("metadata") or {}
+        namespace = namespace or metadata.get("namespace", "")
+        key = Key(namespace, parent or metadata.get("name") or metadata.get("generateName", ""))
+        path = resource.path(namespace, parent, subresource) if parent else resource.path(namespace)
+        return await self._change(resource, _Change("create", "POST", key, subresource, path), body)
+
+    async def patch(
+        self, resource: Resource[T], ref: Ref, change: object, *, subresource: str = "", kind: PatchKind = PatchKind.STRATEGIC
+    ) -> T:
+        """PATCH; `change` is a mapping, or a list of operations for PatchKind.JSON."""
+        return await self._change(resource, _Change("patch", "PATCH", _key(ref), subresource), change, content_type=kind.value)
+
+    async def apply(self, resource: Resource[T], body: JsonView, *, subresource: str = "") -> T:
+        """Server-side apply under our field manager; conflicts with other managers are overridden."""
+        change = _Change("apply", "PATCH", _key_of_body(body), subresource)
+        return await self._change(resource, change, body, content_type="application/apply-patch+yaml")
+
+    async def replace(self, resource: Resource[T], body: JsonView, *, subresource: str = "") -> T:
+        """PUT of the whole object; with a resourceVersion in it, a change by others since then is a Conflict."""
+        return await self._change(resource, _Change("replace", "PUT", _key_of_body(body), subresource), body)
+
+    async def delete(
+        self, resource: Resource[T], ref: Ref, *, grace: int | None = None, uid: str = "", resource_version: str = "", propagation: str = ""
+    ) -> None:
+        """DELETE, with preconditions. Raises NotFound, and Conflict when the object has another uid or resourceVersion.
+
+        `grace` is in seconds, None for the object's own; `propagation` Background, Foreground or Orphan.
+        """
+        key = _key(ref)
+        options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if grace is not None:
+            options["gracePeriodSeconds"] = grace
+        if propagation:
+            options["propagationPolicy"] = propagation
+        preconditions = {name: value for name, value in (("uid", uid), ("resourceVersion", resource_version)) if value}
+        if preconditions:
+            options["preconditions"] = preconditions
+        path = resource.path(key.namespace, key.name)
+        await self._write(Call("DELETE", path, f"delete {resource} {key}", "delete", resource.plural, body=encode_json(options)))
+
+    def watch(
+        self, resource: Resource[T], *, since: str = "", where: Selection = Selection(), initial: bool = False
+    ) -> AsyncGenerator[WatchEvent[T], None]:
+        """One stream of events after `since`; it ends when the server ends it. Raises Expired and Unreachable.
+
+        With `initial` the present objects come first as ADDED, then a bookmark with `initial_end`; an empty `since` then means: consistent.
+        """
+        call = Call(
+            "GET",
+            resource.path(where.namespace),
+            f"watch {resource}",
+            "watch",
+            resource.plural,
+            (*where.params(), *watch_params(since, initial=initial)),
+            compressed=False,
+        )
+        return watch(self.transport, call, resource.head)
+
+    @asynccontextmanager
+    async def stream(self, path: str, params: Params = ()) -> AsyncIterator[AsyncIterator[bytes]]:
+        """GET whose answer is read as it comes, for as long as it comes. Errors before the first byte are raised on entering."""
+        call = Call("GET", path, f"get {path}", "stream", params=params, compressed=False)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.connection.timeouts.connect)
+        async with self.transport.open(call, timeout) as response:
+            yield chunks(response, call.attempt)
+
+    async def request(self, method: str, path: str, *, params: Params = (), body: object = None) -> bytes:
+        """Any other call, such as GET /version; the answer as bytes."""
+        data = None if body is None else encode_json(body)
+        call = Call(method, path, f"{method.lower()} {path}", method.lower(), params=params, body=data)
+        return await (self._read(call) if method in _READS else self._write(call))
+
+    async def _page(self, resource: Resource[T], where: Selection, *, token: str, limit: int) -> ObjectList[T]:
+        params = where.params()
+        if limit:
+            params.append(("limit", str(limit)))
+        if token:
+            params.append(("continue", token))
+        path = resource.path(where.namespace)
+        return decode_list(resource.head, await self._read(Call("GET", path, f"list {resource}", "list", resource.plural, params)))
+
+    async def _change(self, resource: Resource[T], change: _Change, body: object, *, content_type: str = "application/json") -> T:
+        params = [("fieldManager", self.field_manager)]
+        if change.verb == "apply":
+            params.append(("force", "true"))
+        if change.verb != "patch" and not (change.verb == "create" and change.subresource):
+            body = {"apiVersion": resource.api_version, "kind": resource.kind, **cast(JsonView, body)}
+        target = f"{resource}/{change.subresource}" if change.subresource else str(resource)
+        call = Call(
+            change.method,
+            change.path or resource.path(change.key.namespace, change.key.name, change.subresource),
+            f"{change.verb} {target} {change.key}",
+            change.verb,
+            resource.plural,
+            params,
+            encode_json(body),
+            content_type,
+        )
+        answer = await self._write(call)
+        # An eviction is answered with a Status instead of an object.
+        plain = bool(change.path and change.subresource) and decode_json(answer).get("kind") == "Status"
+        return decode_object(resource.head, b"{}" if plain else answer)
+
+    async def _read(self, call: Call) -> bytes:
+        return await self.transport.fetch(call, self.connection.timeouts.read)
+
+    async def _write(self, call: Call) -> bytes:
+        # Reviews (TokenReview and the like) are questions asked by POST; a follower may ask them.
+        if self._fence is not None and not call.resource.endswith("reviews"):
+            call = evolve(call, allow=self._fence.check)
+        async with self.transport.writing():
+            return await self.transport.fetch(call, self.connection.timeouts.write)
+
+
+def _key(ref: Ref) -> Key:
+    if isinstance(ref, str):
+        return Key("", ref)
+    return ref if isinstance(ref, Key) else ref.key
+
+
+def _key_of_body(body: JsonView) -> Key:
+    metadata = body["metadata"]
+    return Key(metadata.get("namespace", ""), metadata["name"])

@@ -1,0 +1,160 @@
+"""The TLS context of a connection, from files that may be replaced while we run or from material given inline.
+
+Invariant: private keys given inline never reach a disk, and no context ever verifies less than the kubeconfig asks for.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from attrs import field, frozen
+
+from vkubelet.clock import Clock
+from vkubelet.errors import SettingsError
+
+log = logging.getLogger(__name__)
+
+_LOOK_EVERY = 60.0
+
+
+@frozen
+class Pem:
+    """PEM text, inline or in a file; `where` names it in messages."""
+
+    where: str
+    data: bytes = field(default=b"", repr=False)
+    path: Path | None = None
+
+    def read(self) -> bytes:
+        """Raises SettingsError when the file can not be read."""
+        if self.path is None:
+            return self.data
+        try:
+            return self.path.read_bytes()
+        except OSError as error:
+            raise SettingsError(self.where, f"can not read {self.path}: {error.strerror}") from error
+
+    def version(self) -> int:
+        """Changes when the file is replaced."""
+        if self.path is None:
+            return 0
+        try:
+            return self.path.stat().st_mtime_ns
+        except OSError:
+            return -1
+
+
+@frozen
+class ClientCertificate:
+    """Certificate chain and key, as PEM."""
+
+    certificate: bytes
+    key: bytes = field(repr=False)
+
+
+@frozen
+class TlsSource:
+    """What a context is made of; without `authority` the system's roots count."""
+
+    authority: Pem | None = None
+    certificate: Pem | None = None
+    key: Pem | None = None
+    insecure: bool = False
+
+    def versions(self) -> tuple[int, ...]:
+        return tuple(pem.version() for pem in (self.authority, self.certificate, self.key) if pem)
+
+    def build(self, given: ClientCertificate | None = None) -> ssl.SSLContext:
+        """A new context; `given` (from a credential plugin) goes before the certificate of the kubeconfig.
+
+        Raises SettingsError when the material does not fit together.
+        """
+        context = self._verifying()
+        if self.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        pair = given or self._pair()
+        if pair is not None:
+            where = self.certificate.where if self.certificate and not given else "client certificate"
+            _load_pair(context, pair, where)
+        return context
+
+    def _verifying(self) -> ssl.SSLContext:
+        if self.authority is None:
+            context = ssl.create_default_context()
+        else:
+            try:
+                context = ssl.create_default_context(cadata=self.authority.read().decode("ascii", "replace"))
+            except (ssl.SSLError, ValueError) as error:
+                raise SettingsError(self.authority.where, "is no PEM certificate") from error
+        # Cluster CAs often lack the extensions Python 3.13 began to ask for; Go and kubectl accept them.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        return context
+
+    def _pair(self) -> ClientCertificate | None:
+        if self.certificate is None or self.key is None:
+            return None
+        return ClientCertificate(self.certificate.read(), self.key.read())
+
+
+class Tls:
+    """The current context of a connection; a new one when a file or the given certificate changed, so pools do not mix old and new."""
+
+    def __init__(self, source: TlsSource) -> None:
+        self.source = source
+        self._versions = source.versions()
+        self._given: ClientCertificate | None = None
+        self._context = source.build()
+        self._next_look: float | None = None
+
+    def context(self, clock: Clock, given: ClientCertificate | None = None) -> ssl.SSLContext:
+        """Files are looked at once a minute; one that is broken just now leaves the old context in place."""
+        now = clock.monotonic()
+        if given != self._given:
+            self._context, self._given = self.source.build(given), given
+        if self._next_look is None or now >= self._next_look:
+            if self._next_look is not None:
+                self._reload()
+            self._next_look = now + _LOOK_EVERY
+        return self._context
+
+    def _reload(self) -> None:
+        versions = self.source.versions()
+        if versions == self._versions:
+            return
+        try:
+            self._context = self.source.build(self._given)
+        except SettingsError as error:
+            log.warning("TLS files changed but can not be used, the old ones stay: %s", error)
+            return
+        self._versions = versions
+
+
+def _load_pair(context: ssl.SSLContext, pair: ClientCertificate, where: str) -> None:
+    with _private_file(pair.certificate + b"\n" + pair.key) as path:
+        try:
+            # An encrypted key would otherwise ask for its password on the terminal.
+            context.load_cert_chain(path, password="")
+        except (ssl.SSLError, ValueError) as error:
+            raise SettingsError(where, "certificate and private key are unusable, or do not belong together") from error
+
+
+@contextmanager
+def _private_file(content: bytes) -> Iterator[str]:
+    """A path that only this process can read; in memory where the system can do that."""
+    if hasattr(os, "memfd_create"):
+        with open(os.memfd_create("pem"), "wb") as memory:
+            memory.write(content)
+            memory.flush()
+            yield f"/proc/self/fd/{memory.fileno()}"
+        return
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        yield file.name

@@ -1,0 +1,233 @@
+"""One pool of HTTP connections to one API server: sends a call, turns every failure into an error of the tree.
+
+Invariant: what is logged of a call is its verb, path, status and duration; never a query value, header or body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlencode
+
+import aiohttp
+from attrs import field, frozen
+from yarl import URL
+
+from vkubelet import logformat
+from vkubelet.api.codec import status_error
+from vkubelet.client.connection import Connection
+from vkubelet.clock import Clock
+from vkubelet.errors import ApiError, Unauthorized, Unreachable
+from vkubelet.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+_ERROR_BODY_LIMIT = 1 << 20
+
+
+@frozen
+class Call:
+    """One request. `attempt` is what messages call it; `verb` and `resource` are what metrics call it."""
+
+    method: str
+    path: str
+    attempt: str
+    verb: str = ""
+    resource: str = ""
+    params: Sequence[tuple[str, str]] = ()
+    body: bytes | None = field(default=None, repr=False)
+    content_type: str = "application/json"
+    compressed: bool = True
+    allow: Callable[[], None] | None = field(default=None, repr=False)
+    """Asked in the last moment before each sending, when credentials are there; raises to refuse."""
+
+
+@frozen
+class Outgoing:
+    """A call as HTTP: everything but time limits. Also used by those who open WebSockets."""
+
+    url: URL
+    headers: Mapping[str, str] = field(repr=False)
+    options: Mapping[str, object] = field(repr=False)
+
+
+class Transport:
+    """An async context manager around the pool."""
+
+    def __init__(self, connection: Connection, *, clock: Clock, metrics: Metrics | None = None) -> None:
+        self.connection = connection
+        self.clock = clock
+        self.metrics = metrics
+        self._session: aiohttp.ClientSession | None = None
+        self._writes = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[None]:
+        """Around every write, so that a stop can await those in flight."""
+        self._writes += 1
+        self._quiet.clear()
+        try:
+            yield
+        finally:
+            self._writes -= 1
+            if not self._writes:
+                self._quiet.set()
+
+    async def writes_done(self, timeout: float) -> bool:
+        """Wait until no write is in flight, at most `timeout` seconds; whether that was reached."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._quiet.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """Raises RuntimeError outside of the `async with`."""
+        if self._session is None:
+            raise RuntimeError("the client is not open: use `async with`")
+        return self._session
+
+    async def __aenter__(self) -> Self:
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"User-Agent": f"vkubelet/{_version()}", "Accept": "application/json"},
+        )
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        session, self._session = self.session, None
+        await session.close()
+
+    async def outgoing(self, path: str, params: Sequence[tuple[str, str]] = ()) -> Outgoing:
+        """Address, credentials and TLS for a request to `path`. Raises Unauthorized when the credentials can not be had."""
+        connection = self.connection
+        security = await connection.security(self.clock)
+        query = f"?{urlencode(params)}" if params else ""
+        options: dict[str, object] = {"ssl": security.context or True, "allow_redirects": False}
+        if connection.proxy:
+            options["proxy"] = connection.proxy
+        if connection.server_name:
+            options["server_hostname"] = connection.server_name
+        headers = {"Authorization": security.authorization} if security.authorization else {}
+        return Outgoing(URL(f"{connection.url}{path}{query}", encoded=True), headers, options)
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        """The whole answer, within `timeout` seconds. Raises ApiError."""
+        async with self.open(call, aiohttp.ClientTimeout(total=timeout, sock_connect=self.connection.timeouts.connect)) as response:
+            with unreachable(call.attempt):
+                return await response.read()
+
+    @asynccontextmanager
+    async def open(self, call: Call, timeout: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer below 300 whose body is still to be read. Raises ApiError.
+
+        After a 401 the credentials are fetched afresh and the call is sent once more, when that can help.
+        """
+        outgoing = await self.outgoing(call.path, call.params)
+        try:
+            response = await self._send(call, outgoing, timeout=timeout)
+        except Unauthorized:
+            if not self.connection.credentials.forget(outgoing.headers.get("Authorization", "")):
+                raise
+            response = await self._send(call, await self.outgoing(call.path, call.params), timeout=timeout)
+        try:
+            yield response
+        finally:
+            response.release() if response.content.at_eof() else response.close()
+
+    async def _send(self, call: Call, outgoing: Outgoing, *, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        if call.allow is not None:
+            call.allow()
+        started = self.clock.monotonic()
+        code = "error"
+        try:
+            headers = {**outgoing.headers, "Accept-Encoding": "gzip" if call.compressed else "identity"}
+            if call.body is not None:
+                headers["Content-Type"] = call.content_type
+            with unreachable(call.attempt):
+                response = await self.session.request(
+                    call.method,
+                    outgoing.url,
+                    data=call.body,
+                    headers=headers,
+                    timeout=timeout,
+                    **outgoing.options,  # type: ignore[arg-type]
+                )
+            code = str(response.status)
+            if response.status >= 300:
+                raise await _refusal(call, response)
+            return response
+        finally:
+            self._note(call, code, self.clock.monotonic() - started)
+
+    def _note(self, call: Call, code: str, seconds: float) -> None:
+        if self.metrics is not None:
+            self.metrics.api_seconds.labels(verb=call.verb or call.method, resource=call.resource, code=code).observe(seconds)
+        if log.isEnabledFor(logging.DEBUG):
+            with logformat.bind(method=call.method, path=call.path, status=code, milliseconds=round(seconds * 1000, 1)):
+                log.debug("API call")
+
+
+async def _refusal(call: Call, response: aiohttp.ClientResponse) -> ApiError:
+    async with response:
+        with unreachable(call.attempt):
+            body = await response.content.read(_ERROR_BODY_LIMIT)
+            rest = b"" if response.content.at_eof() else await response.content.read(_ERROR_BODY_LIMIT)
+    return status_error(call.attempt, body + rest, code=response.status, retry_after=_retry_after(response.headers.get("Retry-After")))
+
+
+def _retry_after(header: str | None) -> float | None:
+    """Seconds; API servers do not send the form with a date."""
+    return float(header) if header is not None and header.isdigit() else None
+
+
+@contextmanager
+def unreachable(attempt: str) -> Iterator[None]:
+    """Whatever the network does inside becomes Unreachable."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise Unreachable(attempt, "no answer in time") from error
+    except aiohttp.ClientResponseError as error:
+        # Not its text: it contains the proxy's URL, which may contain a password.
+        raise Unreachable(attempt, f"{type(error).__name__} {error.status}", status=0) from error
+    except aiohttp.InvalidURL as error:
+        # Its text is the URL, likewise.
+        raise Unreachable(attempt, "the URL of the server or of its proxy is invalid") from error
+    except aiohttp.ClientConnectorError as error:
+        # The TLS context is named by its address in memory: no two messages would be equal, and each would look like news.
+        raise Unreachable(attempt, str(error).replace(f" ssl:{error.ssl}", "")) from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise Unreachable(attempt, str(error) or type(error).__name__) from error
+    except ValueError as error:
+        # A host name or a header that can not be put on the wire; the text may contain it.
+        raise Unreachable(attempt, f"the request can not be sent ({type(error).__name__})") from error
+
+
+async def chunks(response: aiohttp.ClientResponse, attempt: str) -> AsyncGenerator[bytes, None]:
+    """The body as it arrives; each chunk is at least one byte. Raises Unreachable when it is cut."""
+    content = response.content
+    while True:
+        with unreachable(attempt):
+            chunk = await content.readany()
+        if not chunk:
+            return
+        yield chunk
+
+
+def _version() -> str:
+    try:
+        return version("vkubelet")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,72 @@
+"""One watch stream: bytes to lines to events.
+
+Invariant: a stream yields events in the order of the server, then ends or raises; it never lists, resumes or skips by itself.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator, Sequence
+from typing import TypeVar
+
+import aiohttp
+
+from vkubelet.api.codec import WatchEvent, decode_event
+from vkubelet.api.objects import KubeObject
+from vkubelet.client.transport import Call, Transport, chunks
+from vkubelet.errors import Unreachable
+
+T = TypeVar("T", bound=KubeObject)
+
+# The server ends the stream after so many seconds, spread so that watches do not move between API servers all at once.
+_SHORTEST, _LONGEST = 300, 600
+
+
+class LineSplitter:
+    """Cuts chunks into lines of any length, without copying a long line again for each of its chunks."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> Sequence[bytes]:
+        """The complete lines, without their line ends and without empty ones."""
+        first, newline, rest = chunk.partition(b"\n")
+        if not newline:
+            self._parts.append(chunk)
+            return ()
+        self._parts.append(first)
+        lines = [b"".join(self._parts), *rest.split(b"\n")]
+        last = lines.pop()
+        self._parts = [last] if last else []
+        return [line for line in lines if line.strip()]
+
+    @property
+    def pending(self) -> bool:
+        """A line was begun and not ended."""
+        return bool(b"".join(self._parts).strip())
+
+
+def watch_params(since: str, *, initial: bool) -> list[tuple[str, str]]:
+    """The query of a watch; with `initial` the current objects come first, then a bookmark that says so (KEP-3157)."""
+    params = [("watch", "true"), ("allowWatchBookmarks", "true"), ("timeoutSeconds", str(random.randint(_SHORTEST, _LONGEST)))]
+    if since or initial:
+        params.append(("resourceVersion", since))
+    if initial:
+        params += [("sendInitialEvents", "true"), ("resourceVersionMatch", "NotOlderThan")]
+    return params
+
+
+async def watch(transport: Transport, call: Call, head: type[T]) -> AsyncGenerator[WatchEvent[T], None]:
+    """The events of one stream; returns when the server ends it.
+
+    Raises Expired (also as the first answer), another ApiError, or Unreachable when the stream is cut or silent for too long.
+    """
+    timeouts = transport.connection.timeouts
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect, sock_read=timeouts.silence)
+    splitter = LineSplitter()
+    async with transport.open(call, timeout) as response:
+        async for chunk in chunks(response, call.attempt):
+            for line in splitter.feed(chunk):
+                yield decode_event(head, line)
+    if splitter.pending:
+        raise Unreachable(call.attempt, "the stream was cut inside an event")

@@ -1,0 +1,73 @@
+"""Time as a value that is passed in, so that tests can move it.
+
+Invariant: no other module reads the wall clock, the monotonic clock, or sleeps by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the rest of the code knows of time."""
+
+    def now(self) -> datetime:
+        """Wall clock, with time zone UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds since an arbitrary point; never goes back."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait; zero or less only yields to other tasks."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(max(0.0, seconds))
+
+
+def rfc3339(moment: datetime) -> str:
+    """`metav1.Time`: UTC, whole seconds, such as 2026-01-31T12:00:00Z (Kubernetes API conventions)."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def rfc3339_micro(moment: datetime) -> str:
+    """`metav1.MicroTime`, used by Leases and Events: UTC with six digits."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_rfc3339(text: str) -> datetime:
+    """Any RFC 3339 time, also with nanoseconds, which are cut to microseconds.
+
+    Raises ValueError when the text is not one.
+    """
+    head, dot, rest = text.partition(".")
+    if not dot:
+        return _aware(datetime.fromisoformat(text), text)
+    digits = len(rest) - len(rest.lstrip("0123456789"))
+    if digits == 0:
+        raise ValueError(f"not an RFC 3339 time: {text!r}")
+    return _aware(datetime.fromisoformat(f"{head}.{rest[:digits][:6]:0<6}{rest[digits:]}"), text)
+
+
+def _aware(moment: datetime, text: str) -> datetime:
+    if moment.tzinfo is None:
+        raise ValueError(f"not an RFC 3339 time, the zone is missing: {text!r}")
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"not a time within the years 1 to 9999: {text!r}") from error

@@ -1,0 +1,168 @@
+"""A workqueue, workers, and a reconciler.
+
+Invariant: whatever a reconcile raises, its key is tried again and no other key suffers; only LeadershipLost and SettingsError end it all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
+from typing import Generic, TypeVar
+
+from vkubelet.clock import Clock
+from vkubelet.control.backoff import Backoff
+from vkubelet.control.workqueue import Priority, Workqueue
+from vkubelet.errors import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Fenced,
+    LeadershipLost,
+    NotFound,
+    SettingsError,
+    Unavailable,
+    Unreachable,
+    VKubeletError,
+)
+from vkubelet.logformat import bind
+from vkubelet.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K", bound=Hashable)
+
+Reconcile = Callable[[K], Awaitable[float | None]]
+"""Makes what a key stands for as it should be, whatever happened; returns seconds until it wants to look again, or None."""
+
+_FATAL = (LeadershipLost, SettingsError)
+_EXPECTED = (Conflict, NotFound, AlreadyExists)
+_OUTAGE_LIMIT = 5.0
+"""Seconds between two tries while nothing can be reached or written."""
+
+_PATIENCE = 8
+"""Failures in a row from which on also expected errors are worth a warning."""
+
+
+class Controller(Generic[K]):
+    """Calls `reconcile` for added keys, at most `workers` at a time and never twice at once for the same key."""
+
+    def __init__(self, name: str, reconcile: Reconcile[K], *, workers: int, clock: Clock, metrics: Metrics | None = None) -> None:
+        self.name = name
+        self.queue: Workqueue[K] = Workqueue(name, clock=clock, metrics=metrics)
+        self._reconcile = reconcile
+        self._clock = clock
+        self._metrics = metrics
+        self._backoff = Backoff()
+        self._slots = asyncio.Semaphore(workers)
+        self._running: dict[K, asyncio.Task[None]] = {}
+
+    def add(self, key: K, *, after: float = 0.0, priority: Priority = Priority.HIGH) -> None:
+        """Reconcile the key in `after` seconds; earlier if it waits for an earlier time already."""
+        self.queue.add(key, after=after, priority=priority)
+
+    def cancel_running(self, key: K) -> None:
+        """Cancel the reconcile that runs for the key, if any. The key runs again only if it is, or was meanwhile, added."""
+        task = self._running.get(key)
+        if task is not None:
+            task.cancel()
+
+    def discard(self, key: K) -> None:
+        """Forget a key that stands for nothing any more; a reconcile that runs for it is not disturbed."""
+        self.queue.discard(key)
+        self._backoff.forget(key)
+
+    def forgive(self, key: K) -> None:
+        """Count the next failure of the key as its first, as after a success."""
+        self._backoff.forget(key)
+
+    async def run(self) -> None:
+        """Work until cancelled. Raises a group with LeadershipLost or SettingsError when a reconcile did."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.queue.run(), name=f"{self.name} timer")
+            while True:
+                await self._slots.acquire()
+                key = await self.queue.get()
+                task = group.create_task(self._attempt(key), name=f"{self.name} {key}")
+                self._running[key] = task
+                # A callback, because a task that is cancelled before its first step runs no `finally`.
+                task.add_done_callback(partial(self._finished, key))
+
+    def _finished(self, key: K, task: asyncio.Task[None]) -> None:
+        del self._running[key]
+        self._slots.release()
+        self.queue.done(key)
+
+    async def _attempt(self, key: K) -> None:
+        began = self._clock.monotonic()
+        result = "cancelled"
+        try:
+            with bind(controller=self.name, key=key):
+                result = await self._reconcile_once(key)
+        finally:
+            if self._metrics is not None:
+                self._metrics.reconcile_total.labels(controller=self.name, result=result).inc()
+                self._metrics.reconcile_seconds.labels(controller=self.name).observe(self._clock.monotonic() - began)
+
+    async def _reconcile_once(self, key: K) -> str:
+        try:
+            again = await _undisturbed(self._reconcile(key))
+        except Exception as problem:
+            error = _essence(problem)
+            if isinstance(error, _FATAL):
+                raise
+            self.queue.add(key, after=self._delay(key, error), priority=self.queue.priority(key))
+            self._tell(key, error)
+            return _result(error)
+        self._backoff.forget(key)
+        if again is not None:
+            self.queue.add(key, after=again, priority=Priority.LOW)
+        return "success"
+
+    def _delay(self, key: K, error: Exception) -> float:
+        wait = self._backoff.next(key)
+        if isinstance(error, (Fenced, Unreachable)):
+            # An outage is nobody's fault: when it ends, no key should be asleep for long.
+            return min(wait, _OUTAGE_LIMIT)
+        if isinstance(error, Unavailable) and error.retry_after is not None:
+            return error.retry_after
+        return max(wait, error.retry_after or 0.0) if isinstance(error, ApiError) else wait
+
+    def _tell(self, key: K, error: Exception) -> None:
+        if not isinstance(error, VKubeletError):
+            log.error("reconcile failed unexpectedly", exc_info=error)
+            return
+        failures = self._backoff.failures(key)
+        # At the first, second, fourth, eighth … failure: an error that stays is not repeated every minute for each of thousands of keys.
+        milestone = failures & (failures - 1) == 0
+        usual = error.retryable or isinstance(error, _EXPECTED)
+        level = logging.WARNING if milestone and (not usual or failures >= _PATIENCE) else logging.DEBUG
+        log.log(level, "reconcile failed, it will be repeated: %s", error)
+
+
+async def _undisturbed(step: Awaitable[float | None]) -> float | None:
+    """A cancellation that nobody asked for, such as that of a future the reconciler awaits, is an error like any other."""
+    try:
+        return await step
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError("something that was awaited was cancelled") from error
+
+
+def _essence(problem: Exception) -> Exception:
+    """The one error that decides what to do about a group: a fatal one, else an unexpected one, else the first."""
+    if not isinstance(problem, ExceptionGroup):
+        return problem
+    leaves = [_essence(each) for each in problem.exceptions]
+    fatal = [each for each in leaves if isinstance(each, _FATAL)]
+    unexpected = [each for each in leaves if not isinstance(each, VKubeletError)]
+    return (fatal or unexpected or leaves)[0]
+
+
+def _result(error: Exception) -> str:
+    if not isinstance(error, VKubeletError):
+        return "unexpected"
+    return "retry" if error.retryable or isinstance(error, _EXPECTED) else "error"

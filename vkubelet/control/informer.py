@@ -1,0 +1,328 @@
+"""Keeps a store equal to what an API server holds, and tells of every difference.
+
+Invariant: unknown is not gone. An object leaves the store when the server says so or a consistent list lacks it; errors change nothing.
+
+The first list, and every list after an expired resourceVersion, is a watch with `sendInitialEvents` (KEP-3157) or else a paged LIST.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Generic, TypeVar
+from weakref import WeakSet
+
+from attrs import frozen
+
+from vkubelet.api.codec import EventType, WatchEvent
+from vkubelet.api.objects import Key, KubeObject
+from vkubelet.client.resources import Resource
+from vkubelet.client.rest import Client, Selection
+from vkubelet.client.transport import Transport
+from vkubelet.clock import Clock, SystemClock
+from vkubelet.control.backoff import Backoff
+from vkubelet.control.store import Store
+from vkubelet.errors import Expired, Forbidden, Invalid, NotFound, VKubeletError
+from vkubelet.logformat import bind
+from vkubelet.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=KubeObject)
+
+END_MARKER_SECONDS = 30.0
+"""How long the initial events of a watch may take before a LIST is tried instead."""
+
+_SETTLED_SECONDS = 10.0
+"""A stream that lived this long was a good one."""
+_NO_ACCESS_LIMIT = 10.0
+_PATIENCE = 3
+_DELETED_REMEMBERED = 10_000
+_YIELD_EVERY = 500
+
+_only_pages: WeakSet[Transport] = WeakSet()
+"""Connections whose server does not send initial events."""
+
+
+@frozen
+class Change(Generic[T]):
+    """`old` None: it appeared; `new` None: it is gone, or left the selection. Both with different uids: it was deleted and made again.
+
+    `initial`: it belongs to the first list, or was there when the handler was registered. `suspected`: it is missing in a later list,
+    so it was gone at that moment, but no DELETED was seen.
+    """
+
+    key: Key
+    old: T | None
+    new: T | None
+    initial: bool = False
+    suspected: bool = False
+
+    @property
+    def more_than_status(self) -> bool:
+        """It came, went, or changed in a way that counts as a new generation."""
+        if self.old is None or self.new is None:
+            return True
+        old, new = self.old.metadata, self.new.metadata
+        return (old.uid, old.generation, old.deletion_timestamp) != (new.uid, new.generation, new.deletion_timestamp)
+
+
+class Informer(Generic[T]):
+    """One watched selection of a resource. `run` it in a task group; read `store`."""
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource[T],
+        *,
+        where: Selection = Selection(),
+        store: Store[T] | None = None,
+        clock: Clock | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self.store: Store[T] = store if store is not None else Store()
+        self.ever_synced = False
+        self.last_error: Exception | None = None
+        """Why the last attempt to list or watch failed; None as soon as one succeeded."""
+        self._client = client
+        self._resource = resource
+        self._where = where
+        self._clock = clock or SystemClock()
+        self._metrics = metrics
+        self._handlers: list[Callable[[Change[T]], None]] = []
+        self._backoff = Backoff(first=0.2, limit=30.0, jitter=0.5)
+        self._version = ""
+        self._synced = asyncio.Event()
+        self._heard_at = self._clock.monotonic()
+        self._listed = ""
+        self._listing: dict[Key, T] | None = None
+        self._adopted: dict[Key, T] = {}
+        self._deleted: OrderedDict[str, None] = OrderedDict()
+
+    @property
+    def synced(self) -> bool:
+        """The store was listed completely, and nothing is known to stand between it and the server now."""
+        return self._synced.is_set()
+
+    async def wait_synced(self) -> None:
+        """Return as soon as `synced` is True."""
+        await self._synced.wait()
+
+    def stale_for(self) -> float:
+        """Seconds since the server was last heard of on this watch: an event, a bookmark or a list."""
+        return self._clock.monotonic() - self._heard_at
+
+    def on_change(self, handler: Callable[[Change[T]], None]) -> None:
+        """Call `handler` after each change of the store, and now for each object that is in it. It must neither wait nor raise."""
+        self._handlers.append(handler)
+        for obj in self.store:
+            handler(Change(obj.key, None, obj, initial=True))
+
+    def adopt(self, obj: T) -> None:
+        """Take in an object that another call answered, unless the watch has already told of something later.
+
+        An object that the last list should have shown and did not is gone, and not taken in; so a `keep` that may want an object later
+        has to retain a stub of it now.
+        """
+        if obj.metadata.uid in self._deleted:
+            return
+        if self._listing is not None:
+            self._adopted[obj.key] = obj
+        if obj.key in self.store or _later(obj.metadata.resource_version, self._listed):
+            self._put(obj)
+
+    async def run(self) -> None:
+        """Follow the server until cancelled; no error of its ends this."""
+        try:
+            while True:
+                began = self._clock.monotonic()
+                problem = await self._one_stream()
+                self._count_restart(problem)
+                if self._clock.monotonic() - began >= _SETTLED_SECONDS:
+                    self._backoff.forget()
+                    if problem is None:
+                        continue
+                await self._clock.sleep(self._wait_after(problem))
+        finally:
+            self._synced.clear()
+
+    async def _one_stream(self) -> VKubeletError | None:
+        """List if need be, then watch until the stream ends; what ended it."""
+        try:
+            if self.last_error is not None and self._version:
+                await self._ask()
+            if self._version:
+                await self._follow()
+            else:
+                await self._list_and_follow()
+        except Expired as error:
+            self._version = ""
+            self._synced.clear()
+            return error
+        except VKubeletError as error:
+            self._failed(error)
+            return error
+        return None
+
+    async def _ask(self) -> None:
+        """A resumed watch may be silent for a minute, so after an error another call has to show that the server answers again."""
+        await self._client.request("GET", self._resource.path(self._where.namespace), params=[*self._where.params(), ("limit", "1")])
+        self._succeeded()
+
+    async def _follow(self) -> None:
+        async with aclosing(self._client.watch(self._resource, since=self._version, where=self._where)) as events:
+            await self._consume(events)
+
+    async def _list_and_follow(self) -> None:
+        self._listing, self._adopted = {}, {}
+        if self._client.transport not in _only_pages and await self._stream_and_follow():
+            return
+        listing = await self._client.list(self._resource, self._where)
+        _only_pages.add(self._client.transport)
+        for obj in listing.items:
+            self._list(obj)
+        await self._replace(listing.resource_version)
+        await self._follow()
+
+    async def _stream_and_follow(self) -> bool:
+        """False when the server does not send initial events, or no end of them in time."""
+        async with aclosing(self._client.watch(self._resource, where=self._where, initial=True)) as events:
+            try:
+                async with asyncio.timeout(END_MARKER_SECONDS):
+                    version = await self._initial(events)
+            except (Invalid, TimeoutError) as error:
+                log.debug("no initial events, listing instead: %s", str(error) or "no end marker")
+                return False
+            if version:
+                await self._replace(version)
+                await self._consume(events)
+        return True
+
+    async def _initial(self, events: AsyncGenerator[WatchEvent[T], None]) -> str:
+        """Note the objects before the end marker; its resourceVersion, or "" when the stream ended without one."""
+        async for event in events:
+            self._heard(event)
+            if event.type is not EventType.BOOKMARK:
+                self._list(event.object)
+            elif event.initial_end:
+                return event.object.metadata.resource_version
+        return ""
+
+    def _list(self, obj: T) -> None:
+        admitted = self.store.admit(obj)
+        if self._listing is not None and admitted is not None:
+            self._listing[obj.key] = admitted
+
+    async def _consume(self, events: AsyncGenerator[WatchEvent[T], None]) -> None:
+        async for event in events:
+            self._heard(event)
+            if event.type is EventType.DELETED:
+                self._remove(event.object)
+            elif event.type is not EventType.BOOKMARK:
+                self._put(event.object)
+            self._version = event.object.metadata.resource_version
+
+    async def _replace(self, version: str) -> None:
+        """Make the store equal to what was listed."""
+        listed, self._listing = self._with_adopted(self._listing or {}, version), None
+        self._listed = version
+        first = not self.ever_synced
+        for number, key in enumerate(self.store.keys()):
+            if key not in listed:
+                self._notify(Change(key, self.store.remove(key), None, suspected=True))
+            await self._let_others_run(number)
+        for number, new in enumerate(listed.values()):
+            known = self.store.get(new.key)
+            if known is None or not _same(new, known):
+                old = self.store.remove(new.key)
+                self.store.place(new)
+                self._notify(Change(new.key, old, new, initial=first))
+            await self._let_others_run(number)
+        self._version = version
+        self._heard_at = self._clock.monotonic()
+        self.ever_synced = True
+        self._succeeded()
+
+    def _with_adopted(self, listed: dict[Key, T], version: str) -> dict[Key, T]:
+        """What was adopted while the list was read is part of it, if it is later, or if only a stub of it was listed."""
+        for obj in self._adopted.values():
+            there = listed.get(obj.key)
+            stubbed = there is not None and there.metadata.uid == obj.metadata.uid and _newer(obj, there)
+            if stubbed or _later(obj.metadata.resource_version, version):
+                admitted = self.store.admit(obj)
+                if admitted is not None:
+                    listed[obj.key] = admitted
+        return listed
+
+    async def _let_others_run(self, number: int) -> None:
+        if number % _YIELD_EVERY == _YIELD_EVERY - 1:
+            await self._clock.sleep(0)
+
+    def _put(self, obj: T) -> None:
+        known = self.store.get(obj.key)
+        if known is not None and not _newer(obj, known):
+            return
+        old, new = self.store.put(obj)
+        if old is not None or new is not None:
+            self._notify(Change(obj.key, old, new))
+
+    def _remove(self, obj: T) -> None:
+        uid = obj.metadata.uid
+        self._deleted[uid] = None
+        if len(self._deleted) > _DELETED_REMEMBERED:
+            self._deleted.popitem(last=False)
+        known = self.store.get(obj.key)
+        if known is not None and known.metadata.uid == uid:
+            self._notify(Change(obj.key, self.store.remove(obj.key), None))
+
+    def _notify(self, change: Change[T]) -> None:
+        for handler in self._handlers:
+            handler(change)
+
+    def _failed(self, error: VKubeletError) -> None:
+        self._synced.clear()
+        self.last_error = error
+        patient = self._backoff.failures() != _PATIENCE - 1
+        with bind(resource=str(self._resource)):
+            log.log(logging.DEBUG if patient else logging.WARNING, "watch failed, it will be repeated: %s", error)
+
+    def _succeeded(self) -> None:
+        if self.last_error is not None and self._backoff.failures() >= _PATIENCE:
+            with bind(resource=str(self._resource)):
+                log.info("watch works again")
+        self.last_error = None
+        self._synced.set()
+
+    def _wait_after(self, problem: VKubeletError | None) -> float:
+        wait = self._backoff.next()
+        if isinstance(problem, Forbidden | NotFound):
+            wait = min(wait, _NO_ACCESS_LIMIT)
+        asked: float | None = getattr(problem, "retry_after", None)
+        return max(wait, asked or 0.0)
+
+    def _heard(self, event: WatchEvent[T]) -> None:
+        self._heard_at = self._clock.monotonic()
+        if self._metrics is not None:
+            self._metrics.watch_events.labels(resource=self._resource.plural, type=event.type.value).inc()
+
+    def _count_restart(self, problem: VKubeletError | None) -> None:
+        if self._metrics is not None:
+            reason = "ended" if problem is None else type(problem).__name__
+            self._metrics.watch_restarts.labels(resource=self._resource.plural, reason=reason).inc()
+
+
+def _same(one: KubeObject, other: KubeObject) -> bool:
+    this, that = one.metadata, other.metadata
+    return (this.uid, this.resource_version) == (that.uid, that.resource_version)
+
+
+def _newer(obj: KubeObject, known: KubeObject) -> bool:
+    return _later(obj.metadata.resource_version, known.metadata.resource_version)
+
+
+def _later(this: str, that: str) -> bool:
+    """Whether a resourceVersion is of a later moment (KEP-5504: those of one resource are numbers that grow); a stub's "" is of none."""
+    return int(this) > int(that) if this.isdigit() and that.isdigit() else this != that

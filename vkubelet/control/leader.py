@@ -1,0 +1,257 @@
+"""One process of several acts: election by a Lease, and the fence that stops the writes of one that may have lost it.
+
+Invariant: the fence is open only while a renewal that the API server confirmed is younger than FENCE seconds, counted from its sending.
+
+Others may take the Lease DURATION seconds after they saw its last change, by their own monotonic clocks (the rule of client-go); a write
+takes at most 5 s, so none of ours arrives after FENCE + 5 = DURATION.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+
+from attrs import frozen
+
+from vkubelet.api.objects import Key, Lease
+from vkubelet.api.shapes import Json
+from vkubelet.client.resources import LEASES
+from vkubelet.client.rest import Client
+from vkubelet.clock import Clock, rfc3339_micro
+from vkubelet.errors import AlreadyExists, Conflict, Fenced, LeadershipLost, NotFound, VKubeletError
+from vkubelet.logformat import bind
+
+log = logging.getLogger(__name__)
+
+DURATION = 15.0
+FENCE = 10.0
+PERIOD = 2.0
+_ATTEMPT = 5.0
+_WARN_EVERY = 15
+
+
+class LeaderFence:
+    """Asked by a Client before each write."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._renewed_at: float | None = None
+
+    def check(self) -> None:
+        """Raises Fenced when leadership is not held, or was not confirmed lately."""
+        if self._renewed_at is None:
+            raise Fenced("this process does not lead")
+        age = self._clock.monotonic() - self._renewed_at
+        if age > FENCE:
+            raise Fenced(f"leadership was last confirmed {age:.0f} s ago")
+
+    def renewed(self, sent_at: float) -> None:
+        """A renewal that was sent at `sent_at` (monotonic) is confirmed."""
+        self._renewed_at = sent_at
+
+    def close(self) -> None:
+        """No more writes."""
+        self._renewed_at = None
+
+
+@frozen
+class Record:
+    """What an election reads of its Lease."""
+
+    holder: str = ""
+    duration: float = DURATION
+    renewed: str = ""
+    transitions: int = 0
+
+    @classmethod
+    def of(cls, lease: Lease) -> Record:
+        spec = lease.spec
+        return cls(
+            spec.get("holderIdentity") or "",
+            float(spec.get("leaseDurationSeconds") or DURATION),
+            spec.get("renewTime") or "",
+            spec.get("leaseTransitions") or 0,
+        )
+
+
+class Observation:
+    """What was seen of the Lease, and when it was last seen to change, by our clock: other machines' clocks are not compared."""
+
+    def __init__(self) -> None:
+        self.record: Record | None = None
+        self._changed_at = 0.0
+
+    def note(self, record: Record, now: float) -> bool:
+        """Take in what was just read; whether there is another holder than before."""
+        before = self.record
+        if record != before:
+            self.record, self._changed_at = record, now
+        return before is None or before.holder != record.holder
+
+    def free_for(self, identity: str, now: float) -> bool:
+        """Whether `identity` may take the Lease now."""
+        if self.record is None or self.record.holder in ("", identity):
+            return True
+        return now >= self._changed_at + self.record.duration
+
+
+class LeaderElection:
+    """Election by the Lease `name` in `namespace`; `client` must not ask this election's fence."""
+
+    def __init__(self, client: Client, *, name: str, namespace: str, identity: str, clock: Clock) -> None:
+        self.fence = LeaderFence(clock)
+        self.release = True
+        """Set to False when a write is unresolved at the end: then the Lease is left to run out instead of being handed on."""
+        self._client = client
+        self._key = Key(namespace, name)
+        self._identity = identity
+        self._clock = clock
+        self._seen = Observation()
+        self._lease: Lease | None = None
+        self._failures = 0
+
+    async def lead(self, body: Callable[[], Awaitable[None]]) -> None:
+        """Wait for leadership, then run `body` until it returns; then hand the Lease on.
+
+        Raises LeadershipLost, after cancelling `body`, when another holder is seen. While the API server does not answer, `body` goes on
+        behind a closed fence. After an error or a cancellation the Lease is left to run out.
+        """
+        await self._acquire()
+        try:
+            async with asyncio.TaskGroup() as group:
+                keeper = group.create_task(self._keep(), name="leader election")
+                await body()
+                keeper.cancel()
+        except BaseExceptionGroup as problems:
+            lost = _first(problems.subgroup(LeadershipLost))
+            if lost is None:
+                raise
+            raise LeadershipLost(str(lost)) from problems
+        finally:
+            self.fence.close()
+        if self.release:
+            await self._release()
+
+    async def _acquire(self) -> None:
+        while not await self._attempt(self._take):
+            await self._clock.sleep(PERIOD * random.uniform(1.0, 1.2))
+        log.info("leading")
+
+    async def _keep(self) -> None:
+        while True:
+            await self._clock.sleep(PERIOD)
+            await self._attempt(self._renew)
+
+    async def _attempt(self, step: Callable[[], Awaitable[bool]]) -> bool:
+        """One step within its time; False when it failed and may be tried again. Raises LeadershipLost."""
+        try:
+            async with asyncio.timeout(_ATTEMPT):
+                done = await step()
+        except LeadershipLost:
+            raise
+        except (VKubeletError, TimeoutError) as error:
+            self._failures += 1
+            level = logging.WARNING if self._failures % _WARN_EVERY == 3 else logging.DEBUG
+            with bind(lease=self._key):
+                log.log(level, "leader election failed, it will be repeated: %s", str(error) or "no answer in time")
+            return False
+        self._failures = 0
+        return done
+
+    async def _take(self) -> bool:
+        """Acquire the Lease if it is free."""
+        try:
+            found = await self._client.get(LEASES, self._key)
+        except NotFound:
+            return await self._create(0)
+        record = Record.of(found)
+        if self._seen.note(record, self._clock.monotonic()) and record.holder not in ("", self._identity):
+            with bind(holder=record.holder):
+                log.info("another process leads")
+        if not self._seen.free_for(self._identity, self._clock.monotonic()):
+            return False
+        taken = record.transitions + (record.holder != self._identity)
+        try:
+            await self._put(found, transitions=taken)
+        except Conflict:
+            return False
+        return True
+
+    async def _create(self, transitions: int) -> bool:
+        sent_at = self._clock.monotonic()
+        try:
+            self._lease = await self._client.create(LEASES, self._body(None, transitions=transitions), namespace=self._key.namespace)
+        except AlreadyExists:
+            return False
+        self.fence.renewed(sent_at)
+        return True
+
+    async def _renew(self) -> bool:
+        """Confirm leadership. Raises LeadershipLost when another holder is seen, or was there meanwhile."""
+        ours = self._lease
+        assert ours is not None, "only the holder renews"
+        transitions = Record.of(ours).transitions
+        try:
+            await self._put(ours, transitions=transitions)
+        except NotFound:
+            if not await self._create(transitions):
+                await self._put(await self._still_ours(transitions), transitions=transitions)
+        except Conflict:
+            await self._put(await self._still_ours(transitions), transitions=transitions)
+        return True
+
+    async def _still_ours(self, transitions: int) -> Lease:
+        """The Lease after a conflict: others may have edited it, or an answer of ours was lost; the holder tells."""
+        found = await self._client.get(LEASES, self._key)
+        record = Record.of(found)
+        if record.holder != self._identity or record.transitions != transitions:
+            raise LeadershipLost(f"the Lease {self._key} was taken, it is held by {record.holder or 'nobody'}")
+        return found
+
+    async def _put(self, found: Lease, *, transitions: int) -> None:
+        sent_at = self._clock.monotonic()
+        self._lease = await self._client.replace(LEASES, self._body(found, transitions=transitions))
+        self.fence.renewed(sent_at)
+
+    async def _release(self) -> None:
+        """Hand the Lease on at once; whoever waits takes it within PERIOD seconds."""
+        ours = self._lease
+        assert ours is not None, "only the holder releases"
+        try:
+            async with asyncio.timeout(_ATTEMPT):
+                try:
+                    await self._give_up(ours)
+                except Conflict:
+                    # The last renewal may have arrived after it was cancelled.
+                    await self._give_up(await self._still_ours(Record.of(ours).transitions))
+        except (VKubeletError, TimeoutError) as error:
+            log.debug("leadership was not released: %s", str(error) or "no answer in time")
+
+    async def _give_up(self, found: Lease) -> None:
+        body = self._body(found, transitions=Record.of(found).transitions)
+        body["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
+        await self._client.replace(LEASES, body)
+
+    def _body(self, found: Lease | None, *, transitions: int) -> Json:
+        """The Lease, renewed by us; labels, annotations and fields of others stay."""
+        now = rfc3339_micro(self._clock.now())
+        metadata: Json = {"name": self._key.name, "namespace": self._key.namespace}
+        spec: Json = {}
+        if found is not None:
+            metadata |= {
+                "resourceVersion": found.metadata.resource_version,
+                "labels": found.metadata.labels,
+                "annotations": found.metadata.annotations,
+                "finalizers": found.metadata.finalizers,
+            }
+            spec = found.spec
+        if spec.get("holderIdentity") != self._identity:
+            spec["acquireTime"] = now
+        spec |= {"holderIdentity": self._identity, "leaseDurationSeconds": int(DURATION), "renewTime": now, "leaseTransitions": transitions}
+        return {"metadata": metadata, "spec": spec}
+
+
+def _first(group: BaseExceptionGroup[LeadershipLost] | LeadershipLost | None) -> LeadershipLost | None:
+    return _first(group.exceptions[0]) if isinstance(group, BaseExceptionGroup) else group

@@ -1,0 +1,204 @@
+"""Kubernetes Events about objects, written beside the real work.
+
+Invariant: recording never waits, never fails and never fills memory; what can not be written in time is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import datetime
+from typing import Generic, TypeVar
+
+from attrs import define, frozen
+
+from vkubelet.api.objects import Key, KubeObject
+from vkubelet.api.shapes import Json
+from vkubelet.client.resources import EVENTS, Resource
+from vkubelet.client.rest import Client
+from vkubelet.client.retry import with_retry
+from vkubelet.clock import Clock, rfc3339
+from vkubelet.control.backoff import TokenBucket
+from vkubelet.errors import AlreadyExists, NotFound, VKubeletError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=KubeObject)
+V = TypeVar("V")
+
+QUEUE_LIMIT = 1000
+BURST = 25
+"""Events about one object at once, and then one per REFILL seconds, as client-go's spam filter."""
+REFILL = 300.0
+_REMEMBERED = 4096
+_MESSAGE_LIMIT = 1024
+_NAME_LIMIT = 230
+_ATTEMPTS = 3
+_LAST_FLUSH = 2.0
+
+
+@frozen
+class ObjectReference:
+    """What an Event is about; `field_path` names a part of it, such as `spec.containers{web}`."""
+
+    api_version: str
+    kind: str
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    field_path: str = ""
+
+    @classmethod
+    def of(cls, resource: Resource[T], obj: T) -> ObjectReference:
+        """A reference to an object as read."""
+        metadata = obj.metadata
+        return cls(resource.api_version, resource.kind, metadata.name, metadata.namespace, metadata.uid)
+
+    def body(self) -> Json:
+        """The `involvedObject` of an Event."""
+        named = {
+            "apiVersion": self.api_version,
+            "kind": self.kind,
+            "name": self.name,
+            "namespace": self.namespace,
+            "uid": self.uid,
+            "fieldPath": self.field_path,
+        }
+        return {name: value for name, value in named.items() if value}
+
+
+@frozen
+class _Said:
+    subject: ObjectReference
+    reason: str
+    message: str
+    warning: bool
+
+
+@define
+class _Series:
+    """Equal events: how many, since when, until when; `name` is that of the Event object once there is one."""
+
+    count: int
+    first: datetime
+    last: datetime
+    name: str = ""
+
+
+class _Recent(Generic[V]):
+    """The values used last, by key."""
+
+    def __init__(self, make: Callable[[], V]) -> None:
+        self._make = make
+        self._values: OrderedDict[object, V] = OrderedDict()
+
+    def __getitem__(self, key: object) -> V:
+        if key not in self._values:
+            self._values[key] = self._make()
+        self._values.move_to_end(key)
+        if len(self._values) > _REMEMBERED:
+            self._values.popitem(last=False)
+        return self._values[key]
+
+
+class Recorder:
+    """Writes core/v1 Events in the name of `component` on `host`; equal ones become one Event with a count."""
+
+    def __init__(self, client: Client, component: str, *, host: str = "", clock: Clock) -> None:
+        self._client = client
+        self._component = component
+        self._host = host
+        self._clock = clock
+        self._pending: OrderedDict[_Said, _Series] = OrderedDict()
+        self._written: _Recent[_Series] = _Recent(lambda: _Series(0, clock.now(), clock.now()))
+        self._buckets: _Recent[TokenBucket] = _Recent(lambda: TokenBucket(1 / REFILL, BURST, clock=clock))
+        self._wake = asyncio.Event()
+        self.dropped = 0
+        """Events that were not written: too many, or refused."""
+
+    def event(self, subject: ObjectReference, reason: str, message: str, *, warning: bool = False) -> None:
+        """Note that something happened to `subject`; `reason` is CamelCase, the message a sentence for people without secrets."""
+        if not self._buckets[subject.uid or (subject.kind, subject.namespace, subject.name)].take():
+            self.dropped += 1
+            return
+        said = _Said(subject, reason, message[:_MESSAGE_LIMIT], warning)
+        now = self._clock.now()
+        waiting = self._pending.get(said)
+        if waiting is not None:
+            waiting.count += 1
+            waiting.last = now
+            return
+        if len(self._pending) >= QUEUE_LIMIT:
+            self.dropped += self._pending.popitem(last=False)[1].count
+        self._pending[said] = _Series(1, now, now)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write until cancelled; what waits then gets a last short chance."""
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                await self._flush(_ATTEMPTS)
+        except asyncio.CancelledError:
+            try:
+                async with asyncio.timeout(_LAST_FLUSH):
+                    await self._flush(1)
+            except TimeoutError:
+                log.debug("events were left unwritten")
+            raise
+
+    async def _flush(self, attempts: int) -> None:
+        while self._pending:
+            said, series = self._pending.popitem(last=False)
+            try:
+                await self._write(said, series, attempts)
+            except VKubeletError as error:
+                self.dropped += series.count
+                log.debug("event dropped: %s", error)
+
+    async def _write(self, said: _Said, new: _Series, attempts: int) -> None:
+        series = self._written[said]
+        if series.name:
+            total = _Series(series.count + new.count, series.first, new.last, series.name)
+            key = Key(_namespace(said.subject), series.name)
+            change = {"count": total.count, "lastTimestamp": rfc3339(total.last)}
+            try:
+                await with_retry(lambda: self._client.patch(EVENTS, key, change), attempts=attempts, clock=self._clock)
+            except NotFound:
+                # Events live for an hour; the next one starts a new series.
+                series.name = ""
+            else:
+                series.count, series.last = total.count, total.last
+                return
+        body = self._body(said, new)
+        try:
+            await with_retry(
+                lambda: self._client.create(EVENTS, body, namespace=_namespace(said.subject)), attempts=attempts, clock=self._clock
+            )
+        except AlreadyExists:
+            log.debug("an event was written although its answer was lost")
+        series.name, series.count, series.first, series.last = body["metadata"]["name"], new.count, new.first, new.last
+
+    def _body(self, said: _Said, series: _Series) -> Json:
+        return {
+            "metadata": {"name": f"{said.subject.name[:_NAME_LIMIT]}.{secrets.token_hex(8)}", "namespace": _namespace(said.subject)},
+            "involvedObject": said.subject.body(),
+            "type": "Warning" if said.warning else "Normal",
+            "reason": said.reason,
+            "message": said.message,
+            "count": series.count,
+            "firstTimestamp": rfc3339(series.first),
+            "lastTimestamp": rfc3339(series.last),
+            "source": {"component": self._component, "host": self._host},
+            "reportingComponent": self._component,
+            "reportingInstance": self._host,
+        }
+
+
+def _namespace(subject: ObjectReference) -> str:
+    """Events about cluster-scoped objects live in `default` (API validation of core/v1 Events)."""
+    return subject.namespace or "default"

@@ -1,0 +1,85 @@
+"""The objects of one resource as last seen, by key and by named indexes.
+
+Invariant: an index holds exactly the objects of the store; who looks something up gets frozen heads and a list of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from vkubelet.api.objects import Key, KubeObject
+
+T = TypeVar("T", bound=KubeObject)
+
+
+class Store(Generic[T]):
+    """`keep` decides at the door what is retained of an object, None for nothing; `indexes` are functions from an object to values."""
+
+    def __init__(
+        self, *, indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None, keep: Callable[[T], T | None] | None = None
+    ) -> None:
+        self._keep = keep
+        self._functions = dict(indexes or {})
+        self._objects: dict[Key, T] = {}
+        self._indexes: dict[str, dict[str, dict[Key, T]]] = {name: {} for name in self._functions}
+
+    def get(self, key: Key) -> T | None:
+        return self._objects.get(key)
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._objects
+
+    def __iter__(self) -> Iterator[T]:
+        """The objects as of now; the store may change while they are read."""
+        return iter(list(self._objects.values()))
+
+    def keys(self) -> Sequence[Key]:
+        return list(self._objects)
+
+    def by_index(self, index: str, value: str) -> list[T]:
+        """The objects for which the index function gave `value`. Raises KeyError for an unknown index."""
+        return list(self._indexes[index].get(value, {}).values())
+
+    def index_values(self, index: str) -> list[str]:
+        """The values under which something is filed now. Raises KeyError for an unknown index."""
+        return list(self._indexes[index])
+
+    def put(self, obj: T) -> tuple[T | None, T | None]:
+        """Take an object in; what was there before under its key, and what is there now (None: `keep` wants nothing of it)."""
+        new = self.admit(obj)
+        old = self.remove(obj.key)
+        if new is not None:
+            self.place(new)
+        return old, new
+
+    def admit(self, obj: T) -> T | None:
+        """What `keep` would retain of it."""
+        return self._keep(obj) if self._keep else obj
+
+    def place(self, admitted: T) -> None:
+        """File what `admit` gave, under a key that is free."""
+        self._objects[admitted.key] = admitted
+        for index, value in self._filed(admitted):
+            self._indexes[index].setdefault(value, {})[admitted.key] = admitted
+
+    def remove(self, key: Key) -> T | None:
+        """Drop an object; what was there."""
+        old = self._objects.pop(key, None)
+        if old is not None:
+            for index, value in self._filed(old):
+                self._unfile(self._indexes[index], value, key)
+        return old
+
+    def _filed(self, obj: T) -> Iterator[tuple[str, str]]:
+        return ((index, value) for index, function in self._functions.items() for value in set(function(obj)))
+
+    @staticmethod
+    def _unfile(index: dict[str, dict[Key, T]], value: str, key: Key) -> None:
+        filed = index[value]
+        del filed[key]
+        if not filed:
+            del index[value]

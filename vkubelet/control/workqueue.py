@@ -1,0 +1,154 @@
+"""Keys that wait for a worker: deduplicated, delayed, prioritised.
+
+Invariant: a key waits at most once and is out with at most one worker; what is added while it is out comes back afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import heapq
+from collections.abc import Hashable
+from itertools import count
+from typing import Generic, TypeVar
+
+from attrs import evolve, frozen
+
+from vkubelet.clock import Clock
+from vkubelet.metrics import Metrics
+
+K = TypeVar("K", bound=Hashable)
+
+_STALE = 100
+"""Replaced entries that a heap may hold beside as many as there are waiting keys."""
+
+
+class Priority(enum.IntEnum):
+    """HIGH for what just happened, LOW for first lists and periodic checks."""
+
+    HIGH = 0
+    LOW = 1
+
+
+@frozen(eq=False)
+class _Waiting(Generic[K]):
+    key: K
+    due: float
+    priority: Priority
+
+
+class Workqueue(Generic[K]):
+    """A queue of keys. `run` must run beside the workers: it makes delayed keys due. Times are seconds of `clock.monotonic`."""
+
+    def __init__(self, name: str, *, clock: Clock, metrics: Metrics | None = None) -> None:
+        self.name = name
+        self._clock = clock
+        self._waiting: dict[K, _Waiting[K]] = {}
+        self._again: dict[K, _Waiting[K]] = {}
+        self._out: dict[K, Priority] = {}
+        # Heaps may hold entries that were replaced since; only those that are still in `_waiting` count.
+        self._delayed: list[tuple[float, int, _Waiting[K]]] = []
+        self._due: list[tuple[Priority, int, _Waiting[K]]] = []
+        self._order = count()
+        self._permits = asyncio.Semaphore(0)
+        self._alarm_changed = asyncio.Event()
+        if metrics is not None:
+            metrics.queue_depth.labels(queue=name).set_function(self._depth)
+            metrics.queue_oldest_seconds.labels(queue=name).set_function(self._oldest)
+
+    def __len__(self) -> int:
+        """Keys that wait, due or not, including those that are out and come back."""
+        return len(self._waiting) + len(self._again)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._waiting or key in self._again
+
+    def add(self, key: K, *, after: float = 0.0, priority: Priority = Priority.HIGH) -> None:
+        """Let the key wait for `after` seconds; of several adds the earliest time and the highest priority hold."""
+        wanted = _Waiting(key, self._clock.monotonic() + max(0.0, after), priority)
+        place = self._again if key in self._out else self._waiting
+        known = place.get(key)
+        if known is not None:
+            if known.due <= wanted.due and known.priority <= wanted.priority:
+                return
+            wanted = evolve(wanted, due=min(known.due, wanted.due), priority=min(known.priority, wanted.priority))
+        place[key] = wanted
+        if place is self._waiting:
+            self._push(wanted)
+
+    async def get(self) -> K:
+        """The next due key, HIGH before LOW, then in the order they became due. It is out until `done`."""
+        while True:
+            self._promote()
+            await self._permits.acquire()
+            while self._due:
+                priority, _, entry = heapq.heappop(self._due)
+                if self._waiting.get(entry.key) is entry:
+                    del self._waiting[entry.key]
+                    self._out[entry.key] = priority
+                    return entry.key
+
+    def done(self, key: K) -> None:
+        """The worker is finished with the key; it comes back if it was added meanwhile."""
+        self._out.pop(key, None)
+        again = self._again.pop(key, None)
+        if again is not None:
+            self._waiting[key] = again
+            self._push(again)
+
+    def discard(self, key: K) -> None:
+        """Forget that the key waits; a worker that has it is not disturbed."""
+        self._waiting.pop(key, None)
+        self._again.pop(key, None)
+
+    def priority(self, key: K) -> Priority:
+        """The priority a key had when it was given out; LOW if it is not out."""
+        return self._out.get(key, Priority.LOW)
+
+    async def run(self) -> None:
+        """Make delayed keys due in time, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._alarm_changed.clear()
+                self._promote()
+                alarm = group.create_task(self._ring(self._delayed[0][0])) if self._delayed else None
+                await self._alarm_changed.wait()
+                if alarm is not None:
+                    alarm.cancel()
+
+    async def _ring(self, due: float) -> None:
+        await self._clock.sleep(due - self._clock.monotonic())
+        self._alarm_changed.set()
+
+    def _push(self, entry: _Waiting[K]) -> None:
+        if entry.due <= self._clock.monotonic():
+            self._make_due(entry)
+            return
+        if len(self._delayed) > 2 * len(self._waiting) + _STALE:
+            self._delayed = [each for each in self._delayed if self._is_current(each[2])]
+            heapq.heapify(self._delayed)
+        heapq.heappush(self._delayed, (entry.due, next(self._order), entry))
+        if self._delayed[0][2] is entry:
+            self._alarm_changed.set()
+
+    def _promote(self) -> None:
+        now = self._clock.monotonic()
+        while self._delayed and (self._delayed[0][0] <= now or not self._is_current(self._delayed[0][2])):
+            entry = heapq.heappop(self._delayed)[2]
+            if self._is_current(entry):
+                self._make_due(entry)
+
+    def _make_due(self, entry: _Waiting[K]) -> None:
+        heapq.heappush(self._due, (entry.priority, next(self._order), entry))
+        self._permits.release()
+
+    def _is_current(self, entry: _Waiting[K]) -> bool:
+        return self._waiting.get(entry.key) is entry
+
+    def _depth(self) -> float:
+        now = self._clock.monotonic()
+        return sum(entry.due <= now for entry in self._waiting.values())
+
+    def _oldest(self) -> float:
+        now = self._clock.monotonic()
+        return max(0.0, now - min((entry.due for entry in self._waiting.values()), default=now))

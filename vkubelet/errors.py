@@ -1,0 +1,152 @@
+"""Every error of the project, as one tree.
+
+Invariant: whether a failed step may be tried again is told by the attribute `retryable` of the class alone; no caller matches on text.
+
+    VKubeletError
+    ├─ SettingsError                     a path and a sentence; the process exits with 2
+    ├─ ApiError                          what an API server answered, or that it did not
+    │   ├─ Unauthorized  Forbidden  NotFound  Invalid  Expired
+    │   ├─ AlreadyExists  Conflict       both are 409, told apart by `reason`
+    │   └─ TooManyRequests  ServerError  Unreachable          retryable
+    ├─ ProviderError                     raised by providers, meant for the runtime
+    │   ├─ PodRejected                   the pod becomes Failed
+    │   ├─ NoSuchPod  NoSuchContainer    404 at the kubelet server
+    │   ├─ Unavailable                   503, or asked again later
+    │   └─ BadRequest                    400
+    ├─ Fenced                            a write refused by the leader's fence
+    └─ LeadershipLost                    another leader was seen; the process exits with 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class VKubeletError(Exception):
+    """Root of the tree."""
+
+    retryable = False
+
+
+class SettingsError(VKubeletError):
+    """A setting is wrong; `path` names it as written in YAML (`server.certificate.file`), the sentence says what to do."""
+
+    def __init__(self, path: str, sentence: str) -> None:
+        super().__init__(f"{path}: {sentence}" if path else sentence)
+        self.path = path
+
+
+class ApiError(VKubeletError):
+    """An API server refused `attempt` (such as "create pods default/web"); `status` is the HTTP code, 0 if none came.
+
+    `reason` is the machine-readable reason of the Status object and `causes` the field paths it names.
+    """
+
+    def __init__(
+        self,
+        attempt: str,
+        message: str,
+        *,
+        status: int = 0,
+        reason: str = "",
+        retry_after: float | None = None,
+        causes: Sequence[str] = (),
+    ) -> None:
+        super().__init__(f"{attempt}: {message}")
+        self.attempt = attempt
+        self.message = message
+        self.status = status
+        self.reason = reason
+        self.retry_after = retry_after
+        self.causes = tuple(causes)
+
+
+class Unauthorized(ApiError):
+    """401: the credentials were not accepted."""
+
+
+class Forbidden(ApiError):
+    """403: the credentials are known, the right is missing."""
+
+
+class NotFound(ApiError):
+    """404: the object, or the whole resource type, does not exist."""
+
+
+class Invalid(ApiError):
+    """400, 405, 406, 413, 415 or 422: the request itself is wrong; sending it again will not help."""
+
+
+class Expired(ApiError):
+    """410, or an ERROR event in a watch: the resourceVersion is too old; list again."""
+
+
+class AlreadyExists(ApiError):
+    """409 with reason AlreadyExists: a create found the name taken."""
+
+
+class Conflict(ApiError):
+    """409 otherwise: the object changed since it was read, or a precondition does not hold."""
+
+
+class TooManyRequests(ApiError):
+    """429: asked to slow down; `retry_after` says for how many seconds."""
+
+    retryable = True
+
+
+class ServerError(ApiError):
+    """5xx: the API server failed."""
+
+    retryable = True
+
+
+class Unreachable(ApiError):
+    """No answer: the connection failed, was cut, or timed out."""
+
+    retryable = True
+
+
+class ProviderError(VKubeletError):
+    """Raised by providers to tell the runtime what to do."""
+
+
+class PodRejected(ProviderError):
+    """The pod can never run here: it becomes Failed with this reason (CamelCase) and message."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.reason = reason
+        self.message = message
+
+
+class NoSuchPod(ProviderError):
+    """The backend holds no such pod."""
+
+
+class NoSuchContainer(ProviderError):
+    """The pod has no such container."""
+
+
+class Unavailable(ProviderError):
+    """Not now: asked again after `retry_after` seconds, or by back-off when it is None."""
+
+    retryable = True
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class BadRequest(ProviderError):
+    """What the caller asked for makes no sense."""
+
+
+class Fenced(VKubeletError):
+    """A write was refused because leadership has not been confirmed lately."""
+
+    retryable = True
+
+
+class LeadershipLost(VKubeletError):
+    """Another process holds the leader Lease."""

@@ -1,0 +1,92 @@
+"""Plain-HTTP listeners for probes and scrapers: /healthz and /readyz on one, /metrics on the other.
+
+Invariant: they answer without touching an API server or a provider, so a slow backend is never mistaken for a dead process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from vkubelet.errors import SettingsError
+from vkubelet.metrics import Metrics
+
+Check = Callable[[], str | None]
+"""None when all is well, else the reason why not."""
+
+_EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class HealthServer:
+    """An async context manager. Addresses are `host:port`; no host: all interfaces; port 0: any free one; empty: off.
+
+    `health_port` and `metrics_port` are the ports in use, 0 when off.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        checks: Mapping[str, Check],
+        health_address: str = "0.0.0.0:8081",
+        metrics_address: str = "0.0.0.0:8080",
+    ) -> None:
+        self.health_port = 0
+        self.metrics_port = 0
+        self._metrics = metrics
+        self._checks = checks
+        self._health_address = health_address
+        self._metrics_address = metrics_address
+        self._open = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Raises SettingsError when an address is malformed or taken."""
+        async with AsyncExitStack() as stack:
+            probes = {"/healthz": _alive, "/readyz": self._ready}
+            self.health_port = await _listen(stack, "health.health_address", self._health_address, probes)
+            self.metrics_port = await _listen(stack, "health.metrics_address", self._metrics_address, {"/metrics": self._scrape})
+            self._open = stack.pop_all()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._open.aclose()
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        """As an API server: a line per check when asked with `?verbose`, or when one fails."""
+        results = {name: check() for name, check in self._checks.items()}
+        failed = any(results.values())
+        if not failed and "verbose" not in request.query:
+            return web.Response(text="ok")
+        lines = [f"[-]{name} failed: {reason}" if reason else f"[+]{name} ok" for name, reason in results.items()]
+        lines.append("readyz check failed" if failed else "readyz check passed")
+        return web.Response(text="\n".join(lines) + "\n", status=503 if failed else 200)
+
+    async def _scrape(self, request: web.Request) -> web.Response:
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": _EXPOSITION})
+
+
+async def _alive(request: web.Request) -> web.Response:
+    return web.Response(text="ok")
+
+
+async def _listen(stack: AsyncExitStack, setting: str, address: str, routes: Mapping[str, Handler]) -> int:
+    if not address:
+        return 0
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit():
+        raise SettingsError(setting, f"{address!r} must read host:port, such as 0.0.0.0:8081, or be empty")
+    app = web.Application()
+    app.add_routes([web.get(path, handler) for path, handler in routes.items()])
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    try:
+        await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
+    except (OSError, OverflowError) as error:
+        raise SettingsError(setting, f"can not listen on {address}: {error}") from error
+    return int(runner.addresses[0][1])

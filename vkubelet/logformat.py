@@ -1,0 +1,84 @@
+"""Log lines as JSON, with fields that follow a task.
+
+Invariant: a line holds text and numbers only; an object that does not say itself how it reads as text appears as the name of its class.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import TextIO
+
+from vkubelet.clock import rfc3339_micro
+from vkubelet.errors import SettingsError
+
+Scalar = str | int | float | bool | None
+
+_OURS = ("vkubelet", "kubeocean", "vkubelet_providers")
+_fields: ContextVar[Mapping[str, object]] = ContextVar("log_fields", default=MappingProxyType({}))
+
+
+@contextmanager
+def bind(**fields: object) -> Iterator[None]:
+    """Add fields to every line that this task, and tasks it starts, log inside of the `with`; inner ones win.
+
+    Not across the `yield` of an async generator, which may be closed by another task.
+    """
+    token = _fields.set({**_fields.get(), **fields})
+    try:
+        yield
+    finally:
+        _fields.reset(token)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line: time, level, logger, message, the bound fields, and a traceback as `exception`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Scalar] = {
+            "time": rfc3339_micro(datetime.fromtimestamp(record.created, UTC)),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for name, value in _fields.get().items():
+            line.setdefault(name, _scalar(value))
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def configure(level: str = "INFO", stream: TextIO | None = None) -> None:
+    """Send the logs of the whole process to `stream` (stderr), ours from `level` on, others' from INFO on.
+
+    Other packages never log at DEBUG: some of them print whole bodies there. Raises SettingsError for an unknown level.
+    """
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise SettingsError("log.level", f"{level!r} is no level; use DEBUG, INFO, WARNING or ERROR")
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    logging.captureWarnings(True)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(number, logging.INFO))
+    for name in _OURS:
+        logging.getLogger(name).setLevel(number)
+    # Our server writes its own access log.
+    logging.getLogger("aiohttp.access").setLevel(max(number, logging.WARNING))
+
+
+def _scalar(value: object) -> Scalar:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, str | int | float):
+        return value
+    speaks = type(value).__str__ is not object.__str__ and not isinstance(value, bytes)
+    return str(value) if speaks else type(value).__name__

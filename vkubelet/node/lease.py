@@ -1,0 +1,218 @@
+"""Renews the Leases of all nodes from one heap of due times.
+
+Invariant: a Lease is renewed as long as its node is kept here, whatever else happens to the node; a stop leaves it to run out by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import random
+from collections.abc import Callable
+from datetime import datetime
+
+from attrs import define, field, frozen
+
+from vkubelet.api.objects import Key, Lease
+from vkubelet.api.shapes import Json
+from vkubelet.client.resources import LEASES
+from vkubelet.client.rest import Client
+from vkubelet.clock import Clock, parse_rfc3339, rfc3339_micro
+from vkubelet.errors import AlreadyExists, Conflict, LeadershipLost, NotFound, SettingsError, VKubeletError
+from vkubelet.logformat import bind
+from vkubelet.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+NAMESPACE = "kube-node-lease"
+DURATION = 40
+"""Seconds, the kubelet's `nodeLeaseDurationSeconds`."""
+
+RENEWED_BY = "vkubelet/renewed-by"
+"""Annotation: the process that renewed last, so that a second process for the same nodes is noticed."""
+
+IN_FLIGHT = 32
+_ATTEMPT = 10.0
+"""Seconds for one renewal: a read alone may hang for 30, in which its slot would be missed by all others."""
+_RETRY_FIRST, _RETRY_LIMIT = 0.2, 7.0
+
+
+@frozen(kw_only=True)
+class LeaseSettings:
+    """How node Leases are kept."""
+
+    renew_every: float = field(default=10.0)
+    """Seconds between renewals of one Lease."""
+
+    def __attrs_post_init__(self) -> None:
+        if not 0 < self.renew_every < DURATION:
+            raise SettingsError("lease.renew_every", f"must be above 0 and below {DURATION}, the seconds that a Lease lasts")
+
+
+@define
+class _Kept:
+    node_uid: str
+    due: float
+    lease: Lease | None = None
+    renewed_at: datetime | None = None
+    failures: int = 0
+    busy: bool = False
+
+
+class LeaseKeeper:
+    """Keeps any number of Leases; `identity` names this process in them."""
+
+    def __init__(self, client: Callable[[str], Client], *, identity: str, clock: Clock, settings: LeaseSettings, metrics: Metrics) -> None:
+        self._client = client
+        self._identity = identity
+        self._clock = clock
+        self._settings = settings
+        self._metrics = metrics
+        self._kept: dict[str, _Kept] = {}
+        self._heap: list[tuple[float, str]] = []
+        self._changed = asyncio.Event()
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
+
+    def keep(self, node: str, uid: str) -> None:
+        """Renew this node's Lease from now on, first at once; `uid` is the Node's, which owns the Lease."""
+        known = self._kept.get(node)
+        if known is not None and known.node_uid == uid:
+            return
+        self._kept[node] = _Kept(uid, self._clock.monotonic())
+        self._push(node)
+
+    def drop(self, node: str) -> None:
+        """Renew it no more; the Lease itself is left alone."""
+        self._kept.pop(node, None)
+
+    async def release(self, node: str) -> None:
+        """Drop and delete the Lease, because the Node is gone for good.
+
+        Raises ApiError when the API server refuses.
+        """
+        self.drop(node)
+        try:
+            await self._client(node).delete(LEASES, Key(NAMESPACE, node))
+        except NotFound:
+            return
+
+    async def run(self) -> None:
+        """Renew until cancelled. Raises LeadershipLost when another process took a Lease over."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._wake_in_time(), name="lease-timer")
+            while True:
+                node = self._next_due()
+                if node is None:
+                    self._changed.clear()
+                    await self._changed.wait()
+                    continue
+                await self._slots.acquire()
+                group.create_task(self._renew_in_slot(node), name=f"lease {node}")
+
+    async def _wake_in_time(self) -> None:
+        """Sets the event whenever the head of the heap may be due; a quarter second is far below any lease's slack."""
+        while True:
+            await self._clock.sleep(0.25)
+            self._changed.set()
+
+    def _push(self, node: str) -> None:
+        heapq.heappush(self._heap, (self._kept[node].due, node))
+        self._changed.set()
+
+    def _next_due(self) -> str | None:
+        now = self._clock.monotonic()
+        while self._heap and self._heap[0][0] <= now:
+            due, node = heapq.heappop(self._heap)
+            kept = self._kept.get(node)
+            if kept is not None and kept.due == due and not kept.busy:
+                kept.busy = True
+                return node
+        return None
+
+    async def _renew_in_slot(self, node: str) -> None:
+        kept = self._kept.get(node)
+        try:
+            if kept is not None:
+                await self._renew_and_plan(node, kept)
+        finally:
+            self._slots.release()
+
+    async def _renew_and_plan(self, node: str, kept: _Kept) -> None:
+        lateness, wait = self._clock.monotonic() - kept.due, _RETRY_LIMIT
+        try:
+            async with asyncio.timeout(_ATTEMPT):
+                kept.lease = await self._renew(node, kept)
+        except LeadershipLost:
+            raise
+        except (VKubeletError, TimeoutError) as error:
+            kept.failures += 1
+            wait = min(_RETRY_LIMIT, _RETRY_FIRST * 2 ** min(kept.failures, 10)) * random.uniform(0.8, 1.2)
+            with bind(node=node):
+                level = logging.WARNING if kept.failures == 5 else logging.DEBUG
+                log.log(level, "node lease not renewed: %s", str(error) or "no answer in time")
+        else:
+            self._metrics.lease_lateness_seconds.observe(max(0.0, lateness))
+            kept.failures, kept.renewed_at = 0, self._clock.now()
+            wait = self._settings.renew_every * random.uniform(0.96, 1.0)
+        finally:
+            # Also when something that was awaited was cancelled by others: no Lease may drop out of the round.
+            kept.busy = False
+            kept.due = self._clock.monotonic() + wait
+            if self._kept.get(node) is kept:
+                self._push(node)
+
+    async def _renew(self, node: str, kept: _Kept) -> Lease:
+        client = self._client(node)
+        if kept.lease is None:
+            return await self._take(client, node, kept)
+        try:
+            return await client.replace(LEASES, self._body(node, kept, kept.lease))
+        except NotFound:
+            return await client.create(LEASES, self._body(node, kept, None), namespace=NAMESPACE)
+        except Conflict:
+            return await self._settle(client, node, kept)
+
+    async def _take(self, client: Client, node: str, kept: _Kept) -> Lease:
+        """First renewal of this process: what an earlier process left is taken over without a question."""
+        try:
+            found = await client.get(LEASES, Key(NAMESPACE, node))
+        except NotFound:
+            try:
+                return await client.create(LEASES, self._body(node, kept, None), namespace=NAMESPACE)
+            except AlreadyExists:
+                found = await client.get(LEASES, Key(NAMESPACE, node))
+        return await client.replace(LEASES, self._body(node, kept, found))
+
+    async def _settle(self, client: Client, node: str, kept: _Kept) -> Lease:
+        """A conflict is either our own write whose answer was lost, or another process: newer than ours, it is the one to stay."""
+        found = await client.get(LEASES, Key(NAMESPACE, node))
+        if kept.renewed_at is not None and (other := successor(found, identity=self._identity, renewed_at=kept.renewed_at)):
+            raise LeadershipLost(f"the Lease of node {node} is renewed by {other}; only one process may answer for a node")
+        return await client.replace(LEASES, self._body(node, kept, found))
+
+    def _body(self, node: str, kept: _Kept, found: Lease | None) -> Json:
+        return lease_body(node, kept.node_uid, identity=self._identity, now=self._clock.now(), found=found)
+
+
+def lease_body(node: str, uid: str, *, identity: str, now: datetime, found: Lease | None) -> Json:
+    """The Lease to create, or to put in the place of `found`, whose labels and annotations of others stay."""
+    metadata: Json = {"name": node, "namespace": NAMESPACE, "annotations": {RENEWED_BY: identity}}
+    if found is not None:
+        metadata["resourceVersion"] = found.metadata.resource_version
+        metadata["labels"] = found.metadata.labels
+        metadata["annotations"] = {**found.metadata.annotations, RENEWED_BY: identity}
+    metadata["ownerReferences"] = [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}]
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": metadata,
+        "spec": {"holderIdentity": node, "leaseDurationSeconds": DURATION, "renewTime": rfc3339_micro(now)},
+    }
+
+
+def successor(found: Lease, *, identity: str, renewed_at: datetime) -> str:
+    """Who else renewed the Lease after `renewed_at`, our own last renewal; "" when nobody did."""
+    holder = found.metadata.annotations.get(RENEWED_BY, "")
+    when = parse_rfc3339(found.spec.get("renewTime") or "1970-01-01T00:00:00Z")
+    return holder if holder != identity and when > renewed_at else ""

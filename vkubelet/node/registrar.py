@@ -1,0 +1,249 @@
+"""Makes the cluster's Node, its Lease, its endpoint and its pod dispatch match what is declared; one reconcile per node name.
+
+Invariant: a Node is never Ready before it bears all its taints, and never deleted before it is empty.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from attrs import frozen
+
+from vkubelet.api.objects import Key, Node
+from vkubelet.api.shapes import Json
+from vkubelet.client.resources import NODES
+from vkubelet.client.rest import Client, PatchKind
+from vkubelet.clock import Clock
+from vkubelet.control.recorder import ObjectReference, Recorder
+from vkubelet.control.store import Store
+from vkubelet.errors import AlreadyExists, NotFound, VKubeletError
+from vkubelet.logformat import bind
+from vkubelet.node import render
+from vkubelet.node.declared import Declared, DeclaredNodes, Standing
+from vkubelet.node.lease import LeaseKeeper
+from vkubelet.node.repairs import Repairs
+from vkubelet.node.taints import with_added, without_dropped
+from vkubelet.provider import Taint
+
+log = logging.getLogger(__name__)
+
+QUIET = 1.0
+"""Seconds between two writes of one Node, and for which an increase waits for more of them; a decrease is published at once."""
+
+
+class Dispatch(Protocol):
+    """What the registrar tells the pods' side."""
+
+    def hold(self, node: str) -> None: ...
+    def enable(self, node: str) -> None: ...
+    def retire(self, node: str) -> None: ...
+    def disable(self, node: str) -> None: ...
+    def empty(self, node: str) -> bool: ...
+
+
+@frozen(kw_only=True)
+class RegistrarParts:
+    """What the registrar works with; `open_endpoint(node, port to prefer)` and `close_endpoint` come from the kubelet server.
+
+    `live` is the watched Nodes; `wrote` puts the answer to a write there, so that the next step does not work on an older state.
+    """
+
+    client: Client
+    node_client: Callable[[str], Client]
+    nodes: DeclaredNodes
+    live: Store[Node]
+    wrote: Callable[[Node], None]
+    leases: LeaseKeeper
+    dispatch: Dispatch
+    recorder: Recorder
+    clock: Clock
+    open_endpoint: Callable[[str, int | None], Awaitable[render.Endpoint]]
+    close_endpoint: Callable[[str], Awaitable[None]]
+    default_taints: tuple[Taint, ...] = ()
+    instance: str = "default"
+
+
+class Registrar:
+    """Reconciles one node after the other; see `reconcile`."""
+
+    def __init__(self, parts: RegistrarParts) -> None:
+        self._parts = parts
+        self._written: dict[str, float] = {}
+        self._repairs = Repairs(parts.clock)
+        self._unwritten: dict[str, float] = {}
+
+    async def reconcile(self, name: str) -> float | None:
+        """One step for one node; seconds until it should be looked at again.
+
+        Raises ApiError when the API server refuses, Unavailable when something has to come first.
+        """
+        known = self._parts.nodes.get(name)
+        if known is None:
+            return None
+        with bind(node=name):
+            match known.standing:
+                case Standing.UNKNOWN:
+                    return await self._hold(name)
+                case Standing.RETIRING:
+                    return await self._retire(name)
+                case Standing.DECLARED:
+                    return await self._register(name, known)
+
+    def addresses(self, name: str) -> list[str]:
+        """The IP addresses a node publishes, for its pods' `hostIPs`."""
+        live = self._live(name)
+        return [a["address"] for a in live.status.get("addresses", ()) if a["type"] == "InternalIP"] if live else []
+
+    def _live(self, name: str) -> Node | None:
+        return self._parts.live.get(Key("", name))
+
+    async def _hold(self, name: str) -> float | None:
+        """The Node bears our mark but nobody has declared it yet: kept alive, reachable, and otherwise untouched."""
+        live = self._live(name)
+        if live is None:
+            # Deleted by hand. Whether its pods go on is told by the provider, or by the end of the declarations.
+            self._parts.leases.drop(name)
+            return None
+        self._parts.leases.keep(name, live.metadata.uid)
+        await self._parts.open_endpoint(name, _port(live))
+        self._parts.dispatch.hold(name)
+        return None
+
+    async def _register(self, name: str, known: Declared) -> float | None:
+        live = self._live(name)
+        since = self._unwritten.setdefault(name, known.changed_at)
+        wait = self._too_early(name) if live is not None else 0.0
+        if wait > 0:
+            return wait
+        endpoint = await self._parts.open_endpoint(name, _port(live))
+        if known.description is None:
+            return None
+        wanted = render.wanted(
+            known.description,
+            endpoint,
+            instance=self._parts.instance,
+            health=self._parts.nodes.health(name),
+            taints=self._parts.default_taints,
+        )
+        if live is None:
+            live = await self._create_or_adopt(wanted)
+        else:
+            wait = self._increase_waits(live, wanted, since)
+            if wait > 0:
+                return wait
+        # What is declared while this is written is told again, and waits on its own.
+        self._unwritten.pop(name, None)
+        live = await self._write(live, wanted)
+        self._parts.leases.keep(name, live.metadata.uid)
+        self._parts.dispatch.enable(name)
+        due = render.next_report(live.status, wanted.conditions, now=self._parts.clock.now())
+        return max(QUIET, min(due, self._repair_waits(live, wanted) or due))
+
+    def _repair_waits(self, live: Node, wanted: render.Wanted) -> float:
+        patch = render.status_patch(live, wanted, now=self._parts.clock.now())
+        return self._repairs.wait(wanted.name, render.lasting(patch)) if patch is not None else 0.0
+
+    def _too_early(self, name: str) -> float:
+        written = self._written.get(name)
+        return 0.0 if written is None else written + QUIET - self._parts.clock.monotonic()
+
+    def _increase_waits(self, live: Node, wanted: render.Wanted, since: float) -> float:
+        """An increase waits for a second after the first unwritten change: a burst of ending pods costs one write, a long one no more."""
+        if live.status.get("allocatable") == wanted.status["allocatable"] or render.decreases(live.status, wanted):
+            return 0.0
+        if not live.status.get("allocatable"):
+            return 0.0
+        return since + QUIET - self._parts.clock.monotonic()
+
+    async def _create_or_adopt(self, wanted: render.Wanted) -> Node:
+        client = self._parts.node_client(wanted.name)
+        try:
+            created = await client.create(NODES, render.new_node(wanted))
+        except AlreadyExists:
+            found = await client.get(NODES, wanted.name)
+            other = found.metadata.labels.get(render.INSTANCE, self._parts.instance)
+            if other != self._parts.instance:
+                text = f"Node {wanted.name} belongs to vkubelet instance {other!r}; choose another node name or stop that instance"
+                raise VKubeletError(text) from None
+            log.info("node adopted")
+            return found
+        log.info("node registered")
+        return created
+
+    async def _write(self, live: Node, wanted: render.Wanted) -> Node:
+        """Closing comes first and opening last: taints are added, then the status is written, then taints are removed."""
+        name = wanted.name
+        owned = render.owned_keys(live)
+        try:
+            taints = live.spec.get("taints", [])
+            added = with_added(taints, wanted.taints)
+            live = await self._write_taints(live, added) if added != taints else live
+            patch = render.status_patch(live, wanted, now=self._parts.clock.now())
+            if patch is not None and self._repairs.wait(name, render.lasting(patch)) <= 0:
+                live = await self._parts.node_client(name).patch(NODES, name, patch, subresource="status")
+                self._repairs.wrote(name, render.lasting(patch))
+                self._note(live)
+            taints = live.spec.get("taints", [])
+            kept = without_dropped(taints, wanted.taints, owned=(*owned.taints, render.RETIRING.key))
+            return await self._write_taints(live, kept) if kept != taints else live
+        except NotFound:
+            # Deleted by hand since we read it: the next step registers it again, and need not wait.
+            self._written.pop(name, None)
+            self._repairs.forget(name)
+            raise
+
+    async def _write_taints(self, live: Node, taints: list[Json]) -> Node:
+        metadata = {"uid": live.metadata.uid, "resourceVersion": live.metadata.resource_version}
+        change = {"metadata": metadata, "spec": {"taints": taints}}
+        written = await self._parts.client.patch(NODES, live.metadata.name, change, kind=PatchKind.MERGE)
+        self._note(written)
+        return written
+
+    def _note(self, written: Node) -> None:
+        self._parts.wrote(written)
+        self._written[written.metadata.name] = self._parts.clock.monotonic()
+
+    async def _retire(self, name: str) -> float | None:
+        """No new pods; once it is empty, Lease, Node and endpoint go, in the order in which each is last needed."""
+        parts = self._parts
+        live = self._live(name)
+        if live is None:
+            parts.leases.drop(name)
+        else:
+            parts.leases.keep(name, live.metadata.uid)
+            await parts.open_endpoint(name, _port(live))
+            taints = live.spec.get("taints", [])
+            closed = with_added(taints, (render.RETIRING,))
+            if closed != taints:
+                live = await self._write_taints(live, closed)
+        parts.dispatch.retire(name)
+        if not parts.dispatch.empty(name):
+            return 5.0
+        if live is not None:
+            await self._delete_node(live)
+        await parts.leases.release(name)
+        await parts.close_endpoint(name)
+        parts.dispatch.disable(name)
+        self._written.pop(name, None)
+        self._unwritten.pop(name, None)
+        parts.nodes.forget(name)
+        log.info("node removed")
+        return None
+
+    async def _delete_node(self, live: Node) -> None:
+        reference = ObjectReference.of(NODES, live)
+        self._parts.recorder.event(reference, "RemovingNode", "the provider withdrew the node and it is empty")
+        try:
+            await self._parts.client.delete(NODES, live.metadata.name, uid=live.metadata.uid)
+        except NotFound:
+            return
+
+
+def _port(live: Node | None) -> int | None:
+    """The port the Node says its kubelet server listens on: the only place where it is remembered."""
+    if live is None:
+        return None
+    port = live.status.get("daemonEndpoints", {}).get("kubeletEndpoint", {}).get("Port")
+    return port if isinstance(port, int) and port > 0 else None

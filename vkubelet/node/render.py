@@ -1,0 +1,270 @@
+"""NodeDescription, address and port become the bodies that are posted and patched (pure).
+
+Invariant: what is rendered is a function of its inputs; times appear only in conditions, and an unchanged node renders no patch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from attrs import field, frozen
+
+from vkubelet.api import names
+from vkubelet.api.objects import Node
+from vkubelet.api.quantity import Quantity
+from vkubelet.api.shapes import Json, JsonView
+from vkubelet.clock import parse_rfc3339, rfc3339
+from vkubelet.node.declared import Health
+from vkubelet.node.taints import taint_body
+from vkubelet.provider import NodeDescription, Taint
+
+OWNED = "vkubelet.io/owned"
+"""Annotation: JSON of the label, annotation, condition and taint keys we set, so that those we drop go, also after a restart."""
+
+INSTANCE = "vkubelet.io/instance"
+"""Label: the vkubelet instance that registered the Node."""
+
+RETIRING = Taint("vkubelet.io/retiring", "NoSchedule")
+"""On a node that takes no new pods because its provider withdrew it."""
+
+REPORT_EVERY = timedelta(minutes=5)
+"""How often an unchanged status is sent, as the kubelet's `nodeStatusReportFrequency`."""
+
+KUBELET_VERSION = "v1.34.0-vkubelet"
+
+_HEALTHY_CONDITIONS = (
+    ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+    ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    ("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+)
+
+
+@frozen
+class Endpoint:
+    """Where the kubelet server of one node listens: the published address and its port."""
+
+    address: str
+    port: int
+
+
+@frozen(kw_only=True)
+class Wanted:
+    """What a Node should say, as far as it is ours."""
+
+    name: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    taints: Sequence[Taint]
+    conditions: Sequence[JsonView]
+    status: JsonView
+    provider_id: str = ""
+
+
+@frozen
+class Owned:
+    """The keys we set on a Node when we last wrote it."""
+
+    labels: Collection[str] = field(default=(), kw_only=True)
+    annotations: Collection[str] = field(default=(), kw_only=True)
+    conditions: Collection[str] = field(default=(), kw_only=True)
+    taints: Collection[str] = field(default=(), kw_only=True)
+
+
+def wanted(node: NodeDescription, endpoint: Endpoint, *, instance: str, health: Health, taints: Sequence[Taint] = ()) -> Wanted:
+    """What the Node of a description should say; `taints` come before the description's own."""
+    labels = {
+        "type": "virtual-kubelet",
+        names.HOSTNAME: node.name,
+        names.OS: node.os,
+        names.ARCH: node.arch,
+        names.EXCLUDE_FROM_LOAD_BALANCERS: "true",
+        **node.labels,
+        INSTANCE: instance,
+    }
+    conditions = _conditions(node, health)
+    all_taints = (*taints, *node.taints)
+    owned = {
+        "labels": sorted(labels),
+        "annotations": sorted(node.annotations),
+        "conditions": sorted(condition["type"] for condition in conditions),
+        "taints": sorted({taint.key for taint in all_taints}),
+    }
+    return Wanted(
+        name=node.name,
+        labels=labels,
+        annotations={**node.annotations, OWNED: json.dumps(owned, separators=(",", ":"))},
+        taints=all_taints,
+        conditions=conditions,
+        status=_status(node, endpoint),
+        provider_id=node.provider_id,
+    )
+
+
+def _status(node: NodeDescription, endpoint: Endpoint) -> Json:
+    return {
+        "capacity": _amounts(node.capacity),
+        "allocatable": _amounts(node.allocatable or node.capacity),
+        "addresses": [dict(a) for a in node.addresses] or [{"type": "InternalIP", "address": endpoint.address}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": endpoint.port}},
+        "nodeInfo": {
+            "architecture": node.arch,
+            "operatingSystem": node.os,
+            "kubeletVersion": KUBELET_VERSION,
+            "containerRuntimeVersion": "vkubelet://",
+            **dict.fromkeys(("bootID", "kernelVersion", "kubeProxyVersion", "machineID", "osImage", "systemUUID"), ""),
+            **node.info,
+        },
+    }
+
+
+def _amounts(resources: Mapping[str, str]) -> dict[str, str]:
+    """Spelled as the API server spells them, so that they compare equal to what it answers."""
+    return {resource: _canonical(amount) for resource, amount in resources.items()}
+
+
+def _canonical(amount: str) -> str:
+    try:
+        return str(Quantity.parse(amount))
+    except ValueError:
+        # The API server refuses it, and says which.
+        return amount
+
+
+def _conditions(node: NodeDescription, health: Health) -> list[Json]:
+    """The provider's conditions, a Ready among them; a failed provider or ping turns that off."""
+    conditions = [dict(condition) for condition in node.conditions]
+    if not conditions:
+        conditions = [{"type": kind, "status": "False", "reason": why, "message": text} for kind, why, text in _HEALTHY_CONDITIONS]
+    if not any(condition["type"] == "Ready" for condition in conditions):
+        text = "kubelet is posting ready status"
+        conditions.append({"type": "Ready", "status": "True", "reason": "KubeletReady", "message": text})
+    if health.reason:
+        conditions = [condition for condition in conditions if condition["type"] != "Ready"]
+        conditions.append({"type": "Ready", "status": "False", "reason": health.reason, "message": health.message})
+    return conditions
+
+
+def new_node(node: Wanted) -> Json:
+    """The body to POST: marks and all taints, no status, so that it can not be Ready before it is tainted."""
+    spec: Json = {"taints": [taint_body(taint) for taint in node.taints]}
+    if node.provider_id:
+        spec["providerID"] = node.provider_id
+    metadata = {"name": node.name, "labels": dict(node.labels), "annotations": dict(node.annotations)}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec}
+
+
+def owned_keys(live: Node) -> Owned:
+    """What we noted on the Node when we last wrote it; nothing if the note is missing or damaged."""
+    try:
+        note = json.loads(live.metadata.annotations.get(OWNED, "{}"))
+        keys = {kind: tuple(note.get(kind, ())) for kind in ("labels", "annotations", "conditions", "taints")}
+    except (ValueError, AttributeError, TypeError):
+        return Owned()
+    intact = all(isinstance(key, str) for kind in keys.values() for key in kind)
+    return Owned(**keys) if intact else Owned()
+
+
+def status_patch(live: Node, node: Wanted, *, now: datetime) -> Json | None:
+    """The strategic merge patch for `nodes/{name}/status`, or None when nothing but heartbeat times would change and none is due."""
+    owned = owned_keys(live)
+    metadata = {
+        kind: difference
+        for kind, difference in (
+            ("labels", _map_difference(live.metadata.labels, node.labels, owned.labels)),
+            ("annotations", _map_difference(live.metadata.annotations, node.annotations, owned.annotations)),
+        )
+        if difference
+    }
+    status = live.status
+    change = _status_difference(status, node.status)
+    if not (metadata or change or _conditions_differ(status, node, owned) or _report_due(status, node, now)):
+        return None
+    change["conditions"] = _conditions_patch(status, node, owned, now=now)
+    return {"metadata": {"uid": live.metadata.uid, **metadata}, "status": change}
+
+
+def lasting(patch: JsonView) -> Json:
+    """What a status patch would change for good: all of it but the conditions, whose heartbeats always differ."""
+    metadata = {key: value for key, value in patch["metadata"].items() if key != "uid"}
+    status = {key: value for key, value in patch["status"].items() if key != "conditions"}
+    return {**({"metadata": metadata} if metadata else {}), **({"status": status} if status else {})}
+
+
+def _map_difference(live: Mapping[str, str], want: Mapping[str, str], owned: Collection[str]) -> Json:
+    change: Json = {key: value for key, value in want.items() if live.get(key) != value}
+    change.update({key: None for key in owned if key in live and key not in want})
+    return change
+
+
+def _status_difference(live: JsonView, want: JsonView) -> Json:
+    change: Json = {}
+    for kind in ("capacity", "allocatable"):
+        have = live.get(kind, {})
+        # The resources of a node are all ours: what is not wanted any more goes.
+        difference = _map_difference(have, want[kind], have)
+        if difference:
+            change[kind] = difference
+    if live.get("addresses", []) != want["addresses"]:
+        # The merge key `type` would fold two addresses of one type into one.
+        change["addresses"] = [*want["addresses"], {"$patch": "replace"}]
+    if live.get("daemonEndpoints") != want["daemonEndpoints"]:
+        change["daemonEndpoints"] = want["daemonEndpoints"]
+    info = _map_difference(live.get("nodeInfo", {}), want["nodeInfo"], ())
+    if info:
+        change["nodeInfo"] = info
+    return change
+
+
+def _by_type(conditions: Sequence[JsonView]) -> dict[str, JsonView]:
+    return {condition["type"]: condition for condition in conditions}
+
+
+def _same(live: JsonView | None, want: JsonView) -> bool:
+    return live is not None and all(live.get(key, "") == want.get(key, "") for key in ("status", "reason", "message"))
+
+
+def _dropped(live: JsonView, node: Wanted, owned: Owned) -> set[str]:
+    return (set(owned.conditions) & set(_by_type(live.get("conditions", ())))) - set(_by_type(node.conditions))
+
+
+def _conditions_differ(live: JsonView, node: Wanted, owned: Owned) -> bool:
+    have = _by_type(live.get("conditions", ()))
+    return bool(_dropped(live, node, owned)) or any(not _same(have.get(c["type"]), c) for c in node.conditions)
+
+
+def _report_due(live: JsonView, node: Wanted, now: datetime) -> bool:
+    return next_report(live, node.conditions, now=now) <= 0
+
+
+def next_report(live: JsonView, conditions: Sequence[JsonView], *, now: datetime) -> float:
+    """Seconds until an unchanged status is due again, by the heartbeat of our own conditions."""
+    ours = {condition["type"] for condition in conditions}
+    beats = [c.get("lastHeartbeatTime") or "" for c in live.get("conditions", ()) if c["type"] in ours]
+    if not beats or not all(beats):
+        return 0.0
+    return (parse_rfc3339(min(beats)) + REPORT_EVERY - now).total_seconds()
+
+
+def _conditions_patch(live: JsonView, node: Wanted, owned: Owned, *, now: datetime) -> list[Json]:
+    """All of ours with a fresh heartbeat, and the removal of those we dropped; the transition time moves only with the status."""
+    have = _by_type(live.get("conditions", ()))
+    patch: list[Json] = []
+    for condition in node.conditions:
+        before = have.get(condition["type"])
+        kept = before is not None and before.get("status") == condition["status"] and before.get("lastTransitionTime")
+        given = condition.get("lastTransitionTime")
+        moved = kept or given or rfc3339(now)
+        patch.append({**condition, "lastHeartbeatTime": rfc3339(now), "lastTransitionTime": moved})
+    patch.extend({"$patch": "delete", "type": kind} for kind in sorted(_dropped(live, node, owned)))
+    return patch
+
+
+def decreases(live: JsonView, node: Wanted) -> bool:
+    """Whether the allocatable of any resource would shrink or vanish."""
+    want = node.status["allocatable"]
+    for resource, amount in live.get("allocatable", {}).items():
+        if resource not in want or Quantity.parse(want[resource]) < Quantity.parse(amount):
+            return True
+    return False

@@ -1,0 +1,227 @@
+"""Publishes the latest status of each pod; providers put it here without waiting.
+
+Invariant: a status reaches exactly the incarnation it speaks of, at most one write per pod is in flight, and what is published already,
+or terminal, is not written again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from attrs import define, evolve, field, frozen
+
+from vkubelet.api.objects import Pod, PodRef
+from vkubelet.api.shapes import Json, JsonView
+from vkubelet.client.resources import PODS
+from vkubelet.client.rest import Client
+from vkubelet.clock import Clock
+from vkubelet.control.backoff import Backoff
+from vkubelet.control.controller import Controller
+from vkubelet.control.informer import Change
+from vkubelet.errors import Conflict, Invalid, NotFound
+from vkubelet.logformat import bind
+from vkubelet.metrics import Metrics
+from vkubelet.pods.dispatch import PodCache
+from vkubelet.pods.opinion import Opinion, gates, wanted_status
+from vkubelet.pods.status import End, status_patch
+from vkubelet.provider import PodReport, Waiting
+
+log = logging.getLogger(__name__)
+
+MERGE = 0.05
+"""Seconds a change waits for others of the same pod, unless it may end the pod (layout.md section 16, rule 17)."""
+
+STALE = 5.0
+"""Seconds after a conflict until we look again if the watch has not shown the newer version by then."""
+
+UNCLAIMED = 10_000
+"""Statuses kept for pods that the watch has not shown yet; above it the oldest are dropped."""
+
+
+@frozen(kw_only=True)
+class BoardParts:
+    """What the board works with."""
+
+    pods: PodCache
+    node_client: Callable[[str], Client]
+    node_ips: Callable[[str], Sequence[str]]
+    clock: Clock
+    metrics: Metrics | None = None
+
+
+@define
+class _Entry:
+    opinion: Opinion = field(factory=Opinion)
+    written: Pod | None = None
+    """The answer to our last write, for as long as the watch shows an older version."""
+    cause: object = None
+    """What the last write followed from; a difference with the same cause was made by others."""
+    refused: tuple[Json, JsonView] | None = None
+    """What we wanted and what the server made of it, when it keeps a field otherwise than we sent it."""
+    repair_at: float = 0.0
+    since: float | None = None
+
+    def latest(self, pod: Pod) -> Pod:
+        """The newest version known: of the watch, or of the answer to our last write."""
+        if self.written is not None and _version(self.written) <= _version(pod):
+            self.written = None
+        return self.written or pod
+
+
+def _version(pod: Pod) -> int:
+    """resourceVersions of one resource type compare as integers (API concepts, "Resource versions")."""
+    text = pod.metadata.resource_version
+    return int(text) if text.isdigit() else 0
+
+
+class StatusBoard:
+    """`on_terminal(uid)` is called when the API has accepted a terminal phase."""
+
+    def __init__(self, parts: BoardParts, *, on_terminal: Callable[[str], None]) -> None:
+        self._parts = parts
+        self._on_terminal = on_terminal
+        self._entries: dict[str, _Entry] = {}
+        self._unclaimed: dict[str, None] = {}
+        self._repairs = Backoff(first=1.0, limit=60.0)
+        self.controller: Controller[str] = Controller("pod-status", self._reconcile, workers=32, clock=parts.clock, metrics=parts.metrics)
+
+    # --- what is thought of pods; none of these waits or fails ---
+
+    def report(self, report: PodReport) -> None:
+        """The states of all containers of a pod."""
+        self._change(report.pod.uid, lambda opinion: opinion.reported(report))
+
+    def set_pod_status(self, ref: PodRef, status: JsonView, annotations: Mapping[str, str] | None = None) -> None:
+        """A true PodStatus; `annotations` are set by the same write."""
+        self._change(ref.uid, lambda opinion: opinion.adopted(status, annotations))
+
+    def sync_failed(self, uid: str, waiting: Waiting) -> None:
+        """The pod can not start, or follow a change, for now; shown only while the provider itself has said nothing of it."""
+        self._change(uid, lambda opinion: opinion if opinion.report or opinion.status else evolve(opinion, waiting=waiting))
+
+    def synced(self, uid: str, generation: int) -> None:
+        """The backend has the spec of this generation."""
+        self._change(uid, lambda opinion: evolve(opinion, generation=max(generation, opinion.generation), waiting=None))
+
+    def end(self, uid: str, end: End) -> None:
+        """Make the pod terminal; the first end stays."""
+        self._change(uid, lambda opinion: opinion if opinion.end else evolve(opinion, end=end))
+
+    def forget(self, uid: str) -> None:
+        """The pod is gone from the API and from the backend."""
+        self._entries.pop(uid, None)
+        self._unclaimed.pop(uid, None)
+        self._repairs.forget(uid)
+        self.controller.discard(uid)
+
+    def annotations(self, uid: str) -> Mapping[str, str]:
+        """The annotations that we set on a pod: they are no change of the pod."""
+        entry = self._entries.get(uid)
+        return entry.opinion.annotations if entry is not None else {}
+
+    def terminal(self, pod: Pod) -> bool:
+        """The API has a terminal phase for this pod, whether the watch shows it already or not."""
+        entry = self._entries.get(pod.metadata.uid)
+        return pod.terminal or (entry is not None and entry.latest(pod).terminal)
+
+    def observe(self, change: Change[Pod]) -> None:
+        """A pod changed: publish what waited for it, or repair what others changed."""
+        pod = change.new
+        if pod is None:
+            return
+        uid = pod.metadata.uid
+        self._unclaimed.pop(uid, None)
+        entry = self._entries.get(uid)
+        if entry is None:
+            return
+        if entry.written is not None and _version(entry.written) >= _version(pod):
+            return
+        self.controller.add(uid)
+
+    def _change(self, uid: str, change: Callable[[Opinion], Opinion]) -> None:
+        entry = self._entries.get(uid)
+        if entry is None:
+            entry = self._entries[uid] = _Entry()
+            self._keep_few_unclaimed(uid)
+        opinion = change(entry.opinion)
+        if opinion == entry.opinion:
+            return
+        entry.opinion = opinion
+        if opinion.silent:
+            return
+        entry.since = entry.since if entry.since is not None else self._parts.clock.monotonic()
+        self.controller.add(uid, after=0.0 if opinion.urgent else MERGE)
+
+    def _keep_few_unclaimed(self, uid: str) -> None:
+        if self._parts.pods.by_uid(uid) is not None:
+            return
+        self._unclaimed[uid] = None
+        if len(self._unclaimed) > UNCLAIMED:
+            self.forget(next(iter(self._unclaimed)))
+
+    # --- writing ---
+
+    async def _reconcile(self, uid: str) -> float | None:
+        entry, pod = self._entries.get(uid), self._parts.pods.by_uid(uid)
+        if entry is None or pod is None:
+            return None
+        pod = entry.latest(pod)
+        parts = self._parts
+        wanted = wanted_status(pod, entry.opinion, now=parts.clock.now(), host_ips=parts.node_ips(pod.node))
+        patch = self._patch(pod, entry, wanted) if wanted is not None else None
+        if wanted is None or patch is None:
+            entry.since = None
+            return None
+        cause = (entry.opinion, pod.terminating, gates(pod))
+        repair = cause == entry.cause
+        if repair and (wait := entry.repair_at - parts.clock.monotonic()) > 0:
+            return wait
+        with bind(node=pod.node, pod=str(pod.key)):
+            wait_for_watch = await self._write(pod, entry, wanted=wanted, patch=patch)
+        if wait_for_watch is None:
+            entry.cause = cause
+            entry.repair_at = self._next_repair(uid, repair)
+        return wait_for_watch
+
+    def _patch(self, pod: Pod, entry: _Entry, wanted: Json) -> Json | None:
+        there = pod.metadata.annotations
+        annotations = {key: value for key, value in entry.opinion.annotations.items() if there.get(key) != value}
+        status = pod.status
+        if not annotations and entry.refused == (wanted, status):
+            return None
+        meta = pod.metadata
+        return status_patch(status, wanted, uid=meta.uid, resource_version=meta.resource_version, annotations=annotations)
+
+    def _next_repair(self, uid: str, repair: bool) -> float:
+        """Two writers who disagree may not fight at full speed."""
+        if not repair:
+            self._repairs.forget(uid)
+            return 0.0
+        return self._parts.clock.monotonic() + self._repairs.next(uid)
+
+    async def _write(self, pod: Pod, entry: _Entry, *, wanted: Json, patch: Json) -> float | None:
+        """Seconds to wait for the watch if somebody else was faster, None when it is written."""
+        uid, opinion = pod.metadata.uid, entry.opinion
+        try:
+            answer = await self._parts.node_client(pod.node).patch(PODS, pod.ref, patch, subresource="status")
+        except NotFound:
+            return STALE
+        except (Conflict, Invalid) as error:
+            if isinstance(error, Invalid) and "metadata.uid" not in error.causes:
+                raise
+            log.debug("pod changed since it was read; its status is computed again")
+            return STALE
+        entry.written = answer
+        left = status_patch(answer.status, wanted, uid=uid, resource_version="")
+        entry.refused = (wanted, answer.status) if left is not None else None
+        self._measure(entry, opinion)
+        if answer.terminal:
+            self._on_terminal(uid)
+        return None
+
+    def _measure(self, entry: _Entry, opinion: Opinion) -> None:
+        now = self._parts.clock.monotonic()
+        if entry.since is not None and self._parts.metrics is not None:
+            self._parts.metrics.status_lag_seconds.observe(now - entry.since)
+        entry.since = None if entry.opinion == opinion else now

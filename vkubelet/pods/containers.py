@@ -1,0 +1,236 @@
+"""What the containers of a pod do, as the lists of container statuses of a PodStatus (pure).
+
+Invariant: a container that may not be restarted never leaves Terminated, and a time once published stays while its state does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from attrs import frozen
+
+from vkubelet.api.shapes import Json, JsonView
+from vkubelet.clock import rfc3339
+from vkubelet.provider import ContainerReport, PodReport, Running, Terminated, Waiting
+
+LISTS = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+
+UNKNOWN_EXIT = 137
+"""What Kubernetes writes for a container whose end nobody saw, with the reason ContainerStatusUnknown."""
+
+_MESSAGES = 12 * 1024
+"""Bytes for the termination messages of all containers of a pod together (kubelet)."""
+
+
+@frozen
+class Containers:
+    """The containers of a pod by what they are; sidecars are init containers with restartPolicy Always."""
+
+    init: Sequence[JsonView]
+    sidecars: Sequence[JsonView]
+    apps: Sequence[JsonView]
+    ephemeral: Sequence[JsonView]
+
+    @classmethod
+    def of(cls, spec: JsonView) -> Containers:
+        starting = spec.get("initContainers", ())
+        return cls(
+            [c for c in starting if c.get("restartPolicy") != "Always"],
+            [c for c in starting if c.get("restartPolicy") == "Always"],
+            spec.get("containers", ()),
+            spec.get("ephemeralContainers", ()),
+        )
+
+
+@frozen(kw_only=True)
+class _Scene:
+    """What all containers of one pod have in common; `told` is False while the provider has reported nothing of the pod."""
+
+    now: datetime
+    told: bool
+    terminating: bool
+    restart_policy: str
+    message_limit: int
+    waiting: Waiting
+
+
+def container_statuses(
+    spec: JsonView,
+    report: PodReport | None,
+    *,
+    previous: JsonView,
+    now: datetime,
+    terminating: bool = False,
+    waiting: Waiting | None = None,
+) -> Json:
+    """The status lists by their field names; a list without entries is left out.
+
+    `previous` is the status published last, `waiting` why the pod can not start. Init statuses keep the order of the spec, the others
+    are sorted by name. What the provider does not mention stays as it was, but for a container that ran: it ended with 137,
+    ContainerStatusUnknown.
+    """
+    starting = spec.get("initContainers", ())
+    kinds = Containers.of(spec)
+    count = len(starting) + len(kinds.apps) + len(kinds.ephemeral)
+    scene = _Scene(
+        now=now,
+        told=report is not None,
+        terminating=terminating,
+        restart_policy=spec.get("restartPolicy", "Always"),
+        message_limit=_MESSAGES // max(1, count),
+        waiting=waiting or Waiting("PodInitializing" if starting else "ContainerCreating"),
+    )
+    told = {c.name: c for c in report.containers} if report is not None else {}
+    result: Json = {}
+    for name, containers in zip(LISTS, (starting, kinds.apps, kinds.ephemeral), strict=True):
+        was = {s["name"]: s for s in previous.get(name, ())}
+        listed = [c for c in containers if name != LISTS[2] or c["name"] in told or c["name"] in was]
+        statuses = [_status(c, told.get(c["name"]), was.get(c["name"]), scene) for c in listed]
+        if name == LISTS[0]:
+            _mark_completed(kinds.init, statuses)
+        else:
+            statuses.sort(key=lambda status: str(status["name"]))
+        if statuses:
+            result[name] = statuses
+    return result
+
+
+def ended(status: JsonView, *, now: datetime) -> Json:
+    """The status of a container that certainly does not run any more; one that is Terminated stays as it is."""
+    state = status.get("state", {})
+    if "terminated" in state:
+        return dict(status)
+    end = Terminated(UNKNOWN_EXIT, "ContainerStatusUnknown", "The container could not be located when the pod was terminated")
+    return {
+        **status,
+        "state": {"terminated": _terminated(end, state, now=now, limit=_MESSAGES)},
+        "ready": False,
+        "started": False,
+    }
+
+
+def exit_code(status: JsonView) -> int | None:
+    """How the container ended; None while it has not."""
+    code: int | None = status.get("state", {}).get("terminated", {}).get("exitCode")
+    return code
+
+
+def ever_ran(status: JsonView) -> bool:
+    """It runs, or ended at least once."""
+    state = status.get("state", {})
+    return "running" in state or "terminated" in state or "terminated" in status.get("lastState", {})
+
+
+def _status(container: JsonView, told: ContainerReport | None, was: JsonView | None, scene: _Scene) -> Json:
+    if told is None:
+        return _untold(container, was, scene)
+    was = was or {}
+    state_was = was.get("state", {})
+    if "terminated" in state_was and not isinstance(told.state, Terminated) and not _may_restart(container, state_was, scene):
+        return dict(was)
+    restarts = max(told.restarts, was.get("restartCount", 0))
+    restarted = restarts > was.get("restartCount", 0)
+    status = _frame(container, was, restarts)
+    status["imageID"] = told.image_id or status["imageID"]
+    status["state"] = _state(told.state, {} if restarted else state_was, scene)
+    status["lastState"] = _last_state(told, was, restarted=restarted, scene=scene)
+    running = isinstance(told.state, Running)
+    status["started"] = running
+    status["ready"] = running and told.ready is not False
+    identity = told.id or ("" if restarted else was.get("containerID", ""))
+    if identity:
+        status["containerID"] = identity
+        if "terminated" in status["state"]:
+            status["state"]["terminated"]["containerID"] = identity
+    return status
+
+
+def _frame(container: JsonView, was: JsonView, restarts: int) -> Json:
+    same_image = was.get("image") == container.get("image")
+    return {
+        "name": container["name"],
+        "image": container.get("image", ""),
+        "imageID": was.get("imageID", "") if same_image else "",
+        "restartCount": restarts,
+        "lastState": {},
+    }
+
+
+def _mark_completed(init: Sequence[JsonView], statuses: Sequence[Json]) -> None:
+    """An init container is ready when it has succeeded."""
+    names = {c["name"] for c in init}
+    for status in statuses:
+        if status["name"] in names:
+            status["ready"] = exit_code(status) == 0
+
+
+def _may_restart(container: JsonView, state: JsonView, scene: _Scene) -> bool:
+    if container.get("restartPolicy") == "Always" or scene.restart_policy == "Always":
+        return True
+    return scene.restart_policy == "OnFailure" and state["terminated"].get("exitCode") != 0
+
+
+def _untold(container: JsonView, was: JsonView | None, scene: _Scene) -> Json:
+    """The provider said nothing of this container."""
+    state = was.get("state", {}) if was is not None else {}
+    if was is None or "waiting" in state or not state:
+        status = _frame(container, was or {}, (was or {}).get("restartCount", 0))
+        status.update(lastState=(was or {}).get("lastState", {}), ready=False, started=False)
+        told_why = scene.waiting if was is None or not ever_ran(was) else Waiting(**_waiting_of(state))
+        return {**status, "state": _state(told_why, state, scene)}
+    if not scene.told or "terminated" in state:
+        return dict(was)
+    vanished = Terminated(UNKNOWN_EXIT, "ContainerStatusUnknown", "The container could not be located when the pod was looked at")
+    return {
+        **was,
+        "state": _state(vanished, state, scene),
+        "restartCount": was.get("restartCount", 0) + (0 if scene.terminating else 1),
+        "ready": False,
+        "started": False,
+    }
+
+
+def _waiting_of(state: JsonView) -> dict[str, str]:
+    waiting = state.get("waiting", {})
+    return {"reason": waiting.get("reason", ""), "message": waiting.get("message", "")}
+
+
+def _state(state: Waiting | Running | Terminated, was: JsonView, scene: _Scene) -> Json:
+    match state:
+        case Waiting():
+            parts = {"reason": state.reason, "message": state.message}
+            return {"waiting": {key: value for key, value in parts.items() if value}}
+        case Running():
+            known = was.get("running", {}).get("startedAt")
+            return {"running": {"startedAt": rfc3339(state.started_at) if state.started_at else known or rfc3339(scene.now)}}
+        case Terminated():
+            return {"terminated": _terminated(state, was, now=scene.now, limit=scene.message_limit)}
+
+
+def _last_state(told: ContainerReport, was: JsonView, *, restarted: bool, scene: _Scene) -> Json:
+    """How the run before ended: as told, else as it was published; an end that is followed by another state moves here."""
+    state_was, last_was = was.get("state", {}), was.get("lastState", {})
+    moved = "terminated" in state_was and (restarted or not isinstance(told.state, Terminated))
+    source = state_was if moved else last_was
+    if told.last is not None:
+        return {"terminated": _terminated(told.last, source, now=scene.now, limit=scene.message_limit)}
+    return {"terminated": dict(source["terminated"])} if "terminated" in source else {}
+
+
+def _terminated(end: Terminated, was: JsonView, *, now: datetime, limit: int) -> Json:
+    before = was.get("terminated") or {}
+    started = rfc3339(end.started_at) if end.started_at else before.get("startedAt") or was.get("running", {}).get("startedAt")
+    finished = rfc3339(end.finished_at) if end.finished_at else before.get("finishedAt") or rfc3339(now)
+    result: Json = {
+        "exitCode": end.exit_code,
+        "reason": end.reason or ("Completed" if end.exit_code == 0 else "Error"),
+        "startedAt": started,
+        "finishedAt": finished,
+    }
+    message = end.message.encode()[:limit].decode(errors="ignore")
+    if message:
+        result["message"] = message
+    if before.get("containerID"):
+        result["containerID"] = before["containerID"]
+    return result

@@ -1,0 +1,357 @@
+"""Carries each pod from its binding to its end: hands it to the provider, takes it back, and removes its API object last.
+
+Invariant: calls for one uid never overlap, a deletion ends a running sync first, and every pod is kept in mind by its uid until neither
+the API nor the backend knows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from attrs import frozen
+
+from vkubelet.api.objects import Pod, PodRef
+from vkubelet.client.resources import PODS
+from vkubelet.client.rest import Client
+from vkubelet.clock import Clock
+from vkubelet.control.controller import Controller
+from vkubelet.control.informer import Change
+from vkubelet.control.recorder import ObjectReference, Recorder
+from vkubelet.control.workqueue import Priority
+from vkubelet.errors import Conflict, NoSuchPod, NotFound, PodRejected, VKubeletError
+from vkubelet.logformat import bind
+from vkubelet.metrics import Metrics
+from vkubelet.pods.board import StatusBoard
+from vkubelet.pods.dispatch import Dispatch
+from vkubelet.pods.status import End
+from vkubelet.pods.steps import ORPHAN_GRACE, Content, Life, Situation, Step, next_step
+from vkubelet.provider import Provider, Waiting
+
+log = logging.getLogger(__name__)
+
+IN_FLIGHT = 200
+"""Syncs that are with the provider at the same time; a slow one blocks nobody else."""
+
+_WORKERS = 2000
+"""More than syncs, so that deletions go on while the provider hangs in all of those."""
+
+FINAL_STATUS = 10.0
+"""Seconds for the final status to be accepted; after that the API object is deleted without it."""
+
+CONFIRM_AGAIN = 5.0
+"""Seconds until a pod that a list missed, but that exists, is looked at again."""
+
+GONE_EARLY = 1000
+"""Ends kept that were reported before the watch showed the pod."""
+
+
+@frozen(kw_only=True)
+class LifecycleParts:
+    """What the lifecycle works with."""
+
+    provider: Provider
+    dispatch: Dispatch
+    node_client: Callable[[str], Client]
+    recorder: Recorder
+    clock: Clock
+    metrics: Metrics | None = None
+
+
+class Lifecycle:
+    """`on_drop(node)` is called when a pod of that node is forgotten."""
+
+    def __init__(self, parts: LifecycleParts, *, on_drop: Callable[[str], None]) -> None:
+        self._parts = parts
+        self._on_drop = on_drop
+        self._lives: dict[str, Life] = {}
+        self._by_node: dict[str, set[str]] = {}
+        self._gone_early: dict[str, None] = {}
+        self._working = False
+        self._round = 0
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
+        self.controller: Controller[str] = Controller("pods", self._reconcile, workers=_WORKERS, clock=parts.clock, metrics=parts.metrics)
+        self.board: StatusBoard
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        self._working = True
+        try:
+            await self.controller.run()
+        finally:
+            self._working = False
+
+    # --- what is told from outside; nothing here waits ---
+
+    def observe(self, change: Change[Pod]) -> None:
+        """A pod of a known node appeared, changed or vanished."""
+        if change.new is not None:
+            self._observe_pod(change, change.new)
+        elif change.old is not None:
+            self._observe_end(change, change.old)
+
+    def _observe_pod(self, change: Change[Pod], pod: Pod) -> None:
+        uid = pod.metadata.uid
+        life = self._lives.get(uid)
+        if life is None:
+            # Only of a pod that was born before our eyes do we know that no earlier process handed it over.
+            held = change.initial or not self._working
+            life = self._begin(Life(pod.ref, held, gone=uid in self._gone_early))
+            self._gone_early.pop(uid, None)
+        life.suspected = False
+        if not life.removed:
+            # Our own removal shortens the grace to zero too; for the provider the one it was told goes on.
+            life.note(pod, now=self._parts.clock.monotonic(), wall=self._parts.clock.now())
+        if pod.terminating and life.syncing:
+            self.controller.cancel_running(uid)
+        if _concerns(change.old, pod):
+            self.controller.add(uid, priority=Priority.LOW if change.initial else Priority.HIGH)
+
+    def _observe_end(self, change: Change[Pod], old: Pod) -> None:
+        uid = old.metadata.uid
+        life = self._lives.get(uid)
+        if life is None:
+            return
+        life.suspected = change.suspected
+        if not change.suspected:
+            self._object_gone(life)
+        self.controller.add(uid)
+
+    def _object_gone(self, life: Life) -> None:
+        """Unless we removed the object ourselves this was a force delete: the grace is over."""
+        life.suspected = False
+        if not life.removed:
+            life.end_by(self._parts.clock.monotonic())
+        if life.syncing:
+            self.controller.cancel_running(life.ref.uid)
+
+    def gone(self, ref: PodRef) -> None:
+        """The backend holds nothing of this pod any more."""
+        life = self._lives.get(ref.uid)
+        if life is not None:
+            life.gone = True
+            self.controller.add(ref.uid)
+            return
+        self._gone_early[ref.uid] = None
+        if len(self._gone_early) > GONE_EARLY:
+            self._gone_early.pop(next(iter(self._gone_early)))
+
+    def end_orphan(self, ref: PodRef) -> None:
+        """End what the backend holds of a pod that the API does not know."""
+        if ref.uid in self._lives:
+            return
+        life = self._begin(Life(ref, held=True))
+        life.end_by(self._parts.clock.monotonic() + ORPHAN_GRACE)
+        self.controller.add(ref.uid)
+
+    def revisit(self, node: str) -> None:
+        """The standing of a node changed."""
+        for uid in self._by_node.get(node, ()):
+            self.controller.add(uid, priority=Priority.LOW)
+
+    def resync(self) -> None:
+        """The provider was started anew: it is told of every pod once more, also of those it is just being told of."""
+        self._round += 1
+        for uid, life in self._lives.items():
+            life.synced = None
+            self.controller.add(uid, priority=Priority.LOW)
+
+    def forget(self, node: str) -> None:
+        """The node is not ours any more, and so are its pods."""
+        for uid in list(self._by_node.get(node, ())):
+            if self._lives[uid].syncing:
+                self.controller.cancel_running(uid)
+            self._drop(self._lives[uid])
+
+    def touch(self, uid: str) -> None:
+        """Something else changed that may matter to this pod."""
+        if uid in self._lives:
+            self.controller.add(uid)
+
+    def life(self, uid: str) -> Life | None:
+        """What is remembered of a pod; None: it was never seen, or it is forgotten."""
+        return self._lives.get(uid)
+
+    def lives(self, node: str) -> Sequence[Life]:
+        """The pods of a node that are not forgotten yet."""
+        return [self._lives[uid] for uid in self._by_node.get(node, ())]
+
+    def holds(self, node: str) -> bool:
+        """The backend may hold something of a pod of this node."""
+        return any(life.held for life in self.lives(node))
+
+    def _begin(self, life: Life) -> Life:
+        self._lives[life.ref.uid] = life
+        self._by_node.setdefault(life.ref.node, set()).add(life.ref.uid)
+        return life
+
+    # --- one step ---
+
+    async def _reconcile(self, uid: str) -> float | None:
+        life = self._lives.get(uid)
+        if life is None:
+            return None
+        pod = self._parts.dispatch.store.by_uid(uid)
+        step, number = self._next(life, pod)
+        with bind(node=life.ref.node, pod=str(life.ref.key)):
+            match step:
+                case Step.REST:
+                    return number
+                case Step.END:
+                    return await self._end(life, number or 0.0)
+                case Step.CONFIRM:
+                    return await self._confirm(life)
+                case Step.DROP:
+                    self._drop(life)
+                    return None
+            assert pod is not None
+            match step:
+                case Step.SYNC:
+                    return await self._sync(pod, life)
+                case Step.LOSE:
+                    return self._lose(pod)
+                case _:
+                    return await self._close(pod, life)
+
+    def _next(self, life: Life, pod: Pod | None) -> tuple[Step, float | None]:
+        ours = self.board.annotations(life.ref.uid)
+        situation = Situation(
+            pod=pod,
+            terminal=pod is not None and self.board.terminal(pod),
+            standing=self._parts.dispatch.standing(life.ref.node),
+            current=pod is not None and life.synced is not None and Content.of(pod).same_as(life.synced, ours=ours),
+        )
+        return next_step(life, situation, now=self._parts.clock.monotonic())
+
+    async def _sync(self, pod: Pod, life: Life) -> float | None:
+        life.syncing = True
+        try:
+            async with self._slots:
+                # Pod or node may have changed while it waited.
+                pod = self._parts.dispatch.store.by_uid(life.ref.uid) or pod
+                if self._next(life, pod)[0] is not Step.SYNC:
+                    return 0.0
+                life.held, told_in = True, self._round
+                with _Told(self, pod, "FailedSync"):
+                    await self._parts.provider.sync_pod(pod)
+        except PodRejected as error:
+            life.over = True
+            self._parts.recorder.event(ObjectReference.of(PODS, pod), error.reason, error.message, warning=True)
+            self.board.end(life.ref.uid, End(error.reason, error.message, failed=True))
+            log.info("pod rejected")
+            return None
+        finally:
+            life.syncing = False
+        life.synced, life.handed_at = Content.of(pod) if told_in == self._round else None, self._parts.clock.monotonic()
+        self.board.synced(life.ref.uid, pod.metadata.generation)
+        return None
+
+    def failed(self, pod: Pod, reason: str, message: str) -> None:
+        """A call to the provider failed and will be repeated: say so."""
+        self._parts.recorder.event(ObjectReference.of(PODS, pod), reason, message, warning=True)
+        if reason == "FailedSync":
+            self.board.sync_failed(pod.metadata.uid, Waiting("ProviderFailed", message))
+
+    async def _end(self, life: Life, grace: float) -> float | None:
+        now = self._parts.clock.monotonic()
+        pod = self._parts.dispatch.store.by_uid(life.ref.uid)
+        try:
+            with _Told(self, pod, "FailedKillPod"):
+                await self._parts.provider.delete_pod(life.ref, grace)
+        except NoSuchPod:
+            life.gone = True
+        life.told, life.handed_at = now + grace, self._parts.clock.monotonic()
+        if grace <= 0:
+            life.told_zero = now
+        return 0.0
+
+    async def _confirm(self, life: Life) -> float | None:
+        """A list without this pod may have been wrong; the pod itself is asked for before its workload is ended."""
+        if await exists(self._parts.node_client(life.ref.node), life.ref):
+            return CONFIRM_AGAIN
+        if life.suspected:
+            self._object_gone(life)
+        return 0.0
+
+    def _lose(self, pod: Pod) -> float | None:
+        text = "the provider's backend does not hold this pod any more, although nobody deleted it"
+        self._parts.recorder.event(ObjectReference.of(PODS, pod), "ProviderLost", text, warning=True)
+        self.board.end(pod.metadata.uid, End("ProviderLost", text, failed=True))
+        log.info("pod lost by the provider")
+        life = self._lives.get(pod.metadata.uid)
+        if life is not None:
+            life.over = True
+        return None
+
+    async def _close(self, pod: Pod, life: Life) -> float | None:
+        now = self._parts.clock.monotonic()
+        if not self.board.terminal(pod):
+            life.closing = now if life.closing is None else life.closing
+            self.board.end(life.ref.uid, End())
+            left = life.closing + FINAL_STATUS - now
+            if left > 0:
+                return left
+        # The watch may show the removal before the answer is here; it must not look like somebody else's.
+        life.removed = True
+        try:
+            await self._parts.node_client(pod.node).delete(PODS, pod.ref, grace=0, uid=pod.metadata.uid)
+        except (NotFound, Conflict):
+            log.debug("pod was removed already")
+        except VKubeletError:
+            life.removed = False
+            raise
+        return None
+
+    def _drop(self, life: Life) -> None:
+        del self._lives[life.ref.uid]
+        left = self._by_node[life.ref.node]
+        left.discard(life.ref.uid)
+        if not left:
+            del self._by_node[life.ref.node]
+        self.board.forget(life.ref.uid)
+        self._on_drop(life.ref.node)
+
+
+class _Told:
+    """Makes a failed call of the provider visible, whatever it raises, and lets it pass."""
+
+    def __init__(self, lifecycle: Lifecycle, pod: Pod | None, reason: str) -> None:
+        self._lifecycle = lifecycle
+        self._pod = pod
+        self._reason = reason
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._pod is None or error is None or isinstance(error, PodRejected | NoSuchPod | asyncio.CancelledError):
+            return
+        # What an error that is not ours says may carry anything, so it stays in the log.
+        message = str(error) if isinstance(error, VKubeletError) else f"the provider raised {type(error).__name__}"
+        self._lifecycle.failed(self._pod, self._reason, message)
+
+
+async def exists(client: Client, ref: PodRef) -> bool:
+    """Whether the API still has exactly this incarnation. Raises ApiError when that can not be told."""
+    try:
+        found = await client.get(PODS, ref)
+    except NotFound:
+        return False
+    return found.metadata.uid == ref.uid
+
+
+def _concerns(old: Pod | None, new: Pod) -> bool:
+    """Something changed beside the running status."""
+    if old is None or old.metadata.uid != new.metadata.uid:
+        return True
+    before, after = old.metadata, new.metadata
+    return (
+        old.spec_json != new.spec_json
+        or before.labels != after.labels
+        or before.annotations != after.annotations
+        or before.deletion_timestamp != after.deletion_timestamp
+        or before.deletion_grace_period_seconds != after.deletion_grace_period_seconds
+        or old.terminal != new.terminal
+    )

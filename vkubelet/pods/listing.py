@@ -1,0 +1,82 @@
+"""Asks the provider regularly what its backend holds for each node.
+
+Invariant: a listing is passed on only when the provider gave all of it; a node whose listing fails disturbs no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from attrs import frozen
+
+from vkubelet.clock import Clock
+from vkubelet.control.controller import Controller
+from vkubelet.errors import SettingsError, Unavailable
+from vkubelet.metrics import Metrics
+from vkubelet.pods.dispatch import Dispatch, Standing
+from vkubelet.provider import PodReport, Provider, SupportsPolling
+
+UNSYNCED = 0.5
+"""Seconds to wait for the first list of pods: before it, everything the backend holds would look unknown."""
+
+PATIENCE = 30.0
+"""Seconds a listing may take."""
+
+
+@frozen(kw_only=True)
+class PodSettings:
+    """How the backend is compared with the cluster."""
+
+    list_interval: float = 60.0
+    """Seconds between two listings of what the backend holds, and between the two that must agree before a pod is ended as an orphan."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.list_interval <= 0:
+            raise SettingsError("pods.list_interval", "must be above 0")
+
+
+@frozen
+class Listing:
+    """Everything the backend held for `node` at some moment between `asked` and `taken` (monotonic seconds)."""
+
+    node: str
+    reports: Sequence[PodReport]
+    asked: float
+    taken: float
+
+
+class Lister:
+    """Calls `on_list` after each complete listing of a node that is declared or retiring."""
+
+    def __init__(
+        self, provider: Provider, dispatch: Dispatch, *, clock: Clock, metrics: Metrics | None, settings: PodSettings | None = None
+    ) -> None:
+        every = (settings or PodSettings()).list_interval
+        self._provider = provider
+        self._dispatch = dispatch
+        self._clock = clock
+        self._every = min(every, provider.poll_interval) if isinstance(provider, SupportsPolling) else every
+        self._listeners: list[Callable[[Listing], None]] = []
+        self.controller: Controller[str] = Controller("pod-lists", self._list, workers=8, clock=clock, metrics=metrics)
+
+    def on_list(self, listener: Callable[[Listing], None]) -> None:
+        self._listeners.append(listener)
+
+    async def _list(self, node: str) -> float | None:
+        if self._dispatch.standing(node) not in (Standing.SYNC, Standing.RETIRE):
+            return None
+        if not self._dispatch.informer.ever_synced:
+            return UNSYNCED
+        asked = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                reports = tuple(await self._provider.list_pods(node))
+        except TimeoutError as error:
+            raise Unavailable(f"list_pods of node {node} did not answer within {PATIENCE:.0f} s") from error
+        if self._dispatch.standing(node) is None:
+            return None
+        listing = Listing(node, reports, asked, self._clock.monotonic())
+        for listener in self._listeners:
+            listener(listing)
+        return self._every

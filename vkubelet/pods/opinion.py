@@ -1,0 +1,89 @@
+"""What is thought of one pod: by its provider, and by the runtime where the provider is silent (pure).
+
+Invariant: the latest word of the provider wins; an end that was decided is not taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from attrs import evolve, field, frozen
+
+from vkubelet.api.codec import decode_json, encode_json
+from vkubelet.api.objects import Pod
+from vkubelet.api.shapes import Json, JsonView
+from vkubelet.pods.phase import OURS, TERMINAL
+from vkubelet.pods.status import End, adopt_status, compute_status, end_status
+from vkubelet.provider import PodReport, Terminated, Waiting
+
+
+@frozen(kw_only=True)
+class Opinion:
+    """`status` is kept as JSON text: for 100,000 pods that is a tenth of the memory and nothing for the collector to walk.
+
+    `dropped` are the condition types that an earlier `status` had; `generation` is that of the spec the backend has.
+    """
+
+    report: PodReport | None = None
+    status: bytes = b""
+    annotations: Mapping[str, str] = field(factory=dict)
+    waiting: Waiting | None = None
+    end: End | None = None
+    generation: int = 0
+    dropped: frozenset[str] = frozenset()
+
+    def reported(self, report: PodReport) -> Opinion:
+        return evolve(self, report=report, status=b"", waiting=None)
+
+    def adopted(self, status: JsonView, annotations: Mapping[str, str] | None) -> Opinion:
+        """A true PodStatus; None changes no annotation."""
+        text = encode_json(status)
+        merged = {**self.annotations, **(annotations or {})}
+        if text == self.status:
+            return self if merged == self.annotations else evolve(self, annotations=merged)
+        before = _types(decode_json(self.status)) if self.status else frozenset()
+        return evolve(
+            self,
+            report=None,
+            status=text,
+            waiting=None,
+            annotations=merged,
+            dropped=(self.dropped | before) - _types(status) - {"PodScheduled"},
+        )
+
+    @property
+    def silent(self) -> bool:
+        """Nothing is to be published."""
+        return self.report is None and not self.status and self.waiting is None and self.end is None
+
+    @property
+    def urgent(self) -> bool:
+        """It may end the pod, so it is published without delay."""
+        if self.end is not None:
+            return True
+        if self.report is not None:
+            return bool(self.report.containers) and all(isinstance(c.state, Terminated) for c in self.report.containers)
+        return any(f'"phase":"{phase}"'.encode() in self.status for phase in TERMINAL)
+
+
+def _types(status: JsonView) -> frozenset[str]:
+    return frozenset(condition["type"] for condition in status.get("conditions", ()))
+
+
+def wanted_status(pod: Pod, opinion: Opinion, *, now: datetime, host_ips: Sequence[str] = ()) -> Json | None:
+    """The status `pod` should have; None when nobody has an opinion, or its published phase is terminal already."""
+    if opinion.silent or pod.terminal:
+        return None
+    if opinion.status:
+        wanted = adopt_status(pod, decode_json(opinion.status), now=now, host_ips=host_ips, dropped=opinion.dropped)
+    else:
+        wanted = compute_status(pod, opinion.report, now=now, host_ips=host_ips, generation=opinion.generation, waiting=opinion.waiting)
+    if opinion.end is not None and wanted["phase"] not in TERMINAL:
+        return end_status(pod, wanted, now=now, end=opinion.end)
+    return wanted
+
+
+def gates(pod: Pod) -> Sequence[tuple[str, str]]:
+    """The conditions of others: they may change what we publish, although our opinion stays."""
+    return [(c["type"], c.get("status", "")) for c in pod.status.get("conditions", ()) if c["type"] not in OURS]

@@ -1,0 +1,118 @@
+"""Finds what the backend holds although the API knows no such pod, and has it ended.
+
+Invariant (layout.md section 16, rule 2): a workload is an orphan only when the pod watch is synced, two listings a minute apart showed
+it, and the API answers by name that this uid does not exist; too many at once are an alarm, not work.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from attrs import define, frozen
+
+from vkubelet.api.objects import PodRef
+from vkubelet.client.rest import Client
+from vkubelet.clock import Clock
+from vkubelet.control.controller import Controller
+from vkubelet.control.recorder import ObjectReference, Recorder
+from vkubelet.logformat import bind
+from vkubelet.metrics import Metrics
+from vkubelet.pods.dispatch import Dispatch
+from vkubelet.pods.lifecycle import Lifecycle, exists
+from vkubelet.pods.listing import Listing, PodSettings
+
+log = logging.getLogger(__name__)
+
+AT_LEAST, SHARE = 5, 0.1
+"""A sweep ends at most this many, or this share of all that is listed, whichever is more."""
+
+
+@frozen(kw_only=True)
+class OrphanParts:
+    """What the search for orphans works with."""
+
+    dispatch: Dispatch
+    lifecycle: Lifecycle
+    node_client: Callable[[str], Client]
+    recorder: Recorder
+    clock: Clock
+    metrics: Metrics | None = None
+    interval: float = PodSettings().list_interval
+    """Seconds between two sweeps, and between the two listings that must agree."""
+
+
+@define
+class _Suspect:
+    ref: PodRef
+    first: float
+    last: float
+
+
+class Orphans:
+    """`on_clean(node)` is called when a listing of a node shows nothing unknown."""
+
+    def __init__(self, parts: OrphanParts, *, on_clean: Callable[[str], None]) -> None:
+        self._parts = parts
+        self._on_clean = on_clean
+        self._listed: dict[str, int] = {}
+        self._suspects: dict[str, dict[str, _Suspect]] = {}
+        self.controller: Controller[str] = Controller("orphans", self._sweep, workers=1, clock=parts.clock, metrics=parts.metrics)
+        self.controller.add("sweep", after=parts.interval)
+
+    def clean(self, node: str) -> bool:
+        """The last listing of this node showed only pods that are known."""
+        return node in self._listed and not self._suspects.get(node)
+
+    def forget(self, node: str) -> None:
+        """The node is not ours any more."""
+        self._listed.pop(node, None)
+        self._suspects.pop(node, None)
+
+    def observe(self, listing: Listing) -> None:
+        """Called after each listing of a node."""
+        node = listing.node
+        before = self._suspects.get(node, {})
+        unknown = {report.pod.uid: report.pod for report in listing.reports if not self._known(report.pod)}
+        self._listed[node] = len(listing.reports)
+        self._suspects[node] = {
+            uid: _Suspect(ref, before[uid].first if uid in before else listing.taken, listing.taken) for uid, ref in unknown.items()
+        }
+        if not unknown:
+            self._on_clean(node)
+
+    def _known(self, ref: PodRef) -> bool:
+        return self._parts.lifecycle.life(ref.uid) is not None or self._parts.dispatch.knows(ref.uid)
+
+    async def _sweep(self, key: str) -> float | None:
+        if not self._parts.dispatch.informer.synced:
+            return 5.0
+        ripe = [s.ref for found in self._suspects.values() for s in found.values() if self._ripe(s)]
+        allowed = max(AT_LEAST, int(SHARE * sum(self._listed.values())))
+        orphans = [ref for ref in ripe[: 2 * allowed + 1] if not await exists(self._parts.node_client(ref.node), ref)]
+        if len(orphans) > allowed:
+            self._alarm(orphans, allowed)
+            return self._parts.interval
+        for ref in orphans:
+            # The API was asked one by one: meanwhile the pod may have become known.
+            if not self._known(ref):
+                self._end(ref)
+        return self._parts.interval
+
+    def _ripe(self, suspect: _Suspect) -> bool:
+        return suspect.last - suspect.first >= self._parts.interval and not self._known(suspect.ref)
+
+    def _end(self, ref: PodRef) -> None:
+        with bind(node=ref.node, pod=str(ref.key)):
+            log.info("orphan is ended")
+        self._suspects.get(ref.node, {}).pop(ref.uid, None)
+        self._parts.lifecycle.end_orphan(ref)
+
+    def _alarm(self, orphans: list[PodRef], allowed: int) -> None:
+        text = (
+            f"the backend holds {len(orphans)} or more pods that the cluster does not know, more than the {allowed} ended at once; none is"
+        )
+        node = orphans[0].node
+        self._parts.recorder.event(ObjectReference("v1", "Node", node), "TooManyOrphans", text, warning=True)
+        with bind(node=node):
+            log.warning("too many orphans; none is ended")

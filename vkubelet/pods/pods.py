@@ -1,0 +1,198 @@
+"""The pods' side of the runtime as one object: dispatch, lifecycle, status board and the search for orphans, wired together.
+
+Invariant: the parts know each other only through what is connected here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from attrs import frozen
+
+from vkubelet.api.objects import Pod, PodRef
+from vkubelet.api.shapes import JsonView
+from vkubelet.client.rest import Client
+from vkubelet.clock import Clock
+from vkubelet.control.controller import Controller
+from vkubelet.control.informer import Change, Informer
+from vkubelet.control.recorder import Recorder
+from vkubelet.metrics import Metrics
+from vkubelet.pods.board import BoardParts, StatusBoard
+from vkubelet.pods.dispatch import Dispatch, PodCache, Standing
+from vkubelet.pods.lifecycle import Lifecycle, LifecycleParts
+from vkubelet.pods.listing import Lister, PodSettings
+from vkubelet.pods.orphans import OrphanParts, Orphans
+from vkubelet.pods.polling import Polling
+from vkubelet.provider import PodReport, Provider, SupportsPolling
+
+
+@frozen(kw_only=True)
+class PodParts:
+    """What the pods' side works with; `node_ips` are the addresses a node publishes, for its pods' `hostIPs`."""
+
+    provider: Provider
+    client: Client
+    node_client: Callable[[str], Client]
+    recorder: Recorder
+    clock: Clock
+    node_ips: Callable[[str], Sequence[str]]
+    metrics: Metrics | None = None
+    settings: PodSettings = PodSettings()
+
+
+class Pods:
+    """All pods of all nodes of this process.
+
+    `informer.run()` may run long before `run()`: a replica that does not lead keeps its pods warm that way. `single_node` narrows the
+    watch to that node, for a process that never has another.
+    """
+
+    def __init__(self, parts: PodParts, *, single_node: str = "") -> None:
+        self._parts = parts
+        self._on_empty: list[Callable[[str], None]] = []
+        self._dispatch = Dispatch(parts.client, clock=parts.clock, metrics=parts.metrics, single_node=single_node)
+        self._lifecycle = Lifecycle(self._lifecycle_parts(), on_drop=self._tell_if_empty)
+        self._board = StatusBoard(self._board_parts(), on_terminal=self._lifecycle.touch)
+        self._lifecycle.board = self._board
+        self._orphans = Orphans(self._orphan_parts(), on_clean=self._tell_if_empty)
+        self._lister = Lister(parts.provider, self._dispatch, clock=parts.clock, metrics=parts.metrics, settings=parts.settings)
+        self._dispatch.on_pod(self._lifecycle.observe)
+        self._dispatch.on_pod(self._board.observe)
+        self._dispatch.on_pod(self._observe_end)
+        self._lister.on_list(self._orphans.observe)
+        if isinstance(parts.provider, SupportsPolling):
+            self._lister.on_list(Polling(self._lifecycle, report=self.report, gone=self.pod_gone).observe)
+
+    def _lifecycle_parts(self) -> LifecycleParts:
+        parts = self._parts
+        return LifecycleParts(
+            provider=parts.provider,
+            dispatch=self._dispatch,
+            node_client=parts.node_client,
+            recorder=parts.recorder,
+            clock=parts.clock,
+            metrics=parts.metrics,
+        )
+
+    def _board_parts(self) -> BoardParts:
+        parts = self._parts
+        return BoardParts(
+            pods=self._dispatch.store, node_client=parts.node_client, node_ips=parts.node_ips, clock=parts.clock, metrics=parts.metrics
+        )
+
+    def _orphan_parts(self) -> OrphanParts:
+        parts = self._parts
+        return OrphanParts(
+            dispatch=self._dispatch,
+            lifecycle=self._lifecycle,
+            node_client=parts.node_client,
+            recorder=parts.recorder,
+            clock=parts.clock,
+            metrics=parts.metrics,
+            interval=parts.settings.list_interval,
+        )
+
+    @property
+    def store(self) -> PodCache:
+        """The pods of our nodes."""
+        return self._dispatch.store
+
+    @property
+    def informer(self) -> Informer[Pod]:
+        """The one pod watch; its `synced` is part of the readiness."""
+        return self._dispatch.informer
+
+    @property
+    def ready(self) -> bool:
+        return self._dispatch.informer.synced
+
+    async def run(self) -> None:
+        """Work until cancelled. `informer.run()` runs beside it."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._lifecycle.run(), name="pods")
+            for controller in (self._dispatch.controller, self._board.controller, self._lister.controller, self._orphans.controller):
+                group.create_task(controller.run(), name="pods")
+
+    # --- nodes ---
+
+    def hold(self, node: str) -> None:
+        """Known of old, but not yet declared: statuses are published, nothing is started, deletions wait (rule 7)."""
+        self._set(node, Standing.HOLD)
+
+    def enable(self, node: str) -> None:
+        """Declared: its pods are delivered to the provider."""
+        self._set(node, Standing.SYNC)
+
+    def retire(self, node: str) -> None:
+        """Its pods still end; none is started."""
+        self._set(node, Standing.RETIRE)
+
+    def disable(self, node: str) -> None:
+        """Not ours any more: forget its pods."""
+        self._dispatch.forget(node)
+        self._lifecycle.forget(node)
+        self._orphans.forget(node)
+
+    def resync(self) -> None:
+        """The provider was started anew within this process: hand it every pod once more."""
+        self._lifecycle.resync()
+
+    def empty(self, node: str) -> bool:
+        """No pod is bound to it, none is still ending, and the backend, asked since the start, holds nothing unknown.
+
+        A DaemonSet's pod that was never handed over does not count: its controller makes it anew for as long as the Node exists.
+        """
+        return (
+            self._dispatch.informer.ever_synced
+            and all(_returns_for_ever(pod) for pod in self._dispatch.bound_to(node))
+            and not self._lifecycle.holds(node)
+            and self._orphans.clean(node)
+        )
+
+    def on_empty(self, callback: Callable[[str], None]) -> None:
+        """Call `callback(node)` when a retiring node has become empty."""
+        self._on_empty.append(callback)
+
+    def _set(self, node: str, standing: Standing) -> None:
+        if self._dispatch.standing(node) is standing:
+            return
+        self._dispatch.set(node, standing)
+        self._lifecycle.revisit(node)
+        if standing is not Standing.HOLD:
+            self._lister.controller.add(node)
+
+    def _observe_end(self, change: Change[Pod]) -> None:
+        if change.new is None and change.old is not None:
+            self._tell_if_empty(change.old.node)
+
+    def _tell_if_empty(self, node: str) -> None:
+        if self._dispatch.standing(node) is Standing.RETIRE and self.empty(node):
+            for callback in self._on_empty:
+                callback(node)
+
+    # --- what the provider says; nothing here waits or fails ---
+
+    def report(self, report: PodReport) -> None:
+        """Container states in; phase, conditions, times and restart counts are computed."""
+        self._board.report(report)
+
+    def set_pod_status(self, ref: PodRef, status: JsonView, *, annotations: Mapping[str, str] | None = None) -> None:
+        """A true PodStatus; `annotations` are set by the same write."""
+        self._board.set_pod_status(ref, status, annotations)
+
+    def pod_gone(self, ref: PodRef) -> None:
+        """The backend holds nothing of this pod any more."""
+        self._lifecycle.gone(ref)
+
+    # --- tests ---
+
+    @property
+    def idle(self) -> bool:
+        """No pod waits for anything; a delayed look counts as waiting."""
+        controllers: Sequence[Controller[str]] = (self._dispatch.controller, self._lifecycle.controller, self._board.controller)
+        return not any(len(controller.queue) for controller in controllers)
+
+
+def _returns_for_ever(pod: Pod) -> bool:
+    return any(owner.kind == "DaemonSet" and owner.controller for owner in pod.metadata.owner_references)

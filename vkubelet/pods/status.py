@@ -1,0 +1,210 @@
+"""The PodStatus to publish, from what the provider says and what is published already (pure).
+
+Invariant: conditions of others, the start time and a terminal phase survive; a transition time moves only when its condition's status does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+
+from attrs import frozen
+
+from vkubelet.api.objects import Pod
+from vkubelet.api.shapes import Json, JsonView
+from vkubelet.clock import rfc3339
+from vkubelet.pods.containers import LISTS, container_statuses, ended, ever_ran
+from vkubelet.pods.phase import OURS, TERMINAL, by_name, completed_reason, pod_conditions, pod_phase, ready
+from vkubelet.provider import PodReport, Waiting
+
+_OWNED = frozenset(
+    {"phase", "conditions", "message", "reason", "hostIP", "hostIPs", "podIP", "podIPs", "startTime", "observedGeneration", *LISTS}
+)
+"""The fields of a PodStatus that are ours to remove; of others only what we set is written."""
+
+_ADDRESSES = {"podIPs", "hostIPs"}
+
+
+@frozen
+class End:
+    """Why a pod becomes terminal by our decision. `failed` False: Succeeded if all its containers exited with 0, else Failed."""
+
+    reason: str = ""
+    message: str = ""
+    failed: bool = False
+
+
+def compute_status(
+    pod: Pod,
+    report: PodReport | None,
+    *,
+    now: datetime,
+    host_ips: Sequence[str] = (),
+    generation: int = 0,
+    waiting: Waiting | None = None,
+) -> Json:
+    """The status of `pod` for what its provider reported; None: nothing yet, its containers wait for the reason `waiting`.
+
+    `generation` is that of the spec the backend has, 0 if it is not known. The status published last is `pod.status`.
+    """
+    spec, previous = pod.spec, pod.status
+    wanted: Json = container_statuses(spec, report, previous=previous, now=now, terminating=pod.terminating, waiting=waiting)
+    wanted["phase"] = pod_phase(spec, by_name(wanted), terminating=pod.terminating)
+    if wanted["phase"] == previous.get("phase"):
+        wanted.update({key: previous[key] for key in ("reason", "message") if key in previous})
+    wanted.update(_addresses(spec, previous, report.ips if report is not None else (), host_ips))
+    foreign = [c for c in previous.get("conditions", ()) if c["type"] not in OURS]
+    conditions = pod_conditions(spec, wanted, foreign=foreign, has_address="podIP" in wanted)
+    return _settled(previous, _with_generation(wanted, conditions, previous, generation), now=now)
+
+
+def adopt_status(pod: Pod, status: JsonView, *, now: datetime, host_ips: Sequence[str] = (), dropped: Collection[str] = ()) -> Json:
+    """A true PodStatus of the provider's backend, fitted to `pod`: conditions of others stay but for the types `dropped`, gates count."""
+    spec, previous = pod.spec, pod.status
+    wanted: Json = {"phase": "Pending", **status}
+    if "hostIP" not in wanted:
+        wanted.update({key: value for key, value in _addresses(spec, previous, (), host_ips).items() if key.startswith("hostIP")})
+    theirs = {c["type"]: dict(c) for c in status.get("conditions", ())}
+    foreign = [c for c in previous.get("conditions", ()) if c["type"] not in theirs]
+    if wanted["phase"] in TERMINAL:
+        _close(theirs, wanted["phase"])
+    elif theirs.get("Ready", {}).get("status") == "True":
+        gated = ready(spec, {"status": "True"}, foreign=[*foreign, *theirs.values()])
+        theirs["Ready"] = {**theirs["Ready"], **gated}
+    wanted["conditions"] = [*theirs.values()]
+    wanted["observedGeneration"] = max(status.get("observedGeneration", 0), previous.get("observedGeneration", 0))
+    return _settled(previous, wanted, now=now, dropped=dropped)
+
+
+def end_status(pod: Pod, wanted: JsonView, *, now: datetime, end: End) -> Json:
+    """`wanted` made terminal: no container runs any more. A failed pod that never ran anything shows no containers."""
+    spec, previous = pod.spec, pod.status
+    result: Json = {key: value for key, value in wanted.items() if key not in ("reason", "message")}
+    if end.failed and not any(ever_ran(status) for status in by_name(wanted).values()):
+        result = {key: value for key, value in result.items() if key not in LISTS}
+    for name in LISTS:
+        if name in result:
+            result[name] = [ended(status, now=now) for status in result[name]]
+    phase = "Failed" if end.failed else pod_phase(spec, by_name(result), terminating=True)
+    result["phase"] = phase if phase in TERMINAL else "Failed"
+    result.update({key: value for key, value in (("reason", end.reason), ("message", end.message)) if value})
+    conditions = {c["type"]: dict(c) for c in wanted.get("conditions", ())}
+    conditions.setdefault("PodReadyToStartContainers", {"type": "PodReadyToStartContainers"})["status"] = "False"
+    _close(conditions, result["phase"])
+    result["conditions"] = list(conditions.values())
+    return _settled(previous, result, now=now)
+
+
+def failed_status(pod: Pod, reason: str, *, message: str, now: datetime) -> Json:
+    """The status of a pod that is refused or lost."""
+    return end_status(pod, compute_status(pod, None, now=now), now=now, end=End(reason, message, failed=True))
+
+
+def _close(conditions: dict[str, Json], phase: str) -> None:
+    """A terminal pod is not ready, whatever its containers said last."""
+    for kind in ("Ready", "ContainersReady"):
+        if conditions.get(kind, {}).get("status") != "False":
+            kept = {key: value for key, value in conditions.get(kind, {}).items() if key == "observedGeneration"}
+            conditions[kind] = {"type": kind, "status": "False", "reason": completed_reason(phase), **kept}
+
+
+def _addresses(spec: JsonView, previous: JsonView, pod_ips: Sequence[str], host_ips: Sequence[str]) -> Json:
+    """The four address fields. An address once published stays until another one is told; host-network pods have the node's."""
+    if not pod_ips and spec.get("hostNetwork"):
+        pod_ips = host_ips
+    result: Json = {}
+    for single, many, told in (("hostIP", "hostIPs", host_ips), ("podIP", "podIPs", pod_ips)):
+        if told:
+            result.update({single: told[0], many: [{"ip": ip} for ip in told]})
+        else:
+            result.update({key: previous[key] for key in (single, many) if previous.get(key)})
+    return result
+
+
+def _with_generation(wanted: Json, conditions: list[Json], previous: JsonView, generation: int) -> Json:
+    """The generation acted upon never decreases (KEP-5067)."""
+    observed = max(generation, previous.get("observedGeneration", 0))
+    if observed:
+        wanted["observedGeneration"] = observed
+        conditions = [{**condition, "observedGeneration": observed} for condition in conditions]
+    return {**wanted, "conditions": conditions}
+
+
+def _settled(previous: JsonView, wanted: JsonView, *, now: datetime, dropped: Collection[str] = ()) -> Json:
+    """`wanted` with everything in it that is not ours to change, taken from what is published."""
+    result: Json = {key: value for key, value in previous.items() if key not in _OWNED}
+    result.update({key: value for key, value in wanted.items() if value is not None})
+    if not result.get("observedGeneration"):
+        result.pop("observedGeneration", None)
+    if previous.get("qosClass"):
+        result["qosClass"] = previous["qosClass"]
+    result["startTime"] = previous.get("startTime") or wanted.get("startTime") or rfc3339(now)
+    result["conditions"] = _merged(previous.get("conditions", ()), wanted.get("conditions", ()), now=now, dropped=dropped)
+    return result
+
+
+def _merged(old: Sequence[JsonView], new: Sequence[JsonView], *, now: datetime, dropped: Collection[str]) -> list[Json]:
+    before = {condition["type"]: condition for condition in old}
+    result = []
+    for condition in new:
+        was = before.pop(condition["type"], {})
+        moved = rfc3339(now) if was else condition.get("lastTransitionTime") or rfc3339(now)
+        unmoved = was.get("status") == condition.get("status") and was.get("lastTransitionTime")
+        result.append({**condition, "lastTransitionTime": unmoved or moved})
+    return [*result, *(dict(condition) for kind, condition in before.items() if kind not in dropped)]
+
+
+# --- The difference, as a strategic merge patch ------------------------------------------------------------------------------------------
+
+
+def status_patch(
+    old: JsonView, new: JsonView, *, uid: str, resource_version: str, annotations: Mapping[str, str] | None = None
+) -> Json | None:
+    """The body that turns the published status `old` into `new`, or None if there is nothing to write.
+
+    It holds for exactly this incarnation and version of the pod. `podIPs` and `hostIPs` are replaced as a whole, because their merge key
+    would keep removed addresses; container lists have no merge key and are replaced by the server anyway (k8s.io/api core/v1 PodStatus).
+    """
+    change: Json = {}
+    for key in dict.fromkeys([*new, *old]):
+        before, after = old.get(key), new.get(key)
+        if plain(before) == plain(after):
+            continue
+        if key == "conditions":
+            _put_if(change, key, _condition_changes(before or (), after or ()))
+        elif key in _ADDRESSES:
+            change[key] = [{"$patch": "replace"}, *(after or ())]
+        else:
+            change[key] = after
+    if not change and not annotations:
+        return None
+    metadata: Json = {"uid": uid, "resourceVersion": resource_version}
+    _put_if(metadata, "annotations", dict(annotations or {}))
+    body: Json = {"metadata": metadata}
+    _put_if(body, "status", change)
+    return body
+
+
+def _put_if(target: Json, key: str, value: Json | list[Json]) -> None:
+    if value:
+        target[key] = value
+
+
+def _condition_changes(old: Sequence[JsonView], new: Sequence[JsonView]) -> list[Json]:
+    """Changed conditions whole, with null for each field they lose; removed ones by name."""
+    before = {condition["type"]: condition for condition in old}
+    changes: list[Json] = []
+    for condition in new:
+        was = before.pop(condition["type"], {})
+        if plain(was) != plain(condition):
+            changes.append({**{key: None for key in was if key not in condition}, **condition})
+    return [*changes, *({"$patch": "delete", "type": kind} for kind in before)]
+
+
+def plain(value: object) -> object:
+    """`value` without nulls: the API server writes some absent times as null."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value

@@ -1,0 +1,354 @@
+"""The contract between the runtime and whoever runs the pods of a virtual node.
+
+Invariant: commands go down as awaited calls that may be repeated; state comes up by synchronous calls that never wait and never fail.
+
+A provider's life is one coroutine, `run(host)`: it declares nodes with `host.set_node` once it knows what its backend holds for them, says
+`host.nodes_complete()` once, reports what containers do, and returns when `host.until_stopped()` does. Calls for one pod uid never overlap.
+A deletion cancels a running `sync_pod`, and `sync_pod` is never called for that uid afterwards.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Protocol, TypeVar, runtime_checkable
+
+from attrs import field, frozen
+
+from vkubelet.api.objects import KubeObject, Pod, PodRef
+from vkubelet.api.shapes import Json, JsonView
+from vkubelet.client.resources import Resource
+from vkubelet.client.rest import Client, Selection
+from vkubelet.clock import Clock
+from vkubelet.control.informer import Informer
+from vkubelet.control.recorder import Recorder
+
+T = TypeVar("T", bound=KubeObject)
+
+# --- Nodes -----------------------------------------------------------------------------------------------------------------------------
+
+
+@frozen
+class Taint:
+    """One entry of a Node's `spec.taints`; `effect` is NoSchedule, PreferNoSchedule or NoExecute."""
+
+    key: str
+    effect: str
+    value: str = ""
+    time_added: str = field(default="", kw_only=True)
+
+
+@frozen
+class NodeDescription:
+    """What a provider says of one virtual node; only name and capacity are needed.
+
+    Quantities are Kubernetes strings ("4", "8Gi"). `allocatable` defaults to the capacity. `conditions` are complete condition objects;
+    without one of type Ready the node is Ready. `addresses` are `{"type", "address"}` objects; without any, the runtime publishes the
+    InternalIP it listens on. `info` is merged over the runtime's own `status.nodeInfo`.
+    """
+
+    name: str
+    capacity: Mapping[str, str]
+    allocatable: Mapping[str, str] = field(factory=dict, kw_only=True)
+    labels: Mapping[str, str] = field(factory=dict, kw_only=True)
+    annotations: Mapping[str, str] = field(factory=dict, kw_only=True)
+    taints: Sequence[Taint] = field(default=(), kw_only=True)
+    conditions: Sequence[JsonView] = field(default=(), kw_only=True)
+    addresses: Sequence[JsonView] = field(default=(), kw_only=True)
+    os: str = field(default="linux", kw_only=True)
+    arch: str = field(default="amd64", kw_only=True)
+    provider_id: str = field(default="", kw_only=True)
+    info: Mapping[str, str] = field(factory=dict, kw_only=True)
+
+
+# --- Pods ------------------------------------------------------------------------------------------------------------------------------
+
+
+@frozen
+class Waiting:
+    """The container does not run yet, or waits to be started again."""
+
+    reason: str = "ContainerCreating"
+    message: str = ""
+
+
+@frozen
+class Running:
+    """The container runs since `started_at` (UTC; None: since the runtime first heard of it)."""
+
+    started_at: datetime | None = None
+
+
+@frozen
+class Terminated:
+    """The container ended with `exit_code`; the reason defaults to Completed or Error."""
+
+    exit_code: int
+    reason: str = ""
+    message: str = ""
+    started_at: datetime | None = field(default=None, kw_only=True)
+    finished_at: datetime | None = field(default=None, kw_only=True)
+
+
+ContainerState = Waiting | Running | Terminated
+
+
+@frozen
+class ContainerReport:
+    """What one container of a pod (of any kind: init, app, ephemeral) does now.
+
+    `ready` None means: ready as soon as it runs. `last` is how it ended the time before, when it was restarted.
+    """
+
+    name: str
+    state: ContainerState
+    id: str = field(default="", kw_only=True)
+    image_id: str = field(default="", kw_only=True)
+    restarts: int = field(default=0, kw_only=True)
+    ready: bool | None = field(default=None, kw_only=True)
+    last: Terminated | None = field(default=None, kw_only=True)
+
+
+@frozen
+class PodReport:
+    """What all containers of a pod do now, and its addresses, first the primary one."""
+
+    pod: PodRef
+    containers: Sequence[ContainerReport] = ()
+    ips: Sequence[str] = ()
+
+
+def all_running(pod: Pod, *, ips: Sequence[str] = ()) -> PodReport:
+    """A report in which every app container of `pod` runs, for providers that start everything at once.
+
+    Init containers are reported as completed, so that the pod counts as initialised.
+    """
+    spec = pod.spec
+    done = [ContainerReport(c["name"], Terminated(0)) for c in spec.get("initContainers", ()) if c.get("restartPolicy") != "Always"]
+    sidecars = [ContainerReport(c["name"], Running()) for c in spec.get("initContainers", ()) if c.get("restartPolicy") == "Always"]
+    apps = [ContainerReport(c["name"], Running()) for c in spec["containers"]]
+    return PodReport(pod.ref, (*done, *sidecars, *apps), ips)
+
+
+class PodStore(Protocol):
+    """The pods bound to our nodes, as last seen in the cluster; read-only."""
+
+    def get(self, ref: PodRef) -> Pod | None:
+        """The pod with exactly this uid."""
+        ...
+
+    def by_uid(self, uid: str) -> Pod | None: ...
+
+    def by_name(self, namespace: str, name: str) -> Pod | None: ...
+
+    def on_node(self, node: str) -> Sequence[Pod]: ...
+
+    def __iter__(self) -> Iterator[Pod]: ...
+
+
+# --- What the runtime lends to the provider -----------------------------------------------------------------------------------------------
+
+
+class Host(Protocol):
+    """The runtime as its provider sees it. The `set_*` and `report` calls never wait and never fail; the latest value wins."""
+
+    @property
+    def client(self) -> Client:
+        """The cluster in which the virtual nodes appear."""
+        ...
+
+    @property
+    def pods(self) -> PodStore: ...
+
+    @property
+    def events(self) -> Recorder: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def node_client(self, node: str) -> Client:
+        """The client for writes in the name of one node; the same as `client` unless set otherwise."""
+        ...
+
+    def informer(self, resource: Resource[T], where: Selection = ...) -> Informer[T]:
+        """A shared informer on the hub, started on first use."""
+        ...
+
+    def set_node(self, node: NodeDescription) -> None:
+        """Declare a node, or change what was said of it."""
+        ...
+
+    def nodes_complete(self) -> None:
+        """Say once: every node known so far is declared. Until then a Node of ours that was not declared is unknown, not gone."""
+        ...
+
+    def remove_node(self, name: str) -> None:
+        """Retire a node: it takes no new pods, and when it is empty its Node and Lease are deleted."""
+        ...
+
+    def report(self, report: PodReport) -> None:
+        """Container states in; phase, conditions, times and restart counts are computed."""
+        ...
+
+    def set_pod_status(self, pod: PodRef, status: JsonView, *, annotations: Mapping[str, str] | None = None) -> None:
+        """For backends that hold a true PodStatus: publish it as it is. Annotations travel with it; None changes none."""
+        ...
+
+    def pod_gone(self, pod: PodRef) -> None:
+        """The backend holds nothing of this pod any more."""
+        ...
+
+    async def until_stopped(self) -> None:
+        """Return when the process begins to stop."""
+        ...
+
+
+class Provider(Protocol):
+    """What every provider has."""
+
+    async def run(self, host: Host) -> None:
+        """Declare nodes, report pods, return when `host.until_stopped()` does.
+
+        When it raises, its nodes turn NotReady (reason ProviderFailed) and it starts again with back-off; SettingsError ends the process.
+        """
+        ...
+
+    async def sync_pod(self, pod: Pod) -> None:
+        """Make the backend match `pod`: on creation, on change, on retry, and once after a start; idempotent per uid.
+
+        Raises PodRejected to fail the pod for good, Unavailable to be asked again later.
+        """
+        ...
+
+    async def delete_pod(self, pod: PodRef, grace: float) -> None:
+        """Begin ending the pod within `grace` seconds; progress comes by `report`, the end by `pod_gone`. Also called for orphans."""
+        ...
+
+    async def list_pods(self, node: str) -> Iterable[PodReport]:
+        """Every pod of ours that the backend holds for `node`, also for retiring nodes. Raise when the list is not complete."""
+        ...
+
+
+# --- Capabilities: recognised once at start; a missing one is answered with 501 -----------------------------------------------------------
+
+
+@runtime_checkable
+class SupportsPolling(Protocol):
+    """For backends that tell nothing by themselves: `list_pods` is called every `poll_interval` seconds and reported."""
+
+    poll_interval: float
+
+
+@frozen(kw_only=True)
+class LogOptions:
+    """The options of `/containerLogs`, as kubectl sends them; None and False mean: not asked for."""
+
+    follow: bool = False
+    previous: bool = False
+    timestamps: bool = False
+    tail: int | None = None
+    since: datetime | None = None
+    limit_bytes: int | None = None
+
+
+@runtime_checkable
+class SupportsLogs(Protocol):
+    def stream_logs(self, pod: PodRef, container: str, options: LogOptions) -> AsyncIterator[bytes]:
+        """Chunks of lines that each begin with an RFC 3339 time and a space; the runtime applies tail, since, timestamps and limit.
+
+        `follow` and `previous` are the provider's. Raises NoSuchPod, NoSuchContainer, BadRequest (its text is shown), Unavailable.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsLogOptions(Protocol):
+    """Set `logs_apply_options = True` on a provider whose backend applies all LogOptions itself; its bytes are passed on untouched."""
+
+    logs_apply_options: bool
+
+
+@frozen
+class TerminalSize:
+    """Columns and rows of a terminal."""
+
+    width: int
+    height: int
+
+
+class ContainerIO(Protocol):
+    """The client's side of an exec or attach."""
+
+    tty: bool
+    stdin: AsyncIterator[bytes] | None
+    resizes: AsyncIterator[TerminalSize]
+
+    async def write_stdout(self, data: bytes) -> None:
+        """Waits while the client is slow."""
+        ...
+
+    async def write_stderr(self, data: bytes) -> None: ...
+
+
+class ByteStream(Protocol):
+    """One forwarded connection."""
+
+    async def read(self) -> bytes:
+        """Empty at the end."""
+        ...
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class SupportsExec(Protocol):
+    async def exec(self, pod: PodRef, container: str, command: Sequence[str], io: ContainerIO) -> int:
+        """Run a command in a running container; the exit code."""
+        ...
+
+
+@runtime_checkable
+class SupportsAttach(Protocol):
+    async def attach(self, pod: PodRef, container: str, io: ContainerIO) -> None: ...
+
+
+@runtime_checkable
+class SupportsPortForward(Protocol):
+    async def port_forward(self, pod: PodRef, port: int, stream: ByteStream) -> None: ...
+
+
+@runtime_checkable
+class SupportsStats(Protocol):
+    async def stats_summary(self, node: str) -> Json:
+        """The kubelet's `/stats/summary` document."""
+        ...
+
+
+class MetricsEndpoint(enum.Enum):
+    """The kubelet's Prometheus endpoints beside `/metrics`."""
+
+    RESOURCE = "resource"
+    CADVISOR = "cadvisor"
+    PROBES = "probes"
+
+
+@runtime_checkable
+class SupportsMetrics(Protocol):
+    async def metrics(self, node: str, endpoint: MetricsEndpoint) -> bytes:
+        """Prometheus text format 0.0.4."""
+        ...
+
+
+@runtime_checkable
+class SupportsNodeLogs(Protocol):
+    def node_logs(self, node: str, path: str) -> AsyncIterator[bytes]: ...
+
+
+@runtime_checkable
+class SupportsPing(Protocol):
+    async def ping(self, node: str) -> None:
+        """Raising, or hanging, turns the node's Ready condition off."""
+        ...

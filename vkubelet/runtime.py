@@ -1,0 +1,383 @@
+"""One process that is the kubelet of any number of virtual nodes: builds the parts, owns the task tree, starts and stops it in order.
+
+Invariant: every task has its place in one tree; a stop leaves Nodes, Leases and pods as they are, so that a restart goes unseen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+from vkubelet.api.objects import KubeObject, Node, PodRef
+from vkubelet.api.shapes import JsonView
+from vkubelet.client.connection import Connection
+from vkubelet.client.resources import NODES, Resource
+from vkubelet.client.rest import Client, Fence, Selection
+from vkubelet.clock import Clock, SystemClock
+from vkubelet.control.controller import Controller
+from vkubelet.control.informer import Change, Informer
+from vkubelet.control.leader import LeaderElection
+from vkubelet.control.recorder import Recorder
+from vkubelet.control.workqueue import Priority
+from vkubelet.errors import Fenced, SettingsError, VKubeletError
+from vkubelet.health import HealthServer
+from vkubelet.metrics import Metrics
+from vkubelet.node.declared import HEALTHY, DeclaredNodes, Health, Standing
+from vkubelet.node.lease import LeaseKeeper
+from vkubelet.node.ping import Pinger
+from vkubelet.node.registrar import Registrar, RegistrarParts
+from vkubelet.node.render import INSTANCE, Endpoint
+from vkubelet.pods import PodParts, Pods
+from vkubelet.provider import NodeDescription, PodReport, PodStore, Provider, SupportsPing, Taint
+from vkubelet.server import KubeletServer, ServerParts
+from vkubelet.settings import Settings
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=KubeObject)
+
+_WRITES_END = 5.0
+"""Seconds that writes in flight get at a stop; the client gives each write no more."""
+
+_LONG_LIFE = 60.0
+"""Seconds of life after which a provider's earlier failures do not count any more."""
+
+
+class _Stopped(Exception):
+    """Ends a task group from inside when the process stops."""
+
+
+class _Gate(Fence):
+    """The fence of every write: closed at a stop, else as the leader election says."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.leader: Fence | None = None
+
+    def check(self) -> None:
+        if self.closed:
+            raise Fenced("the process stops")
+        if self.leader is not None:
+            self.leader.check()
+
+
+class RuntimeHost:
+    """What the provider sees of the runtime; see `vkubelet.provider.Host`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    @property
+    def client(self) -> Client:
+        return self._runtime.client
+
+    @property
+    def pods(self) -> PodStore:
+        return self._runtime.pods.store
+
+    @property
+    def events(self) -> Recorder:
+        return self._runtime.recorder
+
+    @property
+    def clock(self) -> Clock:
+        return self._runtime.clock
+
+    def node_client(self, node: str) -> Client:
+        return self._runtime.node_client(node)
+
+    def informer(self, resource: Resource[T], where: Selection = Selection()) -> Informer[T]:
+        return self._runtime.shared_informer(resource, where)
+
+    def set_node(self, node: NodeDescription) -> None:
+        self._runtime.provider_lives()
+        self._runtime.nodes.declare(node)
+
+    def nodes_complete(self) -> None:
+        self._runtime.provider_lives()
+        self._runtime.nodes.finish_declaring()
+
+    def remove_node(self, name: str) -> None:
+        self._runtime.nodes.retire(name)
+
+    def report(self, report: PodReport) -> None:
+        self._runtime.pods.report(report)
+
+    def set_pod_status(self, pod: PodRef, status: JsonView, *, annotations: Mapping[str, str] | None = None) -> None:
+        self._runtime.pods.set_pod_status(pod, status, annotations=annotations)
+
+    def pod_gone(self, pod: PodRef) -> None:
+        self._runtime.pods.pod_gone(pod)
+
+    async def until_stopped(self) -> None:
+        await self._runtime.stopping.wait()
+
+
+class Runtime:
+    """Runs one provider. `connection` leads to the cluster in which its nodes appear."""
+
+    def __init__(self, provider: Provider, settings: Settings, *, connection: Connection, clock: Clock | None = None) -> None:
+        self.provider = provider
+        self.settings = settings
+        self.clock: Clock = clock or SystemClock()
+        self.metrics = Metrics()
+        self.stopping = asyncio.Event()
+        self.identity = f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
+        self._gate = _Gate()
+        manager = settings.field_manager or f"vkubelet-{settings.instance}"
+        self.client = Client(connection, field_manager=manager, clock=self.clock, fence=self._gate, metrics=self.metrics)
+        self.recorder = Recorder(self.client, "vkubelet", host=settings.instance, clock=self.clock)
+        self.nodes = DeclaredNodes(self.clock)
+        ours = Selection(labels=settings.node.selector or f"{INSTANCE}={settings.instance}")
+        self._live = Informer(self.client, NODES, where=ours, clock=self.clock, metrics=self.metrics)
+        self._leases = LeaseKeeper(
+            self.node_client, identity=self.identity, clock=self.clock, settings=settings.lease, metrics=self.metrics
+        )
+        self.pods = Pods(self._pod_parts())
+        self._server = KubeletServer(self._server_parts())
+        self._registrar = Registrar(self._registrar_parts())
+        self._register = Controller("nodes", self._registrar.reconcile, workers=16, clock=self.clock, metrics=self.metrics)
+        self._provider_runs = Controller("provider", self._run_provider, workers=1, clock=self.clock, metrics=self.metrics)
+        self._informers: dict[tuple[str, Selection], Informer[KubeObject]] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._election: LeaderElection | None = None
+        self._provider_ended = asyncio.Event()
+        self._provider_ended.set()
+        self._provider_lives = 0
+        self._connect_parts()
+
+    def node_client(self, node: str) -> Client:
+        """The client for writes in the name of one node: the same for all, as long as nodes have no identities of their own."""
+        return self.client
+
+    def _pod_parts(self) -> PodParts:
+        return PodParts(
+            provider=self.provider,
+            client=self.client,
+            node_client=self.node_client,
+            recorder=self.recorder,
+            clock=self.clock,
+            metrics=self.metrics,
+            settings=self.settings.pods,
+            node_ips=self._node_ips,
+        )
+
+    def _server_parts(self) -> ServerParts:
+        return ServerParts(
+            provider=self.provider,
+            pods=self.pods.store,
+            client=self.client,
+            clock=self.clock,
+            metrics=self.metrics,
+            settings=self.settings.server,
+            instance=self.settings.instance,
+        )
+
+    def _registrar_parts(self) -> RegistrarParts:
+        return RegistrarParts(
+            client=self.client,
+            node_client=self.node_client,
+            nodes=self.nodes,
+            live=self._live.store,
+            wrote=self._live.adopt,
+            leases=self._leases,
+            dispatch=self.pods,
+            recorder=self.recorder,
+            clock=self.clock,
+            open_endpoint=self._open_endpoint,
+            close_endpoint=self._server.close,
+            default_taints=default_taints(self.settings.node.taint),
+            instance=self.settings.instance,
+        )
+
+    def _node_ips(self, node: str) -> Sequence[str]:
+        return self._registrar.addresses(node)
+
+    async def _open_endpoint(self, node: str, port: int | None) -> Endpoint:
+        opened = await self._server.open(node, preferred_port=port)
+        return Endpoint(opened.address, opened.port)
+
+    def _connect_parts(self) -> None:
+        self._live.on_change(self._node_seen)
+        self.nodes.on_change(self._node_declared)
+        self.pods.on_empty(self._register.add)
+        for standing in Standing:
+            self.metrics.nodes.labels(state=standing.value).set_function(partial(self.nodes.count, standing))
+
+    def _node_seen(self, change: Change[Node]) -> None:
+        if change.new is not None:
+            self.nodes.found(change.key.name)
+        self._register.add(change.key.name, priority=Priority.LOW if change.initial else Priority.HIGH)
+
+    def _node_declared(self, name: str) -> None:
+        self._register.add(name)
+
+    def provider_lives(self) -> None:
+        """A provider that declares nodes has recovered from an earlier failure."""
+        self.nodes.set_provider_health(HEALTHY)
+
+    def shared_informer(self, resource: Resource[T], where: Selection) -> Informer[T]:
+        """One informer per resource and selection for all who ask."""
+        key = (resource.path(where.namespace), where)
+        found = self._informers.get(key)
+        if found is None:
+            informer = Informer(self.client, resource, where=where, clock=self.clock, metrics=self.metrics)
+            self._informers[key] = informer  # type: ignore[assignment]
+            if self._group is not None:
+                self._group.create_task(informer.run(), name=f"informer {resource.plural}")
+            return informer
+        return found  # type: ignore[return-value]
+
+    def stop(self) -> None:
+        """Begin to stop; `run` returns when everything has ended."""
+        self.stopping.set()
+
+    def ready(self) -> str | None:
+        """None, or why the process is not ready."""
+        if self.stopping.is_set():
+            return "stopping"
+        if not (self._live.synced and self.pods.informer.synced):
+            return "watches are not synced"
+        return self._server.problem if self._group is not None else None
+
+    async def run(self) -> None:
+        """Run until `stop`. Raises SettingsError, LeadershipLost."""
+        checks: Mapping[str, Callable[[], str | None]] = {"watches": self.ready}
+        health = HealthServer(
+            self.metrics,
+            checks=checks,
+            health_address=self.settings.health.health_address,
+            metrics_address=self.settings.health.metrics_address,
+        )
+        try:
+            async with self.client, health, asyncio.TaskGroup() as group:
+                group.create_task(self._live.run(), name="own nodes")
+                group.create_task(self.pods.informer.run(), name="pods")
+                group.create_task(self._measure_loop_lag(), name="loop lag")
+                group.create_task(self._stop_if_following(), name="stop a follower")
+                await self._lead(self._serve)
+                raise _Stopped
+        except* _Stopped:
+            log.info("stopped")
+        except* VKubeletError as problems:
+            raise first_error(problems) from problems
+
+    async def _lead(self, body: Callable[[], Awaitable[None]]) -> None:
+        settings = self.settings.leader
+        if not settings.enabled:
+            await body()
+            return
+        self._election = LeaderElection(
+            self.client.fenced(None),
+            name=settings.name or f"vkubelet-{self.settings.instance}",
+            namespace=settings.namespace,
+            identity=self.identity,
+            clock=self.clock,
+        )
+        self._gate.leader = self._election.fence
+        await self._election.lead(body)
+
+    async def _stop_if_following(self) -> None:
+        await self.stopping.wait()
+        if self._group is None:
+            raise _Stopped
+
+    async def _serve(self) -> None:
+        """The life of the leader."""
+        try:
+            async with self._server, asyncio.TaskGroup() as group:
+                self._group = group
+                for name, part in self._parts_of_a_leader().items():
+                    group.create_task(part(), name=name)
+                for informer in list(self._informers.values()):
+                    group.create_task(informer.run(), name="informer")
+                self._provider_runs.add("provider")
+                group.create_task(self._stop_in_order(), name="stop")
+        except* _Stopped:
+            log.debug("leader ended")
+
+    def _parts_of_a_leader(self) -> Mapping[str, Callable[[], Coroutine[None, None, None]]]:
+        parts: dict[str, Callable[[], Coroutine[None, None, None]]] = {
+            "events": self.recorder.run,
+            "leases": self._leases.run,
+            "kubelet server": self._server.run,
+            "pods": self.pods.run,
+            "register nodes": self._register_nodes,
+            "provider": self._provider_runs.run,
+        }
+        if isinstance(self.provider, SupportsPing):
+            pinger = Pinger(self.provider, self.nodes, clock=self.clock, settings=self.settings.ping)
+            parts["ping"] = pinger.run
+        return parts
+
+    async def _register_nodes(self) -> None:
+        """Only with the Nodes of earlier processes in view, which remember their ports."""
+        await self._live.wait_synced()
+        await self._register.run()
+
+    async def _run_provider(self, key: str) -> float | None:
+        """One life of the provider; ending before the stop is a failure whatever the cause, and the controller starts it again."""
+        if self.stopping.is_set():
+            return None
+        if self._provider_lives > 0:
+            self.pods.resync()
+        self._provider_lives += 1
+        began = self.clock.monotonic()
+        self._provider_ended.clear()
+        try:
+            await self.provider.run(RuntimeHost(self))
+            if not self.stopping.is_set():
+                raise VKubeletError("the provider's run() returned before the stop")
+        finally:
+            self._provider_ended.set()
+            if self.clock.monotonic() - began >= _LONG_LIFE:
+                self._provider_runs.forgive(key)
+            if not self.stopping.is_set():
+                self.nodes.set_provider_health(Health("ProviderFailed", "the provider ended unexpectedly; it is being started again"))
+        return None
+
+    async def _stop_in_order(self) -> None:
+        """Readiness is off; the provider ends; then no new writes; those in flight are awaited; then the tree is cancelled."""
+        await self.stopping.wait()
+        log.info("stopping")
+        try:
+            async with asyncio.timeout(_WRITES_END):
+                await self._provider_ended.wait()
+        except TimeoutError:
+            log.warning("the provider did not end in time; it is cancelled")
+        self._gate.closed = True
+        if not await self.client.writes_done(_WRITES_END) and self._election is not None:
+            self._election.release = False
+        raise _Stopped
+
+    async def _measure_loop_lag(self) -> None:
+        while True:
+            before = self.clock.monotonic()
+            await self.clock.sleep(1.0)
+            self.metrics.loop_lag_seconds.observe(max(0.0, self.clock.monotonic() - before - 1.0))
+
+
+def default_taints(text: str) -> tuple[Taint, ...]:
+    """`key[=value]:effect` as a taint; nothing for an empty text. Raises SettingsError."""
+    if not text:
+        return ()
+    rest, colon, effect = text.rpartition(":")
+    key, _, value = rest.partition("=")
+    if not colon or not key or effect not in ("NoSchedule", "NoExecute", "PreferNoSchedule"):
+        raise SettingsError("node.taint", "must read key[=value]:effect with NoSchedule, NoExecute or PreferNoSchedule")
+    return (Taint(key, effect, value),)
+
+
+def first_error(group: BaseExceptionGroup[VKubeletError]) -> VKubeletError:
+    """The first error of ours inside a group."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            return first_error(error)
+        return error
+    raise AssertionError("an exception group is never empty")

@@ -1,0 +1,209 @@
+"""Who calls, and may they: client certificate, bearer token, then the cluster's own judgement on this node's subresource.
+
+Invariant: no route sees a request before its caller is known and allowed; a doubt about either is a refusal.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import logging
+import secrets
+import ssl
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from aiohttp import hdrs, web
+from attrs import frozen
+
+from vkubelet.api.shapes import Json
+from vkubelet.client.resources import SUBJECTACCESSREVIEWS, TOKENREVIEWS
+from vkubelet.client.rest import Client
+from vkubelet.client.retry import with_retry
+from vkubelet.clock import Clock
+from vkubelet.errors import ApiError
+from vkubelet.logformat import bind
+from vkubelet.server.cache import Answer, SharedCache
+from vkubelet.server.settings import ServerSettings
+from vkubelet.server.tls import peer_certificate
+
+log = logging.getLogger(__name__)
+
+AUTHENTICATED = "system:authenticated"
+_TOKEN_HELD, _ALLOW_HELD, _DENY_HELD = 120.0, 300.0, 30.0
+_CREDENTIAL_ID = "authentication.kubernetes.io/credential-id"
+_TOKEN_PROTOCOL = "base64url.bearer.authorization.k8s.io."
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_OWN_SUBRESOURCES = {
+    "stats": "stats",
+    "metrics": "metrics",
+    "logs": "log",
+    "checkpoint": "checkpoint",
+    "statusz": "statusz",
+    "flagz": "configz",
+}
+_FINE_SUBRESOURCES = {"pods": "pods", "runningpods": "pods", "healthz": "healthz", "configz": "configz"}
+
+
+@frozen
+class User:
+    """As in a TokenReview's answer."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
+
+
+@frozen
+class Question:
+    """May `user` do `verb` on this subresource of nodes? An empty node means: of all nodes."""
+
+    user: User
+    verb: str
+    subresource: str
+    node: str
+
+
+class Gate:
+    """Admits requests; reviews are held for as long as a kubelet holds them by default."""
+
+    def __init__(self, client: Client, clock: Clock, *, settings: ServerSettings) -> None:
+        self._client = client
+        self._clock = clock
+        self._settings = settings
+        self._salt = secrets.token_bytes(32)
+        self._users: SharedCache[bytes, User | None] = SharedCache(clock)
+        self._rights: SharedCache[Question, bool] = SharedCache(clock)
+
+    async def admit(self, request: web.BaseRequest, node: str) -> User:
+        """The caller, who may do what is asked on `node`. Raises the 401, 403 or 500 that a kubelet answers."""
+        user = await self._authenticate(request)
+        if user is None:
+            raise web.HTTPUnauthorized(text="Unauthorized")
+        verb, wanted = verb_of(request.method), subresources(request.rel_url.raw_path)
+        asked = f"user={user.name}, verb={verb}, resource=nodes"
+        for subresource in wanted:
+            try:
+                allowed = await self._may(Question(user, verb, subresource, node))
+            except ApiError as error:
+                with bind(error=str(error)):
+                    log.warning("authorization failed")
+                raise web.HTTPInternalServerError(text=f"Authorization error ({asked}, subresource={subresource})") from error
+            if allowed:
+                return user
+        raise web.HTTPForbidden(text=f"Forbidden ({asked}, subresource(s)=[{' '.join(wanted)}])")
+
+    async def _authenticate(self, request: web.BaseRequest) -> User | None:
+        """One proof is enough; a token that fails is never taken for no token."""
+        connection = request.transport.get_extra_info("ssl_object") if request.transport else None
+        presented = peer_certificate(connection) if isinstance(connection, ssl.SSLObject) else None
+        if presented is not None:
+            user = user_of_certificate(*presented)
+            if user is not None:
+                return user
+        token = bearer_token(request.headers)
+        if token and self._settings.token_review:
+            return await self._user_of_token(token)
+        return ANONYMOUS if self._settings.anonymous and not token else None
+
+    async def _user_of_token(self, token: str) -> User | None:
+        async def look_up() -> Answer[User | None]:
+            review = {"spec": {"token": token}}
+            answer = await with_retry(partial(self._client.create, TOKENREVIEWS, review), clock=self._clock)
+            status: Json = answer.body.get("status", {})
+            return Answer(user_of_review(status), 0.0 if status.get("error") else _TOKEN_HELD)
+
+        try:
+            return await self._users.get(hmac.digest(self._salt, token.encode(), "sha256"), look_up)
+        except ApiError as error:
+            with bind(error=str(error)):
+                log.warning("token review failed")
+            return None
+
+    async def _may(self, question: Question) -> bool:
+        async def look_up() -> Answer[bool]:
+            review = {"spec": access_review(question)}
+            answer = await with_retry(partial(self._client.create, SUBJECTACCESSREVIEWS, review), clock=self._clock)
+            allowed = answer.body.get("status", {}).get("allowed") is True
+            return Answer(allowed, _ALLOW_HELD if allowed else _DENY_HELD)
+
+        return await self._rights.get(question, look_up)
+
+
+# --- Pure -------------------------------------------------------------------------------------------------------------------------------
+
+
+def user_of_certificate(subject: Mapping[str, Sequence[str]], der: bytes) -> User | None:
+    """CN is the user, every O a group (authentication by X.509 client certificates); None without a CN."""
+    names = subject.get("commonName", ())
+    if not names or not names[-1]:
+        return None
+    fingerprint = f"X509SHA256={hashlib.sha256(der).hexdigest()}"
+    return User(names[-1], _with_authenticated(subject.get("organizationName", ())), extra=((_CREDENTIAL_ID, (fingerprint,)),))
+
+
+def user_of_review(status: Json) -> User | None:
+    """The user a TokenReview's status names; None when it refuses the token."""
+    if status.get("authenticated") is not True:
+        return None
+    user: Json = status.get("user", {})
+    extra = tuple(sorted((key, tuple(values)) for key, values in (user.get("extra") or {}).items()))
+    return User(user.get("username", ""), _with_authenticated(user.get("groups") or ()), user.get("uid", ""), extra)
+
+
+def _with_authenticated(groups: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*groups, AUTHENTICATED)))
+
+
+def bearer_token(headers: Mapping[str, str]) -> str:
+    """The token of the Authorization header or of a WebSocket subprotocol, "" for none."""
+    scheme, _, token = headers.get(hdrs.AUTHORIZATION, "").strip().partition(" ")
+    if scheme.lower() == "bearer":
+        return token.strip()
+    for protocol in headers.get(hdrs.SEC_WEBSOCKET_PROTOCOL, "").split(","):
+        if protocol.strip().startswith(_TOKEN_PROTOCOL):
+            return _decoded(protocol.strip().removeprefix(_TOKEN_PROTOCOL))
+    return ""
+
+
+def _decoded(text: str) -> str:
+    try:
+        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
+
+
+def verb_of(method: str) -> str:
+    """The verb a review asks about (kubelet: everything unknown is a get)."""
+    return _VERBS.get(method.upper(), "get")
+
+
+def subresources(path: str) -> tuple[str, ...]:
+    """The subresources of `nodes` of which one must be allowed, in the order they are asked for (KEP-2862, on since Kubernetes 1.33).
+
+    The path must be the one the router sees, still escaped, so that no two readings of it differ.
+    """
+    first = path.split("/")[1] if path.startswith("/") else ""
+    if first in _OWN_SUBRESOURCES:
+        return (_OWN_SUBRESOURCES[first],)
+    return (_FINE_SUBRESOURCES[first], "proxy") if first in _FINE_SUBRESOURCES else ("proxy",)
+
+
+def access_review(question: Question) -> Json:
+    """The spec of a SubjectAccessReview."""
+    user = question.user
+    resource: Json = {"verb": question.verb, "version": "v1", "resource": "nodes", "subresource": question.subresource}
+    if question.node:
+        resource["name"] = question.node
+    review: Json = {"user": user.name, "groups": list(user.groups), "resourceAttributes": resource}
+    if user.uid:
+        review["uid"] = user.uid
+    if user.extra:
+        review["extra"] = {key: list(values) for key, values in user.extra}
+    return review

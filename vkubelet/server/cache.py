@@ -1,0 +1,80 @@
+"""Answers of the cluster's reviews, kept for a while and shared by those who ask at the same time.
+
+Invariant: for one key at most one lookup is in flight, and one caller who leaves takes nobody else's answer away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+from attrs import define, field, frozen
+
+from vkubelet.clock import Clock
+from vkubelet.errors import VKubeletError
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+@frozen
+class Answer(Generic[V]):
+    """A value and for how many seconds it may be given again; 0: only to those who are waiting."""
+
+    value: V
+    lifetime: float
+
+
+@define
+class _Flight(Generic[V]):
+    landed: asyncio.Event = field(factory=asyncio.Event)
+    answer: Answer[V] | None = None
+    error: VKubeletError | None = None
+
+
+class SharedCache(Generic[K, V]):
+    """Holds at most `size` answers; the oldest goes first."""
+
+    def __init__(self, clock: Clock, *, size: int = 16384) -> None:
+        self._clock = clock
+        self._size = size
+        self._held: dict[K, tuple[V, float]] = {}
+        self._flights: dict[K, _Flight[V]] = {}
+
+    async def get(self, key: K, look_up: Callable[[], Awaitable[Answer[V]]]) -> V:
+        """The held value, or that of the lookup in flight, or that of `look_up`. An error of ours is shared, and not held."""
+        while True:
+            held = self._held.get(key)
+            if held is not None and self._clock.monotonic() < held[1]:
+                return held[0]
+            flight = self._flights.get(key)
+            if flight is None:
+                return await self._fly(key, look_up)
+            await flight.landed.wait()
+            if flight.error is not None:
+                raise flight.error
+            if flight.answer is not None:
+                return flight.answer.value
+            # Whoever asked has left before the answer came: one of those who still wait asks again.
+
+    async def _fly(self, key: K, look_up: Callable[[], Awaitable[Answer[V]]]) -> V:
+        flight = self._flights[key] = _Flight()
+        try:
+            flight.answer = await look_up()
+        except VKubeletError as error:
+            flight.error = error
+            raise
+        finally:
+            del self._flights[key]
+            flight.landed.set()
+        self._hold(key, flight.answer)
+        return flight.answer.value
+
+    def _hold(self, key: K, answer: Answer[V]) -> None:
+        self._held.pop(key, None)
+        if answer.lifetime <= 0:
+            return
+        while len(self._held) >= self._size:
+            del self._held[next(iter(self._held))]
+        self._held[key] = (answer.value, self._clock.monotonic() + answer.lifetime)

@@ -1,0 +1,213 @@
+"""Where the serving certificate comes from, and when it is replaced: by the cluster on request, from files, or made here.
+
+Invariant: a certificate is replaced while connections go on, and a failure to replace it leaves the old one in place.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from attrs import field, frozen
+
+from vkubelet.api.objects import Unknown
+from vkubelet.api.shapes import Json
+from vkubelet.client.resources import CSRS
+from vkubelet.client.rest import Client
+from vkubelet.client.retry import with_retry
+from vkubelet.clock import Clock
+from vkubelet.errors import SettingsError, Unavailable, VKubeletError
+from vkubelet.logformat import bind
+from vkubelet.server import x509
+from vkubelet.server.settings import ServerSettings
+from vkubelet.server.tls import Pair
+
+log = logging.getLogger(__name__)
+
+Install = Callable[[Pair], None]
+
+_FILES_EVERY = 10.0
+_ISSUE_WITHIN, _LOOK_EVERY = 900.0, 2.0
+_RETRY_FIRST, _RETRY_LAST = 2.0, 32.0
+_LONGEST_SLEEP = 3600.0
+_FILE = "kubelet-server-current.pem"
+
+
+@frozen(kw_only=True)
+class Subject:
+    """Whom the certificate is for; `addresses` are all IP addresses and DNS names it must be valid for."""
+
+    name: str
+    addresses: Sequence[str]
+
+
+@frozen(kw_only=True)
+class Certificates:
+    """Installs the certificate of the settings' choice, and its successors; `share` draws after which part of its life one is replaced."""
+
+    settings: ServerSettings
+    client: Client
+    clock: Clock
+    install: Install
+    share: Callable[[], float] = field(default=lambda: random.uniform(0.7, 0.9))
+
+    def load_files(self) -> None:
+        """Install from the files of the settings. Raises SettingsError."""
+        self.install(self._read_files())
+
+    async def run(self, subject: Subject) -> None:
+        """Keep a valid certificate installed, for ever."""
+        match self.settings.certificate:
+            case "files":
+                await self._follow_files()
+            case "self-signed":
+                await self._sign_here(subject)
+            case "csr":
+                await self._request(subject)
+
+    # --- From files ------------------------------------------------------------------------------------------------------------------
+
+    def _read_files(self) -> Pair:
+        certificate, key = (Path(name) for name in (self.settings.certificate_file, self.settings.key_file))
+        return Pair(read_file(certificate, "server.certificate_file"), read_file(key, "server.key_file"))
+
+    async def _follow_files(self) -> None:
+        seen = self._read_files()
+        while True:
+            await self.clock.sleep(_FILES_EVERY)
+            try:
+                found = self._read_files()
+                if found == seen:
+                    continue
+                self.install(found)
+            except SettingsError as error:
+                # Half of a replacement is on disk, or somebody blundered: the old one serves on.
+                with bind(error=str(error)):
+                    log.warning("serving certificate not reloaded")
+                continue
+            seen = found
+            log.info("serving certificate reloaded")
+
+    # --- Made here -------------------------------------------------------------------------------------------------------------------
+
+    async def _sign_here(self, subject: Subject) -> None:
+        while True:
+            pair = x509.self_signed(subject.name, subject.addresses, now=self.clock.now())
+            self.install(pair)
+            await self._until_due(pair)
+
+    async def _until_due(self, pair: Pair) -> None:
+        """The wall clock decides and is looked at hourly, so that a machine that slept does not oversleep."""
+        due = x509.rotation_due(pair.certificate, self.share())
+        while True:
+            left = (due - self.clock.now()).total_seconds()
+            if left <= 0:
+                return
+            await self.clock.sleep(min(left, _LONGEST_SLEEP))
+
+    # --- Signed by the cluster -------------------------------------------------------------------------------------------------------
+
+    async def _request(self, subject: Subject) -> None:
+        pair = self._kept(subject)
+        if pair is None:
+            if self.settings.self_signed_until_issued:
+                self.install(x509.self_signed(subject.name, subject.addresses, now=self.clock.now()))
+        else:
+            self.install(pair)
+        while True:
+            if pair is not None:
+                await self._until_due(pair)
+            pair = await self._until_issued(subject)
+            self.install(pair)
+            self._keep(pair)
+            log.info("serving certificate issued")
+
+    async def _until_issued(self, subject: Subject) -> Pair:
+        delay = _RETRY_FIRST
+        while True:
+            try:
+                return await self._issue(subject)
+            except VKubeletError as error:
+                with bind(error=str(error)):
+                    log.warning("serving certificate not issued yet")
+            await self.clock.sleep(delay)
+            delay = min(delay * 2, _RETRY_LAST)
+
+    async def _issue(self, subject: Subject) -> Pair:
+        """One request. Raises ApiError, and Unavailable when it is denied or nobody signs it within 15 minutes."""
+        key = x509.new_key()
+        request = x509.certificate_request(key, subject.name, addresses=subject.addresses)
+        spec = {"request": base64.b64encode(request).decode(), "signerName": x509.SIGNER, "usages": list(x509.USAGES)}
+        csr = await self.client.create(CSRS, {"metadata": {"generateName": "csr-"}, "spec": spec})
+        if self.settings.approve_own_csr:
+            await self._approve(csr)
+        certificate = await self._until_signed(csr.metadata.name)
+        pair = Pair(certificate, key)
+        if not x509.serves(pair, subject.addresses, now=self.clock.now()):
+            raise Unavailable(f"the certificate of {csr.metadata.name} is not valid now for {', '.join(subject.addresses)}")
+        return pair
+
+    async def _approve(self, csr: Unknown) -> None:
+        body = csr.body
+        conditions = body.setdefault("status", {}).setdefault("conditions", [])
+        message = "approved by the kubelet server that asks for it"
+        conditions.append({"type": "Approved", "status": "True", "reason": "AutoApproved", "message": message})
+        await self.client.replace(CSRS, body, subresource="approval")
+
+    async def _until_signed(self, name: str) -> bytes:
+        end = self.clock.monotonic() + _ISSUE_WITHIN
+        told = False
+        while self.clock.monotonic() < end:
+            found = await with_retry(partial(self.client.get, CSRS, name), clock=self.clock)
+            status: Json = found.body.get("status", {})
+            types = {condition["type"] for condition in status.get("conditions", ())}
+            if types & {"Denied", "Failed"}:
+                raise Unavailable(f"certificate request {name} was {' and '.join(sorted(types)).lower()}")
+            if status.get("certificate"):
+                return base64.b64decode(status["certificate"])
+            if not told and "Approved" not in types:
+                with bind(remedy=f"kubectl certificate approve {name}"):
+                    log.warning("serving certificate waits for approval")
+                told = True
+            await self.clock.sleep(_LOOK_EVERY)
+        raise Unavailable(f"certificate request {name} was not signed within {_ISSUE_WITHIN:.0f} s")
+
+    # --- Kept for the next start -----------------------------------------------------------------------------------------------------
+
+    def _kept(self, subject: Subject) -> Pair | None:
+        if not self.settings.certificate_directory:
+            return None
+        try:
+            data = (Path(self.settings.certificate_directory) / _FILE).read_bytes()
+        except OSError:
+            return None
+        certificate, marker, key = data.partition(b"-----BEGIN PRIVATE KEY-----")
+        pair = Pair(certificate, marker + key)
+        return pair if x509.serves(pair, subject.addresses, now=self.clock.now()) else None
+
+    def _keep(self, pair: Pair) -> None:
+        if not self.settings.certificate_directory:
+            return
+        path = Path(self.settings.certificate_directory) / _FILE
+        fresh = path.with_suffix(".new")
+        try:
+            fresh.unlink(missing_ok=True)
+            with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(pair.certificate.rstrip() + b"\n" + pair.key)
+            fresh.replace(path)
+        except OSError as error:
+            with bind(error=str(error)):
+                log.warning("serving certificate not kept for the next start")
+
+
+def read_file(path: Path, setting: str) -> bytes:
+    """Raises SettingsError that names the setting."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SettingsError(setting, f"{path} can not be read ({error.strerror})") from error

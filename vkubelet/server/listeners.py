@@ -1,0 +1,98 @@
+"""Which port belongs to which node: TLS listeners that all feed one HTTP server, opened and closed while it runs.
+
+Invariant: a port answers for one node at a time; a connection that outlives its listener belongs to whoever has the port now, or to nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Iterable
+
+from attrs import frozen
+
+from vkubelet.errors import SettingsError, Unavailable
+from vkubelet.server.tls import ServingTls
+
+MAIN = ""
+"""Stands for the node's name at the port that serves the pods of all nodes."""
+
+_HANDSHAKE, _GOODBYE = 10.0, 5.0
+_TAKEN = frozenset({errno.EADDRINUSE, errno.EACCES})
+
+
+@frozen
+class Endpoint:
+    """Where the kubelet server of one node is reached."""
+
+    address: str
+    port: int
+
+
+class Listeners:
+    """`serve` makes the protocol of one connection, as `asyncio.loop.create_server` wants it."""
+
+    def __init__(self, serve: Callable[[], asyncio.Protocol], tls: ServingTls, *, bind_address: str) -> None:
+        self._serve = serve
+        self._tls = tls
+        self._bind_address = bind_address
+        self._servers: dict[str, tuple[asyncio.Server, int]] = {}
+        self._nodes: dict[int, str] = {}
+        self._opening = asyncio.Lock()
+
+    def node_of(self, port: int) -> str | None:
+        """The node that has this port, MAIN for the main port, None for nobody."""
+        return self._nodes.get(port)
+
+    def port_of(self, node: str) -> int | None:
+        found = self._servers.get(node)
+        return found[1] if found else None
+
+    async def open(self, node: str, ports: Iterable[int]) -> int:
+        """Listen for `node` on the first of `ports` that is free; the port it has, if it has one.
+
+        Raises Unavailable when all are taken, SettingsError when nothing can listen on the address at all.
+        """
+        async with self._opening:
+            open_already = self.port_of(node)
+            if open_already is not None:
+                return open_already
+            for port in ports:
+                server = None if port in self._nodes else await self._listen(port)
+                if server is not None:
+                    port = int(server.sockets[0].getsockname()[1])
+                    self._servers[node] = (server, port)
+                    self._nodes[port] = node
+                    return port
+        raise Unavailable(f"no free port for {node or 'the main listener'}", retry_after=10.0)
+
+    def close(self, node: str) -> None:
+        """Take no more connections; those that are open end by themselves. Nothing to do when it is not open."""
+        server, port = self._servers.pop(node, (None, 0))
+        if server is not None:
+            server.close()
+            del self._nodes[port]
+
+    def close_all(self) -> None:
+        for node in list(self._servers):
+            self.close(node)
+
+    async def _listen(self, port: int) -> asyncio.Server | None:
+        try:
+            return await asyncio.get_running_loop().create_server(
+                self._serve,
+                self._bind_address,
+                port,
+                ssl=self._tls.context,
+                backlog=512,
+                ssl_handshake_timeout=_HANDSHAKE,
+                ssl_shutdown_timeout=_GOODBYE,
+            )
+        except OSError as error:
+            if error.errno in _TAKEN:
+                return None
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise Unavailable("too many open files; raise the limit `nofile` of the process", retry_after=10.0) from error
+            if self._servers:
+                raise Unavailable(f"can not listen on {self._bind_address} now ({error.strerror})", retry_after=10.0) from error
+            raise SettingsError("server.bind_address", f"{self._bind_address} can not be listened on ({error.strerror})") from error

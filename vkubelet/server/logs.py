@@ -1,0 +1,277 @@
+"""`/containerLogs`: `kubectl logs` for the containers of virtual pods.
+
+Invariant: the answer to a wrong question is the kubelet's, code and text; a caller who leaves ends the provider's stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime, timedelta
+
+import attrs
+from aiohttp import web
+
+from vkubelet.api.objects import Pod, PodRef
+from vkubelet.api.shapes import JsonView
+from vkubelet.clock import Clock, parse_rfc3339
+from vkubelet.errors import NoSuchContainer, NoSuchPod, VKubeletError
+from vkubelet.logformat import bind
+from vkubelet.metrics import Metrics
+from vkubelet.provider import LogOptions, Provider, SupportsLogOptions, SupportsLogs
+from vkubelet.server.logfilter import LineCount, LogFilter
+from vkubelet.server.pods import NodePods, container_status, has_container
+
+log = logging.getLogger(__name__)
+
+HEADERS_WITHIN = 1.0
+"""Seconds of silence after which the headers go out, so that nobody between takes a quiet container for a dead server; until then an error
+still gets its status code."""
+
+_CLOSE_WITHIN = 2.0
+_INTEGER = re.compile(r"[+-]?[0-9]+\Z", re.ASCII)
+_PULL_REASONS = {"ErrImagePull": "image can't be pulled", "ImagePullBackOff": "trying and failing to pull image"}
+
+
+@attrs.frozen(kw_only=True)
+class ContainerLogs:
+    """The endpoint; `node_pods` finds the pod a request means."""
+
+    provider: Provider
+    node_pods: NodePods
+    clock: Clock
+    metrics: Metrics
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """One log, in chunks as they come. Raises web.HTTPException and ProviderError before the first byte."""
+        pod_name, container = request.match_info["pod"], request.match_info["container"]
+        options = parse_options(request.query, now=self.clock.now())
+        pod = self.node_pods.find(request, request.match_info["namespace"], pod_name)
+        if not has_container(pod, container):
+            raise web.HTTPNotFound(text=f'container "{container}" not found in pod "{pod_name}"')
+        if not isinstance(self.provider, SupportsLogs):
+            raise web.HTTPNotImplemented(text="the provider of this node does not support logs")
+        problem = not_available(pod, container, previous=options.previous)
+        if problem:
+            raise web.HTTPBadRequest(text=problem)
+        answer = _Answer(request)
+        with self.metrics.streams.labels(kind="logs").track_inprogress():
+            try:
+                await self._answer(answer, self._chunks(self.provider, pod.ref, container, options=options))
+            except NoSuchPod as error:
+                raise web.HTTPNotFound(text=f'pod "{pod_name}" does not exist') from error
+            except NoSuchContainer as error:
+                raise web.HTTPNotFound(text=f'container "{container}" not found in pod "{pod_name}"') from error
+        return answer.response
+
+    async def _answer(self, answer: _Answer, chunks: AsyncIterator[bytes]) -> None:
+        """Pass everything on; an error that comes too late for a status code breaks the connection off, so that it shows."""
+        failed: VKubeletError | None = None
+        async with asyncio.TaskGroup() as group:
+            opener = group.create_task(self._open_in_time(answer))
+            try:
+                async with _closing(chunks):
+                    async for chunk in chunks:
+                        await answer.write(chunk)
+                await answer.end()
+            except VKubeletError as error:
+                failed = error
+            except _CallerLeft:
+                # Between two chunks; closing the stream was all there is to do.
+                log.debug("log stream left")
+            finally:
+                opener.cancel()
+                answer.break_off()
+        if failed is None:
+            return
+        if not answer.begun:
+            raise failed
+        with bind(error=str(failed)):
+            log.warning("log stream broken off")
+
+    async def _open_in_time(self, answer: _Answer) -> None:
+        await self.clock.sleep(HEADERS_WITHIN)
+        try:
+            await answer.begin()
+        except _CallerLeft:
+            # The next write of the stream finds it out as well.
+            log.debug("log stream left")
+
+    async def _chunks(self, provider: SupportsLogs, pod: PodRef, container: str, *, options: LogOptions) -> AsyncIterator[bytes]:
+        if isinstance(provider, SupportsLogOptions) and provider.logs_apply_options:
+            async with _closing(provider.stream_logs(pod, container, options)) as stream:
+                async for chunk in stream:
+                    yield chunk
+            return
+        plain = LogOptions(follow=options.follow, previous=options.previous)
+        skip, lines = 0, None
+        if options.tail is not None:
+            # Counting first needs no memory, and tells a follower where the past ends.
+            total = await _count_lines(provider.stream_logs(pod, container, attrs.evolve(plain, follow=False)))
+            skip = max(0, total - options.tail)
+            lines = None if options.follow else total - skip
+        wanted = LogFilter(skip=skip, lines=lines, since=options.since, timestamps=options.timestamps, limit=options.limit_bytes)
+        if wanted.done:
+            return
+        async with _closing(provider.stream_logs(pod, container, plain)) as stream:
+            async for chunk in stream:
+                data = wanted.feed(chunk)
+                if data:
+                    yield data
+                if wanted.done:
+                    return
+        data = wanted.finish()
+        if data:
+            yield data
+
+
+class _CallerLeft(Exception):
+    """Nobody reads the answer any more. Not a ConnectionResetError, which may be one of the provider's backend."""
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except ConnectionResetError as error:
+        raise _CallerLeft from error
+
+
+class _Answer:
+    """A chunked response that begins with its first byte, or when told to. Raises _CallerLeft."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._request = request
+        self._lock = asyncio.Lock()
+        self._ended = False
+        self.response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
+        self.response.enable_chunked_encoding()
+
+    @property
+    def begun(self) -> bool:
+        return self.response.prepared
+
+    async def begin(self) -> None:
+        """Send the headers."""
+        async with self._lock:
+            if not self.begun:
+                with _writing():
+                    await self.response.prepare(self._request)
+
+    async def write(self, data: bytes) -> None:
+        """Hand the data to the socket now, and wait while the caller is slow."""
+        await self.begin()
+        with _writing():
+            await self.response.write(data)
+
+    async def end(self) -> None:
+        await self.begin()
+        with _writing():
+            await self.response.write_eof()
+        self._ended = True
+
+    def break_off(self) -> None:
+        """Close without the last chunk, seen as an unexpected end; nothing to do before the first byte or after the end."""
+        if self.begun and not self._ended and self._request.transport is not None:
+            self._request.transport.abort()
+
+
+async def _count_lines(stream: AsyncIterator[bytes]) -> int:
+    count = LineCount()
+    async with _closing(stream):
+        async for chunk in stream:
+            count.feed(chunk)
+    return count.lines
+
+
+@asynccontextmanager
+async def _closing(stream: AsyncIterator[bytes]) -> AsyncIterator[AsyncIterator[bytes]]:
+    """A provider may return any iterator; a generator must not wait for the garbage collector to end."""
+    try:
+        yield stream
+    finally:
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            try:
+                async with asyncio.timeout(_CLOSE_WITHIN):
+                    await close()
+            except TimeoutError:
+                log.warning("log stream did not close in time")
+
+
+# --- Pure -------------------------------------------------------------------------------------------------------------------------------
+
+
+def parse_options(query: Mapping[str, str], *, now: datetime) -> LogOptions:
+    """What the query asks for, read as the kubelet reads it. Raises 400 for what can not be read, 422 for what makes no sense."""
+    try:
+        tail = None if query.get("tail") == "all" else _integer(query, "tail" if query.get("tail") else "tailLines")
+        limit, seconds = _integer(query, "limitBytes"), _integer(query, "sinceSeconds")
+        since_time = query.get("sinceTime")
+        since = parse_rfc3339(since_time) if since_time else None
+    except ValueError as error:
+        raise web.HTTPBadRequest(text='{"message": "Unable to decode query."}') from error
+    negative = (tail is not None and tail < 0) or (limit is not None and limit < 1) or (seconds is not None and seconds < 1)
+    if negative or (seconds is not None and since_time is not None) or query.get("stream", "All") != "All":
+        raise web.HTTPUnprocessableEntity(text='{"message": "Invalid request."}')
+    if seconds is not None:
+        since = _before(now, seconds)
+    return LogOptions(
+        follow=_boolean(query, "follow"),
+        previous=_boolean(query, "previous"),
+        timestamps=_boolean(query, "timestamps"),
+        tail=tail,
+        since=since,
+        limit_bytes=limit,
+    )
+
+
+def _integer(query: Mapping[str, str], name: str) -> int | None:
+    """A signed 64-bit integer, as the API machinery reads it; None when absent. Raises ValueError."""
+    text = query.get(name)
+    if text is None:
+        return None
+    if not _INTEGER.match(text) or not -(2**63) <= int(text[:21]) < 2**63 or len(text) > 20:
+        raise ValueError(f"{name} is not a 64-bit integer")
+    return int(text)
+
+
+def _boolean(query: Mapping[str, str], name: str) -> bool:
+    """The API machinery takes everything but "false" and "0" for true, also an empty value."""
+    text = query.get(name)
+    return text is not None and text.lower() not in ("false", "0")
+
+
+def _before(now: datetime, seconds: int) -> datetime | None:
+    """None when that is before the year 1."""
+    room = (now - datetime.min.replace(tzinfo=UTC)).total_seconds()
+    return now - timedelta(seconds=seconds) if seconds < room else None
+
+
+def not_available(pod: Pod, container: str, *, previous: bool) -> str:
+    """Why this container has no log to show, in the kubelet's words; "" when it has.
+
+    Unlike a kubelet this does not ask for container ids, which a provider need not have.
+    """
+    name = pod.metadata.name
+    status = container_status(pod, container)
+    if status is None:
+        return f'container "{container}" in pod "{name}" is not available'
+    state: JsonView = status.get("state") or {}
+    ended_before = bool((status.get("lastState") or {}).get("terminated"))
+    if previous:
+        return "" if ended_before else f'previous terminated container "{container}" in pod "{name}" not found'
+    if "running" in state or ended_before:
+        return ""
+    if "terminated" in state:
+        return f'container "{container}" in pod "{name}" is terminated' if _never_ran(state["terminated"]) else ""
+    reason = (state.get("waiting") or {}).get("reason", "")
+    return f'container "{container}" in pod "{name}" is waiting to start: {_PULL_REASONS.get(reason, reason)}'
+
+
+def _never_ran(terminated: JsonView) -> bool:
+    """The runtime's own mark for a container of which nothing is known (kubelet: ContainerStatusUnknown)."""
+    return terminated.get("reason") == "ContainerStatusUnknown" and not terminated.get("containerID")

@@ -1,0 +1,23 @@
+"""Which port a virtual node listens on.
+
+Invariant: the same name gives the same order of ports in every process, so a node keeps its port wherever it is not taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from zlib import crc32
+
+
+def ports_for(node: str, preferred: int | None = None, *, first: int, last: int) -> Iterator[int]:
+    """The ports to try, best first: the one the Node already publishes, wherever it lies, then all from `first` to `last` once,
+    beginning at the hash of the name and wrapping around.
+    """
+    if preferred is not None:
+        yield preferred
+    count = last - first + 1
+    start = crc32(node.encode()) % count
+    for step in range(count):
+        port = first + (start + step) % count
+        if port != preferred:
+            yield port

@@ -1,0 +1,110 @@
+"""Keys, certificate requests and certificates as bytes; no I/O but for the randomness of keys.
+
+Invariant: what a request asks for is what the signer `kubernetes.io/kubelet-serving` accepts.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from vkubelet.server.tls import Pair
+
+SIGNER = "kubernetes.io/kubelet-serving"
+USAGES = ("digital signature", "server auth")
+_ORGANIZATION, _USER_PREFIX = "system:nodes", "system:node:"
+_SELF_SIGNED_LIFE = timedelta(days=365)
+_SKEW = timedelta(minutes=5)
+
+
+def new_key() -> bytes:
+    """An ECDSA P-256 key as PEM (PKCS 8)."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+
+
+def certificate_request(key: bytes, name: str, *, addresses: Sequence[str]) -> bytes:
+    """A PEM request for the node `name`, valid for `addresses`, IP addresses or DNS names (kubelet-serving signer: O exactly
+    system:nodes, CN system:node:<name>, at least one IP or DNS name, neither e-mail nor URI).
+    """
+    builder = x509.CertificateSigningRequestBuilder().subject_name(_subject(name)).add_extension(_alternatives(addresses), critical=False)
+    return builder.sign(_load_key(key), hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def self_signed(name: str, addresses: Sequence[str], *, now: datetime) -> Pair:
+    """A certificate that nobody else vouches for, valid for a year."""
+    key = new_key()
+    private = _load_key(key)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(_subject(name))
+        .issuer_name(_subject(name))
+        .public_key(private.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + _SELF_SIGNED_LIFE)
+        .add_extension(_alternatives(addresses), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    )
+    return Pair(builder.sign(private, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), key)
+
+
+def rotation_due(certificate: bytes, share: float) -> datetime:
+    """The instant at which `share` (0 to 1) of the certificate's life is over. Raises ValueError when it is no PEM certificate."""
+    leaf = x509.load_pem_x509_certificate(certificate)
+    begin, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
+    return begin + (end - begin) * share
+
+
+def serves(pair: Pair, addresses: Sequence[str], *, now: datetime) -> bool:
+    """The pair fits together, is valid now, and for each of `addresses`."""
+    try:
+        leaf = x509.load_pem_x509_certificate(pair.certificate)
+        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        same_key = leaf.public_key() == _load_key(pair.key).public_key()
+    except (ValueError, TypeError, x509.ExtensionNotFound):
+        return False
+    covered = {str(ip) for ip in names.get_values_for_type(x509.IPAddress)} | set(names.get_values_for_type(x509.DNSName))
+    valid = leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc
+    return same_key and valid and {_canonical(a) for a in addresses} <= covered
+
+
+def _subject(name: str) -> x509.Name:
+    return x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, _ORGANIZATION),
+            x509.NameAttribute(NameOID.COMMON_NAME, _USER_PREFIX + name),
+        ]
+    )
+
+
+def _alternatives(addresses: Sequence[str]) -> x509.SubjectAlternativeName:
+    return x509.SubjectAlternativeName([_general_name(address) for address in addresses])
+
+
+def _general_name(address: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(address))
+    except ValueError:
+        return x509.DNSName(address)
+
+
+def _canonical(address: str) -> str:
+    try:
+        return str(ipaddress.ip_address(address))
+    except ValueError:
+        return address
+
+
+def _load_key(key: bytes) -> ec.EllipticCurvePrivateKey:
+    loaded = serialization.load_pem_private_key(key, None)
+    if not isinstance(loaded, ec.EllipticCurvePrivateKey):
+        raise ValueError("not an ECDSA key")
+    return loaded

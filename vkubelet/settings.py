@@ -1,0 +1,155 @@
+"""The settings of one vkubelet process, read from YAML into frozen values.
+
+Invariant: a key that is not known and a value of the wrong type are refused by their path; nothing is ignored silently.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import attrs
+import msgspec
+import yaml
+from attrs import field, frozen
+
+from vkubelet.api.shapes import Json, JsonView
+from vkubelet.errors import SettingsError
+from vkubelet.node.lease import LeaseSettings
+from vkubelet.node.ping import PingSettings
+from vkubelet.pods.listing import PodSettings
+from vkubelet.server import ServerSettings
+
+T = TypeVar("T")
+
+
+@frozen(kw_only=True)
+class ClusterSettings:
+    """The cluster in which the virtual nodes appear."""
+
+    kubeconfig: str = ""
+    """File; empty: `$KUBECONFIG`, then `~/.kube/config`, then the ServiceAccount of the pod we run in."""
+    context: str = ""
+    """Context of the kubeconfig; empty: its current one."""
+
+
+@frozen(kw_only=True)
+class NodeSettings:
+    """What every node of this process has, whatever its provider says."""
+
+    taint: str = "virtual-kubelet.io/provider:NoSchedule"
+    """`key[=value]:effect`, put on each node so that only pods that tolerate it come; empty: none."""
+    selector: str = ""
+    """Label selector of the Nodes that are ours; empty: `vkubelet.io/instance=<instance>`."""
+
+
+@frozen(kw_only=True)
+class LeaderSettings:
+    """Election among the replicas of one instance."""
+
+    enabled: bool = False
+    """Needed as soon as more than one replica runs."""
+    namespace: str = "default"
+    """Where the Lease of the election lives."""
+    name: str = ""
+    """Name of that Lease; empty: `vkubelet-<instance>`."""
+
+
+@frozen(kw_only=True)
+class HealthSettings:
+    """The plain-HTTP listeners for probes and metrics."""
+
+    health_address: str = "0.0.0.0:8081"
+    """`host:port` of `/healthz` and `/readyz`; port 0: any free one; empty: off."""
+    metrics_address: str = "0.0.0.0:8080"
+    """`host:port` of `/metrics`; likewise."""
+
+
+@frozen(kw_only=True)
+class LogSettings:
+    """What is written to stderr."""
+
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """From which level on lines of ours are written."""
+
+
+@frozen(kw_only=True)
+class Settings:
+    """Everything the runtime can be told."""
+
+    instance: str = "default"
+    """Name of this set of nodes: part of the field manager and a label of each Node; two instances never share a Node."""
+    field_manager: str = ""
+    """Name under which the API server notes our writes; empty: `vkubelet-<instance>`."""
+    cluster: ClusterSettings = field(factory=ClusterSettings)
+    node: NodeSettings = field(factory=NodeSettings)
+    lease: LeaseSettings = field(factory=LeaseSettings)
+    ping: PingSettings = field(factory=PingSettings)
+    pods: PodSettings = field(factory=PodSettings)
+    leader: LeaderSettings = field(factory=LeaderSettings)
+    server: ServerSettings = field(factory=ServerSettings)
+    health: HealthSettings = field(factory=HealthSettings)
+    log: LogSettings = field(factory=LogSettings)
+
+
+def read_yaml(path: Path) -> Json:
+    """The settings file as a mapping; an empty file is an empty mapping. Raises SettingsError."""
+    try:
+        data = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise SettingsError(str(path), f"can not be read ({error.strerror}); name an existing file with --config") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" near line {mark.line + 1}" if mark is not None else ""
+        raise SettingsError(str(path), f"is not valid YAML{where}") from error
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise SettingsError(str(path), "must be a mapping of settings at its top level")
+    return data
+
+
+def convert(data: JsonView, kind: type[T], *, path: str = "") -> T:
+    """Data as decoded from YAML to a settings class. Raises SettingsError with the path of the first problem."""
+    _refuse_unknown(data, kind, path)
+    try:
+        return msgspec.convert(dict(data), kind)
+    except msgspec.ValidationError as error:
+        text, _, where = str(error).partition(" - at `$")
+        name = ".".join(part for part in (path, where.strip("`.")) if part)
+        raise SettingsError(name, text.replace("`", "")) from error
+
+
+def merged(base: JsonView, over: JsonView) -> Json:
+    """`base` with the leaves of `over` put in; mappings merge, everything else replaces."""
+    out = dict(base)
+    for key, value in over.items():
+        old = out.get(key)
+        out[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return out
+
+
+def _refuse_unknown(data: JsonView, kind: type, path: str) -> None:
+    hints = typing.get_type_hints(kind)
+    known = {a.name: hints[a.name] for a in attrs.fields(kind)}
+    for key, value in data.items():
+        where = f"{path}.{key}" if path else str(key)
+        if key not in known:
+            raise SettingsError(where, f"is not a setting; known here: {', '.join(sorted(known))}")
+        inner = _settings_class(known[key])
+        if inner is not None and isinstance(value, dict):
+            _refuse_unknown(value, inner, where)
+
+
+def _settings_class(hint: object) -> type | None:
+    if isinstance(hint, types.UnionType):
+        inner = [_settings_class(part) for part in typing.get_args(hint)]
+        return next((kind for kind in inner if kind is not None), None)
+    return hint if isinstance(hint, type) and attrs.has(hint) else None
+
+
+def effective(settings: object) -> Json:
+    """The settings tree as plain data, as `vkubelet check` prints it."""
+    return attrs.asdict(typing.cast(attrs.AttrsInstance, settings))

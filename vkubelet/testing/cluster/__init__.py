@@ -1,0 +1,15 @@
+"""Real Kubernetes clusters on loopback, for development, demonstrations and tests.
+
+Invariant: whatever is made is undone on leaving; only missing apt packages and a cache of binaries stay on the machine.
+
+    async with Site() as site, ControlPlane("worker", site) as worker, WorkerNode("node-1", worker) as node:
+        print(await worker.kubectl("get", "nodes"))
+"""
+
+from vkubelet.testing.cluster.components import Options
+from vkubelet.testing.cluster.controlplane import ControlPlane
+from vkubelet.testing.cluster.processes import ClusterError, CommandFailed
+from vkubelet.testing.cluster.site import Site
+from vkubelet.testing.cluster.worker import WorkerNode
+
+__all__ = ["ClusterError", "CommandFailed", "ControlPlane", "Options", "Site", "WorkerNode"]

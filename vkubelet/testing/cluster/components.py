@@ -1,0 +1,145 @@
+"""Says with which flags the programs of a control plane are started.
+
+Invariant: pure; every path, port and address comes in with the `Plane`, and nothing is started or written here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from pathlib import Path
+
+from attrs import frozen
+
+ETCD = "etcd"
+APISERVER = "kube-apiserver"
+CONTROLLERS = "kube-controller-manager"
+SCHEDULER = "kube-scheduler"
+
+AUDIT_POLICY = """\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+# The body of a deletion says with which uid and grace.
+- level: Request
+  verbs: [delete, deletecollection]
+- level: Metadata
+"""
+
+
+@frozen
+class Options:
+    """What a control plane runs, and how.
+
+    controllers, scheduler: also run kube-controller-manager and kube-scheduler; without controllers no
+        ServiceAccount is made, so pods are refused.
+    verify_kubelets: the apiserver verifies serving certificates of kubelets with the cluster's CA.
+    apiserver_flags: appended last, such as `--feature-gates=…` or `--runtime-config=…`.
+    audit_policy: YAML of an audit `Policy` instead of metadata of every request and the options of deletions.
+    """
+
+    controllers: bool = True
+    scheduler: bool = True
+    verify_kubelets: bool = True
+    apiserver_flags: Sequence[str] = ()
+    audit_policy: str = AUDIT_POLICY
+
+
+@frozen
+class Plane:
+    """Where one control plane lives: `number` makes its service range unique among the clusters of a run."""
+
+    directory: Path
+    number: int
+    port: int
+    etcd_port: int
+    etcd_peer_port: int
+    host_address: str
+
+    @property
+    def service_cidr(self) -> str:
+        return f"10.{96 + self.number}.0.0/16"
+
+    @property
+    def first_service_address(self) -> str:
+        """The ClusterIP of the Service `kubernetes`."""
+        return str(ipaddress.IPv4Network(self.service_cidr)[1])
+
+    def pki(self, file: str) -> str:
+        return str(self.directory / "pki" / file)
+
+    def config(self, file: str) -> str:
+        return str(self.directory / file)
+
+
+def etcd(plane: Plane) -> list[str]:
+    """Without fsync: the data need not outlive a power failure, and starting takes a fraction of the time."""
+    client = f"http://127.0.0.1:{plane.etcd_port}"
+    peer = f"http://127.0.0.1:{plane.etcd_peer_port}"
+    return [
+        f"--data-dir={plane.directory / 'etcd'}",
+        "--unsafe-no-fsync",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=default={peer}",
+        "--log-level=warn",
+    ]
+
+
+def apiserver(plane: Plane, options: Options) -> list[str]:
+    """Certificates, both authorizers of a real cluster, and InternalIP first when it dials kubelets."""
+    flags = [
+        f"--etcd-servers=http://127.0.0.1:{plane.etcd_port}",
+        f"--secure-port={plane.port}",
+        "--bind-address=0.0.0.0",
+        f"--advertise-address={plane.host_address}",
+        f"--service-cluster-ip-range={plane.service_cidr}",
+        f"--client-ca-file={plane.pki('ca.crt')}",
+        f"--tls-cert-file={plane.pki('apiserver.crt')}",
+        f"--tls-private-key-file={plane.pki('apiserver.key')}",
+        f"--kubelet-client-certificate={plane.pki('kubelet-client.crt')}",
+        f"--kubelet-client-key={plane.pki('kubelet-client.key')}",
+        "--kubelet-preferred-address-types=InternalIP,Hostname",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={plane.pki('service-account.crt')}",
+        f"--service-account-signing-key-file={plane.pki('service-account.key')}",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        "--allow-privileged=true",
+        "--profiling=false",
+        f"--audit-policy-file={plane.config('audit-policy.yaml')}",
+        f"--audit-log-path={plane.config('log/audit.log')}",
+    ]
+    if options.verify_kubelets:
+        flags.append(f"--kubelet-certificate-authority={plane.pki('ca.crt')}")
+    return flags + list(options.apiserver_flags)
+
+
+def controllers(plane: Plane) -> list[str]:
+    """Rates raised above the default 20 requests/s, or they would be what a benchmark measures."""
+    return [
+        f"--kubeconfig={plane.config('controller-manager.kubeconfig')}",
+        f"--root-ca-file={plane.pki('ca.crt')}",
+        f"--service-account-private-key-file={plane.pki('service-account.key')}",
+        f"--cluster-signing-cert-file={plane.pki('ca.crt')}",
+        f"--cluster-signing-key-file={plane.pki('ca.key')}",
+        "--use-service-account-credentials",
+        "--leader-elect=false",
+        "--secure-port=0",
+        "--kube-api-qps=1000",
+        "--kube-api-burst=2000",
+    ]
+
+
+def scheduler(plane: Plane) -> list[str]:
+    """Rates raised for the same reason."""
+    return [
+        f"--kubeconfig={plane.config('scheduler.kubeconfig')}",
+        "--leader-elect=false",
+        "--secure-port=0",
+        "--kube-api-qps=1000",
+        "--kube-api-burst=2000",
+    ]

@@ -1,0 +1,280 @@
+"""A real control plane on loopback: etcd and kube-apiserver, with kube-controller-manager and kube-scheduler on demand.
+
+Invariant: once started, the API answers on `port` and, when controllers run, the ServiceAccount `default` exists, so pods can be created.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import ssl
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+from attrs import asdict
+
+from vkubelet.testing.cluster import components, kubeconfig
+from vkubelet.testing.cluster.components import Options, Plane
+from vkubelet.testing.cluster.ledger import Entry, Kind
+from vkubelet.testing.cluster.pki import Authority, KeyFiles, service_account_keys
+from vkubelet.testing.cluster.processes import ClusterError, ProcessId, end, run, spawn, tail, wait_until
+from vkubelet.testing.cluster.site import Site
+
+READY_SECONDS = 60.0
+# Open watches would keep it alive for a minute.
+GRACEFUL_SECONDS = 5.0
+PLANE_FILE = "plane.json"
+MASTERS = "system:masters"
+
+
+class ControlPlane:
+    """Use as an async context manager, or `start` and `stop` it; not tied to an event loop.
+
+    `name` is the name of the cluster, its directory and its kubeconfig context. Without a `site` it makes one of its own.
+    """
+
+    def __init__(self, name: str = "hub", site: Site | None = None, *, options: Options | None = None) -> None:
+        self.name = name
+        self.options = options or Options()
+        self._own_site = site is None
+        self.site = site or Site()
+        self.directory = self.site.directory / name
+        self.kubeconfig = self.site.directory / f"{name}.kubeconfig"
+        self._plane: Plane | None = None
+        self._authority: Authority | None = None
+        self._issued = 0
+
+    # --- Where it is ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def plane(self) -> Plane:
+        """Raises ClusterError before the start."""
+        if self._plane is None:
+            raise ClusterError(f"the control plane {self.name} is not started")
+        return self._plane
+
+    @property
+    def authority(self) -> Authority:
+        """The CA of this cluster. Raises ClusterError before the start."""
+        if self._authority is None:
+            raise ClusterError(f"the control plane {self.name} is not started")
+        return self._authority
+
+    @property
+    def port(self) -> int:
+        return self.plane.port
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    @property
+    def host_address(self) -> str:
+        """A non-loopback address of this machine, for kubelet servers and for pods that call the API."""
+        return self.plane.host_address
+
+    @property
+    def service_cidr(self) -> str:
+        return self.plane.service_cidr
+
+    @property
+    def ca(self) -> Path:
+        return self.directory / "pki" / "ca.crt"
+
+    @property
+    def kubelet_client(self) -> KeyFiles:
+        """What the apiserver shows to kubelets."""
+        return KeyFiles(certificate=self.directory / "pki" / "kubelet-client.crt", key=self.directory / "pki" / "kubelet-client.key")
+
+    @property
+    def audit_log(self) -> Path:
+        return self.log("audit")
+
+    def log(self, name: str) -> Path:
+        """The log of one program, such as `kube-apiserver`."""
+        return self.directory / "log" / f"{name}.log"
+
+    @property
+    def processes(self) -> dict[str, ProcessId]:
+        """What was started last under each name, alive or not."""
+        return {entry.name: entry.process for entry in self.site.ledger.entries(Kind.PROCESS, self.name)}
+
+    # --- Life ----------------------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start everything and wait until it is ready, at most `READY_SECONDS`. Raises ClusterError with the last log lines."""
+        if self._own_site:
+            await self.site.start()
+        binaries = await self.site.binaries.ensure(self._programs())
+        self._prepare()
+        plane = self.plane
+        self._spawn(components.ETCD, [str(binaries[components.ETCD]), *components.etcd(plane)])
+        await self.start_apiserver()
+        if self.options.controllers:
+            self._spawn(components.CONTROLLERS, [str(binaries[components.CONTROLLERS]), *components.controllers(plane)])
+        if self.options.scheduler:
+            self._spawn(components.SCHEDULER, [str(binaries[components.SCHEDULER]), *components.scheduler(plane)])
+        if self.options.controllers:
+            await self._wait("/api/v1/namespaces/default/serviceaccounts/default", "the ServiceAccount default exists")
+
+    async def attach(self) -> None:
+        """Take up a control plane that another process has started in the site's directory."""
+        fields = json.loads((self.directory / PLANE_FILE).read_text(encoding="utf-8"))
+        self._plane = Plane(**{**fields, "directory": self.directory})
+        self._authority = Authority.load(KeyFiles(self.ca, self.ca.with_suffix(".key")), self.site.clock)
+
+    async def stop(self) -> None:
+        """End the programs, and nodes that are left, and remove the data."""
+        if self._own_site:
+            await self.site.stop()
+        else:
+            await self.site.ledger.undo(self.site.clock, lambda entry: entry.owner.split("/")[0] == self.name)
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.stop)
+            await self.start()
+            stack.pop_all()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.stop()
+
+    # --- Outages -------------------------------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """The apiserver stops answering while its connections stay open."""
+        self.processes[components.APISERVER].signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.processes[components.APISERVER].signal(signal.SIGCONT)
+
+    async def stop_apiserver(self, *, graceful: bool = False) -> None:
+        """End the apiserver, by SIGKILL, or when `graceful` by SIGTERM and 5 s to finish; etcd keeps the data."""
+        await end([self.processes[components.APISERVER]], self.site.clock, grace=GRACEFUL_SECONDS if graceful else 0.0)
+
+    async def start_apiserver(self) -> None:
+        """Start the apiserver on its old port and wait until it is ready."""
+        binary = (await self.site.binaries.ensure([components.APISERVER]))[components.APISERVER]
+        self._spawn(components.APISERVER, [str(binary), *components.apiserver(self.plane, self.options)])
+        await self._wait("/readyz", "the apiserver is ready")
+
+    # --- Use -----------------------------------------------------------------------------------------------------------------------
+
+    async def kubectl(self, *args: str, stdin: str | None = None) -> str:
+        """Run kubectl as admin and return what it prints. Raises CommandFailed with what it said on stderr."""
+        binary = (await self.site.binaries.ensure(["kubectl"]))["kubectl"]
+        cache = f"--cache-dir={self.directory / 'kubectl-cache'}"
+        return await run(str(binary), f"--kubeconfig={self.kubeconfig}", cache, *args, stdin=stdin)
+
+    async def namespace(self, prefix: str = "test") -> str:
+        """Make a namespace that nobody else uses, with its ServiceAccount `default`; returns its name."""
+        created = await self.kubectl(
+            "create", "-o", "jsonpath={.metadata.name}", "-f", "-",
+            stdin=json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": f"{prefix}-"}}),
+        )  # fmt: skip
+        if self.options.controllers:
+            await self._wait(f"/api/v1/namespaces/{created}/serviceaccounts/default", f"the ServiceAccount default of {created} exists")
+        return created
+
+    def client_config(self, user: str, groups: Sequence[str] = (), *, host: str = "127.0.0.1") -> Path:
+        """A kubeconfig with a fresh client certificate for this user; `host` is how its owner reaches the apiserver."""
+        path = self.directory / "clients" / f"{self._file_name(user)}.kubeconfig"
+        client = self.authority.client(user, groups)
+        return kubeconfig.write(path, self.name, server=f"https://{host}:{self.port}", ca=self.ca.read_bytes(), client=client)
+
+    def serving_certificate(self, name: str, hosts: Sequence[str], *, organizations: Sequence[str] = ("system:nodes",)) -> KeyFiles:
+        """A TLS server certificate for these addresses and DNS names, signed by the CA the apiserver trusts for kubelets."""
+        pair = self.authority.server(name, hosts, organizations=organizations)
+        return pair.write(self.directory / "servers", self._file_name(name))
+
+    # --- Inside --------------------------------------------------------------------------------------------------------------------
+
+    def _programs(self) -> list[str]:
+        optional = {components.CONTROLLERS: self.options.controllers, components.SCHEDULER: self.options.scheduler}
+        return [components.ETCD, components.APISERVER, "kubectl", *(name for name, wanted in optional.items() if wanted)]
+
+    def _file_name(self, text: str) -> str:
+        self._issued += 1
+        return f"{re.sub(r'[^A-Za-z0-9.-]', '-', text)}-{self._issued}"
+
+    def _prepare(self) -> None:
+        """Everything the programs read: directory, certificates, kubeconfigs, audit policy."""
+        site = self.site
+        for path in (self.directory, self.kubeconfig):
+            site.ledger.add(Entry(kind=Kind.PATH, name=str(path), owner=self.name))
+        self._plane = plane = Plane(
+            directory=self.directory,
+            number=_claim_number(site.directory, self.directory),
+            port=site.free_port(),
+            etcd_port=site.free_port(),
+            etcd_peer_port=site.free_port(),
+            host_address=site.network.host_address,
+        )
+        (self.directory / "log").mkdir()
+        (self.directory / PLANE_FILE).write_text(json.dumps(asdict(plane), default=str), encoding="utf-8")
+        (self.directory / "audit-policy.yaml").write_text(self.options.audit_policy, encoding="utf-8")
+        self._authority = authority = Authority.create(f"{self.name}-ca", site.clock)
+        _write_certificates(plane, authority)
+        for path, user, groups in (
+            (self.kubeconfig, f"{self.name}-admin", [MASTERS]),
+            (self.directory / "controller-manager.kubeconfig", "system:kube-controller-manager", []),
+            (self.directory / "scheduler.kubeconfig", "system:kube-scheduler", []),
+        ):
+            client = authority.client(user, groups)
+            kubeconfig.write(path, self.name, server=self.url, ca=authority.pair.certificate, client=client)
+
+    def _spawn(self, name: str, argv: Sequence[str]) -> None:
+        self.site.ledger.add_process(spawn(name, argv, log=self.log(name)), self.name)
+
+    async def _wait(self, path: str, what: str) -> None:
+        """Wait for a 200 at that path, but not for a control plane whose programs have ended."""
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self._ssl())) as session:
+
+            async def answers() -> bool:
+                for process in self.processes.values():
+                    if not process.alive():
+                        raise ClusterError(f"{self.name}: {process.name} ended\n{tail(self.log(process.name))}")
+                return await _status(session, self.url + path) == 200
+
+            try:
+                await wait_until(self.site.clock, answers, what=f"{self.name}: {what}", timeout=READY_SECONDS)
+            except ClusterError as error:
+                error.add_note("\n".join(f"--- {name}\n{tail(self.log(name))}" for name in self.processes))
+                raise
+
+    def _ssl(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=str(self.ca))
+        context.load_cert_chain(self.directory / "pki" / "admin.crt", self.directory / "pki" / "admin.key")
+        return context
+
+
+def _claim_number(site: Path, directory: Path) -> int:
+    """The smallest number no other cluster of the run has; making the directory claims it."""
+    used = {int(json.loads(path.read_text(encoding="utf-8"))["number"]) for path in site.glob(f"*/{PLANE_FILE}")}
+    directory.mkdir()
+    return min(set(range(len(used) + 1)) - used)
+
+
+def _write_certificates(plane: Plane, authority: Authority) -> None:
+    directory = plane.directory / "pki"
+    hosts = ["localhost", "127.0.0.1", "::1", plane.host_address, plane.first_service_address]
+    hosts += [f"kubernetes{suffix}" for suffix in ("", ".default", ".default.svc", ".default.svc.cluster.local")]
+    authority.pair.write(directory, "ca")
+    authority.server("kube-apiserver", hosts).write(directory, "apiserver")
+    authority.client("admin", [MASTERS]).write(directory, "admin")
+    authority.client("kube-apiserver-kubelet-client", [MASTERS]).write(directory, "kubelet-client")
+    service_account_keys().write(directory, "service-account")
+
+
+async def _status(session: aiohttp.ClientSession, url: str) -> int | None:
+    try:
+        async with session.get(url, timeout=aiohttp.ClientTimeout(total=5)) as response:
+            return response.status
+    except (aiohttp.ClientError, TimeoutError):
+        return None

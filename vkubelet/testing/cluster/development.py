@@ -1,0 +1,106 @@
+"""The two clusters of `make up`: `hub`, and `worker` with real nodes, outliving the command that starts them.
+
+Invariant: `up` ends with everything ready or with nothing left; `down` ends exactly what the state file of the directory names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from vkubelet.testing.cluster import binaries, packages
+from vkubelet.testing.cluster.controlplane import ControlPlane
+from vkubelet.testing.cluster.ledger import Kind
+from vkubelet.testing.cluster.progress import told
+from vkubelet.testing.cluster.site import Site
+from vkubelet.testing.cluster.worker import WorkerNode
+
+HUB = "hub"
+WORKER = "worker"
+
+
+async def up(directory: Path, *, nodes: int, say: Callable[[str], None]) -> None:
+    """Start what does not run yet. Raises ClusterError, after taking down what was started."""
+    site = Site(directory, detached=True, say=say)
+    if site.ledger.entries() and not runs(site):
+        say(f"the clusters in {site.directory} have ended without `down`; starting them anew")
+        await site.stop()
+    wanted = [f"node-{number}" for number in range(1, nodes + 1)]
+    absent = [name for name in wanted if not site.ledger.entries(owner=f"{WORKER}/{name}")]
+    fresh = not site.ledger.entries()
+    if not fresh and not absent:
+        say("already running")
+        return
+    announce(site, nodes=len(absent), say=say)
+    await packages.install(packages.missing(nodes=bool(absent)), say=say, clock=site.clock)
+    await site.binaries.ensure([*binaries.CONTROL_PLANE, *(binaries.NODE if absent else ())])
+    async with AsyncExitStack() as stack:
+        if fresh:
+            stack.push_async_callback(site.stop)
+        await _start(site, absent, fresh=fresh)
+        stack.pop_all()
+    say(f"running; stop with: python -m vkubelet.testing.cluster down --dir {directory}")
+
+
+async def _start(site: Site, nodes: list[str], *, fresh: bool) -> None:
+    await site.start()
+    hub, worker = ControlPlane(HUB, site), ControlPlane(WORKER, site)
+    if fresh:
+        await told(_together(hub.start, worker.start), "starting the control planes hub and worker", say=site.say, clock=site.clock)
+    else:
+        await worker.attach()
+    for name in nodes:
+        await told(_whole(WorkerNode(name, worker)), f"starting {name} of worker", say=site.say, clock=site.clock)
+
+
+async def _whole(node: WorkerNode) -> None:
+    """Start a node; one that does not become ready is removed while the others stay."""
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(node.stop)
+        await node.start()
+        stack.pop_all()
+
+
+async def _together(*starts: Callable[[], Coroutine[object, object, None]]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for start in starts:
+            group.create_task(start())
+
+
+def runs(site: Site) -> bool:
+    """Whether every recorded process still lives."""
+    recorded = [entry for entry in site.ledger.entries() if entry.kind in (Kind.PROCESS, Kind.NAMESPACE)]
+    return bool(recorded) and all(entry.process.alive() for entry in recorded)
+
+
+async def down(directory: Path, *, say: Callable[[str], None]) -> None:
+    """End everything that `up` started there. Raises ClusterError when something will not go."""
+    site = Site(directory, detached=True, say=say)
+    if not site.ledger.entries():
+        say("nothing runs")
+        return
+    await told(site.stop(), f"taking down {len(site.ledger.entries())} things", say=say, clock=site.clock)
+    try:
+        site.directory.rmdir()
+    except OSError:
+        # Somebody else's files are in it.
+        say(f"kept {site.directory}")
+
+
+def announce(site: Site, *, nodes: int, say: Callable[[str], None]) -> None:
+    """Say what will be installed or changed on this machine."""
+    absent = site.binaries.missing(binaries.CONTROL_PLANE + (binaries.NODE if nodes else ()))
+    say("This will make, and `down` will remove again:")
+    say(f"  processes   etcd, kube-apiserver, kube-controller-manager, kube-scheduler of two clusters, data in {site.directory}")
+    say(
+        "  network     a bridge vkb<n> with 10.77.<n>.0/24"
+        + (f", {nodes} node(s) in namespaces with veth pairs vk<n>n<k>" if nodes else "")
+    )
+    if nodes:
+        say("  cgroups     vkubelet-<n>-<k> for each node")
+    say("  sysctls     none of the machine's are changed")
+    say("and this stays:")
+    say(f"  packages    {' '.join(packages.missing(nodes=bool(nodes))) or 'none to install'}")
+    say(f"  binaries    {', '.join(absent) + ' to ' if absent else 'all found, nothing new in '}{binaries.cache_directory()}")

@@ -1,0 +1,168 @@
+"""Makes the certificates of a development cluster: one authority that signs servers and clients alike.
+
+Invariant: private keys are written with mode 0600 and never leave the cluster's own directory, kubeconfigs apart.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from attrs import frozen
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from vkubelet.clock import Clock
+
+LIFETIME = timedelta(days=365)
+# Clocks of other machines may be behind.
+BACKDATED = timedelta(hours=1)
+
+
+@frozen
+class KeyPair:
+    """A certificate and its private key, both as PEM."""
+
+    certificate: bytes
+    key: bytes
+
+    def write(self, directory: Path, name: str) -> KeyFiles:
+        """Write `<name>.crt` and `<name>.key`."""
+        files = KeyFiles(certificate=directory / f"{name}.crt", key=directory / f"{name}.key")
+        write_private(files.key, self.key)
+        files.certificate.write_bytes(self.certificate)
+        return files
+
+
+@frozen
+class KeyFiles:
+    """Where a certificate and its private key lie."""
+
+    certificate: Path
+    key: Path
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as stream:
+        stream.write(content)
+
+
+class Authority:
+    """A certificate authority; the same one signs what servers and clients of one cluster show."""
+
+    def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, clock: Clock) -> None:
+        self._certificate = certificate
+        self._key = key
+        self._clock = clock
+
+    @classmethod
+    def create(cls, name: str, clock: Clock) -> Authority:
+        """A new, self-signed authority."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        usage = _key_usage(authority=True)
+        certificate = (
+            _builder(clock)
+            .subject_name(subject)
+            .issuer_name(subject)
+            .public_key(key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(usage, critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        return cls(certificate, key, clock)
+
+    @classmethod
+    def load(cls, files: KeyFiles, clock: Clock) -> Authority:
+        """The authority of a cluster that another process has started. Raises ValueError if the key is of another kind."""
+        key = serialization.load_pem_private_key(files.key.read_bytes(), password=None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ValueError(f"{files.key} is not an elliptic curve key")
+        return cls(x509.load_pem_x509_certificate(files.certificate.read_bytes()), key, clock)
+
+    @property
+    def pair(self) -> KeyPair:
+        return KeyPair(certificate=_pem(self._certificate), key=private_pem(self._key))
+
+    def client(self, user: str, groups: Sequence[str] = ()) -> KeyPair:
+        """A client certificate; Kubernetes reads the user from the common name and the groups from the organizations."""
+        return self._issue(user, groups, hosts=())
+
+    def server(self, name: str, hosts: Sequence[str], *, organizations: Sequence[str] = ()) -> KeyPair:
+        """A server certificate for these addresses and DNS names."""
+        return self._issue(name, organizations, hosts=hosts)
+
+    def _issue(self, common_name: str, organizations: Sequence[str], *, hosts: Sequence[str]) -> KeyPair:
+        key = ec.generate_private_key(ec.SECP256R1())
+        names = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization) for organization in organizations]
+        names.append(x509.NameAttribute(NameOID.COMMON_NAME, common_name))
+        purpose = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
+        authority_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = (
+            _builder(self._clock)
+            .subject_name(x509.Name(names))
+            .issuer_name(self._certificate.subject)
+            .public_key(key.public_key())
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(authority=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+            .add_extension(authority_id, critical=False)
+        )
+        if hosts:
+            builder = builder.add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
+        return KeyPair(certificate=_pem(builder.sign(self._key, hashes.SHA256())), key=private_pem(key))
+
+
+def service_account_keys() -> KeyPair:
+    """The key pair that signs and verifies ServiceAccount tokens; `certificate` holds the bare public key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return KeyPair(certificate=public, key=private_pem(key))
+
+
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """SEC1 form ("EC PRIVATE KEY"), which every Kubernetes component reads."""
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption())
+
+
+def _builder(clock: Clock) -> x509.CertificateBuilder:
+    now = clock.now()
+    return (
+        x509.CertificateBuilder()
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(now + LIFETIME)
+    )
+
+
+def _key_usage(*, authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_encipherment=False,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        content_commitment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)

@@ -1,0 +1,180 @@
+"""Starts, recognises and ends the programs of a development cluster.
+
+Invariant: a process is only ever signalled when its pid still has the start time that was recorded for it, so a reused pid is never hit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from attrs import frozen
+
+from vkubelet.clock import Clock
+from vkubelet.errors import VKubeletError
+
+POLL_SECONDS = 0.1
+KILL_SECONDS = 10.0
+
+
+class ClusterError(VKubeletError):
+    """A development cluster could not be made, used or taken down; the text says what to look at."""
+
+
+class CommandFailed(ClusterError):
+    """A command ended with a code other than zero; `stderr` holds what it said."""
+
+    def __init__(self, argv: Sequence[str], code: int, stderr: str) -> None:
+        super().__init__(f"{' '.join(argv)} ended with {code}: {stderr.strip()}")
+        self.code = code
+        self.stderr = stderr
+
+
+@frozen
+class ProcessId:
+    """One process for as long as it lives: `started` is in clock ticks since boot, as /proc tells it (proc(5), field 22)."""
+
+    name: str
+    pid: int
+    started: int
+
+    @classmethod
+    def of(cls, name: str, pid: int) -> ProcessId:
+        """Raises ClusterError when there is no such process."""
+        fields = stat_fields(pid)
+        if fields is None:
+            raise ClusterError(f"{name} (pid {pid}) ended at once")
+        return cls(name=name, pid=pid, started=int(fields[19]))
+
+    def alive(self) -> bool:
+        """Whether exactly this process still runs; a zombie does not, unless it has threads that still die and hold its ports."""
+        fields = stat_fields(self.pid)
+        if fields is None or int(fields[19]) != self.started:
+            return False
+        if fields[0] in "ZX" and int(fields[17]) <= 1:
+            reap(self.pid)
+            return False
+        return True
+
+    def signal(self, number: signal.Signals) -> None:
+        """Nothing happens when the process is gone."""
+        if self.alive():
+            try:
+                os.kill(self.pid, number)
+            except ProcessLookupError:
+                return
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """The fields of /proc/<pid>/stat behind the command name, beginning with the state; None when the process is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return text.rpartition(")")[2].split()
+
+
+def reap(pid: int) -> None:
+    """Collect a dead child of ours, so that it does not stay as a zombie; other processes are left alone."""
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return
+
+
+def child_of(parent: int) -> int | None:
+    """The first child of a process in the pid namespace of the caller."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            fields = stat_fields(int(entry.name))
+            if fields is not None and int(fields[1]) == parent:
+                return int(entry.name)
+    return None
+
+
+def spawn(name: str, argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None, stdin: int | None = None) -> ProcessId:
+    """Start a program in a session of its own, out of reach of the terminal's Ctrl-C; its output is appended to `log`.
+
+    No object has to be kept or awaited: it lives on when the caller ends. Raises ClusterError when it can not be started.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    source = (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0) if stdin is None else (os.POSIX_SPAWN_DUP2, stdin, 0)
+    try:
+        pid = os.posix_spawnp(
+            argv[0],
+            list(argv),
+            dict(os.environ if env is None else env),
+            file_actions=[source, (os.POSIX_SPAWN_OPEN, 1, str(log), flags, 0o600), (os.POSIX_SPAWN_DUP2, 1, 2)],
+            setsid=True,
+        )
+    except OSError as error:
+        raise ClusterError(f"{name} can not be started: {error}") from error
+    return ProcessId.of(name, pid)
+
+
+async def run(*argv: str, stdin: str | None = None, env: Mapping[str, str] | None = None) -> str:
+    """Run a command to its end and return what it printed. Raises CommandFailed, or ClusterError when it does not exist."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL if stdin is None else asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=None if env is None else dict(env),
+        )
+    except OSError as error:
+        raise ClusterError(f"{argv[0]} can not be started: {error}") from error
+    try:
+        out, err = await process.communicate(None if stdin is None else stdin.encode())
+    finally:
+        if process.returncode is None:
+            process.kill()
+    if process.returncode != 0:
+        raise CommandFailed(argv, process.returncode or 0, err.decode(errors="replace") or out.decode(errors="replace"))
+    return out.decode(errors="replace")
+
+
+async def wait_until(clock: Clock, condition: Callable[[], Awaitable[bool]], *, what: str, timeout: float) -> None:
+    """Ask again and again until the condition holds. Raises ClusterError after `timeout` seconds."""
+    deadline = clock.monotonic() + timeout
+    while not await condition():
+        if clock.monotonic() >= deadline:
+            raise ClusterError(f"not within {timeout:g} s: {what}")
+        await clock.sleep(POLL_SECONDS)
+
+
+async def end(processes: Iterable[ProcessId], clock: Clock, *, patience: float = 0.0, grace: float = 0.0) -> None:
+    """End processes: wait `patience` seconds, then SIGTERM and `grace` seconds, then SIGKILL. Raises ClusterError if one will not die."""
+    left = [process for process in processes if process.alive()]
+    for number, seconds in ((None, patience), (signal.SIGTERM, grace), (signal.SIGKILL, KILL_SECONDS)):
+        if seconds == 0:
+            continue
+        if number is not None:
+            for process in left:
+                process.signal(number)
+        left = await _survivors(left, clock, seconds)
+    if left:
+        raise ClusterError("still running after SIGKILL: " + ", ".join(f"{process.name} ({process.pid})" for process in left))
+
+
+async def _survivors(processes: list[ProcessId], clock: Clock, seconds: float) -> list[ProcessId]:
+    deadline = clock.monotonic() + seconds
+    while left := [process for process in processes if process.alive()]:
+        if clock.monotonic() >= deadline:
+            break
+        await clock.sleep(POLL_SECONDS / 4)
+    return left
+
+
+def tail(log: Path, lines: int = 15) -> str:
+    """The last lines of a log, for error messages; empty when there is none."""
+    try:
+        with log.open(encoding="utf-8", errors="replace") as stream:
+            return "".join(deque(stream, maxlen=lines))
+    except OSError:
+        return ""

@@ -1,0 +1,99 @@
+"""pytest fixtures for tests that need a real cluster: `pytest_plugins = ["vkubelet.testing.fixtures"]`.
+
+Invariant: a cluster is started when the first test asks for it, shared by the whole session, and gone afterwards, even if pytest is killed.
+
+The fixtures are synchronous and bound to no event loop, so tests of every kind can use them. Tests share the clusters: each makes its own
+namespaces, and removes cluster-wide objects it made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import pytest
+
+from vkubelet.testing.cluster import ControlPlane, Options, Site, WorkerNode
+
+T = TypeVar("T")
+LOGS = Path("build", "cluster-logs")
+
+
+class Lasting(Protocol):
+    """A site, a control plane or a node: it has a directory, and is started and stopped."""
+
+    @property
+    def directory(self) -> Path: ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+Part = TypeVar("Part", bound=Lasting)
+
+
+def run_apart(work: Coroutine[object, object, T]) -> T:
+    """Run a coroutine to its end in a thread and loop of its own, whatever the caller's thread does with its loop."""
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="clusters") as pool:
+        return pool.submit(asyncio.run, work).result()
+
+
+@contextmanager
+def running(part: Part, request: pytest.FixtureRequest) -> Iterator[Part]:
+    """Start a part and stop it afterwards, also when the start failed halfway; after failed tests its logs are kept first."""
+    with ExitStack() as stack:
+        stack.callback(lambda: run_apart(part.stop()))
+        run_apart(part.start())
+        yield part
+        if request.session.testsfailed:
+            keep_logs(part.directory, request.config.rootpath / LOGS)
+
+
+@pytest.fixture(scope="session")
+def cluster_site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """One run's directory, bridge and guard. After failed tests the logs of its clusters are kept in `build/cluster-logs`."""
+    shutil.rmtree(request.config.rootpath / LOGS, ignore_errors=True)
+    with running(Site(say=print), request) as site:
+        yield site
+
+
+@pytest.fixture(scope="session")
+def hub(cluster_site: Site, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """A whole control plane; it verifies kubelet certificates with its CA."""
+    with running(ControlPlane("hub", cluster_site), request) as plane:
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def worker(cluster_site: Site, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """A second one, a stranger to `hub`: other CA, other service range."""
+    with running(ControlPlane("worker", cluster_site), request) as plane:
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def worker_node(worker: ControlPlane, request: pytest.FixtureRequest) -> Iterator[WorkerNode]:
+    """A real node with containers in `worker`; needs root."""
+    with running(WorkerNode("node-1", worker), request) as node:
+        yield node
+
+
+@pytest.fixture(scope="session")
+def bare_hub(cluster_site: Site, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """A control plane that does not verify kubelet certificates, without scheduler."""
+    with running(ControlPlane("bare", cluster_site, options=Options(scheduler=False, verify_kubelets=False)), request) as plane:
+        yield plane
+
+
+def keep_logs(part: Path, target: Path) -> None:
+    """Copy every program's log of a part."""
+    for log in part.glob("**/log/*.log"):
+        copy = target / part.name / log.relative_to(part)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(log, copy)

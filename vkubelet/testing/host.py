@@ -1,0 +1,167 @@
+"""A host that only remembers: what did the provider publish?
+
+Invariant: it behaves as the runtime does towards a provider, but knows no cluster; nothing leaves the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from attrs import frozen
+
+from vkubelet.api.codec import encode_json
+from vkubelet.api.objects import KubeObject, Pod, PodRef
+from vkubelet.api.shapes import Json, JsonView
+from vkubelet.client.resources import Resource
+from vkubelet.client.rest import Client, Selection
+from vkubelet.clock import Clock
+from vkubelet.control.informer import Informer
+from vkubelet.control.recorder import ObjectReference, Recorder
+from vkubelet.provider import NodeDescription, PodReport
+from vkubelet.testing.clock import ManualClock
+
+T = TypeVar("T", bound=KubeObject)
+
+
+@frozen
+class RecordedEvent:
+    """One Event as it was asked for."""
+
+    subject: ObjectReference
+    reason: str
+    message: str
+    warning: bool
+
+
+class RecordedEvents(Recorder):
+    """A recorder that keeps what it is told in `events`."""
+
+    def __init__(self) -> None:
+        self.events: list[RecordedEvent] = []
+
+    def event(self, subject: ObjectReference, reason: str, message: str, *, warning: bool = False) -> None:
+        self.events.append(RecordedEvent(subject, reason, message, warning))
+
+    async def run(self) -> None:
+        """Nothing to write: wait to be cancelled."""
+        await asyncio.Event().wait()
+
+
+class PodTable:
+    """A PodStore that a test fills."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, Pod] = {}
+
+    def put(self, pod: Pod) -> None:
+        self._pods[pod.metadata.uid] = pod
+
+    def remove(self, pod: Pod) -> None:
+        self._pods.pop(pod.metadata.uid, None)
+
+    def get(self, ref: PodRef) -> Pod | None:
+        return self._pods.get(ref.uid)
+
+    def by_uid(self, uid: str) -> Pod | None:
+        return self._pods.get(uid)
+
+    def by_name(self, namespace: str, name: str) -> Pod | None:
+        return next((pod for pod in self if pod.key == (namespace, name)), None)
+
+    def on_node(self, node: str) -> Sequence[Pod]:
+        return [pod for pod in self if pod.node == node]
+
+    def __iter__(self) -> Iterator[Pod]:
+        return iter(list(self._pods.values()))
+
+
+class RecordingHost:
+    """The `Host` of a provider under test. Its clock stands still unless told otherwise; `client` is only there if given."""
+
+    def __init__(self, *, clock: Clock | None = None, client: Client | None = None) -> None:
+        self.manual_clock = ManualClock()
+        self._clock = clock or self.manual_clock
+        self._client = client
+        self._stopped = asyncio.Event()
+        self.nodes: dict[str, NodeDescription] = {}
+        self.complete = False
+        self.removed: list[str] = []
+        self.reports: list[PodReport] = []
+        self.statuses: list[tuple[PodRef, JsonView]] = []
+        self.annotations: dict[str, dict[str, str]] = {}
+        """By uid, everything that was ever set."""
+        self.gone: list[PodRef] = []
+        self.pods = PodTable()
+        self.events = RecordedEvents()
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
+    def client(self) -> Client:
+        """Raises LookupError when the test gave none."""
+        if self._client is None:
+            raise LookupError("this test has no cluster: give RecordingHost a client")
+        return self._client
+
+    def node_client(self, node: str) -> Client:
+        return self.client
+
+    def informer(self, resource: Resource[T], where: Selection = Selection()) -> Informer[T]:
+        """A new informer, which nobody runs."""
+        return Informer(self.client, resource, where=where, clock=self.clock)
+
+    def set_node(self, node: NodeDescription) -> None:
+        self.nodes[node.name] = node
+
+    def nodes_complete(self) -> None:
+        self.complete = True
+
+    def remove_node(self, name: str) -> None:
+        self.nodes.pop(name, None)
+        self.removed.append(name)
+
+    def report(self, report: PodReport) -> None:
+        self.reports.append(report)
+
+    def set_pod_status(self, pod: PodRef, status: JsonView, *, annotations: Mapping[str, str] | None = None) -> None:
+        self.statuses.append((pod, status))
+        self.annotations.setdefault(pod.uid, {}).update(annotations or {})
+
+    def pod_gone(self, pod: PodRef) -> None:
+        self.gone.append(pod)
+
+    async def until_stopped(self) -> None:
+        await self._stopped.wait()
+
+    def stop(self) -> None:
+        """Let `until_stopped` return."""
+        self._stopped.set()
+
+    def latest(self, uid: str) -> PodReport | None:
+        """The last report of a pod."""
+        return next((report for report in reversed(self.reports) if report.pod.uid == uid), None)
+
+    def status(self, uid: str) -> JsonView | None:
+        """The last true status of a pod."""
+        return next((status for ref, status in reversed(self.statuses) if ref.uid == uid), None)
+
+
+def make_pod(name: str = "web", *, node: str = "node", metadata: JsonView | None = None, spec: JsonView | None = None) -> Pod:
+    """A pod as the API would show it: bound, pending, with one container unless `spec` says otherwise; its uid is made of its name."""
+    meta: Json = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "1", "generation": 1, **(metadata or {})}
+    body: Json = {"nodeName": node, "restartPolicy": "Always", "containers": [{"name": "main", "image": "image"}], **(spec or {})}
+    return Pod.decode(encode_json({"metadata": meta, "spec": body, "status": {"phase": "Pending", "qosClass": "BestEffort"}}))
+
+
+def with_status(pod: Pod, status: JsonView) -> Pod:
+    """The same pod with another status, as after a write."""
+    meta = pod.metadata
+    text: Json = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid, "generation": meta.generation}
+    text.update(labels=dict(meta.labels), annotations=dict(meta.annotations), resourceVersion=str(int(meta.resource_version) + 1))
+    if meta.deletion_timestamp is not None:
+        text.update(deletionTimestamp=meta.deletion_timestamp, deletionGracePeriodSeconds=meta.deletion_grace_period_seconds)
+    return Pod.decode(encode_json({"metadata": text, "spec": pod.spec, "status": dict(status)}))
