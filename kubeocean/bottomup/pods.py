@@ -73,7 +73,7 @@ class PhysicalPodReconciler:
             if physical is None:
                 return await self._missing(ref)
             pod = self._parts.host.pods.by_uid(ref.uid)
-            if pod is not None and not (cut_short(physical) and not pod.terminating):
+            if pod is not None:
                 self.publish(pod, physical)
                 await self._labels_up(pod, physical)
                 await self._repair_marks(pod, physical)
@@ -206,26 +206,14 @@ def _who(physical: Pod) -> tuple[str, PodRef | None]:
     return physical.metadata.uid, identity(physical.metadata)
 
 
-def cut_short(physical: Pod) -> bool:
-    """It ended because somebody deletes it over there: how its containers took that says nothing of what the virtual pod achieved.
-
-    The virtual pod is lost as soon as the physical one is gone. A pod that had finished before it was deleted is not cut short.
-    """
-    meta = physical.metadata
-    if not physical.terminal or meta.deletion_timestamp is None:
-        return False
-    asked = parse_rfc3339(meta.deletion_timestamp) - timedelta(seconds=meta.deletion_grace_period_seconds or 0)
-    states = (status.get("state") or {} for status in physical.status.get("containerStatuses") or ())
-    ends = [state.get("terminated", {}).get("finishedAt") for state in states]
-    return not ends or any(end is None or parse_rfc3339(end) >= asked for end in ends)
-
-
 def ended_by_itself(physical: Pod) -> bool:
     """Every container had ended before somebody asked for the pod's deletion; times are whole seconds, so a draw counts as killed."""
     meta = physical.metadata
     if meta.deletion_timestamp is None:
         return physical.terminal
-    asked = parse_rfc3339(meta.deletion_timestamp) - timedelta(seconds=meta.deletion_grace_period_seconds or 0)
+    # The kubelet's last call sets the grace to 0 and leaves the time: then the grace asked for is taken to be the pod's own.
+    grace = meta.deletion_grace_period_seconds or physical.spec.get("terminationGracePeriodSeconds") or 0
+    asked = parse_rfc3339(meta.deletion_timestamp) - timedelta(seconds=grace)
     ends = [(each.get("state") or {}).get("terminated") or {} for each in physical.status.get("containerStatuses") or ()]
     return bool(ends) and all(end.get("finishedAt") and parse_rfc3339(end["finishedAt"]) < asked for end in ends)
 

@@ -15,7 +15,8 @@ DELETED: dict[str, Any] = {"deletionTimestamp": "2026-01-05T09:00:30Z", "deletio
 
 def finished(at: str, **metadata: Any) -> Pod:
     state = {"terminated": {"exitCode": 0, "finishedAt": at}}
-    return pod(status={"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": state}]}, **metadata)
+    spec = {"terminationGracePeriodSeconds": 30}
+    return pod(spec, status={"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": state}]}, **metadata)
 
 
 def test_a_pod_that_nobody_deleted_ended_by_itself() -> None:
@@ -32,6 +33,10 @@ def test_a_pod_that_ended_after_it_was_deleted_was_killed() -> None:
 
 def test_a_pod_that_ended_in_the_second_of_its_deletion_counts_as_killed() -> None:
     assert not ended_by_itself(finished("2026-01-05T09:00:00Z", **DELETED))
+
+
+def test_the_last_call_of_the_kubelet_sets_the_grace_to_zero_and_the_pod_still_counts_as_killed() -> None:
+    assert not ended_by_itself(finished("2026-01-05T09:00:02Z", **DELETED | {"deletionGracePeriodSeconds": 0}))
 
 
 def test_while_the_worker_is_lost_a_pod_is_not_ready_and_otherwise_as_last_seen() -> None:
