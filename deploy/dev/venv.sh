@@ -37,6 +37,8 @@ if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
     echo "Python 3.11 or newer is needed; name one by: make PYTHON=/path/to/python" >&2
     exit 1
 fi
+# A checkout that was copied, not cloned, may have lost the link by which edits in providers/ are live.
+[ -L .editable/vkubelet_providers ] || { mkdir -p .editable && ln -sfn ../providers .editable/vkubelet_providers; }
 [ -x .venv/bin/python ] || busy "making .venv" "$python" -m venv .venv
 busy ".venv: installing what pyproject.toml names" \
     .venv/bin/python -m pip install --disable-pip-version-check --no-input -e '.[test,dev,fast]'

@@ -20,7 +20,7 @@ from tests.integration.kubeocean.outages import (
     running_pods,
 )
 from tests.integration.kubeocean.test_restarts import ready
-from tests.support.bound import apply, get, physical, pod, running
+from tests.support.bound import Body, apply, get, physical, pod, running
 from tests.support.cable import Cable
 from tests.support.program import eventually
 from tests.support.witness import Record, watching
@@ -92,6 +92,10 @@ async def _phase(cluster: object, namespace: str, name: str, phase: str) -> bool
     return body is not None and body["status"]["phase"] == phase
 
 
+def _is_fully_written(node: Body) -> bool:
+    return "kubeocean.io/proxier_port" in node["metadata"]["labels"]
+
+
 async def _is_gone(scene: Scene, name: str) -> bool:
     return await get(scene.bound.worker, "pod", name, "-n", scene.bound.mount) is None
 
@@ -101,6 +105,7 @@ async def test_hold_survives_a_restart_and_what_happened_meanwhile_is_made_up_fo
     bound = made.bound
     namespace = await running_pods(made, 4)
     local = await bound.worker.namespace()
+    await all_nodes(made, _is_fully_written, what="labelled with their ports, which follow the registration", seconds=10)
     before = [await vnode(made, number) for number in (0, 1)]
     labels = f"kubeocean.io/cluster-binding={bound.name}"
     with (

@@ -107,6 +107,8 @@ async def whole_life(stage: Stage) -> None:
     """A node with pods, from its registration to its end."""
     bound = stage.bound
     await bound.node_ready(stage.nodes[0])
+    first = await _renewed_at(stage)
+    await eventually(lambda: _is_renewed(stage, first), "its lease is renewed")
     for name in ("deleted", "evicted"):
         await stage.create(name)
         await stage.running(name)
@@ -131,6 +133,15 @@ async def _tainted(stage: Stage) -> bool:
     node = await stage.home.get("nodes", stage.vnode)
     taints = node["spec"].get("taints", ()) if node is not None else ()
     return any(taint["key"] == "kubeocean.io/physical-node-unschedulable" for taint in taints)
+
+
+async def _renewed_at(stage: Stage) -> str | None:
+    lease = await get(stage.bound.hub, "lease", stage.vnode, "-n", "kube-node-lease")
+    return lease["spec"]["renewTime"] if lease is not None else None
+
+
+async def _is_renewed(stage: Stage, first: str | None) -> bool:
+    return await _renewed_at(stage) not in (None, first)
 
 
 async def _no_lease(stage: Stage) -> bool:
