@@ -25,18 +25,19 @@ from vkubelet.control.informer import Change, Informer
 from vkubelet.control.leader import LeaderElection
 from vkubelet.control.recorder import Recorder
 from vkubelet.control.workqueue import Priority
-from vkubelet.errors import Fenced, SettingsError, VKubeletError
+from vkubelet.errors import Fenced, VKubeletError
 from vkubelet.health import HealthServer
 from vkubelet.metrics import Metrics
 from vkubelet.node.declared import HEALTHY, DeclaredNodes, Health, Standing
 from vkubelet.node.lease import LeaseKeeper
+from vkubelet.node.leaving import Leaving, LeavingParts
 from vkubelet.node.ping import Pinger
 from vkubelet.node.registrar import Registrar, RegistrarParts
 from vkubelet.node.render import INSTANCE, Endpoint
 from vkubelet.pods import PodParts, Pods
-from vkubelet.provider import NodeDescription, PodReport, PodStore, Provider, SupportsPing, Taint
+from vkubelet.provider import NodeDescription, PodReport, PodStore, Provider, SupportsPing
 from vkubelet.server import KubeletServer, ServerParts
-from vkubelet.settings import Settings
+from vkubelet.settings import Settings, default_taints
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +129,7 @@ class Runtime:
         self.clock: Clock = clock or SystemClock()
         self.metrics = Metrics()
         self.stopping = asyncio.Event()
+        self._stop_asked = asyncio.Event()
         self.identity = f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
         self._gate = _Gate()
         manager = settings.field_manager or f"vkubelet-{settings.instance}"
@@ -194,6 +196,17 @@ class Runtime:
             close_endpoint=self._server.close,
             default_taints=default_taints(self.settings.node.taint),
             instance=self.settings.instance,
+            restore=self.settings.node.restore,
+        )
+
+    def _leaving_parts(self) -> LeavingParts:
+        return LeavingParts(
+            nodes=self.nodes,
+            drain=self.pods.drain,
+            drained=self.pods.drained,
+            is_closed=self._registrar.is_closed,
+            remove=self._registrar.remove,
+            clock=self.clock,
         )
 
     def _node_ips(self, node: str) -> Sequence[str]:
@@ -236,11 +249,11 @@ class Runtime:
 
     def stop(self) -> None:
         """Begin to stop; `run` returns when everything has ended."""
-        self.stopping.set()
+        self._stop_asked.set()
 
     def ready(self) -> str | None:
         """None, or why the process is not ready."""
-        if self.stopping.is_set():
+        if self._stop_asked.is_set():
             return "stopping"
         if not (self._live.synced and self.pods.informer.synced):
             return "watches are not synced"
@@ -284,7 +297,7 @@ class Runtime:
         await self._election.lead(body)
 
     async def _stop_if_following(self) -> None:
-        await self.stopping.wait()
+        await self._stop_asked.wait()
         if self._group is None:
             raise _Stopped
 
@@ -343,9 +356,11 @@ class Runtime:
         return None
 
     async def _stop_in_order(self) -> None:
-        """Readiness is off; the provider ends; then no new writes; those in flight are awaited; then the tree is cancelled."""
-        await self.stopping.wait()
+        """Readiness is off; nodes are left; the provider ends; no new writes; those in flight are awaited; the tree is cancelled."""
+        await self._stop_asked.wait()
         log.info("stopping")
+        await Leaving(self._leaving_parts(), self.settings.shutdown).leave()
+        self.stopping.set()
         try:
             async with asyncio.timeout(_WRITES_END):
                 await self._provider_ended.wait()
@@ -361,17 +376,6 @@ class Runtime:
             before = self.clock.monotonic()
             await self.clock.sleep(1.0)
             self.metrics.loop_lag_seconds.observe(max(0.0, self.clock.monotonic() - before - 1.0))
-
-
-def default_taints(text: str) -> tuple[Taint, ...]:
-    """`key[=value]:effect` as a taint; nothing for an empty text. Raises SettingsError."""
-    if not text:
-        return ()
-    rest, colon, effect = text.rpartition(":")
-    key, _, value = rest.partition("=")
-    if not colon or not key or effect not in ("NoSchedule", "NoExecute", "PreferNoSchedule"):
-        raise SettingsError("node.taint", "must read key[=value]:effect with NoSchedule, NoExecute or PreferNoSchedule")
-    return (Taint(key, effect, value),)
 
 
 def first_error(group: BaseExceptionGroup[VKubeletError]) -> VKubeletError:

@@ -17,9 +17,12 @@ from attrs import field, frozen
 
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.errors import SettingsError
+from vkubelet.health import parse_address
 from vkubelet.node.lease import LeaseSettings
+from vkubelet.node.leaving import ShutdownSettings
 from vkubelet.node.ping import PingSettings
 from vkubelet.pods.listing import PodSettings
+from vkubelet.provider import Taint
 from vkubelet.server import ServerSettings
 
 T = TypeVar("T")
@@ -43,6 +46,11 @@ class NodeSettings:
     """`key[=value]:effect`, put on each node so that only pods that tolerate it come; empty: none."""
     selector: str = ""
     """Label selector of the Nodes that are ours; empty: `vkubelet.io/instance=<instance>`."""
+    restore: bool = True
+    """Register a Node again that somebody deleted; off: it stays away until the next start."""
+
+    def __attrs_post_init__(self) -> None:
+        default_taints(self.taint)
 
 
 @frozen(kw_only=True)
@@ -65,6 +73,10 @@ class HealthSettings:
     """`host:port` of `/healthz` and `/readyz`; port 0: any free one; empty: off."""
     metrics_address: str = "0.0.0.0:8080"
     """`host:port` of `/metrics`; likewise."""
+
+    def __attrs_post_init__(self) -> None:
+        parse_address("health.health_address", self.health_address)
+        parse_address("health.metrics_address", self.metrics_address)
 
 
 @frozen(kw_only=True)
@@ -89,9 +101,25 @@ class Settings:
     ping: PingSettings = field(factory=PingSettings)
     pods: PodSettings = field(factory=PodSettings)
     leader: LeaderSettings = field(factory=LeaderSettings)
+    shutdown: ShutdownSettings = field(factory=ShutdownSettings)
     server: ServerSettings = field(factory=ServerSettings)
     health: HealthSettings = field(factory=HealthSettings)
     log: LogSettings = field(factory=LogSettings)
+
+    def __attrs_post_init__(self) -> None:
+        if self.leader.enabled and self.shutdown.nodes != "keep":
+            raise SettingsError("shutdown.nodes", "must be keep with leader.enabled: the next leader goes on with the nodes")
+
+
+def default_taints(text: str) -> tuple[Taint, ...]:
+    """`key[=value]:effect` as a taint; nothing for an empty text. Raises SettingsError."""
+    if not text:
+        return ()
+    rest, colon, effect = text.rpartition(":")
+    key, _, value = rest.partition("=")
+    if not colon or not key or effect not in ("NoSchedule", "NoExecute", "PreferNoSchedule"):
+        raise SettingsError("node.taint", "must read key[=value]:effect with NoSchedule, NoExecute or PreferNoSchedule")
+    return (Taint(key, effect, value),)
 
 
 def read_yaml(path: Path) -> Json:

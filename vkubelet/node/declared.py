@@ -54,6 +54,9 @@ class DeclaredNodes:
         self._listeners: list[Callable[[str], None]] = []
         self._provider_health = HEALTHY
         self.complete = False
+        self.closed = False
+        """The process stops: its nodes take no new pods."""
+        self._last_health = HEALTHY
 
     def on_change(self, listener: Callable[[str], None]) -> None:
         """Call `listener(name)` after every change of a node."""
@@ -71,6 +74,8 @@ class DeclaredNodes:
 
     def health(self, name: str) -> Health:
         """The provider's failure if it failed, else the node's own."""
+        if self._last_health.reason:
+            return self._last_health
         node = self._nodes.get(name)
         return self._provider_health if self._provider_health.reason or node is None else node.health
 
@@ -110,6 +115,16 @@ class DeclaredNodes:
         if node is not None and node.standing is not Standing.DECLARED:
             del self._nodes[name]
             self._tell(name)
+
+    def close(self, health: Health) -> None:
+        """No node takes new pods from now on; an unhealthy `health` is said of all, whatever the provider says."""
+        self.closed, self._last_health = True, health
+        for name in list(self._nodes):
+            self._tell(name)
+
+    def drop(self, name: str) -> None:
+        """Forget a node however it stands, because it is being deleted."""
+        self._nodes.pop(name, None)
 
     def set_health(self, name: str, health: Health) -> None:
         """What the ping of one node said."""

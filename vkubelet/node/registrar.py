@@ -11,6 +11,7 @@ from typing import Protocol
 
 from attrs import frozen
 
+from vkubelet.api.conditions import get_condition
 from vkubelet.api.objects import Key, Node
 from vkubelet.api.shapes import Json
 from vkubelet.client.resources import NODES
@@ -63,6 +64,7 @@ class RegistrarParts:
     close_endpoint: Callable[[str], Awaitable[None]]
     default_taints: tuple[Taint, ...] = ()
     instance: str = "default"
+    restore: bool = True
 
 
 class Registrar:
@@ -71,6 +73,7 @@ class Registrar:
     def __init__(self, parts: RegistrarParts) -> None:
         self._parts = parts
         self._written: dict[str, float] = {}
+        self._registered: set[str] = set()
         self._repairs = Repairs(parts.clock)
         self._unwritten: dict[str, float] = {}
 
@@ -118,14 +121,14 @@ class Registrar:
         if wait > 0:
             return wait
         endpoint = await self._parts.open_endpoint(name, _port(live))
-        if known.description is None:
+        if known.description is None or (live is None and not self._restores(name)):
             return None
         wanted = render.wanted(
             known.description,
             endpoint,
             instance=self._parts.instance,
             health=self._parts.nodes.health(name),
-            taints=self._parts.default_taints,
+            taints=self._taints(),
         )
         if live is None:
             live = await self._create_or_adopt(wanted)
@@ -136,10 +139,40 @@ class Registrar:
         # What is declared while this is written is told again, and waits on its own.
         self._unwritten.pop(name, None)
         live = await self._write(live, wanted)
+        self._registered.add(name)
         self._parts.leases.keep(name, live.metadata.uid)
         self._parts.dispatch.enable(name)
         due = render.next_report(live.status, wanted.conditions, now=self._parts.clock.now())
         return max(QUIET, min(due, self._repair_waits(live, wanted) or due))
+
+    def _restores(self, name: str) -> bool:
+        """A Node that this process has written and that is gone was deleted by somebody."""
+        if self._parts.restore or name not in self._registered:
+            return True
+        self._parts.leases.drop(name)
+        return False
+
+    def _taints(self) -> tuple[Taint, ...]:
+        return (*self._parts.default_taints, render.RETIRING) if self._parts.nodes.closed else self._parts.default_taints
+
+    def is_closed(self, name: str) -> bool:
+        """The Node says that it takes no new pods, and is not Ready if it is not to be; or there is none."""
+        live = self._live(name)
+        if live is None:
+            return True
+        reason = self._parts.nodes.health(name).reason
+        ready = get_condition(live.status.get("conditions", ()), "Ready") or {}
+        is_tainted = any(taint["key"] == render.RETIRING.key for taint in live.spec.get("taints", ()))
+        return is_tainted and (not reason or ready.get("reason") == reason)
+
+    async def remove(self, name: str) -> None:
+        """Delete Lease and Node of a node that is drained. Raises ApiError."""
+        live = self._live(name)
+        self._parts.nodes.drop(name)
+        await self._parts.leases.release(name)
+        if live is not None:
+            await self._delete_node(live, "the process stops and its nodes are to go with it")
+            log.info("node removed")
 
     def _repair_waits(self, live: Node, wanted: render.Wanted) -> float:
         patch = render.status_patch(live, wanted, now=self._parts.clock.now())
@@ -222,19 +255,20 @@ class Registrar:
         if not parts.dispatch.empty(name):
             return 5.0
         if live is not None:
-            await self._delete_node(live)
+            await self._delete_node(live, "the provider withdrew the node and it is empty")
         await parts.leases.release(name)
         await parts.close_endpoint(name)
         parts.dispatch.disable(name)
         self._written.pop(name, None)
         self._unwritten.pop(name, None)
+        self._registered.discard(name)
         parts.nodes.forget(name)
         log.info("node removed")
         return None
 
-    async def _delete_node(self, live: Node) -> None:
+    async def _delete_node(self, live: Node, why: str) -> None:
         reference = ObjectReference.of(NODES, live)
-        self._parts.recorder.event(reference, "RemovingNode", "the provider withdrew the node and it is empty")
+        self._parts.recorder.event(reference, "RemovingNode", why)
         try:
             await self._parts.client.delete(NODES, live.metadata.name, uid=live.metadata.uid)
         except NotFound:

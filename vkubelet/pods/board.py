@@ -215,13 +215,14 @@ class StatusBoard:
         entry.written = answer
         left = status_patch(answer.status, wanted, uid=uid, resource_version="")
         entry.refused = (wanted, answer.status) if left is not None else None
-        self._measure(entry, opinion)
+        self._measure(entry, opinion, pod.node)
         if answer.terminal:
             self._on_terminal(uid)
         return None
 
-    def _measure(self, entry: _Entry, opinion: Opinion) -> None:
+    def _measure(self, entry: _Entry, opinion: Opinion, node: str) -> None:
         now = self._parts.clock.monotonic()
         if entry.since is not None and self._parts.metrics is not None:
             self._parts.metrics.status_lag_seconds.observe(now - entry.since)
+            self._parts.metrics.pod_status.observe(node, "", now - entry.since)
         entry.since = None if entry.opinion == opinion else now

@@ -36,6 +36,8 @@ class Standing(enum.Enum):
     SYNC = "sync"
     RETIRE = "retire"
     """Pods end, none is started."""
+    DRAIN = "drain"
+    """The process stops and takes its pods along: those that run are ended, new ones are refused."""
 
 
 class PodCache:

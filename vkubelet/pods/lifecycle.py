@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 
 from attrs import frozen
@@ -43,6 +44,9 @@ FINAL_STATUS = 10.0
 
 CONFIRM_AGAIN = 5.0
 """Seconds until a pod that a list missed, but that exists, is looked at again."""
+
+_TERMINATED = End("Terminated", "Pod was terminated in response to imminent node shutdown.", failed=True, disrupts=True)
+_REFUSED = End("NodeShutdown", "Pod was rejected as the node is shutting down.", failed=True)
 
 GONE_EARLY = 1000
 """Ends kept that were reported before the watch showed the pod."""
@@ -158,6 +162,23 @@ class Lifecycle:
             life.synced = None
             self.controller.add(uid, priority=Priority.LOW)
 
+    def drain(self, grace: float) -> None:
+        """The process stops and takes its pods along: each has its own grace period, but no more than `grace` seconds."""
+        now = self._parts.clock.monotonic()
+        for uid, life in self._lives.items():
+            pod = self._parts.dispatch.store.by_uid(uid)
+            own = pod.spec.get("terminationGracePeriodSeconds", grace) if pod is not None else 0.0
+            life.end_by(now + min(own, grace))
+            if life.syncing:
+                self.controller.cancel_running(uid)
+            self.controller.add(uid)
+
+    @property
+    def drained(self) -> bool:
+        """No pod runs any more, and the API knows it."""
+        pods = (self._parts.dispatch.store.by_uid(uid) for uid in self._lives)
+        return all(pod is None or pod.terminal for pod in pods)
+
     def forget(self, node: str) -> None:
         """The node is not ours any more, and so are its pods."""
         for uid in list(self._by_node.get(node, ())):
@@ -212,6 +233,8 @@ class Lifecycle:
                     return await self._sync(pod, life)
                 case Step.LOSE:
                     return self._lose(pod)
+                case Step.SHUT:
+                    return self._shut(pod, life)
                 case _:
                     return await self._close(pod, life)
 
@@ -234,7 +257,8 @@ class Lifecycle:
                 if self._next(life, pod)[0] is not Step.SYNC:
                     return 0.0
                 life.held, told_in = True, self._round
-                with _Told(self, pod, "FailedSync"):
+                operation = "create" if life.handed_at is None else "sync"
+                with self._timed(life.ref.node, operation), _Told(self, pod, "FailedSync"):
                     await self._parts.provider.sync_pod(pod)
         except PodRejected as error:
             life.over = True
@@ -254,11 +278,24 @@ class Lifecycle:
         if reason == "FailedSync":
             self.board.sync_failed(pod.metadata.uid, Waiting("ProviderFailed", message))
 
+    @contextmanager
+    def _timed(self, node: str, operation: str) -> Iterator[None]:
+        began, failed = self._parts.clock.monotonic(), True
+        try:
+            yield
+            failed = False
+        except asyncio.CancelledError:
+            failed = False
+            raise
+        finally:
+            if self._parts.metrics is not None:
+                self._parts.metrics.pod_worker.observe(node, operation, self._parts.clock.monotonic() - began, failed=failed)
+
     async def _end(self, life: Life, grace: float) -> float | None:
         now = self._parts.clock.monotonic()
         pod = self._parts.dispatch.store.by_uid(life.ref.uid)
         try:
-            with _Told(self, pod, "FailedKillPod"):
+            with self._timed(life.ref.node, "kill"), _Told(self, pod, "FailedKillPod"):
                 await self._parts.provider.delete_pod(life.ref, grace)
         except NoSuchPod:
             life.gone = True
@@ -283,6 +320,14 @@ class Lifecycle:
         life = self._lives.get(pod.metadata.uid)
         if life is not None:
             life.over = True
+        return None
+
+    def _shut(self, pod: Pod, life: Life) -> float | None:
+        """As a kubelet does at a graceful node shutdown (KEP-2000)."""
+        end = _TERMINATED if life.held else _REFUSED
+        self._parts.recorder.event(ObjectReference.of(PODS, pod), end.reason, end.message, warning=True)
+        self.board.end(life.ref.uid, end)
+        life.over = True
         return None
 
     async def _close(self, pod: Pod, life: Life) -> float | None:

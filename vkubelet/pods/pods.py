@@ -51,6 +51,7 @@ class Pods:
     def __init__(self, parts: PodParts, *, single_node: str = "") -> None:
         self._parts = parts
         self._on_empty: list[Callable[[str], None]] = []
+        self._draining = False
         self._dispatch = Dispatch(parts.client, clock=parts.clock, metrics=parts.metrics, single_node=single_node)
         self._lifecycle = Lifecycle(self._lifecycle_parts(), on_drop=self._tell_if_empty)
         self._board = StatusBoard(self._board_parts(), on_terminal=self._lifecycle.touch)
@@ -121,8 +122,8 @@ class Pods:
         self._set(node, Standing.HOLD)
 
     def enable(self, node: str) -> None:
-        """Declared: its pods are delivered to the provider."""
-        self._set(node, Standing.SYNC)
+        """Declared: its pods are delivered to the provider, unless the process drains its nodes."""
+        self._set(node, Standing.DRAIN if self._draining else Standing.SYNC)
 
     def retire(self, node: str) -> None:
         """Its pods still end; none is started."""
@@ -133,6 +134,17 @@ class Pods:
         self._dispatch.forget(node)
         self._lifecycle.forget(node)
         self._orphans.forget(node)
+
+    def drain(self, grace: float) -> None:
+        """End the pods of all nodes and refuse new ones; see `drained`."""
+        self._draining = True
+        for node in self._dispatch.nodes(Standing.SYNC):
+            self._set(node, Standing.DRAIN)
+        self._lifecycle.drain(grace)
+
+    def drained(self) -> bool:
+        """No pod of any node runs any more."""
+        return self._lifecycle.drained
 
     def resync(self) -> None:
         """The provider was started anew within this process: hand it every pod once more."""
@@ -149,6 +161,11 @@ class Pods:
             and not self._lifecycle.holds(node)
             and self._orphans.clean(node)
         )
+
+    def due(self, node: str) -> Mapping[str, int]:
+        """By queue, how many of its pods wait for a worker."""
+        uids = [life.ref.uid for life in self._lifecycle.lives(node)]
+        return {c.name: sum(map(c.queue.is_due, uids)) for c in (self._lifecycle.controller, self._board.controller)}
 
     def on_empty(self, callback: Callable[[str], None]) -> None:
         """Call `callback(node)` when a retiring node has become empty."""

@@ -32,6 +32,8 @@ class End:
     reason: str = ""
     message: str = ""
     failed: bool = False
+    disrupts: bool = False
+    """Sets the condition DisruptionTarget (KEP-3329), by which a Job's failure policy knows that the pod was not at fault."""
 
 
 def compute_status(
@@ -91,6 +93,9 @@ def end_status(pod: Pod, wanted: JsonView, *, now: datetime, end: End) -> Json:
     conditions = {c["type"]: dict(c) for c in wanted.get("conditions", ())}
     conditions.setdefault("PodReadyToStartContainers", {"type": "PodReadyToStartContainers"})["status"] = "False"
     _close(conditions, result["phase"])
+    if end.disrupts:
+        target = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "message": end.message}
+        conditions["DisruptionTarget"] = target
     result["conditions"] = list(conditions.values())
     return _settled(previous, result, now=now)
 
@@ -168,7 +173,7 @@ def status_patch(
     change: Json = {}
     for key in dict.fromkeys([*new, *old]):
         before, after = old.get(key), new.get(key)
-        if plain(before) == plain(after):
+        if same(before, after):
             continue
         if key == "conditions":
             _put_if(change, key, _condition_changes(before or (), after or ()))
@@ -196,15 +201,17 @@ def _condition_changes(old: Sequence[JsonView], new: Sequence[JsonView]) -> list
     changes: list[Json] = []
     for condition in new:
         was = before.pop(condition["type"], {})
-        if plain(was) != plain(condition):
+        if not same(was, condition):
             changes.append({**{key: None for key in was if key not in condition}, **condition})
     return [*changes, *({"$patch": "delete", "type": kind} for kind in before)]
 
 
-def plain(value: object) -> object:
-    """`value` without nulls: the API server writes some absent times as null."""
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return value
+def same(one: object, other: object) -> bool:
+    """Equal but for nulls: the API server writes some absent times as null."""
+    if one == other:
+        return True
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return all(same(one.get(key), other.get(key)) for key in one.keys() | other.keys())
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return False

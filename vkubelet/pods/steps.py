@@ -37,6 +37,8 @@ class Step(enum.Enum):
     """Tell the provider to end it."""
     CLOSE = "close"
     """The workload has ended: publish the final status, then delete the API object."""
+    SHUT = "shut"
+    """The node is shut down: the pod, which runs no more or never did, becomes Failed."""
     CONFIRM = "confirm"
     """A list did not show it any more: ask for it by name before anything is ended."""
     DROP = "drop"
@@ -135,6 +137,8 @@ def next_step(life: Life, situation: Situation, *, now: float) -> tuple[Step, fl
         return _terminating(life, situation, now)
     if situation.terminal or life.over:
         return Step.REST, None
+    if standing is Standing.DRAIN:
+        return (Step.SHUT, None) if life.gone or not life.held else _end(life, now)
     if life.gone:
         return Step.LOSE, None
     if standing is not Standing.SYNC or situation.current:
