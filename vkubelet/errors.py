@@ -12,6 +12,7 @@ Invariant: whether a failed step may be tried again is told by the attribute `re
     │   ├─ PodRejected                   the pod becomes Failed
     │   ├─ NoSuchPod  NoSuchContainer    404 at the kubelet server
     │   ├─ Unavailable                   503, or asked again later
+    │   ├─ NotSupported                  501
     │   └─ BadRequest                    400
     ├─ Fenced                            a write refused by the leader's fence
     └─ LeadershipLost                    another leader was seen; the process exits with 1
@@ -129,13 +130,24 @@ class NoSuchContainer(ProviderError):
 
 
 class Unavailable(ProviderError):
-    """Not now: asked again after `retry_after` seconds, or by back-off when it is None."""
+    """Not now: asked again after `retry_after` seconds, or by back-off when it is None.
+
+    Raised by `sync_pod`, it is told to the user by an event with the reason `event`, and the pod's containers wait for `waiting`.
+    """
 
     retryable = True
 
-    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+    def __init__(
+        self, message: str, *, retry_after: float | None = None, event: str = "FailedSync", waiting: str = "ProviderFailed"
+    ) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+        self.event = event
+        self.waiting = waiting
+
+
+class NotSupported(ProviderError):
+    """The backend can not do this, or may not; the text says what would have to change."""
 
 
 class BadRequest(ProviderError):

@@ -17,8 +17,9 @@ from kubeocean.topdown.references import Kind, Reference, References, references
 from kubeocean.topdown.tokens import TokenReconciler
 from kubeocean.worker import WorkerCluster, heads
 from vkubelet.api.objects import Key, Pod, PodRef, Unknown
-from vkubelet.client.resources import CONFIGMAPS, SECRETS
+from vkubelet.client.resources import CONFIGMAPS, PODS, SECRETS
 from vkubelet.control.informer import Informer
+from vkubelet.control.recorder import ObjectReference
 from vkubelet.errors import NotFound, PodRejected, Unavailable
 from vkubelet.provider import Host
 
@@ -99,9 +100,13 @@ class Dependents:
         except NotFound as error:
             if not error.attempt.startswith("get "):
                 raise
-            if not reference.optional:
-                text = f"{reference.kind.value} {pod.metadata.namespace}/{reference.name} does not exist; create it, or mark it optional"
-                raise Unavailable(text, retry_after=_RETRY_MISSING) from error
+            text = f"{reference.kind.value} {pod.metadata.namespace}/{reference.name} does not exist"
+            if reference.optional:
+                self._parts.host.events.event(ObjectReference.of(PODS, pod), f"Optional{reference.kind.value}NotFound", text)
+                return
+            event = f"Mandatory{reference.kind.value}NotFound"
+            text = f"{text}; create it, or mark it optional"
+            raise Unavailable(text, retry_after=_RETRY_MISSING, event=event, waiting="CreateContainerConfigError") from error
 
     def _note(self, pod: Pod, named: References) -> None:
         uid, namespace = pod.metadata.uid, pod.metadata.namespace

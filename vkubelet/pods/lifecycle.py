@@ -22,7 +22,7 @@ from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change
 from vkubelet.control.recorder import ObjectReference, Recorder
 from vkubelet.control.workqueue import Priority
-from vkubelet.errors import Conflict, NoSuchPod, NotFound, PodRejected, VKubeletError
+from vkubelet.errors import Conflict, NoSuchPod, NotFound, PodRejected, Unavailable, VKubeletError
 from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
 from vkubelet.pods.board import StatusBoard
@@ -272,11 +272,11 @@ class Lifecycle:
         self.board.synced(life.ref.uid, pod.metadata.generation)
         return None
 
-    def failed(self, pod: Pod, reason: str, message: str) -> None:
-        """A call to the provider failed and will be repeated: say so."""
+    def failed(self, pod: Pod, reason: str, message: str, *, waiting: str = "") -> None:
+        """A call to the provider failed and will be repeated: say so, also as what the containers are `waiting` for."""
         self._parts.recorder.event(ObjectReference.of(PODS, pod), reason, message, warning=True)
-        if reason == "FailedSync":
-            self.board.sync_failed(pod.metadata.uid, Waiting("ProviderFailed", message))
+        if waiting:
+            self.board.sync_failed(pod.metadata.uid, Waiting(waiting, message))
 
     @contextmanager
     def _timed(self, node: str, operation: str) -> Iterator[None]:
@@ -375,7 +375,12 @@ class _Told:
             return
         # What an error that is not ours says may carry anything, so it stays in the log.
         message = str(error) if isinstance(error, VKubeletError) else f"the provider raised {type(error).__name__}"
-        self._lifecycle.failed(self._pod, self._reason, message)
+        if self._reason != "FailedSync":
+            self._lifecycle.failed(self._pod, self._reason, message)
+        elif isinstance(error, Unavailable):
+            self._lifecycle.failed(self._pod, error.event, message, waiting=error.waiting)
+        else:
+            self._lifecycle.failed(self._pod, self._reason, message, waiting="ProviderFailed")
 
 
 async def exists(client: Client, ref: PodRef) -> bool:

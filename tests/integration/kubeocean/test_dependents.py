@@ -113,18 +113,36 @@ async def test_missing_mandatory_object_keeps_the_pod_pending_with_an_event_unti
     await stage.create("waiting", volumes=volumes(("configMap", "absent")))
     said = await stage.event("waiting", "FailedCreatePod")
     assert f"ConfigMap {stage.namespace}/absent does not exist" in said["message"]
-    found = await stage.virtual("waiting")
-    assert found is not None and found["status"]["phase"] == "Pending"
+    assert f"ConfigMap {stage.namespace}/absent" in (await stage.event("waiting", "MandatoryConfigMapNotFound"))["message"]
+    await stage.until("waiting", lambda p: waiting_for(p) == "CreateContainerConfigError" and p["status"]["phase"] == "Pending", "waits")
     await stage.home.create("configmaps", configmap(stage, "absent", now="here"))
     await stage.running("waiting")
     creates = [call for call in audit.writes() if call.verb == "create" and call.what == "pods"]
     assert len([call for call in creates if call.name in ("", stage.physical_name("waiting"))]) == 1
 
 
+def waiting_for(pod: dict[str, Any]) -> str:
+    statuses = pod["status"].get("containerStatuses", ())
+    return next((str(each["state"]["waiting"]["reason"]) for each in statuses if "waiting" in each["state"]), "")
+
+
+async def test_missing_mandatory_secret_is_told_by_the_kubelets_reason_and_starts_the_pod_soon_when_it_comes(stage: Stage) -> None:
+    variable = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "absent", "key": "one"}}}
+    await stage.create("keyless", containers=[{"name": "main", "image": "busybox", "env": [variable]}])
+    await stage.event("keyless", "MandatorySecretNotFound")
+    await stage.until("keyless", lambda p: waiting_for(p) == "CreateContainerConfigError", "waits")
+    came = time.monotonic()
+    await stage.home.create("secrets", secret(stage, "absent", one="1"))
+    await stage.running("keyless")
+    assert time.monotonic() - came < 2 * 5, "asked for again every 5 s; twice that for a loaded machine"
+
+
 async def test_missing_optional_object_does_not_block_and_arrives_later(stage: Stage) -> None:
     sources = [("configMap", "later"), ("secret", "later")]
     await stage.create("easy", volumes=volumes(*sources, optional=True))
     await stage.running("easy")
+    for kind in ("ConfigMap", "Secret"):
+        assert "does not exist" in (await stage.event("easy", f"Optional{kind}NotFound"))["message"]
     below = await stage.until_physical("easy", bool, "there")
     assert [v["configMap"]["name"] for v in below["spec"]["volumes"] if "configMap" in v] == [stage.physical_name("later")]
     assert await stage.physical("later", "configmaps") is None
