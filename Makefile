@@ -13,6 +13,7 @@ RUN := .venv/bin/python
 help:
 	@echo 'make demo              two clusters, a real worker node, a binding, a workload; leaves all running'
 	@echo 'make up [NODES=1]      the development clusters alone: build/dev/hub.kubeconfig, build/dev/worker.kubeconfig'
+	@echo '        [SIMULATED=0]  nodes without containers besides, simulated by KWOK'
 	@echo 'make down              ends what demo and up have started; leaves nothing'
 	@echo 'make check             format, lint, types, layers, unit tests; about a minute'
 	@echo 'make docs              write the reference pages that follow from the code'
@@ -24,15 +25,14 @@ demo:
 	@$(RUN) deploy/demo/demo.py
 
 up: .venv/.stamp
-	@if [ '$(SIMULATED)' != 0 ]; then echo 'SIMULATED is not there yet: only real nodes, NODES=n' >&2; exit 2; fi
-	@$(RUN) -m vkubelet.testing.cluster up --nodes $(NODES)
+	@$(RUN) -m vkubelet.testing.cluster up --nodes $(NODES) --simulated $(SIMULATED)
 
 down:
 	@if [ -x $(RUN) ]; then $(RUN) -m vkubelet.testing.cluster down; else echo 'nothing to take down: there is no .venv'; fi
 
 test: .venv/.stamp
 	@$(RUN) deploy/dev/packages.py
-	@$(RUN) -m vkubelet.testing.cluster binaries
+	@$(RUN) -m vkubelet.testing.cluster binaries --all
 	@$(RUN) -m pytest tests
 
 # Types and lint run beside the unit tests: on two cores the minute is theirs.

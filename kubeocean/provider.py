@@ -5,13 +5,15 @@ Invariant: nothing is decided here; every call is handed to the part that knows.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 
+from kubeocean import streams
 from kubeocean.service import BindingService
 from kubeocean.settings import KubeoceanSettings
 from vkubelet.api.objects import Pod, PodRef
+from vkubelet.api.shapes import Json
 from vkubelet.errors import SettingsError, Unavailable
-from vkubelet.provider import Host, LogOptions, PodReport
+from vkubelet.provider import ByteStream, ContainerIO, Host, LogOptions, MetricsEndpoint, PodReport
 
 
 class KubeoceanProvider:
@@ -41,7 +43,25 @@ class KubeoceanProvider:
         return self._serving().current().pods.listing(node)
 
     def stream_logs(self, pod: PodRef, container: str, options: LogOptions) -> AsyncIterator[bytes]:
-        return self._serving().current().stream_logs(pod, container, options)
+        return streams.stream_logs(self._backing(pod), container, options)
+
+    async def exec(self, pod: PodRef, container: str, command: Sequence[str], io: ContainerIO) -> int:
+        return await streams.execute(self._backing(pod), container, command, io=io)
+
+    async def attach(self, pod: PodRef, container: str, io: ContainerIO) -> None:
+        await streams.attach(self._backing(pod), container, io)
+
+    async def port_forward(self, pod: PodRef, port: int, stream: ByteStream) -> None:
+        await streams.port_forward(self._backing(pod), port, stream)
+
+    async def stats_summary(self, node: str) -> Json:
+        return await self._serving().current().stats.summary(node)
+
+    async def metrics(self, node: str, endpoint: MetricsEndpoint) -> bytes:
+        return await self._serving().current().stats.metrics(node, endpoint)
+
+    def _backing(self, pod: PodRef) -> streams.Backing:
+        return self._serving().current().backing(pod)
 
     def _serving(self) -> BindingService:
         if self._service is None:

@@ -6,7 +6,7 @@ Invariant: its parts live and end together; what has to outlive a connection (de
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 from attrs import frozen
 
@@ -18,7 +18,8 @@ from kubeocean.bottomup.reclaim import Reclaimer
 from kubeocean.bottomup.virtual_nodes import VirtualNodes
 from kubeocean.bottomup.withdrawal import Withdrawal
 from kubeocean.settings import KubeoceanSettings
-from kubeocean.streams import Backing, stream_logs
+from kubeocean.stats import NodeStats
+from kubeocean.streams import Backing
 from kubeocean.topdown.access import HomeAccess
 from kubeocean.topdown.dependents import DependentParts, Dependents
 from kubeocean.topdown.placement import Placement, PlacementParts
@@ -28,7 +29,7 @@ from vkubelet.api.objects import Node, PodRef
 from vkubelet.control.guard import MassGuard
 from vkubelet.control.informer import Informer
 from vkubelet.errors import NoSuchPod
-from vkubelet.provider import Host, LogOptions
+from vkubelet.provider import Host
 
 _LISTS_CHECKED_EVERY = 1.0
 
@@ -79,6 +80,7 @@ class Session:
             )
         )
         self.pods = VirtualPodReconciler(self._pod_parts())
+        self.stats = NodeStats(host, worker)
 
     def _node_parts(self) -> NodeParts:
         lasting = self._lasting
@@ -133,12 +135,12 @@ class Session:
         self.nodes.recheck()
         self.physical.recheck()
 
-    def stream_logs(self, ref: PodRef, container: str, options: LogOptions) -> AsyncIterator[bytes]:
-        """Raises NoSuchPod before the first chunk when nothing of the pod is in the worker."""
+    def backing(self, ref: PodRef) -> Backing:
+        """What streams of a pod are joined to, without asking anybody. Raises NoSuchPod when nothing of it is in the worker."""
         virtual, physical = self._lasting.host.pods.get(ref), self.pods.backing(ref)
         if virtual is None or physical is None:
             raise NoSuchPod(f"pod {ref.name} has not been started in the worker cluster")
-        return stream_logs(Backing(self.worker.client, virtual, physical.key), container, options)
+        return Backing(self.worker.client, virtual, physical.key)
 
     async def _watch_lists(self) -> None:
         """Say on the binding which lists of a worker that answers can not be had."""

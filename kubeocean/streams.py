@@ -1,20 +1,40 @@
-"""Logs of virtual pods, read through the worker's API server.
+"""Logs, exec, attach and port-forward of virtual pods, through the worker's API server.
 
 Invariant: the worker applies every option and its bytes pass untouched; its errors reach the user with the virtual pod's names.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
 
 from attrs import frozen
 
+from kubeocean.topdown.identity import in_virtual_names
 from vkubelet.api.objects import Key, Pod
+from vkubelet.client.remote import port_forward as forward_port
+from vkubelet.client.remote import remote_command
 from vkubelet.client.resources import PODS
 from vkubelet.client.rest import Client
 from vkubelet.clock import rfc3339_micro
-from vkubelet.errors import ApiError, BadRequest, Invalid, NoSuchContainer, NoSuchPod, NotFound, ServerError, Unavailable, Unreachable
-from vkubelet.provider import LogOptions
+from vkubelet.errors import (
+    ApiError,
+    BadRequest,
+    Invalid,
+    NoSuchContainer,
+    NoSuchPod,
+    NotFound,
+    ProviderError,
+    ServerError,
+    Unavailable,
+    Unreachable,
+)
+from vkubelet.provider import ByteStream, ContainerIO, LogOptions
+
+# What an API server says before the words of a kubelet, and a kubelet before those of a container runtime: here it is said again.
+_SAID_AGAIN: Final = re.compile(r"\A(Internal error occurred: (?=Internal error occurred: )|error forwarding port \d+ to pod [^:]*: )")
 
 
 @frozen
@@ -27,9 +47,11 @@ class Backing:
 
     def in_virtual_names(self, text: str) -> str:
         """What the worker said, with our names in the place of its own."""
-        virtual = self.virtual.key
-        text = text.replace(str(self.physical), str(virtual)).replace(self.physical.name, virtual.name)
-        return text.replace(f'namespace "{self.physical.namespace}"', f'namespace "{virtual.namespace}"')
+        return in_virtual_names(text, self.virtual.key, self.physical)
+
+    def path(self, subresource: str) -> str:
+        """In the worker's API."""
+        return PODS.path(self.physical.namespace, self.physical.name, subresource)
 
 
 def log_params(container: str, options: LogOptions) -> list[tuple[str, str]]:
@@ -58,23 +80,57 @@ async def stream_logs(backing: Backing, container: str, options: LogOptions) -> 
 
     Raises NoSuchContainer, NoSuchPod, BadRequest with the worker's own text, Unavailable.
     """
-    if container not in container_names(backing.virtual):
-        raise NoSuchContainer(f"container {container} is not valid for pod {backing.virtual.key.name}")
-    path = PODS.path(backing.physical.namespace, backing.physical.name, "log")
-    try:
-        async with backing.client.stream(path, log_params(container, options)) as chunks:
+    _check_container(backing, container)
+    with _in_virtual_names(backing, "the logs"):
+        async with backing.client.stream(backing.path("log"), log_params(container, options)) as chunks:
             async for chunk in chunks:
                 yield chunk
+
+
+async def execute(backing: Backing, container: str, command: Sequence[str], *, io: ContainerIO) -> int:
+    """The exit code. Raises as `stream_logs`, and Unavailable with the worker's own text when it can not run the command."""
+    _check_container(backing, container)
+    params = [("container", container), *(("command", word) for word in command)]
+    with _in_virtual_names(backing, "the command"):
+        return await remote_command(backing.client, backing.path("exec"), params, console=io)
+
+
+async def attach(backing: Backing, container: str, io: ContainerIO) -> None:
+    """Until the container ends. Raises as `execute`."""
+    _check_container(backing, container)
+    with _in_virtual_names(backing, "the container's streams"):
+        await remote_command(backing.client, backing.path("attach"), [("container", container)], console=io)
+
+
+async def port_forward(backing: Backing, port: int, stream: ByteStream) -> None:
+    """Until one side ends the connection. Raises as `execute`, also when nobody listens there."""
+    with _in_virtual_names(backing, "the connection"):
+        await forward_port(backing.client, backing.path("portforward"), port, stream=stream)
+
+
+def _check_container(backing: Backing, container: str) -> None:
+    if container not in container_names(backing.virtual):
+        raise NoSuchContainer(f"container {container} is not valid for pod {backing.virtual.key.name}")
+
+
+@contextmanager
+def _in_virtual_names(backing: Backing, what: str) -> Iterator[None]:
+    try:
+        yield
     except ApiError as error:
-        raise _translated(error, backing) from error
+        raise translated(error, what, names=backing.in_virtual_names) from error
 
 
-def _translated(error: ApiError, backing: Backing) -> Exception:
-    text = backing.in_virtual_names(error.message)
+def translated(error: ApiError, what: str, *, names: Callable[[str], str]) -> ProviderError:
+    """What the worker answered, for the user who asked for `what`."""
+    text = _SAID_AGAIN.sub("", names(error.message))
     if isinstance(error, NotFound):
         return NoSuchPod(text)
     if isinstance(error, Invalid):
         return BadRequest(text)
+    if error.status == 500:
+        # The words of the worker's kubelet or container runtime.
+        return Unavailable(text)
     if isinstance(error, (Unreachable, ServerError)):
-        return Unavailable(f"the worker cluster can not give the logs: {text}")
-    return Unavailable(f"the worker cluster refused the logs: {text}")
+        return Unavailable(f"the worker cluster can not give {what}: {text}")
+    return Unavailable(f"the worker cluster refused {what}: {text}")

@@ -1,12 +1,10 @@
-"""The smallest provider: one node, whose pods run at once and until they are deleted; begin your own with a copy of it.
-
-Invariant: `pods` is the whole backend, and every change of it is reported."""
+"""The smallest provider: one node, whose pods run at once and until they are deleted; begin your own with a copy of it."""
 
 from collections.abc import AsyncIterator, Iterable
 
 from attrs import frozen
 
-from vkubelet import Host, LogOptions, NodeDescription, Pod, PodRef, PodReport, all_running
+from vkubelet import Host, LogOptions, NodeDescription, NoSuchPod, Pod, PodRef, PodReport, all_running
 
 
 class Minimal:
@@ -34,6 +32,8 @@ class Minimal:
         return list(self.pods.values())
 
     async def stream_logs(self, pod: PodRef, container: str, options: LogOptions) -> AsyncIterator[bytes]:
+        if pod.uid not in self.pods:
+            raise NoSuchPod(f"no pod {pod.key}")
         yield f"{self.host.clock.now().isoformat()} {container} of {pod.name} runs on {self.node}\n".encode()
         while options.follow and pod.uid in self.pods:
             await self.host.clock.sleep(1)

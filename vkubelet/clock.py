@@ -42,12 +42,12 @@ class SystemClock:
 
 def rfc3339(moment: datetime) -> str:
     """`metav1.Time`: UTC, whole seconds, such as 2026-01-31T12:00:00Z (Kubernetes API conventions)."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 
 def rfc3339_micro(moment: datetime) -> str:
     """`metav1.MicroTime`, used by Leases and Events: UTC with six digits."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def parse_rfc3339(text: str) -> datetime:

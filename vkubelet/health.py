@@ -70,23 +70,32 @@ class HealthServer:
         return web.Response(body=self._metrics.render(), headers={"Content-Type": _EXPOSITION})
 
 
+def parse_address(setting: str, address: str) -> tuple[str, int] | None:
+    """Host, empty for all interfaces, and port; None for an empty address. Raises SettingsError that names `setting`."""
+    if not address:
+        return None
+    host, colon, port = address.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise SettingsError(setting, f"{address!r} must read host:port, such as 0.0.0.0:8081, or be empty")
+    return host.strip("[]"), int(port)
+
+
 async def _alive(request: web.Request) -> web.Response:
     return web.Response(text="ok")
 
 
 async def _listen(stack: AsyncExitStack, setting: str, address: str, routes: Mapping[str, Handler]) -> int:
-    if not address:
+    where = parse_address(setting, address)
+    if where is None:
         return 0
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit():
-        raise SettingsError(setting, f"{address!r} must read host:port, such as 0.0.0.0:8081, or be empty")
+    host, port = where
     app = web.Application()
     app.add_routes([web.get(path, handler) for path, handler in routes.items()])
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     try:
-        await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
-    except (OSError, OverflowError) as error:
+        await web.TCPSite(runner, host or None, port).start()
+    except OSError as error:
         raise SettingsError(setting, f"can not listen on {address}: {error}") from error
     return int(runner.addresses[0][1])

@@ -69,10 +69,15 @@ def configure(level: str = "INFO", stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(number, logging.INFO))
-    for name in _OURS:
-        logging.getLogger(name).setLevel(number)
+    set_level(level)
     # Our server writes its own access log.
     logging.getLogger("aiohttp.access").setLevel(max(number, logging.WARNING))
+
+
+def set_level(level: str) -> None:
+    """Write the lines of ours from this level on, one of logging's, from now on."""
+    for name in _OURS:
+        logging.getLogger(name).setLevel(level.upper())
 
 
 def _scalar(value: object) -> Scalar:

@@ -1,14 +1,20 @@
 """Every Prometheus instrument of the runtime, built on a given registry.
 
-Invariant: no series carries the name of a pod or of a node, so their number does not grow with the cluster.
+Invariant: no series of the registry carries the name of a pod or of a node, so their number does not grow with the cluster. What is told
+of one node is told at that node's own port, and ends with it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Mapping
+
+from attrs import define, field
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _CALL = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_DAYS = tuple(days * 86400.0 for days in (1, 7, 30, 90, 180, 365, 730))
 _LATE = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0)
 
 
@@ -41,7 +47,64 @@ class Metrics:
             "vkubelet_status_lag_seconds", "From a provider's report to the written pod status.", buckets=_LATE, registry=registry
         )
         self.loop_lag_seconds = Histogram("vkubelet_loop_lag_seconds", "How late the event loop woke up.", buckets=_FAST, registry=registry)
+        self._kubelet(registry)
+        self.pod_worker = NodeDurations()
+        """Calls of the provider: create, sync, kill."""
+        self.pod_status = NodeDurations()
+        """From a provider's report to the written pod status."""
+
+    def forget_node(self, node: str) -> None:
+        """The node is not ours any more."""
+        self.pod_worker.forget(node)
+        self.pod_status.forget(node)
+
+    def _kubelet(self, registry: CollectorRegistry) -> None:
+        """Those that a kubelet has under the same name, with the labels it gives them."""
+        labels = ["method", "path", "server_type", "long_running"]
+        self.http_requests = Counter("kubelet_http_requests", "Requests to the kubelet server.", labels, registry=registry)
+        self.http_seconds = Histogram(
+            "kubelet_http_requests_duration_seconds", "Duration of these requests.", labels, buckets=_CALL, registry=registry
+        )
+        self.http_inflight = Gauge("kubelet_http_inflight_requests", "Requests that are being answered.", labels, registry=registry)
+        self.certificate_ttl = Gauge(
+            "kubelet_certificate_manager_server_ttl_seconds", "Until the serving certificate expires.", registry=registry
+        )
+        self.certificate_lived = Histogram(
+            "kubelet_certificate_manager_server_rotation_seconds", "Age of a replaced certificate.", buckets=_DAYS, registry=registry
+        )
+        self.certificate_errors = Counter("kubelet_server_expiration_renew_errors", "Certificate requests that failed.", registry=registry)
 
     def render(self) -> bytes:
         """Everything on the registry in Prometheus text format 0.0.4."""
         return generate_latest(self.registry)
+
+
+@define
+class Durations:
+    """How long one kind of operation took: how often at most as long as each of `limits`, one count more for all others, and the sum."""
+
+    counts: list[int] = field(factory=lambda: [0] * (len(_CALL) + 1))
+    seconds: float = 0.0
+    failed: int = 0
+    limits = _CALL
+
+
+class NodeDurations:
+    """By node and operation; much smaller than instruments of the registry, so that thousands of nodes can have them."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, dict[str, Durations]] = {}
+
+    def observe(self, node: str, operation: str, seconds: float, *, failed: bool = False) -> None:
+        told = self._nodes.setdefault(node, {}).setdefault(operation, Durations())
+        told.counts[bisect_left(_CALL, seconds)] += 1
+        told.seconds += seconds
+        told.failed += failed
+
+    def of(self, node: str) -> Mapping[str, Durations]:
+        """By operation."""
+        return self._nodes.get(node, {})
+
+    def forget(self, node: str) -> None:
+        """The node is not ours any more."""
+        self._nodes.pop(node, None)

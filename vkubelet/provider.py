@@ -344,7 +344,12 @@ class SupportsMetrics(Protocol):
 
 @runtime_checkable
 class SupportsNodeLogs(Protocol):
-    def node_logs(self, node: str, path: str) -> AsyncIterator[bytes]: ...
+    def node_logs(self, node: str, path: str) -> AsyncIterator[bytes]:
+        """The log file at `path`, which never leads upwards; a path that is empty or ends in a slash asks for a listing, as HTML.
+
+        Raises FileNotFoundError when there is none.
+        """
+        ...
 
 
 @runtime_checkable

@@ -29,15 +29,16 @@ from vkubelet.errors import Fenced, VKubeletError
 from vkubelet.health import HealthServer
 from vkubelet.metrics import Metrics
 from vkubelet.node.declared import HEALTHY, DeclaredNodes, Health, Standing
-from vkubelet.node.lease import LeaseKeeper
+from vkubelet.node.lease import DURATION, LeaseKeeper
 from vkubelet.node.leaving import Leaving, LeavingParts
 from vkubelet.node.ping import Pinger
 from vkubelet.node.registrar import Registrar, RegistrarParts
-from vkubelet.node.render import INSTANCE, Endpoint
+from vkubelet.node.render import INSTANCE, REPORT_EVERY, Endpoint
 from vkubelet.pods import PodParts, Pods
 from vkubelet.provider import NodeDescription, PodReport, PodStore, Provider, SupportsPing
 from vkubelet.server import KubeletServer, ServerParts
-from vkubelet.settings import Settings, default_taints
+from vkubelet.server.configuration import duration
+from vkubelet.settings import Settings, default_taints, effective
 
 log = logging.getLogger(__name__)
 
@@ -179,6 +180,10 @@ class Runtime:
             metrics=self.metrics,
             settings=self.settings.server,
             instance=self.settings.instance,
+            health=lambda: self.nodes.health("").reason or None,
+            due=self.pods.due,
+            configuration={"nodeLeaseDurationSeconds": DURATION, "nodeStatusReportFrequency": duration(REPORT_EVERY.total_seconds())},
+            flags=effective(self.settings),
         )
 
     def _registrar_parts(self) -> RegistrarParts:
@@ -213,8 +218,10 @@ class Runtime:
         return self._registrar.addresses(node)
 
     async def _open_endpoint(self, node: str, port: int | None) -> Endpoint:
-        opened = await self._server.open(node, preferred_port=port)
-        return Endpoint(opened.address, opened.port)
+        known = self.nodes.get(node)
+        published = known.description.addresses if known is not None and known.description is not None else ()
+        opened = await self._server.open(node, preferred_port=port, addresses=[each["address"] for each in published])
+        return Endpoint(opened.address, opened.port, opened.also)
 
     def _connect_parts(self) -> None:
         self._live.on_change(self._node_seen)

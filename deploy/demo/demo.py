@@ -1,6 +1,7 @@
-"""Shows the whole way: two clusters, a binding, a workload on a virtual node, its logs from the computing cluster.
+"""Shows the whole way: two clusters, a binding, a workload on a virtual node, its logs and its shell from the computing cluster.
 
-`demo.py [DIRECTORY]`; the directory of the clusters is build/dev if none is given.
+`demo.py [DIRECTORY]`; the directory of the clusters is build/dev if none is given. Without root rights the node of the worker cluster is
+played by vkubelet with the mock provider: then nothing runs in containers, and everything else is as real.
 
 Invariant: every step may be repeated; what is already there is used, and `make down` ends whatever was started.
 """
@@ -17,15 +18,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from vkubelet.testing.cluster import binaries
 from vkubelet.testing.cluster.ledger import Entry, Kind, Ledger
-from vkubelet.testing.cluster.processes import ProcessId
+from vkubelet.testing.cluster.processes import ClusterError, ProcessId, spawn
 from vkubelet.testing.cluster.site import STATE_FILE
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +40,8 @@ IDENTITY = DEV / "kubeocean.kubeconfig"
 CONFIG = DEV / "kubeocean.yaml"
 LOG = DEV / "kubeocean.log"
 OWNER, PROGRAM = "demo", "kubeocean"
+MOCK, MOCK_NODE = "simulated-node", "simulated"
+ROOT_RIGHTS = os.geteuid() == 0
 TICK_SECONDS = 10.0
 VIRTUAL = "kubeocean.io/cluster-binding=demo"
 
@@ -174,9 +179,35 @@ def forget_the_dead() -> None:
 def clusters() -> None:
     forget_the_dead()
     say("==> two clusters and a worker node")
-    command = [sys.executable, "-m", "vkubelet.testing.cluster", "up", "--dir", str(DEV)]
+    command = [sys.executable, "-m", "vkubelet.testing.cluster", "up", "--dir", str(DEV), "--nodes", "1" if ROOT_RIGHTS else "0"]
     if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
         raise DemoFailed("the clusters did not start; `make down` cleans up")
+    if not ROOT_RIGHTS:
+        simulate_node()
+
+
+def simulate_node() -> None:
+    """The node of the worker cluster, where there are no rights to run containers; one that runs goes on."""
+    say(
+        f"""==> you are not root, so no container runs here: the worker's node `{MOCK_NODE}` is simulated by vkubelet's mock provider.
+    Its pods are Running by script, and their logs and shells are made up; clusters, binding and kubeocean are the real ones."""
+    )
+    ledger = Ledger(DEV / STATE_FILE)
+    if ledger.process(OWNER, MOCK) is None:
+        address, _ = endpoint(WORKER)
+        settings = {
+            "instance": MOCK_NODE,
+            "node": {"taint": ""},
+            "server": {"node_address": address, "main_port": False, "approve_own_csr": True},
+            "health": {"health_address": "", "metrics_address": ""},
+            "provider": {"node": MOCK_NODE, "cpu": "8", "memory": "32Gi", "labels": {"type": "simulated"}},
+        }
+        config = DEV / f"{MOCK}.yaml"
+        config.write_text(json.dumps(settings, indent=2) + "\n")
+        ledger.add(Entry(kind=Kind.PATH, name=str(config), owner=OWNER))
+        start(MOCK, ["vkubelet", "run", "--provider", "mock", "--config", str(config), "--kubeconfig", str(WORKER)])
+    with step("waiting for the simulated node"):
+        wait_for("the simulated node is Ready", lambda: any(map(is_ready, read(WORKER, "nodes")["items"])), seconds=60)
 
 
 def established(kubeconfig: Path, plural: str) -> bool:
@@ -224,7 +255,7 @@ def ended(program: ProcessId) -> bool:
 def run_kubeocean() -> ProcessId:
     """Start the process of the binding, recorded so that `make down` ends it; one that runs is stopped, which pods do not notice."""
     ledger = Ledger(DEV / STATE_FILE)
-    for entry in ledger.entries(Kind.PROCESS, OWNER):
+    for entry in [entry for entry in ledger.entries(Kind.PROCESS, OWNER) if entry.name == PROGRAM]:
         entry.process.signal(signal.SIGTERM)
         wait_for("kubeocean stops", partial(ended, entry.process), seconds=30)
         ledger.forget([entry])
@@ -234,34 +265,40 @@ def run_kubeocean() -> ProcessId:
         "server": {"node_address": address, "main_port": False, "approve_own_csr": True},
     }
     CONFIG.write_text(json.dumps(settings, indent=2) + "\n")
-    command = [
-        str(Path(sys.executable).with_name("kubeocean")),
-        "run",
-        "--binding",
-        "demo",
-        "--kubeconfig",
-        str(IDENTITY),
-        "--config",
-        str(CONFIG),
-    ]
-    for path in (IDENTITY, CONFIG, LOG):
+    for path in (IDENTITY, CONFIG):
         ledger.add(Entry(kind=Kind.PATH, name=str(path), owner=OWNER))
     say(f"==> kubeocean run --binding demo   (log: {shown(LOG)})")
-    with LOG.open("ab") as out:
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    started = ProcessId.of(PROGRAM, process.pid)
+    return start(PROGRAM, ["kubeocean", "run", "--binding", "demo", "--kubeconfig", str(IDENTITY), "--config", str(CONFIG)])
+
+
+def start(name: str, command: Sequence[str]) -> ProcessId:
+    """Start one of our programs, recorded so that `make down` ends it and removes its log."""
+    ledger, log = Ledger(DEV / STATE_FILE), DEV / f"{name}.log"
+    ledger.add(Entry(kind=Kind.PATH, name=str(log), owner=OWNER))
+    started = spawn(name, [str(Path(sys.executable).with_name(command[0])), *command[1:]], log=log)
     ledger.add_process(started, OWNER)
     return started
+
+
+def is_ready(node: Any) -> bool:
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions", ()))
 
 
 def node_ready() -> bool:
     """A virtual node says it is Ready, and its kubelet server answers the API server."""
     for node in read(HUB, "nodes", "--selector", VIRTUAL)["items"]:
-        if any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions", ())):
+        if is_ready(node):
             return kubectl(HUB, "get", "--raw", f"/api/v1/nodes/{node['metadata']['name']}/proxy/healthz") == "ok"
     return False
+
+
+def deploy() -> None:
+    """The sample; where nothing runs, its annotations tell the simulated node what to log."""
+    body = yaml.safe_load((SAMPLES / "deployment.yaml").read_text())
+    if not ROOT_RIGHTS:
+        script = {"log-interval": "1", "log-text": "hello from {hostname} on {node}"}
+        body["spec"]["template"]["metadata"]["annotations"] = {f"mock.vkubelet.io/{key}": value for key, value in script.items()}
+    kubectl(HUB, "apply", "--filename", "-", stdin=json.dumps(body))
 
 
 def same_pod() -> tuple[str, str] | None:
@@ -315,18 +352,20 @@ def demo() -> None:
     with step("waiting for the virtual node"):
         wait_for("a virtual node is Ready", lambda: lives(program) and node_ready(), seconds=90)
     with step("a Deployment in the computing cluster, placed by its scheduler"):
-        apply(HUB, SAMPLES / "deployment.yaml")
+        deploy()
         pod, _ = wait_for("the pod runs in both clusters with one IP", same_pod, seconds=90)
     show(HUB, "get", "nodes")
     show(HUB, "get", "pods", "--output", "wide")
     show(WORKER, "get", "pods", "--namespace", "kubeocean-worker", "--output", "wide")
     show_live_logs(pod)
+    show(HUB, "exec", pod, "--", "sh", "-c", "echo a shell in; hostname")
     say(
         f"""
 All of it goes on running. To go on:
   export KUBECONFIG={shown(HUB)}        # the worker cluster: {shown(WORKER)}
   alias kubectl={kubectl_program()}
   kubectl logs --follow {pod}
+  kubectl exec -it {pod} -- sh
   kubectl scale deployment hello --replicas=3
   kubectl describe node --selector {VIRTUAL}
   make down                                       # ends everything"""
@@ -336,5 +375,5 @@ All of it goes on running. To go on:
 if __name__ == "__main__":
     try:
         demo()
-    except (DemoFailed, ProgramEnded) as error:
+    except (DemoFailed, ProgramEnded, ClusterError) as error:
         sys.exit(f"demo: {error}")

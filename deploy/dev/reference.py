@@ -93,7 +93,7 @@ def errors_page() -> str:
         "",
         "The process ends with 2 after a `SettingsError`, and with 1 after any other that reaches the top.",
         "The kubelet server answers `NoSuchPod` and `NoSuchContainer` with 404, `BadRequest` with 400, `Unavailable` with 503,",
-        "a missing capability with 501, and anything else with 500 and no internals.",
+        "a missing capability and `NotSupported` with 501, and anything else with 500 and no internals.",
     ]
     return "\n".join(lines) + "\n"
 

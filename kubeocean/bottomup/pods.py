@@ -6,7 +6,7 @@ Invariant: a virtual pod is lost only after the worker, asked by name, answers t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from attrs import frozen
@@ -14,7 +14,7 @@ from attrs import frozen
 from kubeocean import keys
 from kubeocean.bottomup.virtual_nodes import VirtualNodes
 from kubeocean.topdown.identity import identity
-from kubeocean.topdown.status import virtual_annotations, virtual_labels, virtual_status
+from kubeocean.topdown.status import REFUSED, virtual_annotations, virtual_labels, virtual_status
 from kubeocean.worker import WorkerCluster, virtual_uid
 from vkubelet.api.objects import Key, Pod, PodRef
 from vkubelet.api.shapes import Json
@@ -56,6 +56,7 @@ class PhysicalPodReconciler:
     def __init__(self, parts: PhysicalPodParts) -> None:
         self._parts = parts
         self._unscheduled_since: dict[str, float] = {}
+        self._refused: dict[str, Mapping[str, str]] = {}
         self.controller: Controller[PodRef] = Controller("physical pods", self.reconcile, workers=parts.workers, clock=parts.host.clock)
         parts.worker.pods.on_change(self._changed)
 
@@ -83,7 +84,8 @@ class PhysicalPodReconciler:
 
     def publish(self, pod: Pod, physical: Pod) -> None:
         """Hand the physical pod's status to the runtime."""
-        status = virtual_status(pod, physical, allocatable=self._parts.virtual.allocatable(pod.node))
+        allocatable, refused = self._parts.virtual.allocatable(pod.node), self._refused.get(pod.metadata.uid)
+        status = virtual_status(pod, physical, allocatable=allocatable, refused=refused or {})
         if physical.terminal and physical.terminating and not pod.terminating and not ended_by_itself(physical):
             # Killed over there: however politely its containers went, the pod has not done its work. It is lost when it is gone.
             status = {key: value for key, value in status.items() if key not in ("reason", "message")}
@@ -91,13 +93,30 @@ class PhysicalPodReconciler:
         annotations = virtual_annotations(pod, physical)
         self._parts.host.set_pod_status(pod.ref, status, annotations=annotations or None)
 
+    def refuse(self, pod: Pod, problems: Mapping[str, str]) -> None:
+        """Say of a pod which of its ephemeral containers, by name, the worker does not have, and why; all others are well."""
+        before = self._refused.get(pod.metadata.uid, {})
+        if problems == before:
+            return
+        if problems:
+            self._refused[pod.metadata.uid] = problems
+        else:
+            self._refused.pop(pod.metadata.uid, None)
+        for name, problem in problems.items():
+            if before.get(name) != problem:
+                text = f"ephemeral container {name}: {problem}"
+                self._parts.host.events.event(ObjectReference.of(PODS, pod), REFUSED, text, warning=True)
+        self.controller.add(pod.ref)
+
     def gone(self, ref: PodRef) -> None:
         """Nothing of this pod is left in the worker."""
+        self._refused.pop(ref.uid, None)
         self._parts.host.pod_gone(ref)
         self._parts.released(ref)
 
     def lose(self, pod: Pod) -> None:
         """The physical pod vanished although nobody deleted the virtual one: it becomes Failed, and whoever owns it makes another."""
+        self._refused.pop(pod.metadata.uid, None)
         text = "its physical pod was deleted in the worker cluster"
         status = failed_status(pod, LOST, message=text, now=self._parts.host.clock.now())
         self._parts.host.set_pod_status(pod.ref, status)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from attrs import frozen
+from attrs import field, frozen
 
 from kubeocean import keys
 from kubeocean.leasing.usage import effective_requests
@@ -27,12 +27,12 @@ _RESIZABLE: Final = ("cpu", "memory")
 class Changes:
     """Strategic merge patches with the physical uid in them, each None when there is nothing to send.
 
-    To be sent in this order: `ephemeral` to pods/ephemeralcontainers, `resize` to pods/resize, then `main` to the pod; `main` alone says
-    that the physical pod now reflects the virtual pod's generation.
+    To be sent in this order: those of `ephemeral`, one for each container by its name, to pods/ephemeralcontainers, `resize` to
+    pods/resize, then `main` to the pod; `main` alone says that the physical pod now reflects the virtual pod's generation.
     """
 
     main: Json | None = None
-    ephemeral: Json | None = None
+    ephemeral: Mapping[str, Json] = field(factory=dict)
     resize: Json | None = None
 
     def __bool__(self) -> bool:
@@ -42,7 +42,7 @@ class Changes:
 def changes(pod: Pod, physical: Pod, target: Target, *, allocatable: Resources | None = None) -> Changes:
     """`allocatable` is the virtual node's: a resize that does not fit into it is not sent.
 
-    Raises PodRejected when an ephemeral container names what can not be translated.
+    Ephemeral containers that can not be translated are left out.
     """
     wanted, there = pod.spec, physical.spec
     metadata = _metadata(pod, physical, target)
@@ -51,10 +51,22 @@ def changes(pod: Pod, physical: Pod, target: Target, *, allocatable: Resources |
         resize = None if allocatable is not None and infeasible_resize(pod, physical, allocatable) else _resize(wanted, there)
         return Changes(
             _patch(physical, metadata=metadata, spec=_main_spec(wanted, there)),
-            _patch(physical, spec=_ephemeral(pod, wanted, there, target=target)),
+            _ephemeral(pod, wanted, physical, target=target),
             _patch(physical, spec=resize),
         )
     return Changes(_patch(physical, metadata=metadata))
+
+
+def without_generation(main: Json | None) -> Json | None:
+    """The patch without the word that all of the generation arrived; None when nothing is left of it."""
+    if main is None:
+        return None
+    metadata = {name: value for name, value in main["metadata"].items() if name != "annotations"}
+    annotations = {key: value for key, value in main["metadata"].get("annotations", {}).items() if key != keys.VIRTUAL_GENERATION}
+    if annotations:
+        metadata["annotations"] = annotations
+    rest = {**main, "metadata": metadata}
+    return rest if len(metadata) > 1 or len(rest) > 1 else None
 
 
 def infeasible_resize(pod: Pod, physical: Pod, allocatable: Resources) -> Json | None:
@@ -144,14 +156,15 @@ def _same_toleration(toleration: JsonView) -> tuple[str, ...]:
     return (toleration.get("key") or "", operator, toleration.get("value") or "", toleration.get("effect") or "")
 
 
-def _ephemeral(pod: Pod, wanted: JsonView, there: JsonView, *, target: Target) -> Json:
-    """All of the list: the API server refuses a patch that leaves out one that exists."""
-    live = {container["name"]: container for container in there.get("ephemeralContainers") or ()}
-    added = [container for container in wanted.get("ephemeralContainers") or () if container["name"] not in live]
-    if not added:
-        return {}
-    refs.check({"ephemeralContainers": added})
-    return {"ephemeralContainers": [*live.values(), *physical_containers(added, pod, target)]}
+def _ephemeral(pod: Pod, wanted: JsonView, physical: Pod, *, target: Target) -> dict[str, Json]:
+    """The patch that adds each container that is not there yet, by its name."""
+    there = {container["name"] for container in physical.spec.get("ephemeralContainers") or ()}
+    left_out = there | refs.untranslatable(wanted).keys()
+    added = [container for container in wanted.get("ephemeralContainers") or () if container["name"] not in left_out]
+    patches: dict[str, Json] = {}
+    for container in physical_containers(added, pod, target):
+        patches[container["name"]] = {"metadata": {"uid": physical.metadata.uid}, "spec": {"ephemeralContainers": [container]}}
+    return patches
 
 
 def _resize(wanted: JsonView, there: JsonView) -> Json:

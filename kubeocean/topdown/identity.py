@@ -13,7 +13,7 @@ from attrs import frozen
 from kubeocean import keys
 from kubeocean.crds import ApiServerAccess, ClusterBinding, DnsAccess
 from vkubelet.api.names import LAST_APPLIED, MIRROR_POD
-from vkubelet.api.objects import ObjectMeta, Pod, PodRef
+from vkubelet.api.objects import Key, ObjectMeta, Pod, PodRef
 
 # Big and of no use there, or read by the kubelet as a sign that it made the pod itself.
 _LEFT_AT_HOME: Final = frozenset(
@@ -99,6 +99,12 @@ def daemonset_allowed(meta: ObjectMeta, binding: ClusterBinding) -> bool:
 def leaves_home(meta: ObjectMeta) -> bool:
     """False for pods of system namespaces and for placeholders of host ports."""
     return meta.namespace not in keys.SYSTEM_NAMESPACES and meta.labels.get(keys.HOSTPORT_FAKE_POD) != "true"
+
+
+def in_virtual_names(text: str, virtual: Key, physical: Key) -> str:
+    """What the worker said of a physical pod, with the names that its user knows."""
+    text = text.replace(str(physical), str(virtual)).replace(physical.name, virtual.name)
+    return text.replace(f'namespace "{physical.namespace}"', f'namespace "{virtual.namespace}"')
 
 
 def identity(meta: ObjectMeta) -> PodRef | None:

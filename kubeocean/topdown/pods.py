@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
@@ -18,12 +18,13 @@ from kubeocean.bottomup.binding import BindingReconciler
 from kubeocean.bottomup.pods import PhysicalPodReconciler, where
 from kubeocean.bottomup.virtual_nodes import VirtualNodes
 from kubeocean.crds import ClusterBinding
+from kubeocean.topdown.changes import changes
 from kubeocean.topdown.dependents import Dependents
 from kubeocean.topdown.identity import daemonset_allowed, identity, leaves_home
 from kubeocean.topdown.placement import Placement
-from kubeocean.topdown.references import references
+from kubeocean.topdown.references import references, untranslatable
 from kubeocean.topdown.translate import physical_pod
-from kubeocean.topdown.update import bring_up_to_date
+from kubeocean.topdown.update import EphemeralRefused, bring_up_to_date
 from kubeocean.worker import WorkerCluster, virtual_uid
 from vkubelet.api.conditions import get_condition
 from vkubelet.api.objects import Key, Pod, PodRef
@@ -212,9 +213,18 @@ class VirtualPodReconciler:
         if pod.terminal or physical.terminating or physical.terminal or not self._is_ours(physical):
             return
         target = self._parts.placement.known_target(pod, physical, binding)
-        await bring_up_to_date(
-            self._parts.worker.client, pod, physical, target=target, allocatable=self._parts.virtual.allocatable(pod.node)
-        )
+        wanted = changes(pod, physical, target, allocatable=self._parts.virtual.allocatable(pod.node))
+        refused: Mapping[str, str] = untranslatable(pod.spec)
+        try:
+            await bring_up_to_date(self._parts.worker.client, pod, physical, wanted=wanted, ensure=lambda: self._ensure(pod))
+        except EphemeralRefused as error:
+            refused = {**refused, **error.problems}
+            raise
+        finally:
+            self._parts.physical.refuse(pod, refused)
+
+    async def _ensure(self, pod: Pod) -> None:
+        await self._parts.dependents.ensure(pod, references(pod))
 
     def _is_ours(self, physical: Pod) -> bool:
         """It bears our mark, or none at all and the uid of a pod of ours (rule 6)."""
@@ -236,8 +246,8 @@ class VirtualPodReconciler:
         return (self._parts.host.clock.now() - since).total_seconds() > _NODE_IS_DEAD
 
     def _tell_failure(self, pod: Pod, error: VKubeletError) -> None:
-        # A cluster that does not answer is told of on the binding, not on each of its pods.
-        if isinstance(error, ApiError) and error.retryable:
+        # A cluster that does not answer is told of on the binding, not on each of its pods; refused containers are told of by name.
+        if isinstance(error, EphemeralRefused) or isinstance(error, ApiError) and error.retryable:
             return
         self._parts.host.events.event(ObjectReference.of(PODS, pod), "FailedCreatePod", str(error), warning=True)
 

@@ -1,7 +1,8 @@
 """Which other objects a pod's spec names, and what it may name at all (pure).
 
-Invariant: an object is either translated to its copy in the worker, or the pod is rejected. Pods of many tenants share one namespace
-there, and names can be guessed, so a name that is copied without translation would reach somebody else's Secret.
+Invariant: an object is either translated to its copy in the worker, or the pod (of ephemeral containers: the one) is rejected. Pods of
+many tenants share one namespace there, and names can be guessed, so a name that is copied without translation would reach somebody else's
+Secret.
 """
 
 from __future__ import annotations
@@ -117,9 +118,15 @@ def token_key(index: int) -> str:
 
 
 def references(pod: Pod) -> References:
-    """What the pod names. Raises PodRejected("UnsupportedReference") for what can not be translated."""
+    """What the pod names, but for `untranslatable` ephemeral containers.
+
+    Raises PodRejected("UnsupportedReference") for what can not be translated.
+    """
     spec = pod.spec
     check(spec)
+    left_out = untranslatable(spec)
+    if left_out:
+        spec["ephemeralContainers"] = [each for each in spec["ephemeralContainers"] if each["name"] not in left_out]
     found: dict[tuple[Kind, str], bool] = {}
     for reference in _objects(spec, pod.metadata.name):
         key = reference.kind, reference.name
@@ -129,15 +136,29 @@ def references(pod: Pod) -> References:
 
 
 def check(spec: JsonView) -> None:
-    """Raise PodRejected("UnsupportedReference") for a source or a reference that is not known here."""
+    """Raise PodRejected("UnsupportedReference") for a source or a reference that is not known here; see also `untranslatable`."""
     for name, value in spec.items():
         if name not in _SPEC_FIELDS_HANDLED | _SPEC_FIELDS_DROPPED:
             _check_unknown({name: value}, "spec")
     for at, volume in enumerate(spec.get("volumes") or ()):
         _check_volume(volume, f"spec.volumes[{at}]")
-    for kind in CONTAINER_LISTS:
+    for kind in ("initContainers", "containers"):
         for at, container in enumerate(spec.get(kind) or ()):
             _check_container(container, f"spec.{kind}[{at}]")
+
+
+def untranslatable(spec: JsonView) -> dict[str, str]:
+    """Ephemeral containers, by name, with the reason why they can not be brought to the worker.
+
+    The pod is not rejected for them: it runs already, and nothing can take them away from it.
+    """
+    problems: dict[str, str] = {}
+    for at, container in enumerate(spec.get("ephemeralContainers") or ()):
+        try:
+            _check_container(container, f"spec.ephemeralContainers[{at}]")
+        except PodRejected as rejected:
+            problems[container["name"]] = rejected.message
+    return problems
 
 
 def token_sources(spec: JsonView) -> Iterator[tuple[JsonView, JsonView]]:

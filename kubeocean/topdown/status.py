@@ -7,6 +7,7 @@ and its kubelet has seen that. Nothing that only means something between the clu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from kubeocean import keys
@@ -34,16 +35,22 @@ _FROM_WORKER: Final = (
 )
 _FROM_HOME: Final = ("qosClass", "nominatedNodeName", "resourceClaimStatuses")
 _SCHEDULED: Final = "PodScheduled"
+REFUSED: Final = "FailedEphemeralContainer"
 
 
-def virtual_status(pod: Pod, physical: Pod, *, allocatable: Resources | None = None) -> Json:
+def virtual_status(
+    pod: Pod, physical: Pod, *, allocatable: Resources | None = None, refused: Mapping[str, str] = MappingProxyType({})
+) -> Json:
     """The virtual pod's whole status; conditions that others set at home are theirs and not in it.
 
-    `allocatable` is the virtual node's: a resize that does not fit into it is Infeasible.
+    `allocatable` is the virtual node's: a resize that does not fit into it is Infeasible. `refused` are ephemeral containers, by name, that
+    the worker does not have, with the reason: `kubectl debug` shows what they wait for.
     """
     there, home = physical.status, pod.status
     status: Json = {name: there[name] for name in _FROM_WORKER if there.get(name)}
     status |= {name: home[name] for name in _FROM_HOME if home.get(name)}
+    if refused:
+        status["ephemeralContainerStatuses"] = _with_refused(pod, there, refused)
     observed = _observed(pod, physical, there)
     if observed:
         status["observedGeneration"] = observed
@@ -54,6 +61,16 @@ def virtual_status(pod: Pod, physical: Pod, *, allocatable: Resources | None = N
         others = [condition for condition in status["conditions"] if condition["type"] != infeasible["type"]]
         status["conditions"] = [*others, infeasible]
     return status
+
+
+def _with_refused(pod: Pod, there: JsonView, refused: Mapping[str, str]) -> list[Json]:
+    statuses = list(there.get("ephemeralContainerStatuses") or ())
+    images = {container["name"]: container.get("image") or "" for container in pod.spec.get("ephemeralContainers") or ()}
+    for name in refused.keys() & images.keys() - {status["name"] for status in statuses}:
+        waiting = {"reason": REFUSED, "message": refused[name]}
+        base = {"name": name, "image": images[name], "imageID": "", "ready": False, "restartCount": 0}
+        statuses.append({**base, "state": {"waiting": waiting}})
+    return sorted(statuses, key=lambda status: list(images).index(status["name"]) if status["name"] in images else 0)
 
 
 def virtual_annotations(pod: Pod, physical: Pod) -> dict[str, str]:

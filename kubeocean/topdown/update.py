@@ -1,43 +1,75 @@
 """Sends to a physical pod what changed on its virtual one.
 
-Invariant: the generation is noted on the physical pod last, so a half-sent change is sent again.
+Invariant: the generation is noted on the physical pod last, so a half-sent change is sent again; an ephemeral container that the worker
+refuses holds up nothing else.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable, Mapping
 
-from kubeocean.topdown.changes import changes
-from kubeocean.topdown.identity import Target
+from kubeocean.topdown.changes import Changes, without_generation
+from kubeocean.topdown.identity import in_virtual_names
 from vkubelet.api.objects import Pod
-from vkubelet.api.quantity import Resources
+from vkubelet.api.shapes import Json
 from vkubelet.client.resources import PODS
 from vkubelet.client.rest import Client
-from vkubelet.errors import Conflict, Invalid, NotFound, Unavailable
+from vkubelet.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable
 
 log = logging.getLogger(__name__)
 
+_TRIED_AGAIN_AFTER = 60.0
 
-async def bring_up_to_date(worker: Client, pod: Pod, physical: Pod, *, target: Target, allocatable: Resources | None) -> None:
-    """Patch what differs; nothing is written when nothing does.
 
-    Raises PodRejected when a new part can not be translated, Unavailable when the worker does not accept it.
+class EphemeralRefused(Unavailable):
+    """All of a change arrived but some ephemeral containers; why, by name, in `problems`. Rights and objects there may yet change."""
+
+    def __init__(self, problems: Mapping[str, str], retry_after: float) -> None:
+        super().__init__("; ".join(f"ephemeral container {name}: {problem}" for name, problem in problems.items()), retry_after=retry_after)
+        self.problems = problems
+
+
+async def bring_up_to_date(worker: Client, pod: Pod, physical: Pod, *, wanted: Changes, ensure: Callable[[], Awaitable[None]]) -> None:
+    """Send the changes; nothing is written when there are none. `ensure` makes what the containers of the pod refer to.
+
+    Raises Unavailable when the worker does not accept them, EphemeralRefused when all else was done.
     """
-    wanted = changes(pod, physical, target, allocatable=allocatable)
+    main = wanted.main
     try:
-        if wanted.ephemeral is not None:
-            await worker.patch(PODS, physical.key, wanted.ephemeral, subresource="ephemeralcontainers")
+        refused = await _add_ephemeral(worker, pod, physical, wanted=wanted.ephemeral, ensure=ensure) if wanted.ephemeral else None
         if wanted.resize is not None:
             await _resize(worker, physical, wanted.resize)
-        if wanted.main is not None:
-            await worker.patch(PODS, physical.key, wanted.main)
+        if refused is not None:
+            main = without_generation(main)
+        if main is not None:
+            await worker.patch(PODS, physical.key, main)
     except Invalid as error:
-        raise Unavailable(f"the worker cluster does not accept the change: {error.message}", retry_after=60.0) from error
+        raise Unavailable(f"the worker cluster does not accept the change: {error.message}", retry_after=_TRIED_AGAIN_AFTER) from error
     except (NotFound, Conflict) as error:
         raise Unavailable("the physical pod has just changed", retry_after=1.0) from error
+    if refused is not None:
+        raise refused
 
 
-async def _resize(worker: Client, physical: Pod, change: dict[str, object]) -> None:
+async def _add_ephemeral(
+    worker: Client, pod: Pod, physical: Pod, *, wanted: Mapping[str, Json], ensure: Callable[[], Awaitable[None]]
+) -> EphemeralRefused | None:
+    """One by one: nobody can take a container back at home, so one that is refused must not keep out those that come after it."""
+    try:
+        await ensure()
+    except Unavailable as error:
+        return EphemeralRefused({name: str(error) for name in wanted}, error.retry_after or _TRIED_AGAIN_AFTER)
+    problems: dict[str, str] = {}
+    for name, change in wanted.items():
+        try:
+            await worker.patch(PODS, physical.key, change, subresource="ephemeralcontainers")
+        except (Forbidden, Invalid) as error:
+            problems[name] = f"the worker cluster refuses it: {in_virtual_names(error.message, pod.key, physical.key)}"
+    return EphemeralRefused(problems, _TRIED_AGAIN_AFTER) if problems else None
+
+
+async def _resize(worker: Client, physical: Pod, change: Json) -> None:
     try:
         await worker.patch(PODS, physical.key, change, subresource="resize")
     except NotFound:

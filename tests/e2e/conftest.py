@@ -10,16 +10,30 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.bound import Bound
+from tests.support.program import Program
 from vkubelet.testing.cluster import ControlPlane, WorkerNode
 from vkubelet.testing.fixtures import run_apart
 
 
 @pytest.fixture(scope="session")
-def leased(hub: ControlPlane, worker: ControlPlane, worker_node: WorkerNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bound]:
+def leased(served: tuple[Bound, Program]) -> Bound:
     """The binding `e2e`: its virtual node of the real worker node is Ready."""
+    return served[0]
+
+
+@pytest.fixture(scope="session")
+def served(
+    hub: ControlPlane, worker: ControlPlane, worker_node: WorkerNode, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Bound, Program]]:
+    """The binding and the process that serves it."""
     term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [worker_node.name]}]}
     bound = Bound(
-        hub=hub, worker=worker, name="e2e", directory=tmp_path_factory.mktemp("e2e"), spec={"nodeSelector": {"nodeSelectorTerms": [term]}}
+        hub=hub,
+        worker=worker,
+        name="e2e",
+        directory=tmp_path_factory.mktemp("e2e"),
+        spec={"nodeSelector": {"nodeSelectorTerms": [term]}},
+        shows_usage=True,
     )
     run_apart(bound.install())
     program = bound.program()
@@ -28,5 +42,5 @@ def leased(hub: ControlPlane, worker: ControlPlane, worker_node: WorkerNode, tmp
             run_apart(bound.node_ready(worker_node.name))
         except AssertionError as error:
             raise AssertionError(f"{error}\n{program.tail(60)}") from None
-        yield bound
+        yield bound, program
         run_apart(bound.remove())

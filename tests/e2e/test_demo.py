@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,17 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LONGEST_SILENCE = 20.0
 SECOND_RUN = 60.0
+WITHOUT_ROOT = 60.0
 
 
-def demonstrate(directory: Path) -> tuple[str, float]:
+def without_rights() -> list[str]:
+    """What makes a command run as somebody who is not root and has no capability, but may read what root may."""
+    return ["unshare", "--user", "--map-user=65534", "--map-group=65534"] if os.geteuid() == 0 else []
+
+
+def demonstrate(directory: Path, *, as_: Sequence[str] = ()) -> tuple[str, float]:
     """What it printed, and the longest time between two lines. It must end with exit code 0."""
-    command = [sys.executable, "deploy/demo/demo.py", str(directory)]
+    command = [*as_, sys.executable, "deploy/demo/demo.py", str(directory)]
     lines, last, longest = [], time.monotonic(), 0.0
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:
         assert demo.stdout is not None
@@ -57,13 +65,36 @@ def test_demo_ends_with_live_logs_runs_again_quickly_and_goes_without_a_trace(tm
         node = next(line for line in text.splitlines() if line.startswith("vnode-demo-"))
         assert node.split()[1] == "Ready"
         assert text.count("hello from hello-") >= 5
+        assert "a shell in\nhello-" in text
         began = time.monotonic()
         demonstrate(directory)
         assert time.monotonic() - began < SECOND_RUN
         made = {line.split()[0] for line in (directory / "state.json").read_text().split('"') if line.startswith("vk")}
         assert made & links(), "the state names the links that were made"
     finally:
-        down = [sys.executable, "-m", "vkubelet.testing.cluster", "down", "--dir", str(directory)]
-        subprocess.run(down, cwd=ROOT, check=True, capture_output=True, timeout=60)
+        take_down(directory)
     assert not traces_of(directory)
     assert not made & links()
+
+
+def take_down(directory: Path) -> None:
+    down = [sys.executable, "-m", "vkubelet.testing.cluster", "down", "--dir", str(directory)]
+    subprocess.run(down, cwd=ROOT, check=True, capture_output=True, timeout=60)
+
+
+@pytest.mark.timeout(240)
+def test_demo_without_root_rights_says_so_and_shows_the_same_on_a_simulated_node(tmp_path: Path) -> None:
+    directory = tmp_path / "dev"
+    began = time.monotonic()
+    try:
+        text, silence = demonstrate(directory, as_=without_rights())
+        assert time.monotonic() - began < WITHOUT_ROOT and silence < LONGEST_SILENCE
+        assert "you are not root, so no container runs here" in text
+        node = next(line for line in text.splitlines() if line.startswith("vnode-demo-simulated"))
+        assert node.split()[1] == "Ready"
+        assert text.count("hello from hello-") >= 5
+        assert "a shell in\nhello-" in text
+        assert not [entry for entry in json.loads((directory / "state.json").read_text())["made"] if entry["kind"] == "link"]
+    finally:
+        take_down(directory)
+    assert not traces_of(directory)

@@ -77,6 +77,8 @@ class Bound:
     spec: Mapping[str, Any] = field(factory=dict)
     settings: Mapping[str, Any] = field(factory=dict)
     """Settings of the process, laid over the harness' own."""
+    shows_usage: bool = False
+    """The worker's owner has granted the optional right to read usage."""
     through: int = 0
     """Port of a line to the worker's API server; 0: without one."""
 
@@ -130,7 +132,8 @@ class Bound:
         await apply(self.hub, _namespace(SYSTEM))
         await apply(self.worker, _namespace(self.mount))
         await apply(self.hub, *roles_for(self.user, "hub-rbac.yaml", name=self.name, namespaces={}))
-        await apply(self.worker, *roles_for(self.user, "worker-rbac.yaml", name=self.name, namespaces={"kubeocean-worker": self.mount}))
+        for sample in ("worker-rbac.yaml", *(["worker-metrics-rbac.yaml"] if self.shows_usage else [])):
+            await apply(self.worker, *roles_for(self.user, sample, name=self.name, namespaces={"kubeocean-worker": self.mount}))
 
     async def install(self, *policies: Body) -> None:
         """Everything the two owners do; without a policy given, one that leases everything."""

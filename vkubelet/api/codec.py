@@ -168,10 +168,10 @@ def encode_json(value: object) -> bytes:
     return _encode(value)
 
 
-def status_error(attempt: str, data: bytes, *, code: int = 0, retry_after: float | None = None) -> ApiError:
+def status_error(attempt: str, data: bytes, *, code: int = 0, retry_after: float | None = None, plain: str = "") -> ApiError:
     """The error that a `metav1.Status` body tells of; `code` is the HTTP code, 0 inside a watch.
 
-    A body that is no Status (a proxy's page, say) is not quoted.
+    A body that is no Status (a proxy's page, say) is not quoted; `plain` is said in its place.
     """
     try:
         status = _status(data)
@@ -183,7 +183,7 @@ def status_error(attempt: str, data: bytes, *, code: int = 0, retry_after: float
         retry_after = float(details.retry_after_seconds)
     return _class_of(code, status.reason)(
         attempt,
-        status.message or f"the server answered {code} without saying why",
+        status.message or plain or f"the server answered {code} without saying why",
         status=code,
         reason=status.reason,
         retry_after=retry_after,

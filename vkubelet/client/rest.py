@@ -208,9 +208,12 @@ class Client:
         return watch(self.transport, call, resource.head)
 
     @asynccontextmanager
-    async def stream(self, path: str, params: Params = ()) -> AsyncIterator[AsyncIterator[bytes]]:
-        """GET whose answer is read as it comes, for as long as it comes. Errors before the first byte are raised on entering."""
-        call = Call("GET", path, f"get {path}", "stream", params=params, compressed=False)
+    async def stream(self, path: str, params: Params = (), *, compressed: bool = False) -> AsyncIterator[AsyncIterator[bytes]]:
+        """GET whose answer is read as it comes, for as long as it comes. Errors before the first byte are raised on entering.
+
+        `compressed` is for what comes at once: a server that compresses holds back what it has until there is more.
+        """
+        call = Call("GET", path, f"get {path}", "stream", params=params, compressed=compressed)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.connection.timeouts.connect)
         async with self.transport.open(call, timeout) as response:
             yield chunks(response, call.attempt)

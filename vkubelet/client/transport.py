@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
@@ -25,9 +25,12 @@ from vkubelet.clock import Clock
 from vkubelet.errors import ApiError, Unauthorized, Unreachable
 from vkubelet.metrics import Metrics
 
+T = TypeVar("T")
+
 log = logging.getLogger(__name__)
 
 _ERROR_BODY_LIMIT = 1 << 20
+_LONGEST_QUOTE = 4096
 
 
 @frozen
@@ -134,17 +137,21 @@ class Transport:
 
         After a 401 the credentials are fetched afresh and the call is sent once more, when that can help.
         """
-        outgoing = await self.outgoing(call.path, call.params)
-        try:
-            response = await self._send(call, outgoing, timeout=timeout)
-        except Unauthorized:
-            if not self.connection.credentials.forget(outgoing.headers.get("Authorization", "")):
-                raise
-            response = await self._send(call, await self.outgoing(call.path, call.params), timeout=timeout)
+        response = await self.refreshing(call, lambda outgoing: self._send(call, outgoing, timeout=timeout))
         try:
             yield response
         finally:
             response.release() if response.content.at_eof() else response.close()
+
+    async def refreshing(self, call: Call, send: Callable[[Outgoing], Awaitable[T]]) -> T:
+        """What `send` returns; after a 401 it is asked once more with credentials fetched afresh, when that can help."""
+        outgoing = await self.outgoing(call.path, call.params)
+        try:
+            return await send(outgoing)
+        except Unauthorized:
+            if not self.connection.credentials.forget(outgoing.headers.get("Authorization", "")):
+                raise
+        return await send(await self.outgoing(call.path, call.params))
 
     async def _send(self, call: Call, outgoing: Outgoing, *, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         if call.allow is not None:
@@ -166,12 +173,13 @@ class Transport:
                 )
             code = str(response.status)
             if response.status >= 300:
-                raise await _refusal(call, response)
+                raise await refusal(call, response)
             return response
         finally:
-            self._note(call, code, self.clock.monotonic() - started)
+            self.note(call, code, self.clock.monotonic() - started)
 
-    def _note(self, call: Call, code: str, seconds: float) -> None:
+    def note(self, call: Call, code: str, seconds: float) -> None:
+        """Count a call that was answered with `code` after so many seconds, and log it."""
         if self.metrics is not None:
             self.metrics.api_seconds.labels(verb=call.verb or call.method, resource=call.resource, code=code).observe(seconds)
         if log.isEnabledFor(logging.DEBUG):
@@ -179,12 +187,19 @@ class Transport:
                 log.debug("API call")
 
 
-async def _refusal(call: Call, response: aiohttp.ClientResponse) -> ApiError:
+async def refusal(call: Call, response: aiohttp.ClientResponse, *, quote_plain: bool = False) -> ApiError:
+    """The error that an answer tells of; its body is read and the connection given back.
+
+    `quote_plain` is for calls that the API server passes on to kubelets, which answer in plain text.
+    """
     async with response:
         with unreachable(call.attempt):
             body = await response.content.read(_ERROR_BODY_LIMIT)
             rest = b"" if response.content.at_eof() else await response.content.read(_ERROR_BODY_LIMIT)
-    return status_error(call.attempt, body + rest, code=response.status, retry_after=_retry_after(response.headers.get("Retry-After")))
+    quoted = quote_plain and response.content_type == "text/plain" and len(body) <= _LONGEST_QUOTE
+    plain = body.decode(errors="replace").strip() if quoted else ""
+    retry_after = _retry_after(response.headers.get("Retry-After"))
+    return status_error(call.attempt, body + rest, code=response.status, retry_after=retry_after, plain=plain)
 
 
 def _retry_after(header: str | None) -> float | None:

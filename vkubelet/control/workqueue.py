@@ -63,6 +63,11 @@ class Workqueue(Generic[K]):
     def __contains__(self, key: K) -> bool:
         return key in self._waiting or key in self._again
 
+    def is_due(self, key: K) -> bool:
+        """It waits for nothing but a worker."""
+        entry = self._waiting.get(key)
+        return entry is not None and entry.due <= self._clock.monotonic()
+
     def add(self, key: K, *, after: float = 0.0, priority: Priority = Priority.HIGH) -> None:
         """Let the key wait for `after` seconds; of several adds the earliest time and the highest priority hold."""
         wanted = _Waiting(key, self._clock.monotonic() + max(0.0, after), priority)

@@ -10,7 +10,7 @@ import heapq
 import logging
 import random
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from attrs import define, field, frozen
 
@@ -36,6 +36,8 @@ IN_FLIGHT = 32
 _ATTEMPT = 10.0
 """Seconds for one renewal: a read alone may hang for 30, in which its slot would be missed by all others."""
 _RETRY_FIRST, _RETRY_LIMIT = 0.2, 7.0
+_SPREAD, _JITTER = (0.1, 1.0), (0.96, 1.0)
+"""Shares of the interval until the second renewal and between later ones: what begins together is spread over the interval at once."""
 
 
 @frozen(kw_only=True)
@@ -55,7 +57,6 @@ class _Kept:
     node_uid: str
     due: float
     lease: Lease | None = None
-    renewed_at: datetime | None = None
     failures: int = 0
     busy: bool = False
 
@@ -139,7 +140,7 @@ class LeaseKeeper:
             self._slots.release()
 
     async def _renew_and_plan(self, node: str, kept: _Kept) -> None:
-        lateness, wait = self._clock.monotonic() - kept.due, _RETRY_LIMIT
+        lateness, wait, spread = self._clock.monotonic() - kept.due, _RETRY_LIMIT, _JITTER if kept.lease else _SPREAD
         try:
             async with asyncio.timeout(_ATTEMPT):
                 kept.lease = await self._renew(node, kept)
@@ -153,8 +154,8 @@ class LeaseKeeper:
                 log.log(level, "node lease not renewed: %s", str(error) or "no answer in time")
         else:
             self._metrics.lease_lateness_seconds.observe(max(0.0, lateness))
-            kept.failures, kept.renewed_at = 0, self._clock.now()
-            wait = self._settings.renew_every * random.uniform(0.96, 1.0)
+            kept.failures = 0
+            wait = self._settings.renew_every * random.uniform(*spread)
         finally:
             # Also when something that was awaited was cancelled by others: no Lease may drop out of the round.
             kept.busy = False
@@ -171,7 +172,7 @@ class LeaseKeeper:
         except NotFound:
             return await client.create(LEASES, self._body(node, kept, None), namespace=NAMESPACE)
         except Conflict:
-            return await self._settle(client, node, kept)
+            return await self._settle(client, node, kept, kept.lease)
 
     async def _take(self, client: Client, node: str, kept: _Kept) -> Lease:
         """First renewal of this process: what an earlier process left is taken over without a question."""
@@ -184,10 +185,10 @@ class LeaseKeeper:
                 found = await client.get(LEASES, Key(NAMESPACE, node))
         return await client.replace(LEASES, self._body(node, kept, found))
 
-    async def _settle(self, client: Client, node: str, kept: _Kept) -> Lease:
+    async def _settle(self, client: Client, node: str, kept: _Kept, ours: Lease) -> Lease:
         """A conflict is either our own write whose answer was lost, or another process: newer than ours, it is the one to stay."""
         found = await client.get(LEASES, Key(NAMESPACE, node))
-        if kept.renewed_at is not None and (other := successor(found, identity=self._identity, renewed_at=kept.renewed_at)):
+        if other := successor(found, identity=self._identity, renewed_at=_renewed_at(ours)):
             raise LeadershipLost(f"the Lease of node {node} is renewed by {other}; only one process may answer for a node")
         return await client.replace(LEASES, self._body(node, kept, found))
 
@@ -207,12 +208,21 @@ def lease_body(node: str, uid: str, *, identity: str, now: datetime, found: Leas
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
         "metadata": metadata,
-        "spec": {"holderIdentity": node, "leaseDurationSeconds": DURATION, "renewTime": rfc3339_micro(now)},
+        "spec": {"holderIdentity": node, "leaseDurationSeconds": DURATION, "renewTime": rfc3339_micro(_later(now, found))},
     }
+
+
+def _later(now: datetime, found: Lease | None) -> datetime:
+    """Only a time that moves forward is a renewal for the node controller, so a clock that was set back must not show in the Lease."""
+    last = _renewed_at(found) if found is not None else None
+    return now if last is None or last < now or last.year == datetime.max.year else last + timedelta(microseconds=1)
+
+
+def _renewed_at(lease: Lease) -> datetime:
+    return parse_rfc3339(lease.spec.get("renewTime") or "1970-01-01T00:00:00Z")
 
 
 def successor(found: Lease, *, identity: str, renewed_at: datetime) -> str:
     """Who else renewed the Lease after `renewed_at`, our own last renewal; "" when nobody did."""
     holder = found.metadata.annotations.get(RENEWED_BY, "")
-    when = parse_rfc3339(found.spec.get("renewTime") or "1970-01-01T00:00:00Z")
-    return holder if holder != identity and when > renewed_at else ""
+    return holder if holder != identity and _renewed_at(found) > renewed_at else ""

@@ -32,6 +32,9 @@ RETIRING = Taint("vkubelet.io/retiring", "NoSchedule")
 REPORT_EVERY = timedelta(minutes=5)
 """How often an unchanged status is sent, as the kubelet's `nodeStatusReportFrequency`."""
 
+_SKEW = timedelta(minutes=1)
+"""A heartbeat so far in the future is no other machine's clock that is a bit ahead: ours was set back, and the status is due."""
+
 KUBELET_VERSION = "v1.34.0-vkubelet"
 
 _HEALTHY_CONDITIONS = (
@@ -43,10 +46,11 @@ _HEALTHY_CONDITIONS = (
 
 @frozen
 class Endpoint:
-    """Where the kubelet server of one node listens: the published address and its port."""
+    """Where the kubelet server of one node listens: the published address and its port; `also` are addresses of another family."""
 
     address: str
     port: int
+    also: tuple[str, ...] = ()
 
 
 @frozen(kw_only=True)
@@ -106,7 +110,7 @@ def _status(node: NodeDescription, endpoint: Endpoint) -> Json:
     return {
         "capacity": _amounts(node.capacity),
         "allocatable": _amounts(node.allocatable or node.capacity),
-        "addresses": [dict(a) for a in node.addresses] or [{"type": "InternalIP", "address": endpoint.address}],
+        "addresses": [dict(a) for a in node.addresses] or [_internal(ip) for ip in (endpoint.address, *endpoint.also)],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": endpoint.port}},
         "nodeInfo": {
             "architecture": node.arch,
@@ -117,6 +121,10 @@ def _status(node: NodeDescription, endpoint: Endpoint) -> Json:
             **node.info,
         },
     }
+
+
+def _internal(ip: str) -> Json:
+    return {"type": "InternalIP", "address": ip}
 
 
 def _amounts(resources: Mapping[str, str]) -> dict[str, str]:
@@ -244,7 +252,8 @@ def next_report(live: JsonView, conditions: Sequence[JsonView], *, now: datetime
     beats = [c.get("lastHeartbeatTime") or "" for c in live.get("conditions", ()) if c["type"] in ours]
     if not beats or not all(beats):
         return 0.0
-    return (parse_rfc3339(min(beats)) + REPORT_EVERY - now).total_seconds()
+    left = parse_rfc3339(min(beats)) + REPORT_EVERY - now
+    return left.total_seconds() if left <= REPORT_EVERY + _SKEW else 0.0
 
 
 def _conditions_patch(live: JsonView, node: Wanted, owned: Owned, *, now: datetime) -> list[Json]:

@@ -1,6 +1,6 @@
-"""Which IP address the virtual nodes publish.
+"""Which IP addresses the virtual nodes publish.
 
-Invariant: it is never a wildcard, so what a Node says can be dialled.
+Invariant: none is a wildcard, and each is of a family that is listened on, so what a Node says can be dialled.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from urllib.parse import urlsplit
 from vkubelet.errors import Unavailable
 
 _ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
+_OTHER = {socket.AF_INET: socket.AF_INET6, socket.AF_INET6: socket.AF_INET}
 
 
-async def published_address(bind_address: str, api_url: str) -> str:
-    """The address listened on, or if that is a wildcard the one from which `api_url` is reached.
+async def published_addresses(bind_address: str, api_url: str) -> tuple[str, ...]:
+    """The address listened on, or if that is a wildcard the one from which `api_url` is reached; with `::` also that of the default route
+    of the other family, where there is one.
 
     An API server on this machine is reached from a loopback address, which the node proxy refuses: then that of the default route is
     taken, if there is one. Raises Unavailable when the name of the API server does not resolve or no route leads to it.
     """
-    if not _is_wildcard(bind_address):
-        return bind_address
+    ip = ipaddress.ip_address(bind_address)
+    if not ip.is_unspecified:
+        return (bind_address,)
     parts = urlsplit(api_url)
     host = parts.hostname or ""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, parts.port or 443, type=socket.SOCK_DGRAM)
-        family, _, _, _, target = found[0]
+        usable = [each for each in found if ip.version == 6 or each[0] == socket.AF_INET]
+        if not usable:
+            raise Unavailable(f"{host} is reached over IPv6, but server.bind_address listens on IPv4 only; set it to '::'")
+        family, _, _, _, target = usable[0]
         source = _source(family, target)
         if ipaddress.ip_address(source).is_loopback:
-            return _default_route(family) or source
+            source = _default_route(family) or source
     except OSError as error:
         raise Unavailable(f"no own address found from which {host} is reached ({error.strerror}); set server.node_address") from error
-    return source
-
-
-def _is_wildcard(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_unspecified
-    except ValueError:
-        return False
+    other = _default_route(_OTHER[socket.AddressFamily(family)]) if ip.version == 6 else ""
+    return (source, other) if other else (source,)
 
 
 def _source(family: int, target: tuple[object, ...]) -> str:

@@ -6,26 +6,39 @@ Invariant: every request passes the gate before any route, and no answer tells o
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from attrs import frozen
+from multidict import CIMultiDict
 
 from vkubelet.clock import Clock
-from vkubelet.errors import BadRequest, NoSuchContainer, NoSuchPod, ProviderError, Unavailable
+from vkubelet.errors import ProviderError
 from vkubelet.logformat import bind
-from vkubelet.server.auth import Gate
+from vkubelet.server.auth import Caller, Gate
+from vkubelet.server.debug import HANDLERS_OFF, debug_path
+from vkubelet.server.exec import ContainerStreams
 from vkubelet.server.listeners import MAIN
 from vkubelet.server.logs import ContainerLogs
 from vkubelet.server.node_endpoints import NodeEndpoints
 from vkubelet.server.pods import NodePods
+from vkubelet.server.portforward import PortForwards
+from vkubelet.server.statuses import HIDDEN, http_status
+from vkubelet.server.traffic import Traffic
+from vkubelet.server.upgrade import ACCEPTED_HEADER
 
 log = logging.getLogger(__name__)
 
 Route = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-_STATUS: dict[type[ProviderError], int] = {NoSuchPod: 404, NoSuchContainer: 404, BadRequest: 400, Unavailable: 503}
-_UNSUPPORTED = ("exec", "attach", "portForward", "run", "stats", "metrics", "configz", "logs", "checkpoint")
+_MEANT_HEADERS = frozenset({"Allow", "Location", "Retry-After", ACCEPTED_HEADER})
+
+
+class Endpoints(Protocol):
+    """One family of handlers."""
+
+    def routes(self) -> Iterable[web.RouteDef]: ...
 
 
 @frozen(kw_only=True)
@@ -35,35 +48,54 @@ class Routes:
     gate: Gate
     node_pods: NodePods
     logs: ContainerLogs
+    streams: ContainerStreams
+    port_forwards: PortForwards
     node: NodeEndpoints
     clock: Clock
     is_current: Callable[[web.BaseRequest], bool]
+    traffic: Traffic
+    endpoints: Sequence[Endpoints] = ()
+    debugging: bool = True
 
     def application(self) -> web.Application:
         application = web.Application(middlewares=[self._observe, self._admit])
-        application.on_response_prepare.append(self._close_if_outdated)
+        application.on_response_prepare.append(self._prepare)
         router = application.router
         # allow_head is off: a HEAD on a stream would open it.
         router.add_get("/containerLogs/{namespace}/{pod}/{container}", self.logs.serve, allow_head=False)
+        for tail in ("{namespace}/{pod}/{container}", "{namespace}/{pod}/{uid}/{container}"):
+            for name, handler in (("exec", self.streams.exec), ("attach", self.streams.attach)):
+                router.add_get(f"/{name}/{tail}", handler, allow_head=False)
+                router.add_post(f"/{name}/{tail}", handler)
+            router.add_post(f"/run/{tail}", self.streams.run)
+        for tail in ("{namespace}/{pod}", "{namespace}/{pod}/{uid}"):
+            router.add_get(f"/portForward/{tail}", self.port_forwards.serve, allow_head=False)
+            router.add_post(f"/portForward/{tail}", self.port_forwards.serve)
         router.add_get("/healthz", self.node.healthz)
         router.add_get("/healthz/{check}", self.node.healthz)
-        router.add_get("/pods", self.node.pods)
-        router.add_get("/pods/", self.node.pods)
-        router.add_get("/runningpods/", self.node.running_pods)
+        router.add_get("/pods", self.node.pods, allow_head=False)
+        router.add_get("/pods/", self.node.pods, allow_head=False)
+        router.add_get("/runningpods/", self.node.running_pods, allow_head=False)
         router.add_get("/runningpods", self.node.redirect_running_pods)
         router.add_get("/version", self.node.version)
-        for name in _UNSUPPORTED:
-            router.add_route("*", f"/{name}", unsupported)
-            router.add_route("*", f"/{name}/{{rest:.*}}", unsupported)
+        router.add_post("/checkpoint/{namespace}/{pod}/{container}", unsupported)
+        for each in self.endpoints:
+            router.add_routes(each.routes())
         return application
 
     @web.middleware
     async def _admit(self, request: web.Request, handler: Route) -> web.StreamResponse:
-        await self.gate.admit(request, self._node_asked_about(request))
+        caller = await self.gate.authenticate(request)
+        await self.gate.authorize(caller.user, request, node=self._node_asked_about(request, caller))
+        if not self.debugging and debug_path(request.rel_url.raw_path):
+            return web.Response(status=405, text=HANDLERS_OFF)
         return await handler(request)
 
-    def _node_asked_about(self, request: web.Request) -> str:
-        """At the main port the node of the pod in the path, or of all nodes when there is no such pod."""
+    def _node_asked_about(self, request: web.Request, caller: Caller) -> str:
+        """At the main port the node the API server names, or that of the pod in the path, or all nodes when there is no such pod."""
+        claimed = self.node_pods.claim(request) if caller.by_certificate else None
+        if claimed is not None:
+            return claimed
         node = self.node_pods.node(request)
         if node == MAIN and "pod" in request.match_info:
             pod = self.node_pods.store.by_name(request.match_info["namespace"], request.match_info["pod"])
@@ -75,14 +107,16 @@ class Routes:
         """The outermost: turns errors into answers, and notes the request. Queries are not noted, as they hold commands."""
         begin = self.clock.monotonic()
         with bind(node=self.node_pods.node(request) or "", method=request.method, path=request.path):
-            response = await self._answered(request, handler)
+            with self.traffic.watch(request):
+                response = await self._answered(request, handler)
             with bind(status=response.status, seconds=round(self.clock.monotonic() - begin, 3)):
                 log.debug("request served")
         return response
 
-    async def _close_if_outdated(self, request: web.Request, response: web.StreamResponse) -> None:
-        """A connection made with an older certificate or client CA ends with the answer under way."""
-        if not self.is_current(request):
+    async def _prepare(self, request: web.Request, response: web.StreamResponse) -> None:
+        """A connection made with an older certificate or client CA ends with the answer under way; which program answers is nobody's."""
+        response.headers.popall(hdrs.SERVER, None)
+        if not self.is_current(request) and not isinstance(response, web.WebSocketResponse):
             response.force_close()
             response.headers["Connection"] = "close"
 
@@ -110,16 +144,16 @@ def as_answer(error: web.HTTPException) -> web.Response:
     text = error.text or error.reason
     if error.status == 404 and text == "404: Not Found":
         text = "404 page not found"
-    headers = {name: value for name, value in error.headers.items() if name in ("Allow", "Location", "Retry-After")}
+    headers = CIMultiDict((name, value) for name, value in error.headers.items() if name in _MEANT_HEADERS)
     return web.Response(status=error.status, text=text, headers=headers)
 
 
 def provider_answer(error: ProviderError) -> web.Response:
     """By class; only what is meant for the caller is shown."""
-    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), None)
+    status = http_status(error)
     if status is None:
         with bind(error=str(error)):
             log.warning("provider failed a request")
-        return web.Response(status=500, text="internal error")
+        return web.Response(status=500, text=HIDDEN)
     seconds = getattr(error, "retry_after", None)
     return web.Response(status=status, text=str(error), headers={"Retry-After": str(max(1, round(seconds)))} if seconds else None)

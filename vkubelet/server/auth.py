@@ -32,7 +32,9 @@ from vkubelet.server.tls import peer_certificate
 log = logging.getLogger(__name__)
 
 AUTHENTICATED = "system:authenticated"
-_TOKEN_HELD, _ALLOW_HELD, _DENY_HELD = 120.0, 300.0, 30.0
+TOKEN_HELD, ALLOW_HELD, DENY_HELD = 120.0, 300.0, 30.0
+"""Seconds for which an answer of the cluster counts; those of a kubelet by default."""
+
 _CREDENTIAL_ID = "authentication.kubernetes.io/credential-id"
 _TOKEN_PROTOCOL = "base64url.bearer.authorization.k8s.io."
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -44,6 +46,7 @@ _OWN_SUBRESOURCES = {
     "statusz": "statusz",
     "flagz": "configz",
 }
+_WORKS_INSIDE = frozenset({"exec", "attach", "run", "portForward"})
 _FINE_SUBRESOURCES = {"pods": "pods", "runningpods": "pods", "healthz": "healthz", "configz": "configz"}
 
 
@@ -55,6 +58,14 @@ class User:
     groups: tuple[str, ...] = ()
     uid: str = ""
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+@frozen
+class Caller:
+    """A user, and whether a client certificate proved it."""
+
+    user: User
+    by_certificate: bool = False
 
 
 ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
@@ -81,12 +92,17 @@ class Gate:
         self._users: SharedCache[bytes, User | None] = SharedCache(clock)
         self._rights: SharedCache[Question, bool] = SharedCache(clock)
 
-    async def admit(self, request: web.BaseRequest, node: str) -> User:
-        """The caller, who may do what is asked on `node`. Raises the 401, 403 or 500 that a kubelet answers."""
-        user = await self._authenticate(request)
-        if user is None:
+    async def authenticate(self, request: web.BaseRequest) -> Caller:
+        """Who calls. Raises the 401 that a kubelet answers."""
+        caller = await self._authenticate(request)
+        if caller is None:
             raise web.HTTPUnauthorized(text="Unauthorized")
-        verb, wanted = verb_of(request.method), subresources(request.rel_url.raw_path)
+        return caller
+
+    async def authorize(self, user: User, request: web.BaseRequest, *, node: str) -> None:
+        """`user` may do what is asked on `node`. Raises the 403 or 500 that a kubelet answers."""
+        path = request.rel_url.raw_path
+        verb, wanted = verb_of(request.method, path, strict=self._settings.exec_needs_create), subresources(path)
         asked = f"user={user.name}, verb={verb}, resource=nodes"
         for subresource in wanted:
             try:
@@ -96,28 +112,29 @@ class Gate:
                     log.warning("authorization failed")
                 raise web.HTTPInternalServerError(text=f"Authorization error ({asked}, subresource={subresource})") from error
             if allowed:
-                return user
+                return
         raise web.HTTPForbidden(text=f"Forbidden ({asked}, subresource(s)=[{' '.join(wanted)}])")
 
-    async def _authenticate(self, request: web.BaseRequest) -> User | None:
+    async def _authenticate(self, request: web.BaseRequest) -> Caller | None:
         """One proof is enough; a token that fails is never taken for no token."""
         connection = request.transport.get_extra_info("ssl_object") if request.transport else None
         presented = peer_certificate(connection) if isinstance(connection, ssl.SSLObject) else None
         if presented is not None:
             user = user_of_certificate(*presented)
             if user is not None:
-                return user
+                return Caller(user, by_certificate=True)
         token = bearer_token(request.headers)
         if token and self._settings.token_review:
-            return await self._user_of_token(token)
-        return ANONYMOUS if self._settings.anonymous and not token else None
+            found = await self._user_of_token(token)
+            return Caller(found) if found is not None else None
+        return Caller(ANONYMOUS) if self._settings.anonymous and not token else None
 
     async def _user_of_token(self, token: str) -> User | None:
         async def look_up() -> Answer[User | None]:
             review = {"spec": {"token": token}}
             answer = await with_retry(partial(self._client.create, TOKENREVIEWS, review), clock=self._clock)
             status: Json = answer.body.get("status", {})
-            return Answer(user_of_review(status), 0.0 if status.get("error") else _TOKEN_HELD)
+            return Answer(user_of_review(status), 0.0 if status.get("error") else TOKEN_HELD)
 
         try:
             return await self._users.get(hmac.digest(self._salt, token.encode(), "sha256"), look_up)
@@ -131,7 +148,7 @@ class Gate:
             review = {"spec": access_review(question)}
             answer = await with_retry(partial(self._client.create, SUBJECTACCESSREVIEWS, review), clock=self._clock)
             allowed = answer.body.get("status", {}).get("allowed") is True
-            return Answer(allowed, _ALLOW_HELD if allowed else _DENY_HELD)
+            return Answer(allowed, ALLOW_HELD if allowed else DENY_HELD)
 
         return await self._rights.get(question, look_up)
 
@@ -179,8 +196,10 @@ def _decoded(text: str) -> str:
         return ""
 
 
-def verb_of(method: str) -> str:
-    """The verb a review asks about (kubelet: everything unknown is a get)."""
+def verb_of(method: str, path: str = "", *, strict: bool = False) -> str:
+    """The verb a review asks about (kubelet: everything unknown is a get); `strict`: what works inside containers is always a create."""
+    if strict and _first_segment(path) in _WORKS_INSIDE:
+        return "create"
     return _VERBS.get(method.upper(), "get")
 
 
@@ -189,10 +208,14 @@ def subresources(path: str) -> tuple[str, ...]:
 
     The path must be the one the router sees, still escaped, so that no two readings of it differ.
     """
-    first = path.split("/")[1] if path.startswith("/") else ""
+    first = _first_segment(path)
     if first in _OWN_SUBRESOURCES:
         return (_OWN_SUBRESOURCES[first],)
     return (_FINE_SUBRESOURCES[first], "proxy") if first in _FINE_SUBRESOURCES else ("proxy",)
+
+
+def _first_segment(path: str) -> str:
+    return path.split("/")[1] if path.startswith("/") else ""
 
 
 def access_review(question: Question) -> Json:

@@ -75,6 +75,8 @@ class SharedCache(Generic[K, V]):
         self._held.pop(key, None)
         if answer.lifetime <= 0:
             return
-        while len(self._held) >= self._size:
+        now = self._clock.monotonic()
+        # Answers may be large, so those at the front that nobody will get any more go as well.
+        while self._held and (len(self._held) >= self._size or next(iter(self._held.values()))[1] <= now):
             del self._held[next(iter(self._held))]
-        self._held[key] = (answer.value, self._clock.monotonic() + answer.lifetime)
+        self._held[key] = (answer.value, now + answer.lifetime)

@@ -5,15 +5,16 @@ Invariant: a certificate is replaced while connections go on, and a failure to r
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from vkubelet.api.objects import Unknown
 from vkubelet.api.shapes import Json
@@ -23,6 +24,7 @@ from vkubelet.client.retry import with_retry
 from vkubelet.clock import Clock
 from vkubelet.errors import SettingsError, Unavailable, VKubeletError
 from vkubelet.logformat import bind
+from vkubelet.metrics import Metrics
 from vkubelet.server import x509
 from vkubelet.server.settings import ServerSettings
 from vkubelet.server.tls import Pair
@@ -35,15 +37,35 @@ _FILES_EVERY = 10.0
 _ISSUE_WITHIN, _LOOK_EVERY = 900.0, 2.0
 _RETRY_FIRST, _RETRY_LAST = 2.0, 32.0
 _LONGEST_SLEEP = 3600.0
+_SETTLE = 2.0
 _FILE = "kubelet-server-current.pem"
 
 
-@frozen(kw_only=True)
+@define(kw_only=True)
 class Subject:
-    """Whom the certificate is for; `addresses` are all IP addresses and DNS names it must be valid for."""
+    """Whom the certificate is for. It must be valid for `addresses`, IP addresses and DNS names, and for those that were wanted since."""
 
     name: str
-    addresses: Sequence[str]
+    addresses: Sequence[str] = ()
+    changed: asyncio.Event = field(factory=asyncio.Event, init=False)
+    _wanted: dict[str, tuple[str, ...]] = field(factory=dict, init=False)
+
+    def want(self, owner: str, addresses: Collection[str]) -> None:
+        """From now on these are the addresses of `owner`; what no certificate can be issued for does not count."""
+        usable = tuple(address for address in addresses if x509.can_be_named(address))
+        if usable != self._wanted.get(owner, ()):
+            self._wanted[owner] = usable
+            self.changed.set()
+
+    def drop(self, owner: str) -> None:
+        """Its addresses need not be in the next certificate."""
+        self._wanted.pop(owner, None)
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Each address once, those of the process first."""
+        first = (*self._wanted.get("", ()), *self.addresses)
+        return tuple(dict.fromkeys((*first, *(address for wanted in self._wanted.values() for address in wanted))))
 
 
 @frozen(kw_only=True)
@@ -54,6 +76,7 @@ class Certificates:
     client: Client
     clock: Clock
     install: Install
+    metrics: Metrics | None = None
     share: Callable[[], float] = field(default=lambda: random.uniform(0.7, 0.9))
 
     def load_files(self) -> None:
@@ -97,18 +120,35 @@ class Certificates:
 
     async def _sign_here(self, subject: Subject) -> None:
         while True:
-            pair = x509.self_signed(subject.name, subject.addresses, now=self.clock.now())
+            pair = x509.self_signed(subject.name, subject.all, now=self.clock.now())
             self.install(pair)
-            await self._until_due(pair)
+            await self._until_due(pair, subject)
 
-    async def _until_due(self, pair: Pair) -> None:
-        """The wall clock decides and is looked at hourly, so that a machine that slept does not oversleep."""
+    async def _until_due(self, pair: Pair, subject: Subject) -> None:
+        """Return when the certificate is old, or does not name all addresses any more.
+
+        The wall clock decides and is looked at hourly, so that a machine that slept does not oversleep.
+        """
         due = x509.rotation_due(pair.certificate, self.share())
         while True:
             left = (due - self.clock.now()).total_seconds()
-            if left <= 0:
+            if left <= 0 or not x509.covers(pair, subject.all):
                 return
-            await self.clock.sleep(min(left, _LONGEST_SLEEP))
+            subject.changed.clear()
+            if await self._changed_within(min(left, _LONGEST_SLEEP), subject):
+                # Nodes come in crowds; one certificate is for all of them.
+                await self.clock.sleep(_SETTLE)
+
+    async def _changed_within(self, seconds: float, subject: Subject) -> bool:
+        async with asyncio.TaskGroup() as group:
+            alarm = group.create_task(self._ring(seconds, subject))
+            await subject.changed.wait()
+            alarm.cancel()
+        return alarm.cancelled()
+
+    async def _ring(self, seconds: float, subject: Subject) -> None:
+        await self.clock.sleep(seconds)
+        subject.changed.set()
 
     # --- Signed by the cluster -------------------------------------------------------------------------------------------------------
 
@@ -116,16 +156,24 @@ class Certificates:
         pair = self._kept(subject)
         if pair is None:
             if self.settings.self_signed_until_issued:
-                self.install(x509.self_signed(subject.name, subject.addresses, now=self.clock.now()))
+                self.install(x509.self_signed(subject.name, subject.all, now=self.clock.now()))
         else:
             self.install(pair)
         while True:
             if pair is not None:
-                await self._until_due(pair)
-            pair = await self._until_issued(subject)
+                self._tell(pair)
+                await self._until_due(pair, subject)
+            old, pair = pair, await self._until_issued(subject)
             self.install(pair)
             self._keep(pair)
+            if old is not None and self.metrics is not None:
+                self.metrics.certificate_lived.observe((self.clock.now() - x509.begin_of(old)).total_seconds())
             log.info("serving certificate issued")
+
+    def _tell(self, pair: Pair) -> None:
+        if self.metrics is not None:
+            end = x509.end_of(pair)
+            self.metrics.certificate_ttl.set_function(lambda: (end - self.clock.now()).total_seconds())
 
     async def _until_issued(self, subject: Subject) -> Pair:
         delay = _RETRY_FIRST
@@ -133,6 +181,8 @@ class Certificates:
             try:
                 return await self._issue(subject)
             except VKubeletError as error:
+                if self.metrics is not None:
+                    self.metrics.certificate_errors.inc()
                 with bind(error=str(error)):
                     log.warning("serving certificate not issued yet")
             await self.clock.sleep(delay)
@@ -140,16 +190,16 @@ class Certificates:
 
     async def _issue(self, subject: Subject) -> Pair:
         """One request. Raises ApiError, and Unavailable when it is denied or nobody signs it within 15 minutes."""
-        key = x509.new_key()
-        request = x509.certificate_request(key, subject.name, addresses=subject.addresses)
+        key, addresses = x509.new_key(), subject.all
+        request = x509.certificate_request(key, subject.name, addresses=addresses)
         spec = {"request": base64.b64encode(request).decode(), "signerName": x509.SIGNER, "usages": list(x509.USAGES)}
         csr = await self.client.create(CSRS, {"metadata": {"generateName": "csr-"}, "spec": spec})
         if self.settings.approve_own_csr:
             await self._approve(csr)
-        certificate = await self._until_signed(csr.metadata.name)
+        certificate = await self._until_signed(csr.metadata.name, lambda: set(subject.all) <= set(addresses))
         pair = Pair(certificate, key)
-        if not x509.serves(pair, subject.addresses, now=self.clock.now()):
-            raise Unavailable(f"the certificate of {csr.metadata.name} is not valid now for {', '.join(subject.addresses)}")
+        if not x509.serves(pair, addresses, now=self.clock.now()):
+            raise Unavailable(f"the certificate of {csr.metadata.name} is not valid now for {', '.join(addresses)}")
         return pair
 
     async def _approve(self, csr: Unknown) -> None:
@@ -159,10 +209,12 @@ class Certificates:
         conditions.append({"type": "Approved", "status": "True", "reason": "AutoApproved", "message": message})
         await self.client.replace(CSRS, body, subresource="approval")
 
-    async def _until_signed(self, name: str) -> bytes:
+    async def _until_signed(self, name: str, still_wanted: Callable[[], bool]) -> bytes:
         end = self.clock.monotonic() + _ISSUE_WITHIN
         told = False
         while self.clock.monotonic() < end:
+            if not still_wanted():
+                raise Unavailable(f"certificate request {name} does not name all addresses any more")
             found = await with_retry(partial(self.client.get, CSRS, name), clock=self.clock)
             status: Json = found.body.get("status", {})
             types = {condition["type"] for condition in status.get("conditions", ())}
@@ -188,7 +240,7 @@ class Certificates:
             return None
         certificate, marker, key = data.partition(b"-----BEGIN PRIVATE KEY-----")
         pair = Pair(certificate, marker + key)
-        return pair if x509.serves(pair, subject.addresses, now=self.clock.now()) else None
+        return pair if x509.serves(pair, subject.all, now=self.clock.now()) else None
 
     def _keep(self, pair: Pair) -> None:
         if not self.settings.certificate_directory:

@@ -8,36 +8,49 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from aiohttp import web
-from attrs import frozen
+from attrs import field, frozen
 
+from vkubelet.api.shapes import JsonView
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.errors import SettingsError, Unavailable
 from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
 from vkubelet.provider import PodStore, Provider
-from vkubelet.server.address import published_address
-from vkubelet.server.app import Routes
+from vkubelet.server.address import published_addresses
+from vkubelet.server.app import Endpoints, Routes
 from vkubelet.server.auth import Gate
 from vkubelet.server.certificates import Certificates, Subject
 from vkubelet.server.clientca import ClientCa
+from vkubelet.server.configuration import kubelet_configuration
+from vkubelet.server.debug import DebugEndpoints
+from vkubelet.server.exec import ContainerStreams
 from vkubelet.server.listeners import MAIN, Endpoint, Listeners
 from vkubelet.server.logs import ContainerLogs
 from vkubelet.server.node_endpoints import Health, NodeEndpoints
+from vkubelet.server.node_logs import NodeLogs
+from vkubelet.server.node_metrics import MetricsEndpoints
 from vkubelet.server.pods import NodePods
+from vkubelet.server.portforward import PortForwards
 from vkubelet.server.ports import ports_for
+from vkubelet.server.remotecommand import Streaming
 from vkubelet.server.settings import ServerSettings
+from vkubelet.server.takeover import Connections
 from vkubelet.server.tls import ServingTls
+from vkubelet.server.traffic import Traffic
+from vkubelet.server.usage import UsageEndpoints
 
 log = logging.getLogger(__name__)
 
 STREAMS_END = 10.0
 """Seconds that open streams get at a stop."""
+SESSIONS_END = 2.0
+"""Seconds that sessions of exec, attach and port-forward get, once they were told, before they are cancelled."""
 
 _KEEP_ALIVE = 90.0
 _LONGEST_HEADER = 65536
@@ -48,10 +61,15 @@ def _healthy() -> str | None:
     return None
 
 
+def _nothing_due(node: str) -> Mapping[str, int]:
+    return {}
+
+
 @frozen(kw_only=True)
 class ServerParts:
     """What the server works with. `extra_certificate_sans` are further IP addresses or DNS names of the serving certificate; `health` tells
-    `/healthz` why the runtime does not work.
+    `/healthz` why the runtime does not work; `due` how many pods of a node wait for a worker, by queue; `configuration` are fields of a
+    KubeletConfiguration that others know, `flags` all settings.
     """
 
     provider: Provider
@@ -63,6 +81,9 @@ class ServerParts:
     instance: str = "default"
     extra_certificate_sans: Sequence[str] = ()
     health: Health = _healthy
+    due: Callable[[str], Mapping[str, int]] = _nothing_due
+    configuration: JsonView = field(factory=dict)
+    flags: JsonView = field(factory=dict)
 
 
 class KubeletServer:
@@ -71,10 +92,14 @@ class KubeletServer:
     def __init__(self, parts: ServerParts) -> None:
         self._parts = parts
         self._settings = parts.settings
-        self._address = parts.settings.node_address
+        self._addresses = parts.settings.node_addresses
         self._tls = ServingTls()
+        self._connections = Connections()
         self._listeners = Listeners(self._serve, self._tls, bind_address=parts.settings.bind_address)
-        self._certificates = Certificates(settings=parts.settings, client=parts.client, clock=parts.clock, install=self._tls.install)
+        self._names = Subject(name=parts.instance, addresses=parts.extra_certificate_sans)
+        self._certificates = Certificates(
+            settings=parts.settings, client=parts.client, clock=parts.clock, install=self._tls.install, metrics=parts.metrics
+        )
         self._client_ca = ClientCa(parts.settings, parts.client, parts.clock, self._tls.trust)
         self._runner: web.AppRunner | None = None
 
@@ -96,20 +121,28 @@ class KubeletServer:
     def ready(self) -> bool:
         return self.problem is None
 
-    async def open(self, node: str, *, preferred_port: int | None = None) -> Endpoint:
+    async def open(self, node: str, *, preferred_port: int | None = None, addresses: Collection[str] = ()) -> Endpoint:
         """Listen for a node; where it is reached. The same answer again for a node that is open.
 
+        `addresses` are further ones that the Node publishes, so that the serving certificate must be valid for them.
         Raises Unavailable when no port is free or no own address is known yet.
         """
         settings = self._settings
         await self._client_ca.tried.wait()
-        address = await self._published_address()
-        ports = ports_for(node, preferred_port, first=settings.port_first, last=settings.port_last)
-        return Endpoint(address, await self._listeners.open(node, ports))
+        address, *also = await self._published_addresses()
+        if settings.listening == "shared":
+            port = self._listeners.share(node)
+        else:
+            ports = ports_for(node, preferred_port, first=settings.port_first, last=settings.port_last)
+            port = await self._listeners.open(node, ports)
+        self._names.want(node, addresses)
+        return Endpoint(address, port, tuple(also))
 
     async def close(self, node: str) -> None:
         """Listen no more for a node; streams that are open go on."""
         self._listeners.close(node)
+        self._names.drop(node)
+        self._parts.metrics.forget_node(node)
 
     async def run(self) -> None:
         """Keep certificate and client CA up to date, for ever."""
@@ -138,6 +171,7 @@ class KubeletServer:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._listeners.close_all()
+        await self._connections.stop(within=SESSIONS_END)
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -145,18 +179,35 @@ class KubeletServer:
     def _serve(self) -> asyncio.Protocol:
         if self._runner is None or self._runner.server is None:
             raise RuntimeError("the kubelet server is not started")
-        return self._runner.server()
+        return self._connections.protocol(self._runner.server())
 
     def _routes(self) -> Routes:
         parts = self._parts
         node_pods = NodePods(parts.pods, self._listeners)
+        streaming = Streaming(clock=parts.clock, metrics=parts.metrics, settings=parts.settings, connections=self._connections)
         return Routes(
             gate=Gate(parts.client, parts.clock, settings=parts.settings),
             node_pods=node_pods,
             logs=ContainerLogs(provider=parts.provider, node_pods=node_pods, clock=parts.clock, metrics=parts.metrics),
+            streams=ContainerStreams(provider=parts.provider, node_pods=node_pods, streaming=streaming),
+            port_forwards=PortForwards(provider=parts.provider, node_pods=node_pods, streaming=streaming),
             node=NodeEndpoints(provider=parts.provider, node_pods=node_pods, health=parts.health),
             clock=parts.clock,
             is_current=self._is_current,
+            traffic=Traffic(parts.metrics, parts.clock),
+            endpoints=self._endpoints(node_pods),
+            debugging=self._settings.debug.handlers,
+        )
+
+    def _endpoints(self, node_pods: NodePods) -> Sequence[Endpoints]:
+        parts, debug = self._parts, self._settings.debug
+        configuration = {**kubelet_configuration(self._settings), **parts.configuration}
+        enabled = debug.node_logs
+        return (
+            UsageEndpoints(provider=parts.provider, node_pods=node_pods),
+            MetricsEndpoints(metrics=parts.metrics, node_pods=node_pods, health=parts.health, due=parts.due),
+            NodeLogs(provider=parts.provider, node_pods=node_pods, clock=parts.clock, metrics=parts.metrics, enabled=enabled),
+            DebugEndpoints(settings=debug, clock=parts.clock, configuration=configuration, flags=parts.flags),
         )
 
     def _is_current(self, request: web.BaseRequest) -> bool:
@@ -171,20 +222,19 @@ class KubeletServer:
             remedy = "set another, 0 for any free one, or off"
             raise SettingsError("server.main_port", f"{port} is taken on {self._settings.bind_address}; {remedy}") from error
 
-    async def _published_address(self) -> str:
-        if not self._address:
-            self._address = await published_address(self._settings.bind_address, self._parts.client.connection.url)
-        return self._address
+    async def _published_addresses(self) -> tuple[str, ...]:
+        if not self._addresses:
+            self._addresses = await published_addresses(self._settings.bind_address, self._parts.client.connection.url)
+        return self._addresses
 
     async def _certify(self) -> None:
-        address = await self._until_address_known()
-        names = tuple(dict.fromkeys((address, *self._parts.extra_certificate_sans)))
-        await self._certificates.run(Subject(name=self._parts.instance, addresses=names))
+        self._names.want("", await self._until_addresses_known())
+        await self._certificates.run(self._names)
 
-    async def _until_address_known(self) -> str:
+    async def _until_addresses_known(self) -> tuple[str, ...]:
         while True:
             try:
-                return await self._published_address()
+                return await self._published_addresses()
             except Unavailable as error:
                 with bind(error=str(error)):
                     log.warning("own address not known yet")

@@ -5,11 +5,8 @@ Invariant: the answer to a wrong question is the kubelet's, code and text; a cal
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 import attrs
@@ -18,20 +15,13 @@ from aiohttp import web
 from vkubelet.api.objects import Pod, PodRef
 from vkubelet.api.shapes import JsonView
 from vkubelet.clock import Clock, parse_rfc3339
-from vkubelet.errors import NoSuchContainer, NoSuchPod, VKubeletError
-from vkubelet.logformat import bind
+from vkubelet.errors import NoSuchContainer, NoSuchPod
 from vkubelet.metrics import Metrics
 from vkubelet.provider import LogOptions, Provider, SupportsLogOptions, SupportsLogs
+from vkubelet.server.answer import closing, streamed
 from vkubelet.server.logfilter import LineCount, LogFilter
 from vkubelet.server.pods import NodePods, container_status, has_container
 
-log = logging.getLogger(__name__)
-
-HEADERS_WITHIN = 1.0
-"""Seconds of silence after which the headers go out, so that nobody between takes a quiet container for a dead server; until then an error
-still gets its status code."""
-
-_CLOSE_WITHIN = 2.0
 _INTEGER = re.compile(r"[+-]?[0-9]+\Z", re.ASCII)
 _PULL_REASONS = {"ErrImagePull": "image can't be pulled", "ImagePullBackOff": "trying and failing to pull image"}
 
@@ -57,52 +47,17 @@ class ContainerLogs:
         problem = not_available(pod, container, previous=options.previous)
         if problem:
             raise web.HTTPBadRequest(text=problem)
-        answer = _Answer(request)
         with self.metrics.streams.labels(kind="logs").track_inprogress():
             try:
-                await self._answer(answer, self._chunks(self.provider, pod.ref, container, options=options))
+                return await streamed(request, self._chunks(self.provider, pod.ref, container, options=options), clock=self.clock)
             except NoSuchPod as error:
                 raise web.HTTPNotFound(text=f'pod "{pod_name}" does not exist') from error
             except NoSuchContainer as error:
                 raise web.HTTPNotFound(text=f'container "{container}" not found in pod "{pod_name}"') from error
-        return answer.response
-
-    async def _answer(self, answer: _Answer, chunks: AsyncIterator[bytes]) -> None:
-        """Pass everything on; an error that comes too late for a status code breaks the connection off, so that it shows."""
-        failed: VKubeletError | None = None
-        async with asyncio.TaskGroup() as group:
-            opener = group.create_task(self._open_in_time(answer))
-            try:
-                async with _closing(chunks):
-                    async for chunk in chunks:
-                        await answer.write(chunk)
-                await answer.end()
-            except VKubeletError as error:
-                failed = error
-            except _CallerLeft:
-                # Between two chunks; closing the stream was all there is to do.
-                log.debug("log stream left")
-            finally:
-                opener.cancel()
-                answer.break_off()
-        if failed is None:
-            return
-        if not answer.begun:
-            raise failed
-        with bind(error=str(failed)):
-            log.warning("log stream broken off")
-
-    async def _open_in_time(self, answer: _Answer) -> None:
-        await self.clock.sleep(HEADERS_WITHIN)
-        try:
-            await answer.begin()
-        except _CallerLeft:
-            # The next write of the stream finds it out as well.
-            log.debug("log stream left")
 
     async def _chunks(self, provider: SupportsLogs, pod: PodRef, container: str, *, options: LogOptions) -> AsyncIterator[bytes]:
         if isinstance(provider, SupportsLogOptions) and provider.logs_apply_options:
-            async with _closing(provider.stream_logs(pod, container, options)) as stream:
+            async with closing(provider.stream_logs(pod, container, options)) as stream:
                 async for chunk in stream:
                     yield chunk
             return
@@ -116,7 +71,7 @@ class ContainerLogs:
         wanted = LogFilter(skip=skip, lines=lines, since=options.since, timestamps=options.timestamps, limit=options.limit_bytes)
         if wanted.done:
             return
-        async with _closing(provider.stream_logs(pod, container, plain)) as stream:
+        async with closing(provider.stream_logs(pod, container, plain)) as stream:
             async for chunk in stream:
                 data = wanted.feed(chunk)
                 if data:
@@ -128,78 +83,12 @@ class ContainerLogs:
             yield data
 
 
-class _CallerLeft(Exception):
-    """Nobody reads the answer any more. Not a ConnectionResetError, which may be one of the provider's backend."""
-
-
-@contextmanager
-def _writing() -> Iterator[None]:
-    try:
-        yield
-    except ConnectionResetError as error:
-        raise _CallerLeft from error
-
-
-class _Answer:
-    """A chunked response that begins with its first byte, or when told to. Raises _CallerLeft."""
-
-    def __init__(self, request: web.Request) -> None:
-        self._request = request
-        self._lock = asyncio.Lock()
-        self._ended = False
-        self.response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
-        self.response.enable_chunked_encoding()
-
-    @property
-    def begun(self) -> bool:
-        return self.response.prepared
-
-    async def begin(self) -> None:
-        """Send the headers."""
-        async with self._lock:
-            if not self.begun:
-                with _writing():
-                    await self.response.prepare(self._request)
-
-    async def write(self, data: bytes) -> None:
-        """Hand the data to the socket now, and wait while the caller is slow."""
-        await self.begin()
-        with _writing():
-            await self.response.write(data)
-
-    async def end(self) -> None:
-        await self.begin()
-        with _writing():
-            await self.response.write_eof()
-        self._ended = True
-
-    def break_off(self) -> None:
-        """Close without the last chunk, seen as an unexpected end; nothing to do before the first byte or after the end."""
-        if self.begun and not self._ended and self._request.transport is not None:
-            self._request.transport.abort()
-
-
 async def _count_lines(stream: AsyncIterator[bytes]) -> int:
     count = LineCount()
-    async with _closing(stream):
+    async with closing(stream):
         async for chunk in stream:
             count.feed(chunk)
     return count.lines
-
-
-@asynccontextmanager
-async def _closing(stream: AsyncIterator[bytes]) -> AsyncIterator[AsyncIterator[bytes]]:
-    """A provider may return any iterator; a generator must not wait for the garbage collector to end."""
-    try:
-        yield stream
-    finally:
-        close = getattr(stream, "aclose", None)
-        if close is not None:
-            try:
-                async with asyncio.timeout(_CLOSE_WITHIN):
-                    await close()
-            except TimeoutError:
-                log.warning("log stream did not close in time")
 
 
 # --- Pure -------------------------------------------------------------------------------------------------------------------------------

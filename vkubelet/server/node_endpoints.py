@@ -29,7 +29,7 @@ class NodeEndpoints:
     health: Health
 
     async def healthz(self, request: web.Request) -> web.Response:
-        failing = ("syncloop",) if self.health() is not None else ()
+        failing = failing_checks(self.health)
         check = request.match_info.get("check")
         if check is None:
             return health_report(failing, excluded=request.query.getall("exclude", []), verbose="verbose" in request.query)
@@ -53,11 +53,20 @@ class NodeEndpoints:
         raise web.HTTPMovedPermanently("/runningpods/")
 
     async def version(self, request: web.Request) -> web.Response:
-        try:
-            number = version("vkubelet")
-        except PackageNotFoundError:
-            number = "0.0.0"
-        return web.json_response({"kubeletVersion": f"v{number}"})
+        return web.json_response({"kubeletVersion": own_version()})
+
+
+def own_version() -> str:
+    """As Kubernetes writes versions."""
+    try:
+        return f"v{version('vkubelet')}"
+    except PackageNotFoundError:
+        return "v0.0.0"
+
+
+def failing_checks(health: Health) -> Sequence[str]:
+    """Which of CHECKS fail now."""
+    return ("syncloop",) if health() is not None else ()
 
 
 def health_report(failing: Sequence[str], *, excluded: Sequence[str] = (), verbose: bool = False) -> web.Response:

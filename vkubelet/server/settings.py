@@ -5,9 +5,10 @@ Invariant: values that can not work together are refused when they are read, by 
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Literal
 
-from attrs import frozen
+from attrs import field, frozen
 
 from vkubelet.errors import SettingsError
 
@@ -15,13 +16,32 @@ SECTION = "server"
 
 
 @frozen(kw_only=True)
+class DebugSettings:
+    """What of a kubelet's further handlers is answered."""
+
+    handlers: bool = True
+    """Exec, attach, run, port-forward, container logs, node logs, `/runningpods/` and profiling; off: all of them answer 405."""
+    node_logs: bool = True
+    """`/logs/`: the log files of a node, of providers that have any."""
+    profiling: bool = False
+    """`/debug/pprof/`: where this process spends its time, and where its tasks wait."""
+    flags: bool = False
+    """`/debug/flags/v`: changes the log level of this process by a PUT."""
+    zpages: bool = False
+    """`/statusz` and `/flagz`: version, uptime and settings of this process as text."""
+
+
+@frozen(kw_only=True)
 class ServerSettings:
     """The kubelet server of all virtual nodes of a process."""
 
+    listening: Literal["per-node", "shared"] = "per-node"
+    """One port for each node, or the main port for all: then `nodes/proxy` on one node opens the pods of all of them."""
     bind_address: str = "0.0.0.0"
-    """IP address to listen on."""
+    """IP address to listen on; `0.0.0.0`: all IPv4 addresses; `::`: all addresses, IPv6 and IPv4."""
     node_address: str = ""
-    """IP address the nodes publish as InternalIP; empty: the one listened on, or else the one from which the API server is reached."""
+    """IP address the nodes publish as InternalIP, or one of each family with a comma between, the one that the API server is to use first;
+    empty: the one listened on, or else the one from which the API server is reached."""
     port_first: int = 15000
     """First port for nodes; each node has one of its own."""
     port_last: int = 29999
@@ -46,11 +66,41 @@ class ServerSettings:
     """Accept bearer tokens that the cluster's TokenReview accepts."""
     anonymous: bool = False
     """Treat callers without credentials as `system:anonymous`, who may do what the cluster allows them, instead of answering 401."""
+    exec_needs_create: bool = False
+    """Ask for `create nodes/proxy` also where a WebSocket client executes, attaches or forwards by GET; a kubelet is content with `get`."""
+    stream_idle_timeout: float = 14400.0
+    """Seconds without a byte in either direction after which exec, attach and port-forward are closed."""
+    stream_creation_timeout: float = 30.0
+    """Seconds in which a client must open the streams it asked for."""
+    debug: DebugSettings = field(factory=DebugSettings)
 
     def __attrs_post_init__(self) -> None:
+        if not _is_ip(self.bind_address):
+            raise SettingsError(f"{SECTION}.bind_address", "must be an IP address, 0.0.0.0 for all of IPv4, or :: for all")
+        versions = [ipaddress.ip_address(ip).version if _is_ip(ip) else 0 for ip in self.node_addresses]
+        if 0 in versions or len(set(versions)) < len(versions):
+            raise SettingsError(f"{SECTION}.node_address", "must be an IP address, or one of IPv4 and one of IPv6 with a comma between")
         if not 1 <= self.port_first <= self.port_last <= 65535:
             raise SettingsError(f"{SECTION}.port_first", "must be at least 1 and at most port_last, which is at most 65535")
         if self.main_port is True or not 0 <= self.main_port <= 65535:
             raise SettingsError(f"{SECTION}.main_port", "must be a port, 0 for any free one, or off")
+        if self.listening == "shared" and self.main_port is False:
+            raise SettingsError(f"{SECTION}.main_port", "must be a port with listening: shared, as it is the only one then")
+        for name in ("stream_idle_timeout", "stream_creation_timeout"):
+            if not getattr(self, name) > 0:
+                raise SettingsError(f"{SECTION}.{name}", "must be more than 0 seconds")
         if self.certificate == "files" and not (self.certificate_file and self.key_file):
             raise SettingsError(f"{SECTION}.certificate_file", "and key_file must both be given with certificate: files")
+
+    @property
+    def node_addresses(self) -> tuple[str, ...]:
+        """Those that are set."""
+        return tuple(part.strip() for part in self.node_address.split(",")) if self.node_address else ()
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

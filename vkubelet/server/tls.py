@@ -2,8 +2,10 @@
 
 Invariant: nothing older than TLS 1.2 is spoken, only HTTP/1.1 is offered, and a client certificate counts only if it was verified anew.
 
-A kubelet asks for a client certificate and judges it afterwards, with 401. Python's `ssl` can only judge within the handshake, so a client
-whose certificate is not of the client CA is cut off there; one without a certificate gets in and is judged by its token.
+A kubelet asks for a client certificate and judges it afterwards, with 401. Python's `ssl` can only judge within the handshake: OpenSSL's
+callback for that is not offered, and with `CERT_NONE` no certificate is asked for at all. So a client whose certificate is not of the
+client CA, or has expired, is cut off there by an alert, also where anonymous callers are let in; one without a certificate gets in and is
+judged by its token (docs/decisions/0010-client-certificates.md).
 """
 
 from __future__ import annotations
@@ -37,6 +39,9 @@ class ServingTls:
         self._current = _context()
         self.context = _context()
         self.context.sni_callback = self._hand_over
+        # As a kubelet does, take every certificate of the bundle as an anchor, also an intermediate one. A connection keeps the flags of
+        # the context that it began with, whichever it is handed over to.
+        self.context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
     @property
     def has_certificate(self) -> bool:
@@ -103,8 +108,6 @@ def _build(pair: Pair | None, client_ca: str) -> ssl.SSLContext:
         except (ssl.SSLError, ValueError) as error:
             raise SettingsError("server.client_ca_file", "is not a bundle of PEM certificates") from error
         context.verify_mode = ssl.CERT_OPTIONAL
-        # As a kubelet does, take every certificate of the bundle as an anchor, also an intermediate one.
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if pair is not None:
         _load(context, pair)
     return context

@@ -6,6 +6,7 @@ Invariant: what a request asks for is what the signer `kubernetes.io/kubelet-ser
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
@@ -21,6 +22,9 @@ USAGES = ("digital signature", "server auth")
 _ORGANIZATION, _USER_PREFIX = "system:nodes", "system:node:"
 _SELF_SIGNED_LIFE = timedelta(days=365)
 _SKEW = timedelta(minutes=5)
+_DNS_NAME = re.compile(
+    r"(?:\*\.)?[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)*", re.IGNORECASE | re.ASCII
+)
 
 
 def new_key() -> bytes:
@@ -67,13 +71,34 @@ def serves(pair: Pair, addresses: Sequence[str], *, now: datetime) -> bool:
     """The pair fits together, is valid now, and for each of `addresses`."""
     try:
         leaf = x509.load_pem_x509_certificate(pair.certificate)
-        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         same_key = leaf.public_key() == _load_key(pair.key).public_key()
-    except (ValueError, TypeError, x509.ExtensionNotFound):
+    except (ValueError, TypeError):
+        return False
+    return same_key and leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc and covers(pair, addresses)
+
+
+def covers(pair: Pair, addresses: Sequence[str]) -> bool:
+    """The certificate names each of `addresses`. Raises ValueError when it is no PEM certificate."""
+    leaf = x509.load_pem_x509_certificate(pair.certificate)
+    try:
+        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
         return False
     covered = {str(ip) for ip in names.get_values_for_type(x509.IPAddress)} | set(names.get_values_for_type(x509.DNSName))
-    valid = leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc
-    return same_key and valid and {_canonical(a) for a in addresses} <= covered
+    return {_canonical(a) for a in addresses} <= covered
+
+
+def begin_of(pair: Pair) -> datetime:
+    return x509.load_pem_x509_certificate(pair.certificate).not_valid_before_utc
+
+
+def end_of(pair: Pair) -> datetime:
+    return x509.load_pem_x509_certificate(pair.certificate).not_valid_after_utc
+
+
+def can_be_named(address: str) -> bool:
+    """It is an IP address or a DNS name (RFC 1123)."""
+    return _is_ip(address) or (len(address) <= 253 and _DNS_NAME.fullmatch(address) is not None)
 
 
 def _subject(name: str) -> x509.Name:
@@ -94,6 +119,14 @@ def _general_name(address: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(address))
     except ValueError:
         return x509.DNSName(address)
+
+
+def _is_ip(address: str) -> bool:
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return True
 
 
 def _canonical(address: str) -> str:

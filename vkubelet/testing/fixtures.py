@@ -18,10 +18,12 @@ from typing import Protocol, TypeVar
 
 import pytest
 
-from vkubelet.testing.cluster import ControlPlane, Options, Site, WorkerNode
+from vkubelet.testing.cluster import ControlPlane, MetricsServer, Options, Site, WorkerNode
 
 T = TypeVar("T")
 LOGS = Path("build", "cluster-logs")
+SHOWS_USAGE = "usage=shown"
+"""Label of the nodes that `metrics_server` asks."""
 
 
 class Lasting(Protocol):
@@ -89,6 +91,16 @@ def bare_hub(cluster_site: Site, request: pytest.FixtureRequest) -> Iterator[Con
     """A control plane that does not verify kubelet certificates, without scheduler."""
     with running(ControlPlane("bare", cluster_site, options=Options(scheduler=False, verify_kubelets=False)), request) as plane:
         yield plane
+
+
+@pytest.fixture(scope="session")
+def metrics_server(hub: ControlPlane) -> Iterator[MetricsServer]:
+    """The real metrics-server for those Nodes of `hub` that bear the label `SHOWS_USAGE`; all others of the session it leaves alone."""
+    server = MetricsServer(hub, nodes=SHOWS_USAGE)
+    with ExitStack() as stack:
+        stack.callback(lambda: run_apart(server.stop()))
+        run_apart(server.start())
+        yield server
 
 
 def keep_logs(part: Path, target: Path) -> None:

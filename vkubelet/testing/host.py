@@ -81,7 +81,7 @@ class RecordingHost:
     """The `Host` of a provider under test. Its clock stands still unless told otherwise; `client` is only there if given."""
 
     def __init__(self, *, clock: Clock | None = None, client: Client | None = None) -> None:
-        self.manual_clock = ManualClock()
+        self.manual_clock = clock if isinstance(clock, ManualClock) else ManualClock()
         self._clock = clock or self.manual_clock
         self._client = client
         self._stopped = asyncio.Event()

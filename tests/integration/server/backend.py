@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -148,6 +149,7 @@ class Stand:
     server: KubeletServer
     backend: Backend
     pods: Pods
+    metrics: Metrics = field(factory=Metrics)
     nodes: list[str] = field(factory=list)
 
     async def node(self, name: str) -> Endpoint:
@@ -162,9 +164,17 @@ class Stand:
         await self.client.patch(NODES, name, {"status": status}, subresource="status")
         return endpoint
 
-    async def pod(self, namespace: str, node: str, *, name: str = "web", states: Mapping[str, Any] | None = None) -> Pod:
-        """A pod with the container `app`, and the statuses given by container name."""
-        spec = {"nodeName": node, "containers": [{"name": "app", "image": "none"}, {"name": "side", "image": "none"}]}
+    async def pod(
+        self,
+        namespace: str,
+        node: str,
+        *,
+        name: str = "web",
+        states: Mapping[str, Any] | None = None,
+        containers: Sequence[Mapping[str, Any]] = ({"name": "app"}, {"name": "side"}),
+    ) -> Pod:
+        """A pod with these containers, and the statuses given by container name."""
+        spec = {"nodeName": node, "containers": [{"image": "none", **container} for container in containers]}
         await self.client.create(PODS, {"metadata": {"name": name}, "spec": spec}, namespace=namespace)
         return await self.status(Key(namespace, name), states if states is not None else {"app": {"state": RUNNING}})
 
@@ -179,30 +189,38 @@ class Stand:
         self.backend.reports.append(PodReport(pod.ref, [ContainerReport("app", Running(), image_id="sha256:1")]))
 
 
+def _healthy() -> str | None:
+    return None
+
+
 @asynccontextmanager
-async def serving(hub: ControlPlane, backend: Backend, **settings: Any) -> AsyncIterator[Stand]:
+async def serving(
+    hub: ControlPlane, backend: Backend, *, health: Callable[[], str | None] = _healthy, **settings: Any
+) -> AsyncIterator[Stand]:
     """A kubelet server with a certificate of the hub's CA, at the hub's host address, main port any."""
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(Client(await load_connection(kubeconfig=hub.kubeconfig), field_manager="tests"))
+        pods, metrics = Pods(), Metrics()
+        connection = await load_connection(kubeconfig=hub.kubeconfig)
+        client = await stack.enter_async_context(Client(connection, field_manager="tests", metrics=metrics))
         if "certificate" not in settings:
             pair = hub.serving_certificate("system:node:stand", [hub.host_address])
             settings |= {"certificate": "files", "certificate_file": str(pair.certificate), "key_file": str(pair.key)}
         values = {"node_address": hub.host_address, "main_port": 0, **settings}
-        pods = Pods()
         parts = ServerParts(
             provider=backend,
             pods=pods,
             client=client,
             clock=SystemClock(),
-            metrics=Metrics(),
+            metrics=metrics,
             settings=ServerSettings(**values),
             instance="stand",
+            health=health,
         )
         server = await stack.enter_async_context(KubeletServer(parts))
         group = await stack.enter_async_context(asyncio.TaskGroup())
         run = group.create_task(server.run())
         stack.callback(run.cancel)
-        stand = Stand(hub, client, server, backend, pods)
+        stand = Stand(hub, client, server, backend, pods, metrics)
         stack.push_async_callback(_delete_nodes, stand)
         yield stand
 
@@ -230,10 +248,17 @@ class Reply:
 
 
 async def call(
-    hub: ControlPlane, endpoint: Endpoint, path: str, *, method: str = "GET", certificate: bool = True, token: str = ""
+    hub: ControlPlane,
+    endpoint: Endpoint,
+    path: str,
+    *,
+    method: str = "GET",
+    certificate: bool = True,
+    token: str = "",
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> Reply:
     """One request of its own connection."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers = {**headers, **({"Authorization": f"Bearer {token}"} if token else {})}
     connector = aiohttp.TCPConnector(ssl=tls(hub, certificate=certificate))
     url = f"https://{endpoint.address}:{endpoint.port}{path}"
     async with aiohttp.ClientSession(connector=connector) as session:

@@ -7,6 +7,7 @@ import json
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
@@ -15,7 +16,10 @@ import pytest
 from tests.integration.server.backend import Backend, Stand, call, serving, tls
 from tests.support.program import eventually
 from vkubelet.server import Endpoint
+from vkubelet.server.settings import DebugSettings
+from vkubelet.testing.clock import ManualClock
 from vkubelet.testing.cluster import ClusterError, ControlPlane
+from vkubelet.testing.cluster.pki import Authority, KeyFiles
 
 
 @pytest.fixture
@@ -78,6 +82,79 @@ async def test_certificate_of_another_ca_is_cut_off(hub: ControlPlane, bare_hub:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
         with pytest.raises((aiohttp.ClientError, OSError)):
             await session.get(f"https://{endpoint.address}:{endpoint.port}/healthz")
+
+
+async def test_a_bad_certificate_is_cut_off_even_where_anonymous_callers_are_let_in(
+    hub: ControlPlane, bare_hub: ControlPlane, node: str, namespace: str, tmp_path: Path
+) -> None:
+    """A kubelet answers 401; `ssl` ends the handshake with an alert instead. Either way nobody becomes anonymous by a bad proof."""
+    long_ago = Authority.load(KeyFiles(hub.ca, hub.ca.with_suffix(".key")), ManualClock(datetime(2020, 1, 1, tzinfo=UTC)))
+    expired = long_ago.client("kube-apiserver", ["system:masters"]).write(tmp_path, "expired")
+    role = f"open-{namespace}"
+    await hub.kubectl("create", "clusterrole", role, "--verb=get", "--resource=nodes/healthz")
+    await hub.kubectl("create", "clusterrolebinding", role, f"--clusterrole={role}", "--user=system:anonymous")
+    try:
+        async with serving(hub, Backend(), anonymous=True) as stand:
+            endpoint = await stand.node(node)
+            assert (await call(hub, endpoint, "/healthz", certificate=False)).text == "ok"
+            for pair in (bare_hub.kubelet_client, expired):
+                context = ssl.create_default_context(cafile=str(hub.ca))
+                context.load_cert_chain(pair.certificate, pair.key)
+                async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
+                    with pytest.raises((aiohttp.ClientError, OSError)):
+                        await session.get(f"https://{endpoint.address}:{endpoint.port}/healthz")
+    finally:
+        await hub.kubectl("delete", "clusterrole,clusterrolebinding", role)
+
+
+SUBRESOURCES = {
+    "stats": ["/stats/summary"],
+    "metrics": ["/metrics", "/metrics/resource", "/metrics/cadvisor", "/metrics/probes", "/metrics/slis"],
+    "log": ["/logs/", "/logs/kubelet.log"],
+    "checkpoint": ["/checkpoint/a/b/c"],
+    "statusz": ["/statusz"],
+    "configz": ["/configz", "/flagz"],
+    "pods": ["/pods", "/runningpods/"],
+    "healthz": ["/healthz", "/healthz/ping"],
+    "proxy": ["/containerLogs/a/b/c", "/debug/pprof/symbol", "/nothing"],
+}
+ALSO_BY_PROXY = {"/pods", "/runningpods/", "/healthz", "/healthz/ping", "/configz", *SUBRESOURCES["proxy"]}
+
+
+async def test_each_path_opens_by_the_right_on_its_subresource_and_by_no_other(hub: ControlPlane, namespace: str, node: str) -> None:
+    """One ServiceAccount for each subresource, with the rights `get` and `create` on it alone."""
+    manifest = [item for name in SUBRESOURCES for item in _account(namespace, name)]
+    listing = {"apiVersion": "v1", "kind": "List", "items": manifest}
+    await hub.kubectl("apply", "-f", "-", stdin=json.dumps(listing))
+    tokens = {name: (await hub.kubectl("create", "token", "-n", namespace, name)).strip() for name in SUBRESOURCES}
+    opened: dict[str, set[str]] = {}
+    try:
+        async with serving(hub, Backend(), debug=DebugSettings(profiling=True, zpages=True)) as stand:
+            endpoint = await stand.node(node)
+            for path in (path for paths in SUBRESOURCES.values() for path in paths):
+                method = "POST" if path.startswith("/checkpoint") else "GET"
+                for name, token in tokens.items():
+                    reply = await call(hub, endpoint, path, method=method, certificate=False, token=token)
+                    if reply.status != 403:
+                        opened.setdefault(path, set()).add(name)
+    finally:
+        await hub.kubectl("delete", "clusterrole,clusterrolebinding", "-l", f"test={namespace}")
+    for name, paths in SUBRESOURCES.items():
+        for path in paths:
+            assert opened[path] == {name} | ({"proxy"} if path in ALSO_BY_PROXY else set()), path
+
+
+def _account(namespace: str, subresource: str) -> list[dict[str, object]]:
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": f"{namespace}-{subresource}"}
+    metadata = {"name": role["name"], "labels": {"test": namespace}}
+    rbac = "rbac.authorization.k8s.io/v1"
+    rules = [{"apiGroups": [""], "resources": [f"nodes/{subresource}"], "verbs": ["get", "create"]}]
+    subjects = [{"kind": "ServiceAccount", "name": subresource, "namespace": namespace}]
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": subresource, "namespace": namespace}},
+        {"apiVersion": rbac, "kind": "ClusterRole", "metadata": metadata, "rules": rules},
+        {"apiVersion": rbac, "kind": "ClusterRoleBinding", "metadata": metadata, "roleRef": role, "subjects": subjects},
+    ]
 
 
 async def test_anonymous_callers_are_judged_by_rbac_when_allowed_at_all(hub: ControlPlane, node: str) -> None:

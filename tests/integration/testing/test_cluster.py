@@ -271,7 +271,7 @@ async def test_a_starter_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
 
 
 @needs_root
-async def test_up_is_quick_the_second_time_adds_nodes_and_down_leaves_nothing(tmp_path: Path) -> None:
+async def test_up_is_quick_the_second_time_adds_nodes_of_both_kinds_and_down_leaves_nothing(tmp_path: Path) -> None:
     directory = tmp_path / "build" / "dev"
 
     async def command(*args: str) -> str:
@@ -287,13 +287,27 @@ async def test_up_is_quick_the_second_time_adds_nodes_and_down_leaves_nothing(tm
         assert "a bridge" in announced
         assert "already running" in await command("up", "--nodes", "0")
         await command("up", "--nodes", "1")
+        assert "simulating 2 nodes" in await command("up", "--simulated", "2")
+        assert "This will make" not in await command("up", "--simulated", "3")
         traces = Traces.of(directory)
         worker = ControlPlane("worker", Site(directory, detached=True))
-        assert "node/node-1" in await worker.kubectl("get", "nodes", "-o", "name")
+        await worker.attach()
+        nodes = (await worker.kubectl("get", "nodes", "-o", "name")).split()
+        assert nodes == [f"node/{name}" for name in ("node-1", "simulated-1", "simulated-2", "simulated-3")]
+        ready = "jsonpath={.items[*].status.conditions[?(@.type=='Ready')].status}"
+        assert await worker.kubectl("get", "nodes", "-o", ready) == "True True True True"
+        namespace = await worker.namespace()
+        await run_pod(worker, namespace, pod("never-run", "none", image="none", node="simulated-3"))
         assert (directory / "hub.kubeconfig").exists()
     finally:
         await command("down")
     assert traces.left() == []
+
+
+def test_make_passes_the_numbers_of_nodes_on() -> None:
+    command = ["make", "--dry-run", "--always-make", "up", "NODES=2", "SIMULATED=3"]
+    told = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True).stdout
+    assert "up --nodes 2 --simulated 3" in told
 
 
 async def test_two_runs_go_side_by_side(hub: ControlPlane) -> None:

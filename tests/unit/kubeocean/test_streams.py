@@ -1,12 +1,13 @@
-"""Logs through the worker's API server, as far as no server is needed."""
+"""Streams through the worker's API server, as far as no server is needed."""
 
 import pytest
 
-from kubeocean.streams import Backing, container_names, log_params
+from kubeocean.streams import Backing, container_names, log_params, translated
 from tests.unit.kubeocean.builders import at, pod
 from vkubelet.api.objects import Key
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
+from vkubelet.errors import ApiError, BadRequest, Forbidden, Invalid, NoSuchPod, NotFound, ServerError, Unavailable
 from vkubelet.provider import LogOptions
 
 
@@ -40,3 +41,39 @@ async def test_the_workers_words_reach_the_user_with_the_users_names() -> None:
     assert backing.in_virtual_names(said) == (
         'container "main" in pod "web" is waiting to start, pods "web" not found in namespace "default"'
     )
+
+
+KUBELET = "Internal error occurred: error executing command in container: exec: no such file"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "text"),
+    [
+        (NotFound("open x", 'pods "web-0123" not found', status=404), NoSuchPod, 'pods "web" not found'),
+        (
+            Invalid("open x", "container nope is not valid for pod web-0123", status=400),
+            BadRequest,
+            "container nope is not valid for pod web",
+        ),
+        (ServerError("open x", f"Internal error occurred: {KUBELET}", status=500, reason="InternalError"), Unavailable, KUBELET),
+        (
+            ServerError("open x", "error forwarding port 81 to pod 37751d, uid : refused", status=500, reason="InternalError"),
+            Unavailable,
+            "refused",
+        ),
+        (
+            ServerError("open x", "etcd is gone", status=503),
+            Unavailable,
+            "the worker cluster can not give the command: etcd is gone",
+        ),
+        (
+            Forbidden("open x", 'pods "web-0123" is forbidden', status=403),
+            Unavailable,
+            'the worker cluster refused the command: pods "web" is forbidden',
+        ),
+    ],
+)
+def test_errors_of_the_worker_reach_the_user_once_and_with_the_users_names(error: ApiError, expected: type[Exception], text: str) -> None:
+    backing = Backing(Client(Connection("https://worker.invalid")), pod(), Key("mnt", "web-0123"))
+    shown = translated(error, "the command", names=backing.in_virtual_names)
+    assert (type(shown), str(shown)) == (expected, text)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from vkubelet.errors import NoSuchPod
 from vkubelet.provider import LogOptions, Running
 from vkubelet.testing.host import RecordingHost, make_pod
 from vkubelet_providers.minimal import Minimal
@@ -41,3 +44,5 @@ async def test_minimal_log_is_a_line_with_a_time_and_follows_until_the_pod_is_de
         await provider.delete_pod(pod.ref, 0.0)
         await host.manual_clock.advance(1.0)
     assert len(followed) == 4
+    with pytest.raises(NoSuchPod):
+        await anext(provider.stream_logs(pod.ref, "main", LogOptions()))

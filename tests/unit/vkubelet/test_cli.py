@@ -7,7 +7,6 @@ import pytest
 
 from vkubelet.cli import find_provider, main, make_provider
 from vkubelet.errors import SettingsError
-from vkubelet.runtime import default_taints
 
 PROVIDER = """
 from attrs import frozen
@@ -125,10 +124,19 @@ def test_check_prints_capabilities_and_the_effective_settings(tmp_path: Path, ca
     assert '"node": "mine"' in out
 
 
-def test_taint_setting_is_parsed_or_refused() -> None:
-    (taint,) = default_taints("a/b=c:NoExecute")
-    assert (taint.key, taint.value, taint.effect) == ("a/b", "c", "NoExecute")
-    assert default_taints("") == ()
-    for text in ("a/b", "a/b:Sometimes", ":NoSchedule"):
-        with pytest.raises(SettingsError):
-            default_taints(text)
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("node: {taint: a/b}", "node.taint"),
+        ("node: {taint: 'a/b:Sometimes'}", "node.taint"),
+        ("health: {health_address: '8081'}", "health.health_address"),
+        ("health: {metrics_address: 'localhost:http'}", "health.metrics_address"),
+    ],
+)
+def test_check_refuses_what_run_refuses(text: str, path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "--provider", write(tmp_path, PROVIDER.format(name="Mine")), "--config", str(config)])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(f"error: {path}: ")

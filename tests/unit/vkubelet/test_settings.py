@@ -6,7 +6,8 @@ import pytest
 
 from vkubelet.api.shapes import Json
 from vkubelet.errors import SettingsError
-from vkubelet.settings import Settings, convert, effective, merged, read_yaml
+from vkubelet.provider import Taint
+from vkubelet.settings import Settings, convert, default_taints, effective, merged, read_yaml
 
 
 def test_nested_values_reach_their_place() -> None:
@@ -49,6 +50,42 @@ def test_period_that_would_stop_or_never_rest_is_refused(data: Json, path: str) 
     with pytest.raises(SettingsError) as caught:
         convert(data, Settings)
     assert caught.value.path == path
+
+
+@pytest.mark.parametrize(
+    ("text", "taint"),
+    [
+        ("a.io/b:NoSchedule", Taint("a.io/b", "NoSchedule")),
+        ("a.io/b=c:NoExecute", Taint("a.io/b", "NoExecute", "c")),
+        ("b=:PreferNoSchedule", Taint("b", "PreferNoSchedule")),
+    ],
+)
+def test_taint_of_the_settings_is_read_as_kubectl_writes_it(text: str, taint: Taint) -> None:
+    assert default_taints(text) == (taint,)
+
+
+def test_no_taint_is_an_empty_text() -> None:
+    assert default_taints("") == ()
+
+
+@pytest.mark.parametrize("text", ["a.io/b", ":NoSchedule", "=c:NoSchedule", "a:Sometimes", "a:"])
+def test_taint_that_can_not_be_read_is_refused_by_its_path(text: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        default_taints(text)
+    assert caught.value.path == "node.taint"
+
+
+@pytest.mark.parametrize("address", ["8081", "localhost:", "localhost:http", "127.0.0.1:70000", "127.0.0.1:\u0661"])
+@pytest.mark.parametrize("name", ["health_address", "metrics_address"])
+def test_address_that_can_not_be_listened_on_is_refused_when_it_is_read(name: str, address: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        convert({"health": {name: address}}, Settings)
+    assert caught.value.path == f"health.{name}"
+
+
+@pytest.mark.parametrize("address", ["", ":8081", "[::1]:0", "localhost:65535"])
+def test_address_may_be_empty_or_name_any_host(address: str) -> None:
+    assert convert({"health": {"health_address": address}}, Settings).health.health_address == address
 
 
 def test_missing_file_and_broken_yaml_say_what_to_do(tmp_path: Path) -> None:

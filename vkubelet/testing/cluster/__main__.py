@@ -9,7 +9,7 @@ import argparse
 import asyncio
 import signal
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from pathlib import Path
 
 from vkubelet.clock import SystemClock
@@ -30,16 +30,18 @@ def parser() -> argparse.ArgumentParser:
     commands = result.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start the clusters hub and worker; what runs already is kept")
     up.add_argument("--nodes", type=int, default=1, help="real nodes of worker (default 1, needs root)")
+    up.add_argument("--simulated", type=int, default=0, help="nodes of worker that KWOK simulates (default 0)")
     down = commands.add_parser("down", help="end them and leave nothing behind")
     for command in (up, down):
         command.add_argument("--dir", type=Path, default=DIRECTORY, help=f"where state and kubeconfigs lie (default {DIRECTORY})")
-    commands.add_parser("binaries", help="find, download or build every program")
+    made = commands.add_parser("binaries", help="find, download or build the programs of the clusters")
+    made.add_argument("--all", action="store_true", help="also those that are otherwise made when they are first asked for")
     return result
 
 
-async def show_binaries() -> None:
-    """Make sure that all programs exist, and say where."""
-    for name, path in (await binaries.Binaries(say=say, clock=SystemClock()).ensure(binaries.ALL)).items():
+async def show_binaries(names: Iterable[str]) -> None:
+    """Make sure that these programs exist, and say where."""
+    for name, path in (await binaries.Binaries(say=say, clock=SystemClock()).ensure(names)).items():
         say(f"{name:24} {path}")
 
 
@@ -55,11 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code."""
     options = parser().parse_args(argv)
     if options.command == "up":
-        work = development.up(options.dir, nodes=options.nodes, say=say)
+        work = development.up(options.dir, nodes=options.nodes, simulated=options.simulated, say=say)
     elif options.command == "down":
         work = development.down(options.dir, say=say)
     else:
-        work = show_binaries()
+        work = show_binaries([*binaries.ALL, *(binaries.ON_DEMAND if options.all else ())])
     try:
         asyncio.run(until_terminated(work))
     except* ClusterError as failures:

@@ -16,20 +16,22 @@ from pathlib import Path
 from vkubelet.clock import Clock
 from vkubelet.testing.cluster import build, download
 from vkubelet.testing.cluster.processes import ClusterError
+from vkubelet.testing.cluster.programs import ALL, CONTROL_PLANE, ETCD_SERIES, KUBERNETES, NODE, ON_DEMAND, PROGRAMS, VERSION
 
-VERSION = "v1.34.4"
-ETCD_SERIES = "3.6."
-KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet")
-ALL = ("etcd", *KUBERNETES, "agnhost")
-CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
-NODE = ("kubelet", "agnhost")
+__all__ = ["ALL", "CONTROL_PLANE", "KUBERNETES", "NODE", "ON_DEMAND", "VERSION", "Binaries", "cache_directory", "find"]
+
 LOCK_LINE_SECONDS = 10.0
 
 
-def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
+def cache_directory(environment: Mapping[str, str] = os.environ, version: str = VERSION) -> Path:
     """`$XDG_CACHE_HOME/vkubelet/<version>`, by default below ~/.cache (XDG Base Directory Specification)."""
     base = environment.get("XDG_CACHE_HOME") or str(Path(environment.get("HOME") or "/root") / ".cache")
-    return Path(base) / "vkubelet" / VERSION
+    return Path(base) / "vkubelet" / version
+
+
+def cached(name: str, environment: Mapping[str, str] = os.environ) -> Path:
+    """Where the program lies once it was made."""
+    return cache_directory(environment, PROGRAMS[name].version) / name
 
 
 def find(name: str, environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -40,8 +42,8 @@ def find(name: str, environment: Mapping[str, str] = os.environ) -> Path | None:
     on_path = shutil.which(name, path=environment.get("PATH", ""))
     if on_path is not None and _matches(name, on_path):
         return Path(on_path)
-    cached = cache_directory(environment) / name
-    return cached if _executable(cached) else None
+    made = cached(name, environment)
+    return made if _executable(made) else None
 
 
 def _executable(path: Path) -> bool:
@@ -59,7 +61,7 @@ def _matches(name: str, path: str) -> bool:
     words = answer.split()
     if name == "etcd":
         return any(word.startswith(ETCD_SERIES) for word in words)
-    return VERSION in words
+    return PROGRAMS[name].version in words
 
 
 class Binaries:
@@ -101,7 +103,8 @@ class Binaries:
         if released:
             await download.fetch(released, VERSION, cache=cache, say=self._say, clock=self._clock)
         if absent := self.missing(names):
-            await build.build(absent, VERSION, cache=cache, say=self._say, clock=self._clock)
+            targets = {name: cached(name, self._environment) for name in absent}
+            await build.build(targets, say=self._say, clock=self._clock)
         if absent := self.missing(names):
             raise ClusterError(f"still missing after download and build: {', '.join(absent)}")
 

@@ -8,56 +8,57 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 
 from vkubelet.clock import Clock
 from vkubelet.testing.cluster.processes import ClusterError, CommandFailed, run
+from vkubelet.testing.cluster.programs import ALL, ON_DEMAND, PROGRAMS, VERSION, Program
 from vkubelet.testing.cluster.progress import told
 
-PACKAGES = {
-    "etcd": "go.etcd.io/etcd/server/v3",
-    "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
-    "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
-    "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
-    "kubectl": "k8s.io/kubernetes/cmd/kubectl",
-    "kubelet": "k8s.io/kubernetes/cmd/kubelet",
-    "agnhost": "k8s.io/kubernetes/test/images/agnhost",
-}
 
-
-def linker_flags(version: str) -> str:
-    """Without the version in it, a server calls itself v0.0.0, and clients draw wrong conclusions."""
-    major, minor, _ = version.removeprefix("v").split(".")
-    package = "k8s.io/component-base/version"
-    return f"-s -w -X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
-
-
-async def build(names: Sequence[str], version: str, *, cache: Path, say: Callable[[str], None], clock: Clock) -> None:
-    """Build these programs into `cache`. Raises ClusterError without Go, or with the compiler's last lines."""
+async def build(targets: Mapping[str, Path], *, say: Callable[[str], None], clock: Clock) -> None:
+    """Build these programs, each into its file. Raises ClusterError without Go, or with the compiler's last lines."""
     if shutil.which("go") is None:
         raise ClusterError(
-            f"missing: {', '.join(names)}. Install Go 1.24 or newer to build them (go.dev/doc/install), or put them on the PATH "
-            f"(Kubernetes {version}, etcd 3.6) or into a directory named by KUBEBUILDER_ASSETS."
+            f"missing: {', '.join(targets)}. Install Go 1.24 or newer to build them (go.dev/doc/install), or put them on the PATH "
+            f"(Kubernetes {VERSION}, etcd 3.6) or into a directory named by KUBEBUILDER_ASSETS."
         )
-    say(f"building {len(names)} programs with Go; the first time this takes about five minutes on two cores")
+    count = f"{len(targets)} program{'s' if len(targets) > 1 else ''}"
+    say(f"building {count} with Go; the first time this takes about {minutes(targets)} on two cores")
+    for position, (name, target) in enumerate(targets.items(), start=1):
+        text = f"building {name} ({position} of {len(targets)})"
+        await told(_build_one(name, PROGRAMS[name], target), text, say=say, clock=clock)
+
+
+def minutes(names: Iterable[str]) -> str:
+    """The programs of Kubernetes share most of their packages; every other one begins anew."""
+    names = set(names)
+    together = 5 if names & set(ALL) else 0
+    return f"{together + 2 * len(names & set(ON_DEMAND))} minutes"
+
+
+@contextmanager
+def _module(folder: str) -> Iterator[Path]:
+    """A copy of the files that name the modules, because Go wants a directory it may write to."""
+    source = resources.files("vkubelet.testing.cluster").joinpath("gomod", folder)
     with tempfile.TemporaryDirectory(prefix="vkubelet-build-") as scratch:
-        module = Path(scratch)
         for file in ("go.mod", "go.sum"):
-            content = resources.files("vkubelet.testing.cluster").joinpath("gomod", file).read_bytes()
-            (module / file).write_bytes(content)
-        for position, name in enumerate(names, start=1):
-            text = f"building {name} ({position} of {len(names)})"
-            await told(_build_one(name, version, module, cache), text, say=say, clock=clock)
+            Path(scratch, file).write_bytes(source.joinpath(file).read_bytes())
+        yield Path(scratch)
 
 
-async def _build_one(name: str, version: str, module: Path, cache: Path) -> None:
-    draft = cache / f".{name}.{os.getpid()}"
-    flags = ["-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags", linker_flags(version)]
+async def _build_one(name: str, program: Program, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f".{name}.{os.getpid()}")
+    flags = ["-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags", f"-s -w {program.flags(program.version)}"]
     try:
-        await run("go", "-C", str(module), "build", *flags, "-o", str(draft), PACKAGES[name], env={**os.environ, "CGO_ENABLED": "0"})
-        draft.replace(cache / name)
+        with _module(program.module) as module:
+            environment = {**os.environ, "CGO_ENABLED": "0"}
+            await run("go", "-C", str(module), "build", *flags, "-o", str(draft), program.package, env=environment)
+        draft.replace(target)
     except CommandFailed as error:
         lines = "\n".join(error.stderr.strip().splitlines()[-20:])
         raise ClusterError(f"building {name} failed:\n{lines}") from error

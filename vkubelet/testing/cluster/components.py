@@ -15,6 +15,7 @@ ETCD = "etcd"
 APISERVER = "kube-apiserver"
 CONTROLLERS = "kube-controller-manager"
 SCHEDULER = "kube-scheduler"
+FRONT_PROXY = "front-proxy-client"
 
 AUDIT_POLICY = """\
 apiVersion: audit.k8s.io/v1
@@ -36,6 +37,7 @@ class Options:
         ServiceAccount is made, so pods are refused.
     verify_kubelets: the apiserver verifies serving certificates of kubelets with the cluster's CA.
     apiserver_flags: appended last, such as `--feature-gates=…` or `--runtime-config=…`.
+    controller_flags: the same for kube-controller-manager.
     audit_policy: YAML of an audit `Policy` instead of metadata of every request and the options of deletions.
     """
 
@@ -43,6 +45,7 @@ class Options:
     scheduler: bool = True
     verify_kubelets: bool = True
     apiserver_flags: Sequence[str] = ()
+    controller_flags: Sequence[str] = ()
     audit_policy: str = AUDIT_POLICY
 
 
@@ -115,11 +118,25 @@ def apiserver(plane: Plane, options: Options) -> list[str]:
     ]
     if options.verify_kubelets:
         flags.append(f"--kubelet-certificate-authority={plane.pki('ca.crt')}")
-    return flags + list(options.apiserver_flags)
+    return [*flags, *_aggregation(plane), *options.apiserver_flags]
 
 
-def controllers(plane: Plane) -> list[str]:
-    """Rates raised above the default 20 requests/s, or they would be what a benchmark measures."""
+def _aggregation(plane: Plane) -> list[str]:
+    """For API servers behind this one, such as metrics-server; they are dialled at their Endpoints, as nothing here serves ClusterIPs."""
+    return [
+        f"--requestheader-client-ca-file={plane.pki('front-proxy-ca.crt')}",
+        f"--requestheader-allowed-names={FRONT_PROXY}",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        f"--proxy-client-cert-file={plane.pki('front-proxy.crt')}",
+        f"--proxy-client-key-file={plane.pki('front-proxy.key')}",
+        "--enable-aggregator-routing",
+    ]
+
+
+def controllers(plane: Plane, options: Options) -> list[str]:
+    """Rates raised above the default 20 requests/s, or they would be what a benchmark measures; autoscaling within seconds."""
     return [
         f"--kubeconfig={plane.config('controller-manager.kubeconfig')}",
         f"--root-ca-file={plane.pki('ca.crt')}",
@@ -131,6 +148,9 @@ def controllers(plane: Plane) -> list[str]:
         "--secure-port=0",
         "--kube-api-qps=1000",
         "--kube-api-burst=2000",
+        "--horizontal-pod-autoscaler-sync-period=2s",
+        "--horizontal-pod-autoscaler-downscale-stabilization=5s",
+        *options.controller_flags,
     ]
 
 

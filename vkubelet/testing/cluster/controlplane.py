@@ -18,6 +18,7 @@ from typing import Self
 import aiohttp
 from attrs import asdict
 
+from vkubelet.clock import Clock
 from vkubelet.testing.cluster import components, kubeconfig
 from vkubelet.testing.cluster.components import Options, Plane
 from vkubelet.testing.cluster.ledger import Entry, Kind
@@ -116,7 +117,7 @@ class ControlPlane:
         self._spawn(components.ETCD, [str(binaries[components.ETCD]), *components.etcd(plane)])
         await self.start_apiserver()
         if self.options.controllers:
-            self._spawn(components.CONTROLLERS, [str(binaries[components.CONTROLLERS]), *components.controllers(plane)])
+            self._spawn(components.CONTROLLERS, [str(binaries[components.CONTROLLERS]), *components.controllers(plane, self.options)])
         if self.options.scheduler:
             self._spawn(components.SCHEDULER, [str(binaries[components.SCHEDULER]), *components.scheduler(plane)])
         if self.options.controllers:
@@ -220,7 +221,7 @@ class ControlPlane:
         (self.directory / PLANE_FILE).write_text(json.dumps(asdict(plane), default=str), encoding="utf-8")
         (self.directory / "audit-policy.yaml").write_text(self.options.audit_policy, encoding="utf-8")
         self._authority = authority = Authority.create(f"{self.name}-ca", site.clock)
-        _write_certificates(plane, authority)
+        _write_certificates(plane, authority, site.clock)
         for path, user, groups in (
             (self.kubeconfig, f"{self.name}-admin", [MASTERS]),
             (self.directory / "controller-manager.kubeconfig", "system:kube-controller-manager", []),
@@ -261,7 +262,7 @@ def _claim_number(site: Path, directory: Path) -> int:
     return min(set(range(len(used) + 1)) - used)
 
 
-def _write_certificates(plane: Plane, authority: Authority) -> None:
+def _write_certificates(plane: Plane, authority: Authority, clock: Clock) -> None:
     directory = plane.directory / "pki"
     hosts = ["localhost", "127.0.0.1", "::1", plane.host_address, plane.first_service_address]
     hosts += [f"kubernetes{suffix}" for suffix in ("", ".default", ".default.svc", ".default.svc.cluster.local")]
@@ -270,6 +271,10 @@ def _write_certificates(plane: Plane, authority: Authority) -> None:
     authority.client("admin", [MASTERS]).write(directory, "admin")
     authority.client("kube-apiserver-kubelet-client", [MASTERS]).write(directory, "kubelet-client")
     service_account_keys().write(directory, "service-account")
+    # Another CA, or whoever holds a client certificate could speak for others.
+    front_proxy = Authority.create("front-proxy-ca", clock)
+    front_proxy.pair.write(directory, "front-proxy-ca")
+    front_proxy.client(components.FRONT_PROXY).write(directory, "front-proxy")
 
 
 async def _status(session: aiohttp.ClientSession, url: str) -> int | None:

@@ -1,4 +1,4 @@
-"""The two clusters of `make up`: `hub`, and `worker` with real nodes, outliving the command that starts them.
+"""The two clusters of `make up`: `hub`, and `worker` with real and simulated nodes, outliving the command that starts them.
 
 Invariant: `up` ends with everything ready or with nothing left; `down` ends exactly what the state file of the directory names.
 """
@@ -6,7 +6,8 @@ Invariant: `up` ends with everything ready or with nothing left; `down` ends exa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import os
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from vkubelet.testing.cluster import binaries, packages
 from vkubelet.testing.cluster.controlplane import ControlPlane
 from vkubelet.testing.cluster.ledger import Kind
 from vkubelet.testing.cluster.progress import told
+from vkubelet.testing.cluster.simulated import KWOK, SimulatedNodes
 from vkubelet.testing.cluster.site import Site
 from vkubelet.testing.cluster.worker import WorkerNode
 
@@ -21,7 +23,7 @@ HUB = "hub"
 WORKER = "worker"
 
 
-async def up(directory: Path, *, nodes: int, say: Callable[[str], None]) -> None:
+async def up(directory: Path, *, nodes: int, simulated: int = 0, say: Callable[[str], None]) -> None:
     """Start what does not run yet. Raises ClusterError, after taking down what was started."""
     site = Site(directory, detached=True, say=say)
     if site.ledger.entries() and not runs(site):
@@ -30,21 +32,24 @@ async def up(directory: Path, *, nodes: int, say: Callable[[str], None]) -> None
     wanted = [f"node-{number}" for number in range(1, nodes + 1)]
     absent = [name for name in wanted if not site.ledger.entries(owner=f"{WORKER}/{name}")]
     fresh = not site.ledger.entries()
-    if not fresh and not absent:
+    if not fresh and not absent and not simulated:
         say("already running")
         return
-    announce(site, nodes=len(absent), say=say)
-    await packages.install(packages.missing(nodes=bool(absent)), say=say, clock=site.clock)
-    await site.binaries.ensure([*binaries.CONTROL_PLANE, *(binaries.NODE if absent else ())])
+    begins = simulated > 0 and not site.ledger.entries(owner=f"{WORKER}/{KWOK}")
+    if fresh or absent or begins:
+        programs = [*binaries.CONTROL_PLANE, *(binaries.NODE if absent else ()), *((KWOK,) if begins else ())]
+        announce(site, programs, nodes=len(absent), simulated=simulated)
+        await packages.install(packages.missing(nodes=bool(absent)), say=say, clock=site.clock)
+        await site.binaries.ensure(programs)
     async with AsyncExitStack() as stack:
         if fresh:
             stack.push_async_callback(site.stop)
-        await _start(site, absent, fresh=fresh)
+        await _start(site, absent, fresh=fresh, simulated=simulated)
         stack.pop_all()
     say(f"running; stop with: python -m vkubelet.testing.cluster down --dir {directory}")
 
 
-async def _start(site: Site, nodes: list[str], *, fresh: bool) -> None:
+async def _start(site: Site, nodes: list[str], *, fresh: bool, simulated: int) -> None:
     await site.start()
     hub, worker = ControlPlane(HUB, site), ControlPlane(WORKER, site)
     if fresh:
@@ -53,10 +58,13 @@ async def _start(site: Site, nodes: list[str], *, fresh: bool) -> None:
         await worker.attach()
     for name in nodes:
         await told(_whole(WorkerNode(name, worker)), f"starting {name} of worker", say=site.say, clock=site.clock)
+    if simulated:
+        text = f"simulating {simulated} node{'s' if simulated > 1 else ''} of worker"
+        await told(_whole(SimulatedNodes(worker, simulated)), text, say=site.say, clock=site.clock)
 
 
-async def _whole(node: WorkerNode) -> None:
-    """Start a node; one that does not become ready is removed while the others stay."""
+async def _whole(node: WorkerNode | SimulatedNodes) -> None:
+    """Start a node, or all simulated ones; what does not become ready is removed while the others stay."""
     async with AsyncExitStack() as stack:
         stack.push_async_callback(node.stop)
         await node.start()
@@ -89,15 +97,15 @@ async def down(directory: Path, *, say: Callable[[str], None]) -> None:
         say(f"kept {site.directory}")
 
 
-def announce(site: Site, *, nodes: int, say: Callable[[str], None]) -> None:
+def announce(site: Site, programs: Sequence[str], *, nodes: int, simulated: int) -> None:
     """Say what will be installed or changed on this machine."""
-    absent = site.binaries.missing(binaries.CONTROL_PLANE + (binaries.NODE if nodes else ()))
+    say, absent = site.say, site.binaries.missing(programs)
     say("This will make, and `down` will remove again:")
     say(f"  processes   etcd, kube-apiserver, kube-controller-manager, kube-scheduler of two clusters, data in {site.directory}")
-    say(
-        "  network     a bridge vkb<n> with 10.77.<n>.0/24"
-        + (f", {nodes} node(s) in namespaces with veth pairs vk<n>n<k>" if nodes else "")
-    )
+    if simulated:
+        say(f"              kwok, which says of {simulated} node(s) that they are Ready and that their pods run")
+    bridge = "a bridge vkb<n> with 10.77.<n>.0/24" if os.geteuid() == 0 else "nothing new: the machine's own address is used"
+    say(f"  network     {bridge}" + (f", {nodes} node(s) in namespaces with veth pairs vk<n>n<k>" if nodes else ""))
     if nodes:
         say("  cgroups     vkubelet-<n>-<k> for each node")
     say("  sysctls     none of the machine's are changed")

@@ -1,6 +1,6 @@
 """Writes kubeconfig files that need no other file beside them.
 
-Invariant: a kubeconfig carries the cluster's CA and a client certificate; verification is never switched off.
+Invariant: a kubeconfig carries the cluster's CA and a client certificate or token; verification is never switched off.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import yaml
 from vkubelet.testing.cluster.pki import KeyPair, write_private
 
 
-def write(path: Path, cluster: str, *, server: str, ca: bytes, client: KeyPair) -> Path:
-    """Write a kubeconfig whose only context is named like the cluster; `ca` is PEM, `server` a URL."""
+def write(path: Path, cluster: str, *, server: str, ca: bytes, client: KeyPair | str) -> Path:
+    """Write a kubeconfig whose only context is named like the cluster; `ca` is PEM, `server` a URL, a `client` that is text a token."""
     user = f"{cluster}-user"
     text = yaml.safe_dump(
         {
@@ -22,18 +22,19 @@ def write(path: Path, cluster: str, *, server: str, ca: bytes, client: KeyPair) 
             "kind": "Config",
             "current-context": cluster,
             "clusters": [{"name": cluster, "cluster": {"server": server, "certificate-authority-data": _base64(ca)}}],
-            "users": [
-                {
-                    "name": user,
-                    "user": {"client-certificate-data": _base64(client.certificate), "client-key-data": _base64(client.key)},
-                }
-            ],
+            "users": [{"name": user, "user": _credentials(client)}],
             "contexts": [{"name": cluster, "context": {"cluster": cluster, "user": user}}],
         },
         sort_keys=False,
     )
     write_private(path, text.encode())
     return path
+
+
+def _credentials(client: KeyPair | str) -> dict[str, str]:
+    if isinstance(client, str):
+        return {"token": client}
+    return {"client-certificate-data": _base64(client.certificate), "client-key-data": _base64(client.key)}
 
 
 def _base64(content: bytes) -> str:

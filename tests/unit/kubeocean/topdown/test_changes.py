@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from kubeocean.keys import ExpectedMetadata, physical_name
-from kubeocean.topdown.changes import Changes, changes, infeasible_resize
+from kubeocean.topdown.changes import Changes, changes, infeasible_resize, without_generation
 from kubeocean.topdown.translate import physical_pod
 from tests.unit.kubeocean.builders import OWNER, TARGET, physical, pod
 from vkubelet.api.objects import Pod
 from vkubelet.api.quantity import parse_resources
 from vkubelet.api.shapes import Json
-from vkubelet.errors import PodRejected
 
 SPEC: Json = {
     "initContainers": [{"name": "init", "image": "init:1"}],
@@ -121,22 +118,32 @@ def test_what_the_workers_admission_changed_is_not_sent_again() -> None:
 def test_ephemeral_containers_are_added_translated_to_those_that_exist() -> None:
     first = {"name": "one", "image": "d:1"}
     second = {"name": "two", "image": "d:1", "envFrom": [{"secretRef": {"name": "key"}}]}
+    third = {"name": "three", "image": "d:1", "targetContainerName": "main", "stdin": True, "tty": True}
     live = edited(created(pod(SPEC)), spec={"ephemeralContainers": [first]})
-    after = changes(pod({**SPEC, "ephemeralContainers": [first, second]}, generation=2), live, TARGET)
-    added = {
-        "name": "two",
-        "image": "d:1",
-        "env": [{"name": "HOSTNAME", "value": "web"}],
-        "envFrom": [{"secretRef": {"name": physical_name("default", "key")}}],
+    after = changes(pod({**SPEC, "ephemeralContainers": [first, second, third]}, generation=2), live, TARGET)
+    env = [{"name": "HOSTNAME", "value": "web"}]
+    translated = {**second, "env": env, "envFrom": [{"secretRef": {"name": physical_name("default", "key")}}]}
+    assert after.ephemeral == {
+        "two": {"metadata": UID, "spec": {"ephemeralContainers": [translated]}},
+        "three": {"metadata": UID, "spec": {"ephemeralContainers": [{**third, "env": env}]}},
     }
-    assert after.ephemeral == {"metadata": UID, "spec": {"ephemeralContainers": [first, added]}}
     assert after.main == {"metadata": {**UID, "annotations": {"kubeocean.io/virtual-generation": "2"}}}
 
 
-def test_ephemeral_container_with_an_unknown_reference_is_rejected() -> None:
+def test_ephemeral_container_with_an_unknown_reference_is_left_out_and_the_pod_lives() -> None:
     spy = {"name": "spy", "image": "d", "env": [{"name": "A", "valueFrom": {"vaultRef": {"name": "x"}}}]}
-    with pytest.raises(PodRejected, match="UnsupportedReference"):
-        changes(pod({**SPEC, "ephemeralContainers": [spy]}, generation=2), created(pod(SPEC)), TARGET)
+    after = changes(pod({**SPEC, "ephemeralContainers": [spy, {"name": "good"}]}, generation=2), created(pod(SPEC)), TARGET)
+    assert list(after.ephemeral) == ["good"]
+
+
+def test_refused_containers_leave_all_of_a_patch_but_the_word_that_it_is_complete() -> None:
+    mark = {"kubeocean.io/virtual-generation": "2"}
+    assert without_generation(None) is None
+    assert without_generation({"metadata": {**UID, "annotations": mark}}) is None
+    labelled = {"metadata": {**UID, "labels": {"a": "b"}, "annotations": {**mark, "note": "x"}}, "spec": {"tolerations": []}}
+    rest = {"metadata": {**UID, "labels": {"a": "b"}, "annotations": {"note": "x"}}, "spec": {"tolerations": []}}
+    assert without_generation(labelled) == rest
+    assert without_generation({"metadata": {**UID, "annotations": mark}, "spec": {"a": 1}}) == {"metadata": UID, "spec": {"a": 1}}
 
 
 def test_resize_sends_the_amounts_that_differ() -> None:

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from kubeocean.keys import physical_name
-from kubeocean.topdown.references import Kind, Reference, References, TokenSource, references
+from kubeocean.topdown.changes import changes
+from kubeocean.topdown.references import Kind, Reference, References, TokenSource, references, untranslatable
 from kubeocean.topdown.translate import physical_pod
-from tests.unit.kubeocean.builders import TARGET, pod
+from tests.unit.kubeocean.builders import TARGET, physical, pod
 from vkubelet.api.objects import Pod
 from vkubelet.api.shapes import Json
 from vkubelet.errors import PodRejected
@@ -79,9 +80,29 @@ def test_every_field_that_names_an_object_is_translated_or_rejected(path: str) -
         return
     translated = physical_name("default", VICTIM)
     assert VICTIM not in json.dumps(body).replace(translated, ""), "the name arrives as the user wrote it"
-    if "ephemeralContainers" not in path:
-        assert translated in json.dumps(body)
+    sent = json.dumps([body, _ephemeral_sent(tried)])
+    assert VICTIM not in sent.replace(translated, "")
+    if untranslatable(tried.spec):
+        assert "ephemeralContainers" in path and "debug" not in sent and not found.objects
+        return
+    assert translated in sent
     assert VICTIM in {reference.name for reference in found.objects}
+
+
+def _ephemeral_sent(tried: Pod) -> Json:
+    """What is sent after a pod that was there before it got its ephemeral containers."""
+    before = physical(physical_pod(pod(generation=0), TARGET))
+    return dict(changes(tried, before, TARGET).ephemeral)
+
+
+def test_ephemeral_containers_with_unknown_references_are_left_out_by_name() -> None:
+    spy = {"name": "spy", "env": [{"name": "A", "valueFrom": {"vaultRef": {"name": "x"}}}]}
+    good = {"name": "good", "envFrom": [{"configMapRef": {"name": "settings"}}]}
+    tried = pod({"ephemeralContainers": [good, spy]})
+    assert untranslatable(tried.spec) == {
+        "spy": "spec.ephemeralContainers[1].env[0].valueFrom.vaultRef: it can not be brought to the worker cluster"
+    }
+    assert references(tried).objects == (Reference(Kind.CONFIGMAP, "settings"),)
 
 
 @pytest.mark.parametrize("path", FIELDS)
@@ -107,7 +128,6 @@ def test_no_field_crashes_the_translation(path: str) -> None:
         {"containers": [{"name": "main", "env": [{"name": "A", "valueFrom": {"vaultRef": {"name": "x"}}}]}]},
         {"containers": [{"name": "main", "envFrom": [{"vaultRef": {"name": "x"}}]}]},
         {"containers": [{"name": "main", "resources": {"claims": [{"name": "gpu"}]}}]},
-        {"ephemeralContainers": [{"name": "debug", "env": [{"name": "A", "valueFrom": {"vaultRef": {"name": "x"}}}]}]},
     ],
 )
 def test_unknown_references_are_rejected(spec: Json) -> None:

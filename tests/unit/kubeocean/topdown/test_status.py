@@ -127,3 +127,12 @@ def test_users_change_wins_over_the_workers() -> None:
 def test_label_the_user_just_dropped_does_not_come_back() -> None:
     live = there(pod(labels={"app": "web"}), RUNNING)
     assert virtual_labels(pod(), live) == {}
+
+
+def test_ephemeral_containers_that_the_worker_does_not_have_wait_and_say_for_what() -> None:
+    web = pod({"ephemeralContainers": [{"name": "first", "image": "d:1"}, {"name": "second", "image": "d:1"}]})
+    running = {"name": "second", "state": {"running": {}}}
+    status = virtual_status(web, there(web, {**RUNNING, "ephemeralContainerStatuses": [running]}), refused={"first": "no", "gone": "no"})
+    waiting = {"waiting": {"reason": "FailedEphemeralContainer", "message": "no"}}
+    refused = {"name": "first", "image": "d:1", "imageID": "", "ready": False, "restartCount": 0, "state": waiting}
+    assert status["ephemeralContainerStatuses"] == [refused, running]

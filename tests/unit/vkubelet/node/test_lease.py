@@ -49,6 +49,17 @@ def test_renewal_keeps_marks_of_others_and_is_guarded_by_the_version_it_was_read
     assert metadata["ownerReferences"][0]["uid"] == "uid-2"
 
 
+@pytest.mark.parametrize("back", [timedelta(0), timedelta(microseconds=1), timedelta(hours=1), timedelta(days=400)], ids=str)
+def test_renew_time_moves_forward_also_when_the_clock_was_set_back(back: timedelta) -> None:
+    body = lease_body("n", "uid-1", identity="me", now=NOW - back, found=lease("me", NOW))
+    assert body["spec"]["renewTime"] == "2026-01-01T12:00:00.123457Z"
+
+
+def test_renewal_at_the_end_of_time_is_still_a_time() -> None:
+    end = datetime.max.replace(tzinfo=UTC)
+    assert lease_body("n", "uid-1", identity="me", now=NOW, found=lease("other", end))["spec"]["renewTime"] == "2026-01-01T12:00:00.123456Z"
+
+
 @pytest.mark.parametrize(
     ("found", "expected"),
     [

@@ -72,6 +72,14 @@ def test_unchanged_node_is_reported_again_after_five_minutes_with_heartbeats_onl
     assert {c["lastTransitionTime"] for c in patch["status"]["conditions"]} == {rfc3339(NOW)}
 
 
+def test_heartbeat_of_a_clock_that_was_set_back_since_does_not_hold_up_the_report() -> None:
+    live = written(wanted())
+    assert render.status_patch(live, wanted(), now=NOW - timedelta(seconds=30)) is None
+    patch = render.status_patch(live, wanted(), now=NOW - timedelta(hours=2))
+    assert patch is not None
+    assert {c["lastHeartbeatTime"] for c in patch["status"]["conditions"]} == {rfc3339(NOW - timedelta(hours=2))}
+
+
 def test_transition_time_moves_only_with_the_status_of_its_condition() -> None:
     later = NOW + timedelta(seconds=30)
     patch = render.status_patch(written(wanted()), wanted(health=Health("PingFailed", "no answer")), now=later)

@@ -48,6 +48,14 @@ def test_methods_are_verbs(method: str, verb: str) -> None:
     assert verb_of(method) == verb
 
 
+@pytest.mark.parametrize("path", ["/exec/a/b/c", "/attach/a/b/c", "/portForward/a/b", "/run/a/b/c"])
+def test_in_the_strict_mode_what_works_inside_containers_is_a_create_by_any_method(path: str) -> None:
+    assert verb_of("GET", path) == "get"
+    assert verb_of("GET", path, strict=True) == "create"
+    assert verb_of("GET", "/containerLogs/a/b/c", strict=True) == "get"
+    assert verb_of("DELETE", "/pods", strict=True) == "delete"
+
+
 def test_a_certificate_names_user_groups_and_credential() -> None:
     user = user_of_certificate({"organizationName": ["system:masters", "ops"], "commonName": ["kube-apiserver"]}, b"der")
     assert user is not None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -91,3 +93,22 @@ async def test_the_oldest_answer_goes_when_there_are_too_many() -> None:
     assert await cache.get("c", look_up) == "answer 3"
     assert await cache.get("b", look_up) == "answer 2"
     assert await cache.get("a", look_up) == "answer 4"
+
+
+async def test_answers_that_nobody_will_get_any_more_take_no_memory() -> None:
+    clock = ManualClock()
+    cache: SharedCache[str, object] = SharedCache(clock)
+
+    class Page:
+        """Can be referred to weakly."""
+
+    async def look_up() -> Answer[object]:
+        return Answer(Page(), 1.0)
+
+    old = weakref.ref(await cache.get("a", look_up))
+    await clock.advance(2.0)
+    gc.collect()
+    assert old() is not None
+    await cache.get("b", look_up)
+    gc.collect()
+    assert old() is None

@@ -19,7 +19,7 @@ from vkubelet.server.clientca import ClientCa
 from vkubelet.server.tls import Pair, ServingTls
 from vkubelet.testing.clock import ManualClock
 
-SUBJECT = Subject(name="edge", addresses=["192.0.2.7"])
+ADDRESSES = ["192.0.2.7"]
 
 
 class Stage:
@@ -27,6 +27,7 @@ class Stage:
 
     def __init__(self, settings: ServerSettings, *, share: Callable[[], float] = lambda: 0.8) -> None:
         self.clock = ManualClock()
+        self.subject = Subject(name="edge", addresses=ADDRESSES)
         self.tls = ServingTls()
         self.installed: list[Pair] = []
         client = Client(Connection(url="https://192.0.2.1"), clock=self.clock)
@@ -40,7 +41,7 @@ class Stage:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(self.certificates.run(SUBJECT))
+            task = group.create_task(self.certificates.run(self.subject))
             await self.clock.advance(0)
             yield
             task.cancel()
@@ -56,7 +57,34 @@ async def test_self_signed_certificate_is_replaced_after_its_share_of_life() -> 
         assert stage.installed == [first]
         await stage.clock.advance(11)
         assert len(stage.installed) == 2
-        assert x509.serves(stage.installed[1], SUBJECT.addresses, now=begin + timedelta(days=400))
+        assert x509.serves(stage.installed[1], ADDRESSES, now=begin + timedelta(days=400))
+
+
+async def test_a_new_address_is_in_the_next_certificate_at_once_and_a_crowd_of_them_in_one() -> None:
+    stage = Stage(ServerSettings(certificate="self-signed"))
+    async with stage.running():
+        for number in range(20):
+            stage.subject.want(f"node-{number}", [f"192.0.2.{100 + number}", f"node-{number}.example"])
+            await stage.clock.advance(0.05)
+        await stage.clock.advance(5)
+        assert len(stage.installed) == 2
+        assert x509.covers(stage.installed[1], ["192.0.2.7", "192.0.2.100", "192.0.2.119", "node-19.example"])
+        stage.subject.want("node-3", ["192.0.2.103"])
+        stage.subject.drop("node-4")
+        await stage.clock.advance(3600)
+        assert len(stage.installed) == 2
+        stage.subject.want("node-3", ["192.0.2.103", "fd00::3"])
+        await stage.clock.advance(5)
+        assert len(stage.installed) == 3
+        assert x509.covers(stage.installed[2], ["fd00::3"])
+        assert not x509.covers(stage.installed[2], ["192.0.2.104"])
+
+
+def test_names_no_certificate_can_bear_are_not_asked_for() -> None:
+    subject = Subject(name="edge")
+    subject.want("", ["192.0.2.7"])
+    subject.want("a", ["under_score", "ünder", "", "-a", "a" * 64, "fine.example", "fd00::1"])
+    assert subject.all == ("192.0.2.7", "fine.example", "fd00::1")
 
 
 def write(directory: Path, pair: Pair) -> ServerSettings:
@@ -67,7 +95,7 @@ def write(directory: Path, pair: Pair) -> ServerSettings:
 
 
 async def test_files_are_read_again_and_half_a_replacement_changes_nothing(tmp_path: Path) -> None:
-    first, second = (x509.self_signed("edge", SUBJECT.addresses, now=ManualClock().now()) for _ in range(2))
+    first, second = (x509.self_signed("edge", ADDRESSES, now=ManualClock().now()) for _ in range(2))
     stage = Stage(write(tmp_path, first))
     stage.certificates.load_files()
     async with stage.running():

@@ -29,6 +29,12 @@ class Authority:
         certificate = self._sign(self._name, self._key, ca=True)
         self.pem = certificate.public_bytes(serialization.Encoding.PEM).decode()
 
+    def below(self, name: str) -> Authority:
+        """An intermediate one, signed by this."""
+        other = Authority(name)
+        other.pem = self._sign(other._name, other._key, ca=True).public_bytes(serialization.Encoding.PEM).decode()
+        return other
+
     def client(self, directory: Path) -> ssl.SSLContext:
         """A client with a certificate of this CA."""
         key = ec.generate_private_key(ec.SECP256R1())
@@ -96,6 +102,13 @@ def test_a_certificate_of_the_client_ca_tells_the_whole_subject(tls: ServingTls,
     assert found is not None
     assert found[0] == {"organizationName": ["one", "two"], "commonName": ["ann"]}
     assert found[1] == server.getpeercert(binary_form=True)
+
+
+def test_an_intermediate_certificate_of_the_bundle_is_an_anchor_of_its_own(tls: ServingTls, tmp_path: Path) -> None:
+    middle = Authority("root").below("middle")
+    tls.trust(middle.pem)
+    server, _ = handshake(tls, middle.client(tmp_path))
+    assert peer_certificate(server) is not None
 
 
 def test_a_certificate_of_another_ca_is_refused(tls: ServingTls, tmp_path: Path) -> None:

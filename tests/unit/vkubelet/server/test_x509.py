@@ -45,6 +45,13 @@ def test_a_certificate_with_another_key_or_no_certificate_serves_nothing() -> No
     assert not x509.serves(Pair(pair.certificate, b"garbage"), [], now=NOW)
 
 
+def test_a_certificate_covers_the_addresses_it_names_whenever() -> None:
+    pair = x509.self_signed("edge", ["192.0.2.7", "Kubelet.example"], now=NOW)
+    assert x509.covers(pair, ["192.0.2.7", "Kubelet.example"])
+    assert not x509.covers(pair, ["192.0.2.7", "other.example"])
+    assert x509.begin_of(pair) < NOW < x509.end_of(pair)
+
+
 @pytest.mark.parametrize("share", [0.7, 0.9])
 def test_rotation_is_due_after_a_share_of_the_life(share: float) -> None:
     pair = x509.self_signed("edge", ["192.0.2.7"], now=NOW)

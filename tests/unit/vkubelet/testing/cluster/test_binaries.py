@@ -6,6 +6,7 @@ Invariant: the programs here are tiny scripts, so the order is seen with real fi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ import pytest
 from vkubelet.clock import SystemClock
 from vkubelet.testing.cluster import binaries
 from vkubelet.testing.cluster.binaries import VERSION, Binaries, cache_directory, find
-from vkubelet.testing.cluster.build import PACKAGES, linker_flags
 from vkubelet.testing.cluster.processes import ClusterError
+from vkubelet.testing.cluster.programs import PROGRAMS, kubernetes_flags
 
 
 @pytest.fixture
@@ -90,11 +91,25 @@ async def test_without_go_the_error_says_what_to_install(environment: dict[str, 
 
 
 def test_every_program_can_be_built() -> None:
-    assert set(PACKAGES) == set(binaries.ALL)
+    assert set(PROGRAMS) == {*binaries.ALL, *binaries.ON_DEMAND}
+    package = resources.files("vkubelet.testing.cluster")
+    for program in PROGRAMS.values():
+        tools = package.joinpath("gomod", program.module, "go.mod").read_text("utf-8")
+        assert program.package in tools
+        assert package.joinpath("gomod", program.module, "go.sum").is_file()
+
+
+@pytest.mark.parametrize("name", binaries.ON_DEMAND)
+def test_what_is_made_on_demand_has_a_version_of_its_own(environment: dict[str, str], name: str) -> None:
+    program = PROGRAMS[name]
+    tools = resources.files("vkubelet.testing.cluster").joinpath("gomod", program.module, "go.mod").read_text("utf-8")
+    assert f" {program.version}" in tools
+    made = put(cache_directory(environment, program.version) / name)
+    assert find(name, environment) == made
 
 
 def test_built_programs_know_their_version() -> None:
-    flags = linker_flags("v1.34.4").split()
+    flags = kubernetes_flags("v1.34.4").split()
     assert "k8s.io/component-base/version.gitVersion=v1.34.4" in flags
     assert "k8s.io/component-base/version.gitMajor=1" in flags
     assert "k8s.io/component-base/version.gitMinor=34" in flags

@@ -14,7 +14,8 @@ from vkubelet.testing.cluster.__main__ import main, parser
 
 def test_defaults_are_one_node_and_the_build_directory() -> None:
     options = parser().parse_args(["up"])
-    assert (options.nodes, options.dir) == (1, Path("build/dev"))
+    assert (options.nodes, options.simulated, options.dir) == (1, 0, Path("build/dev"))
+    assert parser().parse_args(["up", "--simulated", "3"]).simulated == 3
 
 
 def test_taking_down_nothing_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vkubelet.testing.cluster.components import Options, Plane, apiserver
+from vkubelet.testing.cluster.components import Options, Plane, apiserver, controllers
 
 
 def plane(number: int = 0) -> Plane:
@@ -31,3 +31,14 @@ def test_kubelets_are_verified_unless_switched_off() -> None:
 def test_flags_of_the_caller_come_last_so_that_they_win() -> None:
     own = ("--authorization-mode=AlwaysAllow", "--feature-gates=X=true")
     assert tuple(apiserver(plane(), Options(apiserver_flags=own))[-2:]) == own
+
+
+def test_api_servers_behind_it_know_it_by_a_certificate_that_no_client_of_its_own_can_have() -> None:
+    flags = apiserver(plane(), Options())
+    assert "--requestheader-client-ca-file=/somewhere/hub/pki/front-proxy-ca.crt" in flags
+    assert "--client-ca-file=/somewhere/hub/pki/ca.crt" in flags
+
+
+def test_flags_of_the_caller_come_last_for_the_controllers_too() -> None:
+    own = ("--horizontal-pod-autoscaler-sync-period=15s",)
+    assert tuple(controllers(plane(), Options(controller_flags=own))[-1:]) == own

@@ -26,3 +26,8 @@ def test_kubeconfig_holds_everything_itself_and_is_private(tmp_path: Path) -> No
     assert base64.b64decode(user["client-certificate-data"]) == b"CERT"
     assert base64.b64decode(user["client-key-data"]) == b"KEY"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_client_may_be_a_token(tmp_path: Path) -> None:
+    path = kubeconfig.write(tmp_path / "hub.kubeconfig", "hub", server="https://127.0.0.1:30001", ca=b"CA", client="abc")
+    assert yaml.safe_load(path.read_text(encoding="utf-8"))["users"][0]["user"] == {"token": "abc"}

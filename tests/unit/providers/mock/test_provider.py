@@ -152,6 +152,14 @@ async def test_log_is_followed_until_the_container_ends() -> None:
         assert len(follower.result()) == 5
 
 
+async def test_log_says_what_the_annotation_tells() -> None:
+    mock, pod = Mock(), scripted(log_text="hello from {hostname} on {node}, {container}")
+    async with running(mock) as host:
+        await mock.sync_pod(pod)
+        await host.manual_clock.settle()
+        assert await logs(mock, pod) == [b"2026-01-01T00:00:00+00:00 hello from web on mock, main\n"]
+
+
 async def test_log_of_the_unknown_is_refused() -> None:
     mock, pod = Mock(), scripted(start_delay=5)
     async with running(mock):

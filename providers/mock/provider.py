@@ -1,0 +1,306 @@
+"""The mock provider itself: its nodes, and every call and capability of the contract, answered from memory.
+
+Invariant: nothing here waits for anything but the clock and the client at the other end of a stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from attrs import field, frozen
+
+from vkubelet import (
+    BadRequest,
+    ContainerIO,
+    Host,
+    LogOptions,
+    NodeDescription,
+    NoSuchContainer,
+    NoSuchPod,
+    Pod,
+    PodRef,
+    PodRejected,
+    PodReport,
+    Taint,
+    Unavailable,
+)
+from vkubelet.api.shapes import Json
+from vkubelet.provider import ByteStream, MetricsEndpoint
+from vkubelet.stats import NodeStats, metrics, summary
+from vkubelet_providers.mock.lives import Backend, Lives
+from vkubelet_providers.mock.machine import KILLED, Machine, either
+from vkubelet_providers.mock.pods import Log, MockPod, Stage
+from vkubelet_providers.mock.script import Script
+from vkubelet_providers.mock.shell import run_with
+from vkubelet_providers.mock.sockets import serve
+from vkubelet_providers.mock.usage import node_stats
+
+JOURNAL: Final = "mock.log"
+"""The log of a node, below `/logs/`."""
+
+
+class Mock:
+    """See the package. `backend` outlives `run`, as a real one would."""
+
+    @frozen(kw_only=True)
+    class Settings:
+        """How many nodes there are, and what they say of themselves; in texts `{node}` and `{number}` stand for name and number of each."""
+
+        node: str = "mock"
+        """Name of the node; with several, of each before `-0`, `-1`, …"""
+        nodes: int = 1
+        cpu: str = "64"
+        memory: str = "256Gi"
+        pods: str = "1000"
+        capacity: Mapping[str, str] = field(factory=dict)
+        """Further resources, such as `nvidia.com/gpu: "8"`."""
+        allocatable: Mapping[str, str] = field(factory=dict)
+        """What differs from the capacity."""
+        labels: Mapping[str, str] = field(factory=dict)
+        """Labels of each node, over the runtime's own."""
+        annotations: Mapping[str, str] = field(factory=dict)
+        taints: Sequence[Taint] = ()
+        os: str = "linux"
+        arch: str = "amd64"
+        provider_id: str = ""
+        info: Mapping[str, str] = field(factory=dict)
+        """Over the runtime's own `status.nodeInfo`, such as `kubeletVersion`."""
+        poll_interval: float = 0.0
+        """More than zero: the backend tells nothing by itself and is polled so often."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or self.Settings()
+        self.backend = Backend()
+        self.failing: set[str] = set()
+        """Nodes whose ping fails and whose pods can not be listed."""
+        if self.settings.poll_interval > 0:
+            self.poll_interval = self.settings.poll_interval
+        self._host: Host | None = None
+        self._running: Lives | None = None
+        self._failures: dict[str, int] = {}
+        self._since: tuple[datetime, float] | None = None
+
+    @property
+    def pods(self) -> dict[str, MockPod]:
+        """By uid."""
+        return self.backend.pods
+
+    @property
+    def host(self) -> Host:
+        """Raises Unavailable while the provider does not run."""
+        if self._host is None:
+            raise Unavailable("the mock provider does not run")
+        return self._host
+
+    @property
+    def _lives(self) -> Lives:
+        if self._running is None:
+            raise Unavailable("the mock provider does not run")
+        return self._running
+
+    # --- nodes ---
+
+    def node_names(self) -> list[str]:
+        settings = self.settings
+        return [settings.node] if settings.nodes == 1 else [f"{settings.node}-{number}" for number in range(settings.nodes)]
+
+    def describe(self, name: str) -> NodeDescription:
+        """Raises ValueError for a node that is not ours."""
+        settings, number = self.settings, self.node_names().index(name)
+        capacity = {"cpu": settings.cpu, "memory": settings.memory, "pods": settings.pods, **settings.capacity}
+
+        def filled(text: str) -> str:
+            return text.replace("{node}", name).replace("{number}", str(number))
+
+        return NodeDescription(
+            name,
+            capacity,
+            allocatable={**capacity, **settings.allocatable},
+            labels={key: filled(value) for key, value in settings.labels.items()},
+            annotations={key: filled(value) for key, value in settings.annotations.items()},
+            taints=settings.taints,
+            os=settings.os,
+            arch=settings.arch,
+            provider_id=filled(settings.provider_id),
+            info={key: filled(value) for key, value in settings.info.items()},
+        )
+
+    async def run(self, host: Host) -> None:
+        """Declare the nodes, then live through the scripts until the stop; pods stay as they are then."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._host = host
+                self._running = Lives(self.backend, host, group, tells=self.settings.poll_interval <= 0)
+                self._since = self._since or (host.clock.now(), host.clock.monotonic())
+                for pod in self.pods.values():
+                    self._running.begin(pod)
+                for name in self.node_names():
+                    host.set_node(self.describe(name))
+                host.nodes_complete()
+                await host.until_stopped()
+                self._running.end_all()
+        finally:
+            self._host = self._running = None
+
+    async def ping(self, node: str) -> None:
+        if node in self.failing:
+            raise Unavailable(f"node {node} is told to fail")
+
+    # --- pods ---
+
+    async def sync_pod(self, pod: Pod) -> None:
+        script, uid = Script.of(pod.metadata.annotations), pod.ref.uid
+        if script.reject:
+            raise PodRejected(script.reject, "the annotations ask for it")
+        self._failures[uid] = self._failures.get(uid, 0) + 1
+        if self._failures[uid] <= script.sync_failures:
+            raise Unavailable("the annotations ask for it")
+        known = self.pods.get(uid)
+        if known is None:
+            known = self.pods[uid] = MockPod.of(pod, script, now=self.host.clock.monotonic())
+            self._lives.begin(known)
+        known.syncs += 1
+        self._lives.update(known, script, added=known.add_ephemeral(pod))
+
+    async def delete_pod(self, pod: PodRef, grace: float) -> None:
+        self._failures.pop(pod.uid, None)
+        known = self.pods.get(pod.uid)
+        if known is None:
+            self._lives.gone(pod)
+        else:
+            self._lives.stop(known, grace)
+
+    async def list_pods(self, node: str) -> Iterable[PodReport]:
+        await self.ping(node)
+        return [pod.report() for pod in self.pods.values() if pod.ref.node == node]
+
+    def lose(self, uid: str) -> None:
+        """The backend drops a pod by itself."""
+        self._lives.lose(self.pods[uid])
+
+    def _known(self, pod: PodRef) -> MockPod:
+        """Raises NoSuchPod."""
+        known = self.pods.get(pod.uid)
+        if known is None:
+            raise NoSuchPod(f'pod "{pod.name}" does not exist')
+        return known
+
+    # --- logs ---
+
+    async def stream_logs(self, pod: PodRef, container: str, options: LogOptions) -> AsyncIterator[bytes]:
+        known = self._known(pod)
+        known.runs(container)
+        runs = known.logs.get(container, [])
+        number = -2 if options.previous else -1
+        if len(runs) < -number:
+            which = "previous terminated" if options.previous else "started"
+            raise BadRequest(f'{which} container "{container}" in pod "{pod.name}" not found')
+        async for line in _lines(known, runs[number], follow=options.follow):
+            yield line
+
+    async def node_logs(self, node: str, path: str) -> AsyncIterator[bytes]:
+        """One file, which tells when pods started and ended. Raises FileNotFoundError for others."""
+        if not path:
+            yield f'<pre>\n<a href="{JOURNAL}">{JOURNAL}</a>\n</pre>\n'.encode()
+            return
+        if path != JOURNAL:
+            raise FileNotFoundError(path)
+        for line in list(self.backend.journals.get(node, ())):
+            yield line
+
+    # --- streams ---
+
+    async def exec(self, pod: PodRef, container: str, command: Sequence[str], io: ContainerIO) -> int:
+        known = self._running_in(pod, container)
+        code = await either(self._exec(known, container, command, io), self._until_ended(known, container))
+        return KILLED if code is None else code
+
+    async def _exec(self, known: MockPod, container: str, command: Sequence[str], io: ContainerIO) -> int:
+        script = known.script
+        await self.host.clock.sleep(script.exec_delay)
+        if script.exec_output is None and script.exec_exit_code is None:
+            return await run_with(io, self._machine(known, container), command)
+        await io.write_stdout((script.exec_output or "").encode())
+        return script.exec_exit_code or 0
+
+    async def attach(self, pod: PodRef, container: str, io: ContainerIO) -> None:
+        """What the container logs from now on, and what the client says comes back; an ephemeral container is a shell."""
+        known = self._running_in(pod, container)
+        if io.stdin is None:
+            await self._follow(known, container, io)
+        elif container not in known.ephemeral:
+            await either(_echo(io), self._follow(known, container, io))
+        else:
+            shell = run_with(io, self._machine(known, container), ["sh"])
+            code = await either(shell, self._until_ended(known, container))
+            if code is not None:
+                self._lives.end_ephemeral(known, container, code)
+
+    async def _follow(self, known: MockPod, container: str, io: ContainerIO) -> None:
+        run = known.logs[container][-1]
+        async for line in _lines(known, run, follow=True, start=len(run.lines)):
+            text = line.partition(b" ")[2]
+            await io.write_stdout(text.replace(b"\n", b"\r\n") if io.tty else text)
+
+    def _machine(self, known: MockPod, container: str) -> Machine:
+        environment = {"HOSTNAME": known.hostname, "PATH": "/bin", "HOME": "/"}
+        return Machine(known.hostname, known.files_of(container), self.host.clock, environment)
+
+    def _running_in(self, pod: PodRef, container: str) -> MockPod:
+        """Raises NoSuchPod, NoSuchContainer."""
+        known = self._known(pod)
+        if not known.runs(container):
+            raise NoSuchContainer(f'container not found ("{container}"): it does not run')
+        return known
+
+    async def _until_ended(self, known: MockPod, container: str) -> None:
+        """Return when this run of the container is over."""
+        run = known.logs[container][-1]
+        while not run.ended and self.pods.get(known.ref.uid) is known:
+            await known.news.wait()
+
+    async def port_forward(self, pod: PodRef, port: int, stream: ByteStream) -> None:
+        known = self._known(pod)
+        answer = "echo" if known.script.ports is None else known.script.ports.get(port)
+        if answer is None or known.stage is not Stage.RUNNING:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"connection to port {port} of pod {pod.namespace}/{pod.name} was refused")
+        await either(serve(answer, stream, name=pod.name), self._until_ended(known, known.containers[0]))
+
+    # --- numbers ---
+
+    def usage_of(self, node: str) -> NodeStats:
+        clock = self.host.clock
+        started, since = self._since or (clock.now(), clock.monotonic())
+        wall, now = clock.now(), clock.monotonic()
+        pods = [pod.stats(wall=wall, now=now) for pod in self.pods.values() if pod.ref.node == node and pod.stage is Stage.RUNNING]
+        spent = self.backend.spent.get(node, 0.0)
+        return node_stats(self.describe(node), pods, spent=spent, uptime=now - since, started=started)
+
+    async def stats_summary(self, node: str) -> Json:
+        return summary(self.usage_of(node), now=self.host.clock.now())
+
+    async def metrics(self, node: str, endpoint: MetricsEndpoint) -> bytes:
+        return metrics(endpoint, self.usage_of(node), now=self.host.clock.now())
+
+
+async def _lines(pod: MockPod, run: Log, *, follow: bool, start: int = 0) -> AsyncIterator[bytes]:
+    """The lines of one run, and with `follow` those that come until it ends."""
+    sent = start
+    while True:
+        news = pod.news
+        while sent < len(run.lines):
+            yield run.lines[sent]
+            sent += 1
+        if run.ended or not follow:
+            return
+        await news.wait()
+
+
+async def _echo(io: ContainerIO) -> None:
+    assert io.stdin is not None
+    async for data in io.stdin:
+        await io.write_stdout(data.replace(b"\r", b"\r\n") if io.tty else data)

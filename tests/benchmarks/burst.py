@@ -1,0 +1,97 @@
+"""Many pods at once on one mock node: how fast do they run, compared with their mere creation when nobody runs them?"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from statistics import median
+
+from attrs import define, field
+
+from tests.benchmarks.figures import Figure
+from tests.benchmarks.planes import fleet_on_new_plane
+from tests.integration.runtime.fleet import Fleet
+from tests.support.load import Load, Request, pod, remove_pods
+from tests.support.moments import moments_of
+from tests.support.outside import Meter, Outside
+from tests.support.program import eventually
+from vkubelet.testing.cluster import Site
+
+PODS = 300
+ROUNDS = 7
+
+
+@define
+class Bursts:
+    """Rounds of a bare and a served burst on one node; each in a namespace of its own, whose pods are removed afterwards."""
+
+    fleet: Fleet
+    node: str
+    process: Outside
+    pods: int = PODS
+    ratios: list[float] = field(factory=list)
+    rates: list[float] = field(factory=list)
+    bare_rates: list[float] = field(factory=list)
+    latencies: list[float] = field(factory=list)
+    cpu: list[float] = field(factory=list)
+    """Seconds of CPU of the process per pod."""
+
+    async def round(self) -> None:
+        bare, served = await self._bare(), await self._served()
+        self.bare_rates.append(bare)
+        self.rates.append(served)
+        self.ratios.append(served / bare)
+
+    async def _bare(self) -> float:
+        """Pods created in a second, bound to a node that nobody serves."""
+        namespace = await self.fleet.plane.namespace("bare")
+        began = time.monotonic()
+        answered = await Load(self.fleet.plane.kubeconfig).send(self._creations(namespace, "nobody"))
+        rate = self.pods / (max(answered) - began)
+        await remove_pods(self.fleet.plane.kubeconfig, namespace)
+        return rate
+
+    async def _served(self) -> float:
+        """Pods in a second from the first creation until the API server told that the last one runs."""
+        namespace = await self.fleet.plane.namespace("served")
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        with moments_of(self.fleet.plane.kubeconfig, path, fields="status.phase=Running") as running:
+            meter, began = Meter(self.process), time.monotonic()
+            answered = await Load(self.fleet.plane.kubeconfig).send(self._creations(namespace, self.node))
+            await eventually(lambda: len(running) == self.pods, f"{self.pods} pods run", seconds=120, every=0.01)
+            self.cpu.append(meter.cpu / self.pods)
+        ran = [running.first(f"p-{number}") for number in range(self.pods)]
+        self.latencies += [later - earlier for earlier, later in zip(answered, ran, strict=True)]
+        await remove_pods(self.fleet.plane.kubeconfig, namespace)
+        return self.pods / (max(ran) - began)
+
+    def _creations(self, namespace: str, node: str) -> Sequence[Request]:
+        return [pod(f"p-{number}", namespace, node) for number in range(self.pods)]
+
+
+async def measure(site: Site) -> Sequence[Figure]:
+    """The medians of some rounds after one that is not counted."""
+    async with fleet_on_new_plane(site, "burst") as fleet:
+        node = fleet.name("m")
+        with fleet.program("mock", node={}, provider={"node": node}) as program:
+            await fleet.ready([node], program=program)
+            bursts = Bursts(fleet, node, Outside(program.process.pid))
+            await Bursts(fleet, node, bursts.process).round()
+            for _ in range(ROUNDS):
+                await bursts.round()
+                await asyncio.sleep(1)
+    latencies = sorted(bursts.latencies)
+    return [
+        Figure(
+            name="runtime_burst",
+            value=median(bursts.rates),
+            unit="pods/s",
+            ratio_to="bare creation",
+            ratio=median(bursts.ratios),
+            least_ratio=0.4,
+        ),
+        Figure(name="runtime_burst_bare", value=median(bursts.bare_rates), unit="pods/s"),
+        Figure(name="runtime_burst_p99", value=latencies[int(0.99 * len(latencies))], unit="s"),
+        Figure(name="runtime_burst_cpu", value=median(bursts.cpu) * 1000, unit="ms/pod"),
+    ]

@@ -1,0 +1,53 @@
+"""What the suite found out about each provider of this project, once for all tests that ask.
+
+Invariant: a provider is examined when the first test asks for it, and never twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import pytest
+
+from tests.conformance import subjects
+from vkubelet.clock import SystemClock
+from vkubelet.testing.cluster import ControlPlane
+from vkubelet.testing.conformance import Kubectl, Report, Subject, examine, table
+from vkubelet.testing.fixtures import run_apart
+
+
+@pytest.fixture(scope="session")
+def bare_judge(bare_hub: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Kubectl:
+    return subjects.judge_of(bare_hub, tmp_path_factory.mktemp("kubectl"))
+
+
+@pytest.fixture(scope="session")
+def minimal_subject(bare_hub: ControlPlane, bare_judge: Kubectl) -> Subject:
+    return subjects.minimal(bare_hub, bare_judge)
+
+
+@pytest.fixture(scope="session")
+def mock_subject(bare_hub: ControlPlane, bare_judge: Kubectl) -> Subject:
+    return subjects.mock(bare_hub, bare_judge)
+
+
+@pytest.fixture(scope="session")
+def kubeocean_subject(hub: ControlPlane, worker: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+    judge = subjects.judge_of(hub, tmp_path_factory.mktemp("kubectl"))
+    with subjects.kubeocean(hub, worker, directory=tmp_path_factory.mktemp("kubeocean"), judge=judge) as subject:
+        yield subject
+
+
+@pytest.fixture(scope="session")
+def report_of(request: pytest.FixtureRequest) -> Callable[[str], Report]:
+    """The report of a provider by its name."""
+
+    @cache
+    def report(name: str) -> Report:
+        began = SystemClock().monotonic()
+        made = run_apart(examine(request.getfixturevalue(f"{name}_subject")))
+        print(f"{name} was examined in {SystemClock().monotonic() - began:.1f} s\n{table(made)}")
+        return made
+
+    return report

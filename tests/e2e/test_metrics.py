@@ -1,0 +1,298 @@
+"""Usage of leased pods: the kubelet's own pages, `kubectl top` by the real metrics-server, and an autoscaler that lives on it.
+
+Invariant: what is shown is compared with what the worker's kubelet says, asked by the worker's own admin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from attrs import frozen
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.background import background
+from tests.support.bound import Body, Bound, apply, get, items, physical, pod, running
+from tests.support.program import Program, eventually
+from vkubelet.api.quantity import Quantity
+from vkubelet.testing.cluster import CommandFailed, ControlPlane, MetricsServer, WorkerNode
+from vkubelet.testing.fixtures import SHOWS_USAGE, run_apart
+
+BURN = "trap 'exit 0' TERM; while true; do if [ -e /rest ]; then sleep 0.2; fi; done"
+"""Takes all the CPU it may have, until somebody makes a file."""
+BURNT = 0.1
+"""Cores that a pod may have."""
+pytestmark = pytest.mark.usefixtures("autoscaling")
+PAGES = ("stats/summary", "metrics/resource", "metrics/cadvisor", "metrics/probes")
+
+
+def burning(name: str, namespace: str, *, cores: float = BURNT) -> Body:
+    body = pod(name, namespace, terminationGracePeriodSeconds=1)
+    [main] = body["spec"]["containers"]
+    main["command"] = ["sh", "-c", BURN]
+    main["resources"] = {"requests": {"cpu": "50m", "memory": "16Mi"}, "limits": {"cpu": str(cores), "memory": "32Mi"}}
+    main["readinessProbe"] = {"exec": {"command": ["true"]}, "periodSeconds": 2}
+    return body
+
+
+@frozen
+class Scene:
+    """A leased pod `busy` that burns CPU, beside a pod of the worker's owner and a stranger in the mount namespace."""
+
+    bound: Bound
+    node: str
+    namespace: str
+    physical: Body
+
+    @property
+    def vnode(self) -> str:
+        return self.bound.vnode(self.node)
+
+    async def page(self, path: str) -> str:
+        """Of the virtual node, through the hub's API server."""
+        return await self.bound.hub.kubectl("get", "--raw", f"/api/v1/nodes/{self.vnode}/proxy/{path}")
+
+    async def physical_page(self, path: str) -> str:
+        return await self.bound.worker.kubectl("get", "--raw", f"/api/v1/nodes/{self.node}/proxy/{path}")
+
+
+@pytest.fixture(scope="session")
+def scene(leased: Bound, worker_node: WorkerNode) -> Iterator[Scene]:
+    async def start() -> Scene:
+        namespace = await leased.hub.namespace("usage")
+        theirs = await leased.worker.namespace("theirs")
+        await leased.hub.kubectl("label", "node", leased.vnode(worker_node.name), SHOWS_USAGE)
+        await apply(leased.hub, burning("busy", namespace))
+        await apply(leased.worker, pod("of-the-owner", theirs), pod("stranger", leased.mount))
+        return Scene(leased, worker_node.name, namespace, await physical(leased, await running(leased, namespace, "busy")))
+
+    made = run_apart(start())
+    yield made
+    run_apart(leased.worker.kubectl("delete", "pod", "stranger", "-n", leased.mount, "--wait=false"))
+
+
+def samples(page: str) -> dict[tuple[str, str, str], float]:
+    """Value by name of the series, pod and container."""
+    families = text_string_to_metric_families(page)
+    return {(s.name, s.labels.get("pod", ""), s.labels.get("container", "")): s.value for f in families for s in f.samples}
+
+
+# --- The pages of the kubelet ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("pretended")
+async def test_resource_metrics_are_the_workers_under_the_virtual_name(scene: Scene) -> None:
+    name = scene.physical["metadata"]["name"]
+
+    async def measured() -> bool:
+        return ("pod_cpu_usage_seconds_total", name, "") in samples(await scene.physical_page("metrics/resource"))
+
+    await eventually(measured, "the worker's kubelet has measured the pod", every=0.5)
+
+    async def between() -> Any:
+        before = samples(await scene.physical_page("metrics/resource"))
+        shown = samples(await scene.page("metrics/resource"))
+        after = samples(await scene.physical_page("metrics/resource"))
+        values = [
+            (before[series, name, container], shown[series, "busy", container], after[series, name, container])
+            for series, container in (("container_cpu_usage_seconds_total", "main"), ("pod_cpu_usage_seconds_total", ""))
+        ]
+        # What another asker was given less than a second ago may be older than the first.
+        return (before, shown) if all(a <= b <= c for a, b, c in values) else None
+
+    before, shown = await eventually(between, "it shows what the worker says at the same time", seconds=20, every=0.3)
+    started = "container_start_time_seconds"
+    assert shown[started, "busy", "main"] == before[started, name, "main"]
+    assert shown["resource_scrape_error", "", ""] == 0
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_no_page_tells_of_other_tenants_or_names_of_the_worker(scene: Scene, path: str) -> None:
+    meta = scene.physical["metadata"]
+
+    async def has_busy() -> str | None:
+        page = await scene.page(path)
+        return page if "busy" in page else None
+
+    page = await eventually(has_busy, f"busy is in {path}", every=0.5)
+    foreign = ["of-the-owner", "stranger", meta["name"], scene.bound.mount, meta["uid"], meta["uid"].replace("-", "_"), f'"{scene.node}"']
+    assert not [name for name in foreign if name in page]
+    assert scene.namespace in page
+
+
+async def test_summary_is_the_workers_under_the_virtual_name(scene: Scene) -> None:
+    shown = json.loads(await scene.page("stats/summary"))
+    virtual = await get(scene.bound.hub, "pod", "busy", "-n", scene.namespace)
+    found = next(each for each in shown["pods"] if each["podRef"]["name"] == "busy")
+    assert found["podRef"] == {"name": "busy", "namespace": scene.namespace, "uid": virtual["metadata"]["uid"]}
+    theirs = json.loads(await scene.physical_page("stats/summary"))
+    twin = next(each for each in theirs["pods"] if each["podRef"]["uid"] == scene.physical["metadata"]["uid"])
+    assert found["containers"][0]["startTime"] == twin["containers"][0]["startTime"]
+    assert 0 < found["containers"][0]["cpu"]["usageCoreNanoSeconds"] <= twin["containers"][0]["cpu"]["usageCoreNanoSeconds"]
+    assert shown["node"]["nodeName"] == scene.vnode
+    containers = sum(c["memory"]["workingSetBytes"] for each in shown["pods"] for c in each["containers"])
+    assert containers <= shown["node"]["memory"]["workingSetBytes"] < theirs["node"]["memory"]["workingSetBytes"]
+
+
+async def test_cadvisor_series_bear_the_virtual_node_and_probes_are_counted(scene: Scene) -> None:
+    families = text_string_to_metric_families(await scene.page("metrics/cadvisor"))
+    labels = [s.labels for f in families for s in f.samples if s.labels.get("pod") == "busy"]
+    assert len(labels) > 20 and {each["node"] for each in labels} == {scene.vnode}
+    probes = text_string_to_metric_families(await scene.page("metrics/probes"))
+    passed = [s for f in probes for s in f.samples if s.name == "prober_probe_total" and s.labels["pod"] == "busy"]
+    assert [s.labels["result"] for s in passed if s.value] == ["successful"]
+
+
+# --- metrics-server ----------------------------------------------------------------------------------------------------------------------
+
+
+@frozen
+class Scaled:
+    """How many pods ran when: before, at the top, at the end."""
+
+    top: int
+    end: int
+    events: list[str]
+
+
+async def autoscaled(scene: Scene) -> Scaled:
+    """A Deployment of burning pods is scaled up; then they are told to rest, and it is scaled down."""
+    hub, worker = scene.bound.hub, scene.bound.worker
+    namespace = await hub.namespace("autoscaling")
+    template = burning("load", namespace, cores=0.15)
+    # Other tests bring virtual nodes without containers.
+    template["spec"]["nodeSelector"] = {"kubernetes.io/hostname": scene.vnode}
+    template["metadata"] = {"labels": {"app": "load"}}
+    spec = {"replicas": 1, "selector": {"matchLabels": {"app": "load"}}, "template": {k: template[k] for k in ("metadata", "spec")}}
+    await apply(hub, {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "load", "namespace": namespace}, "spec": spec})
+    await hub.kubectl("autoscale", "deployment", "load", "-n", namespace, "--cpu-percent=60", "--min=1", "--max=3")
+
+    async def run(count: int) -> list[Body] | None:
+        pods = await items(hub, "pods", "-n", namespace)
+        live = [each for each in pods if not each["metadata"].get("deletionTimestamp")]
+        return live if len(live) == count and all(each["status"]["phase"] == "Running" for each in live) else None
+
+    top = await eventually(lambda: run(3), "the autoscaler has made three of one", seconds=180, every=1)
+    for each in top:
+        there = (await physical(scene.bound, each))["metadata"]
+        await worker.kubectl("exec", there["name"], "-n", there["namespace"], "--", "touch", "/rest")
+    end = await eventually(lambda: run(1), "the autoscaler has made one of three", seconds=180, every=1)
+    events = await items(hub, "events", "-n", namespace, "--field-selector=involvedObject.kind=HorizontalPodAutoscaler")
+    await hub.kubectl("delete", "namespace", namespace, "--wait=false")
+    return Scaled(len(top), len(end), [each["message"] for each in events if each["reason"] == "SuccessfulRescale"])
+
+
+@pytest.fixture(scope="session")
+def autoscaling(scene: Scene, metrics_server: MetricsServer) -> Iterator[concurrent.futures.Future[Scaled]]:
+    """Goes on while other tests run."""
+    with background(autoscaled(scene)) as result:
+        yield result
+
+
+@pytest.fixture(scope="module")
+def pretended(hub: ControlPlane, metrics_server: MetricsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The namespace of a pod on the node `pretender` of the mock provider, whose script says what it uses."""
+    directory = tmp_path_factory.mktemp("pretender")
+    settings = {
+        "instance": "pretender",
+        "server": {"node_address": hub.host_address, "main_port": 0, "approve_own_csr": True},
+        "health": {"health_address": "", "metrics_address": ""},
+        "provider": {"node": "pretender", "labels": dict([SHOWS_USAGE.split("=")])},
+    }
+    config = directory / "settings.yaml"
+    config.write_text(yaml.safe_dump(settings))
+
+    async def start() -> str:
+        namespace = await hub.namespace("pretended")
+        body = pod("scripted", namespace, node="pretender", tolerations=[{"operator": "Exists"}])
+        body["metadata"]["annotations"] = {"mock.vkubelet.io/cpu-usage": "250m", "mock.vkubelet.io/memory-usage": "48Mi"}
+        await apply(hub, body)
+        return namespace
+
+    arguments = ("run", "--provider", "mock", "--config", str(config), "--kubeconfig", str(hub.kubeconfig))
+    with Program("vkubelet", *arguments, log=directory / "log"):
+        yield run_apart(start())
+    run_apart(hub.kubectl("delete", "node", "pretender", "--ignore-not-found", "--wait=false"))
+
+
+async def usage(scene: Scene, *what: str) -> dict[str, dict[str, Quantity]]:
+    """The rows of `kubectl top` by name; empty while there are none."""
+    try:
+        lines = (await scene.bound.hub.kubectl("top", *what, "--no-headers")).splitlines()
+    except CommandFailed:
+        return {}
+    rows = [[cell for cell in line.split() if not cell.endswith("%")] for line in lines if "<unknown>" not in line]
+    return {name: {"cpu": Quantity.parse(cpu), "memory": Quantity.parse(memory)} for name, cpu, memory in rows}
+
+
+async def test_kubectl_top_pod_shows_what_the_pod_burns(scene: Scene) -> None:
+    async def agrees() -> Any:
+        """Both are rates of late, but not of the same seconds."""
+        rows = await usage(scene, "pod", "-n", scene.namespace)
+        if "busy" not in rows:
+            return None
+        summary = json.loads(await scene.physical_page("stats/summary"))
+        twin = next(each for each in summary["pods"] if each["podRef"]["uid"] == scene.physical["metadata"]["uid"])["containers"][0]
+        cpu, memory = rows["busy"]["cpu"].nanos / 1e9, rows["busy"]["memory"].nanos / 1e9
+        same_memory = memory == pytest.approx(twin["memory"]["workingSetBytes"], rel=0.3, abs=2 << 20)
+        return cpu if same_memory and cpu == pytest.approx(twin["cpu"]["usageNanoCores"] / 1e9, rel=0.3) else None
+
+    cpu = await eventually(agrees, "kubectl top says what the worker's kubelet says", seconds=90, every=1)
+    # As much as it may have; less when the machine is short of it.
+    assert 0.1 * BURNT < cpu < 1.3 * BURNT
+
+
+async def test_kubectl_top_node_shows_what_all_leased_pods_burn(scene: Scene) -> None:
+    async def shown() -> Any:
+        pods, nodes = await usage(scene, "pod", "-n", scene.namespace), await usage(scene, "node")
+        known = "busy" in pods and scene.vnode in nodes
+        return (pods, nodes) if known and nodes[scene.vnode]["cpu"].nanos >= 0.7 * pods["busy"]["cpu"].nanos else None
+
+    pods, nodes = await eventually(shown, "kubectl top shows at the node what its pod burns", seconds=90, every=1)
+    machine = samples(await scene.physical_page("metrics/resource"))["node_memory_working_set_bytes", "", ""]
+    assert pods["busy"]["memory"].nanos <= nodes[scene.vnode]["memory"].nanos < machine * 1e9
+
+
+async def test_kubectl_top_shows_what_the_script_of_a_mock_pod_says(scene: Scene, pretended: str) -> None:
+    async def shown() -> Any:
+        pods, nodes = await usage(scene, "pod", "-n", pretended), await usage(scene, "node")
+        return (pods["scripted"], nodes["pretender"]) if "scripted" in pods and "pretender" in nodes else None
+
+    used, node = await eventually(shown, "kubectl top knows the mock pod and its node", seconds=90, every=1)
+    assert used["memory"] == Quantity.parse("48Mi")
+    # Rounded to milliseconds on the way.
+    assert used["cpu"].nanos / 1e9 == pytest.approx(0.25, abs=0.01)
+    assert node["cpu"].nanos >= used["cpu"].nanos and node["memory"].nanos >= used["memory"].nanos
+
+
+async def test_the_node_uses_what_its_leased_pods_use_and_not_what_the_machine_uses(scene: Scene) -> None:
+    def total(page: dict[tuple[str, str, str], float], series: str) -> float:
+        return sum(value for (name, _, _), value in page.items() if name == series)
+
+    async def measured() -> Any:
+        page = samples(await scene.page("metrics/resource"))
+        return page if page.get(("pod_memory_working_set_bytes", "busy", "")) else None
+
+    shown = await eventually(measured, "the worker's kubelet has measured the pod as a whole", every=0.5)
+    machine = samples(await scene.physical_page("metrics/resource"))
+    pods, containers = total(shown, "pod_memory_working_set_bytes"), total(shown, "container_memory_working_set_bytes")
+    # Of the youngest pods only the containers have been measured.
+    assert max(pods, containers) <= shown["node_memory_working_set_bytes", "", ""] <= pods + containers
+    assert shown["node_memory_working_set_bytes", "", ""] < machine["node_memory_working_set_bytes", "", ""]
+    # Also what pods that ended since the process began have used.
+    assert shown["node_cpu_usage_seconds_total", "", ""] >= total(shown, "pod_cpu_usage_seconds_total") > 0
+    assert shown["node_cpu_usage_seconds_total", "", ""] < machine["node_cpu_usage_seconds_total", "", ""]
+
+
+@pytest.mark.last
+@pytest.mark.timeout(420)
+async def test_autoscaler_makes_three_of_one_and_one_of_three(autoscaling: concurrent.futures.Future[Scaled]) -> None:
+    scaled = await asyncio.wrap_future(autoscaling)
+    assert (scaled.top, scaled.end) == (3, 1)
+    assert [event.split(";")[0] for event in scaled.events if "above target" in event][-1] == "New size: 3"
+    assert [event.split(";")[0] for event in scaled.events if "below target" in event][-1] == "New size: 1"

@@ -1,0 +1,157 @@
+"""A thousand nodes in one process, and a hundred in another beside it: what they cost, and that nothing is late.
+
+One scene, looked at from several sides. The same at full length, with times in seconds, is measured by `make bench`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from attrs import frozen
+
+from tests.integration.runtime.crowd import RENEW_EVERY, Crowd, crowd
+from tests.integration.runtime.fleet import Fleet
+from tests.support.audit import Audit
+from tests.support.outside import Meter
+from tests.support.program import eventually
+from vkubelet.testing.cluster import ControlPlane
+from vkubelet.testing.fixtures import run_apart
+
+NODES = 1000
+FEW = 100
+WATCHED = 22.0
+"""Seconds: more than two intervals of a Lease."""
+IDLE = 8.0
+
+
+@frozen(kw_only=True)
+class Found:
+    """What was seen of the thousand; `few_…` of the hundred. Sizes in MiB, times in seconds."""
+
+    writes: Counter[tuple[str, str]]
+    flips: list[str]
+    rss_without_pods: float
+    rss_with_pods: float
+    descriptors: int
+    lateness: float
+    cpu_per_renewal: float
+    cores: float
+    work_of_one_change: Counter[str]
+    few_oldest: float
+    few_renewals: Sequence[float]
+    """When, counted from the beginning of the last interval."""
+
+
+@pytest.fixture(scope="module")
+def found(bare_hub: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
+    large = _fleet(bare_hub, tmp_path_factory.mktemp("thousand"))
+    small = _fleet(bare_hub, tmp_path_factory.mktemp("hundred"))
+    try:
+        yield run_apart(_watch(large, small))
+    finally:
+        run_apart(large.remove())
+        run_apart(small.remove())
+
+
+def _fleet(plane: ControlPlane, directory: Path) -> Fleet:
+    fleet = Fleet(plane=plane, directory=directory, settings={"log": {"level": "INFO"}})
+    fleet.namespace = run_apart(plane.namespace("fleet"))
+    fleet.kubeconfig = plane.client_config(fleet.instance, ["system:masters"])
+    return fleet
+
+
+async def _watch(large: Fleet, small: Fleet) -> Found:
+    audit, metrics = Audit(large.plane, large.instance), large.plane.site.free_port()
+    async with AsyncExitStack() as stack:
+        many = await stack.enter_async_context(
+            crowd(large, NODES, health={"health_address": "", "metrics_address": f"127.0.0.1:{metrics}"})
+        )
+        print(f"{NODES} nodes Ready after {many.ready_after:.1f} s")
+        few = await stack.enter_async_context(crowd(small, FEW))
+        await eventually(lambda: all(name in many.leases.times for name in many.names), "all have a Lease")
+        writes = Counter((call.verb, call.what) for call in audit.writes())
+        empty = many.process.rss_mib()
+        print(f"{await many.fill(1):.0f} pods/s")
+        full, idle, since = many.process.rss_mib(), Meter(many.process), time.monotonic()
+        await asyncio.sleep(max(IDLE, few.ready_at + WATCHED - since))
+        idle.stop()
+        end = time.monotonic()
+        return Found(
+            writes=writes,
+            flips=await many.flips(),
+            rss_without_pods=empty,
+            rss_with_pods=full,
+            descriptors=many.process.descriptors(),
+            lateness=many.lateness(since=many.ready_at, until=end),
+            cpu_per_renewal=idle.cpu / many.leases.count(since=since, until=end),
+            cores=idle.cores,
+            work_of_one_change=await _work_of_one_change(many, metrics),
+            few_oldest=few.leases.longest(few.names, since=few.ready_at, until=end),
+            few_renewals=[at - (end - RENEW_EVERY) for at in few.leases.since(end - RENEW_EVERY, few.names)],
+        )
+
+
+async def _work_of_one_change(many: Crowd, port: int) -> Counter[str]:
+    """Reconciles by controller that follow from a new label of one pod."""
+    before = _reconciles(port)
+    await many.fleet.kubectl("label", "pod", f"{many.names[7]}-0", "colour=blue")
+    await eventually(lambda: (_reconciles(port) - before)["pods"], "the pod was looked at")
+    return _reconciles(port) - before
+
+
+def _reconciles(port: int) -> Counter[str]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        lines = [line for line in answer.read().decode().splitlines() if line.startswith("vkubelet_reconcile_total{")]
+    out: Counter[str] = Counter()
+    for line in lines:
+        labels, _, value = line.partition("} ")
+        out[json.loads(labels.split("controller=")[1].split(",")[0])] += int(float(value))
+    return out
+
+
+def test_a_thousand_nodes_are_written_once_each_and_stay_ready(found: Found) -> None:
+    assert found.flips == []
+    written = {key: number / NODES for key, number in found.writes.items()}
+    print(written)
+    # A write whose answer is late is repeated.
+    assert set(written) <= {("create", "nodes"), ("patch", "nodes/status"), ("create", "leases"), ("update", "leases")}
+    assert all(1 <= written[key] < 1.1 for key in [("create", "nodes"), ("patch", "nodes/status"), ("create", "leases")])
+
+
+def test_a_thousand_nodes_with_pods_need_little_memory_and_little_cpu_at_rest(found: Found) -> None:
+    print(f"{found.rss_without_pods:.0f} MiB, with {NODES} pods {found.rss_with_pods:.0f} MiB, {found.descriptors} descriptors")
+    print(f"{found.cores:.3f} cores, {found.cpu_per_renewal * 1000:.2f} ms for each renewal")
+    assert found.rss_without_pods < 300
+    # A hundred KiB for each pod are half a GiB for ten pods on each of 500 nodes.
+    assert found.rss_with_pods - found.rss_without_pods < NODES * 0.1
+    assert found.descriptors < NODES + 200
+    # 100 renewals in a second, and everything else that happens meanwhile, in 0.15 cores.
+    assert found.cpu_per_renewal < 0.0015
+
+
+def test_no_lease_of_a_thousand_nodes_is_late_while_a_thousand_pods_start(found: Found) -> None:
+    print(f"late by {found.lateness:.1f} s at most")
+    assert found.lateness < 5
+
+
+def test_leases_of_a_hundred_nodes_are_spread_over_the_interval_and_none_is_old(found: Found) -> None:
+    print(f"oldest {found.few_oldest:.1f} s")
+    assert found.few_oldest < 20
+    seconds = Counter(int(at) for at in found.few_renewals)
+    print(sorted(seconds.items()))
+    assert max(seconds.values()) <= 0.3 * FEW
+
+
+def test_one_pod_change_causes_work_for_one_node_only(found: Found) -> None:
+    print(dict(found.work_of_one_change))
+    assert found.work_of_one_change["pods"] == 1
+    assert found.work_of_one_change["pod-status"] <= 1
+    assert found.work_of_one_change["nodes"] == 0

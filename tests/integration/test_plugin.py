@@ -1,0 +1,121 @@
+"""The pytest plug-in as an author of a provider has it: from the built wheel, in the author's own project.
+
+Invariant: pytest is installed beside the wheel, and knows of the plug-in by its entry point alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PROVIDER = """
+from vkubelet_providers.minimal import Minimal
+
+
+class Mine(Minimal):
+    pass
+
+
+class Half(Minimal):
+    async def list_pods(self, node):
+        return []
+"""
+
+TESTS = """
+import asyncio
+
+import pytest
+from mine import Half, Mine
+from vkubelet.testing.conformance import Options, Outcome, table
+from vkubelet.testing.host import make_pod
+
+
+def test_the_clock_stands_still(vkubelet_clock, vkubelet_host):
+    before = vkubelet_host.clock.now()
+    asyncio.run(vkubelet_clock.advance(3600))
+    assert (vkubelet_host.clock.now() - before).total_seconds() == 3600
+
+
+def test_the_host_remembers(vkubelet_host):
+    async def scene():
+        mine, pod = Mine(), make_pod(node="minimal")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(mine.run(vkubelet_host))
+            await vkubelet_host.manual_clock.settle()
+            await mine.sync_pod(pod)
+            vkubelet_host.stop()
+        return pod
+
+    pod = asyncio.run(scene())
+    assert list(vkubelet_host.nodes) == ["minimal"] and vkubelet_host.latest(pod.ref.uid).pod == pod.ref
+
+
+def test_the_cluster_answers(vkubelet_cluster):
+    assert "default" in asyncio.run(vkubelet_cluster.kubectl("get", "namespaces"))
+
+
+def test_a_provider_is_examined(vkubelet_conformance):
+    report = vkubelet_conformance(lambda: Half(Half.Settings("half")), Options(patience=5.0), only=["list-complete", "delete-ends"])
+    assert report.names(Outcome.FAILED) == ["list-complete"], table(report)
+    assert report.names(Outcome.PASSED) == ["node-ready", "delete-ends"]
+"""
+
+NOTHING_HEAVY = """
+import sys
+
+heavy = {"aiohttp", "attrs", "cryptography", "kubernetes_asyncio", "msgspec", "prometheus_client", "yaml"}
+
+
+def test_the_plug_in_is_there_and_has_loaded_nothing(request):
+    assert request.config.pluginmanager.has_plugin("vkubelet")
+    assert not heavy & set(sys.modules)
+"""
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def pytest_packages(empty_venv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with pytest, so that the environment of the wheel stays as it is."""
+    target = tmp_path_factory.mktemp("pytest")
+    install = [
+        str(empty_venv / "bin/python"),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--target",
+        str(target),
+        "pytest",
+    ]
+    done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def run_pytest(venv: Path, packages: Path, directory: Path, *args: str) -> str:
+    """Its output; all tests have to pass."""
+    env = {**os.environ, "PYTHONPATH": str(packages)}
+    command = [str(venv / "bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", *args]
+    done = subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_plug_in_loads_nothing_heavy_and_its_names_disturb_nobody(empty_venv: Path, pytest_packages: Path, tmp_path: Path) -> None:
+    (tmp_path / "test_nothing.py").write_text(NOTHING_HEAVY)
+    assert "1 passed" in run_pytest(empty_venv, pytest_packages, tmp_path)
+    listed = run_pytest(empty_venv, pytest_packages, tmp_path, "--fixtures").partition("fixtures defined from vkubelet.testing.plugin")[2]
+    names = re.findall(r"^(\w+)(?: \[\w+ scope\])? --", listed.partition("fixtures defined")[0], re.MULTILINE)
+    assert sorted(names) == ["vkubelet_clock", "vkubelet_cluster", "vkubelet_conformance", "vkubelet_host"]
+
+
+def test_an_author_tests_a_provider_with_the_fixtures(empty_venv: Path, pytest_packages: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(PROVIDER)
+    (tmp_path / "test_mine.py").write_text(TESTS)
+    assert "4 passed" in run_pytest(empty_venv, pytest_packages, tmp_path)

@@ -1,0 +1,202 @@
+"""Numbered channels of bytes over one WebSocket of an API server; see `remote` for what they are used for.
+
+Invariant: no more than a few messages are kept in either direction, so who reads slowly slows down the other end; and whichever way a
+connection is left, nothing of it stays behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing
+from typing import Final
+
+import aiohttp
+
+from vkubelet.client.transport import Call, Outgoing, Transport, refusal, unreachable
+from vkubelet.clock import Clock
+from vkubelet.errors import ServerError, Unreachable
+
+Socket = aiohttp.ClientWebSocketResponse
+
+log = logging.getLogger(__name__)
+
+# KEP-4006: v5 is v4 with a message that ends a channel. API servers know it since 1.29, by default since 1.30, and translate it to SPDY for
+# the kubelet; v4 is passed through to the kubelet, which takes less time and a third less work for all on the way.
+V5: Final = "v5.channel.k8s.io"
+V4: Final = "v4.channel.k8s.io"
+_END_OF_CHANNEL: Final = 255
+
+_LONGEST_MESSAGE: Final = 4 << 20
+"""API servers send 32 KiB at a time."""
+_PIECE: Final = 1 << 18
+_READ_AHEAD: Final = 1 << 18
+_PING_EVERY: Final = 20.0
+"""Seconds; load balancers that forget quiet connections do so after 30 or more."""
+_CLOSE_SECONDS: Final = 30.0
+"""The server may have much to pass on before it comes to our goodbye."""
+
+
+@asynccontextmanager
+async def open_channels(transport: Transport, call: Call, protocols: Sequence[str]) -> AsyncIterator[Channels]:
+    """The channels of one connection, by the first of `protocols` that the server knows. Raises ApiError."""
+    with closing(_Answer(call)) as answer:
+        socket = await transport.refreshing(call, lambda outgoing: _upgrade(transport, outgoing, answer, protocols=protocols))
+        if socket.protocol is None:
+            raise ServerError(call.attempt, f"the API server speaks none of {', '.join(protocols)}")
+        channels = Channels(socket, call.attempt)
+        yield channels
+        await channels.close()
+
+
+class Channels:
+    """Bytes by channel number. `receive` gives what `read_ahead`, a task beside it, has read."""
+
+    def __init__(self, socket: Socket, attempt: str) -> None:
+        self.protocol = socket.protocol
+        self.attempt = attempt
+        self.received = 0
+        """Bytes so far."""
+        self._socket = socket
+        self._ahead: deque[tuple[int, bytes]] = deque()
+        self._held = 0
+        self._ended = False
+        self._news, self._room = asyncio.Event(), asyncio.Event()
+
+    async def receive(self) -> tuple[int, bytes] | None:
+        """What came on one channel, at least one byte; None at the end. Many small messages become one large one when they come fast."""
+        while not self._ahead:
+            if self._ended:
+                return None
+            self._news.clear()
+            await self._news.wait()
+        channel, data = self._ahead.popleft()
+        if self._ahead and self._ahead[0][0] == channel:
+            pieces = [data]
+            while self._ahead and self._ahead[0][0] == channel:
+                pieces.append(self._ahead.popleft()[1])
+            data = b"".join(pieces)
+        self._held -= len(data)
+        self._room.set()
+        return channel, data
+
+    async def read_ahead(self) -> None:
+        """Until the server has sent all. Raises Unreachable for what is no message of a channel."""
+        while (message := await self._next()) is not None:
+            self._ahead.append(message)
+            self._held += len(message[1])
+            self.received += len(message[1])
+            self._news.set()
+            while self._held > _READ_AHEAD:
+                self._room.clear()
+                await self._room.wait()
+        self._ended = True
+        self._news.set()
+
+    async def _next(self) -> tuple[int, bytes] | None:
+        while True:
+            message = await self._socket.receive()
+            if message.type is aiohttp.WSMsgType.BINARY:
+                data: bytes = message.data
+                if len(data) > 1:
+                    return data[0], data[1:]
+            elif message.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED):
+                return None
+            else:
+                raise Unreachable(self.attempt, "the server sent what is no message of a channel")
+
+    async def send(self, channel: int, data: bytes) -> None:
+        """Waits while the server is slow. Raises Unreachable."""
+        number = bytes((channel,))
+        with unreachable(self.attempt):
+            for start in range(0, len(data), _PIECE):
+                await self._socket.send_bytes(number + data[start : start + _PIECE])
+
+    async def end(self, channel: int) -> None:
+        """Nothing more will be sent on a channel; with v4 the server is not told."""
+        if self.protocol == V5:
+            await self.send(_END_OF_CHANNEL, bytes((channel,)))
+        else:
+            log.debug("the end of a channel can not be told to this API server")
+
+    async def keep_alive(self, clock: Clock) -> None:
+        """Have something to say now and then, for ever."""
+        while True:
+            await clock.sleep(_PING_EVERY)
+            try:
+                with unreachable(self.attempt):
+                    await self._socket.ping()
+            except Unreachable:
+                return  # whoever receives is told
+
+    async def close(self) -> None:
+        """Say goodbye; a pending `receive` returns None."""
+        await self._socket.close()
+
+
+class _Answer:
+    """The server's answer to a request for an upgrade, of which `ws_connect` would lose what a refusal says, and follow redirects."""
+
+    def __init__(self, call: Call) -> None:
+        self.code = "error"
+        self.call = call
+        self._response: aiohttp.ClientResponse | None = None
+        self._below: asyncio.Transport | None = None
+
+    async def judge(self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        """Raises ApiError unless the server agrees."""
+        response = self._response = await handler(request)
+        self.code = str(response.status)
+        if response.status != 101:
+            raise await refusal(self.call, response, quote_plain=True)
+        if response.connection is not None and response.connection.transport is not None:
+            self._below = response.connection.transport
+            _keep_nothing_back(self._below)
+        return response
+
+    def close(self) -> None:
+        """Let go of the connection, without sending what still waits."""
+        if self._below is not None:
+            self._below.abort()
+        if self._response is not None:
+            self._response.close()
+
+
+def _keep_nothing_back(transport: asyncio.Transport) -> None:
+    """Have the kernel hold what comes while nothing is read, instead of the TLS layer.
+
+    That of uvloop takes the end of a connection for a break and drops what it holds; API servers hang up behind their last word.
+    """
+    limit = getattr(transport, "set_read_buffer_limits", None)
+    if limit is not None:
+        limit(1, 0)
+
+
+async def _upgrade(transport: Transport, outgoing: Outgoing, answer: _Answer, *, protocols: Sequence[str]) -> Socket:
+    options = {name: value for name, value in outgoing.options.items() if name != "allow_redirects"}
+    timeouts, started = transport.connection.timeouts, transport.clock.monotonic()
+    session = aiohttp.ClientSession(
+        connector=transport.session.connector,
+        connector_owner=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers=transport.session.headers,
+        middlewares=(answer.judge,),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect),
+    )
+    try:
+        async with session:
+            with unreachable(answer.call.attempt):
+                async with asyncio.timeout(timeouts.read):
+                    return await session.ws_connect(  # type: ignore[no-any-return, call-overload]
+                        outgoing.url,
+                        protocols=protocols,
+                        # The API server answers 406 to whoever accepts JSON alone.
+                        headers={**outgoing.headers, "Accept": "*/*"},
+                        max_msg_size=_LONGEST_MESSAGE,
+                        timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_SECONDS),
+                        **options,
+                    )
+    finally:
+        transport.note(answer.call, answer.code, transport.clock.monotonic() - started)

@@ -1,0 +1,195 @@
+"""Exec, attach and port-forward against an API server, joined to whoever reads and writes at our end.
+
+Invariant: a command has an exit code only when the server said so; a stream that was cut is an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Final, Protocol, TypeVar
+
+from vkubelet.api.codec import decode_json, encode_json, status_error
+from vkubelet.api.shapes import JsonView
+from vkubelet.client.channels import V4, V5, Channels, open_channels
+from vkubelet.client.rest import Client, Params
+from vkubelet.client.transport import Call
+from vkubelet.clock import Clock
+from vkubelet.errors import ServerError, Unreachable
+
+T = TypeVar("T")
+
+# Channels of exec and attach, and of each port that is forwarded.
+_STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE = range(5)
+_DATA, _ERROR = range(2)
+_LONGEST_STATUS: Final = 1 << 20
+_LINGER: Final = 1.0
+"""Seconds of silence after which a forwarded connection ends that the client has ended: v4 can not say so to the pod."""
+
+
+class Size(Protocol):
+    """Columns and rows of a terminal."""
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def height(self) -> int: ...
+
+
+class Console(Protocol):
+    """Our end of a remote command; a provider's ContainerIO is one. `stdin` None: the command gets none."""
+
+    @property
+    def tty(self) -> bool: ...
+
+    @property
+    def stdin(self) -> AsyncIterator[bytes] | None: ...
+
+    @property
+    def resizes(self) -> AsyncIterator[Size]: ...
+
+    async def write_stdout(self, data: bytes) -> None: ...
+
+    async def write_stderr(self, data: bytes) -> None: ...
+
+
+class Duplex(Protocol):
+    """Our end of a forwarded connection; `read` gives nothing at its end."""
+
+    async def read(self) -> bytes: ...
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+async def remote_command(client: Client, path: str, params: Params, *, console: Console) -> int:
+    """Join `console` to `pods/exec` or `pods/attach` (`path`) until the far end is done; the exit code.
+
+    `params` name container and command; which streams there are follows from the console. Raises ApiError with what the server said.
+    """
+    flags = (("stdin", console.stdin is not None), ("stdout", True), ("stderr", not console.tty), ("tty", console.tty))
+    call = Call("GET", path, f"open {path}", "connect", "pods", [*params, *((name, "true") for name, wanted in flags if wanted)])
+    # Only stdin has an end to tell of.
+    protocols = (V4,) if console.stdin is None else (V5, V4)
+    async with open_channels(client.transport, call, protocols) as channels:
+        beside = [channels.read_ahead(), channels.keep_alive(client.transport.clock)]
+        if console.stdin is not None:
+            beside.append(_send_stdin(channels, console.stdin))
+        if console.tty:
+            beside.append(_send_resizes(channels, console.resizes))
+        return await _beside(_receive_output(channels, console), *beside)
+
+
+async def port_forward(client: Client, path: str, port: int, *, stream: Duplex) -> None:
+    """Join `stream` to a port of the pod (`path` is its `pods/portforward`) until one side ends it.
+
+    Raises ApiError with what the server said, also when nobody listens.
+    """
+    call = Call("GET", path, f"open {path}", "connect", "pods", [("ports", str(port))])
+    clock = client.transport.clock
+    async with open_channels(client.transport, call, (V4,)) as channels:
+        beside = (channels.read_ahead(), channels.keep_alive(clock), _send_data(channels, stream, clock))
+        await _beside(_receive_data(channels, stream), *beside)
+        await stream.close()
+
+
+async def _beside(main: Coroutine[object, object, T], *others: Coroutine[object, object, None]) -> T:
+    """What `main` gives; the others run as long as it does, and the failure of one is the failure of all."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(other) for other in others]
+            result = await main
+            for task in tasks:
+                task.cancel()
+    except BaseExceptionGroup as problems:
+        raise problems.exceptions[0] from None
+    return result
+
+
+# --- exec and attach ---
+
+
+async def _send_stdin(channels: Channels, stdin: AsyncIterator[bytes]) -> None:
+    try:
+        async for data in stdin:
+            await channels.send(_STDIN, data)
+        await channels.end(_STDIN)
+    except Unreachable:
+        return  # a command may end before it has read everything; how it ended is received
+
+
+async def _send_resizes(channels: Channels, resizes: AsyncIterator[Size]) -> None:
+    try:
+        async for size in resizes:
+            await channels.send(_RESIZE, encode_json({"Width": size.width, "Height": size.height}))
+    except Unreachable:
+        return
+
+
+async def _receive_output(channels: Channels, console: Console) -> int:
+    said = b""
+    while (message := await channels.receive()) is not None:
+        channel, data = message
+        if channel == _STDOUT:
+            await console.write_stdout(data)
+        elif channel == _STDERR:
+            await console.write_stderr(data)
+        elif channel == _STATUS:
+            # The last that comes, after all output.
+            said = (said + data)[:_LONGEST_STATUS]
+            code = exit_code(said, channels.attempt)
+            if code is not None:
+                return code
+    raise Unreachable(channels.attempt, said.decode(errors="replace") or "the stream was cut before the command had ended")
+
+
+def exit_code(status: bytes, attempt: str) -> int | None:
+    """What a Status (spec: remote command, v4) says of a command; None when it is not whole. Raises ApiError for everything but its end."""
+    try:
+        said = decode_json(status)
+    except ValueError:
+        return None
+    if said.get("status") == "Success":
+        return 0
+    causes: Sequence[JsonView] = (said.get("details") or {}).get("causes") or ()
+    codes = [str(cause.get("message")) for cause in causes if cause.get("reason") == "ExitCode"]
+    if said.get("reason") == "NonZeroExitCode" and codes and codes[0].isdigit():
+        return int(codes[0])
+    raise status_error(attempt, status)
+
+
+# --- port-forward ---
+
+
+async def _receive_data(channels: Channels, stream: Duplex) -> None:
+    opened: set[int] = set()
+    problem = b""
+    while (message := await channels.receive()) is not None:
+        channel, data = message
+        if channel not in opened:
+            # The first message of each channel is the port, in two bytes.
+            opened.add(channel)
+            data = data[2:]
+        if channel == _ERROR:
+            problem = (problem + data)[:_LONGEST_STATUS]
+        elif channel == _DATA and data:
+            await stream.write(data)
+    if problem:
+        raise ServerError(channels.attempt, problem.decode(errors="replace"), status=500, reason="InternalError")
+    if _DATA not in opened:
+        raise Unreachable(channels.attempt, "the stream was cut before it began")
+
+
+async def _send_data(channels: Channels, stream: Duplex, clock: Clock) -> None:
+    try:
+        while data := await stream.read():
+            await channels.send(_DATA, data)
+    except Unreachable:
+        return  # whoever receives is told
+    seen = -1
+    while seen != channels.received:
+        seen = channels.received
+        await clock.sleep(_LINGER)
+    await channels.close()

@@ -1,0 +1,128 @@
+"""An answer that is passed on as it comes, chunk by chunk, from a provider to a caller who may be slow or leave.
+
+Invariant: whatever ends first, provider or caller, the other one is told; an end that was none never looks like one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from aiohttp import web
+
+from vkubelet.clock import Clock
+from vkubelet.errors import VKubeletError
+from vkubelet.logformat import bind
+
+log = logging.getLogger(__name__)
+
+HEADERS_WITHIN = 1.0
+"""Seconds of silence after which the headers go out, so that nobody between takes a quiet stream for a dead server; until then an error
+still gets its status code."""
+
+_CLOSE_WITHIN = 2.0
+TEXT = "text/plain; charset=utf-8"
+
+
+async def streamed(request: web.Request, chunks: AsyncIterator[bytes], *, clock: Clock, content_type: str = TEXT) -> web.StreamResponse:
+    """Pass everything on. An error before the first byte is raised; one that comes too late for that breaks the connection off."""
+    answer = _Answer(request, content_type)
+    failed: VKubeletError | web.HTTPException | None = None
+    async with asyncio.TaskGroup() as group:
+        opener = group.create_task(_open_in_time(answer, clock))
+        try:
+            async with closing(chunks):
+                async for chunk in chunks:
+                    await answer.write(chunk)
+            await answer.end()
+        except (VKubeletError, web.HTTPException) as error:
+            failed = error
+        except _CallerLeft:
+            # Between two chunks; closing the stream was all there is to do.
+            log.debug("stream left")
+        finally:
+            opener.cancel()
+            answer.break_off()
+    if failed is not None:
+        if not answer.begun:
+            raise failed
+        with bind(error=str(failed)):
+            log.warning("stream broken off")
+    return answer.response
+
+
+async def _open_in_time(answer: _Answer, clock: Clock) -> None:
+    await clock.sleep(HEADERS_WITHIN)
+    try:
+        await answer.begin()
+    except _CallerLeft:
+        # The next write of the stream finds it out as well.
+        log.debug("stream left")
+
+
+class _CallerLeft(Exception):
+    """Nobody reads the answer any more. Not a ConnectionResetError, which may be one of the provider's backend."""
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except ConnectionResetError as error:
+        raise _CallerLeft from error
+
+
+class _Answer:
+    """A chunked response that begins with its first byte, or when told to. Raises _CallerLeft."""
+
+    def __init__(self, request: web.Request, content_type: str) -> None:
+        self._request = request
+        self._lock = asyncio.Lock()
+        self._ended = False
+        self.response = web.StreamResponse(headers={"Content-Type": content_type})
+        self.response.enable_chunked_encoding()
+
+    @property
+    def begun(self) -> bool:
+        return self.response.prepared
+
+    async def begin(self) -> None:
+        """Send the headers."""
+        async with self._lock:
+            if not self.begun:
+                with _writing():
+                    await self.response.prepare(self._request)
+
+    async def write(self, data: bytes) -> None:
+        """Hand the data to the socket now, and wait while the caller is slow."""
+        await self.begin()
+        with _writing():
+            await self.response.write(data)
+
+    async def end(self) -> None:
+        await self.begin()
+        with _writing():
+            await self.response.write_eof()
+        self._ended = True
+
+    def break_off(self) -> None:
+        """Close without the last chunk, seen as an unexpected end; nothing to do before the first byte or after the end."""
+        if self.begun and not self._ended and self._request.transport is not None:
+            self._request.transport.abort()
+
+
+@asynccontextmanager
+async def closing(stream: AsyncIterator[bytes]) -> AsyncIterator[AsyncIterator[bytes]]:
+    """A provider may return any iterator; a generator must not wait for the garbage collector to end."""
+    try:
+        yield stream
+    finally:
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            try:
+                async with asyncio.timeout(_CLOSE_WITHIN):
+                    await close()
+            except TimeoutError:
+                log.warning("stream did not close in time")

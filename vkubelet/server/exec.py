@@ -1,0 +1,136 @@
+"""`/exec`, `/attach` and `/run`: commands in the containers of virtual pods, and the containers themselves.
+
+Invariant: whatever can be wrong with a request is found before anything is switched, and told with the kubelet's code and text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import attrs
+from aiohttp import web
+
+from vkubelet.api.objects import Pod
+from vkubelet.api.shapes import Json
+from vkubelet.provider import ContainerIO, Provider, SupportsAttach, SupportsExec, TerminalSize
+from vkubelet.server import statuses
+from vkubelet.server.pods import NodePods, container_spec, container_status
+from vkubelet.server.remotecommand import Resizes, Streaming, Wishes, Work, serve
+
+LONGEST_RUN = 16 * 1024 * 1024
+"""Bytes of each output that `/run` answers; what is beyond is dropped, as containerd does."""
+
+_EXECUTING = "executing command in container"
+_ATTACHING = "attaching to container"
+
+
+@attrs.frozen(kw_only=True)
+class ContainerStreams:
+    """The endpoints; `node_pods` finds the pod a request means."""
+
+    provider: Provider
+    node_pods: NodePods
+    streaming: Streaming
+
+    async def exec(self, request: web.Request) -> web.StreamResponse:
+        """A command, over SPDY or WebSocket."""
+        provider = self.provider
+        if not isinstance(provider, SupportsExec):
+            raise not_supported("exec")
+        wishes = Wishes.of(request.query)
+        pod, container = self._running(request)
+        command = request.query.getall("command", [])
+        if not command:
+            raise web.HTTPBadRequest(text="you must specify a command")
+
+        async def call(io: ContainerIO) -> Json:
+            code = await provider.exec(pod.ref, container, command, io)
+            return statuses.exit_status(statuses.exit_code(code), command)
+
+        return await self._serve(request, wishes, Work(call=call, action=_EXECUTING, tty=wishes.tty), kind="exec")
+
+    async def attach(self, request: web.Request) -> web.StreamResponse:
+        """The container's own process; whether it has a terminal or reads stdin is a matter of its spec, not of the client."""
+        provider = self.provider
+        if not isinstance(provider, SupportsAttach):
+            raise not_supported("attach")
+        wishes = Wishes.of(request.query)
+        pod, container = self._attachable(request)
+        spec = container_spec(pod, container) or {}
+
+        async def call(io: ContainerIO) -> Json:
+            await provider.attach(pod.ref, container, io)
+            return statuses.SUCCESS
+
+        work = Work(call=call, action=_ATTACHING, tty=spec.get("tty", False), stdin=spec.get("stdin", False))
+        return await self._serve(request, wishes, work, kind="attach")
+
+    async def run(self, request: web.Request) -> web.StreamResponse:
+        """A command without input, to its end; the answer is what it printed."""
+        provider = self.provider
+        if not isinstance(provider, SupportsExec):
+            raise not_supported("exec")
+        pod, container = self._running(request)
+        command = request.query.get("cmd", "").split(" ")
+        printed = Printed()
+        with self.streaming.metrics.streams.labels(kind="exec").track_inprogress():
+            code = statuses.exit_code(await provider.exec(pod.ref, container, command, printed))
+        if code:
+            said = printed.stderr.decode(errors="replace")
+            raise web.HTTPInternalServerError(text=f"command '{' '.join(command)}' exited with {code}: {said}")
+        return web.Response(body=bytes(printed.stdout + printed.stderr), content_type="application/json")
+
+    async def _serve(self, request: web.Request, wishes: Wishes, work: Work, *, kind: str) -> web.StreamResponse:
+        with self.streaming.metrics.streams.labels(kind=kind).track_inprogress():
+            return await serve(request, wishes, work, streaming=self.streaming)
+
+    def _running(self, request: web.Request) -> tuple[Pod, str]:
+        """The pod and the name of its container that runs. Raises 404 and 500, as a kubelet."""
+        pod, container = pod_of(request, self.node_pods), request.match_info["container"]
+        if not runs(pod, container):
+            raise web.HTTPInternalServerError(text=f'container not found ("{container}")')
+        return pod, container
+
+    def _attachable(self, request: web.Request) -> tuple[Pod, str]:
+        pod, container = pod_of(request, self.node_pods), request.match_info["container"]
+        if not runs(pod, container):
+            name = f"{pod.metadata.name}_{pod.metadata.namespace}"
+            raise web.HTTPInternalServerError(text=f"container {container} not found in pod {name}")
+        return pod, container
+
+
+class Printed:
+    """A ContainerIO that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.tty = False
+        self.stdin: AsyncIterator[bytes] | None = None
+        self.stdout, self.stderr = bytearray(), bytearray()
+        sizes = Resizes()
+        sizes.end()
+        self.resizes: AsyncIterator[TerminalSize] = sizes
+
+    async def write_stdout(self, data: bytes) -> None:
+        self.stdout += data[: LONGEST_RUN - len(self.stdout)]
+
+    async def write_stderr(self, data: bytes) -> None:
+        self.stderr += data[: LONGEST_RUN - len(self.stderr)]
+
+
+def pod_of(request: web.Request, node_pods: NodePods) -> Pod:
+    """The pod a stream is asked for. Raises the 404 of a kubelet, for commands too when they are meant for an earlier pod of that name."""
+    pod = node_pods.lookup(request, request.match_info["namespace"], request.match_info["pod"])
+    if pod is None:
+        raise web.HTTPNotFound(text="pod does not exist")
+    if request.match_info.get("uid", pod.metadata.uid) != pod.metadata.uid:
+        raise web.HTTPNotFound(text="pod not found")
+    return pod
+
+
+def not_supported(what: str) -> web.HTTPException:
+    return web.HTTPNotImplemented(text=f"501 not implemented: the provider of this node does not support {what}")
+
+
+def runs(pod: Pod, container: str) -> bool:
+    status = container_status(pod, container)
+    return status is not None and "running" in (status.get("state") or {})

@@ -1,0 +1,340 @@
+"""The five channels of exec and attach (stdin, stdout, stderr, resize, error) over SPDY or WebSocket, as a ContainerIO for the provider.
+
+Invariant: all output has been sent before the error channel says how it ended, and a session that broke never looks like a success.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Protocol
+
+from aiohttp import web
+from attrs import frozen
+
+from vkubelet.api.codec import decode_json
+from vkubelet.api.shapes import Json
+from vkubelet.clock import Clock
+from vkubelet.errors import VKubeletError
+from vkubelet.logformat import bind
+from vkubelet.metrics import Metrics
+from vkubelet.provider import ContainerIO, TerminalSize
+from vkubelet.server import statuses
+from vkubelet.server.delivery import until_delivered
+from vkubelet.server.settings import ServerSettings
+from vkubelet.server.spdy import SessionClosed, SpdySession, SpdyStream, StreamReset, spdy_session
+from vkubelet.server.takeover import Connections
+from vkubelet.server.upgrade import spdy_protocol, wants_websocket, websocket_protocol
+from vkubelet.server.websocket import FORMS, Terms, websocket_session
+
+log = logging.getLogger(__name__)
+
+SPDY_VERSIONS: Mapping[str, int] = {"v4.channel.k8s.io": 4, "v3.channel.k8s.io": 3, "v2.channel.k8s.io": 2, "channel.k8s.io": 1}
+STDIN, STDOUT, STDERR, ERROR, RESIZE = range(5)
+"""Numbers of the channels over WebSocket."""
+
+_FAREWELL = 1.0
+"""Seconds for the last words to a client whose stream is broken off."""
+_LONGEST_SIZE = 1024
+"""Bytes kept of a terminal size until the rest of it comes."""
+
+
+class Channel(Protocol):
+    """One direction or both of a stream, over whatever carries it."""
+
+    async def read(self) -> bytes: ...
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def discard(self) -> None: ...
+
+    def reset(self) -> None: ...
+
+
+@frozen(kw_only=True)
+class Streaming:
+    """What all streams of a server share."""
+
+    clock: Clock
+    metrics: Metrics
+    settings: ServerSettings
+    connections: Connections
+
+
+@frozen(kw_only=True)
+class Wishes:
+    """The streams a client will open, and whether it has a terminal."""
+
+    stdin: bool
+    stdout: bool
+    stderr: bool
+    tty: bool
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Wishes:
+        """Raises 400 when there would be no stream at all. A terminal has no stderr of its own."""
+        stdin, stdout, stderr, tty = (query.get(name) == "1" for name in ("input", "output", "error", "tty"))
+        wishes = cls(stdin=stdin, stdout=stdout, stderr=stderr and not tty, tty=tty)
+        if not (wishes.stdin or wishes.stdout or wishes.stderr):
+            raise web.HTTPBadRequest(text="you must specify at least 1 of stdin, stdout, stderr")
+        return wishes
+
+    def spdy_streams(self, version: int) -> frozenset[str]:
+        """The `streamtype` of all streams that the client opens."""
+        wanted = {"error": True, "stdin": self.stdin, "stdout": self.stdout, "stderr": self.stderr, "resize": self.tty and version >= 3}
+        return frozenset(name for name, is_wanted in wanted.items() if is_wanted)
+
+
+@frozen(kw_only=True)
+class Work:
+    """What to do for the client: `call` gives the Status at the end; `action` names it for errors."""
+
+    call: Callable[[ContainerIO], Awaitable[Json]]
+    action: str
+    tty: bool
+    stdin: bool = True
+
+
+@frozen(kw_only=True)
+class Channels:
+    """Those that are open; `structured`: the error channel takes Status objects."""
+
+    error: Channel
+    structured: bool
+    stdin: Channel | None = None
+    stdout: Channel | None = None
+    stderr: Channel | None = None
+    resize: Channel | None = None
+
+
+# --- What the provider gets -------------------------------------------------------------------------------------------------------------
+
+
+class Resizes:
+    """Sizes of the client's terminal, as JSON objects one after another; of several that nobody has asked for, the last one counts."""
+
+    def __init__(self) -> None:
+        self._begun = b""
+        self._size: TerminalSize | None = None
+        self._ended = False
+        self._news = asyncio.Event()
+
+    def feed(self, data: bytes) -> None:
+        *objects, self._begun = (self._begun + data).split(b"}")
+        if len(self._begun) > _LONGEST_SIZE:
+            self._begun = b""
+        for text in objects:
+            self._size = terminal_size(text + b"}") or self._size
+        self._news.set()
+
+    def end(self) -> None:
+        self._ended = True
+        self._news.set()
+
+    def __aiter__(self) -> Resizes:
+        return self
+
+    async def __anext__(self) -> TerminalSize:
+        while self._size is None:
+            if self._ended:
+                raise StopAsyncIteration
+            self._news.clear()
+            await self._news.wait()
+        size, self._size = self._size, None
+        return size
+
+
+class _Stdin:
+    """What the client types; the end comes also when it resets the stream."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def __aiter__(self) -> _Stdin:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            data = await self._channel.read()
+        except StreamReset:
+            data = b""
+        if not data:
+            raise StopAsyncIteration
+        return data
+
+    async def aclose(self) -> None:
+        """The process reads no more; what still comes must not hold up the other streams."""
+        self._channel.discard()
+
+
+class RemoteIO:
+    """See ContainerIO. Output that the client did not ask for, or wants no more of, is dropped."""
+
+    def __init__(self, channels: Channels, clock: Clock, *, tty: bool, stdin: bool) -> None:
+        self.tty = tty
+        self.stdin: AsyncIterator[bytes] | None = _Stdin(channels.stdin) if stdin and channels.stdin is not None else None
+        self._sizes = Resizes()
+        self.resizes: AsyncIterator[TerminalSize] = self._sizes
+        self._channels = channels
+        self._clock = clock
+
+    async def write_stdout(self, data: bytes) -> None:
+        await self._write(self._channels.stdout, data)
+
+    async def write_stderr(self, data: bytes) -> None:
+        await self._write(self._channels.stdout if self.tty else self._channels.stderr, data)
+
+    async def _write(self, channel: Channel | None, data: bytes) -> None:
+        if channel is not None:
+            with suppress(StreamReset):
+                await channel.write(data)
+                return
+        # Others get their turn, however fast the provider writes.
+        await self._clock.sleep(0)
+
+    async def pump_sizes(self) -> None:
+        """Read the resize channel, whether the provider asks for sizes or not."""
+        channel = self._channels.resize
+        try:
+            while channel is not None and (data := await channel.read()):
+                self._sizes.feed(data)
+        except StreamReset:
+            return
+        finally:
+            self._sizes.end()
+
+
+def terminal_size(text: bytes) -> TerminalSize | None:
+    """None for what is none; a terminal of no size at all tells that there is no terminal any more."""
+    try:
+        size = {key.lower(): value for key, value in decode_json(text).items()}
+    except ValueError:
+        return None
+    width, height = size.get("width"), size.get("height")
+    if not isinstance(width, int) or not isinstance(height, int) or not (0 < width < 65536 and 0 < height < 65536):
+        return None
+    return TerminalSize(width, height)
+
+
+# --- A session --------------------------------------------------------------------------------------------------------------------------
+
+
+async def serve(request: web.Request, wishes: Wishes, work: Work, *, streaming: Streaming) -> web.StreamResponse:
+    """Do the work over a new session. Raises web.HTTPException, as long as the client was not answered 101."""
+    if wants_websocket(request.method, request.headers):
+        return await _over_websocket(request, wishes, work, streaming)
+    return await _over_spdy(request, wishes, work, streaming)
+
+
+async def _over_spdy(request: web.Request, wishes: Wishes, work: Work, streaming: Streaming) -> web.StreamResponse:
+    protocol = spdy_protocol(request.headers, tuple(SPDY_VERSIONS))
+    version = SPDY_VERSIONS[protocol]
+    settings, transport = streaming.settings, request.transport
+    async with spdy_session(request, protocol, idle=settings.stream_idle_timeout, clock=streaming.clock) as session:
+        found = await collect(session, wishes.spdy_streams(version), within=settings.stream_creation_timeout)
+        if found is not None:
+            for name in {"error", "stdout", "stderr"} & found.keys():
+                found[name].discard()
+            streams: dict[str, Channel] = dict(found)
+            await perform(Channels(structured=version >= 4, **streams), work, clock=streaming.clock)
+            await until_delivered(transport, streaming.clock, within=settings.stream_idle_timeout)
+    return session.response
+
+
+async def collect(session: SpdySession, expected: frozenset[str], *, within: float) -> dict[str, SpdyStream] | None:
+    """Exactly the expected streams, by their type; None when they did not come in time. Others are refused."""
+    found: dict[str, SpdyStream] = {}
+    try:
+        async with asyncio.timeout(within):
+            while len(found) < len(expected):
+                stream = await session.accept()
+                kind = stream.headers.get("streamtype", "")
+                if kind in expected and kind not in found:
+                    found[kind] = stream
+                else:
+                    stream.reset()
+    except TimeoutError:
+        log.info("client did not open its streams in time")
+        return None
+    except SessionClosed:
+        return None
+    return found
+
+
+async def _over_websocket(request: web.Request, wishes: Wishes, work: Work, streaming: Streaming) -> web.StreamResponse:
+    protocol = websocket_protocol(request.headers, tuple(FORMS))
+    settings, transport = streaming.settings, request.transport
+    terms = Terms(
+        protocol=protocol,
+        form=FORMS[protocol],
+        idle=settings.stream_idle_timeout,
+        clock=streaming.clock,
+        connections=streaming.connections,
+    )
+    async with websocket_session(request, terms) as session:
+        channels = Channels(
+            structured=protocol.startswith(("v4.", "v5.")),
+            error=session.channel(ERROR),
+            stdin=session.channel(STDIN, readable=True) if wishes.stdin else None,
+            stdout=session.channel(STDOUT) if wishes.stdout else None,
+            stderr=session.channel(STDERR) if wishes.stderr else None,
+            resize=session.channel(RESIZE, readable=True),
+        )
+        # This tells the client that all has begun.
+        await session.send(STDOUT if wishes.stdout else STDERR if wishes.stderr else ERROR, b"")
+        await perform(channels, work, clock=streaming.clock)
+        await until_delivered(transport, streaming.clock, within=settings.stream_idle_timeout)
+    return session.response
+
+
+async def perform(channels: Channels, work: Work, *, clock: Clock) -> None:
+    """Do it, and tell the client how it ended. What is no error of ours or the provider's is raised when the client has been told."""
+    status = statuses.failure(statuses.HIDDEN, work.action)
+    patience: float | None = _FAREWELL
+    try:
+        status = await _outcome(channels, work, clock)
+        patience = None
+    except asyncio.CancelledError:
+        status = statuses.failure("the stream was broken off", work.action)
+        raise
+    finally:
+        try:
+            async with asyncio.timeout(patience):
+                await _finish(channels, status)
+        except TimeoutError:
+            channels.error.reset()
+
+
+async def _outcome(channels: Channels, work: Work, clock: Clock) -> Json:
+    io = RemoteIO(channels, clock, tty=work.tty, stdin=work.stdin)
+    if io.stdin is None and channels.stdin is not None:
+        channels.stdin.discard()
+    async with asyncio.TaskGroup() as group:
+        sizes = group.create_task(io.pump_sizes())
+        try:
+            return await work.call(io)
+        except (VKubeletError, NotImplementedError, ExceptionGroup) as error:
+            meant = statuses.meant(error, (VKubeletError, NotImplementedError))
+            if statuses.http_status(meant) is None:
+                with bind(error=str(meant)):
+                    log.warning("provider failed a stream")
+            return statuses.failure(meant, work.action)
+        finally:
+            sizes.cancel()
+
+
+async def _finish(channels: Channels, status: Json) -> None:
+    for channel in (channels.stdout, channels.stderr):
+        if channel is not None:
+            await channel.close()
+    with suppress(StreamReset):
+        await channels.error.write(statuses.rendered(status, structured=channels.structured))
+    await channels.error.close()
+    for channel in (channels.stdin, channels.resize):
+        if channel is not None:
+            await channel.close()
+            channel.discard()

@@ -1,0 +1,375 @@
+"""A SPDY/3.1 session over a connection taken over from an HTTP handler: the streams of exec, attach and port-forward.
+
+SPDY as Kubernetes speaks it has no flow control, so a stream that nobody reads holds up the others: there is only TCP to push back with.
+
+Invariant: a stream holds at most STREAM_BUFFER bytes and all of a session SESSION_BUFFER, but for the one read of the socket that
+exceeded it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+from aiohttp import web
+
+from vkubelet.clock import Clock
+from vkubelet.logformat import bind
+from vkubelet.server import spdy_frames as spdy
+from vkubelet.server.takeover import connection_of
+from vkubelet.server.wire import Wire
+
+log = logging.getLogger(__name__)
+
+STREAM_BUFFER: Final = 256 * 1024
+SESSION_BUFFER: Final = 4 * 1024 * 1024
+MAX_STREAMS: Final = 2000
+"""Streams of one session that are not done with; further ones are refused."""
+FRAME: Final = 32 * 1024 - 8
+"""Data of one frame; with its head it fills two TLS records."""
+
+_PIECE = 64
+"""Bytes a queued piece costs beside its data, so that many small ones are bounded too."""
+
+
+class SessionClosed(Exception):
+    """No more streams will come: the peer said so, is gone, broke the protocol, or was silent too long."""
+
+
+class StreamReset(Exception):
+    """One side gave the stream up, or the connection is lost."""
+
+
+class SpdyStream:
+    """One stream. It counts against the limits of the session until it is reset, or closed by both sides and read to the end."""
+
+    def __init__(self, session: SpdySession, number: int, headers: Mapping[str, str]) -> None:
+        self.id = number
+        self.headers = headers
+        self.held = 0
+        self.remote_done = False
+        self.local_done = False
+        self.broken = ""
+        self._session = session
+        self._pieces: deque[bytes] = deque()
+        self._news = asyncio.Event()
+        self._unread = True
+
+    async def read(self) -> bytes:
+        """What has come; empty once the peer has finished.
+
+        Raises StreamReset after a reset or the loss of the connection, though not before all that came earlier was read.
+        """
+        while not self._pieces:
+            if self.remote_done:
+                return b""
+            if self.broken:
+                raise StreamReset(self.broken)
+            self._news.clear()
+            await self._news.wait()
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._forget()
+        return data
+
+    async def write(self, data: bytes) -> None:
+        """Send; waits while the client is slow. Raises StreamReset."""
+        view = memoryview(data)
+        for begin in range(0, len(view), FRAME):
+            await self._session.send(self, view[begin : begin + FRAME])
+
+    async def close(self) -> None:
+        """Send no more. Reading goes on. Again, or after the end of the stream: nothing to do."""
+        try:
+            await self._session.send(self, memoryview(b""), fin=True)
+        except StreamReset:
+            # It is closed, then.
+            self.discard_if_broken()
+
+    def reset(self, status: int = spdy.CANCEL) -> None:
+        """End both directions at once; what was not read is dropped. Again, or after the end of the stream: nothing to do."""
+        self._session.reset(self, status)
+
+    def discard(self) -> None:
+        """Read no more: what comes is dropped, so that it can not hold up other streams."""
+        self._unread = False
+        self._forget()
+
+    # --- What the session tells --------------------------------------------------------------------------------------------------------
+
+    @property
+    def done(self) -> bool:
+        return (self.local_done and self.remote_done and not self._pieces) or (bool(self.broken) and not self._unread)
+
+    @property
+    def writable(self) -> bool:
+        return not self.local_done and not self.broken
+
+    def arrived(self, data: bytes, *, fin: bool) -> None:
+        if self.remote_done or self.broken:
+            return
+        self.remote_done = fin
+        if data and self._unread:
+            self._pieces.append(data)
+            self.held += len(data) + _PIECE
+        self._news.set()
+
+    def break_off(self, why: str) -> None:
+        self.broken = self.broken or why
+        self._news.set()
+
+    def discard_if_broken(self) -> None:
+        if self.broken:
+            self.discard()
+
+    def _forget(self) -> None:
+        self._pieces.clear()
+        released, self.held = self.held, 0
+        self._session.released(self, released)
+
+
+class SpdySession:
+    """The server's side of one connection. Called by the transport; see SpdyStream for what is done with it."""
+
+    def __init__(self, transport: asyncio.Transport, clock: Clock) -> None:
+        self.response: web.StreamResponse = _AlreadySent(status=101)
+        self._wire = Wire(transport, clock)
+        self._clock = clock
+        # Both hold some hundred kilobytes, and are dropped at the end of the session, not with it.
+        self._parser: spdy.FrameParser | None = spdy.FrameParser()
+        self._compressor: spdy.HeaderCompressor | None = spdy.HeaderCompressor()
+        self._streams: dict[int, SpdyStream] = {}
+        self._new: deque[SpdyStream] = deque()
+        self._news = asyncio.Event()
+        self._last = 0
+        self._closed = ""
+        self._held = 0
+        self._full: set[int] = set()
+
+    async def accept(self) -> SpdyStream:
+        """The next stream that the client opened; the SYN_REPLY is sent. Raises SessionClosed."""
+        while not self._new:
+            if self._closed:
+                raise SessionClosed(self._closed)
+            self._news.clear()
+            await self._news.wait()
+        return self._new.popleft()
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that came and were not read yet."""
+        return self._held + (self._parser.buffered if self._parser is not None else 0)
+
+    # --- As the transport calls it -----------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self._parser is None:
+            return
+        self._wire.received()
+        try:
+            for frame in self._parser.feed(data):
+                self._handle(frame)
+        except spdy.SpdyError as error:
+            self.break_off(str(error), spdy.PROTOCOL_ERROR)
+        self._wire.write(b"")
+        self._control_reading()
+
+    def pause_writing(self) -> None:
+        self._wire.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._wire.resume_writing()
+        self._control_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._wire.lost()
+        self._end("the connection is lost")
+
+    def stopping(self) -> None:
+        """Take no new streams, and say so."""
+        if not self._closed:
+            self._wire.write(spdy.goaway(self._last))
+        self._close("the server stops")
+
+    # --- Frames ------------------------------------------------------------------------------------------------------------------------
+
+    def _handle(self, frame: spdy.Frame) -> None:
+        match frame:
+            case spdy.Data():
+                self._data(frame)
+            case spdy.SynStream():
+                self._open(frame)
+            case spdy.Reset():
+                self._reset_by_peer(frame.stream)
+            case spdy.Ping() if frame.number % 2:
+                self._wire.answer(spdy.ping(frame.number))
+            case spdy.GoAway():
+                self._close("the client takes its leave")
+            case spdy.LaterHeaders() if frame.fin:
+                self._data(spdy.Data(frame.stream, b"", fin=True))
+            case _:
+                # Our own pings do not exist, and streams of ours neither.
+                pass
+
+    def _data(self, frame: spdy.Data) -> None:
+        stream = self._streams.get(frame.stream)
+        if stream is not None:
+            before = stream.held
+            stream.arrived(frame.data, fin=frame.fin)
+            self._held += stream.held - before
+            if stream.held >= STREAM_BUFFER:
+                self._full.add(stream.id)
+            self._forget_if_done(stream)
+        elif frame.stream > self._last:
+            self._wire.answer(spdy.rst_stream(frame.stream, spdy.INVALID_STREAM))
+
+    def _open(self, frame: spdy.SynStream) -> None:
+        if self._closed or self._compressor is None:
+            return
+        if frame.stream % 2 == 0 or frame.stream <= self._last:
+            self._reset_by_peer(frame.stream)
+            self._wire.answer(spdy.rst_stream(frame.stream, spdy.PROTOCOL_ERROR))
+            return
+        self._last = frame.stream
+        if len(self._streams) >= MAX_STREAMS:
+            self._wire.answer(spdy.rst_stream(frame.stream, spdy.REFUSED_STREAM))
+            return
+        stream = SpdyStream(self, frame.stream, frame.headers)
+        stream.remote_done, stream.local_done = frame.fin, frame.unidirectional
+        self._streams[frame.stream] = stream
+        if not frame.unidirectional:
+            self._wire.answer(spdy.syn_reply(frame.stream, self._compressor.compress({})))
+        self._new.append(stream)
+        self._news.set()
+
+    def _reset_by_peer(self, number: int) -> None:
+        stream = self._streams.get(number)
+        if stream is not None:
+            self._break_stream(stream, "the client reset the stream")
+
+    def _break_stream(self, stream: SpdyStream, why: str) -> None:
+        stream.break_off(why)
+        self._wire.wake()
+        self._forget_if_done(stream)
+
+    def _forget_if_done(self, stream: SpdyStream) -> None:
+        if stream.done:
+            self._streams.pop(stream.id, None)
+
+    # --- What streams ask for ----------------------------------------------------------------------------------------------------------
+
+    async def send(self, stream: SpdyStream, data: memoryview, *, fin: bool = False) -> None:
+        """One frame, in turn with those of other streams. Raises StreamReset."""
+        async with self._wire.turn:
+            await self._wire.room(lambda: stream.writable)
+            if not stream.writable or self._wire.closed:
+                raise StreamReset(stream.broken or ("the stream is closed already" if stream.local_done else "the connection is lost"))
+            self._wire.write(b"".join((spdy.data_head(stream.id, len(data), fin=fin), data)))
+            stream.local_done = fin
+            self._forget_if_done(stream)
+            await self._wire.breathe(len(data))
+
+    def reset(self, stream: SpdyStream, status: int) -> None:
+        if not stream.broken and not (stream.local_done and stream.remote_done):
+            self._wire.write(spdy.rst_stream(stream.id, status))
+            self._break_stream(stream, "the stream was given up")
+        stream.discard()
+
+    def released(self, stream: SpdyStream, held: int) -> None:
+        """What a stream held was read or dropped."""
+        if stream.id in self._streams:
+            self._held -= held
+            self._full.discard(stream.id)
+            self._forget_if_done(stream)
+        self._control_reading()
+
+    def _control_reading(self) -> None:
+        self._wire.read(not self._full and self._held < SESSION_BUFFER and self._wire.answers_are_read)
+
+    # --- The end ------------------------------------------------------------------------------------------------------------------------
+
+    def _close(self, why: str) -> None:
+        self._closed = self._closed or why
+        self._news.set()
+
+    def _end(self, why: str) -> None:
+        """Nothing goes in or out any more."""
+        self._parser = self._compressor = None
+        self._close(why)
+        for stream in list(self._streams.values()):
+            self._break_stream(stream, why)
+
+    def _say_good_bye(self, status: int = 0) -> None:
+        for stream in self._streams.values():
+            if not stream.broken and not (stream.local_done and stream.remote_done):
+                self._wire.write(spdy.rst_stream(stream.id, spdy.CANCEL))
+        self._wire.write(spdy.goaway(self._last, status))
+
+    def break_off(self, why: str, status: int = 0) -> None:
+        """End a session that can not go on. The connection is closed, which cancels the handler as a client that leaves does."""
+        if self._parser is None:
+            return
+        with bind(reason=why):
+            log.debug("SPDY session broken off")
+        self._say_good_bye(status)
+        self._end(why)
+        self._wire.close()
+
+    async def end(self) -> None:
+        """Say good-bye and close the connection, unless it is over already."""
+        if self._parser is None:
+            return
+        self._say_good_bye()
+        self._end("the session has ended")
+        await self._wire.leave()
+
+    async def watch_idle(self, idle: float) -> None:
+        """Break the session off once nothing was sent or received for so long."""
+        while self._parser is not None:
+            left = idle - self._wire.idle
+            if left <= 0:
+                self.break_off("the session was idle for too long")
+            else:
+                await self._clock.sleep(left)
+
+
+class _AlreadySent(web.StreamResponse):
+    """For aiohttp, which wants to send what a handler returns."""
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        return None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        return None
+
+
+@asynccontextmanager
+async def spdy_session(request: web.Request, protocol: str, *, idle: float, clock: Clock) -> AsyncIterator[SpdySession]:
+    """Answer 101 with the chosen `protocol` and take the connection over; all checks of the request come before.
+
+    At the end of the block the client is told, and the connection closed. A client that leaves cancels the current task.
+    Raises web.HTTPBadRequest when the request asks for no upgrade to SPDY.
+    """
+    connection = connection_of(request)
+    if connection is None or connection.transport is None:
+        raise web.HTTPBadRequest(text="unable to upgrade: missing upgrade headers in request")
+    session = SpdySession(connection.transport, clock)
+    with connection.taken_over(session, greeting(protocol)):
+        watch = asyncio.create_task(session.watch_idle(idle), name="SPDY idle")
+        try:
+            yield session
+        finally:
+            watch.cancel()
+            connection.ending()
+            await session.end()
+
+
+def greeting(protocol: str) -> bytes:
+    """The answer to an upgrade, of which aiohttp knows nothing."""
+    lines = ["HTTP/1.1 101 Switching Protocols", "Connection: Upgrade", "Upgrade: SPDY/3.1"]
+    if protocol:
+        lines.append(f"X-Stream-Protocol-Version: {protocol}")
+    return "".join(f"{line}\r\n" for line in (*lines, "")).encode()

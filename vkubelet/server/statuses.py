@@ -1,0 +1,83 @@
+"""What became of a provider's call: as HTTP code, and as the Status object that ends a stream. Pure.
+
+Invariant: only what is meant for the caller is told; of everything else no more than that it went wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from vkubelet.api.codec import encode_json
+from vkubelet.api.shapes import Json
+from vkubelet.errors import BadRequest, NoSuchContainer, NoSuchPod, NotSupported, ProviderError, Unavailable
+
+HTTP_STATUS: Mapping[type[ProviderError], int] = {
+    NoSuchPod: 404,
+    NoSuchContainer: 404,
+    BadRequest: 400,
+    NotSupported: 501,
+    Unavailable: 503,
+}
+HIDDEN, NOT_IMPLEMENTED = "internal error", "not implemented by the provider of this node"
+
+SUCCESS: Json = {"metadata": {}, "status": "Success"}
+_REASONS = {400: "BadRequest", 404: "NotFound", 501: "NotImplemented", 503: "ServiceUnavailable"}
+
+
+def http_status(error: BaseException) -> int | None:
+    """The code of an error that the caller may see; None of all others."""
+    return next((code for kind, code in HTTP_STATUS.items() if isinstance(error, kind)), None)
+
+
+def meant(error: Exception, kinds: tuple[type[Exception], ...]) -> Exception:
+    """The error itself, or the first inside a group, of these kinds. Raises a group in which there are others, too."""
+    if not isinstance(error, ExceptionGroup):
+        return error
+    ours, others = error.split(kinds)
+    if ours is None or others is not None:
+        raise error
+    first: Exception = ours
+    while isinstance(first, ExceptionGroup):
+        first = first.exceptions[0]
+    return first
+
+
+def exit_code(returned: int) -> int:
+    """As a shell tells it, 0 to 255; a negative number is the signal that ended a process, as asyncio returns it."""
+    return 128 - returned if -128 < returned < 0 else min(abs(returned), 255)
+
+
+def exit_status(code: int, command: Sequence[str]) -> Json:
+    """How a command ended."""
+    if code == 0:
+        return SUCCESS
+    return {
+        "metadata": {},
+        "status": "Failure",
+        "message": f"command terminated with non-zero exit code: error executing command [{' '.join(command)}], exit code {code}",
+        "reason": "NonZeroExitCode",
+        "details": {"causes": [{"reason": "ExitCode", "message": str(code)}]},
+    }
+
+
+def failure(error: BaseException | str, action: str) -> Json:
+    """Why there was nothing to end: the provider's own words for an error that has a code of its own, else that `action` failed."""
+    code = None if isinstance(error, str) else http_status(error)
+    if code is not None:
+        return {"metadata": {}, "status": "Failure", "message": str(error), "reason": _REASONS[code], "code": code}
+    cause = f"error {action}: {error if isinstance(error, str) else NOT_IMPLEMENTED if isinstance(error, NotImplementedError) else HIDDEN}"
+    return {
+        "metadata": {},
+        "status": "Failure",
+        "message": f"Internal error occurred: {cause}",
+        "reason": "InternalError",
+        "details": {"causes": [{"message": cause}]},
+        "code": 500,
+    }
+
+
+def rendered(status: Json, *, structured: bool) -> bytes:
+    """For the error stream: an object for those who know it, and before that nothing for success, or a sentence."""
+    if structured:
+        return encode_json(status)
+    return b"" if status["status"] == "Success" else str(status["message"]).encode()

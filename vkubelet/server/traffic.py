@@ -1,0 +1,52 @@
+"""Counts the requests to the kubelet server, under the names and labels a kubelet counts them by.
+
+Invariant: no caller can make a new series: methods and paths that are not known count as `other`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiohttp import hdrs, web
+from attrs import frozen
+
+from vkubelet.clock import Clock
+from vkubelet.metrics import Metrics
+
+OTHER = "other"
+_METHODS = frozenset(hdrs.METH_ALL)
+_FIRST = frozenset(
+    (
+        *("attach", "checkpoint", "configz", "containerLogs", "debug", "exec", "flagz", "healthz", "logs", "metrics"),
+        *("pods", "portForward", "run", "runningpods", "stats", "statusz", "version"),
+    )
+)
+_METRICS = frozenset(("cadvisor", "probes", "resource", "slis"))
+_LONG = frozenset(("attach", "debug", "exec", "portForward"))
+
+
+@frozen
+class Traffic:
+    """Counts into the process's own registry."""
+
+    metrics: Metrics
+    clock: Clock
+
+    @contextmanager
+    def watch(self, request: web.BaseRequest) -> Iterator[None]:
+        """Count the request that is answered inside."""
+        labels = series(request.method, request.path)
+        began = self.clock.monotonic()
+        self.metrics.http_requests.labels(*labels).inc()
+        with self.metrics.http_inflight.labels(*labels).track_inprogress():
+            yield
+        self.metrics.http_seconds.labels(*labels).observe(self.clock.monotonic() - began)
+
+
+def series(method: str, path: str) -> tuple[str, str, str, str]:
+    """Method, path, kind of server, and whether such a request may last long."""
+    parts = path.split("/")
+    first = parts[1] if len(parts) > 1 and parts[1] in _FIRST else OTHER
+    told = f"metrics/{parts[2]}" if first == "metrics" and len(parts) == 3 and parts[2] in _METRICS else first
+    return (method if method in _METHODS else OTHER, told, "readwrite", "true" if first in _LONG else "false")

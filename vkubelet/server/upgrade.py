@@ -1,0 +1,60 @@
+"""Which protocol a client gets that asks for an upgrade: SPDY/3.1 or WebSocket, and which version of what is spoken over it. Pure.
+
+Invariant: the answer to a wrong request is the kubelet's, code and text; and nobody is offered a subprotocol that carries a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from aiohttp import hdrs, web
+from multidict import CIMultiDict, MultiMapping
+
+VERSION_HEADER = "X-Stream-Protocol-Version"
+ACCEPTED_HEADER = "X-Accepted-Stream-Protocol-Versions"
+
+
+def wants_websocket(method: str, headers: Mapping[str, str]) -> bool:
+    """Whether the client asks for WebSocket, and not for SPDY. Raises web.HTTPException when it asks for neither, or not with GET."""
+    upgrade = headers.get(hdrs.UPGRADE, "").strip().lower()
+    if "upgrade" not in headers.get(hdrs.CONNECTION, "").lower() or not upgrade:
+        raise web.HTTPBadRequest(text="Upgrade request required")
+    if upgrade == "websocket":
+        if method != hdrs.METH_GET:
+            raise web.HTTPMethodNotAllowed(method, [hdrs.METH_GET], text="bad method")
+        return True
+    if "spdy/3.1" not in upgrade:
+        raise web.HTTPBadRequest(text="unable to upgrade: missing upgrade headers in request")
+    return False
+
+
+def spdy_protocol(headers: MultiMapping[str], supported: Sequence[str]) -> str:
+    """The first of the client's protocols that is supported; they come as lines of their own, or between commas. Raises 400 and 403."""
+    lines = headers.getall(VERSION_HEADER, [])
+    offered = _listed(lines)
+    if not offered:
+        raise web.HTTPBadRequest(text=f"unable to upgrade: {VERSION_HEADER} is required")
+    chosen = next((name for name in offered if name in supported), None)
+    if chosen is None:
+        raise web.HTTPForbidden(
+            text=f"unable to upgrade: unable to negotiate protocol: client supports [{' '.join(lines)}], "
+            f"server accepts [{' '.join(supported)}]",
+            headers=CIMultiDict((ACCEPTED_HEADER, name) for name in supported),
+        )
+    return chosen
+
+
+def websocket_protocol(headers: Mapping[str, str], supported: Sequence[str]) -> str:
+    """The first of the client's subprotocols that is supported, "" when it names none. Raises 403."""
+    offered = _listed([headers.get(hdrs.SEC_WEBSOCKET_PROTOCOL, "")])
+    if not offered:
+        return ""
+    chosen = next((name for name in offered if name in supported), None)
+    if chosen is None:
+        # What the client offered may hold a token and is not repeated.
+        raise web.HTTPForbidden(text=f"requested protocol(s) are not supported; supports [{' '.join(supported)}]")
+    return chosen
+
+
+def _listed(lines: Sequence[str]) -> list[str]:
+    return [name.strip() for line in lines for name in line.split(",") if name.strip()]

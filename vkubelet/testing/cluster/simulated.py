@@ -1,0 +1,105 @@
+"""Simulated nodes: KWOK says that they are Ready and that their pods run, and no container ever starts.
+
+Invariant: only Nodes with the annotation below are touched, so real nodes of the same cluster stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Final, Self
+
+from vkubelet.testing.cluster.controlplane import ControlPlane
+from vkubelet.testing.cluster.processes import ClusterError, spawn, tail, wait_until
+
+KWOK: Final = "kwok"
+ANNOTATION: Final = "kwok.x-k8s.io/node"
+LABEL: Final = "simulated"
+READY_SECONDS: Final = 60.0
+# At once would be one request of many megabytes.
+_BATCH: Final = 200
+
+
+class SimulatedNodes:
+    """Use as an async context manager, or `start` and `stop` it; needs a started control plane, and no root rights.
+
+    There are `count` Nodes `NAME-1` …, with the label `simulated=kwok` and without taints: the scheduler uses them like any other.
+    """
+
+    def __init__(self, cluster: ControlPlane, count: int, *, name: str = "simulated") -> None:
+        self.cluster = cluster
+        self.site = cluster.site
+        self.names = [f"{name}-{number}" for number in range(1, count + 1)]
+        self._owner = f"{cluster.name}/{KWOK}"
+
+    async def start(self) -> None:
+        """Make the nodes that are not there, run KWOK unless it runs, and wait until all are Ready. Raises ClusterError with log lines."""
+        binaries = await self.site.binaries.ensure([KWOK, "kubectl"])
+        running = self.site.ledger.process(self._owner, KWOK)
+        if running is None or not running.alive():
+            argv = [str(binaries[KWOK]), *self._flags()]
+            self.site.ledger.add_process(spawn(KWOK, argv, log=self.cluster.log(KWOK)), self._owner)
+        there = await self._ready(of_any_kind=True)
+        absent = [name for name in self.names if name not in there]
+        for start in range(0, len(absent), _BATCH):
+            bodies = [node(name) for name in absent[start : start + _BATCH]]
+            await self.cluster.kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": bodies}))
+        await wait_until(self.site.clock, self._all_ready, what=f"{len(self.names)} simulated nodes are Ready", timeout=READY_SECONDS)
+
+    async def stop(self) -> None:
+        """End KWOK; the Node objects stay with their cluster."""
+        await self.site.ledger.undo(self.site.clock, lambda entry: entry.owner == self._owner)
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.stop)
+            await self.start()
+            stack.pop_all()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.stop()
+
+    def _flags(self) -> list[str]:
+        """With a TLS server of its own, so that `kubectl logs` is told that there are none, and does not wait."""
+        address, port = self.cluster.host_address, self.site.free_port()
+        serving = self.cluster.serving_certificate(KWOK, [address])
+        return [
+            f"--kubeconfig={self.cluster.kubeconfig}",
+            "--manage-all-nodes=false",
+            f"--manage-nodes-with-annotation-selector={ANNOTATION}=fake",
+            f"--node-ip={address}",
+            f"--node-port={port}",
+            f"--server-address={address}:{port}",
+            f"--tls-cert-file={serving.certificate}",
+            f"--tls-private-key-file={serving.key}",
+            "--node-lease-duration-seconds=40",
+            "--v=WARN",
+        ]
+
+    async def _ready(self, *, of_any_kind: bool = False) -> set[str]:
+        text = await self.cluster.kubectl("get", "nodes", "-l", f"{LABEL}={KWOK}", "-o", "json")
+        return {item["metadata"]["name"] for item in json.loads(text)["items"] if of_any_kind or _is_ready(item)}
+
+    async def _all_ready(self) -> bool:
+        process = self.site.ledger.process(self._owner, KWOK)
+        if process is None or not process.alive():
+            raise ClusterError(f"{self._owner}: {KWOK} ended\n{tail(self.cluster.log(KWOK))}")
+        return set(self.names) <= await self._ready()
+
+
+def _is_ready(item: dict[str, Any]) -> bool:
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in item["status"].get("conditions", ()))
+
+
+def node(name: str) -> dict[str, Any]:
+    """The Node as it is created; KWOK adds the conditions."""
+    resources = {"cpu": "32", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "1000"}
+    labels = {LABEL: KWOK, "type": KWOK, "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels, "annotations": {ANNOTATION: "fake"}},
+        "status": {"capacity": resources, "allocatable": resources},
+    }

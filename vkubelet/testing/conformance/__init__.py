@@ -1,0 +1,14 @@
+"""The suite that every provider passes: the call rules of the contract, tried in the real runtime against a real API server.
+
+Invariant: a rule says by its name and sentence what a provider owes; it is skipped only for a capability that the provider has not.
+
+    python -m vkubelet.testing.conformance --provider ./mine.py
+"""
+
+from vkubelet.testing.conformance.judge import Kubectl
+from vkubelet.testing.conformance.rules import Outcome, Report, Result, Rule
+from vkubelet.testing.conformance.stand import Options, Subject, examination_settings
+from vkubelet.testing.conformance.suite import RULES, examine
+from vkubelet.testing.conformance.table import table
+
+__all__ = ["RULES", "Kubectl", "Options", "Outcome", "Report", "Result", "Rule", "Subject", "examination_settings", "examine", "table"]

@@ -1,0 +1,122 @@
+"""Finds out whether a provider blocks the event loop, and where.
+
+Invariant: only a stall whose stack shows the provider's own code counts, seen more than once; a machine that is busy with other things
+makes every loop late, but not in the same line of the same provider.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self
+
+from attrs import frozen
+
+from vkubelet.clock import Clock
+
+LIMIT = 0.25
+"""Seconds the loop may stand still in the provider."""
+
+_BEAT = 0.05
+_TRUSTED = {
+    "aiohttp",
+    "aiohappyeyeballs",
+    "aiosignal",
+    "attr",
+    "attrs",
+    "cryptography",
+    "frozenlist",
+    "kubernetes_asyncio",
+    "msgspec",
+    "multidict",
+    "prometheus_client",
+    "propcache",
+    "tenacity",
+    "urllib3",
+    "uvloop",
+    "vkubelet",
+    "yaml",
+    "yarl",
+}
+"""Ours, and what we depend on; a provider that calls them shows in the stack itself."""
+
+
+@frozen
+class Stall:
+    """The loop stood still for about `seconds` at `where`."""
+
+    seconds: float
+    where: str
+
+
+class BlockingWatch:
+    """Use as a context manager around the work of the running loop; `stalls` are those of the provider, `longest` is of anybody."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._beat = clock.monotonic()
+        self._thread = threading.get_ident()
+        self._end = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="blocking watch", daemon=True)
+        self._timer: asyncio.TimerHandle | None = None
+        self.stalls: list[Stall] = []
+        self.longest = 0.0
+
+    def __enter__(self) -> Self:
+        self._tick()
+        self._watcher.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._end.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._watcher.join()
+
+    def _tick(self) -> None:
+        now = self._clock.monotonic()
+        self.longest = max(self.longest, now - self._beat - _BEAT)
+        self._beat = now
+        self._timer = asyncio.get_running_loop().call_later(_BEAT, self._tick)
+
+    def _watch(self) -> None:
+        """In a thread of its own: looks where the loop is whenever it is late."""
+        beat, places = self._beat, list[str]()
+        while not self._end.wait(_BEAT):
+            if self._beat != beat:
+                beat, places = self._beat, []
+                continue
+            late = self._clock.monotonic() - beat - _BEAT
+            if late < LIMIT / 2:
+                continue
+            place = _place(sys._current_frames().get(self._thread))
+            if place:
+                places.append(place)
+            if late >= LIMIT and len(places) >= 2:
+                self._note(Stall(late, place or places[-1]))
+
+    def _note(self, stall: Stall) -> None:
+        if self.stalls and self.stalls[-1].where == stall.where:
+            self.stalls.pop()
+        self.stalls.append(stall)
+
+
+def _place(frame: FrameType | None) -> str:
+    """The innermost line of the provider's in a stack; empty when there is none."""
+    for each in _stack(frame):
+        module = str(each.f_globals.get("__name__", ""))
+        top = module.partition(".")[0]
+        if top not in _TRUSTED and top not in sys.stdlib_module_names:
+            return f"{Path(each.f_code.co_filename).name}:{each.f_lineno} in {each.f_code.co_qualname}"
+    return ""
+
+
+def _stack(frame: FrameType | None) -> Iterator[FrameType]:
+    """From the innermost frame to the one that runs the loop; what lies below is whoever called us."""
+    while frame is not None and frame.f_globals.get("__name__") not in ("asyncio.base_events", "asyncio.runners"):
+        yield frame
+        frame = frame.f_back

@@ -1,0 +1,173 @@
+"""Rules of pods that end.
+
+Invariant: a pod has ended when the provider said so and the backend shows it no more; by then nothing of it may follow.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+from vkubelet.api.objects import PodRef
+from vkubelet.errors import NoSuchPod
+from vkubelet.provider import SupportsPolling
+from vkubelet.testing.conformance.observed import Call, containers_of
+from vkubelet.testing.conformance.rules import Broken, Phase, expect, rule
+from vkubelet.testing.conformance.stand import Made, Stand
+
+GRACE = 2
+MARGIN = 10.0
+"""Seconds beyond the grace for a container to be killed and for that to be heard."""
+
+CANCEL_SECONDS = 5.0
+"""Within which a sync_pod that is cancelled has to end, so that delete_pod can be called."""
+
+SETTLE = 1.5
+"""Seconds in which something that goes on behind the provider's back would show."""
+
+
+@rule()
+async def delete_ends(stand: Stand) -> str:
+    """delete_pod ends a pod: within its grace and a little, host.pod_gone is said, list_pods shows it no more, and the cluster drops it."""
+    (pod,) = await stand.running("ends", grace=GRACE)
+    began = stand.clock.monotonic()
+    await stand.delete("ends")
+    await stand.ended(pod)
+    gone = stand.recording.gone_at(pod.uid)
+    seconds = (gone or began) - began
+    expect(seconds <= GRACE + MARGIN, f"with a grace of {GRACE} s the end took {seconds:.1f} s")
+    await stand.not_listed(pod.uid)
+    return f"{seconds:.1f} s"
+
+
+@rule()
+async def delete_again(stand: Stand) -> None:
+    """delete_pod may come again with a shorter grace, and again for a pod that has ended; each time the end is said or known."""
+    (pod,) = await stand.running("twice", grace=120)
+    await stand.delete("twice")
+    await stand.delete("twice", grace=1)
+    await stand.ended(pod)
+    await _deleted_directly(stand, pod.ref)
+
+
+@rule()
+async def delete_unknown(stand: Stand) -> None:
+    """delete_pod of a pod the backend never held is answered by host.pod_gone, or by NoSuchPod; it is asked so after a restart."""
+    await _deleted_directly(stand, PodRef(stand.judge.namespace, "never-was", str(uuid.uuid4()), stand.node))
+
+
+async def _deleted_directly(stand: Stand, ref: PodRef) -> None:
+    began = stand.clock.monotonic()
+    try:
+        await stand.provider.delete_pod(ref, 0.0)
+    except NoSuchPod:
+        return
+
+    def told() -> bool:
+        return any(said.pod.uid == ref.uid and said.containers is None and said.at >= began for said in stand.recording.said)
+
+    if isinstance(stand.provider, SupportsPolling):
+        # Its next list tells.
+        await stand.listed()
+    await stand.recording.news.until(told, f"host.pod_gone for {ref.name}, which the backend does not hold", seconds=stand.patience)
+
+
+@rule()
+async def delete_during_sync(stand: Stand) -> None:
+    """A pod that is deleted while sync_pod is at work ends like any other: the sync lets itself be cancelled, so delete_pod is not late."""
+    for number in range(3):
+        (pod,) = await stand.create(f"hasty-{number}")
+        await _called(stand, "sync_pod", pod)
+        await stand.delete(pod.name, grace=1)
+        asked = stand.clock.monotonic()
+        late = (await _called(stand, "delete_pod", pod)).began - asked
+        expect(late < CANCEL_SECONDS, f"sync_pod went on for {late:.1f} s after the pod was deleted; it has to end when it is cancelled")
+        await stand.ended(pod)
+
+
+async def _called(stand: Stand, method: str, pod: Made) -> Call:
+    """The first call of that method for the pod, waited for."""
+    calls = await stand.recording.news.until(
+        lambda: stand.recording.of(method, pod.uid), f"{method} of {pod.name} is called", seconds=stand.patience
+    )
+    return calls[0]
+
+
+@rule()
+async def uid_respected(stand: Stand) -> None:
+    """A pod with the name of an earlier one is another pod: the end of the old uid is told as its own, and leaves the new one alone, also
+    when delete_pod of the old one comes once more."""
+    (old,) = await stand.running("twin")
+    await stand.delete("twin", grace=0)
+    await stand.pods.gone("twin", old.uid, seconds=stand.patience)
+    (new,) = await stand.running("twin")
+    await stand.told_gone(old.uid, "host.pod_gone with the uid of the first pod of that name")
+    await _deleted_directly(stand, old.ref)
+    await stand.clock.sleep(SETTLE)
+    expect(stand.recording.gone_at(new.uid) is None, "host.pod_gone was said of the second pod, of which nobody asked the end")
+    listed = {report.pod.uid for report in await stand.listed() if report.pod.name == "twin"}
+    expect(old.uid not in listed, "list_pods still shows the first pod")
+    expect(listed, "list_pods does not show the second pod, although only the first one was deleted")
+    shown = stand.pods.pods.get("twin", {}).get("status", {}).get("phase")
+    expect(shown == "Running", f"the second pod is {shown or 'gone'}")
+    await stand.delete("twin")
+    await stand.ended(new)
+
+
+@rule(phase=Phase.LAST)
+async def reports_known(stand: Stand) -> None:
+    """host.report and host.pod_gone name pods that were handed over, by the very PodRef, and only containers that they have."""
+    for said in stand.recording.said:
+        pod = stand.pods.known.get(said.pod.uid)
+        if said.pod.namespace != stand.judge.namespace or said.pod.name == "never-was":
+            continue
+        expect(pod is not None, f"something was said of {said.pod}, but no pod has this uid")
+        assert pod is not None
+        meta, node = pod["metadata"], pod["spec"].get("nodeName", "")
+        true = PodRef(meta["namespace"], meta["name"], meta["uid"], node)
+        expect(said.pod == true, f"something was said of {said.pod}; that uid is {true}")
+        strange = (said.containers or frozenset()) - containers_of(pod)
+        expect(not strange, f"pod {said.pod.name} was reported with containers it does not have: {sorted(strange)}")
+
+
+@rule(phase=Phase.LAST)
+async def calls_never_overlap(stand: Stand) -> None:
+    """Nothing begun for a uid goes on beside or behind a later call: sync_pod is over when it returns, and after pod_gone nothing comes."""
+    await stand.clock.sleep(SETTLE)
+    by_uid: dict[str, list[Call]] = {}
+    for call in stand.recording.calls:
+        if call.method in ("sync_pod", "delete_pod"):
+            by_uid.setdefault(call.uid, []).append(call)
+    for calls in by_uid.values():
+        for before, after in zip(calls, calls[1:], strict=False):
+            expect(before.ended is not None and before.ended <= after.began, f"{after.method} of {after.subject} beside {before.method}")
+    for uid, gone in _gone(stand):
+        late = [said for said in stand.recording.said if said.pod.uid == uid and said.containers is not None and said.at > gone]
+        expect(not late, f"pod {late[0].pod.name if late else ''} was reported after host.pod_gone was said of it")
+    ghosts = {report.pod.uid: report.pod.name for report in await stand.listed()}
+    back = [ghosts[uid] for uid, _ in _gone(stand) if uid in ghosts]
+    expect(not back, f"list_pods shows pods of which host.pod_gone was said: {', '.join(back)}")
+
+
+def _gone(stand: Stand) -> Iterator[tuple[str, float]]:
+    for uid in {said.pod.uid for said in stand.recording.said}:
+        gone = stand.recording.gone_at(uid)
+        if gone is not None:
+            yield uid, gone
+
+
+@rule(phase=Phase.LAST)
+async def nothing_left(stand: Stand) -> None:
+    """When every pod is deleted the backend holds nothing more."""
+    await stand.judge.ok("delete", "pods", "--all", "--grace-period=1", "--wait=false")
+    for name, pod in list(stand.pods.pods.items()):
+        await stand.pods.gone(name, pod["metadata"]["uid"], seconds=stand.patience)
+    end = stand.clock.monotonic() + stand.patience
+    while left := [report.pod.name for report in await stand.listed()]:
+        if stand.clock.monotonic() > end:
+            raise Broken(f"list_pods still shows {', '.join(left)}")
+        await stand.clock.sleep(0.3)
+
+
+RULES = (delete_ends, delete_again, delete_unknown, delete_during_sync, uid_respected)
+LAST = (nothing_left, calls_never_overlap, reports_known)

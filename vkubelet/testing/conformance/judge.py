@@ -1,0 +1,176 @@
+"""kubectl, as the independent judge of what the provider and the runtime bring about.
+
+Invariant: nothing is believed that kubectl has not shown; a process that was started is ended with the block that started it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from vkubelet.api.shapes import Json, JsonView
+from vkubelet.clock import Clock
+from vkubelet.testing.conformance.news import News
+from vkubelet.testing.conformance.rules import Broken
+
+SECONDS = 60.0
+"""For one command that does not stream."""
+
+_LONGEST_LINE = 8 * 1024 * 1024
+"""A whole object stands on one line of a watch."""
+
+
+@frozen
+class Outcome:
+    """How a command ended."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def complaint(self) -> str:
+        return self.stderr.decode(errors="replace").strip()
+
+
+@frozen(kw_only=True)
+class Kubectl:
+    """Commands as the kubeconfig's user, in one namespace."""
+
+    program: Path
+    kubeconfig: Path
+    cache: Path
+    context: str = ""
+    namespace: str = ""
+
+    def command(self, *args: str) -> list[str]:
+        where = [f"--{flag}={value}" for flag, value in (("context", self.context), ("namespace", self.namespace)) if value]
+        return [str(self.program), f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self.cache}", *where, *args]
+
+    async def run(self, *args: str, stdin: bytes | None = None, seconds: float = SECONDS) -> Outcome:
+        """Run to the end. Raises Broken when it does not end in time."""
+        async with self.started(*args, stdin=DEVNULL if stdin is None else PIPE) as process:
+            try:
+                async with asyncio.timeout(seconds):
+                    stdout, stderr = await process.communicate(stdin)
+            except TimeoutError:
+                raise Broken(f"kubectl {' '.join(args)} did not end within {seconds:g} s") from None
+        return Outcome(process.returncode or 0, stdout, stderr)
+
+    async def ok(self, *args: str, stdin: bytes | None = None) -> bytes:
+        """What it prints. Raises Broken with its complaint when it fails."""
+        outcome = await self.run(*args, stdin=stdin)
+        if outcome.code != 0:
+            raise Broken(f"kubectl {' '.join(args)} ended with {outcome.code}: {outcome.complaint}")
+        return outcome.stdout
+
+    async def json(self, *args: str) -> Json:
+        """`kubectl ARGS -o json`; empty when nothing was found."""
+        out = await self.ok(*args, "--output=json", "--ignore-not-found")
+        found: Json = json.loads(out) if out.strip() else {}
+        return found
+
+    async def items(self, *args: str) -> list[Json]:
+        """The items of a `kubectl get` of many."""
+        return list((await self.json(*args)).get("items", ()))
+
+    async def create(self, *bodies: JsonView) -> None:
+        listed = {"apiVersion": "v1", "kind": "List", "items": list(bodies)}
+        await self.ok("create", "--filename=-", stdin=json.dumps(listed).encode())
+
+    @asynccontextmanager
+    async def started(self, *args: str, stdin: int = DEVNULL, stdout: int = PIPE, stderr: int = PIPE) -> AsyncIterator[Process]:
+        """A command while it runs; killed at the end of the block."""
+        process = await asyncio.create_subprocess_exec(
+            *self.command(*args), stdin=stdin, stdout=stdout, stderr=stderr, limit=_LONGEST_LINE, start_new_session=True
+        )
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+class PodWatch:
+    """The pods of a namespace as kubectl shows them, always the latest; `run` is a task beside whoever asks."""
+
+    def __init__(self, kubectl: Kubectl, clock: Clock) -> None:
+        self._kubectl = kubectl
+        self._clock = clock
+        self.news = News()
+        self.pods: dict[str, Json] = {}
+        """By name."""
+        self.known: dict[str, Json] = {}
+        """By uid, also those that are gone."""
+
+    async def run(self) -> None:
+        """Watch until cancelled; a watch that ends is begun anew."""
+        while True:
+            async with self._kubectl.started("get", "pods", "--watch", "--output-watch-events", "--output=json") as process:
+                assert process.stdout is not None
+                self.pods.clear()
+                async for line in process.stdout:
+                    self._note(json.loads(line))
+            await self._clock.sleep(0.5)
+
+    def _note(self, event: Json) -> None:
+        pod = event["object"]
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        self.known[uid] = pod
+        if event["type"] != "DELETED":
+            self.pods[name] = pod
+        elif self.pods.get(name, {}).get("metadata", {}).get("uid") == uid:
+            del self.pods[name]
+        self.news.tell()
+
+    async def until(self, name: str, wanted: Callable[[JsonView], object], what: str, *, seconds: float) -> Json:
+        """The pod as soon as it is like that. Raises Broken, saying how it is instead."""
+
+        def look() -> Json | None:
+            pod = self.pods.get(name)
+            return pod if pod is not None and wanted(pod) else None
+
+        try:
+            return await self.news.until(look, f"pod {name} {what}", seconds=seconds)
+        except Broken as error:
+            raise Broken(f"{error}; it is {described(self.pods.get(name))}") from None
+
+    async def gone(self, name: str, uid: str, *, seconds: float) -> None:
+        """Wait until this incarnation is no more. Raises Broken."""
+
+        def look() -> bool:
+            return uid in self.known and self.pods.get(name, {}).get("metadata", {}).get("uid") != uid
+
+        await self.news.until(look, f"pod {name} is removed from the cluster", seconds=seconds)
+
+
+def condition(body: Mapping[str, Any], kind: str) -> str:
+    """Status of a condition, or empty."""
+    found = (entry["status"] for entry in body.get("status", {}).get("conditions") or () if entry["type"] == kind)
+    return str(next(found, ""))
+
+
+def running(pod: JsonView) -> bool:
+    """Running and Ready."""
+    return pod.get("status", {}).get("phase") == "Running" and condition(pod, "Ready") == "True"
+
+
+def described(pod: JsonView | None) -> str:
+    """A pod in a few words: its phase, and what each container does."""
+    if pod is None:
+        return "not there"
+    status = pod.get("status", {})
+    states = []
+    for entry in status.get("containerStatuses") or ():
+        (kind, detail), *_ = (entry.get("state") or {"unknown": {}}).items()
+        states.append(f"{entry['name']} {kind} {detail.get('reason', '')}".strip())
+    words = [status.get("phase", "without a phase"), status.get("reason", ""), *states]
+    return ", ".join(word for word in words if word) + (", terminating" if pod["metadata"].get("deletionTimestamp") else "")

@@ -1,0 +1,35 @@
+"""Waiting for something that one has been told of.
+
+Invariant: nothing polls; a condition is looked at when there is news, and a wait that ends in vain says what for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from vkubelet.testing.conformance.rules import Broken
+
+T = TypeVar("T")
+
+
+class News:
+    """Whoever learns something calls `tell`."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def tell(self) -> None:
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def until(self, look: Callable[[], T | None], what: str, *, seconds: float) -> T:
+        """The first true value of `look`. Raises Broken."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not (found := look()):
+                    await self._event.wait()
+                return found
+        except TimeoutError:
+            raise Broken(f"not within {seconds:g} s: {what}") from None

@@ -1,0 +1,279 @@
+"""The provider under examination, with every call to it and everything it says written down.
+
+Invariant: it has exactly the capabilities of the provider itself, and changes neither calls nor answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, cast
+
+from attrs import define, field
+
+from vkubelet import provider as contract
+from vkubelet.api.objects import Pod, PodRef
+from vkubelet.api.shapes import Json, JsonView
+from vkubelet.clock import Clock
+from vkubelet.errors import Unavailable
+from vkubelet.provider import Host, NodeDescription, PodReport, Provider, SupportsPolling
+from vkubelet.testing.conformance.news import News
+
+CAPABILITIES: Mapping[str, type] = {name: kind for name, kind in sorted(vars(contract).items()) if name.startswith("Supports")}
+
+
+def capabilities_of(made: object) -> dict[str, bool]:
+    """All there are, by the name of their Protocol, and whether this provider has them."""
+    return {name: isinstance(made, kind) for name, kind in CAPABILITIES.items()}
+
+
+@define(eq=False)
+class Call:
+    """One call of the runtime to the provider; `uid` is empty where it is about a node."""
+
+    method: str
+    uid: str
+    subject: str
+    began: float
+    ended: float | None = None
+    error: str = ""
+
+
+@define(eq=False)
+class Said:
+    """What the provider published of one pod, at monotonic time `at`: names of its containers; None: that it is gone."""
+
+    pod: PodRef
+    containers: frozenset[str] | None
+    at: float
+
+
+@define(eq=False)
+class Recording:
+    """Everything since the start, over all processes that were played."""
+
+    clock: Clock
+    calls: list[Call] = field(factory=list)
+    said: list[Said] = field(factory=list)
+    nodes: dict[str, NodeDescription] = field(factory=dict)
+    """Declared by the present run."""
+    ever_declared: set[str] = field(factory=set)
+    complete: bool = False
+    runs: int = 0
+    handed: dict[str, Pod] = field(factory=dict)
+    ending: dict[str, PodRef] = field(factory=dict)
+    """By uid: the pods whose deletion was asked of a provider that is polled, and that its list has not missed yet."""
+    held_before: dict[str, bool] | None = None
+    """When set: whether `list_pods` showed a pod before its first `sync_pod`."""
+    stop_told: float | None = None
+    stops: list[float] = field(factory=list)
+    """Seconds each `run` took to return after it was told to stop."""
+    scope: asyncio.Timeout | None = None
+    news: News = field(factory=News)
+
+    def begin(self, method: str, about: object) -> Call:
+        pod = about.ref if isinstance(about, Pod) else about
+        uid, subject = (pod.uid, str(pod.key)) if isinstance(pod, PodRef) else ("", str(pod))
+        call = Call(method, uid, subject, self.clock.monotonic())
+        self.calls.append(call)
+        if isinstance(about, Pod):
+            self.handed[uid] = about
+        self.news.tell()
+        return call
+
+    def calling(self, method: str, about: object) -> Calling:
+        """Notes a call that lasts as long as the block."""
+        return Calling(self, self.begin(method, about))
+
+    def say(self, said: Said) -> None:
+        self.said.append(said)
+        self.news.tell()
+
+    def list_told(self, node: str, reports: Iterable[PodReport]) -> None:
+        """A list of a provider that is polled says what `report` and `pod_gone` of others say."""
+        listed = {report.pod.uid: report for report in reports}
+        now = self.clock.monotonic()
+        for report in listed.values():
+            self.say(Said(report.pod, frozenset(container.name for container in report.containers), now))
+        for ref in [ref for ref in self.ending.values() if ref.node == node and ref.uid not in listed]:
+            del self.ending[ref.uid]
+            self.say(Said(ref, None, now))
+
+    def of(self, method: str, uid: str) -> list[Call]:
+        return [call for call in self.calls if call.method == method and call.uid == uid]
+
+    def gone_at(self, uid: str) -> float | None:
+        """When the provider first said that it holds nothing of this pod."""
+        return next((said.at for said in self.said if said.pod.uid == uid and said.containers is None), None)
+
+    def cut_off(self) -> None:
+        """Cancel the provider's `run`, as when it fails: the runtime starts it again."""
+        assert self.scope is not None
+        self.nodes, self.complete = {}, False
+        self.scope.reschedule(asyncio.get_running_loop().time())
+
+
+class Calling:
+    """Notes when a call ended, and with which error."""
+
+    def __init__(self, recording: Recording, call: Call) -> None:
+        self._recording = recording
+        self._call = call
+
+    def __enter__(self) -> Call:
+        return self._call
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._call.ended = self._recording.clock.monotonic()
+        self._call.error = kind.__name__ if kind is not None else ""
+        self._recording.news.tell()
+
+
+class ObservedHost:
+    """The runtime's host; notes what the provider says and passes everything on."""
+
+    def __init__(self, host: Host, recording: Recording) -> None:
+        self._host = host
+        self._recording = recording
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._host, name)
+
+    def set_node(self, node: NodeDescription) -> None:
+        self._recording.nodes[node.name] = node
+        self._recording.ever_declared.add(node.name)
+        self._recording.news.tell()
+        self._host.set_node(node)
+
+    def nodes_complete(self) -> None:
+        self._recording.complete = True
+        self._recording.news.tell()
+        self._host.nodes_complete()
+
+    def remove_node(self, name: str) -> None:
+        self._recording.nodes.pop(name, None)
+        self._recording.news.tell()
+        self._host.remove_node(name)
+
+    def report(self, report: PodReport) -> None:
+        names = frozenset(container.name for container in report.containers)
+        self._recording.say(Said(report.pod, names, self._recording.clock.monotonic()))
+        self._host.report(report)
+
+    def set_pod_status(self, pod: PodRef, status: JsonView, *, annotations: Mapping[str, str] | None = None) -> None:
+        self._recording.say(Said(pod, frozenset(status_names(status)), self._recording.clock.monotonic()))
+        self._host.set_pod_status(pod, status, annotations=annotations)
+
+    def pod_gone(self, pod: PodRef) -> None:
+        self._recording.say(Said(pod, None, self._recording.clock.monotonic()))
+        self._host.pod_gone(pod)
+
+
+def status_names(status: JsonView) -> Iterator[str]:
+    """Of all containers a PodStatus speaks of."""
+    for kind in ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"):
+        yield from (entry["name"] for entry in status.get(kind) or ())
+
+
+def observed(inner: Provider, recording: Recording) -> Provider:
+    """The same provider, recorded."""
+    body: dict[str, object] = {"run": _run(inner, recording), "sync_pod": _sync(inner, recording)}
+    if isinstance(inner, SupportsPolling):
+        body |= {"delete_pod": _delete_polled(inner, recording), "list_pods": _list_polled(inner, recording)}
+    for kind in (Provider, *(CAPABILITIES[name] for name, has in capabilities_of(inner).items() if has)):
+        for name in _members(kind):
+            member = getattr(inner, name)
+            if name in body:
+                continue
+            if not callable(member):
+                body[name] = member
+            elif inspect.iscoroutinefunction(vars(kind)[name]):
+                body[name] = _awaited(name, member, recording)
+            else:
+                body[name] = _streamed(name, member, recording)
+    return cast(Provider, type(f"Observed{type(inner).__name__}", (), body)())
+
+
+def _members(kind: type) -> list[str]:
+    return [name for name in {**vars(kind), **inspect.get_annotations(kind)} if not name.startswith("_")]
+
+
+def _run(inner: Provider, recording: Recording) -> Callable[[object, Host], Awaitable[None]]:
+    async def run(self: object, host: Host) -> None:
+        recording.runs += 1
+        try:
+            async with asyncio.timeout(None) as scope:
+                recording.scope = scope
+                await inner.run(cast(Host, ObservedHost(host, recording)))
+        except TimeoutError as error:
+            if not scope.expired():
+                raise
+            raise Unavailable("the suite cut the provider off") from error
+        finally:
+            if recording.stop_told is not None:
+                recording.stops.append(recording.clock.monotonic() - recording.stop_told)
+
+    return run
+
+
+def _sync(inner: Provider, recording: Recording) -> Callable[[object, Pod], Awaitable[None]]:
+    async def sync_pod(self: object, pod: Pod) -> None:
+        with recording.calling("sync_pod", pod):
+            held = recording.held_before
+            if held is not None and pod.ref.uid not in held:
+                listed = {report.pod.uid for report in await inner.list_pods(pod.node)}
+                held[pod.ref.uid] = pod.ref.uid in listed
+            await inner.sync_pod(pod)
+
+    return sync_pod
+
+
+def _delete_polled(inner: Provider, recording: Recording) -> Callable[[object, PodRef, float], Awaitable[None]]:
+    async def delete_pod(self: object, pod: PodRef, grace: float) -> None:
+        with recording.calling("delete_pod", pod):
+            await inner.delete_pod(pod, grace)
+        recording.ending[pod.uid] = pod
+
+    return delete_pod
+
+
+def _list_polled(inner: Provider, recording: Recording) -> Callable[[object, str], Awaitable[Iterable[PodReport]]]:
+    async def list_pods(self: object, node: str) -> Iterable[PodReport]:
+        with recording.calling("list_pods", node):
+            reports = list(await inner.list_pods(node))
+        recording.list_told(node, reports)
+        return reports
+
+    return list_pods
+
+
+def _awaited(name: str, method: Callable[..., Awaitable[Any]], recording: Recording) -> Callable[..., Awaitable[Any]]:
+    async def call(self: object, about: object, *more: Any) -> Any:
+        with recording.calling(name, about):
+            return await method(about, *more)
+
+    return call
+
+
+def _streamed(name: str, method: Callable[..., AsyncIterator[bytes]], recording: Recording) -> Callable[..., AsyncIterator[bytes]]:
+    async def stream(self: object, about: object, *more: Any) -> AsyncIterator[bytes]:
+        with recording.calling(name, about):
+            chunks = method(about, *more)
+            try:
+                async for chunk in chunks:
+                    yield chunk
+            finally:
+                close = getattr(chunks, "aclose", None)
+                if close is not None:
+                    await close()
+
+    return stream
+
+
+def containers_of(pod: Pod | Json) -> set[str]:
+    """The names of all containers a pod's spec has, of every kind."""
+    spec = pod.spec if isinstance(pod, Pod) else pod["spec"]
+    kinds = ("initContainers", "containers", "ephemeralContainers")
+    return {container["name"] for kind in kinds for container in spec.get(kind) or ()}

@@ -1,0 +1,158 @@
+"""Rules of pods that run.
+
+Invariant: what the provider reports is judged by what kubectl shows of the pod.
+"""
+
+from __future__ import annotations
+
+import json
+
+from attrs import frozen
+
+from vkubelet.api.shapes import JsonView
+from vkubelet.provider import SupportsPolling
+from vkubelet.testing.conformance.observed import status_names
+from vkubelet.testing.conformance.rules import Broken, expect, rule
+from vkubelet.testing.conformance.stand import Made, Stand
+
+MANY = 20
+
+EPHEMERAL_SHARE = 1 / 3
+"""Part of the patience after which an ephemeral container of which nothing is heard counts as not supported."""
+
+
+@frozen
+class Incarnation:
+    """One start of a container, as its status shows it."""
+
+    id: str
+    started: str
+    restarts: int
+
+
+def incarnations(shown: JsonView) -> dict[str, Incarnation]:
+    """Of the app containers of a pod that runs, by name."""
+    return {
+        entry["name"]: Incarnation(
+            entry.get("containerID", ""), entry.get("state", {}).get("running", {}).get("startedAt", ""), entry.get("restartCount", 0)
+        )
+        for entry in shown.get("status", {}).get("containerStatuses") or ()
+    }
+
+
+@rule()
+async def pod_runs(stand: Stand) -> None:
+    """A pod is reported Running and Ready, with the containers of its spec and no others."""
+    (pod,) = await stand.running("runs")
+    names = sorted(status_names(stand.pods.known[pod.uid]["status"]))
+    expect(names == ["main"], f"the pod has the container main, its status speaks of {names or 'none'}")
+    await stand.delete("runs")
+    await stand.ended(pod)
+
+
+@rule()
+async def many_at_once(stand: Stand) -> str:
+    """Pods that are created together all run, however their sync_pods and reports interleave."""
+    began = stand.clock.monotonic()
+    names = [f"many-{number}" for number in range(MANY)]
+    pods = await stand.running(*names)
+    seconds = stand.clock.monotonic() - began
+    await stand.delete(*names)
+    await stand.ended(*pods)
+    return f"{MANY} pods in {seconds:.1f} s"
+
+
+@rule()
+async def sync_again(stand: Stand) -> None:
+    """sync_pod of a pod that runs already changes nothing: no container is started anew, and it stays one pod."""
+    (pod,) = await stand.running("again")
+    before = incarnations(stand.pods.known[pod.uid])
+    for number in range(3):
+        await synced_by(stand, pod, "annotate", "pod", pod.name, "--overwrite", f"vkubelet.io/conformance-round={number}")
+    expect_same(stand, pod, before)
+    count = sum(report.pod.uid == pod.uid for report in await stand.listed())
+    expect(count <= 1, f"list_pods shows the pod {count} times")
+    await stand.delete("again")
+    await stand.ended(pod)
+
+
+@rule()
+async def list_complete(stand: Stand) -> None:
+    """list_pods shows every pod the backend holds for the node exactly once, by its uid, name and node, and none that is gone."""
+    names = [f"listed-{number}" for number in range(5)]
+    pods = await stand.running(*names)
+    reports = await stand.listed()
+    for pod in pods:
+        mine = [report for report in reports if report.pod.uid == pod.uid]
+        expect(len(mine) == 1, f"list_pods shows pod {pod.name} (uid {pod.uid}), which runs, {len(mine)} times")
+        expect(mine[0].pod == pod.ref, f"list_pods shows {mine[0].pod} for {pod.ref}")
+    await stand.delete(*names)
+    await stand.ended(*pods)
+    left = {report.pod.uid for report in await stand.listed()} & {pod.uid for pod in pods}
+    expect(not left, f"list_pods still shows {len(left)} of {len(pods)} pods of which host.pod_gone was said")
+
+
+@rule(needs=SupportsPolling)
+async def polling_tells(stand: Stand) -> str:
+    """list_pods, asked every poll_interval seconds, shows what the containers of a pod do, so that nothing else need tell."""
+    interval = stand.capability(SupportsPolling).poll_interval
+    expect(interval > 0, f"poll_interval is {interval}, it must be above 0")
+    patience = stand.patience + 3 * interval
+    (pod,) = await stand.running("polled")
+    recording, before = stand.recording, len(stand.recording.of("list_pods", ""))
+    await recording.news.until(lambda: len(recording.of("list_pods", "")) >= before + 2, "list_pods is polled", seconds=patience)
+    mine = [report for report in await stand.listed() if report.pod.uid == pod.uid]
+    expect(mine and mine[0].containers, "list_pods shows the running pod without its containers, or not at all")
+    await stand.delete("polled")
+    await stand.pods.gone(pod.name, pod.uid, seconds=patience)
+    return f"every {interval:g} s"
+
+
+@rule()
+async def ephemeral_container(stand: Stand) -> str:
+    """An ephemeral container added to a running pod leaves the others alone, whether the backend runs it or not."""
+    (pod,) = await stand.running("ephemeral")
+    before = incarnations(stand.pods.known[pod.uid])
+    added = {"name": "debugger", "image": stand.options.image, "command": ["sh", "-c", "sleep 60"]}
+    change = json.dumps({"spec": {"ephemeralContainers": [added]}})
+    await synced_by(stand, pod, "patch", "pod", pod.name, "--subresource=ephemeralcontainers", f"--patch={change}")
+    try:
+        shown = await stand.pods.until(pod.name, _debugger, "shows its ephemeral container", seconds=EPHEMERAL_SHARE * stand.patience)
+        seen = "reported " + _debugger(shown)
+    except Broken:
+        seen = "not supported"
+    expect_same(stand, pod, before)
+    await stand.delete("ephemeral")
+    await stand.ended(pod)
+    return seen
+
+
+def _debugger(shown: JsonView) -> str:
+    """What the ephemeral container does, once it does something."""
+    for entry in shown.get("status", {}).get("ephemeralContainerStatuses") or ():
+        kinds = [kind for kind in entry.get("state") or () if kind != "waiting"]
+        return str(kinds[0]) if kinds else ""
+    return ""
+
+
+async def synced_by(stand: Stand, pod: Made, *change: str) -> None:
+    """Change the pod by kubectl, and wait until a sync_pod that was begun afterwards has ended."""
+    recording, before = stand.recording, len(stand.recording.of("sync_pod", pod.uid))
+    await stand.judge.ok(*change)
+
+    def ended() -> bool:
+        return any(call.ended is not None for call in recording.of("sync_pod", pod.uid)[before:])
+
+    await recording.news.until(ended, f"a sync_pod of {pod.name} after it was changed", seconds=stand.patience)
+
+
+def expect_same(stand: Stand, pod: Made, before: dict[str, Incarnation]) -> None:
+    after = incarnations(stand.pods.known[pod.uid])
+    expect(after == before, f"a container was started anew: {_shown(before)} became {_shown(after)}")
+
+
+def _shown(found: dict[str, Incarnation]) -> str:
+    return ", ".join(f"{name} {each.id or 'without id'} since {each.started or '?'}" for name, each in found.items()) or "none"
+
+
+RULES = (pod_runs, ephemeral_container, many_at_once, sync_again, list_complete, polling_tells)

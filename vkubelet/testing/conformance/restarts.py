@@ -1,0 +1,87 @@
+"""Rules of providers that begin anew.
+
+Invariant: whatever was bound to the node before runs afterwards; a backend may have lost it, but may not pretend.
+"""
+
+from __future__ import annotations
+
+from vkubelet.api.shapes import JsonView
+from vkubelet.testing.conformance.judge import running
+from vkubelet.testing.conformance.pods import Incarnation, expect_same, incarnations
+from vkubelet.testing.conformance.rules import Phase, expect, rule
+from vkubelet.testing.conformance.stand import Made, Stand
+
+SETTLE = 1.0
+"""Seconds in which a report that was made has come to the cluster."""
+
+
+@rule(phase=Phase.ALONE)
+async def run_again(stand: Stand) -> None:
+    """run() that was cut off can be called again: the nodes are declared once more, and every pod runs on or says that it was restarted."""
+    pods = await stand.running("cut-off-1", "cut-off-2")
+    before = {pod.uid: incarnations(stand.pods.known[pod.uid]) for pod in pods}
+    runs, syncs = stand.recording.runs, {pod.uid: len(stand.recording.of("sync_pod", pod.uid)) for pod in pods}
+    stand.recording.cut_off()
+    await stand.recording.news.until(lambda: stand.recording.runs > runs, "run() is called again", seconds=stand.patience)
+    await stand.nodes_ready()
+    for pod in pods:
+        await _synced_anew(stand, pod, syncs[pod.uid])
+    await stand.clock.sleep(SETTLE)
+    for pod in pods:
+        await stand.pods.until(pod.name, running, "is Running and Ready", seconds=stand.patience)
+        _expect_honest(stand, pod, before[pod.uid])
+    await stand.delete(*(pod.name for pod in pods))
+    await stand.ended(*pods)
+
+
+@rule(phase=Phase.ALONE)
+async def new_process(stand: Stand) -> str:
+    """After a restart of the process a pod that list_pods shows runs on untouched, one it does not show is started anew, and a pod that
+    was deleted meanwhile ends."""
+    kept, deleted = await stand.running("survivor", "deleted-meanwhile")
+    before = incarnations(stand.pods.known[kept.uid])
+    await stand.stop()
+    await stand.delete("deleted-meanwhile", grace=1)
+    syncs = len(stand.recording.of("sync_pod", kept.uid))
+    stand.recording.held_before = {}
+    await stand.start()
+    await stand.nodes_ready()
+    await _synced_anew(stand, kept, syncs)
+    held, stand.recording.held_before = stand.recording.held_before.get(kept.uid, False), None
+    if held:
+        await stand.clock.sleep(SETTLE)
+        expect_same(stand, kept, before)
+    elif any(was.id for was in before.values()):
+        what = "runs in containers with other ids, as list_pods did not show it before it was synced"
+        await stand.pods.until(kept.name, lambda pod: running(pod) and _all_new(before, pod), what, seconds=stand.patience)
+    await stand.pods.until(kept.name, running, "is Running and Ready", seconds=stand.patience)
+    expect(stand.recording.gone_at(kept.uid) is None, "host.pod_gone was said of a pod that nobody deleted")
+    await stand.ended(deleted)
+    await stand.delete("survivor")
+    await stand.ended(kept)
+    return "pods are kept" if held else "pods are forgotten and started anew"
+
+
+async def _synced_anew(stand: Stand, pod: Made, before: int) -> None:
+    def done() -> bool:
+        return any(call.ended is not None and not call.error for call in stand.recording.of("sync_pod", pod.uid)[before:])
+
+    await stand.recording.news.until(done, f"sync_pod of {pod.name} once more", seconds=stand.patience)
+
+
+def _all_new(before: dict[str, Incarnation], shown: JsonView) -> bool:
+    after = incarnations(shown)
+    return all(name in after and after[name].id != was.id for name, was in before.items())
+
+
+def _expect_honest(stand: Stand, pod: Made, before: dict[str, Incarnation]) -> None:
+    """A container that was started at another time is another container, or counts one more restart."""
+    for name, now in incarnations(stand.pods.known[pod.uid]).items():
+        was = before.get(name)
+        if was is None or now.started == was.started:
+            continue
+        told = now.restarts > was.restarts or now.id != was.id or not now.id
+        expect(told, f"container {name} runs since {now.started}, before since {was.started}, with the same id and no more restarts")
+
+
+RULES = (run_again, new_process)

@@ -1,0 +1,244 @@
+"""The provider at work: in the real runtime, against a real API server, with kubectl as the judge.
+
+Invariant: at most one process of the provider is played at a time; what a rule makes lies in the namespace of the stand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import define, field, frozen
+
+from vkubelet.api.objects import PodRef
+from vkubelet.api.shapes import Json, JsonView
+from vkubelet.client.connection import load_connection
+from vkubelet.clock import Clock
+from vkubelet.provider import PodReport, Provider
+from vkubelet.runtime import Runtime
+from vkubelet.settings import Settings, convert, merged
+from vkubelet.testing.conformance.blocking import BlockingWatch
+from vkubelet.testing.conformance.judge import Kubectl, PodWatch, condition, running
+from vkubelet.testing.conformance.observed import CAPABILITIES, Recording, observed
+from vkubelet.testing.conformance.rules import Broken, expect
+
+SCRIPT = "echo begins; trap 'exit 0' TERM; while true; do sleep 30 & wait $!; done"
+"""What the containers run where the backend runs anything."""
+
+
+@frozen(kw_only=True)
+class Subject:
+    """What is examined: `make` gives the provider as a new process would, `settings` are those of the runtime, the kubeconfigs those of
+    the provider and of the judge."""
+
+    make: Callable[[], Provider]
+    settings: Settings
+    kubeconfig: Path
+    judge: Kubectl
+
+
+@frozen(kw_only=True)
+class Options:
+    """How it is examined."""
+
+    patience: float = 30.0
+    """Seconds for everything the backend has to bring about."""
+    image: str = "busybox"
+    """Image of the pods' containers."""
+    pod: JsonView = field(factory=dict)
+    """Laid over each pod; the entries of `containers` over the container `main`."""
+    port: int = 8080
+    """Port of the pods that is forwarded."""
+    echo: str = "nc -lk -p PORT -e cat"
+    """Shell command that sends back what comes in at that port."""
+
+
+def examination_settings(data: JsonView, *, address: str) -> Settings:
+    """The runtime's settings: `data` over what suits an examination, a certificate that needs nobody and no port that may be taken.
+
+    `address` is what nodes publish; empty: found by the runtime. Raises SettingsError.
+    """
+    ours: Json = {
+        "instance": f"conformance-{uuid.uuid4().hex[:6]}",
+        "server": {"certificate": "self-signed", "main_port": 0, **({"node_address": address} if address else {})},
+        "health": {"health_address": "", "metrics_address": ""},
+    }
+    return convert(merged(ours, data), Settings)
+
+
+@frozen
+class Made:
+    """A pod that was created."""
+
+    name: str
+    ref: PodRef
+
+    @property
+    def uid(self) -> str:
+        return self.ref.uid
+
+
+@frozen(kw_only=True)
+class Seen:
+    """What is watched from the start to the end."""
+
+    pods: PodWatch
+    recording: Recording
+    blocking: BlockingWatch
+
+
+@define(kw_only=True, eq=False)
+class Stand:
+    """What rules work with."""
+
+    subject: Subject
+    options: Options
+    judge: Kubectl
+    seen: Seen
+    clock: Clock
+    group: asyncio.TaskGroup
+    node: str = ""
+    _provider: Provider | None = None
+    _runtime: Runtime | None = None
+    _running: asyncio.Task[None] | None = None
+
+    @property
+    def pods(self) -> PodWatch:
+        return self.seen.pods
+
+    @property
+    def recording(self) -> Recording:
+        return self.seen.recording
+
+    @property
+    def patience(self) -> float:
+        return self.options.patience
+
+    @property
+    def provider(self) -> Provider:
+        """Recorded, as the runtime has it."""
+        assert self._provider is not None
+        return self._provider
+
+    def capability(self, kind: type) -> Any:
+        """The provider, when it has this capability; rules say what they need, so it has."""
+        assert kind.__name__ in CAPABILITIES and isinstance(self.provider, kind)
+        return self.provider
+
+    # --- the process of the provider ---
+
+    async def start(self) -> None:
+        """A new process, unless there is one: provider and runtime are made anew. Returns at once."""
+        if self._running is not None:
+            return
+        connection = await load_connection(kubeconfig=self.subject.kubeconfig, context=self.subject.judge.context)
+        self.recording.nodes, self.recording.complete, self.recording.stop_told = {}, False, None
+        self._provider = observed(self.subject.make(), self.recording)
+        self._runtime = Runtime(self._provider, self.subject.settings, connection=connection)
+        self._running = self.group.create_task(self._runtime.run(), name="runtime")
+
+    async def stop(self) -> None:
+        """As by SIGTERM; waits until the runtime has ended."""
+        if self._runtime is None or self._running is None:
+            return
+        self.recording.stop_told = self.clock.monotonic()
+        self._runtime.stop()
+        await asyncio.wait({self._running}, timeout=self.patience)
+        expect(self._running.done(), f"the process did not end within {self.patience:g} s")
+        self._runtime = self._running = None
+
+    async def close(self) -> None:
+        """End the process, by force if need be."""
+        running = self._running
+        if running is None or self._runtime is None:
+            return
+        self._runtime.stop()
+        await asyncio.wait({running}, timeout=self.patience)
+        running.cancel()
+        await asyncio.wait({running})
+        self._runtime = self._running = None
+
+    async def declared(self) -> None:
+        """Wait until the provider has declared a node and said that these are all."""
+        recording = self.recording
+        await recording.news.until(lambda: bool(recording.nodes), "run() declares a node with host.set_node", seconds=self.patience)
+        what = "run() says host.nodes_complete()"
+        await recording.news.until(lambda: recording.complete, what, seconds=self.patience)
+
+    async def nodes_ready(self) -> Mapping[str, Json]:
+        """Wait until every declared node is Ready, by kubectl; the Nodes by name."""
+        await self.declared()
+        end = self.clock.monotonic() + self.patience
+        while True:
+            listed = await self.judge.items("get", "nodes")
+            found = {node["metadata"]["name"]: node for node in listed if node["metadata"]["name"] in self.recording.nodes}
+            late = [name for name in self.recording.nodes if name not in found or condition(found[name], "Ready") != "True"]
+            if not late:
+                return found
+            if self.clock.monotonic() > end:
+                raise Broken(f"not Ready within {self.patience:g} s: {', '.join(sorted(late))}")
+            await self.clock.sleep(0.3)
+
+    # --- pods ---
+
+    def body(self, name: str, *, grace: int = 2, container: JsonView | None = None) -> Json:
+        """A pod bound to the node, as the options want it; `container` is what a rule needs of its only one."""
+        main: Json = {"name": "main", "image": self.options.image, "imagePullPolicy": "IfNotPresent", "command": ["sh", "-c", SCRIPT]}
+        spec: Json = {"nodeName": self.node, "terminationGracePeriodSeconds": grace, "tolerations": [{"operator": "Exists"}]}
+        over = dict(self.options.pod.get("spec") or {})
+        (theirs, *_) = over.pop("containers", None) or [{}]
+        meta = {"name": name, "labels": {"vkubelet.io/conformance": "true"}}
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {**merged(self.options.pod.get("metadata") or {}, meta)},
+            "spec": {**merged(spec, over), "containers": [{**main, **theirs, "name": "main", **(container or {})}]},
+        }
+
+    async def create(self, *names: str, **more: Any) -> list[Made]:
+        """Pods of these names; they are known, but not more."""
+        await self.judge.create(*(self.body(name, **more) for name in names))
+        return [await self._made(name) for name in names]
+
+    async def _made(self, name: str) -> Made:
+        pod = await self.pods.until(name, lambda pod: not pod["metadata"].get("deletionTimestamp"), "is created", seconds=self.patience)
+        meta = pod["metadata"]
+        return Made(name, PodRef(meta["namespace"], name, meta["uid"], self.node))
+
+    async def running(self, *names: str, **more: Any) -> list[Made]:
+        """Pods of these names, created and Running and Ready."""
+        made = await self.create(*names, **more)
+        for each in made:
+            await self.pods.until(each.name, running, "is Running and Ready", seconds=self.patience)
+        return made
+
+    async def delete(self, *names: str, grace: int | None = None) -> None:
+        """Ask for the deletion; does not wait for it."""
+        how = [] if grace is None else [f"--grace-period={grace}", *(["--force"] if grace == 0 else [])]
+        await self.judge.ok("delete", "pods", *names, "--wait=false", "--ignore-not-found", *how)
+
+    async def ended(self, *pods: Made) -> None:
+        """Wait until the provider has said pod_gone of each, and each is removed."""
+        for pod in pods:
+            await self.told_gone(pod.uid, f"host.pod_gone for {pod.name}")
+            await self.pods.gone(pod.name, pod.uid, seconds=self.patience)
+
+    async def told_gone(self, uid: str, what: str) -> None:
+        """Wait until the provider has said that it holds nothing of this pod."""
+        recording = self.recording
+        await recording.news.until(lambda: recording.gone_at(uid) is not None, what, seconds=self.patience)
+
+    async def listed(self) -> Sequence[PodReport]:
+        """What list_pods shows for the node, of the stand's own namespace."""
+        reports = list(await self.provider.list_pods(self.node))
+        return [report for report in reports if report.pod.namespace == self.judge.namespace]
+
+    async def not_listed(self, uid: str) -> None:
+        """Wait until list_pods does not show this pod any more."""
+        end = self.clock.monotonic() + self.patience
+        while any(report.pod.uid == uid for report in await self.listed()):
+            expect(self.clock.monotonic() < end, f"list_pods still shows uid {uid}, of which host.pod_gone was said")
+            await self.clock.sleep(0.2)

@@ -1,0 +1,207 @@
+"""Rules of exec, attach and port-forwarding.
+
+Invariant: the client is kubectl, through the API server; that a call has ended is seen at the provider.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import uuid
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+
+from vkubelet.api.objects import PodRef
+from vkubelet.errors import NoSuchPod, ProviderError
+from vkubelet.provider import SupportsAttach, SupportsExec, SupportsPortForward, TerminalSize
+from vkubelet.testing.conformance.rules import Broken, expect, rule
+from vkubelet.testing.conformance.stand import Made, Stand
+from vkubelet.testing.conformance.terminal import on_terminal
+
+END_SECONDS = 10.0
+"""Within which a call has to end when its client has left."""
+
+STDIN_BYTES = 1 << 20
+FORWARDED_BYTES = 64 << 10
+CONNECTIONS = 3
+
+
+@rule(needs=SupportsExec)
+async def exec_exit_code(stand: Stand) -> None:
+    """exec gives back the exit code of its command."""
+    (pod,) = await stand.running("exits")
+    for code in (0, 1, 7, 137):
+        outcome = await stand.judge.run("exec", pod.name, "--", "sh", "-c", f"exit {code}")
+        expect(outcome.code == code, f"a command that ends with {code} came back with {outcome.code}: {outcome.complaint}")
+    await stand.delete(pod.name)
+    await stand.ended(pod)
+
+
+@rule(needs=SupportsExec)
+async def exec_output(stand: Stand) -> None:
+    """exec without a terminal keeps standard output and standard error apart, and loses nothing of either."""
+    (pod,) = await stand.running("speaks")
+    outcome = await stand.judge.run("exec", pod.name, "--", "sh", "-c", "echo to out; echo to err >&2; seq 1 20000")
+    wanted = b"to out\n" + b"".join(b"%d\n" % number for number in range(1, 20001))
+    expect(outcome.stdout == wanted, f"of {len(wanted)} bytes of standard output came {len(outcome.stdout)}, or others")
+    expect(outcome.stderr == b"to err\n", f"standard error was {outcome.stderr[:80]!r}")
+    await stand.delete(pod.name)
+    await stand.ended(pod)
+
+
+@rule(needs=SupportsExec)
+async def exec_input(stand: Stand) -> None:
+    """exec hands standard input to the command byte by byte, and its end too."""
+    (pod,) = await stand.running("listens")
+    data = random.Random(7).randbytes(STDIN_BYTES)
+    outcome = await stand.judge.run("exec", "-i", pod.name, "--", "cat", stdin=data, seconds=2 * stand.patience)
+    expect(outcome.code == 0, f"cat ended with {outcome.code}: {outcome.complaint}")
+    same = hashlib.sha256(outcome.stdout).digest() == hashlib.sha256(data).digest()
+    expect(same, f"cat was sent {len(data)} bytes and gave back {len(outcome.stdout)}, or others")
+    await stand.delete(pod.name)
+    await stand.ended(pod)
+
+
+@rule(needs=SupportsExec)
+async def exec_terminal(stand: Stand) -> None:
+    """exec on a terminal knows its size, and has one output for both."""
+    (pod,) = await stand.running("typed")
+    command = stand.judge.command("exec", "-it", pod.name, "--", "sh", "-c", "stty size; echo to err >&2; exit 3")
+    code, shown = await on_terminal(command, TerminalSize(width=117, height=43), seconds=stand.patience)
+    lines = [line.strip() for line in shown.decode(errors="replace").splitlines()]
+    expect("43 117" in lines, f"a terminal of 43 rows and 117 columns was shown as {lines}")
+    expect("to err" in lines, f"standard error did not come: {lines}")
+    expect(code == 3, f"a command that ends with 3 came back with {code}")
+    await stand.delete(pod.name)
+    await stand.ended(pod)
+
+
+@rule(needs=SupportsExec)
+async def exec_left(stand: Stand) -> None:
+    """When the client of an exec leaves, the call ends: it lets itself be cancelled."""
+    (pod,) = await stand.running("deserted")
+    async with stand.judge.started("exec", pod.name, "--", "sh", "-c", "echo begun; sleep 600") as process:
+        await _says(process, b"begun", stand.patience)
+        process.kill()
+        await process.wait()
+    await _over(stand, "exec", pod)
+    await stand.delete(pod.name)
+    await stand.ended(pod)
+
+
+@rule(needs=SupportsExec)
+async def exec_unknown(stand: Stand) -> None:
+    """exec into a pod the backend does not hold is NoSuchPod."""
+    stranger = PodRef(stand.judge.namespace, "never-was", str(uuid.uuid4()), stand.node)
+    try:
+        code = await stand.capability(SupportsExec).exec(stranger, "main", ["true"], _NobodyThere())
+    except NoSuchPod:
+        return
+    except ProviderError as error:
+        raise Broken(f"exec into a pod that never was raised {type(error).__name__}, not NoSuchPod") from error
+    raise Broken(f"exec into a pod that never was came back with {code}")
+
+
+@rule(needs=SupportsAttach)
+async def attach_speaks(stand: Stand) -> None:
+    """attach connects a client with the process of the container, both ways; when the client leaves, the call ends."""
+    (pod,) = await stand.running("attached", container={"stdin": True, "command": ["sh", "-c", "echo begins; cat"]})
+    async with stand.judge.started("attach", "-i", pod.name, stdin=PIPE) as process:
+        assert process.stdin is not None
+        await stand.recording.news.until(lambda: stand.recording.of("attach", pod.uid), "attach is called", seconds=stand.patience)
+        process.stdin.write(b"are you there\n")
+        await _says(process, b"are you there", stand.patience)
+        process.kill()
+        await process.wait()
+    await _over(stand, "attach", pod)
+    await stand.delete(pod.name)
+    await stand.ended(pod)
+
+
+@rule(needs=SupportsPortForward)
+async def port_forward(stand: Stand) -> None:
+    """port_forward carries bytes both ways, several connections beside one another, and closes when either side has."""
+    port = stand.options.port
+    (pod,) = await stand.running("forwarded", container={"command": ["sh", "-c", stand.options.echo.replace("PORT", str(port))]})
+    async with stand.judge.started("port-forward", f"pod/{pod.name}", f":{port}", "--address=127.0.0.1") as process:
+        words = (await _says(process, b"Forwarding from", stand.patience)).split()
+        local = int(words[2].rpartition(b":")[2])
+        for number in range(CONNECTIONS):
+            async with asyncio.TaskGroup() as group:
+                for each in range(number + 1):
+                    group.create_task(_echoed(local, random.Random(each).randbytes(FORWARDED_BYTES), stand.patience))
+        await _over(stand, "port_forward", pod)
+        reader, writer = await asyncio.open_connection("127.0.0.1", local)
+        writer.write(b"and gone")
+        await writer.drain()
+        await reader.read(1)
+        writer.transport.abort()
+        await _over(stand, "port_forward", pod)
+    calls = len(stand.recording.of("port_forward", pod.uid))
+    expected = CONNECTIONS * (CONNECTIONS + 1) // 2 + 1
+    expect(calls == expected, f"{expected} connections were {calls} calls of port_forward")
+    await stand.delete(pod.name)
+    await stand.ended(pod)
+
+
+async def _echoed(port: int, data: bytes, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(data)
+            answer = await reader.readexactly(len(data))
+            expect(answer == data, "what was sent through a forwarded port came back as something else")
+            writer.write_eof()
+            rest = await reader.read()
+            expect(not rest, f"after everything had come back came {len(rest)} bytes more")
+            writer.close()
+            await writer.wait_closed()
+    except TimeoutError:
+        raise Broken(f"a forwarded connection did not echo and close within {seconds:g} s") from None
+    except (asyncio.IncompleteReadError, ConnectionError) as error:
+        raise Broken(f"a forwarded connection broke: {error}; is there something that echoes at the port?") from None
+
+
+async def _says(process: Process, wanted: bytes, seconds: float) -> bytes:
+    """The first line of a command's output that has these words. Raises Broken."""
+    assert process.stdout is not None and process.stderr is not None
+    try:
+        async with asyncio.timeout(seconds):
+            async for line in process.stdout:
+                if wanted in line:
+                    return line
+            complaint = (await process.stderr.read()).decode(errors="replace").strip()
+    except TimeoutError:
+        raise Broken(f"within {seconds:g} s the client was not shown {wanted.decode()!r}") from None
+    raise Broken(f"the client ended without being shown {wanted.decode()!r}: {complaint}")
+
+
+async def _over(stand: Stand, method: str, pod: Made) -> None:
+    """Wait until no call of this method is under way for the pod. Raises Broken."""
+
+    def over() -> bool:
+        return all(call.ended is not None for call in stand.recording.of(method, pod.uid))
+
+    await stand.recording.news.until(over, f"{method} ends when its client has left", seconds=END_SECONDS)
+
+
+class _NobodyThere:
+    """A client that says and hears nothing."""
+
+    tty = False
+    stdin: AsyncIterator[bytes] | None = None
+
+    @property
+    async def resizes(self) -> AsyncIterator[TerminalSize]:
+        return
+        yield
+
+    async def write_stdout(self, data: bytes) -> None:
+        return None
+
+    async def write_stderr(self, data: bytes) -> None:
+        return None
+
+
+RULES = (exec_exit_code, exec_output, exec_input, exec_terminal, exec_left, exec_unknown, attach_speaks, port_forward)

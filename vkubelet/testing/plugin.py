@@ -1,0 +1,73 @@
+"""The pytest plug-in: fixtures for the tests of a provider, there wherever this package is installed (entry point `pytest11`).
+
+Invariant: every name begins with `vkubelet_`, and loading it imports pytest and the standard library alone; what a fixture needs is
+imported when a test asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from vkubelet.provider import Provider
+    from vkubelet.testing.clock import ManualClock
+    from vkubelet.testing.cluster import ControlPlane
+    from vkubelet.testing.conformance import Options, Report
+    from vkubelet.testing.host import RecordingHost
+
+
+class Examine(Protocol):
+    """What `vkubelet_conformance` gives: `make` gives the provider as a new process would."""
+
+    def __call__(self, make: Callable[[], Provider], options: Options | None = None, *, only: Iterable[str] = ()) -> Report: ...
+
+
+@pytest.fixture
+def vkubelet_clock() -> ManualClock:
+    """A clock that stands still until the test moves it."""
+    from vkubelet.testing.clock import ManualClock
+
+    return ManualClock()
+
+
+@pytest.fixture
+def vkubelet_host(vkubelet_clock: ManualClock) -> RecordingHost:
+    """A Host that remembers what a provider says; its clock is `vkubelet_clock`."""
+    from vkubelet.testing.host import RecordingHost
+
+    return RecordingHost(clock=vkubelet_clock)
+
+
+@pytest.fixture(scope="session")
+def vkubelet_cluster() -> Iterator[ControlPlane]:
+    """A real API server with controllers, for the whole session; it has no nodes, and takes any kubelet certificate."""
+    from vkubelet.testing.cluster import ControlPlane, Options
+    from vkubelet.testing.fixtures import run_apart
+
+    plane = ControlPlane("vkubelet", options=Options(scheduler=False, verify_kubelets=False))
+    try:
+        run_apart(plane.start())
+        yield plane
+    finally:
+        run_apart(plane.stop())
+
+
+@pytest.fixture(scope="session")
+def vkubelet_conformance(vkubelet_cluster: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Examine:
+    """`report = vkubelet_conformance(lambda: Mine(settings))` tries all rules on a provider; then `assert report.passed, table(report)`."""
+    from vkubelet.testing.conformance import Kubectl, Options, Subject, examination_settings, examine
+    from vkubelet.testing.fixtures import run_apart
+
+    plane = vkubelet_cluster
+    program = run_apart(plane.site.binaries.ensure(["kubectl"]))["kubectl"]
+    judge = Kubectl(program=program, kubeconfig=plane.kubeconfig, cache=tmp_path_factory.mktemp("kubectl"))
+
+    def examined(make: Callable[[], Provider], options: Options | None = None, *, only: Iterable[str] = ()) -> Report:
+        chosen = examination_settings({}, address=plane.host_address)
+        subject = Subject(make=make, settings=chosen, kubeconfig=plane.kubeconfig, judge=judge)
+        return run_apart(examine(subject, options or Options(), only=only))
+
+    return examined
