@@ -60,6 +60,10 @@ class KubeoceanProvider:
     async def metrics(self, node: str, endpoint: MetricsEndpoint) -> bytes:
         return await self._serving().current().stats.metrics(node, endpoint)
 
+    async def ping(self, node: str) -> None:
+        """Whether the binding is served. A worker that does not answer is no failed ping: the binding says what becomes of its nodes."""
+        self._serving()
+
     def _backing(self, pod: PodRef) -> streams.Backing:
         return self._serving().current().backing(pod)
 

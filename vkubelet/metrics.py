@@ -6,6 +6,7 @@ of one node is told at that node's own port, and ends with it.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Mapping
 
@@ -69,6 +70,7 @@ class Metrics:
         self.certificate_ttl = Gauge(
             "kubelet_certificate_manager_server_ttl_seconds", "Until the serving certificate expires.", registry=registry
         )
+        self.certificate_ttl.set(math.inf)
         self.certificate_lived = Histogram(
             "kubelet_certificate_manager_server_rotation_seconds", "Age of a replaced certificate.", buckets=_DAYS, registry=registry
         )

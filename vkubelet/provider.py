@@ -278,7 +278,11 @@ class TerminalSize:
 
 
 class ContainerIO(Protocol):
-    """The client's side of an exec or attach."""
+    """The client's side of an exec or attach; `vkubelet.streams` connects it to a process, terminal or socket.
+
+    With `tty` there is one output, and sizes come when the client's terminal changes. `stdin` is None when there is none, and ends when the
+    client says so. A client that leaves cancels the call; output it does not want is dropped.
+    """
 
     tty: bool
     stdin: AsyncIterator[bytes] | None
@@ -292,7 +296,7 @@ class ContainerIO(Protocol):
 
 
 class ByteStream(Protocol):
-    """One forwarded connection."""
+    """One forwarded connection. Raises ConnectionResetError when the client has given it up; one that leaves cancels the call."""
 
     async def read(self) -> bytes:
         """Empty at the end."""
@@ -300,13 +304,18 @@ class ByteStream(Protocol):
 
     async def write(self, data: bytes) -> None: ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Nothing more will be written; the client may still send."""
+        ...
 
 
 @runtime_checkable
 class SupportsExec(Protocol):
     async def exec(self, pod: PodRef, container: str, command: Sequence[str], io: ContainerIO) -> int:
-        """Run a command in a running container; the exit code."""
+        """Run a command in a running container; the exit code, or minus the signal that ended it.
+
+        Raises NoSuchPod, NoSuchContainer, BadRequest, Unavailable; their text is shown to the user.
+        """
         ...
 
 

@@ -1,4 +1,4 @@
-"""Writes the pages of docs/reference that follow from the code: settings, errors, metrics.
+"""Writes the pages of docs/reference that follow from the code: settings, errors, metrics, conformance.
 
 Invariant: what a page says stands in the code, beside the thing itself; a unit test compares the pages with it.
 """
@@ -19,6 +19,7 @@ from vkubelet import errors
 from vkubelet.errors import VKubeletError
 from vkubelet.metrics import Metrics
 from vkubelet.settings import Settings, _settings_class
+from vkubelet.testing.conformance import RULES
 
 PAGES = Path(__file__).parents[2] / "docs" / "reference"
 MADE = "<!-- Made by `make docs` from the code; change the docstrings there. -->"
@@ -128,9 +129,27 @@ def metrics_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def conformance_page() -> str:
+    """Every rule of the suite with its sentence."""
+    lines = [
+        "# Rules of the conformance suite",
+        MADE,
+        "",
+        "Tried on a provider by `python -m vkubelet.testing.conformance --provider ./mine.py`.",
+        "A rule that needs a capability is skipped for a provider without it.",
+        "",
+        "| rule | needs | says |",
+        "|---|---|---|",
+    ]
+    for rule in RULES:
+        lines.append(f"| `{rule.name}` | {f'`{rule.needs}`' if rule.needs else ''} | {rule.sentence} |")
+    return "\n".join(lines) + "\n"
+
+
 def pages() -> dict[Path, str]:
     """Content by file."""
-    return {PAGES / "settings.md": settings_page(), PAGES / "errors.md": errors_page(), PAGES / "metrics.md": metrics_page()}
+    made = {"settings": settings_page, "errors": errors_page, "metrics": metrics_page, "conformance": conformance_page}
+    return {PAGES / f"{name}.md": page() for name, page in made.items()}
 
 
 if __name__ == "__main__":

@@ -29,6 +29,18 @@ class Backend:
     pods: dict[str, MockPod] = field(factory=dict)
     spent: dict[str, float] = field(factory=dict)
     journals: dict[str, deque[bytes]] = field(factory=dict)
+    _by_node: dict[str, dict[str, MockPod]] = field(factory=dict)
+
+    def add(self, pod: MockPod) -> None:
+        self.pods[pod.ref.uid] = pod
+        self._by_node.setdefault(pod.ref.node, {})[pod.ref.uid] = pod
+
+    def remove(self, pod: MockPod) -> None:
+        self.pods.pop(pod.ref.uid, None)
+        self._by_node.get(pod.ref.node, {}).pop(pod.ref.uid, None)
+
+    def on_node(self, node: str) -> list[MockPod]:
+        return list(self._by_node.get(node, {}).values())
 
 
 class Lives:
@@ -156,7 +168,7 @@ class Lives:
 
     def _forget(self, pod: MockPod) -> None:
         self._count_spent(pod)
-        self._backend.pods.pop(pod.ref.uid, None)
+        self._backend.remove(pod)
         task = self._tasks.pop(pod.ref.uid, None)
         if task is not None and task is not asyncio.current_task():
             task.cancel()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from attrs import define, field
@@ -233,6 +233,18 @@ class MockPod:
         if told:
             line = told.replace("{hostname}", self.hostname).replace("{node}", self.ref.node).replace("{container}", name)
         self.logs[name][-1].lines.append(f"{now.isoformat()} {line}\n".encode())
+
+    async def lines(self, run: Log, *, follow: bool, start: int = 0) -> AsyncIterator[bytes]:
+        """The lines of one run, and with `follow` those that come until it ends."""
+        sent = start
+        while True:
+            news = self.news
+            while sent < len(run.lines):
+                yield run.lines[sent]
+                sent += 1
+            if run.ended or not follow:
+                return
+            await news.wait()
 
     def tell(self) -> None:
         """Wake everybody who follows a log."""

@@ -33,7 +33,7 @@ from vkubelet.provider import ByteStream, MetricsEndpoint
 from vkubelet.stats import NodeStats, metrics, summary
 from vkubelet_providers.mock.lives import Backend, Lives
 from vkubelet_providers.mock.machine import KILLED, Machine, either
-from vkubelet_providers.mock.pods import Log, MockPod, Stage
+from vkubelet_providers.mock.pods import MockPod, Stage
 from vkubelet_providers.mock.script import Script
 from vkubelet_providers.mock.shell import run_with
 from vkubelet_providers.mock.sockets import serve
@@ -74,6 +74,8 @@ class Mock:
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or self.Settings()
+        numbers = range(self.settings.nodes)
+        self._nodes = {self.settings.node: 0} if len(numbers) == 1 else {f"{self.settings.node}-{number}": number for number in numbers}
         self.backend = Backend()
         self.failing: set[str] = set()
         """Nodes whose ping fails and whose pods can not be listed."""
@@ -104,13 +106,9 @@ class Mock:
 
     # --- nodes ---
 
-    def node_names(self) -> list[str]:
-        settings = self.settings
-        return [settings.node] if settings.nodes == 1 else [f"{settings.node}-{number}" for number in range(settings.nodes)]
-
     def describe(self, name: str) -> NodeDescription:
-        """Raises ValueError for a node that is not ours."""
-        settings, number = self.settings, self.node_names().index(name)
+        """Raises KeyError for a node that is not ours."""
+        settings, number = self.settings, self._nodes[name]
         capacity = {"cpu": settings.cpu, "memory": settings.memory, "pods": settings.pods, **settings.capacity}
 
         def filled(text: str) -> str:
@@ -138,7 +136,7 @@ class Mock:
                 self._since = self._since or (host.clock.now(), host.clock.monotonic())
                 for pod in self.pods.values():
                     self._running.begin(pod)
-                for name in self.node_names():
+                for name in self._nodes:
                     host.set_node(self.describe(name))
                 host.nodes_complete()
                 await host.until_stopped()
@@ -161,7 +159,8 @@ class Mock:
             raise Unavailable("the annotations ask for it")
         known = self.pods.get(uid)
         if known is None:
-            known = self.pods[uid] = MockPod.of(pod, script, now=self.host.clock.monotonic())
+            known = MockPod.of(pod, script, now=self.host.clock.monotonic())
+            self.backend.add(known)
             self._lives.begin(known)
         known.syncs += 1
         self._lives.update(known, script, added=known.add_ephemeral(pod))
@@ -176,7 +175,7 @@ class Mock:
 
     async def list_pods(self, node: str) -> Iterable[PodReport]:
         await self.ping(node)
-        return [pod.report() for pod in self.pods.values() if pod.ref.node == node]
+        return [pod.report() for pod in self.backend.on_node(node)]
 
     def lose(self, uid: str) -> None:
         """The backend drops a pod by itself."""
@@ -199,7 +198,7 @@ class Mock:
         if len(runs) < -number:
             which = "previous terminated" if options.previous else "started"
             raise BadRequest(f'{which} container "{container}" in pod "{pod.name}" not found')
-        async for line in _lines(known, runs[number], follow=options.follow):
+        async for line in known.lines(runs[number], follow=options.follow):
             yield line
 
     async def node_logs(self, node: str, path: str) -> AsyncIterator[bytes]:
@@ -242,7 +241,7 @@ class Mock:
 
     async def _follow(self, known: MockPod, container: str, io: ContainerIO) -> None:
         run = known.logs[container][-1]
-        async for line in _lines(known, run, follow=True, start=len(run.lines)):
+        async for line in known.lines(run, follow=True, start=len(run.lines)):
             text = line.partition(b" ")[2]
             await io.write_stdout(text.replace(b"\n", b"\r\n") if io.tty else text)
 
@@ -276,7 +275,7 @@ class Mock:
         clock = self.host.clock
         started, since = self._since or (clock.now(), clock.monotonic())
         wall, now = clock.now(), clock.monotonic()
-        pods = [pod.stats(wall=wall, now=now) for pod in self.pods.values() if pod.ref.node == node and pod.stage is Stage.RUNNING]
+        pods = [pod.stats(wall=wall, now=now) for pod in self.backend.on_node(node) if pod.stage is Stage.RUNNING]
         spent = self.backend.spent.get(node, 0.0)
         return node_stats(self.describe(node), pods, spent=spent, uptime=now - since, started=started)
 
@@ -285,19 +284,6 @@ class Mock:
 
     async def metrics(self, node: str, endpoint: MetricsEndpoint) -> bytes:
         return metrics(endpoint, self.usage_of(node), now=self.host.clock.now())
-
-
-async def _lines(pod: MockPod, run: Log, *, follow: bool, start: int = 0) -> AsyncIterator[bytes]:
-    """The lines of one run, and with `follow` those that come until it ends."""
-    sent = start
-    while True:
-        news = pod.news
-        while sent < len(run.lines):
-            yield run.lines[sent]
-            sent += 1
-        if run.ended or not follow:
-            return
-        await news.wait()
 
 
 async def _echo(io: ContainerIO) -> None:

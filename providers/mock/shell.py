@@ -17,9 +17,10 @@ from typing import Final, TypeVar
 from attrs import evolve
 
 from vkubelet import ContainerIO
-from vkubelet_providers.mock.commands import PROGRAMS, collect, source
+from vkubelet_providers.mock.commands import PROGRAMS
 from vkubelet_providers.mock.files import LIMIT, Files
 from vkubelet_providers.mock.machine import BROKEN_PIPE, NOT_FOUND, Exit, Failed, Input, Machine, Pipe, Std, together
+from vkubelet_providers.mock.reading import collect, source
 from vkubelet_providers.mock.syntax import Command, Redirect, ShellSyntaxError, Step, parse
 from vkubelet_providers.mock.terminal import Terminal
 

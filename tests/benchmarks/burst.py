@@ -24,7 +24,7 @@ ROUNDS = 7
 
 @define
 class Bursts:
-    """Rounds of a bare and a served burst on one node; each in a namespace of its own, whose pods are removed afterwards."""
+    """Rounds of a bare and a served burst on one node; each in a namespace of its own, whose pods stay until `clear`."""
 
     fleet: Fleet
     node: str
@@ -36,6 +36,7 @@ class Bursts:
     latencies: list[float] = field(factory=list)
     cpu: list[float] = field(factory=list)
     """Seconds of CPU of the process per pod."""
+    _namespaces: list[str] = field(factory=list)
 
     async def round(self) -> None:
         bare, served = await self._bare(), await self._served()
@@ -43,18 +44,26 @@ class Bursts:
         self.rates.append(served)
         self.ratios.append(served / bare)
 
+    async def clear(self) -> None:
+        """Remove the pods of all rounds."""
+        for namespace in self._namespaces:
+            await remove_pods(self.fleet.plane.kubeconfig, namespace)
+        self._namespaces.clear()
+
+    async def _namespace(self, prefix: str) -> str:
+        self._namespaces.append(await self.fleet.plane.namespace(prefix))
+        return self._namespaces[-1]
+
     async def _bare(self) -> float:
         """Pods created in a second, bound to a node that nobody serves."""
-        namespace = await self.fleet.plane.namespace("bare")
+        namespace = await self._namespace("bare")
         began = time.monotonic()
         answered = await Load(self.fleet.plane.kubeconfig).send(self._creations(namespace, "nobody"))
-        rate = self.pods / (max(answered) - began)
-        await remove_pods(self.fleet.plane.kubeconfig, namespace)
-        return rate
+        return self.pods / (max(answered) - began)
 
     async def _served(self) -> float:
         """Pods in a second from the first creation until the API server told that the last one runs."""
-        namespace = await self.fleet.plane.namespace("served")
+        namespace = await self._namespace("served")
         path = f"/api/v1/namespaces/{namespace}/pods"
         with moments_of(self.fleet.plane.kubeconfig, path, fields="status.phase=Running") as running:
             meter, began = Meter(self.process), time.monotonic()
@@ -63,11 +72,17 @@ class Bursts:
             self.cpu.append(meter.cpu / self.pods)
         ran = [running.first(f"p-{number}") for number in range(self.pods)]
         self.latencies += [later - earlier for earlier, later in zip(answered, ran, strict=True)]
-        await remove_pods(self.fleet.plane.kubeconfig, namespace)
         return self.pods / (max(ran) - began)
 
     def _creations(self, namespace: str, node: str) -> Sequence[Request]:
         return [pod(f"p-{number}", namespace, node) for number in range(self.pods)]
+
+
+async def warm_up(bursts: Bursts) -> None:
+    """A round that is not counted: an API server that has just started is slower."""
+    first = Bursts(bursts.fleet, bursts.node, bursts.process)
+    await first.round()
+    await first.clear()
 
 
 async def measure(site: Site) -> Sequence[Figure]:
@@ -77,9 +92,10 @@ async def measure(site: Site) -> Sequence[Figure]:
         with fleet.program("mock", node={}, provider={"node": node}) as program:
             await fleet.ready([node], program=program)
             bursts = Bursts(fleet, node, Outside(program.process.pid))
-            await Bursts(fleet, node, bursts.process).round()
+            await warm_up(bursts)
             for _ in range(ROUNDS):
                 await bursts.round()
+                await bursts.clear()
                 await asyncio.sleep(1)
     latencies = sorted(bursts.latencies)
     return [

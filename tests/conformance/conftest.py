@@ -13,8 +13,11 @@ import pytest
 from tests.conformance import subjects
 from vkubelet.clock import SystemClock
 from vkubelet.testing.cluster import ControlPlane
-from vkubelet.testing.conformance import Kubectl, Report, Subject, examine, table
+from vkubelet.testing.conformance import Kubectl, Options, Report, Subject, examine, table
 from vkubelet.testing.fixtures import run_apart
+
+PATIENCE = {"minimal": Options(patience=15.0)}
+"""It has nothing to wait for, and a third of this goes by until its lack of ephemeral containers is believed."""
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +49,7 @@ def report_of(request: pytest.FixtureRequest) -> Callable[[str], Report]:
     @cache
     def report(name: str) -> Report:
         began = SystemClock().monotonic()
-        made = run_apart(examine(request.getfixturevalue(f"{name}_subject")))
+        made = run_apart(examine(request.getfixturevalue(f"{name}_subject"), PATIENCE.get(name, Options())))
         print(f"{name} was examined in {SystemClock().monotonic() - began:.1f} s\n{table(made)}")
         return made
 

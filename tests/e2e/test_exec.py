@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import random
 import re
 import signal
@@ -24,6 +25,7 @@ from attrs import evolve
 from tests.integration.server.terminal import kubectl_at_terminal
 from tests.support.bound import Bound, apply, get, items, pod, running
 from tests.support.kubectl import Kubectl
+from tests.support.outside import Outside
 from tests.support.program import Program, eventually
 from tests.support.sockets import connections_to
 from vkubelet.testing.fixtures import run_apart
@@ -35,6 +37,7 @@ CONNECTIONS = 50
 TRAPPED = "trap 'exit 0' TERM; "
 ECHOING = f"{TRAPPED}nc -ll -p {ECHO_PORT} -e cat & wait"
 REPEATING = f"{TRAPPED}while read word; do echo heard $word; done; echo deaf; while true; do sleep 0.2; done"
+INTERRUPTIBLE = b"sh -c 'trap \"exit 5\" INT; echo soon; while true; do sleep 0.1; done'; echo code $?\r"
 
 
 @pytest.fixture(scope="module")
@@ -120,10 +123,10 @@ async def test_a_terminal_is_resized_while_the_shell_runs(kubectl: Kubectl) -> N
             return b"\n41 133\r\n" in terminal.seen
 
         await eventually(resized, "the size of the terminal is known to the command")
-        terminal.type(b"echo soon; sleep 1000\r")
+        terminal.type(INTERRUPTIBLE)
         await terminal.expect(rb"\nsoon\r\n")
         terminal.type(b"\x03")
-        await terminal.expect(rb"\^C")
+        await terminal.expect(rb"\^Ccode 5\r\n")
         terminal.type(b"exit 7\r")
         async with asyncio.timeout(20):
             assert await terminal.process.wait() == 7
@@ -207,7 +210,33 @@ async def test_a_closed_port_is_told_as_a_kubelet_tells_it(kubectl: Kubectl) -> 
     assert said.count(b"error forwarding port 81 to pod ") == 1
 
 
-# --- the client leaves -----------------------------------------------------------------------------------------------------------------
+# --- the client is slow, or leaves -----------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_client_that_neither_reads_nor_lets_go_costs_little_and_holds_up_nobody(
+    served: tuple[Bound, Program], kubectl: Kubectl
+) -> None:
+    process = Outside(served[1].process.pid)
+    before = process.rss_mib()
+    endless = ("exec", "-i", POD, "-c", "main", "--", "sh", "-c")
+    zeros = os.open("/dev/zero", os.O_RDONLY)
+    try:
+        async with (
+            kubectl.kubectl(*endless, "cat /dev/zero") as reading,
+            kubectl.kubectl(*endless, "echo begun; exec sleep 1000", stdin=zeros) as writing,
+        ):
+            assert reading.stdout is not None and writing.stdout is not None
+            async with asyncio.timeout(20):
+                assert await reading.stdout.read(1) == b"\0"
+                assert await writing.stdout.readline() == b"begun\n"
+            rounds = 20
+            for _ in range(rounds):
+                assert (await kubectl.sh(POD, "exit 7", "-c", "main")).code == 7
+            assert process.rss_mib() - before < 60
+            # A command that nobody reads from would go on for ever.
+            await kubectl.sh(POD, "killall cat sleep", "-c", "main")
+    finally:
+        os.close(zeros)
 
 
 async def test_streams_in_the_worker_end_with_their_clients(served: tuple[Bound, Program], kubectl: Kubectl) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-_ESTABLISHED = "01"
+ESTABLISHED = "01"
 
 
 def connections_to(pid: int, port: int) -> int:
-    """How many established connections a process has to a port of any address."""
+    """How many established connections a process has to a port of any address; one that the other end has closed is none."""
     own = {link.removeprefix("socket:[").removesuffix("]") for link in _links(pid) if link.startswith("socket:[")}
     count = 0
     for family in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pid}/net/{family}").read_text().splitlines()[1:]:
             _, _, remote, state, *rest = line.split()
-            count += state == _ESTABLISHED and int(remote.rpartition(":")[2], 16) == port and rest[5] in own
+            count += state == ESTABLISHED and int(remote.rpartition(":")[2], 16) == port and rest[5] in own
     return count
 
 

@@ -81,7 +81,7 @@ class Certificates:
 
     def load_files(self) -> None:
         """Install from the files of the settings. Raises SettingsError."""
-        self.install(self._read_files())
+        self._serve(self._read_files())
 
     async def run(self, subject: Subject) -> None:
         """Keep a valid certificate installed, for ever."""
@@ -92,6 +92,13 @@ class Certificates:
                 await self._sign_here(subject)
             case "csr":
                 await self._request(subject)
+
+    def _serve(self, pair: Pair) -> None:
+        """Raises SettingsError when it can not be used; then the old one stays."""
+        self.install(pair)
+        if self.metrics is not None:
+            end = x509.end_of(pair)
+            self.metrics.certificate_ttl.set_function(lambda: (end - self.clock.now()).total_seconds())
 
     # --- From files ------------------------------------------------------------------------------------------------------------------
 
@@ -107,7 +114,7 @@ class Certificates:
                 found = self._read_files()
                 if found == seen:
                     continue
-                self.install(found)
+                self._serve(found)
             except SettingsError as error:
                 # Half of a replacement is on disk, or somebody blundered: the old one serves on.
                 with bind(error=str(error)):
@@ -121,7 +128,7 @@ class Certificates:
     async def _sign_here(self, subject: Subject) -> None:
         while True:
             pair = x509.self_signed(subject.name, subject.all, now=self.clock.now())
-            self.install(pair)
+            self._serve(pair)
             await self._until_due(pair, subject)
 
     async def _until_due(self, pair: Pair, subject: Subject) -> None:
@@ -156,24 +163,18 @@ class Certificates:
         pair = self._kept(subject)
         if pair is None:
             if self.settings.self_signed_until_issued:
-                self.install(x509.self_signed(subject.name, subject.all, now=self.clock.now()))
+                self._serve(x509.self_signed(subject.name, subject.all, now=self.clock.now()))
         else:
-            self.install(pair)
+            self._serve(pair)
         while True:
             if pair is not None:
-                self._tell(pair)
                 await self._until_due(pair, subject)
             old, pair = pair, await self._until_issued(subject)
-            self.install(pair)
+            self._serve(pair)
             self._keep(pair)
             if old is not None and self.metrics is not None:
                 self.metrics.certificate_lived.observe((self.clock.now() - x509.begin_of(old)).total_seconds())
             log.info("serving certificate issued")
-
-    def _tell(self, pair: Pair) -> None:
-        if self.metrics is not None:
-            end = x509.end_of(pair)
-            self.metrics.certificate_ttl.set_function(lambda: (end - self.clock.now()).total_seconds())
 
     async def _until_issued(self, subject: Subject) -> Pair:
         delay = _RETRY_FIRST

@@ -24,7 +24,7 @@ MAIN = ""
 """Stands for the node's name at the port that serves the pods of all nodes."""
 
 _HANDSHAKE, _GOODBYE, _BACKLOG = 10.0, 5.0, 512
-_KEPT_BACK, _KEPT_SHARE = 64, 8
+_KEPT_BACK, _KEPT_SHARE = 128, 8
 """So many descriptors, or one in so many of all, are left to connections: nodes that can not renew their Leases are worth nothing."""
 _TAKEN = frozenset({errno.EADDRINUSE, errno.EACCES})
 
@@ -81,7 +81,8 @@ class Listeners:
             open_already = self.port_of(node)
             if open_already is not None:
                 return open_already
-            self._check_limit()
+            if node != MAIN:
+                self._check_limit()
             for port in ports:
                 server = None if port in self._nodes else await self._listen(port)
                 if server is not None:

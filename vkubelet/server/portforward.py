@@ -39,7 +39,7 @@ MOST_PORTS = 100
 """Over one WebSocket; its channels are numbered by one byte."""
 
 
-class Connection:
+class Forwarded:
     """A ByteStream for the provider."""
 
     def __init__(self, channel: Channel) -> None:
@@ -186,7 +186,7 @@ async def take(stream: SpdyStream, pairs: dict[str, Pair]) -> Pair | None:
 
 async def forward(provider: SupportsPortForward, pod: Pod, port: int, *, data: Channel, error: Channel) -> None:
     """One connection, to its end. An error of the provider or of its connection is told; a client that gave up is told nothing."""
-    stream = Connection(data)
+    stream = Forwarded(data)
     failed = statuses.HIDDEN
     try:
         await provider.port_forward(pod.ref, port, stream)

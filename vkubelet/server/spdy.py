@@ -136,7 +136,8 @@ class SpdySession:
 
     def __init__(self, transport: asyncio.Transport, clock: Clock) -> None:
         self.response: web.StreamResponse = _AlreadySent(status=101)
-        self._wire = Wire(transport, clock)
+        # An answer to a ping that the client has not sent, which it passes over.
+        self._wire = Wire(transport, clock, probe=spdy.ping(2**32 - 1))
         self._clock = clock
         # Both hold some hundred kilobytes, and are dropped at the end of the session, not with it.
         self._parser: spdy.FrameParser | None = spdy.FrameParser()
@@ -146,6 +147,7 @@ class SpdySession:
         self._news = asyncio.Event()
         self._last = 0
         self._closed = ""
+        self._refusing = False
         self._held = 0
         self._full: set[int] = set()
 
@@ -189,9 +191,8 @@ class SpdySession:
         self._end("the connection is lost")
 
     def stopping(self) -> None:
-        """Take no new streams, and say so."""
-        if not self._closed:
-            self._wire.write(spdy.goaway(self._last))
+        """Refuse new streams. A GOAWAY would come too early: Go's clients read nothing behind it, not even how their command ended."""
+        self._refusing = True
         self._close("the server stops")
 
     # --- Frames ------------------------------------------------------------------------------------------------------------------------
@@ -227,14 +228,14 @@ class SpdySession:
             self._wire.answer(spdy.rst_stream(frame.stream, spdy.INVALID_STREAM))
 
     def _open(self, frame: spdy.SynStream) -> None:
-        if self._closed or self._compressor is None:
+        if self._compressor is None or (self._closed and not self._refusing):
             return
         if frame.stream % 2 == 0 or frame.stream <= self._last:
             self._reset_by_peer(frame.stream)
             self._wire.answer(spdy.rst_stream(frame.stream, spdy.PROTOCOL_ERROR))
             return
         self._last = frame.stream
-        if len(self._streams) >= MAX_STREAMS:
+        if self._refusing or len(self._streams) >= MAX_STREAMS:
             self._wire.answer(spdy.rst_stream(frame.stream, spdy.REFUSED_STREAM))
             return
         stream = SpdyStream(self, frame.stream, frame.headers)

@@ -166,8 +166,6 @@ def parse_headers(plain: bytes) -> dict[str, str]:
             break
         length = _UNSIGNED.unpack_from(plain, at)[0]
         at += 4
-        if length > end - at:
-            break
         texts.append(plain[at : at + length])
         at += length
     if at != end or len(texts) != 2 * count:

@@ -5,7 +5,7 @@ Invariant: nothing older than TLS 1.2 is spoken, only HTTP/1.1 is offered, and a
 A kubelet asks for a client certificate and judges it afterwards, with 401. Python's `ssl` can only judge within the handshake: OpenSSL's
 callback for that is not offered, and with `CERT_NONE` no certificate is asked for at all. So a client whose certificate is not of the
 client CA, or has expired, is cut off there by an alert, also where anonymous callers are let in; one without a certificate gets in and is
-judged by its token (docs/decisions/0010-client-certificates.md).
+judged by its token (docs/decisions/0013-client-certificates.md).
 """
 
 from __future__ import annotations

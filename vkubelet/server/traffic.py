@@ -40,8 +40,10 @@ class Traffic:
         began = self.clock.monotonic()
         self.metrics.http_requests.labels(*labels).inc()
         with self.metrics.http_inflight.labels(*labels).track_inprogress():
-            yield
-        self.metrics.http_seconds.labels(*labels).observe(self.clock.monotonic() - began)
+            try:
+                yield
+            finally:
+                self.metrics.http_seconds.labels(*labels).observe(self.clock.monotonic() - began)
 
 
 def series(method: str, path: str) -> tuple[str, str, str, str]:

@@ -35,7 +35,7 @@ PIECE: Final = 24 * 1024
 
 _CLOSE_SIGNAL = 255
 _CLOSE_WITHIN = 2.0
-_LOOK_EVERY = 1.0
+_LOOK_EVERY = 0.5
 
 
 @frozen(kw_only=True)
@@ -201,7 +201,7 @@ class WebSocketSession:
                     await channel.room()
             except TimeoutError:
                 # While nothing is read, only the kernel knows that the client has left; what it sent last may stand in the way of that
-                # news, and then only the answer to something that we send tells.
+                # news, and then the kernel hears of it when something is sent to nobody.
                 if peer_left(transport):
                     transport.abort()
                     raise _Over from None
@@ -221,7 +221,8 @@ class WebSocketSession:
                         await self.response.pong(data)
                     if self._probe:
                         self._probe = False
-                        await self.response.ping()
+                        # Nobody answers it, so that no client is kept waiting for us to read.
+                        await self.response.pong()
                 except ConnectionError:
                     raise _Over from None
 
@@ -274,7 +275,7 @@ async def websocket_session(request: web.Request, terms: Terms) -> AsyncIterator
                 whole = True
                 for task in tasks:
                     task.cancel()
-        except* _Over:
+        except* (_Over, StreamReset):
             log.debug("WebSocket session left")
         finally:
             await _close(response, whole=whole)

@@ -21,15 +21,19 @@ _BURST = 128 * 1024
 _CUT_AFTER = 2.0
 _STALLED = 10.0
 _LINGER = 1.0
-_LOOK_EVERY = 1.0
+_LOOK_EVERY = 0.5
 _ESTABLISHED = 1
 
 
 class Wire:
-    """Of one session, which passes on what the transport calls. `turn` is held by who writes, so that all get theirs."""
+    """Of one session, which passes on what the transport calls. `turn` is held by who writes, so that all get theirs.
 
-    def __init__(self, transport: asyncio.Transport, clock: Clock) -> None:
+    `probe` is sent now and then while nothing is read; it must be something that no peer answers, as the answer might wait for us to read.
+    """
+
+    def __init__(self, transport: asyncio.Transport, clock: Clock, *, probe: bytes = b"") -> None:
         self.turn = asyncio.Lock()
+        self._probe = probe
         self._transport = transport
         self._clock = clock
         self._active_at = clock.monotonic()
@@ -121,16 +125,21 @@ class Wire:
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
-            self._look_for_peer()
+            self._later("look", self._look_for_peer, after=_LOOK_EVERY)
 
     def _look_for_peer(self) -> None:
-        """While nothing is read, only the kernel knows that the peer has left."""
+        """While nothing is read, only the kernel knows that the peer has left.
+
+        What it has sent last may stand in the way of that news; then the kernel hears of it when something is sent to nobody.
+        """
         if self._reading or self._closed:
             return
         if peer_left(self._transport):
             self._transport.abort()
-        else:
-            self._later("look", self._look_for_peer, after=_LOOK_EVERY)
+            return
+        if self._writing:
+            self._transport.write(self._probe)
+        self._later("look", self._look_for_peer, after=_LOOK_EVERY)
 
     # --- The end ------------------------------------------------------------------------------------------------------------------------
 

@@ -46,6 +46,17 @@ async def test_deletion_takes_as_long_as_the_script_says(world: World) -> None:
     assert {end.object["metadata"]["name"]: end.phase for end in ends} == {"quick": "Succeeded", "slow": "Failed"}
 
 
+async def test_backend_that_tells_nothing_is_polled(world: World) -> None:
+    mock = Mock(Mock.Settings(node="mock-p", poll_interval=0.2))
+    async with world.side(mock):
+        await world.create("web", "mock-p", metadata=script(ready_delay=0.3))
+        await world.until("web", lambda pod: condition(pod, "Ready") == "True", "Ready")
+        await world.create("job", "mock-p", metadata=script(run_for=0.3, exit_code=7), restartPolicy="Never")
+        await world.until("job", lambda pod: pod["status"]["phase"] == "Failed", "Failed")
+        await world.delete("web")
+        await world.absent("web", seconds=6.0)
+
+
 async def test_minimal_provider_runs_and_ends_pods(world: World) -> None:
     async with world.side(Minimal(Minimal.Settings("tiny"))):
         await world.create("web", "tiny", initContainers=[{"name": "first", "image": "image"}])

@@ -159,6 +159,10 @@ class Fleet:
         for batch in (names[at : at + 10] for at in range(0, len(names), 10)):
             await asyncio.gather(*(self._read(self._core.delete_node, name) for name in batch))
 
+    async def _remove_all(self, call: Callable[..., Any], *args: str, **options: Any) -> None:
+        """One call, however many there are."""
+        await asyncio.to_thread(call, *args, **options, _preload_content=False)
+
     # --- waiting ---
 
     async def ready(self, names: Sequence[str], *, seconds: float = 20.0, program: Program | None = None) -> list[Body]:
@@ -215,8 +219,8 @@ class Fleet:
             await asyncio.to_thread(manager.__exit__, None, None, None)
 
     async def remove(self) -> None:
-        await self.plane.kubectl("delete", "pods", "--all", "-n", self.namespace, "--force", "--grace-period=0", "--wait=false")
-        await self.delete_nodes()
+        await self._remove_all(self._core.delete_collection_namespaced_pod, self.namespace, grace_period_seconds=0)
+        await self._remove_all(self._core.delete_collection_node, label_selector=self.labels)
         await self.plane.kubectl("delete", "namespace", self.namespace, "--wait=false")
 
 

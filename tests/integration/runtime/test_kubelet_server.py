@@ -36,10 +36,20 @@ def named(extensions: x509.Extensions) -> set[str]:
     return {str(ip) for ip in names.get_values_for_type(x509.IPAddress)} | set(names.get_values_for_type(x509.DNSName))
 
 
-async def shown(endpoint: Endpoint) -> x509.Certificate:
-    """What a new connection is shown."""
-    pem = await asyncio.to_thread(ssl.get_server_certificate, (endpoint.address, endpoint.port))
+async def shown(endpoint: Endpoint) -> x509.Certificate | None:
+    """What a new connection is shown; None until there is something."""
+    try:
+        pem = await asyncio.to_thread(ssl.get_server_certificate, (endpoint.address, endpoint.port))
+    except OSError:
+        return None
     return x509.load_pem_x509_certificate(pem.encode())
+
+
+async def certified(endpoint: Endpoint) -> x509.Certificate:
+    """As soon as the request is signed; the node is Ready before that, as a kubelet's is."""
+    found = await eventually(lambda: shown(endpoint), "there is a serving certificate")
+    assert isinstance(found, x509.Certificate)
+    return found
 
 
 async def test_a_new_address_of_a_node_brings_a_new_certificate_while_it_runs(scheduled: Fleet) -> None:
@@ -50,15 +60,14 @@ async def test_a_new_address_of_a_node_brings_a_new_certificate_while_it_runs(sc
     with scheduled.program(str(ADDRESSED), server=server, provider=provider) as program:
         (node,) = await scheduled.ready([name], program=program)
         endpoint = Endpoint(host, port(node))
-        first = await shown(endpoint)
-        assert named(first.extensions) == {host}
+        assert named((await certified(endpoint)).extensions) == {host}
         assert (await call(scheduled.plane, endpoint, "/healthz")).text == "ok"
         # The API server verifies the certificate for the first address.
         assert await scheduled.plane.kubectl("get", "--raw", f"/api/v1/nodes/{name}/proxy/healthz") == "ok"
         file.write_text(f"InternalIP={host} ExternalIP=192.0.2.77 Hostname={name}.example")
 
         async def renewed() -> bool:
-            return named((await shown(endpoint)).extensions) == {host, "192.0.2.77", f"{name}.example"}
+            return named((await certified(endpoint)).extensions) == {host, "192.0.2.77", f"{name}.example"}
 
         await eventually(renewed, "the new addresses are in the certificate", seconds=30)
         assert port(await scheduled.until_node(name, lambda body: len(body["status"]["addresses"]) == 3, "publishes all")) == endpoint.port
@@ -77,7 +86,8 @@ async def test_metrics_of_a_node_tell_of_its_queue_its_syncs_and_calls_of_the_ap
     server = {"main_port": 0, "certificate": "csr", "approve_own_csr": True, "node_address": scheduled.plane.host_address}
     provider = {"node": scheduled.name("m"), "nodes": 2}
     with scheduled.program("mock", server=server, provider=provider) as program:
-        await scheduled.ready([here, there], program=program)
+        nodes = await scheduled.ready([here, there], program=program)
+        await certified(Endpoint(scheduled.plane.host_address, port(nodes[0])))
         await scheduled.create("one", "two", node=here)
         await scheduled.running("one", "two")
 
@@ -115,15 +125,17 @@ def has_ipv6() -> bool:
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 async def test_a_node_of_both_families_is_reached_verified_and_serves_logs_over_each(scheduled: Fleet) -> None:
+    """IPv6 is also how it reaches the API server, and how that one reaches it: by the first address."""
     name, host = scheduled.name("d"), scheduled.plane.host_address
+    scheduled.kubeconfig = scheduled.plane.client_config("boss", ["system:masters"], host="[::1]")
     server = {**CSR, "bind_address": "::", "node_address": f"::1,{host}"}
     with scheduled.program("mock", server=server, provider={"node": name}) as program:
         (node,) = await scheduled.ready([name], program=program)
         addresses = [(each["type"], each["address"]) for each in node["status"]["addresses"]]
         assert addresses == [("InternalIP", "::1"), ("InternalIP", host)]
+        certificate = await certified(Endpoint(host, port(node)))
         for address in ("[::1]", host):
             assert (await call(scheduled.plane, Endpoint(address, port(node)), "/healthz")).text == "ok"
-        certificate = await shown(Endpoint(host, port(node)))
         assert {ipaddress.ip_address(each) for each in named(certificate.extensions)} == {
             ipaddress.ip_address("::1"),
             ipaddress.ip_address(host),
@@ -131,5 +143,4 @@ async def test_a_node_of_both_families_is_reached_verified_and_serves_logs_over_
         await scheduled.create("web", node=name)
         (pod,) = await scheduled.running("web")
         assert [each["ip"] for each in pod["status"]["hostIPs"]] == ["::1", host]
-        # By the first address, over IPv6, with the certificate verified.
         assert "started" in await scheduled.kubectl("logs", "web")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 
+from tests.benchmarks.burst import Bursts
 from tests.integration.runtime.fleet import Body, Fleet, audited, complaints
+from tests.support.outside import Outside
 from tests.support.program import eventually
 
 TAINT = "virtual-kubelet.io/provider"
 NODES = 100
-PODS = 200
+PODS = 500
 
 
 async def test_no_pod_without_the_toleration_is_ever_bound_to_a_new_node(scheduled: Fleet) -> None:
@@ -61,23 +63,21 @@ async def test_node_is_written_once_however_its_amounts_are_spelled(fleet: Fleet
         assert complaints(program) == []
 
 
-async def test_burst_of_pods_runs_soon_with_one_status_path(fleet: Fleet) -> None:
+async def test_burst_of_five_hundred_pods_runs_within_seconds_by_one_write_each(fleet: Fleet) -> None:
     user = f"{fleet.instance}-burst"
     fleet.kubeconfig = fleet.plane.client_config(user, ["system:masters"])
     name = fleet.name("m")
-    pods = [f"pod-{number}" for number in range(PODS)]
-    with fleet.program("mock", provider={"node": name}) as program:
+    with fleet.program("mock", node={}, provider={"node": name}) as program:
         await fleet.ready([name], program=program)
-        began = time.monotonic()
-        await fleet.create(*pods, node=name)
-
-        async def all_run() -> bool:
-            return sum(pod["status"].get("phase") == "Running" for pod in await fleet.pods()) == PODS
-
-        await eventually(all_run, f"{PODS} pods run", seconds=40, every=0.3)
-        took = time.monotonic() - began
-        print(f"{PODS} pods Running {took:.1f} s after the first was asked for")
-        assert took < 20
+        bursts = Bursts(fleet, name, Outside(program.process.pid), pods=PODS)
+        await bursts.round()
+        (rate,), (bare,) = bursts.rates, bursts.bare_rates
+        print(f"{rate:.0f} pods/s ran, {bare:.0f} pods/s were merely created; {bursts.cpu[0] * 1000:.2f} ms of CPU for each")
+        # No ceiling of our own: 10 pods a second would take 50 s.
+        assert PODS / rate < 15
+        # `make bench` asks for 0.4; here others may use the machine in one half of the comparison and not in the other.
+        assert rate / bare > 0.15
+        assert bursts.cpu[0] < 0.01
         writes = [
             event
             for event in audited(fleet.plane, user)
@@ -87,6 +87,21 @@ async def test_burst_of_pods_runs_soon_with_one_status_path(fleet: Fleet) -> Non
             ("patch", "status", 200)
         }
         assert len(writes) == PODS
+        assert complaints(program) == []
+        await bursts.clear()
+
+
+async def test_two_hundred_deleted_pods_end_soon(fleet: Fleet) -> None:
+    name = fleet.name("m")
+    pods = [f"pod-{number}" for number in range(200)]
+    with fleet.program("mock", provider={"node": name}) as program:
+        await fleet.ready([name], program=program)
+        await fleet.create(*pods, node=name)
+
+        async def all_run() -> bool:
+            return sum(pod["status"].get("phase") == "Running" for pod in await fleet.pods()) == len(pods)
+
+        await eventually(all_run, "all run", seconds=40, every=0.3)
         began = time.monotonic()
         await fleet.kubectl("delete", "pods", "--all", "--wait=false")
 

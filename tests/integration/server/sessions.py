@@ -34,13 +34,18 @@ Serve = Callable[[SpdySession], Awaitable[None]]
 
 @define
 class Sessions:
-    """A listener; every request for an upgrade is served by `serve`. `ended` counts how handlers ended."""
+    """A listener; every request for an upgrade is served by `serve`, after `checked` when the path is `/checked`.
+
+    `ended` tells how handlers ended, `http` knows the connections that are open.
+    """
 
     serve: Serve
     port: int
     trust: ssl.SSLContext | None
     connections: Connections
+    http: web.Server
     idle: float = IDLE
+    checked: asyncio.Event = field(factory=asyncio.Event)
     open: int = 0
     ended: list[str] = field(factory=list)
     changed: asyncio.Event = field(factory=asyncio.Event)
@@ -50,6 +55,8 @@ class Sessions:
             raise web.HTTPForbidden(text="not you")
         if request.path == "/plain":
             return web.Response(text=f"plain {request.method}")
+        if request.path == "/checked":
+            await self.checked.wait()
         self.open += 1
         how = "cancelled"
         try:
@@ -100,7 +107,7 @@ async def sessions(serve: Serve, directory: Path | None, *, idle: float = IDLE) 
     assert runner.server is not None
     http = runner.server
     listener = await asyncio.get_running_loop().create_server(lambda: connections.protocol(http()), ADDRESS, 0, ssl=context)
-    made.append(Sessions(serve, listener.sockets[0].getsockname()[1], trust, connections, idle))
+    made.append(Sessions(serve, listener.sockets[0].getsockname()[1], trust, connections, http, idle))
     try:
         yield made[0]
     finally:

@@ -49,28 +49,36 @@ class Ran:
 
 
 @frozen
-class Shells:
-    """`pod` on its own node, served by `stand`."""
+class Target:
+    """A pod, and the kubelet that serves it."""
 
     hub: ControlPlane
-    stand: Stand
-    backend: ProcessBackend
     endpoint: Endpoint
-    pod: Pod
-    directory: Path
-
-    @property
-    def namespace(self) -> str:
-        return self.pod.metadata.namespace
-
-    @property
-    def name(self) -> str:
-        return self.pod.metadata.name
+    namespace: str
+    name: str
 
     def path(self, verb: str, query: str, *, container: str = "app") -> str:
         """At the kubelet; port-forwards have no container."""
         tail = "" if verb == "portForward" else f"/{container}"
         return f"/{verb}/{self.namespace}/{self.name}{tail}?{query}"
+
+    @asynccontextmanager
+    async def spdy(self, path: str, *protocols: str, status: int = 101) -> AsyncIterator[SpdyClient]:
+        """A client whose upgrade was answered with `status`."""
+        context = tls(self.hub, certificate=True)
+        async with connected(self.endpoint.address, self.endpoint.port, context) as client:
+            assert await client.upgrade(upgrade_request(path, *protocols)) == status, client.head
+            yield client
+
+
+@frozen
+class Shells(Target):
+    """`pod` on its own node, served by `stand`."""
+
+    stand: Stand
+    backend: ProcessBackend
+    pod: Pod
+    directory: Path
 
     # --- kubectl --------------------------------------------------------------------------------------------------------------------------
 
@@ -103,16 +111,6 @@ class Shells:
         options = ("-c", container, *flags.split())
         return await self.run("exec", self.name, *options, "--", *command, websockets=websockets, stdin=stdin)
 
-    # --- Straight to the kubelet ---------------------------------------------------------------------------------------------------------
-
-    @asynccontextmanager
-    async def spdy(self, path: str, *protocols: str, status: int = 101) -> AsyncIterator[SpdyClient]:
-        """A client whose upgrade was answered with `status`."""
-        context = tls(self.hub, certificate=True)
-        async with connected(self.endpoint.address, self.endpoint.port, context) as client:
-            assert await client.upgrade(upgrade_request(path, *protocols)) == status, client.head
-            yield client
-
     def streams(self, kind: str) -> float:
         """As the metrics have it."""
         value = self.stand.metrics.registry.get_sample_value("vkubelet_streams", {"kind": kind})
@@ -131,6 +129,6 @@ async def shells_on(hub: ControlPlane, namespace: str, directory: Path, *, path:
     async with serving(hub, backend, **settings) as stand:
         endpoint = await stand.node(name)
         pod = await stand.pod(namespace, name, name=f"web-{name}", states=STATES, containers=CONTAINERS)
-        yield Shells(hub, stand, backend, endpoint, pod, directory)
+        yield Shells(hub, endpoint, namespace, pod.metadata.name, stand, backend, pod, directory)
     assert backend.calls.running.total() == 0
     assert not backend.processes

@@ -82,7 +82,7 @@ async def test_a_terminal_is_the_containers_matter_and_not_the_clients(shells: S
             await eventually(lambda: TerminalSize(80, 24) in shells.backend.calls.sizes, "the size has come", seconds=10)
             terminal.type(b"stty size\n")
             await terminal.expect(rb"24 80\r\n")
-            terminal.type(b"echo be''gun; sleep 1000\n")
+            terminal.type(b"sh -c \"echo be''gun; exec sleep 1000\"\n")
             await terminal.expect(rb"begun\r\n")
             await interrupt(terminal)
             terminal.type(b"echo interrupted by $?\n")

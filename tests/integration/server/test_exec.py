@@ -77,7 +77,7 @@ async def test_a_session_at_a_terminal(shells: Shells, *, websockets: bool) -> N
         await terminal.expect(rb"40 120\r\n")
         terminal.type(b"echo to std''err >&2\n")
         await terminal.expect(rb"to stderr\r\n")
-        terminal.type(b"echo be''gun; sleep 1000\n")
+        terminal.type(b"sh -c \"echo be''gun; exec sleep 1000\"\n")
         await terminal.expect(rb"begun\r\n")
         await interrupt(terminal)
         terminal.type(b"echo interrupted by $?\n")

@@ -13,8 +13,8 @@ from tests.integration.server.test_port_forward import echo, forwarded, listenin
 from vkubelet.server import spdy_frames as spdy
 from vkubelet.testing.cluster import ControlPlane
 
-IDLE = 9.0
-"""Longer than the 5 s between two pings of the API server and of kubectl."""
+IDLE = 12.0
+"""Longer than the 10 s that lie between two pings at most: 5 s between those of the API server, 10 s between those of kubectl."""
 
 
 async def test_idle_sessions_outlive_the_limit_by_their_pings_and_silent_ones_do_not(
@@ -33,7 +33,7 @@ async def test_idle_sessions_outlive_the_limit_by_their_pings_and_silent_ones_do
         frames = await silent.until_closed(within=2 * IDLE)
         assert asyncio.get_running_loop().time() - began > IDLE - 1
         assert spdy.Reset(1, spdy.CANCEL) in frames
-        await asyncio.sleep(began + 1.7 * IDLE - asyncio.get_running_loop().time())
+        await asyncio.sleep(began + 1.35 * IDLE - asyncio.get_running_loop().time())
         async with asyncio.timeout(20):
             for kubectl in executing:
                 assert kubectl.stdin is not None and kubectl.stdout is not None

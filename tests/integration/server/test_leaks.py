@@ -9,12 +9,16 @@ import random
 import socket
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
+
+import pytest
 
 from tests.integration.server.backend import tls
 from tests.integration.server.processes import children, descriptors
-from tests.integration.server.shells import Shells, shells_on
+from tests.integration.server.shells import SPDY, WEBSOCKETS, Shells, shells_on
+from tests.integration.server.test_negotiation import opened
 from tests.integration.server.test_websocket import connected as websocket
 from tests.support.program import eventually
 from tests.support.spdy_client import SpdyClient, connected, data_frame, upgrade_request
@@ -142,6 +146,39 @@ async def test_a_thousand_clients_that_leave_at_random_moments_leave_nothing(she
         await eventually(lambda: descriptors() <= before[1], f"no descriptor is left (seed {seed})", seconds=15)
         assert not shells.backend.processes
         assert [shells.streams(kind) for kind in ("exec", "portforward")] == [0, 0]
+
+
+@pytest.mark.parametrize("websockets", [WEBSOCKETS, SPDY], ids=["websockets", "spdy"])
+async def test_a_client_that_goes_is_noticed_while_nothing_of_it_is_read(shells: Shells, *, websockets: bool) -> None:
+    """The process takes no input, so there is more of it under way than anybody has room for, and the end of it comes behind all that."""
+    path = shells.path("exec", "input=1&output=1&command=sleep&command=1000")
+    async with AsyncExitStack() as stack:
+        if websockets:
+            socket = await stack.enter_async_context(websocket(shells, path, V4))
+            send, leave = partial(socket.send, 0), socket.socket._response.close
+        else:
+            client = await stack.enter_async_context(shells.spdy(path, V4))
+            await opened(client, "error", "stdin", "stdout")
+            send, leave = lambda data: client.send(data_frame(3, data)), client.abort  # type: ignore[assignment]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0):
+                while True:
+                    await send(bytes(256 * 1024))
+        assert shells.backend.calls.running["exec"] == 1
+        leave()
+        await shells.until_idle(seconds=4.0)
+
+
+async def test_killed_kubectl_is_noticed_while_nothing_of_it_is_read(shells: Shells) -> None:
+    """In the mode in which the API server passes on what it gets; where it translates, it does not notice the loss itself."""
+    args = ("exec", "-i", shells.name, "-c", "app", "--", "sh", "-c", "echo begun; exec sleep 1000")
+    with open("/dev/zero", "rb") as zeros:
+        async with shells.kubectl(*args, websockets=SPDY, stdin=zeros.fileno()) as kubectl:
+            assert kubectl.stdout is not None
+            assert await kubectl.stdout.readline() == b"begun\n"
+            await asyncio.sleep(1.0)
+            kubectl.kill()
+            await shells.until_idle(seconds=6.0)
 
 
 # --- Slow readers -------------------------------------------------------------------------------------------------------------------------

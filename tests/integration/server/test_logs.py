@@ -14,7 +14,7 @@ from tests.support.program import eventually
 from vkubelet.api.objects import Pod
 from vkubelet.errors import BadRequest, NoSuchContainer, NoSuchPod, Unavailable
 from vkubelet.provider import LogOptions
-from vkubelet.server import Endpoint
+from vkubelet.server import Endpoint, kubelet
 from vkubelet.testing.cluster import ClusterError, ControlPlane
 
 NOW = datetime.now(UTC)
@@ -293,3 +293,23 @@ async def test_open_streams_end_when_the_server_stops(hub: ControlPlane, namespa
     await stream.__aexit__()
     with pytest.raises((aiohttp.ClientError, OSError, ssl.SSLError)):
         await call(hub, endpoint, "/healthz")
+
+
+async def test_no_timer_of_the_server_ends_a_log_that_says_nothing(
+    hub: ControlPlane, namespace: str, node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The longest of them is shortened, so that the silence outlasts it many times."""
+    monkeypatch.setattr(kubelet, "_KEEP_ALIVE", 0.1)
+    async with serving(hub, Backend()) as stand:
+        endpoint = await stand.node(node)
+        pod = await stand.pod(namespace, node)
+        log = stand.backend.write(pod, lines((1, "first")))
+        async with followed(hub, endpoint, pod) as response:
+            assert await response.content.readline() == b"first\n"
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(2):
+                    await response.content.readline()
+            log.append(lines((0, "at last")))
+            assert await response.content.readline() == b"at last\n"
+            log.end()
+            assert await response.read() == b""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
 import json
 import socket
 
@@ -116,3 +118,27 @@ async def test_the_published_address_is_never_a_wildcard(hub: ControlPlane, node
         assert not found.startswith(("0.", "127."))
     async with serving(hub, Backend(), node_address="", bind_address=hub.host_address, main_port=False) as stand:
         assert (await stand.server.open(node)).address == hub.host_address
+
+
+async def test_listening_on_all_addresses_publishes_one_of_each_family_there_is(hub: ControlPlane, node: str) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    async with serving(hub, Backend(), node_address="", bind_address="::", main_port=False) as stand:
+        found = await stand.server.open(node)
+        addresses = [ipaddress.ip_address(each) for each in (found.address, *found.also)]
+        assert len({each.version for each in addresses}) == len(addresses)
+        assert not any(each.is_unspecified or each.is_loopback or each.is_link_local for each in addresses)
+        for address in ("127.0.0.1", "::1"):
+            socket.create_connection((address, found.port), timeout=5).close()
+
+
+async def test_a_connection_serves_one_request_after_another(hub: ControlPlane, stand: Stand, node: str) -> None:
+    endpoint = await stand.node(node)
+    reader, writer = await asyncio.open_connection(endpoint.address, endpoint.port, ssl=tls(hub, certificate=True))
+    for path, body in (("/healthz", b"ok"), ("/nothing", b"404 page not found"), ("/healthz/ping", b"ok")):
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: kubelet\r\n\r\n".encode())
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        assert f"content-length: {len(body)}\r\n".encode() in head
+        assert b"server:" not in head
+        assert await reader.readexactly(len(body)) == body
+    writer.close()

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from tests.integration.server.backend import Backend, Reply, Stand, call, serving
+from tests.integration.server.backend import Reply, Stand, call, serving
+from tests.integration.server.metered import Metered
 from tests.support.program import eventually
 from vkubelet.api.objects import Pod
 from vkubelet.server import Endpoint
+from vkubelet.server.settings import DebugSettings
+from vkubelet.server.usage import cpu_and_memory
 from vkubelet.testing.cluster import ControlPlane, WorkerNode
 from vkubelet.testing.cluster.images import BUSYBOX
 
@@ -24,6 +29,7 @@ class Pair:
 
     def __init__(self, real: tuple[ControlPlane, Endpoint, str], ours: tuple[ControlPlane, Endpoint, str]) -> None:
         self._sides = (real, ours)
+        self.namespaces = (real[2], ours[2])
 
     async def ask(self, path: str, *, method: str = "GET", certificate: bool = True) -> tuple[Reply, Reply]:
         real, ours = [
@@ -70,7 +76,7 @@ async def pair(hub: ControlPlane, worker: ControlPlane, worker_node: WorkerNode,
 
     logs = {"app": await log_of("app", "the end"), "crashing": await log_of("crashing", "last words")}
     node = f"v-{uuid.uuid4().hex[:8]}"
-    async with serving(hub, Backend()) as stand:
+    async with serving(hub, Metered(), debug=DebugSettings(profiling=True, flags=True)) as stand:
         yield Pair((worker, kubelet, there), (hub, await _image(stand, node, namespace, real=real, logs=logs), namespace))
     await worker.kubectl("delete", "namespace", there, "--wait=false")
 
@@ -80,6 +86,8 @@ async def _image(stand: Stand, node: str, namespace: str, *, real: dict[str, obj
     body = {**real, "metadata": {"name": "web", "namespace": namespace, "uid": "image"}, "spec": spec(node)}
     pod = Pod.decode(json.dumps(body).encode())
     stand.pods.held[pod.key] = pod
+    assert isinstance(stand.backend, Metered)
+    stand.backend.use(pod.ref)
     for container, log in logs.items():
         stand.backend.write(pod, log.encode(), container=container)
     return endpoint
@@ -164,3 +172,87 @@ async def test_node_endpoints_answer_as_a_kubelets(pair: Pair) -> None:
     for path, method in (("/nothing", "GET"), ("/pods", "DELETE"), ("/containerLogs/NS/web/app", "POST")):
         real, ours = await pair.ask(path, method=method)
         assert real.status == ours.status, path
+
+
+SAME_STATUS = [
+    *("/", "/nothing", "/stats/", "/metrics/", "/metrics/nothing", "/configz/", "/flagz", "/statusz", "/debug/pprof/nothing"),
+    *("/stats/summary", "/stats/summary?only_cpu_and_memory=true", "POST /stats/summary", "DELETE /stats/summary"),
+    *("/metrics", "/metrics/resource", "/metrics/probes", "/metrics/cadvisor", "/metrics/slis"),
+    *("/configz", "/logs/", "/logs/nothing", "/logs/%2e%2e/passwd", "POST /logs/", "/pods/", "HEAD /pods", "POST /pods"),
+    *("/checkpoint/a/b/c", "/run/a/b/c", "PUT /exec/a/b/c", "/debug/pprof/cmdline", "/debug/pprof/symbol"),
+]
+
+
+MEASURED = {"cpu", "memory", "network", "fs", "rootfs", "swap"}
+
+# This kubelet has run no probe, and has a certificate from elsewhere.
+ELSEWHERE = {
+    "prober_probe": ("counter", {"probe_type", "container", "pod", "namespace", "pod_uid", "result"}),
+    "kubelet_server_expiration_renew_errors": ("counter", set[str]()),
+    "kubelet_certificate_manager_server_ttl_seconds": ("gauge", set[str]()),
+    "kubelet_certificate_manager_server_rotation_seconds": ("histogram", {"le"}),
+}
+PREFIXES = ("node", "pod", "container", "resource", "machine", "prober", "kubelet")
+
+
+async def test_usage_metrics_and_debug_endpoints_are_those_of_a_kubelet(pair: Pair) -> None:
+    different: dict[str, Any] = {}
+    for question in SAME_STATUS:
+        method, _, path = question.rpartition(" ")
+        real, ours = await pair.ask(path, method=method or "GET")
+        if real.status != ours.status:
+            different[question] = (real.status, ours.status)
+    there, here = pair.namespaces
+
+    async def summaries(query: str) -> list[dict[str, Any]] | None:
+        """Both, as soon as the kubelet has measured the container."""
+        real, ours = [json.loads(reply.text) for reply in await pair.ask(f"/stats/summary{query}")]
+        return [real, ours] if {"workingSetBytes", "usageCoreNanoSeconds"} <= measured(real, there) else None
+
+    real_summary, our_summary = await eventually(lambda: summaries(""), "usage is measured", seconds=60)
+    real_cut, our_cut = await eventually(lambda: summaries("?only_cpu_and_memory=true"), "usage is measured")
+    different |= beyond(shape(our_summary, here), shape(real_summary, there))
+    different |= beyond(shape(our_cut, here), shape(real_cut, there))
+    cut_by_us, cut_by_it = (
+        {name: fields for name, fields in shape(document, there).items() if "." not in name}
+        for document in (cpu_and_memory(real_summary), real_cut)
+    )
+    different |= beyond(cut_by_us, cut_by_it) | beyond(cut_by_it, cut_by_us)
+    for path in ("/metrics/resource", "/metrics/cadvisor", "/metrics/probes", "/metrics"):
+        theirs, mine = [families(reply) for reply in await pair.ask(path)]
+        for name, (kind, labels) in mine.items():
+            real_kind, real_labels = {**ELSEWHERE, **theirs}.get(name, ("none", set()))
+            if kind != real_kind or not labels <= real_labels:
+                different[f"{path} {name}"] = (kind, labels, real_kind, real_labels)
+        assert len(mine) > 2 or path == "/metrics/probes"
+    assert different == {}
+
+
+def shape(document: dict[str, Any], namespace: str) -> dict[str, set[str]]:
+    """The names of the fields, level by level; which ones swap has depends on the moment."""
+    (pod,) = [pod for pod in document["pods"] if (pod["podRef"]["namespace"], pod["podRef"]["name"]) == (namespace, "web")]
+    (app,) = [container for container in pod["containers"] if container["name"] == "app"]
+    parts = {"node": document["node"], "pod": pod, "container": app, "reference": pod["podRef"]}
+    inner = {f"{n}.{k}": set(part[k]) for n, part in parts.items() for k in MEASURED & set(part) if k != "swap"}
+    return {name: set(part) for name, part in parts.items()} | inner
+
+
+def measured(document: dict[str, Any], namespace: str) -> set[str]:
+    """What is told of the container `app`'s CPU and memory."""
+    pods = [pod for pod in document["pods"] if pod["podRef"]["namespace"] == namespace]
+    apps = [container for pod in pods for container in pod.get("containers", ()) if container["name"] == "app"]
+    return {field for app in apps for part in ("cpu", "memory") for field in app.get(part, ())}
+
+
+def beyond(mine: dict[str, set[str]], theirs: dict[str, set[str]]) -> dict[str, set[str]]:
+    return {name: more for name, fields in mine.items() if (more := fields - theirs.get(name, set()))}
+
+
+def families(reply: Reply) -> dict[str, tuple[str, set[str]]]:
+    """Type and labels by name, of what a kubelet has as well; the deprecated scrape_error is gone from newer ones."""
+    found = text_string_to_metric_families(reply.text)
+    return {
+        family.name: (family.type, {label for sample in family.samples for label in sample.labels})
+        for family in found
+        if family.name.partition("_")[0] in PREFIXES and family.samples and not family.name.endswith("_created")
+    }

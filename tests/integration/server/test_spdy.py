@@ -78,7 +78,8 @@ async def test_one_header_compression_serves_a_thousand_streams(tmp_path: Path) 
         # The refused ones in between are part of the compression as well.
         for number, headers in wanted.items():
             await client.send(client.open_frame(number, headers), client.open_frame(2 * number, {"refused": str(number)}))
-        frames = await client.until_closed()
+        await client.next(spdy.GoAway)
+        frames = client.frames
     told = {frame.stream: frame.data.decode() for frame in frames if isinstance(frame, spdy.Data) and frame.data}
     assert told == {number: repr(sorted(headers.items())) for number, headers in wanted.items()}
     replies = [frame.stream for frame in frames if isinstance(frame, spdy.SynReply)]
@@ -159,9 +160,9 @@ async def test_each_direction_of_a_stream_ends_by_itself(tmp_path: Path) -> None
         await client.send(data_frame(3, b"before"), spdy.rst_stream(3, spdy.CANCEL), data_frame(1, b"", fin=True))
         await client.send(spdy.goaway(0))
         assert await client.read_stream(1) == b"after your end"
-        frames = await client.until_closed()
-        assert frames[-1] == spdy.GoAway(3, 0)
-        assert not [frame for frame in frames if isinstance(frame, spdy.Reset)]
+        await client.next(spdy.GoAway)
+        assert client.frames[-1] == spdy.GoAway(3, 0)
+        assert not [frame for frame in client.frames if isinstance(frame, spdy.Reset)]
     assert seen == [b"in", b"", b"before", "the client reset the stream", "the client takes its leave"]
     assert await running.until_ended() == ["returned"]
 
@@ -251,6 +252,35 @@ async def test_clients_that_leave_take_everything_with_them(tmp_path: Path) -> N
         await eventually(lambda: open_files() <= files and len(asyncio.all_tasks()) <= tasks)
 
 
+@on_every_loop
+async def test_session_that_ends_first_leaves_nothing_either(tmp_path: Path) -> None:
+    async def one_stream(session: SpdySession) -> None:
+        await (await session.accept()).close()
+
+    async with sessions(one_stream, tmp_path) as running:
+        for _ in range(20):
+            async with running.session() as client:
+                await client.send(client.open_frame(1, {}))
+                await client.next(spdy.GoAway)
+        assert await running.until_ended(20) == 20 * ["returned"]
+        await eventually(lambda: not running.http.connections)
+
+
+@on_every_loop
+async def test_what_comes_before_the_answer_is_bounded_and_not_lost(tmp_path: Path) -> None:
+    data = os.urandom(spdy.MAX_LENGTH)
+    async with sessions(echo, tmp_path) as running, running.connect() as client:
+        await client.send(upgrade_request("/checked", PROTOCOL), client.open_frame(1, {}))
+        # More than the buffers of the kernel take.
+        sending = asyncio.create_task(client.send(data_frame(1, data, fin=True)))
+        _, late = await asyncio.wait([sending], timeout=0.5)
+        assert late
+        running.checked.set()
+        assert await client.upgrade(b"") == 101
+        assert hashlib.sha256(await client.read_stream(1)).digest() == hashlib.sha256(data).digest()
+        await sending
+
+
 @pytest.mark.parametrize("patient", [True, False])
 @on_every_loop
 async def test_stop_of_the_server_ends_sessions_with_goaway(tmp_path: Path, patient: bool) -> None:
@@ -269,13 +299,12 @@ async def test_stop_of_the_server_ends_sessions_with_goaway(tmp_path: Path, pati
         await client.send(client.open_frame(1, {}))
         await client.next(spdy.SynReply)
         stopping = asyncio.create_task(running.connections.stop(within=20.0 if patient else 0.2))
-        assert await client.next(spdy.GoAway) == spdy.GoAway(1, 0)
         frames = await client.until_closed()
         await asyncio.wait_for(stopping, 20)
         assert running.ended == ["returned" if patient else "cancelled"]
         last = [spdy.Data(1, b"last words"), spdy.Data(1, b"", fin=True)] if patient else []
-        assert frames[2 : 2 + len(last)] == last
-        assert frames[2 + len(last) :] == [spdy.Reset(1, spdy.CANCEL), spdy.GoAway(1, 0)]
+        assert frames[1 : 1 + len(last)] == last
+        assert frames[1 + len(last) :] == [spdy.Reset(1, spdy.CANCEL), spdy.GoAway(1, 0)]
 
 
 @on_every_loop

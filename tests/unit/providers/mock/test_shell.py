@@ -9,7 +9,7 @@ import pytest
 
 from vkubelet.testing.clock import ManualClock
 from vkubelet.testing.streams import MemoryIO
-from vkubelet_providers.mock import commands, shell
+from vkubelet_providers.mock import reading, shell
 from vkubelet_providers.mock.files import Files
 from vkubelet_providers.mock.machine import Machine
 from vkubelet_providers.mock.shell import run_with
@@ -115,7 +115,7 @@ async def test_archives_pass_as_kubectl_sends_them() -> None:
 
 
 async def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (commands, shell):
+    for module in (reading, shell):
         monkeypatch.setattr(module, "LIMIT", 100_000)
     for text in ("yes > /tmp/f", "yes | tail -c 1"):
         code, _, err = await sh(text)

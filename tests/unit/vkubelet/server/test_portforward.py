@@ -10,7 +10,7 @@ from aiohttp import web
 from attrs import define, field
 
 from vkubelet.errors import NoSuchPod, PodRejected
-from vkubelet.server.portforward import Connection, Pair, described, kind_of, parse_port, port_of, ports_asked_for, request_id_of, take
+from vkubelet.server.portforward import Forwarded, Pair, described, kind_of, parse_port, port_of, ports_asked_for, request_id_of, take
 from vkubelet.server.spdy import StreamReset
 
 
@@ -133,7 +133,7 @@ async def test_what_is_not_understood_is_refused_and_a_second_of_a_kind_told() -
 
 async def test_a_client_that_gives_up_shows_as_a_reset_connection_unless_all_was_said() -> None:
     lost = stream(1)
-    connection = Connection(cast(Any, lost))
+    connection = Forwarded(cast(Any, lost))
     assert await connection.read() == b"data"
     lost.was_reset = True
     for call in (connection.read(), connection.write(b"x")):
@@ -141,7 +141,7 @@ async def test_a_client_that_gives_up_shows_as_a_reset_connection_unless_all_was
             await call
     assert connection.given_up
     finished = stream(3)
-    connection = Connection(cast(Any, finished))
+    connection = Forwarded(cast(Any, finished))
     await connection.close()
     finished.was_reset = True
     assert await connection.read() == b""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import tracemalloc
 import zlib
 
 import pytest
@@ -149,8 +150,13 @@ def test_header_blocks_whose_lengths_lie_are_refused(plain: bytes) -> None:
 def test_block_that_unfolds_too_far_is_refused_without_unfolding_it() -> None:
     bomb = block_of(struct.pack(">I", 1) + pair(b"a", b"x" * 30_000_000))
     assert len(bomb) < spdy.MAX_CONTROL
-    with pytest.raises(spdy.SpdyError, match="more than 65536 bytes"):
-        parse(syn_stream(1, bomb))
+    tracemalloc.start()
+    try:
+        with pytest.raises(spdy.SpdyError, match="more than 65536 bytes"):
+            parse(syn_stream(1, bomb))
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
     longest = struct.pack(">I", 1) + pair(b"a", b"x" * (spdy.MAX_HEADERS - 13))
     assert len(parse(syn_stream(1, block_of(longest)))) == 1
 

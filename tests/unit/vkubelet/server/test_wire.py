@@ -179,3 +179,23 @@ async def test_idle_time_counts_from_what_was_sent_or_received_last(wire: Wire, 
     wire.write(b"")
     await clock.advance(1)
     assert wire.idle == 1
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_peer_is_probed_only_while_nothing_is_read_and_it_takes_what_is_sent(transport: MemoryTransport, clock: ManualClock) -> None:
+    wire = Wire(transport, clock, probe=b"?")
+    transport.protocol = Driver(wire)
+    await asyncio.sleep(0.1)
+    wire.read(False)
+    assert transport.sent == b""
+    async with asyncio.timeout(5):
+        while len(transport.sent) < 3:
+            await asyncio.sleep(0.01)
+    fill(wire, transport)
+    sent = len(transport.sent)
+    await asyncio.sleep(0.1)
+    wire.read(True)
+    transport.read_all()
+    await asyncio.sleep(0.1)
+    assert len(transport.sent) == sent
+    wire.lost()

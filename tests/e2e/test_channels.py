@@ -1,0 +1,99 @@
+"""Streams of a real API server and kubelet, to their very end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import uvloop
+from attrs import define, field
+
+from tests.support.bound import apply, pod
+from tests.support.program import eventually
+from tests.support.sockets import connections_to
+from vkubelet.client.connection import load_connection
+from vkubelet.client.remote import remote_command
+from vkubelet.client.rest import Client
+from vkubelet.provider import TerminalSize
+from vkubelet.testing.cluster import ControlPlane, WorkerNode
+from vkubelet.testing.fixtures import run_apart
+
+NAME = "speaker"
+
+
+@pytest.fixture(scope="module")
+def speaker(worker: ControlPlane, worker_node: WorkerNode) -> str:
+    """The namespace of a pod."""
+
+    async def start() -> str:
+        namespace = await worker.namespace("channels")
+        await apply(worker, pod(NAME, namespace))
+        await worker.kubectl("wait", f"pod/{NAME}", "-n", namespace, "--for=condition=Ready", "--timeout=40s")
+        return namespace
+
+    return run_apart(start())
+
+
+async def nothing() -> AsyncIterator[bytes]:
+    for never in ():
+        yield never
+
+
+async def no_sizes() -> AsyncIterator[TerminalSize]:
+    for never in ():
+        yield never
+
+
+@define
+class Listener:
+    """Takes nothing before `ready` returns."""
+
+    ready: Callable[[], object]
+    stdin: AsyncIterator[bytes] | None = None
+    resizes: AsyncIterator[TerminalSize] = field(factory=no_sizes)
+    tty: bool = False
+    heard: int = 0
+
+    async def write_stdout(self, data: bytes) -> None:
+        await eventually(self.ready, "the server has said all", seconds=20, every=0.02)
+        self.heard += len(data)
+
+    async def write_stderr(self, data: bytes) -> None:
+        raise AssertionError(data)
+
+
+def in_loop(loop: Callable[[], asyncio.AbstractEventLoop], work: Callable[[], object]) -> None:
+    """In a thread of its own, as its loop is not the one of the tests."""
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=loop) as runner:
+            runner.run(work())  # type: ignore[arg-type]
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        pool.submit(run).result()
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("interactive", [True, False], ids=["v5", "v4"])
+def test_all_output_arrives_although_the_server_hangs_up_before_it_is_read(
+    worker: ControlPlane, speaker: str, loop: Callable[[], asyncio.AbstractEventLoop], interactive: bool
+) -> None:
+    path = f"/api/v1/namespaces/{speaker}/pods/{NAME}/exec"
+
+    async def listen(size: int) -> int:
+        # What fills every buffer between the socket and the reader, one after the other.
+        command = ("sh", "-c", f"head -c {size} /dev/zero")
+        async with Client(await load_connection(kubeconfig=worker.kubeconfig)) as client:
+            listener = Listener(lambda: connections_to(os.getpid(), worker.port) == 0, nothing() if interactive else None)
+            params = [("container", "main"), *(("command", word) for word in command)]
+            assert await remote_command(client, path, params, console=listener) == 0
+            return listener.heard
+
+    async def all_sizes() -> None:
+        for size in range(100_000, 900_000, 100_000):
+            assert await listen(size) == size
+
+    in_loop(loop, all_sizes)

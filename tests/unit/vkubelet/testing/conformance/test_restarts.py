@@ -1,0 +1,24 @@
+"""When a container was started anew."""
+
+from __future__ import annotations
+
+from vkubelet.api.shapes import Json
+from vkubelet.testing.conformance.pods import Incarnation, incarnations
+from vkubelet.testing.conformance.restarts import _all_new
+
+
+def shown(id: str, started: str = "2026-01-01T00:00:00Z", restarts: int = 0) -> Json:
+    status = {"name": "main", "containerID": id, "state": {"running": {"startedAt": started}}, "restartCount": restarts}
+    return {"status": {"containerStatuses": [status]}}
+
+
+def test_incarnation_is_id_start_and_restarts() -> None:
+    assert incarnations(shown("a://1", restarts=2)) == {"main": Incarnation("a://1", "2026-01-01T00:00:00Z", 2)}
+    assert incarnations({"status": {}}) == {}
+
+
+def test_only_another_id_is_another_container() -> None:
+    before = incarnations(shown("a://1"))
+    assert _all_new(before, shown("a://2"))
+    assert not _all_new(before, shown("a://1", started="2026-01-01T00:00:09Z"))
+    assert not _all_new(before, {"status": {}})
