@@ -9,12 +9,13 @@ import argparse
 import importlib.metadata
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from kubeocean import keys
 from kubeocean.provider import KubeoceanProvider
 from vkubelet import settings
 from vkubelet.api.shapes import Json
-from vkubelet.cli import add_settings_arguments, guarded, make_provider, run_runtime, settings_data
+from vkubelet.cli import add_settings_arguments, guarded, log_level, make_provider, run_runtime, settings_data
 from vkubelet.errors import SettingsError
 from vkubelet.settings import Settings
 
@@ -44,7 +45,8 @@ def _command_run(arguments: argparse.Namespace) -> None:
     if not binding:
         raise SettingsError("provider.binding", "name the ClusterBinding to serve with --binding")
     made, _ = make_provider(KubeoceanProvider, section)
-    run_runtime(made, settings.convert(settings.merged(runtime_defaults(binding), data), Settings))
+    chosen = settings.convert(settings.merged(runtime_defaults(binding), data), Settings)
+    run_runtime(made, chosen, level=partial(log_level, arguments))
 
 
 def runtime_defaults(binding: str) -> Json:

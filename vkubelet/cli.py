@@ -18,6 +18,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -29,8 +30,8 @@ from vkubelet.api.shapes import Json
 from vkubelet.client.connection import load_connection
 from vkubelet.errors import SettingsError, VKubeletError
 from vkubelet.provider import Provider
-from vkubelet.runtime import Runtime
-from vkubelet.settings import Settings
+from vkubelet.runtime import Runtime, first_error
+from vkubelet.settings import LogSettings, Settings
 
 log = logging.getLogger(__name__)
 
@@ -58,13 +59,13 @@ def guarded(call: Callable[[], None]) -> int:
     return 0
 
 
-def run_runtime(made: Provider, chosen: Settings) -> None:
-    """Run a provider in this process until SIGTERM or SIGINT. Raises VKubeletError."""
+def run_runtime(made: Provider, chosen: Settings, *, level: Callable[[], str]) -> None:
+    """Run a provider in this process until SIGTERM or SIGINT; `level` is asked for the log level meanwhile. Raises VKubeletError."""
     logformat.configure(chosen.log.level)
     _raise_file_limit()
     _calm_collector()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_run(made, chosen))
+        runner.run(_run(made, chosen, level))
 
 
 def _raise_file_limit() -> None:
@@ -94,7 +95,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return cast(Callable[[], asyncio.AbstractEventLoop], importlib.import_module("uvloop").new_event_loop)
 
 
-async def _run(made: Provider, chosen: Settings) -> None:
+async def _run(made: Provider, chosen: Settings, level: Callable[[], str]) -> None:
     kubeconfig = Path(chosen.cluster.kubeconfig) if chosen.cluster.kubeconfig else None
     connection = await load_connection(kubeconfig=kubeconfig, context=chosen.cluster.context)
     runtime = Runtime(made, chosen, connection=connection)
@@ -102,7 +103,13 @@ async def _run(made: Provider, chosen: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, runtime.stop)
     log.info("starting")
-    await runtime.run()
+    try:
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(logformat.follow_level(chosen.log.level, level, runtime.clock), name="log level")
+            await runtime.run()
+            following.cancel()
+    except* VKubeletError as problems:
+        raise first_error(problems) from problems
 
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
@@ -132,6 +139,11 @@ def settings_data(arguments: argparse.Namespace) -> Json:
     return settings.merged(data, {"instance": arguments.instance}) if arguments.instance else data
 
 
+def log_level(arguments: argparse.Namespace) -> str:
+    """The level that flags and settings file ask for at this moment. Raises SettingsError."""
+    return settings.convert(settings_data(arguments).get("log") or {}, LogSettings, path="log").level
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="vkubelet", description="A kubelet for nodes that are backed by anything.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -150,7 +162,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _command_run(arguments: argparse.Namespace) -> None:
     made, chosen, _ = _load(arguments)
-    run_runtime(made, chosen)
+    run_runtime(made, chosen, level=partial(log_level, arguments))
 
 
 def _command_check(arguments: argparse.Namespace) -> None:

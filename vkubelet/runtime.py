@@ -47,6 +47,9 @@ T = TypeVar("T", bound=KubeObject)
 _WRITES_END = 5.0
 """Seconds that writes in flight get at a stop; the client gives each write no more."""
 
+_LAST_WORDS = 2.0
+"""Seconds that statuses and events get at a stop, before writes end."""
+
 _LONG_LIFE = 60.0
 """Seconds of life after which a provider's earlier failures do not count any more."""
 
@@ -363,7 +366,8 @@ class Runtime:
         return None
 
     async def _stop_in_order(self) -> None:
-        """Readiness is off; nodes are left; the provider ends; no new writes; those in flight are awaited; the tree is cancelled."""
+        """Readiness is off; nodes are left; the provider ends; its last words are written; no new writes; those in flight are awaited; the
+        tree is cancelled."""
         await self._stop_asked.wait()
         log.info("stopping")
         await Leaving(self._leaving_parts(), self.settings.shutdown).leave()
@@ -373,10 +377,20 @@ class Runtime:
                 await self._provider_ended.wait()
         except TimeoutError:
             log.warning("the provider did not end in time; it is cancelled")
+        await self._write_last_words()
         self._gate.closed = True
         if not await self.client.writes_done(_WRITES_END) and self._election is not None:
             self._election.release = False
         raise _Stopped
+
+    async def _write_last_words(self) -> None:
+        """What the provider reported last, and what was said of it; a server that is away is not waited for."""
+        try:
+            async with asyncio.timeout(_LAST_WORDS):
+                await self.pods.published()
+                await self.recorder.written()
+        except TimeoutError:
+            log.warning("statuses or events are left unwritten; the next process reports the statuses again")
 
     async def _measure_loop_lag(self) -> None:
         while True:

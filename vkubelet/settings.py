@@ -84,7 +84,7 @@ class LogSettings:
     """What is written to stderr."""
 
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """From which level on lines of ours are written."""
+    """From which level on lines of ours are written; a change in the file counts within seconds, without a restart."""
 
 
 @frozen(kw_only=True)

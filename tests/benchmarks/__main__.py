@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.benchmarks import burst, events, nodes
+from tests.benchmarks import burst, events, nodes, streams
 from tests.benchmarks.figures import Figure, table, write
 from vkubelet.testing.cluster import Site
 
@@ -23,6 +23,7 @@ RESULT = Path("build", "bench.json")
 SCENES: Mapping[str, Callable[[Site], Awaitable[Sequence[Figure]]]] = {
     "burst": burst.measure,
     "events": events.measure,
+    "streams": streams.measure,
     "thousand": nodes.thousand,
     "five-thousand": nodes.five_thousand,
 }

@@ -17,7 +17,7 @@ from vkubelet.testing.cluster import ControlPlane
 from vkubelet.testing.conformance import RULES, Kubectl, Options, Outcome, Report, Subject, examine, table
 from vkubelet_providers.minimal import Minimal
 
-AT_ONCE = 4
+AT_ONCE = 5
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def reports(bare_judge: Kubectl, bare_hub: ControlPlane) -> Mapping[str, Report]
             kubeconfig=bare_hub.kubeconfig,
             judge=bare_judge,
         )
-        return asyncio.run(examine(subject, Options(patience=4.0), only=(fault.rule, *fault.others)))
+        return asyncio.run(examine(subject, Options(patience=8.0), only=(fault.rule, *fault.others)))
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return dict(zip([fault.name for fault in FAULTS], pool.map(examined, FAULTS), strict=True))

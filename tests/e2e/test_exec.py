@@ -210,7 +210,7 @@ async def test_a_closed_port_is_told_as_a_kubelet_tells_it(kubectl: Kubectl) -> 
     assert said.count(b"error forwarding port 81 to pod ") == 1
 
 
-# --- the client is slow, or leaves -----------------------------------------------------------------------------------------------------------------
+# --- the client is slow, or leaves -------------------------------------------------------------------------------------------------------
 
 
 async def test_a_client_that_neither_reads_nor_lets_go_costs_little_and_holds_up_nobody(

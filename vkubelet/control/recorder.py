@@ -116,6 +116,8 @@ class Recorder:
         self._written: _Recent[_Series] = _Recent(lambda: _Series(0, clock.now(), clock.now()))
         self._buckets: _Recent[TokenBucket] = _Recent(lambda: TokenBucket(1 / REFILL, BURST, clock=clock))
         self._wake = asyncio.Event()
+        self._written_out = asyncio.Event()
+        self._written_out.set()
         self.dropped = 0
         """Events that were not written: too many, or refused."""
 
@@ -134,7 +136,12 @@ class Recorder:
         if len(self._pending) >= QUEUE_LIMIT:
             self.dropped += self._pending.popitem(last=False)[1].count
         self._pending[said] = _Series(1, now, now)
+        self._written_out.clear()
         self._wake.set()
+
+    async def written(self) -> None:
+        """Wait until nothing waits to be written; `run` runs meanwhile."""
+        await self._written_out.wait()
 
     async def run(self) -> None:
         """Write until cancelled; what waits then gets a last short chance."""
@@ -159,6 +166,7 @@ class Recorder:
             except VKubeletError as error:
                 self.dropped += series.count
                 log.debug("event dropped: %s", error)
+        self._written_out.set()
 
     async def _write(self, said: _Said, new: _Series, attempts: int) -> None:
         series = self._written[said]

@@ -68,6 +68,11 @@ class Workqueue(Generic[K]):
         entry = self._waiting.get(key)
         return entry is not None and entry.due <= self._clock.monotonic()
 
+    def is_idle(self, *, within: float = 0.0) -> bool:
+        """No key is out, and none becomes due in so many seconds."""
+        end = self._clock.monotonic() + within
+        return not self._out and all(entry.due > end for entry in self._waiting.values())
+
     def add(self, key: K, *, after: float = 0.0, priority: Priority = Priority.HIGH) -> None:
         """Let the key wait for `after` seconds; of several adds the earliest time and the highest priority hold."""
         wanted = _Waiting(key, self._clock.monotonic() + max(0.0, after), priority)

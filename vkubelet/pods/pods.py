@@ -18,7 +18,7 @@ from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.recorder import Recorder
 from vkubelet.metrics import Metrics
-from vkubelet.pods.board import BoardParts, StatusBoard
+from vkubelet.pods.board import MERGE, BoardParts, StatusBoard
 from vkubelet.pods.dispatch import Dispatch, PodCache, Standing
 from vkubelet.pods.lifecycle import Lifecycle, LifecycleParts
 from vkubelet.pods.listing import Lister, PodSettings
@@ -134,6 +134,11 @@ class Pods:
         self._dispatch.forget(node)
         self._lifecycle.forget(node)
         self._orphans.forget(node)
+
+    async def published(self) -> None:
+        """Wait until no status is on its way; one that failed and waits for another try does not count."""
+        while not self._board.controller.queue.is_idle(within=MERGE):
+            await self._parts.clock.sleep(MERGE / 2)
 
     def drain(self, grace: float) -> None:
         """End the pods of all nodes and refuse new ones; see `drained`."""

@@ -84,6 +84,15 @@ async def test_certificate_of_another_ca_is_cut_off(hub: ControlPlane, bare_hub:
             await session.get(f"https://{endpoint.address}:{endpoint.port}/healthz")
 
 
+async def with_certificate(hub: ControlPlane, endpoint: Endpoint, pair: KeyFiles) -> str:
+    """The answer of /healthz to whoever has this certificate."""
+    context = ssl.create_default_context(cafile=str(hub.ca))
+    context.load_cert_chain(pair.certificate, pair.key)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
+        async with session.get(f"https://{endpoint.address}:{endpoint.port}/healthz") as response:
+            return await response.text()
+
+
 async def test_a_bad_certificate_is_cut_off_even_where_anonymous_callers_are_let_in(
     hub: ControlPlane, bare_hub: ControlPlane, node: str, namespace: str, tmp_path: Path
 ) -> None:
@@ -98,11 +107,9 @@ async def test_a_bad_certificate_is_cut_off_even_where_anonymous_callers_are_let
             endpoint = await stand.node(node)
             assert (await call(hub, endpoint, "/healthz", certificate=False)).text == "ok"
             for pair in (bare_hub.kubelet_client, expired):
-                context = ssl.create_default_context(cafile=str(hub.ca))
-                context.load_cert_chain(pair.certificate, pair.key)
-                async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
-                    with pytest.raises((aiohttp.ClientError, OSError)):
-                        await session.get(f"https://{endpoint.address}:{endpoint.port}/healthz")
+                with pytest.raises((aiohttp.ClientError, OSError)):
+                    await with_certificate(hub, endpoint, pair)
+            assert await with_certificate(hub, endpoint, hub.kubelet_client) == "ok"
     finally:
         await hub.kubectl("delete", "clusterrole,clusterrolebinding", role)
 
@@ -133,10 +140,8 @@ async def test_each_path_opens_by_the_right_on_its_subresource_and_by_no_other(h
             endpoint = await stand.node(node)
             for path in (path for paths in SUBRESOURCES.values() for path in paths):
                 method = "POST" if path.startswith("/checkpoint") else "GET"
-                for name, token in tokens.items():
-                    reply = await call(hub, endpoint, path, method=method, certificate=False, token=token)
-                    if reply.status != 403:
-                        opened.setdefault(path, set()).add(name)
+                replies = {n: await call(hub, endpoint, path, method=method, certificate=False, token=t) for n, t in tokens.items()}
+                opened[path] = {name for name, reply in replies.items() if reply.status != 403}
     finally:
         await hub.kubectl("delete", "clusterrole,clusterrolebinding", "-l", f"test={namespace}")
     for name, paths in SUBRESOURCES.items():

@@ -138,3 +138,22 @@ def test_unknown_level_is_a_settings_error_that_names_the_setting() -> None:
 def test_text_that_can_not_be_encoded_does_not_break_a_line() -> None:
     record = logging.LogRecord("vkubelet", logging.INFO, "", 0, "odd %s", ("\ud800\n",), None)
     assert json.loads(JsonFormatter().format(record))["message"] == "odd \ud800\n"
+
+
+async def test_level_is_followed_and_what_can_not_be_read_changes_nothing(stream: io.StringIO) -> None:
+    configure(stream=stream)
+    clock, asked = ManualClock(), ["INFO"]
+
+    def read() -> str:
+        if asked[0] == "LOUD":
+            raise SettingsError("log.level", "is no level")
+        return asked[0]
+
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(follow_level("INFO", read, clock))
+        for wanted, level in (("INFO", logging.INFO), ("DEBUG", logging.DEBUG), ("LOUD", logging.DEBUG), ("LOUD", logging.DEBUG)):
+            asked[0] = wanted
+            await clock.advance(LOOK_EVERY)
+            assert logging.getLogger("vkubelet").level == level
+        following.cancel()
+    assert [line["message"].split(":")[0] for line in lines(stream)] == ["log level changed", "the log level stays as it is"]

@@ -141,6 +141,8 @@ def kubelet(plan: NodePlan) -> str:
             "kubeAPIQPS": 200,
             "kubeAPIBurst": 400,
             "eventRecordQPS": 0,
+            # Whole logs, also where they are long.
+            "containerLogMaxSize": "1Gi",
         },
         sort_keys=False,
     )
