@@ -3,11 +3,12 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-format check-lint check-types check-layers check-unit up down docs
+.PHONY: help demo test check check-format check-lint check-types check-layers check-unit up down docs bench
 
 PYTHON ?= python3
 NODES ?= 1
 SIMULATED ?= 0
+SCENES ?=
 RUN := .venv/bin/python
 
 help:
@@ -18,6 +19,7 @@ help:
 	@echo 'make check             format, lint, types, layers, unit tests; about a minute'
 	@echo 'make docs              write the reference pages that follow from the code'
 	@echo 'make test              all tests, against real clusters; needs root'
+	@echo 'make bench [SCENES=]   figures of this machine: a table, and build/bench.json; about ten minutes, needs root'
 
 demo:
 	@deploy/demo/announce.sh
@@ -34,6 +36,11 @@ test: .venv/.stamp
 	@$(RUN) deploy/dev/packages.py
 	@$(RUN) -m vkubelet.testing.cluster binaries --all
 	@$(RUN) -m pytest tests
+
+bench: .venv/.stamp
+	@$(RUN) deploy/dev/packages.py
+	@$(RUN) -m vkubelet.testing.cluster binaries
+	@$(RUN) -m tests.benchmarks $(SCENES)
 
 # Types and lint run beside the unit tests: on two cores the minute is theirs.
 check: .venv/.stamp

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 Scalar = str | int | float | bool | None
 
-LOOK_EVERY = 5.0
+LOOK_EVERY = 2.0
 """Seconds between two looks at the level that is asked for."""
 
 _OURS = ("vkubelet", "kubeocean", "vkubelet_providers")

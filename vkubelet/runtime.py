@@ -340,8 +340,9 @@ class Runtime:
         return parts
 
     async def _register_nodes(self) -> None:
-        """Only with the Nodes of earlier processes in view, which remember their ports."""
+        """Only with the Nodes of earlier processes in view, which remember their ports, and the pods: who is Ready takes care of them."""
         await self._live.wait_synced()
+        await self.pods.informer.wait_synced()
         await self._register.run()
 
     async def _run_provider(self, key: str) -> float | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 import struct
-import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -127,9 +126,3 @@ async def connected(address: str, port: int, context: ssl.SSLContext | None) -> 
         yield SpdyClient(reader, writer)
     finally:
         writer.transport.abort()
-
-
-def plain_headers(frame: bytes, *, skip: int = 10) -> bytes:
-    """The header block of the first control frame of a connection, as zlib alone sees it."""
-    inflate = zlib.decompressobj(zdict=spdy.DICTIONARY)
-    return inflate.decompress(frame[8 + skip :])

@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 STREAMS_END = 10.0
 """Seconds that open streams get at a stop."""
 SESSIONS_END = 2.0
-"""Seconds that sessions of exec, attach and port-forward get, once they were told, before they are cancelled."""
+"""Seconds that sessions of exec, attach and port-forward get before they are cancelled, and then to say so to their clients."""
 
 _KEEP_ALIVE = 90.0
 _LONGEST_HEADER = 65536

@@ -3,8 +3,9 @@
 Invariant: what happened to a pod is in the backend's files alone, so that a second process finds what the first one left.
 
 Below `directory`: `nodes` (names to declare, by whitespace), `complete` (say nodes_complete), `crash` (raise, again and again while it is
-there), `refuse` (raise SettingsError), `ping` (fail, hang or bug), `end` (names of pods whose containers end by themselves), `linger` (do
-not return at the stop); the provider writes `pods/UID` and appends each call to `calls`.
+there), `refuse` (raise SettingsError), `ping` (fail, hang or bug), `end` (names of pods whose containers end by themselves), `lose` (names
+of pods that vanish), `stubborn` (names of pods that end by nothing but grace 0), `blind` (pods can not be listed), `linger` (do not return
+at the stop); the provider writes `pods/UID` and appends each call to `calls`.
 """
 
 from __future__ import annotations
@@ -72,9 +73,13 @@ class Puppet:
         self.declared = wanted
         if self.told("complete") is not None:
             self.host.nodes_complete()
-        ended = set((self.told("end") or "").split())
+        ended, lost = set((self.told("end") or "").split()), set((self.told("lose") or "").split())
         for file in self.pods.iterdir():
             pod = json.loads(file.read_text())
+            if pod["ref"]["name"] in lost:
+                file.unlink()
+                self.host.pod_gone(PodRef(**pod["ref"]))
+                continue
             if pod["ref"]["name"] in ended and not pod["ended"]:
                 pod["ended"] = host_time(self.host)
                 write(file, json.dumps(pod))
@@ -102,10 +107,15 @@ class Puppet:
 
     async def delete_pod(self, pod: PodRef, grace: float) -> None:
         self.note(f"delete {pod.name}")
+        self.note(f"grace {pod.name} {grace:.0f}")
+        if grace > 0 and pod.name in (self.told("stubborn") or "").split():
+            return
         (self.pods / pod.uid).unlink(missing_ok=True)
         self.host.pod_gone(pod)
 
     async def list_pods(self, node: str) -> Iterable[PodReport]:
+        if self.told("blind") is not None:
+            raise Unavailable("told to see nothing")
         reports = [report_of(json.loads(file.read_text())) for file in self.pods.iterdir()]
         return [report for report in reports if report.pod.node == node]
 

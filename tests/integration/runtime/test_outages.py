@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import signal
 import time
 
-from tests.integration.runtime.fleet import Fleet
+from tests.integration.runtime.fleet import Body, Fleet
 from tests.support.program import eventually
 
 
@@ -34,6 +36,36 @@ async def test_half_a_minute_without_answers_is_caught_up_with_and_fences_writes
         assert not nodes.where(lambda event: event.kind == "DELETED" or event.condition("Ready") != "True")
         assert fleet.calls("delete") == []
         assert program.terminate() == 0
+
+
+async def test_what_the_cluster_thought_of_a_silent_node_is_put_right_when_it_speaks_again(fleet: Fleet) -> None:
+    """The test writes what the node controller writes of a node that is silent for a minute."""
+    (name,) = fleet.declare("a")
+    with fleet.program(lease={"renew_every": 1.0}) as program:
+        await fleet.ready([name], program=program)
+        await fleet.create("p", "q", node=name)
+        before = await fleet.running("p", "q")
+        program.process.send_signal(signal.SIGSTOP)
+        try:
+            unknown = {
+                "type": "Ready",
+                "status": "Unknown",
+                "reason": "NodeStatusUnknown",
+                "message": "Kubelet stopped posting node status.",
+            }
+            await fleet.kubectl("patch", "node", name, *_status({"conditions": [unknown]}), "--type=strategic")
+            for pod in ("p", "q"):
+                await fleet.kubectl("patch", "pod", pod, *_status({"conditions": [{"type": "Ready", "status": "False"}]}))
+        finally:
+            program.process.send_signal(signal.SIGCONT)
+        await fleet.ready([name], seconds=15, program=program)
+        after = await fleet.running("p", "q", seconds=15)
+    assert [pod["metadata"]["uid"] for pod in after] == [pod["metadata"]["uid"] for pod in before]
+    assert fleet.calls("start") == ["start p", "start q"]
+
+
+def _status(status: Body) -> tuple[str, ...]:
+    return "--subresource=status", "-p", json.dumps({"status": status})
 
 
 async def test_api_server_that_is_restarted_is_caught_up_with(fleet: Fleet) -> None:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.integration.runtime.fleet import Fleet, complaints, reason
+from tests.integration.runtime.fleet import Body, Fleet, complaints, reason, renewed_at
 from tests.support.bound import condition
 from tests.support.program import eventually
 
@@ -47,7 +47,7 @@ async def test_crashing_provider_is_not_started_without_pause(fleet: Fleet) -> N
 @pytest.mark.parametrize(("told", "shown"), [("fail", "PingFailed"), ("hang", "PingTimeout"), ("bug", "PingFailed")])
 async def test_failing_ping_turns_ready_off_and_back(fleet: Fleet, told: str, shown: str) -> None:
     (name,) = fleet.declare("a")
-    with fleet.program(ping={"every": 0.5, "timeout": 0.5}) as program:
+    with fleet.program(ping={"every": 0.5, "timeout": 0.5}, lease={"renew_every": 0.5}) as program:
         await fleet.ready([name], program=program)
         await fleet.create("p", node=name)
         await fleet.running("p")
@@ -56,12 +56,18 @@ async def test_failing_ping_turns_ready_off_and_back(fleet: Fleet, told: str, sh
             node = await fleet.until_node(name, lambda body: condition(body, "Ready") == "False", "NotReady", seconds=10)
             assert reason(node) == shown
             lease = await fleet.lease(name)
+            assert lease is not None
+            await eventually(lambda: renewed(fleet, name, lease), "the Lease goes on, so that nothing is evicted", seconds=10)
             fleet.untell("ping")
             await fleet.ready([name], seconds=10, program=program)
             await fleet.running("p")
-        assert lease is not None
         assert not [event for event in seen.events if event.kind == "DELETED" or event.deleting]
         assert program.alive
+
+
+async def renewed(fleet: Fleet, name: str, before: Body) -> bool:
+    lease = await fleet.lease(name)
+    return lease is not None and renewed_at(lease) > renewed_at(before)
 
 
 async def test_settings_error_of_the_provider_ends_the_process_with_2(fleet: Fleet) -> None:

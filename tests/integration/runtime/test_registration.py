@@ -49,6 +49,29 @@ async def test_node_is_ready_only_when_its_server_listens(fleet: Fleet) -> None:
     assert all(event.object["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] for event in ready)
 
 
+async def test_node_is_not_ready_before_its_pods_are_known(fleet: Fleet) -> None:
+    (name,) = fleet.declare("a")
+    fleet.kubeconfig = fleet.plane.client_config(fleet.instance)
+    for role, resources in (("nodes", "nodes,nodes/status,leases.coordination.k8s.io,events,configmaps"), ("pods", "pods,pods/status")):
+        await fleet.plane.kubectl("create", "clusterrole", f"{fleet.instance}-{role}", "--verb=*", f"--resource={resources}")
+    await allow(fleet, "nodes")
+    try:
+        with fleet.program() as program:
+            await eventually(lambda: program.text().count('"path": "/api/v1/pods"') >= 2, "it asks for pods in vain, again and again")
+            assert fleet.calls("run"), "the provider runs and has declared the node"
+            assert await fleet.node(name) is None
+            await allow(fleet, "pods")
+            await fleet.ready([name], program=program, seconds=40)
+    finally:
+        names = [f"{fleet.instance}-{role}" for role in ("nodes", "pods")]
+        await fleet.plane.kubectl("delete", "clusterrole,clusterrolebinding", "--ignore-not-found", *names)
+
+
+async def allow(fleet: Fleet, role: str) -> None:
+    name = f"{fleet.instance}-{role}"
+    await fleet.plane.kubectl("create", "clusterrolebinding", name, f"--clusterrole={name}", f"--user={fleet.instance}")
+
+
 async def test_port_is_read_back_from_the_node(fleet: Fleet) -> None:
     (name,) = fleet.declare("a")
     with fleet.program() as program:

@@ -41,10 +41,11 @@ class Started:
 
 @define
 class Calls:
-    """What the server asked for and how it ended; `running` is by kind."""
+    """What the server asked for and how it ended; `running` is by kind, `terminals` tells which calls were told to have one."""
 
     running: Counter[str] = field(factory=Counter)
     cancelled: Counter[str] = field(factory=Counter)
+    terminals: list[bool] = field(factory=list)
     sizes: list[TerminalSize] = field(factory=list)
 
 
@@ -61,6 +62,7 @@ class ProcessBackend(Backend):
 
     async def exec(self, pod: PodRef, container: str, command: Sequence[str], io: ContainerIO) -> int:
         with self._counted("exec"):
+            self.calls.terminals.append(io.tty)
             if io.tty:
                 async with self.terminal(command) as started:
                     await attach(io, started.reader, started.writer, resize=self._resizer(started), ended=started.process.wait)
@@ -72,6 +74,7 @@ class ProcessBackend(Backend):
 
     async def attach(self, pod: PodRef, container: str, io: ContainerIO) -> None:
         with self._counted("attach"):
+            self.calls.terminals.append(io.tty)
             started = self.started[pod.uid, container]
             writer = started.writer if io.stdin is not None else None
             await attach(io, started.reader, writer, errors=started.errors, resize=self._resizer(started), ended=started.process.wait)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.integration.server.shells import SPDY, WEBSOCKETS, Shells
 from tests.integration.server.terminal import interrupt, kubectl_at_terminal
+from tests.integration.server.test_negotiation import opened
 from tests.support.program import eventually
 from tests.support.spdy_client import data_frame
 from vkubelet.provider import TerminalSize
@@ -64,8 +65,7 @@ async def test_a_container_without_stdin_gets_none_whatever_the_client_sends(she
     async with shells.backend.container(shells.pod.metadata.uid, "app", ["sh", "-c", READING]) as container:
         path = shells.path("attach", "input=1&output=1&error=1")
         async with shells.spdy(path, "v4.channel.k8s.io") as client:
-            for number, kind in enumerate(("error", "stdin", "stdout", "stderr")):
-                await client.send(client.open_frame(2 * number + 1, {"streamtype": kind}))
+            await opened(client, "error", "stdin", "stdout", "stderr")
             await client.send(data_frame(3, b"ignored\n"))
             await eventually(lambda: shells.backend.calls.running["attach"] == 1, "it is attached", seconds=10)
             container.writer.write(b"stop\n")
@@ -94,14 +94,20 @@ async def test_a_terminal_is_the_containers_matter_and_not_the_clients(shells: S
     await shells.until_idle()
 
 
-async def test_stderr_of_a_terminal_comes_with_stdout_also_to_a_client_that_did_not_ask_for_a_terminal(shells: Shells) -> None:
+async def test_a_client_that_did_not_ask_for_the_terminal_gets_its_one_output_and_one_that_asked_in_vain_gets_none(shells: Shells) -> None:
     script = "test -t 1 && echo terminal; echo error >&2"
     async with shells.backend.container(shells.pod.metadata.uid, "screen", ["sh", "-c", f"read -r go; {script}"], tty=True) as container:
         path = shells.path("attach", "output=1&error=1", container="screen")
         async with shells.spdy(path, "v4.channel.k8s.io") as client:
-            for number, kind in enumerate(("error", "stdout", "stderr")):
-                await client.send(client.open_frame(2 * number + 1, {"streamtype": kind}))
+            await opened(client, "error", "stdout", "stderr")
             await eventually(lambda: shells.backend.calls.running["attach"] == 1, "it is attached", seconds=10)
             container.writer.write(b"go\n")
             assert (await client.read_stream(3)).endswith(b"terminal\r\nerror\r\n")
             assert await client.read_stream(1) == b'{"metadata":{},"status":"Success"}'
+    async with shells.backend.container(shells.pod.metadata.uid, "app", ["sh", "-c", f"read -r go; {script}"]) as container:
+        async with shells.spdy(shells.path("attach", "output=1&tty=1"), "v4.channel.k8s.io") as client:
+            await opened(client, "error", "stdout", "resize")
+            await eventually(lambda: shells.backend.calls.running["attach"] == 1, "it is attached", seconds=10)
+            container.writer.write(b"go\n")
+            assert await client.read_stream(3) == b""
+    assert shells.backend.calls.terminals == [True, False]

@@ -24,6 +24,7 @@ from tests.support.program import eventually
 from tests.support.spdy_client import SpdyClient, connected, data_frame, upgrade_request
 from vkubelet.provider import ContainerIO
 from vkubelet.server import spdy_frames as spdy
+from vkubelet.server import wire
 from vkubelet.testing.cluster import ControlPlane
 
 V4 = "v4.channel.k8s.io"
@@ -261,8 +262,11 @@ async def test_a_client_that_does_not_read_costs_no_memory_and_holds_up_nobody(s
             client.abort()
 
 
-async def test_a_slow_client_gets_everything_however_late_it_reads(hub: ControlPlane, streams_namespace: str, tmp_path: Path) -> None:
+async def test_a_slow_client_gets_everything_however_late_it_reads(
+    hub: ControlPlane, streams_namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All was written and the process has ended, but the last of it still waits in our own buffers."""
+    monkeypatch.setattr(wire, "_STALLED", 0.5)
     async with shells_on(hub, streams_namespace, tmp_path) as shells:
         flood = Flood(10**12)
 
@@ -278,7 +282,7 @@ async def test_a_slow_client_gets_everything_however_late_it_reads(hub: ControlP
         try:
             await eventually(lambda: flood.written, "all was written", seconds=10)
             # Longer than a connection is given to close.
-            await asyncio.sleep(7.0)
+            await asyncio.sleep(2.0)
             client.writer.transport.resume_reading()  # type: ignore[attr-defined]
             assert len(await client.read_stream(3)) == flood.total
             assert json.loads(await client.read_stream(1))["status"] == "Success"

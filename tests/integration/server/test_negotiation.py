@@ -59,12 +59,16 @@ async def test_sizes_come_from_version_3_on_and_none_after_the_end(shells: Shell
     async with shells.spdy(path, protocol) as client:
         # No stderr: a terminal has none.
         numbers = await opened(client, "error", "stdin", "stdout", "resize")
-        sizes = b'{"Width":101,"Height":31}\n{"Width":0,"Height":0}\n{"Wid'
-        await client.send(data_frame(numbers["resize"], sizes), data_frame(numbers["resize"], b'th":102,"Height":32}'))
-        await eventually(lambda: shells.backend.calls.sizes and shells.backend.calls.sizes[-1].width == 102, "the size is there")
+        sizes = shells.backend.calls.sizes
+        await client.send(data_frame(numbers["resize"], b'{"Width":101,"Height":31}\n'))
+        await eventually(lambda: [size.width for size in sizes] == [101], "the size is there", every=0.01)
+        for ping, part in ((1, b'{"Width":0,"Height":0}\n{"Wid'), (3, b'th":102,"Height":32}')):
+            await client.send(data_frame(numbers["resize"], part), spdy.ping(ping))
+            await client.next(spdy.Ping)
+        await eventually(lambda: sizes[-1].width == 102, "the next size is there", every=0.01)
         await client.send(data_frame(numbers["stdin"], b"stty size; exit\n"))
         assert b"32 102\r\n" in await client.read_stream(numbers["stdout"])
-    assert all(size.width and size.height for size in shells.backend.calls.sizes)
+    assert [size.width for size in sizes] == [101, 102]
 
 
 @pytest.mark.parametrize("protocol", [V1, V2])

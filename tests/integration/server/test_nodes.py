@@ -11,8 +11,9 @@ import aiohttp
 import pytest
 
 from tests.integration.server.backend import Backend, Stand, call, serving, tls
-from vkubelet.errors import SettingsError
+from vkubelet.errors import SettingsError, Unavailable
 from vkubelet.server import Endpoint
+from vkubelet.server.address import published_addresses
 from vkubelet.server.ports import ports_for
 from vkubelet.testing.cluster import ControlPlane
 
@@ -130,6 +131,12 @@ async def test_listening_on_all_addresses_publishes_one_of_each_family_there_is(
         assert not any(each.is_unspecified or each.is_loopback or each.is_link_local for each in addresses)
         for address in ("127.0.0.1", "::1"):
             socket.create_connection((address, found.port), timeout=5).close()
+
+
+async def test_an_api_server_reached_over_ipv6_needs_a_server_that_listens_there() -> None:
+    with pytest.raises(Unavailable, match=r"server\.bind_address listens on IPv4 only"):
+        await published_addresses("0.0.0.0", "https://[2001:db8::5]:6443")
+    assert await published_addresses("2001:db8::7", "https://203.0.113.1:6443") == ("2001:db8::7",)
 
 
 async def test_a_connection_serves_one_request_after_another(hub: ControlPlane, stand: Stand, node: str) -> None:

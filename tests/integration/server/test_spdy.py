@@ -21,13 +21,12 @@ from vkubelet.server.spdy import SESSION_BUFFER, STREAM_BUFFER, SessionClosed, S
 from vkubelet.testing.cluster import ControlPlane
 
 
-def holding(held: list[SpdySession], streams: list[SpdyStream], *, count: int = 1) -> Callable[[SpdySession], Awaitable[None]]:
-    """A handler that takes `count` streams and then does nothing at all."""
+def holding(held: list[SpdySession], streams: list[SpdyStream]) -> Callable[[SpdySession], Awaitable[None]]:
+    """A handler that takes one stream and then does nothing at all."""
 
     async def serve(session: SpdySession) -> None:
         held.append(session)
-        for _ in range(count):
-            streams.append(await session.accept())
+        streams.append(await session.accept())
         await asyncio.Event().wait()
 
     return serve

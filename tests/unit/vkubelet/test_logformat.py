@@ -12,7 +12,8 @@ from attrs import frozen
 
 from vkubelet.api.objects import Key
 from vkubelet.errors import SettingsError
-from vkubelet.logformat import JsonFormatter, bind, configure
+from vkubelet.logformat import LOOK_EVERY, JsonFormatter, bind, configure, follow_level
+from vkubelet.testing.clock import ManualClock
 
 log = logging.getLogger("vkubelet.example")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -90,12 +90,17 @@ async def test_a_client_without_stdin_is_an_end_of_input_unless_there_is_no_writ
 
 
 async def test_input_for_a_process_that_reads_no_more_is_dropped_and_its_output_still_comes() -> None:
-    io, pipe, reader = MemoryIO(open_stdin=True), Pipe(), output(b"", end=False)
+    io, pipe, reader, typed = MemoryIO(), Pipe(), output(b"", end=False), list(range(100))
+
+    async def typing() -> AsyncIterator[bytes]:
+        while typed:
+            typed.pop()
+            yield b"unwanted"
+
+    io.stdin = typing()
     pipe.broken = True
     task = await settled(lambda: join(io, reader, pipe.writer))
-    for _ in range(100):
-        io.type(b"unwanted")
-    io.end_stdin()
+    assert not typed
     reader.feed_data(b"still writing")
     reader.feed_eof()
     await task

@@ -217,3 +217,18 @@ async def test_negative_delay_is_no_delay(after: float) -> None:
     queue = Workqueue[str]("q", clock=ManualClock())
     queue.add("a", after=after)
     assert await drain(queue) == ["a"]
+
+
+async def test_queue_is_idle_when_nothing_is_out_or_due_soon() -> None:
+    clock = ManualClock()
+    queue = Workqueue[str]("q", clock=clock)
+    assert queue.is_idle(within=100)
+    queue.add("later", after=10)
+    assert queue.is_idle(within=9)
+    assert not queue.is_idle(within=10)
+    queue.add("now")
+    assert not queue.is_idle()
+    key = await queue.get()
+    assert not queue.is_idle(), "a key that is out is work"
+    queue.done(key)
+    assert queue.is_idle()
