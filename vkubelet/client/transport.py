@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Self, TypeVar
@@ -66,6 +67,7 @@ class Transport:
         self.connection = connection
         self.clock = clock
         self.metrics = metrics
+        self._seconds = cache(metrics.api_seconds.labels) if metrics is not None else None
         self._session: aiohttp.ClientSession | None = None
         self._writes = 0
         self._quiet = asyncio.Event()
@@ -180,8 +182,8 @@ class Transport:
 
     def note(self, call: Call, code: str, seconds: float) -> None:
         """Count a call that was answered with `code` after so many seconds, and log it."""
-        if self.metrics is not None:
-            self.metrics.api_seconds.labels(verb=call.verb or call.method, resource=call.resource, code=code).observe(seconds)
+        if self._seconds is not None:
+            self._seconds(call.verb or call.method, call.resource, code).observe(seconds)
         if log.isEnabledFor(logging.DEBUG):
             with logformat.bind(method=call.method, path=call.path, status=code, milliseconds=round(seconds * 1000, 1)):
                 log.debug("API call")

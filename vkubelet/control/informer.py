@@ -12,6 +12,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import cache, partial
 from typing import Generic, TypeVar
 from weakref import WeakSet
 
@@ -92,6 +93,7 @@ class Informer(Generic[T]):
         self._where = where
         self._clock = clock or SystemClock()
         self._metrics = metrics
+        self._events = cache(partial(metrics.watch_events.labels, resource.plural)) if metrics is not None else None
         self._handlers: list[Callable[[Change[T]], None]] = []
         self._backoff = Backoff(first=0.2, limit=30.0, jitter=0.5)
         self._version = ""
@@ -305,8 +307,8 @@ class Informer(Generic[T]):
 
     def _heard(self, event: WatchEvent[T]) -> None:
         self._heard_at = self._clock.monotonic()
-        if self._metrics is not None:
-            self._metrics.watch_events.labels(resource=self._resource.plural, type=event.type.value).inc()
+        if self._events is not None:
+            self._events(event.type.value).inc()
 
     def _count_restart(self, problem: VKubeletError | None) -> None:
         if self._metrics is not None:

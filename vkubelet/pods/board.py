@@ -61,12 +61,18 @@ class _Entry:
     """What we wanted and what the server made of it, when it keeps a field otherwise than we sent it."""
     repair_at: float = 0.0
     since: float | None = None
+    published: tuple[str, Opinion] | None = None
+    """The resourceVersion that has exactly what this opinion wants."""
 
     def latest(self, pod: Pod) -> Pod:
         """The newest version known: of the watch, or of the answer to our last write."""
         if self.written is not None and _version(self.written) <= _version(pod):
             self.written = None
         return self.written or pod
+
+    def is_published(self, pod: Pod) -> bool:
+        """Nothing has happened since this version was written, though the watch told of it before the answer came."""
+        return self.published is not None and self.published == (pod.metadata.resource_version, self.opinion)
 
 
 def _version(pod: Pod) -> int:
@@ -136,6 +142,8 @@ class StatusBoard:
         if entry is None:
             return
         if entry.written is not None and _version(entry.written) >= _version(pod):
+            # When the watch has caught up, one copy of the pod is enough.
+            entry.latest(pod)
             return
         self.controller.add(uid)
 
@@ -167,6 +175,8 @@ class StatusBoard:
         if entry is None or pod is None:
             return None
         pod = entry.latest(pod)
+        if entry.is_published(pod):
+            return None
         parts = self._parts
         wanted = wanted_status(pod, entry.opinion, now=parts.clock.now(), host_ips=parts.node_ips(pod.node))
         patch = self._patch(pod, entry, wanted) if wanted is not None else None
@@ -215,6 +225,7 @@ class StatusBoard:
         entry.written = answer
         left = status_patch(answer.status, wanted, uid=uid, resource_version="")
         entry.refused = (wanted, answer.status) if left is not None else None
+        entry.published = (answer.metadata.resource_version, opinion) if left is None else None
         self._measure(entry, opinion, pod.node)
         if answer.terminal:
             self._on_terminal(uid)

@@ -210,7 +210,7 @@ def same(one: object, other: object) -> bool:
     """Equal but for nulls: the API server writes some absent times as null."""
     if one == other:
         return True
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
+    if isinstance(one, dict) and isinstance(other, dict):
         return all(same(one.get(key), other.get(key)) for key in one.keys() | other.keys())
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
