@@ -93,7 +93,7 @@ def test_all_output_arrives_although_the_server_hangs_up_before_it_is_read(
             return listener.heard
 
     async def all_sizes() -> None:
-        for size in range(100_000, 900_000, 100_000):
+        for size in range(200_000, 1_400_000, 100_000):
             assert await listen(size) == size
 
     in_loop(loop, all_sizes)

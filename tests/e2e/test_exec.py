@@ -92,8 +92,8 @@ async def test_what_can_not_be_run_is_told_in_the_words_of_a_kubelet(kubectl: Ku
 async def test_a_hundred_megabytes_arrive_and_come_back(kubectl: Kubectl) -> None:
     block = random.Random(7).randbytes(1 << 20)
     sent, back = hashlib.sha256(), hashlib.sha256()
-    # The command ends at the end of its stdin, which it is not told before all came back: an API server that hangs up on a client that still
-    # reads takes from it what it has not read, if the client has just pinged.
+    # The command ends with its stdin, and that when all came back: an API server that hangs up on a client that still reads takes from it
+    # what it has not read, if the client has just pinged.
     script = f"head -c {MEGABYTES << 20} | tee /tmp/sent | sha256sum >&2; cat /tmp/sent; rm /tmp/sent; cat"
 
     async def send(writer: asyncio.StreamWriter) -> None:

@@ -153,7 +153,7 @@ class _Answer:
             raise await refusal(self.call, response, quote_plain=True)
         if response.connection is not None and response.connection.transport is not None:
             self._below = response.connection.transport
-            pass
+            _keep_nothing_back(self._below)
         return response
 
     def close(self) -> None:

@@ -310,21 +310,27 @@ async def perform(channels: Channels, work: Work, *, clock: Clock) -> None:
 
 
 async def _outcome(channels: Channels, work: Work, clock: Clock) -> Json:
+    """What came of it. However often this is cancelled, the provider is once, and has the time it needs to end what it started."""
     io = RemoteIO(channels, clock, tty=work.tty, stdin=work.stdin)
     if io.stdin is None and channels.stdin is not None:
         channels.stdin.discard()
     async with asyncio.TaskGroup() as group:
         sizes = group.create_task(io.pump_sizes())
-        try:
-            return await work.call(io)
-        except (VKubeletError, NotImplementedError, ExceptionGroup) as error:
-            meant = statuses.meant(error, (VKubeletError, NotImplementedError))
-            if statuses.http_status(meant) is None:
-                with bind(error=str(meant)):
-                    log.warning("provider failed a stream")
-            return statuses.failure(meant, work.action)
-        finally:
-            sizes.cancel()
+        # Waiting for it in here would pass every cancellation on.
+        called = group.create_task(_called(work, io))
+        called.add_done_callback(lambda _: sizes.cancel())
+    return called.result()
+
+
+async def _called(work: Work, io: ContainerIO) -> Json:
+    try:
+        return await work.call(io)
+    except (VKubeletError, NotImplementedError, ExceptionGroup) as error:
+        meant = statuses.meant(error, (VKubeletError, NotImplementedError))
+        if statuses.http_status(meant) is None:
+            with bind(error=str(meant)):
+                log.warning("provider failed a stream")
+        return statuses.failure(meant, work.action)
 
 
 async def _finish(channels: Channels, status: Json) -> None:

@@ -69,6 +69,7 @@ async def test_both_outputs_are_whole_and_in_order_up_to_the_last_byte(shells: S
 @both_modes
 async def test_a_session_at_a_terminal(shells: Shells, *, websockets: bool) -> None:
     async with kubectl_at_terminal(shells, "exec", "-it", shells.name, "-c", "app", "--", "sh", websockets=websockets) as terminal:
+        await eventually(lambda: TerminalSize(80, 24) in shells.backend.calls.sizes, "the size has come", seconds=10)
         terminal.type(b"stty size\n")
         await terminal.expect(rb"24 80\r\n")
         terminal.resize(rows=40, columns=120)

@@ -54,6 +54,13 @@ def test_start_time_of_a_running_container_is_told_once_and_stays() -> None:
     assert statuses(report(Running()), RUNNING, now=LATER) == RUNNING
 
 
+def test_ids_are_kept_when_a_later_report_leaves_them_out() -> None:
+    told = PodReport(REF, [ContainerReport("main", Running(), id="made-up://1", image_id="image@sha256:1")])
+    first = statuses(told, {})
+    again = main(report(Running()), first, now=LATER)
+    assert (again["containerID"], again["imageID"]) == ("made-up://1", "image@sha256:1")
+
+
 def test_end_keeps_the_start_time_and_its_own_time_stays() -> None:
     status = main(report(Terminated(0)), RUNNING, now=LATER)
     times = {"startedAt": "2026-01-01T12:00:00Z", "finishedAt": "2026-01-01T13:00:00Z"}

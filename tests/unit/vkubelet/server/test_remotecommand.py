@@ -226,3 +226,25 @@ async def test_sizes_are_read_though_nobody_asks_for_them(session: Session) -> N
 
     await perform(session.channels, Work(call=call, action="trying", tty=True), clock=ManualClock())
     assert session.told() == SUCCESS
+
+
+async def test_a_provider_is_cancelled_once_however_often_the_session_is(session: Session) -> None:
+    ended: list[str] = []
+
+    async def call(io: ContainerIO) -> Json:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for step in ("kill", "wait", "remove"):
+                await asyncio.sleep(0)
+                ended.append(step)
+        return SUCCESS
+
+    task = asyncio.ensure_future(perform(session.channels, Work(call=call, action="trying", tty=False), clock=ManualClock()))
+    await asyncio.sleep(0)
+    for _ in range(3):
+        await asyncio.sleep(0)
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == ["kill", "wait", "remove"]
