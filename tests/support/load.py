@@ -6,6 +6,7 @@ Invariant: each connection sends its next request as soon as the one before is a
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,6 +44,18 @@ class Load:
         """Send all; the monotonic seconds at which each was answered."""
         return await asyncio.to_thread(self._send, list(requests))
 
+    async def get(self, path: str) -> Any:
+        """What one GET answers, decoded."""
+        answer = await asyncio.to_thread(self._request, Request("GET", path, {}))
+        return json.loads(answer.data)
+
+    def _request(self, request: Request) -> Any:
+        headers = {"Accept": "application/json", "Content-Type": request.content_type}
+        url = f"{self._api.configuration.host}{request.path}"
+        answer = self._api.call_api(request.method, url, header_params=headers, body=request.body or None)
+        answer.read()
+        return answer
+
     def _send(self, requests: Sequence[Request]) -> Sequence[float]:
         answered = [0.0] * len(requests)
         problems: list[str] = []
@@ -54,13 +67,10 @@ class Load:
                     number, request = next(left, (0, None))
                 if request is None:
                     return
-                headers = {"Accept": "application/json", "Content-Type": request.content_type}
-                url = f"{self._api.configuration.host}{request.path}"
-                answer = self._api.call_api(request.method, url, header_params=headers, body=request.body)
-                text = answer.read()
+                answer = self._request(request)
                 answered[number] = time.monotonic()
                 if answer.status >= 300:
-                    problems.append(f"{request.method} {request.path}: {text.decode(errors='replace')}")
+                    problems.append(f"{request.method} {request.path}: {answer.data.decode(errors='replace')}")
 
         threads = [threading.Thread(target=work, daemon=True) for _ in range(self._connections)]
         for thread in threads:

@@ -194,3 +194,24 @@ async def test_image_tolerations_deadline_and_ephemeral_containers_follow(stage:
     there = await stage.until_physical("changing", lambda p: p["spec"].get("ephemeralContainers"), "has the ephemeral container")
     assert [each["name"] for each in there["spec"]["ephemeralContainers"]] == ["debugger"]
     assert uid_of(there) == uid_of(before)
+
+
+async def test_ephemeral_container_waits_for_what_it_names_and_brings_it_along(stage: Stage) -> None:
+    await stage.create("curious")
+    await stage.running("curious")
+    debugger = {"name": "debugger", "image": "localhost/busybox:dev", "envFrom": [{"secretRef": {"name": "for-debug"}}]}
+    change = {"spec": {"ephemeralContainers": [debugger]}}
+    await stage.home.patch("pods", "curious", change, namespace=stage.namespace, subresource="ephemeralcontainers")
+    told = await stage.event("curious", "FailedEphemeralContainer")
+    assert f"ephemeral container debugger: Secret {stage.namespace}/for-debug does not exist" in told["message"]
+    labels = {"metadata": {"labels": {"looked": "at"}}}
+    await stage.home.patch("pods", "curious", labels, namespace=stage.namespace)
+    await stage.until_physical("curious", lambda p: p["metadata"]["labels"].get("looked") == "at", "has its label all the same")
+    shown = await stage.until("curious", lambda p: p["status"].get("ephemeralContainerStatuses"), "shows what the container waits for")
+    (status,) = shown["status"]["ephemeralContainerStatuses"]
+    assert status["name"] == "debugger" and "does not exist" in status["state"]["waiting"]["message"]
+    await stage.home.create("secrets", secret(stage, "for-debug", key="value"))
+    there = await stage.until_physical("curious", lambda p: p["spec"].get("ephemeralContainers"), "has the ephemeral container")
+    assert there["spec"]["ephemeralContainers"][0]["envFrom"] == [{"secretRef": {"name": stage.physical_name("for-debug")}}]
+    assert (await stage.physical("for-debug", "secrets") or {})["data"] == {"key": encoded("value")}
+    await stage.until("curious", lambda p: "does not exist" not in str(p["status"].get("ephemeralContainerStatuses")), "waits no more")
