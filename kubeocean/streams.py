@@ -91,14 +91,14 @@ async def execute(backing: Backing, container: str, command: Sequence[str], *, i
     """The exit code. Raises as `stream_logs`, and Unavailable with the worker's own text when it can not run the command."""
     _check_container(backing, container)
     params = [("container", container), *(("command", word) for word in command)]
-    with _in_virtual_names(backing, "the command"):
+    with _in_virtual_names(backing, "the streams of the command"):
         return await remote_command(backing.client, backing.path("exec"), params, console=io)
 
 
 async def attach(backing: Backing, container: str, io: ContainerIO) -> None:
     """Until the container ends. Raises as `execute`."""
     _check_container(backing, container)
-    with _in_virtual_names(backing, "the container's streams"):
+    with _in_virtual_names(backing, "the streams of the container"):
         await remote_command(backing.client, backing.path("attach"), [("container", container)], console=io)
 
 

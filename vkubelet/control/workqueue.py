@@ -19,6 +19,9 @@ from vkubelet.metrics import Metrics
 
 K = TypeVar("K", bound=Hashable)
 
+_TICK = 0.005
+"""Seconds: delayed keys that follow one another faster become due together, which spares an alarm for each."""
+
 _STALE = 100
 """Replaced entries that a heap may hold beside as many as there are waiting keys."""
 
@@ -127,7 +130,7 @@ class Workqueue(Generic[K]):
                     alarm.cancel()
 
     async def _ring(self, due: float) -> None:
-        await self._clock.sleep(due - self._clock.monotonic())
+        await self._clock.sleep(max(_TICK, due - self._clock.monotonic()))
         self._alarm_changed.set()
 
     def _push(self, entry: _Waiting[K]) -> None:

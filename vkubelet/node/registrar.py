@@ -6,11 +6,13 @@ Invariant: a Node is never Ready before it bears all its taints, and never delet
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
 from typing import Protocol
 
 from attrs import frozen
 
+from vkubelet.api.codec import decode_json
 from vkubelet.api.conditions import get_condition
 from vkubelet.api.objects import Key, Node
 from vkubelet.api.shapes import Json
@@ -94,10 +96,10 @@ class Registrar:
                 case Standing.DECLARED:
                     return await self._register(name, known)
 
-    def addresses(self, name: str) -> list[str]:
+    def addresses(self, name: str) -> Sequence[str]:
         """The IP addresses a node publishes, for its pods' `hostIPs`."""
         live = self._live(name)
-        return [a["address"] for a in live.status.get("addresses", ()) if a["type"] == "InternalIP"] if live else []
+        return _internal_ips(live.status_json) if live else ()
 
     def _live(self, name: str) -> Node | None:
         return self._parts.live.get(Key("", name))
@@ -273,6 +275,13 @@ class Registrar:
             await self._parts.client.delete(NODES, live.metadata.name, uid=live.metadata.uid)
         except NotFound:
             return
+
+
+@lru_cache(maxsize=256)
+def _internal_ips(status_json: bytes) -> Sequence[str]:
+    """Asked for with every status of a pod, while the status of its node stays the same."""
+    status = decode_json(status_json)
+    return tuple(address["address"] for address in status.get("addresses", ()) if address["type"] == "InternalIP")
 
 
 def _port(live: Node | None) -> int | None:

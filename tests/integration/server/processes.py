@@ -148,9 +148,9 @@ class ProcessBackend(Backend):
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
+        self.processes.discard(process.pid)
         # What was not read yet keeps the pipes open.
         await process.communicate()
-        self.processes.discard(process.pid)
 
     def _resizer(self, started: Started) -> Resizer | None:
         return None if started.master is None else Resizer(started.master, self.calls.sizes)

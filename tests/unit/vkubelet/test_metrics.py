@@ -10,7 +10,8 @@ EXPECTED = """
     vkubelet_watch_events vkubelet_watch_restarts vkubelet_api_seconds vkubelet_lease_lateness_seconds vkubelet_status_lag_seconds
     vkubelet_streams vkubelet_loop_lag_seconds
     kubelet_http_requests kubelet_http_requests_duration_seconds kubelet_http_inflight_requests
-    kubelet_certificate_manager_server_ttl_seconds kubelet_certificate_manager_server_rotation_seconds kubelet_server_expiration_renew_errors
+    kubelet_certificate_manager_server_ttl_seconds kubelet_certificate_manager_server_rotation_seconds
+    kubelet_server_expiration_renew_errors
 """
 
 
