@@ -42,7 +42,7 @@ def burning(name: str, namespace: str, *, cores: float = BURNT) -> Body:
 
 @frozen
 class Scene:
-    """A leased pod `busy` that burns CPU, beside a pod of the worker's owner and a stranger in the mount namespace."""
+    """A leased pod `burner` that burns CPU, beside a pod of the worker's owner and a stranger in the mount namespace."""
 
     bound: Bound
     node: str
@@ -67,9 +67,9 @@ def scene(leased: Bound, worker_node: WorkerNode) -> Iterator[Scene]:
         namespace = await leased.hub.namespace("usage")
         theirs = await leased.worker.namespace("theirs")
         await leased.hub.kubectl("label", "node", leased.vnode(worker_node.name), SHOWS_USAGE)
-        await apply(leased.hub, burning("busy", namespace))
+        await apply(leased.hub, burning("burner", namespace))
         await apply(leased.worker, pod("of-the-owner", theirs), pod("stranger", leased.mount))
-        return Scene(leased, worker_node.name, namespace, await physical(leased, await running(leased, namespace, "busy")))
+        return Scene(leased, worker_node.name, namespace, await physical(leased, await running(leased, namespace, "burner")))
 
     made = run_apart(start())
     yield made
@@ -99,7 +99,7 @@ async def test_resource_metrics_are_the_workers_under_the_virtual_name(scene: Sc
         shown = samples(await scene.page("metrics/resource"))
         after = samples(await scene.physical_page("metrics/resource"))
         values = [
-            (before[series, name, container], shown[series, "busy", container], after[series, name, container])
+            (before[series, name, container], shown[series, "burner", container], after[series, name, container])
             for series, container in (("container_cpu_usage_seconds_total", "main"), ("pod_cpu_usage_seconds_total", ""))
         ]
         # What another asker was given less than a second ago may be older than the first.
@@ -107,7 +107,7 @@ async def test_resource_metrics_are_the_workers_under_the_virtual_name(scene: Sc
 
     before, shown = await eventually(between, "it shows what the worker says at the same time", seconds=20, every=0.3)
     started = "container_start_time_seconds"
-    assert shown[started, "busy", "main"] == before[started, name, "main"]
+    assert shown[started, "burner", "main"] == before[started, name, "main"]
     assert shown["resource_scrape_error", "", ""] == 0
 
 
@@ -115,11 +115,11 @@ async def test_resource_metrics_are_the_workers_under_the_virtual_name(scene: Sc
 async def test_no_page_tells_of_other_tenants_or_names_of_the_worker(scene: Scene, path: str) -> None:
     meta = scene.physical["metadata"]
 
-    async def has_busy() -> str | None:
+    async def has_burner() -> str | None:
         page = await scene.page(path)
-        return page if "busy" in page else None
+        return page if "burner" in page else None
 
-    page = await eventually(has_busy, f"busy is in {path}", every=0.5)
+    page = await eventually(has_burner, f"burner is in {path}", every=0.5)
     foreign = ["of-the-owner", "stranger", meta["name"], scene.bound.mount, meta["uid"], meta["uid"].replace("-", "_"), f'"{scene.node}"']
     assert not [name for name in foreign if name in page]
     assert scene.namespace in page
@@ -127,9 +127,9 @@ async def test_no_page_tells_of_other_tenants_or_names_of_the_worker(scene: Scen
 
 async def test_summary_is_the_workers_under_the_virtual_name(scene: Scene) -> None:
     shown = json.loads(await scene.page("stats/summary"))
-    virtual = await get(scene.bound.hub, "pod", "busy", "-n", scene.namespace)
-    found = next(each for each in shown["pods"] if each["podRef"]["name"] == "busy")
-    assert found["podRef"] == {"name": "busy", "namespace": scene.namespace, "uid": virtual["metadata"]["uid"]}
+    virtual = await get(scene.bound.hub, "pod", "burner", "-n", scene.namespace)
+    found = next(each for each in shown["pods"] if each["podRef"]["name"] == "burner")
+    assert found["podRef"] == {"name": "burner", "namespace": scene.namespace, "uid": virtual["metadata"]["uid"]}
     theirs = json.loads(await scene.physical_page("stats/summary"))
     twin = next(each for each in theirs["pods"] if each["podRef"]["uid"] == scene.physical["metadata"]["uid"])
     assert found["containers"][0]["startTime"] == twin["containers"][0]["startTime"]
@@ -141,10 +141,10 @@ async def test_summary_is_the_workers_under_the_virtual_name(scene: Scene) -> No
 
 async def test_cadvisor_series_bear_the_virtual_node_and_probes_are_counted(scene: Scene) -> None:
     families = text_string_to_metric_families(await scene.page("metrics/cadvisor"))
-    labels = [s.labels for f in families for s in f.samples if s.labels.get("pod") == "busy"]
+    labels = [s.labels for f in families for s in f.samples if s.labels.get("pod") == "burner"]
     assert len(labels) > 20 and {each["node"] for each in labels} == {scene.vnode}
     probes = text_string_to_metric_families(await scene.page("metrics/probes"))
-    passed = [s for f in probes for s in f.samples if s.name == "prober_probe_total" and s.labels["pod"] == "busy"]
+    passed = [s for f in probes for s in f.samples if s.name == "prober_probe_total" and s.labels["pod"] == "burner"]
     assert [s.labels["result"] for s in passed if s.value] == ["successful"]
 
 
@@ -234,11 +234,11 @@ async def test_kubectl_top_pod_shows_what_the_pod_burns(scene: Scene) -> None:
     async def agrees() -> Any:
         """Both are rates of late, but not of the same seconds."""
         rows = await usage(scene, "pod", "-n", scene.namespace)
-        if "busy" not in rows:
+        if "burner" not in rows:
             return None
         summary = json.loads(await scene.physical_page("stats/summary"))
         twin = next(each for each in summary["pods"] if each["podRef"]["uid"] == scene.physical["metadata"]["uid"])["containers"][0]
-        cpu, memory = rows["busy"]["cpu"].nanos / 1e9, rows["busy"]["memory"].nanos / 1e9
+        cpu, memory = rows["burner"]["cpu"].nanos / 1e9, rows["burner"]["memory"].nanos / 1e9
         same_memory = memory == pytest.approx(twin["memory"]["workingSetBytes"], rel=0.3, abs=2 << 20)
         return cpu if same_memory and cpu == pytest.approx(twin["cpu"]["usageNanoCores"] / 1e9, rel=0.3) else None
 
@@ -250,12 +250,12 @@ async def test_kubectl_top_pod_shows_what_the_pod_burns(scene: Scene) -> None:
 async def test_kubectl_top_node_shows_what_all_leased_pods_burn(scene: Scene) -> None:
     async def shown() -> Any:
         pods, nodes = await usage(scene, "pod", "-n", scene.namespace), await usage(scene, "node")
-        known = "busy" in pods and scene.vnode in nodes
-        return (pods, nodes) if known and nodes[scene.vnode]["cpu"].nanos >= 0.7 * pods["busy"]["cpu"].nanos else None
+        known = "burner" in pods and scene.vnode in nodes
+        return (pods, nodes) if known and nodes[scene.vnode]["cpu"].nanos >= 0.7 * pods["burner"]["cpu"].nanos else None
 
     pods, nodes = await eventually(shown, "kubectl top shows at the node what its pod burns", seconds=90, every=1)
     machine = samples(await scene.physical_page("metrics/resource"))["node_memory_working_set_bytes", "", ""]
-    assert pods["busy"]["memory"].nanos <= nodes[scene.vnode]["memory"].nanos < machine * 1e9
+    assert pods["burner"]["memory"].nanos <= nodes[scene.vnode]["memory"].nanos < machine * 1e9
 
 
 async def test_kubectl_top_shows_what_the_script_of_a_mock_pod_says(scene: Scene, pretended: str) -> None:
@@ -276,7 +276,7 @@ async def test_the_node_uses_what_its_leased_pods_use_and_not_what_the_machine_u
 
     async def measured() -> Any:
         page = samples(await scene.page("metrics/resource"))
-        return page if page.get(("pod_memory_working_set_bytes", "busy", "")) else None
+        return page if page.get(("pod_memory_working_set_bytes", "burner", "")) else None
 
     shown = await eventually(measured, "the worker's kubelet has measured the pod as a whole", every=0.5)
     machine = samples(await scene.physical_page("metrics/resource"))
