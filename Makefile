@@ -35,7 +35,7 @@ down:
 test: .venv/.stamp
 	@$(RUN) deploy/dev/packages.py
 	@$(RUN) -m vkubelet.testing.cluster binaries --all
-	@$(RUN) -m pytest tests
+	@$(RUN) deploy/dev/halves.py
 
 bench: .venv/.stamp
 	@$(RUN) deploy/dev/packages.py
