@@ -1,6 +1,6 @@
-"""Runs all tests in two pytest processes side by side, and ends with what both have to say.
+"""Runs all tests in two pytest processes side by side, then those that measure alone, and ends with what all have to say.
 
-Invariant: every test below tests/ is in exactly one half; the exit code is 0 only when both halves passed.
+Invariant: every test below tests/ is in exactly one part; the exit code is 0 only when all parts passed.
 
 Most tests wait more than they compute, so two halves need little more than half the time on two cores. A half has clusters of its own.
 """
@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 KUBEOCEAN = "tests/integration/kubeocean"
+ALONE = ("tests/integration/runtime/test_scale.py", "tests/integration/runtime/test_thousand_nodes.py")
+"""They load the machine as far as it goes, and compare what that does to times."""
 HALVES: Sequence[Sequence[str]] = (
     ("tests/conformance", "tests/e2e", KUBEOCEAN),
-    ("tests/integration", "tests/unit", f"--ignore={KUBEOCEAN}"),
+    ("tests/integration", "tests/unit", *(f"--ignore={path}" for path in (KUBEOCEAN, *ALONE))),
 )
 _NOT_TESTS = {"benchmarks", "support", "__pycache__"}
 
@@ -63,20 +65,34 @@ def left_out() -> set[str]:
     return {folder.name for folder in Path("tests").iterdir() if folder.is_dir()} - named - _NOT_TESTS
 
 
-def main() -> int:
-    if left_out():
-        print(f"error: {', '.join(sorted(left_out()))} below tests/ is in no half; name it in {__file__}", file=sys.stderr)
-        return 2
-    halves = [Half(number, arguments) for number, arguments in enumerate(HALVES, start=1)]
-    signal.signal(signal.SIGTERM, lambda *_: [half.interrupt() for half in halves])
+def run(parts: Sequence[Sequence[str]]) -> tuple[list[int], list[str]]:
+    """Exit codes and summaries of parts that run side by side."""
+    halves = [Half(number, arguments) for number, arguments in enumerate(parts, start=1)]
+
+    def interrupt(*_: object) -> None:
+        for half in halves:
+            half.interrupt()
+
+    signal.signal(signal.SIGTERM, interrupt)
     try:
         codes = [half.wait() for half in halves]
     except KeyboardInterrupt:
         # The terminal has told them, too; they take down what they have started.
         codes = [half.wait() or 1 for half in halves]
+    return codes, [line for half in halves for line in half.summary]
+
+
+def main() -> int:
+    if left_out():
+        print(f"error: {', '.join(sorted(left_out()))} below tests/ is in no half; name it in {__file__}", file=sys.stderr)
+        return 2
+    codes, summary = run(HALVES)
+    if 2 not in codes:
+        # 2: pytest was interrupted.
+        more_codes, more = run([ALONE])
+        codes, summary = codes + more_codes, summary + more
     print()
-    for half in halves:
-        sys.stdout.writelines(half.summary)
+    sys.stdout.writelines(summary)
     return max(codes)
 
 
