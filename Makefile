@@ -35,7 +35,7 @@ down:
 test: .venv/.stamp
 	@$(RUN) deploy/dev/packages.py
 	@$(RUN) -m vkubelet.testing.cluster binaries --all
-	@$(RUN) deploy/dev/halves.py
+	@$(RUN) deploy/dev/tests.py
 
 bench: .venv/.stamp
 	@$(RUN) deploy/dev/packages.py
