@@ -17,6 +17,7 @@ from tests.support.sockets import connections_to
 from vkubelet.client.connection import load_connection
 from vkubelet.client.remote import remote_command
 from vkubelet.client.rest import Client
+from vkubelet.clock import SystemClock
 from vkubelet.provider import TerminalSize
 from vkubelet.testing.cluster import ControlPlane, WorkerNode
 from vkubelet.testing.fixtures import run_apart
@@ -65,6 +66,21 @@ class Listener:
         raise AssertionError(data)
 
 
+@define
+class Hurried(SystemClock):
+    """As soon as the server has hung up, whatever is sent now and then is sent all the time."""
+
+    hung_up: Callable[[], object]
+    rounds: int = 0
+    """How often since then."""
+
+    async def sleep(self, seconds: float) -> None:
+        while not self.hung_up():
+            await super().sleep(0.02)
+        await super().sleep(0.02)
+        self.rounds += 1
+
+
 def in_loop(loop: Callable[[], asyncio.AbstractEventLoop], work: Callable[[], object]) -> None:
     """In a thread of its own, as its loop is not the one of the tests."""
 
@@ -86,10 +102,11 @@ def test_all_output_arrives_although_the_server_hangs_up_before_it_is_read(
     async def listen(size: int) -> int:
         # What fills every buffer between the socket and the reader, one after the other.
         # It speaks when it has read the end of stdin: of an end that comes after the server has hung up, its kernel resets the connection
-        # and forgets what it has not sent yet. No reader can help that; such a stream is reported as cut.
+        # and forgets what it has not sent yet. A reader can not help that; such a stream is reported as cut.
         command = ("sh", "-c", f"{'cat; ' if interactive else ''}head -c {size} /dev/zero")
-        async with Client(await load_connection(kubeconfig=worker.kubeconfig)) as client:
-            listener = Listener(lambda: connections_to(os.getpid(), worker.port) == 0, nothing() if interactive else None)
+        clock = Hurried(lambda: connections_to(os.getpid(), worker.port) == 0)
+        async with Client(await load_connection(kubeconfig=worker.kubeconfig), clock=clock) as client:
+            listener = Listener(lambda: clock.rounds > 3, nothing() if interactive else None)
             params = [("container", "main"), *(("command", word) for word in command)]
             assert await remote_command(client, path, params, console=listener) == 0
             return listener.heard

@@ -122,9 +122,15 @@ class Channels:
             log.debug("the end of a channel can not be told to this API server")
 
     async def keep_alive(self, clock: Clock) -> None:
-        """Have something to say now and then, for ever."""
+        """Have something to say in a silence, for ever; but not while it is we who keep the server waiting.
+
+        It may have hung up by then, and its kernel answers whatever comes after that by forgetting what it still holds for us.
+        """
         while True:
+            heard = self.received
             await clock.sleep(_PING_EVERY)
+            if self.received != heard or self._held > _READ_AHEAD:
+                continue
             try:
                 with unreachable(self.attempt):
                     await self._socket.ping()
