@@ -17,7 +17,7 @@ import logging
 import resource
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -29,9 +29,9 @@ from vkubelet import logformat, provider, settings
 from vkubelet.api.shapes import Json
 from vkubelet.client.connection import load_connection
 from vkubelet.errors import SettingsError, VKubeletError
-from vkubelet.provider import Provider
+from vkubelet.provider import Provider, TakesSettings
 from vkubelet.runtime import Runtime, first_error
-from vkubelet.settings import LogSettings, Settings
+from vkubelet.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -59,13 +59,17 @@ def guarded(call: Callable[[], None]) -> int:
     return 0
 
 
-def run_runtime(made: Provider, chosen: Settings, *, level: Callable[[], str]) -> None:
-    """Run a provider in this process until SIGTERM or SIGINT; `level` is asked for the log level meanwhile. Raises VKubeletError."""
+Read = Callable[[], tuple[Settings, object | None]]
+"""What settings file and flags say at this moment, to the runtime and to the provider. Raises SettingsError."""
+
+
+def run_runtime(made: Provider, chosen: Settings, *, read: Read) -> None:
+    """Run a provider in this process until SIGTERM or SIGINT; `read` is asked for changed settings meanwhile. Raises VKubeletError."""
     logformat.configure(chosen.log.level)
     _raise_file_limit()
     _calm_collector()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_run(made, chosen, level))
+        runner.run(_run(made, chosen, read))
 
 
 def _raise_file_limit() -> None:
@@ -95,7 +99,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return cast(Callable[[], asyncio.AbstractEventLoop], importlib.import_module("uvloop").new_event_loop)
 
 
-async def _run(made: Provider, chosen: Settings, level: Callable[[], str]) -> None:
+async def _run(made: Provider, chosen: Settings, read: Read) -> None:
     kubeconfig = Path(chosen.cluster.kubeconfig) if chosen.cluster.kubeconfig else None
     connection = await load_connection(kubeconfig=kubeconfig, context=chosen.cluster.context)
     runtime = Runtime(made, chosen, connection=connection)
@@ -105,16 +109,36 @@ async def _run(made: Provider, chosen: Settings, level: Callable[[], str]) -> No
     log.info("starting")
     try:
         async with asyncio.TaskGroup() as group:
-            following = group.create_task(logformat.follow_level(chosen.log.level, level, runtime.clock), name="log level")
+            take = partial(_take, made, read)
+            following = group.create_task(settings.follow(lambda: _tree(*read()), take=take, clock=runtime.clock), name="settings")
             await runtime.run()
             following.cancel()
     except* VKubeletError as problems:
         raise first_error(problems) from problems
 
 
+def _tree(chosen: Settings, own: object | None) -> Json:
+    return {**settings.effective(chosen), "provider": settings.effective(own) if own is not None else {}}
+
+
+def _take(made: Provider, read: Read, changed: Set[str]) -> Set[str]:
+    """Put in force what can be without a restart."""
+    chosen, own = read()
+    level = changed & {"log.level"}
+    if level:
+        logformat.change_level(chosen.log.level)
+    if not isinstance(made, TakesSettings) or not any(name.startswith("provider.") for name in changed):
+        return level
+    taken = changed & {f"provider.{name}" for name in made.take_settings(own)}
+    if taken:
+        with logformat.bind(settings=", ".join(sorted(taken))):
+            log.info("settings changed")
+    return level | taken
+
+
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     """The few flags that stand in for settings of the YAML file."""
-    parser.add_argument("--config", type=Path, help="YAML file with settings")
+    parser.add_argument("--config", "--settings", dest="config", type=Path, help="YAML file with settings")
     parser.add_argument("--kubeconfig", help="cluster in which the nodes appear")
     parser.add_argument("--context", help="context of that kubeconfig")
     parser.add_argument("--instance", help="name of this set of nodes")
@@ -139,11 +163,6 @@ def settings_data(arguments: argparse.Namespace) -> Json:
     return settings.merged(data, {"instance": arguments.instance}) if arguments.instance else data
 
 
-def log_level(arguments: argparse.Namespace) -> str:
-    """The level that flags and settings file ask for at this moment. Raises SettingsError."""
-    return settings.convert(settings_data(arguments).get("log") or {}, LogSettings, path="log").level
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="vkubelet", description="A kubelet for nodes that are backed by anything.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -162,7 +181,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _command_run(arguments: argparse.Namespace) -> None:
     made, chosen, _ = _load(arguments)
-    run_runtime(made, chosen, level=partial(log_level, arguments))
+    run_runtime(made, chosen, read=lambda: read_settings(settings_data(arguments), type(made)))
 
 
 def _command_check(arguments: argparse.Namespace) -> None:
@@ -184,17 +203,29 @@ def _load(arguments: argparse.Namespace) -> tuple[Provider, Settings, object | N
     return made, settings.convert(data, Settings), own
 
 
-def make_provider(kind: type[Provider], section: Json) -> tuple[Provider, object | None]:
-    """An instance with its settings from the section `provider:`. Raises SettingsError."""
+def read_settings(data: Json, kind: type[Provider]) -> tuple[Settings, object | None]:
+    """What a settings file says to the runtime and to a provider of this class. Raises SettingsError."""
+    section = data.pop("provider", None) or {}
+    return settings.convert(data, Settings), provider_settings(kind, section)
+
+
+def provider_settings(kind: type[Provider], section: Json) -> object | None:
+    """The section `provider:` as the class that the provider declares; None when it declares none. Raises SettingsError."""
     declared = getattr(kind, "Settings", None)
     if declared is None:
         if section:
             raise SettingsError("provider", f"{kind.__name__} has no settings; remove the section")
-        return kind(), None
+        return None
     if not (isinstance(declared, type) and attrs.has(declared)):
         raise SettingsError("provider", f"{kind.__name__}.Settings must be an attrs class")
-    own = settings.convert(section, declared, path="provider")
-    return cast(Callable[[Any], Provider], kind)(own), own
+    own: object = settings.convert(section, declared, path="provider")
+    return own
+
+
+def make_provider(kind: type[Provider], section: Json) -> tuple[Provider, object | None]:
+    """An instance with its settings from the section `provider:`. Raises SettingsError."""
+    own = provider_settings(kind, section)
+    return kind() if own is None else cast(Callable[[Any], Provider], kind)(own), own
 
 
 def find_provider(name: str) -> type[Provider]:

@@ -9,22 +9,19 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TextIO
 
-from vkubelet.clock import Clock, rfc3339_micro
+from vkubelet.clock import rfc3339_micro
 from vkubelet.errors import SettingsError
 
 log = logging.getLogger(__name__)
 
 Scalar = str | int | float | bool | None
-
-LOOK_EVERY = 2.0
-"""Seconds between two looks at the level that is asked for."""
 
 _OURS = ("vkubelet", "kubeocean", "vkubelet_providers")
 _fields: ContextVar[Mapping[str, object]] = ContextVar("log_fields", default=MappingProxyType({}))
@@ -85,24 +82,11 @@ def set_level(level: str) -> None:
         logging.getLogger(name).setLevel(level.upper())
 
 
-async def follow_level(known: str, read: Callable[[], str], clock: Clock) -> None:
-    """Set the level whenever `read` gives another than before, for ever; a SettingsError of it changes nothing."""
-    told = ""
-    while True:
-        await clock.sleep(LOOK_EVERY)
-        try:
-            level = read()
-        except SettingsError as error:
-            if str(error) != told:
-                log.warning("the log level stays as it is: %s", error)
-            told = str(error)
-            continue
-        told = ""
-        if level != known:
-            set_level(level)
-            with bind(to=level):
-                log.info("log level changed")
-        known = level
+def change_level(level: str) -> None:
+    """As `set_level`, and say so."""
+    set_level(level)
+    with bind(to=level):
+        log.info("log level changed")
 
 
 def _scalar(value: object) -> Scalar:

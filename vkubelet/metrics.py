@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from attrs import define, field
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _CALL = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -37,6 +40,8 @@ class Metrics:
         self.queue_depth = Gauge("vkubelet_queue_depth", "Keys that are due and wait for a worker.", ["queue"], registry=registry)
         self.queue_oldest_seconds = Gauge("vkubelet_queue_oldest_seconds", "Age of the oldest due key.", ["queue"], registry=registry)
         self.watch_events = Counter("vkubelet_watch_events", "Watch events received.", ["resource", "type"], registry=registry)
+        self.watch_stale = Staleness()
+        registry.register(self.watch_stale)
         self.watch_restarts = Counter("vkubelet_watch_restarts", "Watch streams that ended.", ["resource", "reason"], registry=registry)
         self.api_seconds = Histogram(
             "vkubelet_api_seconds", "Duration of calls to API servers.", ["verb", "resource", "code"], buckets=_CALL, registry=registry
@@ -79,6 +84,35 @@ class Metrics:
     def render(self) -> bytes:
         """Everything on the registry in Prometheus text format 0.0.4."""
         return generate_latest(self.registry)
+
+
+class Staleness(Collector):
+    """How long the watches that run have been silent; of some on one resource the most silent."""
+
+    def __init__(self) -> None:
+        self._watches: dict[Callable[[], float], str] = {}
+
+    @contextmanager
+    def watched(self, resource: str, stale_for: Callable[[], float]) -> Iterator[None]:
+        """A watch runs inside of the `with`."""
+        self._watches[stale_for] = resource
+        try:
+            yield
+        finally:
+            del self._watches[stale_for]
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        text = "Seconds since the API server was last heard of on a watch: an event, a bookmark or a list."
+        return [GaugeMetricFamily("vkubelet_watch_stale_seconds", text, labels=["resource"])]
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        (family,) = self.describe()
+        longest: dict[str, float] = {}
+        for stale_for, resource in self._watches.items():
+            longest[resource] = max(longest.get(resource, 0.0), stale_for())
+        for resource, seconds in longest.items():
+            family.add_metric([resource], seconds)
+        return [family]
 
 
 @define

@@ -23,6 +23,7 @@ from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
 from vkubelet.control.informer import Informer
 from vkubelet.control.recorder import Recorder
+from vkubelet.metrics import Metrics
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -147,6 +148,15 @@ class PodStore(Protocol):
     def __iter__(self) -> Iterator[Pod]: ...
 
 
+@runtime_checkable
+class TakesSettings(Protocol):
+    """For providers that follow a change of their section of the settings file without a restart."""
+
+    def take_settings(self, settings: object) -> Iterable[str]:
+        """Take over what can be; the names of these settings. `settings` is of the provider's class `Settings`."""
+        ...
+
+
 # --- What the runtime lends to the provider -----------------------------------------------------------------------------------------------
 
 
@@ -166,6 +176,11 @@ class Host(Protocol):
 
     @property
     def clock(self) -> Clock: ...
+
+    @property
+    def metrics(self) -> Metrics:
+        """The instruments of this process; series of a provider's own go onto its `registry`."""
+        ...
 
     def node_client(self, node: str) -> Client:
         """The client for writes in the name of one node; the same as `client` unless set otherwise."""

@@ -94,6 +94,10 @@ class RuntimeHost:
     def clock(self) -> Clock:
         return self._runtime.clock
 
+    @property
+    def metrics(self) -> Metrics:
+        return self._runtime.metrics
+
     def node_client(self, node: str) -> Client:
         return self._runtime.node_client(node)
 

@@ -5,8 +5,10 @@ Invariant: a key that is not known and a value of the wrong type are refused by 
 
 from __future__ import annotations
 
+import logging
 import types
 import typing
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -16,8 +18,10 @@ import yaml
 from attrs import field, frozen
 
 from vkubelet.api.shapes import Json, JsonView
+from vkubelet.clock import Clock
 from vkubelet.errors import SettingsError
 from vkubelet.health import parse_address
+from vkubelet.logformat import bind
 from vkubelet.node.lease import LeaseSettings
 from vkubelet.node.leaving import ShutdownSettings
 from vkubelet.node.ping import PingSettings
@@ -25,7 +29,12 @@ from vkubelet.pods.listing import PodSettings
 from vkubelet.provider import Taint
 from vkubelet.server import ServerSettings
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+LOOK_EVERY = 2.0
+"""Seconds between two looks at the settings file."""
 
 
 @frozen(kw_only=True)
@@ -181,3 +190,39 @@ def _settings_class(hint: object) -> type | None:
 def effective(settings: object) -> Json:
     """The settings tree as plain data, as `vkubelet check` prints it."""
     return attrs.asdict(typing.cast(attrs.AttrsInstance, settings))
+
+
+def differences(before: JsonView, after: JsonView, path: str = "") -> set[str]:
+    """The paths of the settings that are not the same in two trees."""
+    found: set[str] = set()
+    for key in before.keys() | after.keys():
+        one, other, where = before.get(key), after.get(key), f"{path}.{key}".lstrip(".")
+        if isinstance(one, dict) and isinstance(other, dict):
+            found |= differences(one, other, where)
+        elif one != other:
+            found.add(where)
+    return found
+
+
+async def follow(read: Callable[[], Json], *, take: Callable[[Set[str]], Set[str]], clock: Clock) -> None:
+    """Watch what `read` gives, for ever: changed settings are given to `take` by their paths, which tells and returns what it put in force.
+
+    What is left needs a restart, which is said here. A SettingsError of `read` changes nothing.
+    """
+    known, told = read(), ""
+    while True:
+        await clock.sleep(LOOK_EVERY)
+        try:
+            now = read()
+        except SettingsError as error:
+            if str(error) != told:
+                log.warning("the settings stay as they are: %s", error)
+            told = str(error)
+            continue
+        told = ""
+        changed = differences(known, now)
+        left = changed - take(changed) if changed else changed
+        known = now
+        if left:
+            with bind(settings=", ".join(sorted(left))):
+                log.warning("settings changed that count only after a restart")

@@ -21,6 +21,7 @@ ZONE: Final = "topology.kubernetes.io/zone"
 EXCLUDE_FROM_LOAD_BALANCERS: Final = "node.kubernetes.io/exclude-from-external-load-balancers"
 NODE_ROLE_PREFIX: Final = "node-role.kubernetes.io/"
 MIRROR_POD: Final = "kubernetes.io/config.mirror"
+ATTACH_BY_CONTROLLER: Final = "volumes.kubernetes.io/controller-managed-attach-detach"
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 TAINT_NOT_READY: Final = "node.kubernetes.io/not-ready"

@@ -1,6 +1,6 @@
-"""The difference of two JSON objects as a merge patch.
+"""JSON merge patches: made of the difference of two objects, and applied.
 
-Invariant: applying `diff_merge(old, new)` to `old` gives `new`, as long as `new` holds no null (RFC 7386 can not set one).
+Invariant: `apply_merge(old, diff_merge(old, new))` is `new`, as long as `new` holds no null (RFC 7386 can not set one).
 """
 
 from __future__ import annotations
@@ -19,3 +19,17 @@ def diff_merge(old: JsonView, new: JsonView) -> Json:
         elif key not in old or before != value or type(before) is not type(value):
             patch[key] = value
     return patch
+
+
+def apply_merge(target: JsonView, patch: JsonView) -> Json:
+    """The object after a merge patch (RFC 7386, section 2); the given ones stay as they are."""
+    result: Json = dict(target)
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict):
+            before = result.get(key)
+            result[key] = apply_merge(before if isinstance(before, dict) else {}, value)
+        else:
+            result[key] = value
+    return result

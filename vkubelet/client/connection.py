@@ -9,6 +9,7 @@ import ipaddress
 import os
 import ssl
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -61,6 +62,13 @@ class Connection:
     def insecure(self) -> bool:
         """The server's certificate is not checked, or there is no TLS at all."""
         return self.tls is None or self.tls.source.insecure
+
+    @property
+    def expires(self) -> datetime | None:
+        """When the credentials given for good stop to be good: a client certificate's or a token's end, whichever comes first."""
+        own = self.tls.source.certificate if self.tls is not None else None
+        ends = (own.expires() if own is not None else None, self.credentials.expires())
+        return min((end for end in ends if end is not None), default=None)
 
     async def security(self, clock: Clock) -> Security:
         """Raises Unauthorized when the credentials can not be had, or when a plugin gave a broken certificate."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import binascii
 import os
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
@@ -37,6 +38,10 @@ class Credentials(Protocol):
         """A client certificate that came with the credentials; valid after `authorization`."""
         ...
 
+    def expires(self) -> datetime | None:
+        """When they stop to be good; None for what renews itself, and for what tells no end."""
+        ...
+
     def forget(self, header: str) -> bool:
         """Called after `header` got a 401: fetch afresh next time, unless that was done meanwhile. False when it can change nothing."""
         ...
@@ -57,6 +62,9 @@ class Fixed:
 
     def certificate(self) -> ClientCertificate | None:
         return None
+
+    def expires(self) -> datetime | None:
+        return token_expiry(self._header.removeprefix("Bearer "))
 
     def forget(self, header: str) -> bool:
         return False
@@ -87,6 +95,9 @@ class TokenFile:
         self._header = f"Bearer {token}" if token else ""
 
     def certificate(self) -> ClientCertificate | None:
+        return None
+
+    def expires(self) -> datetime | None:
         return None
 
     def forget(self, header: str) -> bool:
@@ -126,6 +137,9 @@ class Plugin:
 
     def certificate(self) -> ClientCertificate | None:
         return self._pair
+
+    def expires(self) -> datetime | None:
+        return None
 
     def forget(self, header: str) -> bool:
         if header == self._header:
@@ -185,3 +199,16 @@ class Plugin:
 
     def _failed(self, why: str) -> Unauthorized:
         return Unauthorized("authenticate", f"credential plugin {self.command.command}: {why}")
+
+
+def token_expiry(token: str) -> datetime | None:
+    """`exp` of a JWT, None when it has none or is none; the API server judges such a token."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        claims = decode_json(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (ValueError, binascii.Error):
+        return None
+    expires = claims.get("exp")
+    return datetime.fromtimestamp(expires, UTC) if isinstance(expires, int | float) else None

@@ -6,14 +6,12 @@ Invariant: the token endpoint is only ever spoken to over verified TLS; nothing 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import aiohttp
 from attrs import define, field
 
-from vkubelet.api.codec import decode_json
+from vkubelet.client.credentials import token_expiry
 from vkubelet.client.tls import ClientCertificate, Pem, TlsSource
 from vkubelet.clock import Clock
 from vkubelet.errors import Unauthorized
@@ -35,13 +33,16 @@ class Oidc:
 
     async def authorization(self, clock: Clock) -> str:
         async with self._lock:
-            expiry = _expiry(self.id_token)
+            expiry = token_expiry(self.id_token)
             if not self.id_token or (expiry is not None and clock.now() >= expiry - _EARLY):
                 await self._renew()
             return f"Bearer {self.id_token}"
 
     def certificate(self) -> ClientCertificate | None:
         return None
+
+    def expires(self) -> datetime | None:
+        return None if self.refresh_token else token_expiry(self.id_token)
 
     def forget(self, header: str) -> bool:
         if self.refresh_token and header == f"Bearer {self.id_token}":
@@ -64,16 +65,3 @@ class Oidc:
         self.refresh_token = str(answer.get("refresh_token") or self.refresh_token)
         if not self.id_token:
             raise Unauthorized("authenticate", f"the OIDC issuer {self.issuer} answered without an id_token")
-
-
-def _expiry(token: str) -> datetime | None:
-    """`exp` of a JWT, None when it has none or is none; the API server judges such a token."""
-    parts = token.split(".")
-    if len(parts) != 3:
-        return None
-    try:
-        claims = decode_json(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except (ValueError, binascii.Error):
-        return None
-    expires = claims.get("exp")
-    return datetime.fromtimestamp(expires, UTC) if isinstance(expires, int | float) else None

@@ -11,6 +11,7 @@ import ssl
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 from attrs import field, frozen
@@ -39,6 +40,16 @@ class Pem:
             return self.path.read_bytes()
         except OSError as error:
             raise SettingsError(self.where, f"can not read {self.path}: {error.strerror}") from error
+
+    def expires(self) -> datetime | None:
+        """When the first certificate in it ends; None when there is none to be read."""
+        # Imported late: it takes as long as all the rest of a short command.
+        from cryptography import x509
+
+        try:
+            return x509.load_pem_x509_certificate(self.read()).not_valid_after_utc
+        except (ValueError, SettingsError):
+            return None
 
     def version(self) -> int:
         """Changes when the file is replaced."""

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from functools import cache, partial
 from typing import Generic, TypeVar
 from weakref import WeakSet
@@ -105,6 +105,11 @@ class Informer(Generic[T]):
         self._deleted: OrderedDict[str, None] = OrderedDict()
 
     @property
+    def resource(self) -> Resource[T]:
+        """What is watched."""
+        return self._resource
+
+    @property
     def synced(self) -> bool:
         """The store was listed completely, and nothing is known to stand between it and the server now."""
         return self._synced.is_set()
@@ -138,18 +143,23 @@ class Informer(Generic[T]):
 
     async def run(self) -> None:
         """Follow the server until cancelled; no error of its ends this."""
+        told = self._metrics.watch_stale.watched(self._resource.plural, self.stale_for) if self._metrics is not None else nullcontext()
         try:
-            while True:
-                began = self._clock.monotonic()
-                problem = await self._one_stream()
-                self._count_restart(problem)
-                if self._clock.monotonic() - began >= _SETTLED_SECONDS:
-                    self._backoff.forget()
-                    if problem is None:
-                        continue
-                await self._clock.sleep(self._wait_after(problem))
+            with told:
+                await self._run()
         finally:
             self._synced.clear()
+
+    async def _run(self) -> None:
+        while True:
+            began = self._clock.monotonic()
+            problem = await self._one_stream()
+            self._count_restart(problem)
+            if self._clock.monotonic() - began >= _SETTLED_SECONDS:
+                self._backoff.forget()
+                if problem is None:
+                    continue
+            await self._clock.sleep(self._wait_after(problem))
 
     async def _one_stream(self) -> VKubeletError | None:
         """List if need be, then watch until the stream ends; what ended it."""

@@ -87,7 +87,8 @@ class Registrar:
         known = self._parts.nodes.get(name)
         if known is None:
             return None
-        with bind(node=name):
+        live = self._live(name)
+        with bind(node=name, uid=live.metadata.uid if live is not None else ""):
             match known.standing:
                 case Standing.UNKNOWN:
                     return await self._hold(name)
@@ -215,22 +216,28 @@ class Registrar:
             taints = live.spec.get("taints", [])
             added = with_added(taints, wanted.taints)
             live = await self._write_taints(live, added) if added != taints else live
-            patch = render.status_patch(live, wanted, now=self._parts.clock.now())
+            ours = (*owned.taints, render.RETIRING.key)
+            taints = live.spec.get("taints", [])
+            kept = without_dropped(taints, wanted.taints, owned=ours)
+            dropping = {taint["key"] for taint in taints} - {taint["key"] for taint in kept}
+            patch = render.status_patch(live, render.still_owning(wanted, dropping), now=self._parts.clock.now())
             if patch is not None and self._repairs.wait(name, render.lasting(patch)) <= 0:
                 live = await self._parts.node_client(name).patch(NODES, name, patch, subresource="status")
                 self._repairs.wrote(name, render.lasting(patch))
                 self._note(live)
             taints = live.spec.get("taints", [])
-            kept = without_dropped(taints, wanted.taints, owned=(*owned.taints, render.RETIRING.key))
-            return await self._write_taints(live, kept) if kept != taints else live
+            kept = without_dropped(taints, wanted.taints, owned=ours)
+            return await self._write_taints(live, kept, note=wanted.annotations[render.OWNED]) if kept != taints else live
         except NotFound:
             # Deleted by hand since we read it: the next step registers it again, and need not wait.
             self._written.pop(name, None)
             self._repairs.forget(name)
             raise
 
-    async def _write_taints(self, live: Node, taints: list[Json]) -> Node:
-        metadata = {"uid": live.metadata.uid, "resourceVersion": live.metadata.resource_version}
+    async def _write_taints(self, live: Node, taints: list[Json], *, note: str = "") -> Node:
+        metadata: Json = {"uid": live.metadata.uid, "resourceVersion": live.metadata.resource_version}
+        if note:
+            metadata["annotations"] = {render.OWNED: note}
         change = {"metadata": metadata, "spec": {"taints": taints}}
         written = await self._parts.client.patch(NODES, live.metadata.name, change, kind=PatchKind.MERGE)
         self._note(written)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from vkubelet.api import names
 from vkubelet.api.objects import Node
@@ -172,6 +172,15 @@ def owned_keys(live: Node) -> Owned:
         return Owned()
     intact = all(isinstance(key, str) for kind in keys.values() for key in kind)
     return Owned(**keys) if intact else Owned()
+
+
+def still_owning(node: Wanted, taints: Collection[str]) -> Wanted:
+    """The same, noting these taints as ours too: they are about to be dropped, and if that fails nobody else would know whose they are."""
+    if not taints:
+        return node
+    note = json.loads(node.annotations[OWNED])
+    note["taints"] = sorted({*note["taints"], *taints})
+    return evolve(node, annotations={**node.annotations, OWNED: json.dumps(note, separators=(",", ":"))})
 
 
 def status_patch(live: Node, node: Wanted, *, now: datetime) -> Json | None:

@@ -5,6 +5,8 @@ Invariant: nothing is delivered of a pod whose node is not known here; of a know
 Of pods of other nodes a stub is kept: name, uid and node, without version and bodies. When such a node becomes known, and stubs of it
 exist, its pods are listed once and fill the stubs. The list races with the watch and loses: only a stub of the same uid that still
 stands is filled, everything else the watch has told, or will tell, by itself.
+
+Mirror pods are left out altogether, as a kubelet leaves them out of its own: they are the API's picture of what runs anyway.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from attrs import evolve
 
+from vkubelet.api.names import MIRROR_POD
 from vkubelet.api.objects import Key, ObjectMeta, Pod, PodRef
 from vkubelet.client.resources import PODS
 from vkubelet.client.rest import Client, Selection
@@ -82,7 +85,7 @@ class Dispatch:
         self._phases: Counter[str] = Counter()
         self._all: Store[Pod] = Store(
             indexes={"uid": lambda pod: [pod.metadata.uid], "node": lambda pod: [pod.node]},
-            keep=lambda pod: pod if pod.node in self._standings else stub(pod),
+            keep=self._keep,
         )
         where = Selection(fields=f"spec.nodeName={single_node}" if single_node else "spec.nodeName!=")
         self.informer: Informer[Pod] = Informer(client, PODS, where=where, store=self._all, clock=clock, metrics=metrics)
@@ -126,6 +129,11 @@ class Dispatch:
         """The cluster has a pod of this uid, on whatever node."""
         return bool(self._all.by_index("uid", uid))
 
+    def _keep(self, pod: Pod) -> Pod | None:
+        if is_mirror(pod):
+            return None
+        return pod if pod.node in self._standings else stub(pod)
+
     def _visible(self, pod: Pod | None) -> Pod | None:
         return pod if pod is not None and pod.node in self._standings and not is_stub(pod) else None
 
@@ -166,6 +174,13 @@ class Dispatch:
 
     def _stubs(self, node: str) -> list[Pod]:
         return [pod for pod in self._all.by_index("node", node) if is_stub(pod)]
+
+
+def is_mirror(pod: Pod) -> bool:
+    """It shows what a node runs or holds by itself; a copy that somebody made of its YAML belongs to no Node, and is a pod like others."""
+    return MIRROR_POD in pod.metadata.annotations and any(
+        owner.kind == "Node" and owner.controller for owner in pod.metadata.owner_references
+    )
 
 
 def stub(pod: Pod) -> Pod:

@@ -216,7 +216,7 @@ class Lifecycle:
             return None
         pod = self._parts.dispatch.store.by_uid(uid)
         step, number = self._next(life, pod)
-        with bind(node=life.ref.node, pod=str(life.ref.key)):
+        with bind(node=life.ref.node, pod=str(life.ref.key), uid=life.ref.uid):
             match step:
                 case Step.REST:
                     return number

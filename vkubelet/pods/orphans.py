@@ -103,7 +103,7 @@ class Orphans:
         return suspect.last - suspect.first >= self._parts.interval and not self._known(suspect.ref)
 
     def _end(self, ref: PodRef) -> None:
-        with bind(node=ref.node, pod=str(ref.key)):
+        with bind(node=ref.node, pod=str(ref.key), uid=ref.uid):
             log.info("orphan is ended")
         self._suspects.get(ref.node, {}).pop(ref.uid, None)
         self._parts.lifecycle.end_orphan(ref)

@@ -177,6 +177,9 @@ def status_patch(
             continue
         if key == "conditions":
             _put_if(change, key, _condition_changes(before or (), after or ()))
+            if key in change and _is_out_of_order(before or (), after or (), change[key]):
+                # Else those of the patch would come before those that are there.
+                change[f"$setElementOrder/{key}"] = [{"type": condition["type"]} for condition in after or ()]
         elif key in _ADDRESSES:
             change[key] = [{"$patch": "replace"}, *(after or ())]
         else:
@@ -204,6 +207,14 @@ def _condition_changes(old: Sequence[JsonView], new: Sequence[JsonView]) -> list
         if not same(was, condition):
             changes.append({**{key: None for key in was if key not in condition}, **condition})
     return [*changes, *({"$patch": "delete", "type": kind} for kind in before)]
+
+
+def _is_out_of_order(old: Sequence[JsonView], new: Sequence[JsonView], changed: Sequence[JsonView]) -> bool:
+    """Merging would not leave the conditions as they are listed in `new`: it puts those of a patch first."""
+    kept = {condition["type"] for condition in new}
+    named = [condition["type"] for condition in changed if condition["type"] in kept]
+    rest = [condition["type"] for condition in old if condition["type"] in kept and condition["type"] not in named]
+    return [*named, *rest] != [condition["type"] for condition in new]
 
 
 def same(one: object, other: object) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from attrs import frozen
+from prometheus_client import CollectorRegistry
 
 from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import KubeObject, Pod, PodRef
@@ -19,6 +20,7 @@ from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
 from vkubelet.control.informer import Informer
 from vkubelet.control.recorder import ObjectReference, Recorder
+from vkubelet.metrics import Metrics
 from vkubelet.provider import NodeDescription, PodReport
 from vkubelet.testing.clock import ManualClock
 
@@ -95,6 +97,7 @@ class RecordingHost:
         self.gone: list[PodRef] = []
         self.pods = PodTable()
         self.events = RecordedEvents()
+        self.metrics = Metrics(CollectorRegistry())
 
     @property
     def clock(self) -> Clock:

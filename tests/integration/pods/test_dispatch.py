@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from tests.integration.pods.conftest import Scripted, World, eventually
+from vkubelet.api.names import MIRROR_POD
 from vkubelet.api.objects import Pod
-from vkubelet.client.resources import PODS
+from vkubelet.client.resources import NODES, PODS
 from vkubelet.client.rest import Client
 from vkubelet.clock import SystemClock
 from vkubelet.control.informer import Change
@@ -60,6 +61,23 @@ async def test_pods_that_were_there_before_their_node_was_known_are_delivered_wh
         await world.create("new", node)
         await eventually(lambda: ("new", False) in following.appeared(world.namespace), "new one delivered")
         assert following.metrics.registry.get_sample_value("vkubelet_pods", {"phase": "Pending"}) == 4
+
+
+async def test_mirror_pod_is_the_nodes_own_business(world: World) -> None:
+    """It is not handed to anybody, and a node that goes does not wait for it."""
+    node = await world.client.create(NODES, {"metadata": {"name": f"mirrored-{world.namespace}"}})
+    name = node.metadata.name
+    try:
+        owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node.metadata.uid, "controller": True}
+        await world.create("picture", name, metadata={"annotations": {MIRROR_POD: "x"}, "ownerReferences": [owner]})
+        async with Following(world.client) as following:
+            following.dispatch.set(name, Standing.SYNC)
+            await world.create("pod", name)
+            await eventually(lambda: following.appeared(world.namespace), "the other one is delivered")
+            assert following.appeared(world.namespace) == [("pod", False)]
+            assert [pod.metadata.name for pod in following.dispatch.bound_to(name)] == ["pod"]
+    finally:
+        await world.client.delete(NODES, name)
 
 
 async def test_node_that_is_forgotten_keeps_nothing_but_stubs_and_can_come_back(world: World) -> None:

@@ -12,8 +12,7 @@ from attrs import frozen
 
 from vkubelet.api.objects import Key
 from vkubelet.errors import SettingsError
-from vkubelet.logformat import LOOK_EVERY, JsonFormatter, bind, configure, follow_level
-from vkubelet.testing.clock import ManualClock
+from vkubelet.logformat import JsonFormatter, bind, change_level, configure
 
 log = logging.getLogger("vkubelet.example")
 
@@ -141,20 +140,8 @@ def test_text_that_can_not_be_encoded_does_not_break_a_line() -> None:
     assert json.loads(JsonFormatter().format(record))["message"] == "odd \ud800\n"
 
 
-async def test_level_is_followed_and_what_can_not_be_read_changes_nothing(stream: io.StringIO) -> None:
+def test_a_change_of_the_level_counts_at_once_and_is_told(stream: io.StringIO) -> None:
     configure(stream=stream)
-    clock, asked = ManualClock(), ["INFO"]
-
-    def read() -> str:
-        if asked[0] == "LOUD":
-            raise SettingsError("log.level", "is no level")
-        return asked[0]
-
-    async with asyncio.TaskGroup() as group:
-        following = group.create_task(follow_level("INFO", read, clock))
-        for wanted, level in (("INFO", logging.INFO), ("DEBUG", logging.DEBUG), ("LOUD", logging.DEBUG), ("LOUD", logging.DEBUG)):
-            asked[0] = wanted
-            await clock.advance(LOOK_EVERY)
-            assert logging.getLogger("vkubelet").level == level
-        following.cancel()
-    assert [line["message"].split(":")[0] for line in lines(stream)] == ["log level changed", "the log level stays as it is"]
+    change_level("DEBUG")
+    assert logging.getLogger("vkubelet").level == logging.getLogger("kubeocean").level == logging.DEBUG
+    assert [(line["message"], line["to"]) for line in lines(stream)] == [("log level changed", "DEBUG")]

@@ -8,7 +8,7 @@ from vkubelet.metrics import Metrics
 EXPECTED = """
     vkubelet_nodes vkubelet_pods vkubelet_reconcile vkubelet_reconcile_seconds vkubelet_queue_depth vkubelet_queue_oldest_seconds
     vkubelet_watch_events vkubelet_watch_restarts vkubelet_api_seconds vkubelet_lease_lateness_seconds vkubelet_status_lag_seconds
-    vkubelet_streams vkubelet_loop_lag_seconds
+    vkubelet_streams vkubelet_loop_lag_seconds vkubelet_watch_stale_seconds
     kubelet_http_requests kubelet_http_requests_duration_seconds kubelet_http_inflight_requests
     kubelet_certificate_manager_server_ttl_seconds kubelet_certificate_manager_server_rotation_seconds
     kubelet_server_expiration_renew_errors
@@ -41,3 +41,17 @@ def test_rendering_is_prometheus_text_with_counters_ending_in_total() -> None:
 def test_own_registry_tells_of_the_process_and_two_do_not_collide() -> None:
     Metrics()
     assert b"process_open_fds" in Metrics().render()
+
+
+def test_staleness_is_that_of_the_most_silent_watch_of_a_resource_and_ends_with_it() -> None:
+    registry = CollectorRegistry()
+    metrics = Metrics(registry)
+
+    def told() -> float | None:
+        return registry.get_sample_value("vkubelet_watch_stale_seconds", {"resource": "pods"})
+
+    with metrics.watch_stale.watched("pods", lambda: 3.0):
+        with metrics.watch_stale.watched("pods", lambda: 7.0):
+            assert told() == 7
+        assert told() == 3
+    assert told() is None

@@ -1,5 +1,7 @@
 """Settings are refused by their path, never ignored."""
 
+import asyncio
+from collections.abc import Set
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,8 @@ import pytest
 from vkubelet.api.shapes import Json
 from vkubelet.errors import SettingsError
 from vkubelet.provider import Taint
-from vkubelet.settings import Settings, convert, default_taints, effective, merged, read_yaml
+from vkubelet.settings import LOOK_EVERY, Settings, convert, default_taints, differences, effective, follow, merged, read_yaml
+from vkubelet.testing.clock import ManualClock
 
 
 def test_nested_values_reach_their_place() -> None:
@@ -112,3 +115,35 @@ def test_merging_keeps_neighbours_and_replaces_leaves() -> None:
 def test_effective_tree_converts_back_to_itself() -> None:
     settings = convert({"instance": "x"}, Settings)
     assert convert(effective(settings), Settings) == settings
+
+
+def test_differences_name_each_setting_by_its_path() -> None:
+    before = {"a": 1, "b": {"c": 2, "d": {"e": [1]}}, "gone": 0}
+    after = {"a": 1, "b": {"c": 3, "d": {"e": [1, 2]}}, "new": 0}
+    assert differences(before, after) == {"b.c", "b.d.e", "gone", "new"}
+    assert differences(before, before) == set()
+
+
+async def test_changed_settings_are_taken_or_said_to_need_a_restart(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    file: list[Json] = [{"a": 1, "b": {"c": 1}}]
+    offered: list[Set[str]] = []
+
+    def read() -> Json:
+        if "broken" in file[0]:
+            raise SettingsError("broken", "is no setting")
+        return file[0]
+
+    def take(changed: Set[str]) -> Set[str]:
+        offered.append(changed)
+        return changed & {"a"}
+
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(follow(read, take=take, clock=clock))
+        for content in ({"a": 1, "b": {"c": 1}}, {"a": 2, "b": {"c": 1}}, {"broken": 1}, {"broken": 1}, {"a": 3, "b": {"c": 2}}):
+            file[0] = content
+            await clock.advance(LOOK_EVERY)
+        following.cancel()
+    assert offered == [{"a"}, {"a", "b.c"}]
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["the settings stay as they are: broken: is no setting", "settings changed that count only after a restart"]

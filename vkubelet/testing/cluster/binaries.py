@@ -21,6 +21,8 @@ from vkubelet.testing.cluster.programs import ALL, CONTROL_PLANE, ETCD_SERIES, K
 __all__ = ["ALL", "CONTROL_PLANE", "KUBERNETES", "NODE", "ON_DEMAND", "VERSION", "Binaries", "cache_directory", "find"]
 
 LOCK_LINE_SECONDS = 10.0
+QUESTIONS = {"kubectl": ["version", "--client"], "helm": ["version", "--template", "{{.Version}}"]}
+"""How a program is asked for its version."""
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ, version: str = VERSION) -> Path:
@@ -53,7 +55,7 @@ def _executable(path: Path) -> bool:
 def _matches(name: str, path: str) -> bool:
     if name == "agnhost":
         return False
-    question = ["version", "--client"] if name == "kubectl" else ["--version"]
+    question = QUESTIONS.get(name, ["--version"])
     try:
         answer = subprocess.run([path, *question], capture_output=True, text=True, timeout=10, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):

@@ -6,10 +6,14 @@ Invariant: only packages whose programs are missing are installed, so a containe
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 from vkubelet.clock import Clock
+from vkubelet.testing.cluster.binaries import cache_directory
 from vkubelet.testing.cluster.images import find_busybox
 from vkubelet.testing.cluster.nodeconfig import PLUGIN_DIRECTORIES
 from vkubelet.testing.cluster.processes import ClusterError, CommandFailed, run
@@ -17,11 +21,14 @@ from vkubelet.testing.cluster.progress import told
 
 BRIDGE_PROGRAMS = {"ip": "iproute2"}
 NODE_PROGRAMS = {"containerd": "containerd", "runc": "runc", "sysctl": "procps"}
+IMAGE_PROGRAMS = {"buildah": "buildah"}
+PROMETHEUS = "prometheus"
 
 
-def missing(*, nodes: bool) -> list[str]:
-    """The packages to install for control planes, or for real nodes as well; empty when everything is there."""
-    programs = {**BRIDGE_PROGRAMS, **(NODE_PROGRAMS if nodes else {})} if os.geteuid() == 0 else {}
+def missing(*, nodes: bool, image: bool = False) -> list[str]:
+    """The packages to install for control planes, or for real nodes as well, or to build our own image; empty when everything is there."""
+    wanted = {**BRIDGE_PROGRAMS, **(NODE_PROGRAMS if nodes else {}), **(IMAGE_PROGRAMS if image else {})}
+    programs = wanted if os.geteuid() == 0 else {}
     packages = [package for program, package in programs.items() if shutil.which(program) is None]
     if not nodes:
         return packages
@@ -48,3 +55,30 @@ async def install(packages: list[str], *, say: Callable[[str], None], clock: Clo
         # The usual reason is a package list that is empty or too old.
         await told(run("apt-get", "update", env=environment), "reading package lists", say=say, clock=clock)
         await told(run(*command, env=environment), f"installing {' '.join(packages)}", say=say, clock=clock)
+
+
+def prometheus() -> Path | None:
+    """The folder of `prometheus` and `promtool`: on the PATH, or as `unpack` leaves them; None when they are not there."""
+    found = shutil.which("promtool")
+    unpacked = cache_directory().parent / PROMETHEUS / "usr" / "bin"
+    return Path(found).parent if found else unpacked if (unpacked / "promtool").exists() else None
+
+
+async def unpack(package: str, *, say: Callable[[str], None], clock: Clock) -> None:
+    """The files of a package in the cache, without what it depends on: nothing is configured, no service starts. Raises ClusterError."""
+    place = cache_directory().parent / package
+    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+        raise ClusterError(f"install {package} first (its programs are unpacked where apt-get and dpkg-deb exist)")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent) as directory:
+        fetched = f"cd {shlex.quote(directory)} && apt-get download {shlex.quote(package)}"
+        try:
+            await told(run("sh", "-c", fetched), f"fetching {package}", say=say, clock=clock)
+        except CommandFailed:
+            # The usual reason is a package list that is empty or too old.
+            await told(run("apt-get", "update"), "reading package lists", say=say, clock=clock)
+            await told(run("sh", "-c", fetched), f"fetching {package}", say=say, clock=clock)
+        (archive,) = Path(directory).glob("*.deb")
+        await run("dpkg-deb", "--extract", str(archive), f"{directory}/files")
+        shutil.rmtree(place, ignore_errors=True)
+        Path(directory, "files").rename(place)

@@ -28,6 +28,14 @@ def metrics_server_flags(version: str) -> str:
     return f"-X k8s.io/client-go/pkg/version.gitVersion={version}"
 
 
+def helm_flags(version: str) -> str:
+    """Without a cluster, charts are rendered for the version of ours."""
+    _, minor, _ = VERSION.split(".")
+    packages = [f"helm.sh/helm/v3/pkg/{part}" for part in ("chartutil", "lint/rules")]
+    known = " ".join(f"-X {package}.k8sVersionMajor=1 -X {package}.k8sVersionMinor={minor}" for package in packages)
+    return f"-X helm.sh/helm/v3/internal/version.version={version} {known}"
+
+
 @frozen(kw_only=True)
 class Program:
     """One program: the Go package it is built from, and the folder below `gomod` that names its modules ("" is `gomod` itself)."""
@@ -51,6 +59,7 @@ PROGRAMS = {
     "metrics-server": Program(
         package="sigs.k8s.io/metrics-server/cmd/metrics-server", module="metrics-server", version="v0.9.0", flags=metrics_server_flags
     ),
+    "helm": Program(package="helm.sh/helm/v3/cmd/helm", module="helm", version="v3.19.5", flags=helm_flags),
 }
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet")
 """What an official release holds."""

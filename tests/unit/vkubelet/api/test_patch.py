@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkubelet.api.patch import diff_merge
+from vkubelet.api.patch import apply_merge, diff_merge
 
 KEYS = st.sampled_from("abc")
 SCALARS = st.integers(0, 2) | st.booleans() | st.sampled_from(["", "x"])
@@ -31,6 +32,13 @@ def merged(target: Any, patch: Any) -> Any:
 @given(OBJECTS, OBJECTS)
 def test_patch_leads_from_old_to_new(old: dict[str, Any], new: dict[str, Any]) -> None:
     assert merged(old, diff_merge(old, new)) == new
+
+
+@given(OBJECTS, st.dictionaries(KEYS, VALUES | st.none() | st.dictionaries(KEYS, st.none() | SCALARS, max_size=2), max_size=3))
+def test_any_patch_is_applied_as_the_rfc_says_and_nothing_given_is_changed(old: dict[str, Any], patch: dict[str, Any]) -> None:
+    before = json.dumps([old, patch])
+    assert apply_merge(old, patch) == merged(old, patch)
+    assert json.dumps([old, patch]) == before
 
 
 @given(OBJECTS)

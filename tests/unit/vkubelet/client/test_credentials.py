@@ -6,13 +6,13 @@ import asyncio
 import base64
 import json
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from vkubelet.client.credentials import Plugin, PluginCommand, TokenFile
+from vkubelet.client.credentials import Fixed, Plugin, PluginCommand, TokenFile
 from vkubelet.client.oidc import Oidc
 from vkubelet.clock import rfc3339
 from vkubelet.errors import Unauthorized
@@ -148,3 +148,12 @@ async def test_oidc_token_is_used_until_it_expires() -> None:
     with pytest.raises(Unauthorized, match="expired"):
         await one.authorization(clock)
     assert "pw" not in repr(one)
+
+
+def test_a_fixed_token_tells_its_end_and_what_renews_itself_tells_none(tmp_path: Path) -> None:
+    end = datetime(2026, 5, 1, tzinfo=UTC)
+    assert Fixed(f"Bearer {jwt(end.timestamp())}").expires() == end
+    for header in ("Bearer e30.e30.x", "Bearer opaque", "Bearer a.b.c", "Basic dXNlcg==", ""):
+        assert Fixed(header).expires() is None
+    assert TokenFile(tmp_path / "token").expires() is None
+    assert plugin(tmp_path, "").expires() is None

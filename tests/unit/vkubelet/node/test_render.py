@@ -132,3 +132,10 @@ def test_decrease_is_told_from_increase() -> None:
     assert render.decreases(live, wanted(NodeDescription("n1", {"cpu": "3500m", "pods": "10"})))
     assert render.decreases(live, wanted(NodeDescription("n1", {"cpu": "4"})))
     assert not render.decreases(live, wanted(NodeDescription("n1", {"cpu": "5", "pods": "10"})))
+
+
+def test_a_taint_that_is_about_to_be_dropped_is_noted_as_ours_until_it_is() -> None:
+    made = wanted()
+    assert render.owned_keys(written(made)).taints == ("t",)
+    assert render.owned_keys(written(render.still_owning(made, {"closed"}))).taints == ("closed", "t")
+    assert render.still_owning(made, set()) is made

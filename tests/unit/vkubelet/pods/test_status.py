@@ -200,3 +200,20 @@ def test_dropped_condition_is_deleted_by_its_name() -> None:
     assert patch({"conditions": [{"type": "Mine", "status": "True"}, FOREIGN]}, {"conditions": [FOREIGN]}) == {
         "conditions": [{"$patch": "delete", "type": "Mine"}]
     }
+
+
+def test_conditions_stay_in_the_order_in_which_they_are_listed() -> None:
+    """A strategic merge puts those of the patch before those that are there, unless it is told otherwise."""
+
+    def listed(**statuses: str) -> Json:
+        return {"conditions": [{"type": kind, "status": status} for kind, status in statuses.items()]}
+
+    before, after = listed(PodScheduled="True"), listed(PodScheduled="True", Initialized="True", Ready="False")
+    added = status_patch(before, after, uid="u", resource_version="1")
+    assert added is not None
+    assert added["status"]["$setElementOrder/conditions"] == [{"type": "PodScheduled"}, {"type": "Initialized"}, {"type": "Ready"}]
+    changed = status_patch(after, listed(PodScheduled="True", Initialized="True", Ready="True"), uid="u", resource_version="1")
+    assert changed is not None and [c["type"] for c in changed["status"]["conditions"]] == ["Ready"]
+    assert len(changed["status"]["$setElementOrder/conditions"]) == 3
+    first = status_patch({}, after, uid="u", resource_version="1")
+    assert first is not None and first["status"].keys() == {"conditions"}

@@ -43,7 +43,12 @@ def test_given_programs_come_before_all_others(environment: dict[str, str], tmp_
 
 @pytest.mark.parametrize(
     ("name", "answer"),
-    [("kubelet", f"Kubernetes {VERSION}"), ("kubectl", f"Client Version: {VERSION}"), ("etcd", "etcd Version: 3.6.7")],
+    [
+        ("kubelet", f"Kubernetes {VERSION}"),
+        ("kubectl", f"Client Version: {VERSION}"),
+        ("etcd", "etcd Version: 3.6.7"),
+        ("helm", PROGRAMS["helm"].version),
+    ],
 )
 def test_programs_of_the_right_version_on_the_path_come_before_the_cache(
     environment: dict[str, str], tmp_path: Path, name: str, answer: str

@@ -36,3 +36,21 @@ def test_a_machine_without_anything_needs_the_bridge_tool_for_control_planes_and
     assert packages.missing(nodes=False) == ["iproute2"]
     wanted = {"iproute2", "containerd", "runc", "procps", "containernetworking-plugins", "busybox-static"}
     assert set(packages.missing(nodes=True)) == wanted
+    assert set(packages.missing(nodes=True, image=True)) == wanted | {"buildah"}
+
+
+def test_prometheus_is_found_on_the_path_then_where_it_was_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert packages.prometheus() is None
+    unpacked = tmp_path / "cache" / "vkubelet" / "prometheus" / "usr" / "bin"
+    for place in (unpacked, tmp_path / "bin"):
+        place.mkdir(parents=True)
+        (place / "promtool").touch(mode=0o755)
+        assert packages.prometheus() == place
+
+
+async def test_without_apt_nothing_is_unpacked_and_the_error_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ClusterError, match="install prometheus first"):
+        await packages.unpack("prometheus", say=lambda line: None, clock=SystemClock())
