@@ -1,0 +1,52 @@
+"""Writes the roles in `deploy/samples` from `kubeocean/permissions.py`, each right with its reason.
+
+Invariant: a unit test compares the files with what this makes, so nobody has to remember to run it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from kubeocean import permissions
+from kubeocean.commands.manifests import commented
+
+SAMPLES = Path(__file__).parents[2] / "deploy" / "samples"
+
+_HUB = "What `kubeocean run` needs in the computing cluster: apply it there."
+_READER = "Which client certificates are the API server's: published by every API server in a ConfigMap that this role may read."
+_WORKER = """\
+What kubeocean needs in a worker cluster: apply it there, or let `kubeocean bind` do so. The pods of the computing cluster live in
+this one namespace, which refuses host paths, privileges and the host's network."""
+_TOKEN = "A long-lived token for the kubeconfig that goes to the computing cluster; delete this Secret to lock kubeocean out at once."
+_WIDE = """\
+Cluster-wide: what is free on which node, and what is leased. Nothing here can be changed but the policies' finalizer and status, and
+volumes of borrowed claims. To see on the nodes which policy leases them (label kubeocean.io/policy-applied), add the verb `patch` on nodes;
+it is done without asking for more."""
+_METRICS = """\
+Optional, in a worker cluster: lets `kubectl top`, autoscalers and Prometheus of the computing cluster see what its pods use here.
+Only the figures of the mount namespace are passed on; everything else works without it.
+
+Know what it opens: an API server asks for `get` on `nodes/proxy` before it forwards anything to a kubelet, and can not ask for less.
+Whoever has this token could read the logs of every pod on these nodes, and over a WebSocket run commands in them. Where other
+tenants share the worker, name the leased nodes in `resourceNames`, or do without."""
+
+
+def samples() -> dict[str, str]:
+    """File name and content."""
+    worker = permissions.keys.WORKER_NAMESPACE
+    hub = permissions.hub_objects()
+    return {
+        "hub-rbac.yaml": commented(hub, permissions.hub_rules(), notes={0: _HUB, len(hub) - 1: _READER}),
+        "worker-rbac.yaml": commented(
+            permissions.worker_objects(), permissions.worker_rules(worker), notes={0: _WORKER, 2: _TOKEN, 3: _WIDE}
+        ),
+        "worker-metrics-rbac.yaml": commented(permissions.metrics_objects(), (), notes={0: _METRICS}),
+    }
+
+
+if __name__ == "__main__":
+    for name, content in samples().items():
+        if (SAMPLES / name).read_text() != content:
+            (SAMPLES / name).write_text(content)
+            print(f"{name}: written", file=sys.stderr)
