@@ -1,0 +1,56 @@
+"""Tests of kubeocean.topdown.pvcs; the reconciler is driven against real clusters in tests/integration/kubeocean/test_volumes.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubeocean import keys
+from kubeocean.topdown.copies import missing_marks
+from kubeocean.topdown.pvcs import physical_claim, unbound
+from tests.unit.kubeocean.builders import OWNER, unknown
+from vkubelet.api.shapes import Json
+
+META: Json = {"namespace": "default", "name": "data", "labels": {"app": "db"}, "annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
+
+
+def test_claim_is_bound_by_name_and_has_no_class() -> None:
+    spec = {"storageClassName": "fast", "volumeName": "pv-1", "accessModes": ["ReadWriteOnce"], "dataSourceRef": {"name": "x"}}
+    claim = physical_claim(unknown({"metadata": META, "spec": spec}), "copy-of-pv-1", owner=OWNER, namespace="mnt")
+    assert claim["spec"] == {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeName": "copy-of-pv-1"}
+    assert (claim["metadata"]["namespace"], claim["metadata"]["name"]) == ("mnt", keys.physical_name("default", "data"))
+    assert claim["metadata"]["labels"] == {"app": "db", **OWNER.labels}
+    assert claim["metadata"]["annotations"] == {
+        **OWNER.annotations,
+        keys.VIRTUAL_NAME: "data",
+        keys.VIRTUAL_NAMESPACE: "default",
+        keys.VIRTUAL_VOLUME: "pv-1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("claim", "why"),
+    [
+        ({"spec": {"volumeName": "pv-1"}, "status": {"phase": "Bound"}}, ""),
+        ({"spec": {}, "status": {"phase": "Pending"}}, "PersistentVolumeClaim default/data is not bound to a volume yet (it is Pending)"),
+        ({"spec": {"volumeName": "pv-1"}}, "PersistentVolumeClaim default/data is not bound to a volume yet (it is Pending)"),
+        (
+            {"spec": {"volumeName": "pv-1"}, "status": {"phase": "Lost"}},
+            "PersistentVolumeClaim default/data is not bound to a volume yet (it is Lost)",
+        ),
+    ],
+)
+def test_only_a_bound_claim_can_be_used(claim: Json, why: str) -> None:
+    assert unbound(unknown({"metadata": META, **claim})) == why
+
+
+def test_claim_that_is_deleted_can_not_be_used() -> None:
+    gone = {**META, "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    assert unbound(unknown({"metadata": gone, "spec": {"volumeName": "pv-1"}, "status": {"phase": "Bound"}})).endswith("is being deleted")
+
+
+def test_stripped_marks_are_found_and_those_of_others_are_no_matter() -> None:
+    wanted = physical_claim(unknown({"metadata": META, "spec": {"volumeName": "pv-1"}}), "copy", owner=OWNER, namespace="mnt")
+    whole = {**wanted["metadata"], "annotations": {**wanted["metadata"]["annotations"], "pv.kubernetes.io/bound-by-controller": "yes"}}
+    assert missing_marks(unknown({"metadata": whole}).metadata, wanted) == {}
+    stripped = {**whole, "labels": {"app": "db"}}
+    assert missing_marks(unknown({"metadata": stripped}).metadata, wanted) == {"labels": OWNER.labels}
