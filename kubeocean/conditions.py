@@ -23,7 +23,7 @@ CONNECTED = "Connected"
 SYNCER_READY = "SyncerReady"
 PROXIER_READY = "ProxierReady"
 RETIREMENT_HELD = "RetirementHeld"
-FAIL_OVER_READY = "FailOverReady"
+TERMINATING = "Terminating"
 
 
 @frozen
@@ -42,8 +42,8 @@ class Health:
     reachable: bool | None = None
     syncer: Failure | None = None
     held: str = ""
-    unheeded: str = ""
-    """What of the binding's onUnreachable is not done, and what is done instead."""
+    ending: str = ""
+    """What is still there of a binding that is being deleted, and what it waits for."""
 
 
 def status_patch(status: JsonView, health: Health, *, generation: int, now: datetime) -> Json | None:
@@ -64,6 +64,8 @@ def status_patch(status: JsonView, health: Health, *, generation: int, now: date
 def _phase(health: Health) -> str:
     if health.problem is not None or health.reachable is False:
         return "Failed"
+    if health.ending:
+        return "Pending"
     return "Ready" if health.reachable and health.syncer is None else "Pending"
 
 
@@ -74,15 +76,13 @@ def _conditions(health: Health, before: Sequence[JsonView]) -> list[Json]:
         conditions.append(_condition(RETIREMENT_HELD, "True", "TooManyNodes", health.held))
     elif get_condition(before, RETIREMENT_HELD) is not None:
         conditions.append(_condition(RETIREMENT_HELD, "False", "NothingHeld", "no retirement waits for confirmation"))
-    if health.unheeded:
-        conditions.append(_condition(FAIL_OVER_READY, "False", "NotImplemented", health.unheeded))
-    elif get_condition(before, FAIL_OVER_READY) is not None:
-        conditions.append(_condition(FAIL_OVER_READY, "False", "NotAskedFor", "spec.onUnreachable does not ask for FailOver"))
     return conditions
 
 
 def _ready(health: Health) -> Json:
     problem = health.problem or health.syncer
+    if health.ending:
+        return _condition(READY, "False", TERMINATING, health.ending)
     if problem is not None:
         return _condition(READY, "False", problem.reason, problem.message)
     if health.reachable is False:

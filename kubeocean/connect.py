@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from attrs import field, frozen
 
@@ -41,6 +41,9 @@ async def find_target(hub: Client, binding: ClusterBinding, hub_uid: str) -> Tar
     problems = binding.validate()
     if problems:
         return Failure(VALIDATION_FAILED, "; ".join(str(problem) for problem in problems))
+    changed = changed_identity(binding)
+    if changed is not None:
+        return changed
     other = older_of_like_id(binding, (await hub.list(CLUSTERBINDINGS)).items)
     if other:
         text = f"spec.clusterID: {binding.cluster_id} could be mistaken for the clusterID of ClusterBinding {other}, which was first"
@@ -61,12 +64,24 @@ async def find_target(hub: Client, binding: ClusterBinding, hub_uid: str) -> Tar
     return Target(connection, mount, fingerprint)
 
 
-async def prove(worker: Client, mount: Mount, *, nodes: Collection[str] = ()) -> Failure | None:
+Hold = Callable[[], Awaitable[None]]
+"""Puts the finalizer on the binding, before anything of it is made in the worker."""
+
+
+async def prove(worker: Client, mount: Mount, *, hold: Hold | None, nodes: Collection[str] = ()) -> Failure | None:
     """Ask the worker whether it lives and lets us in, and claim the mount namespace; None when all is well.
 
     `nodes` are the UIDs of the physical nodes behind virtual ones. A cluster that bears no mark of ours and has none of them is another
-    one, where none of the running pods would be found.
+    one, where none of the running pods would be found. Without `hold` nothing is claimed: the binding ends.
     """
+    failure = await answers(worker)
+    if failure is not None:
+        return failure
+    return await (_claim(worker, mount, nodes, hold=hold) if hold is not None else _recognise(worker, mount, nodes))
+
+
+async def answers(worker: Client) -> Failure | None:
+    """Ask the worker whether it lives and lets us in; nothing is written."""
     try:
         await worker.request("GET", "/version")
     except Unauthorized:
@@ -79,11 +94,23 @@ async def prove(worker: Client, mount: Mount, *, nodes: Collection[str] = ()) ->
             f"spec.secretRef: the worker cluster does not answer as it should ({error}); check the server of the kubeconfig and the network"
         )
         return Failure(CONNECTIVITY_FAILED, text)
-    return await _claim(worker, mount, nodes)
+    return None
+
+
+def changed_identity(binding: ClusterBinding) -> Failure | None:
+    """A definition made for Kubeocean (Go) lets a clusterID be changed; what runs already is found by the one that was accepted (pure)."""
+    accepted, _, uid = binding.annotations.get(keys.ACCEPTED_AS, "").partition("_")
+    if uid != binding.uid or accepted == binding.cluster_id:
+        return None
+    text = f"spec.clusterID: it can not be changed, nodes and pods are found by {accepted}; set it back, or make a new binding"
+    return Failure(VALIDATION_FAILED, text)
 
 
 def older_of_like_id(binding: ClusterBinding, listed: Sequence[Unknown]) -> str:
-    """The name of an older binding whose clusterID is the same, or leads to the same names of nodes: `vnode-a-b-c` (pure)."""
+    """The name of an older binding whose clusterID is the same, or leads to the same names of nodes: `vnode-a-b-c` (pure).
+
+    One that is served already counts as older than one that is not.
+    """
     own = next((obj for obj in listed if obj.metadata.uid == binding.uid), None)
     if own is None:
         return ""
@@ -96,8 +123,10 @@ def older_of_like_id(binding: ClusterBinding, listed: Sequence[Unknown]) -> str:
     return ""
 
 
-def _age(obj: Unknown) -> tuple[str, str]:
-    return (obj.metadata.creation_timestamp, obj.metadata.name)
+def _age(obj: Unknown) -> tuple[bool, str, str]:
+    meta = obj.metadata
+    accepted = meta.annotations.get(keys.ACCEPTED_AS, "").partition("_")[2] == meta.uid
+    return (not accepted, meta.creation_timestamp, meta.name)
 
 
 def _alike(one: str, other: str) -> bool:
@@ -128,13 +157,28 @@ def _content(secret: Unknown, name: str) -> bytes | Failure:
     return content
 
 
-async def _claim(worker: Client, mount: Mount, nodes: Collection[str]) -> Failure | None:
+async def _recognise(worker: Client, mount: Mount, nodes: Collection[str]) -> Failure | None:
+    """A mount namespace that is gone, or another's by now, is no hindrance to the end of a binding; another cluster is."""
+    try:
+        namespace = await worker.get(NAMESPACES, mount.namespace)
+        if namespace.metadata.annotations.get(keys.MOUNT_OWNER) == mount.owner.mark:
+            return None
+    except (NotFound, Forbidden):
+        return await _another_cluster(worker, mount, nodes)
+    except ApiError as error:
+        return Failure(CONNECTIVITY_FAILED, f"spec.mountNamespace: the namespace can not be read: {error}")
+    return await _another_cluster(worker, mount, nodes)
+
+
+async def _claim(worker: Client, mount: Mount, nodes: Collection[str], *, hold: Hold) -> Failure | None:
     """The first binding that uses a namespace owns it."""
     try:
         namespace = await worker.get(NAMESPACES, mount.namespace)
         owner = namespace.metadata.annotations.get(keys.MOUNT_OWNER, "")
         if not owner and (failure := await _another_cluster(worker, mount, nodes)):
             return failure
+        if owner in ("", mount.owner.mark):
+            await hold()
         if not owner:
             metadata = {"annotations": {keys.MOUNT_OWNER: mount.owner.mark}, "resourceVersion": namespace.metadata.resource_version}
             namespace = await worker.patch(NAMESPACES, mount.namespace, {"metadata": metadata}, kind=PatchKind.MERGE)
@@ -143,7 +187,7 @@ async def _claim(worker: Client, mount: Mount, nodes: Collection[str]) -> Failur
         text = f"spec.mountNamespace: the worker cluster has no namespace {mount.namespace}; create it there or name another"
         return Failure(VALIDATION_FAILED, text)
     except Forbidden:
-        return await _unclaimed(worker, mount, nodes)
+        return await _unclaimed(worker, mount, nodes, hold=hold)
     except Conflict:
         return Failure(CONNECTIVITY_FAILED, "spec.mountNamespace: somebody else is changing the namespace; it is tried again")
     except ApiError as error:
@@ -154,7 +198,7 @@ async def _claim(worker: Client, mount: Mount, nodes: Collection[str]) -> Failur
     return None
 
 
-async def _unclaimed(worker: Client, mount: Mount, nodes: Collection[str]) -> Failure | None:
+async def _unclaimed(worker: Client, mount: Mount, nodes: Collection[str], *, hold: Hold) -> Failure | None:
     """A namespace that may not be read: with roles made for Kubeocean (Go) pods may be made there, in one that is missing they may not.
 
     Every object names its owner all the same.
@@ -169,7 +213,10 @@ async def _unclaimed(worker: Client, mount: Mount, nodes: Collection[str]) -> Fa
     except ApiError as error:
         return Failure(CONNECTIVITY_FAILED, f"spec.mountNamespace: our rights in the namespace can not be asked for: {error}")
     if (review.body.get("status") or {}).get("allowed"):
-        return await _another_cluster(worker, mount, nodes)
+        failure = await _another_cluster(worker, mount, nodes)
+        if failure is None:
+            await hold()
+        return failure
     text = f"spec.mountNamespace: the kubeconfig's user may not create pods in namespace {mount.namespace} of the worker cluster"
     return Failure(SYNCER_FAILED, f"{text}; create the namespace if it is missing and grant the rights in it, or name another")
 

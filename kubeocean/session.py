@@ -8,26 +8,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from kubeocean.bottomup.binding import BindingReconciler
+from kubeocean.bottomup.csinodes import CSINodeParts, CSINodeReconciler
+from kubeocean.bottomup.events import EventMirror, EventParts
+from kubeocean.bottomup.figures import Live, Sources
+from kubeocean.bottomup.hostports import HostPortParts, HostPortReconciler
 from kubeocean.bottomup.nodes import NodeParts, PhysicalNodeReconciler
 from kubeocean.bottomup.pods import PhysicalPodParts, PhysicalPodReconciler
 from kubeocean.bottomup.policies import ResourceLeasingPolicyReconciler
 from kubeocean.bottomup.reclaim import Reclaimer
 from kubeocean.bottomup.virtual_nodes import VirtualNodes
 from kubeocean.bottomup.withdrawal import Withdrawal
+from kubeocean.metrics import SyncerMetrics
 from kubeocean.settings import KubeoceanSettings
 from kubeocean.stats import NodeStats
 from kubeocean.streams import Backing
 from kubeocean.topdown.access import HomeAccess
 from kubeocean.topdown.dependents import DependentParts, Dependents
+from kubeocean.topdown.inherited_tokens import InheritedTokens
 from kubeocean.topdown.placement import Placement, PlacementParts
 from kubeocean.topdown.pods import VirtualPodParts, VirtualPodReconciler
+from kubeocean.topdown.take_over import TakeOver, TakeOverParts
 from kubeocean.worker import Reach, WorkerCluster
 from vkubelet.api.objects import Node, PodRef
 from vkubelet.control.guard import MassGuard
-from vkubelet.control.informer import Informer
+from vkubelet.control.informer import Change, Informer
 from vkubelet.errors import NoSuchPod
 from vkubelet.provider import Host
 
@@ -45,6 +52,7 @@ class Lasting:
     virtual: VirtualNodes
     hub_nodes: Informer[Node]
     reach: Reach
+    metrics: SyncerMetrics
     guard: MassGuard
 
 
@@ -74,13 +82,23 @@ class Session:
                 host=host,
                 worker=worker,
                 virtual=lasting.virtual,
-                released=self._dependents.release,
+                released=self._released,
                 workers=settings.pod_workers,
                 unscheduled_after=settings.unscheduled_after,
             )
         )
+        self._inherited = InheritedTokens(host, worker, self._dependents.tokens)
+        self.take_over = TakeOver(
+            TakeOverParts(host=host, worker=worker, binding=lasting.binding, virtual=lasting.virtual, hub_nodes=lasting.hub_nodes)
+        )
+        self._access = HomeAccess(host, lasting.binding, domain=settings.cluster_domain)
         self.pods = VirtualPodReconciler(self._pod_parts())
+        self.events = EventMirror(EventParts(host=host, worker=worker, binding=lasting.binding, metrics=lasting.metrics))
         self.stats = NodeStats(host, worker)
+        self._csinodes = CSINodeReconciler(CSINodeParts(host=host, worker=worker, binding=lasting.binding, hub_nodes=lasting.hub_nodes))
+        self._host_ports = HostPortReconciler(
+            HostPortParts(host=host, worker=worker, binding=lasting.binding, virtual=lasting.virtual, hub_nodes=lasting.hub_nodes)
+        )
 
     def _node_parts(self) -> NodeParts:
         lasting = self._lasting
@@ -98,8 +116,7 @@ class Session:
 
     def _pod_parts(self) -> VirtualPodParts:
         lasting = self._lasting
-        access = HomeAccess(lasting.host, lasting.binding, domain=lasting.settings.cluster_domain)
-        placement = PlacementParts(host=lasting.host, worker=self.worker, virtual=lasting.virtual, access=access)
+        placement = PlacementParts(host=lasting.host, worker=self.worker, virtual=lasting.virtual, access=self._access)
         return VirtualPodParts(
             host=lasting.host,
             worker=self.worker,
@@ -108,6 +125,7 @@ class Session:
             dependents=self._dependents,
             placement=Placement(placement),
             physical=self.physical,
+            metrics=lasting.metrics,
         )
 
     async def run(self) -> None:
@@ -116,14 +134,42 @@ class Session:
             lambda: self.worker.run(self._lasting.reach),
             self.nodes.run,
             self._dependents.run,
+            self._inherited.controller.run,
+            self.take_over.run,
             self._reclaimer.controller.run,
             self._policies.controller.run,
+            self._access.run,
             self.physical.controller.run,
+            self.events.run,
+            self._csinodes.informer.run,
+            self._csinodes.run,
+            self._host_ports.informer.run,
+            self._host_ports.run,
             self._watch_lists,
         ]
         async with asyncio.TaskGroup() as group:
             for part in parts:
                 group.create_task(_run(part))
+
+    def hub_node_changed(self, change: Change[Node]) -> None:
+        """A Node of the binding changed in the hub."""
+        self.nodes.hub_node_changed(change)
+        self._csinodes.hub_node_changed(change)
+        self._host_ports.hub_node_changed(change)
+
+    def take_settings(self, settings: KubeoceanSettings) -> None:
+        """Go on at another pace."""
+        self.worker.probe_interval = settings.probe_interval
+        self._reclaimer.pace(settings.evictions_per_second)
+
+    def sources(self, lasting: Sources) -> Sources:
+        """What the metrics are read from while this session lives."""
+        live = Live(worker=self.worker, usage=self.nodes.usage)
+        return evolve(lasting, live=live, reclaimers=(*lasting.reclaimers, self._reclaimer))
+
+    def _released(self, ref: PodRef) -> None:
+        self._dependents.release(ref)
+        self._inherited.released(ref)
 
     def binding_changed(self) -> None:
         """The binding says something else: policies and nodes follow."""

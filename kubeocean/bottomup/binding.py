@@ -6,25 +6,25 @@ Invariant: the status is written only when it would say something else; a bindin
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from attrs import evolve
 
 from kubeocean import keys
 from kubeocean.conditions import SYNCER_FAILED, Failure, Health, status_patch
-from kubeocean.crds import FAIL_OVER, ClusterBinding
+from kubeocean.crds import ClusterBinding
 from kubeocean.resources import CLUSTERBINDINGS
 from vkubelet.api.objects import Key, Unknown
 from vkubelet.client.rest import PatchKind, Selection
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.recorder import ObjectReference
-from vkubelet.errors import NotFound
+from vkubelet.errors import Conflict, NotFound
 from vkubelet.provider import Host
 
 log = logging.getLogger(__name__)
 
-_NO_FAIL_OVER = "spec.onUnreachable.mode: FailOver is not implemented yet; nodes and pods of a silent worker are held, as by mode Hold"
+_ATTEMPTS = 3
 
 
 class BindingReconciler:
@@ -33,7 +33,7 @@ class BindingReconciler:
     def __init__(self, host: Host, name: str) -> None:
         self.name = name
         self.informer: Informer[Unknown] = Informer(
-            host.client, CLUSTERBINDINGS, where=Selection(fields=f"metadata.name={name}"), clock=host.clock
+            host.client, CLUSTERBINDINGS, where=Selection(fields=f"metadata.name={name}"), clock=host.clock, metrics=host.metrics
         )
         self.current: ClusterBinding | None = None
         """As last seen; it stays when the binding is deleted, because what it led to has to be taken back."""
@@ -43,7 +43,7 @@ class BindingReconciler:
         self._announced: Failure | None = None
         self._listeners: list[Callable[[], None]] = []
         self._confirm_listeners: list[Callable[[], None]] = []
-        self.controller: Controller[str] = Controller("binding", self.reconcile, workers=1, clock=host.clock)
+        self.controller: Controller[str] = Controller("binding", self.reconcile, workers=1, clock=host.clock, metrics=host.metrics)
         self.informer.on_change(self._changed)
 
     @property
@@ -88,10 +88,9 @@ class BindingReconciler:
             self.event("RetirementHeld", why, warning=True)
         self._set(evolve(self._health, held=why))
 
-    def _set_unheeded(self, what: str) -> None:
-        if what and not self._health.unheeded:
-            self.event("FailOverNotImplemented", what, warning=True)
-        self._set(evolve(self._health, unheeded=what))
+    def set_ending(self, what: str) -> None:
+        """What is still there of a binding that is being deleted; empty: it is not."""
+        self._set(evolve(self._health, ending=what))
 
     def event(self, reason: str, message: str, *, warning: bool = False) -> None:
         """An Event about the binding."""
@@ -107,6 +106,35 @@ class BindingReconciler:
             # 404 is also what a missing CRD answers; the list tells them apart.
             await self._host.client.list(CLUSTERBINDINGS, Selection(fields=f"metadata.name={self.name}"))
             return None
+
+    async def hold(self) -> None:
+        """Our finalizer stands on the binding, so that its deletion waits for what is about to be made. Raises ApiError."""
+        if self.current is None or keys.FINALIZER_SYNCER not in self.current.finalizers:
+            await self._write_finalizers(lambda there: there if keys.FINALIZER_SYNCER in there else [*there, keys.FINALIZER_SYNCER])
+
+    async def let_go(self) -> None:
+        """Everything is undone: the deletion need not wait for us any more. Raises ApiError."""
+        await self._write_finalizers(lambda there: [each for each in there if each != keys.FINALIZER_SYNCER])
+
+    @property
+    def unbinds(self) -> bool:
+        """It is being deleted, and waits for us."""
+        return self.current is not None and not self.gone and self.current.deleting and keys.FINALIZER_SYNCER in self.current.finalizers
+
+    async def _write_finalizers(self, wanted: Callable[[Sequence[str]], Sequence[str]]) -> None:
+        """Read live, because the manager writes there too."""
+        for attempt in range(_ATTEMPTS):
+            meta = (await self._host.client.get(CLUSTERBINDINGS, self.name)).metadata
+            finalizers = list(wanted(meta.finalizers))
+            if finalizers == list(meta.finalizers):
+                return
+            metadata = {"uid": meta.uid, "resourceVersion": meta.resource_version, "finalizers": finalizers}
+            try:
+                await self._host.client.patch(CLUSTERBINDINGS, self.name, {"metadata": metadata}, kind=PatchKind.MERGE)
+                return
+            except Conflict:
+                if attempt + 1 == _ATTEMPTS:
+                    raise
 
     async def reconcile(self, name: str) -> float | None:
         """Write the status if it is not what it should be."""
@@ -138,7 +166,6 @@ class BindingReconciler:
         self.gone = change.new is None
         if change.new is not None:
             self.current = ClusterBinding.parse(change.new)
-            self._set_unheeded(_NO_FAIL_OVER if self.current.on_unreachable.mode == FAIL_OVER else "")
         self.controller.add(self.name)
         if change.more_than_status:
             for listener in self._listeners:

@@ -1,0 +1,108 @@
+"""Rule 10, second half: a worker that stays silent is given up if its binding says so, and nothing runs twice under one UID."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection
+
+from tests.integration.kubeocean.conftest import MakeScene
+from tests.integration.kubeocean.leases import vnode
+from tests.integration.kubeocean.outages import SHORT, all_nodes, events_of, is_released, now, renewed_after
+from tests.support.audit import Audit
+from tests.support.bound import Body, condition
+from tests.support.cable import Cable
+from tests.support.program import eventually
+from tests.support.stage import Stage, uid_of, virtual_uid
+from tests.support.witness import watching
+
+AFTER = 40.0
+"""Seconds; less is refused by the definition."""
+UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}
+FOR_EVER = [{"key": "kubeocean.io/vnode", "operator": "Exists"}, UNREACHABLE]
+
+
+def is_unknown(node: Body) -> bool:
+    ready = next(each for each in node["status"]["conditions"] if each["type"] == "Ready")
+    return (ready["status"], ready["reason"]) == ("Unknown", "WorkerUnreachable")
+
+
+async def test_pods_of_a_worker_that_stays_silent_are_deleted_and_their_copies_end_when_it_is_back(cable: Cable, scene: MakeScene) -> None:
+    made = await scene(nodes=2, through=cable.port, settings=SHORT, spec={"onUnreachable": {"mode": "FailOver", "afterSeconds": 40}})
+    bound, stage = made.bound, await Stage.of(made.bound, made.nodes)
+    deployment = _deployment(stage)
+    await bound.hub.kubectl("apply", "-f", "-", stdin=deployment)
+    await stage.create("stays", tolerations=FOR_EVER)
+    await stage.create("done", script={"run-for": "0.2"}, restartPolicy="Never")
+    await stage.running("stays")
+    await stage.until("done", lambda p: p["status"]["phase"] == "Succeeded", "Succeeded")
+    before = await _replicas(stage, 2)
+    audit = Audit(bound.hub, bound.user)
+    with (
+        watching(bound.worker.kubeconfig, namespace=bound.mount) as below,
+        watching(bound.hub.kubeconfig, namespace=stage.namespace) as above,
+    ):
+        cable.silence()
+        began, moment = time.monotonic(), now()
+        await all_nodes(made, is_unknown, what="Unknown", seconds=20)
+        assert not above.where(lambda event: event.deleting)
+        await eventually(
+            lambda: len({e.uid for e in above.events if e.deleting}) == 2, "both replicas are deleted at home", seconds=AFTER + 10
+        )
+        waited = time.monotonic() - began
+        assert await events_of(made, "FailingOver")
+        await renewed_after(made, moment)
+        # Their owner makes others at once; what was given up may still run, so its UID stays until the worker is back.
+        fresh = await _replicas(stage, 2, other_than=before)
+        assert {uid_of(pod) for pod in await stage.home.list("pods", stage.namespace)} >= before | fresh
+        assert not below.where(lambda event: event.deleting)
+        cable.mend()
+        try:
+            await all_nodes(made, is_released, what="released", seconds=20)
+        except AssertionError as error:
+            found = [(n["status"]["conditions"], n["spec"]) for n in [await vnode(made, 0)] if n]
+            raise AssertionError(f"{error} {found} {made.program.tail(60)}") from None
+        await eventually(lambda: _gone(stage, before), "the deleted pods are gone from both clusters", seconds=40)
+        await eventually(lambda: _ready(stage, fresh), "the new replicas run", seconds=30)
+    assert waited >= AFTER - 2
+    assert {event.uid for event in above.events if event.deleting or event.kind == "DELETED"} == before
+    deletions = [call for call in audit.writes() if call.verb == "delete" and call.what == "pods"]
+    assert deletions and all(call.body["preconditions"]["uid"] in before for call in deletions)
+    copies: dict[str, set[str]] = {}
+    for event in below.events:
+        copies.setdefault(virtual_uid(event.object), set()).add(event.uid)
+    assert all(len(uids) == 1 for uids in copies.values()), copies
+    assert condition(await stage.virtual("stays") or {}, "Ready") == "True"
+
+
+def _deployment(stage: Stage) -> str:
+    template = stage.body("web")
+    template["metadata"] = {"labels": {"app": "web"}}
+    template["spec"] |= {"terminationGracePeriodSeconds": 2, "nodeSelector": {"kubeocean.io/cluster-binding": stage.bound.name}}
+    template["spec"].pop("nodeName")
+    spec = {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": {k: template[k] for k in ("metadata", "spec")}}
+    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "namespace": stage.namespace}, "spec": spec}
+    return json.dumps(body)
+
+
+async def _replicas(stage: Stage, count: int, *, other_than: Collection[str] = ()) -> set[str]:
+    """UIDs of the pods of the Deployment, Running unless they replace others."""
+
+    async def check() -> set[str]:
+        pods = [p for p in await stage.home.list("pods", stage.namespace) if p["metadata"]["name"].startswith("web-")]
+        found = {uid_of(p) for p in pods if uid_of(p) not in other_than and (other_than or p["status"].get("podIP"))}
+        return found if len(found) == count else set()
+
+    out: set[str] = await eventually(check, f"{count} replicas", seconds=30)
+    return out
+
+
+async def _gone(stage: Stage, uids: set[str]) -> bool:
+    here = {uid_of(pod) for pod in await stage.home.list("pods", stage.namespace)}
+    there = {virtual_uid(pod) for pod in await stage.there.list("pods", stage.bound.mount)}
+    return not uids & (here | there)
+
+
+async def _ready(stage: Stage, uids: set[str]) -> bool:
+    ready = {uid_of(pod) for pod in await stage.home.list("pods", stage.namespace) if condition(pod, "Ready") == "True"}
+    return uids <= ready
