@@ -9,13 +9,17 @@ import argparse
 import importlib.metadata
 import sys
 from collections.abc import Sequence
-from functools import partial
+from pathlib import Path
 
 from kubeocean import keys
+from kubeocean.commands import bind, status, unbind
+from kubeocean.manager import settings as manager_settings
+from kubeocean.manager.app import run_manager
 from kubeocean.provider import KubeoceanProvider
-from vkubelet import settings
+from kubeocean.settings import KubeoceanSettings
+from vkubelet import logformat, settings
 from vkubelet.api.shapes import Json
-from vkubelet.cli import add_settings_arguments, guarded, log_level, make_provider, run_runtime, settings_data
+from vkubelet.cli import add_settings_arguments, guarded, run_runtime, settings_data
 from vkubelet.errors import SettingsError
 from vkubelet.settings import Settings
 
@@ -33,20 +37,41 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--binding", default="", help="name of the ClusterBinding")
     add_settings_arguments(run)
     run.set_defaults(call=_command_run)
+    _add_manager(commands.add_parser("manager", help="serve all ClusterBindings: one Deployment for each"))
+    for command in (bind, unbind, status):
+        command.add(commands)
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(call=lambda _: print(importlib.metadata.version("vkubelet")))
     return parser
 
 
+def _add_manager(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--settings", "--config", dest="config", type=Path, required=True, help="YAML file with settings")
+    parser.add_argument("--kubeconfig", help="the computing cluster")
+    parser.add_argument("--context", help="context of that kubeconfig")
+    parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    parser.set_defaults(call=_command_manager, instance=None, node_address=None, self_signed=False)
+
+
+def _command_manager(arguments: argparse.Namespace) -> None:
+    run_manager(lambda: manager_settings.read(settings_data(arguments)))
+
+
 def _command_run(arguments: argparse.Namespace) -> None:
+    chosen, own = _chosen(arguments)
+    # Every line of this process is about this binding.
+    with logformat.bind(binding=own.binding):
+        run_runtime(KubeoceanProvider(own), chosen, read=lambda: _chosen(arguments))
+
+
+def _chosen(arguments: argparse.Namespace) -> tuple[Settings, KubeoceanSettings]:
     data = settings_data(arguments)
     section: Json = settings.merged(data.pop("provider", {}), {"binding": arguments.binding} if arguments.binding else {})
     binding = section.get("binding", "")
     if not binding:
         raise SettingsError("provider.binding", "name the ClusterBinding to serve with --binding")
-    made, _ = make_provider(KubeoceanProvider, section)
-    chosen = settings.convert(settings.merged(runtime_defaults(binding), data), Settings)
-    run_runtime(made, chosen, level=partial(log_level, arguments))
+    own = settings.convert(section, KubeoceanSettings, path="provider")
+    return settings.convert(settings.merged(runtime_defaults(binding), data), Settings), own
 
 
 def runtime_defaults(binding: str) -> Json:

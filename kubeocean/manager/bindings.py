@@ -1,0 +1,315 @@
+"""Makes each ClusterBinding as it should be: checked, accepted, deployed, told about, and taken away in the end.
+
+Invariant: the finalizer stands on a binding before anything is made for it, and nothing is made for one that was not found sound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+
+from attrs import evolve, field, frozen
+
+from kubeocean import keys
+from kubeocean.conditions import CONNECTIVITY_FAILED, SYNCER_FAILED, Failure
+from kubeocean.connect import find_target
+from kubeocean.crds import ClusterBinding
+from kubeocean.manager.checks import Findings, look
+from kubeocean.manager.outlook import Outlook
+from kubeocean.manager.owned import ForeignObject, Owned
+from kubeocean.manager.removal import Removal
+from kubeocean.manager.settings import ManagerSettings
+from kubeocean.manager.status import RIGHTS_MISSING, View, first_status, rights_text, status_patch
+from kubeocean.manager.workloads import as_accepted, unheeded_certificate, workloads
+from kubeocean.metrics import ManagerMetrics
+from kubeocean.resources import CLUSTERBINDINGS
+from vkubelet.api.names import SYSTEM_NAMESPACE
+from vkubelet.api.objects import Key, Unknown
+from vkubelet.api.shapes import Json
+from vkubelet.client.resources import NAMESPACES
+from vkubelet.client.rest import Client, PatchKind
+from vkubelet.clock import Clock
+from vkubelet.control.backoff import Backoff
+from vkubelet.control.controller import Controller
+from vkubelet.control.informer import Change, Informer
+from vkubelet.control.recorder import ObjectReference, Recorder
+from vkubelet.errors import ApiError, Conflict
+from vkubelet.logformat import bind
+from vkubelet.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+STATES = ("Deleting", "Pending", "Ready", "Failed")
+"""How bindings are counted."""
+
+
+@frozen(kw_only=True)
+class ManagerParts:
+    """What the reconciler is made of."""
+
+    client: Client
+    recorder: Recorder
+    clock: Clock
+    settings: ManagerSettings
+    metrics: Metrics
+    series: ManagerMetrics
+
+
+@frozen(kw_only=True)
+class _Looked:
+    """What was found of one binding, and until when that holds."""
+
+    uid: str
+    generation: int
+    until: float
+    findings: Findings
+
+
+@frozen(kw_only=True)
+class _Said:
+    """What was told of one binding, so that nothing is told twice."""
+
+    problem: Failure | None = None
+    missing: str = ""
+    unheeded: str = ""
+    served: tuple[View, int] | None = None
+    """And for which generation."""
+    available: bool | None = None
+    uid: str = field(default="")
+
+
+class ClusterBindingReconciler:
+    """All bindings of a computing cluster."""
+
+    def __init__(self, parts: ManagerParts) -> None:
+        self._parts = parts
+        self._client = parts.client
+        self.informer: Informer[Unknown] = Informer(parts.client, CLUSTERBINDINGS, clock=parts.clock, metrics=parts.metrics)
+        self.owned = Owned(parts.client, namespace=parts.settings.namespace, clock=parts.clock, metrics=parts.metrics)
+        self.controller: Controller[str] = Controller(
+            "clusterbindings", self._timed, workers=parts.settings.workers, clock=parts.clock, metrics=parts.metrics
+        )
+        self._removal = Removal(parts.client, self.owned, self.event, clock=parts.clock, settings=parts.settings)
+        self._backoff = Backoff(first=1.0, limit=parts.settings.retry_limit)
+        self._looked: dict[str, _Looked] = {}
+        self._said: dict[str, _Said] = {}
+        self._accepting = asyncio.Lock()
+        self._hub_uid = ""
+        self.informer.on_change(self._changed)
+        self.owned.on_change(self.controller.add)
+        for state in STATES:
+            parts.series.clusterbindings.labels(status=state).set_function(partial(self.count, state))
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.owned.run(), name="objects of bindings")
+            group.create_task(self.informer.run(), name="bindings")
+            await self.informer.wait_synced()
+            await self.owned.wait_synced()
+            self._hub_uid = await self._read_hub_uid()
+            await self.controller.run()
+
+    @property
+    def synced(self) -> bool:
+        """Everything was listed."""
+        return self.informer.ever_synced and self.owned.ever_synced
+
+    def count(self, state: str) -> int:
+        """How many bindings are in this state."""
+        return sum(state_of(obj) == state for obj in self.informer.store)
+
+    def event(self, obj: Unknown, reason: str, message: str, *, warning: bool = False) -> None:
+        """An Event about a binding."""
+        self._parts.recorder.event(ObjectReference.of(CLUSTERBINDINGS, obj), reason, message, warning=warning)
+
+    # --- One pass ------------------------------------------------------------------------------------------------------------------
+
+    async def _timed(self, name: str) -> float | None:
+        series = self._parts.series
+        began = self._parts.clock.monotonic()
+        failed = True
+        try:
+            again = await self.reconcile(name)
+            failed = False
+            return again
+        finally:
+            series.sync_seconds.observe(self._parts.clock.monotonic() - began)
+            series.sync_total.labels(clusterbinding=name).inc()
+            series.sync_errors.labels(clusterbinding=name).inc(failed)
+            if Key("", name) not in self.informer.store:
+                self._forget(name)
+
+    async def reconcile(self, name: str) -> float | None:
+        """Bring one binding a step on; seconds until it is looked at again."""
+        obj = self.informer.store.get(Key("", name))
+        if obj is None:
+            return None
+        binding = ClusterBinding.parse(obj)
+        with bind(binding=name, uid=binding.uid):
+            if binding.deleting:
+                return await self._removal.reconcile(obj, as_accepted(binding))
+            if keys.FINALIZER_MANAGER not in binding.finalizers:
+                await self._write(obj, {"metadata": {"finalizers": [*binding.finalizers, keys.FINALIZER_MANAGER]}})
+                return None
+            if not binding.status.get("phase"):
+                await self._write(obj, first_status(generation=binding.generation, now=self._parts.clock.now()), subresource="status")
+                self.event(obj, "StatusUpdated", "the binding is being checked")
+                return None
+            return await self._serve(obj, binding)
+
+    async def _serve(self, obj: Unknown, binding: ClusterBinding) -> float | None:
+        findings = await self._find(binding)
+        outlook = self.owned.outlook(as_accepted(binding))
+        failure: Failure | None = None
+        if not findings.rejected and (outlook.exists or (findings.problem or findings.lacking) is None):
+            failure = await self._deploy(obj, binding)
+            outlook = self.owned.outlook(as_accepted(binding))
+        if outlook.available and await self.owned.retire_old_proxier(binding):
+            self.event(obj, "ProxierRetired", "the process of the binding serves the kubelet port; the separate proxier is removed")
+        view = View(
+            problem=findings.problem or findings.lacking,
+            connected=findings.connected,
+            missing=findings.missing,
+            syncer=None if outlook.speaks else failure or outlook.failure,
+        )
+        latest = self.informer.store.get(obj.key)
+        if latest is None or latest.metadata.uid != binding.uid:
+            return None
+        self._announce(latest, evolve(view, syncer=failure or view.syncer), outlook)
+        await self._tell(latest, view, generation=binding.generation)
+        return self._next_look(binding.name, soon=failure is not None)
+
+    def _next_look(self, name: str, *, soon: bool) -> float:
+        """Seconds until what was found is old, or sooner when something is to be tried again."""
+        looked = self._looked.get(name)
+        left = max(0.1, looked.until - self._parts.clock.monotonic()) if looked is not None else 0.1
+        return min(left, self._parts.settings.retry_limit) if soon else left
+
+    async def _find(self, binding: ClusterBinding) -> Findings:
+        """What is known of binding and worker, asked again when that is old. Raises ApiError."""
+        now = self._parts.clock.monotonic()
+        known = self._looked.get(binding.name)
+        if known is not None and (known.uid, known.generation) == (binding.uid, binding.generation) and now < known.until:
+            return known.findings
+        findings = await look(self._client, binding, self._hub_uid, clock=self._parts.clock)
+        if findings.problem is None and findings.lacking is None:
+            findings = await self._accept(binding, findings)
+        if (findings.problem or findings.lacking) is None:
+            self._backoff.forget(binding.uid)
+            wait = self._parts.settings.recheck_interval
+        else:
+            wait = min(self._backoff.next(binding.uid), self._parts.settings.recheck_interval)
+        until = self._parts.clock.monotonic() + wait
+        self._looked[binding.name] = _Looked(uid=binding.uid, generation=binding.generation, until=until, findings=findings)
+        return findings
+
+    async def _accept(self, binding: ClusterBinding, findings: Findings) -> Findings:
+        """From now on this clusterID is this binding's, also for the managers after us. Raises ApiError."""
+        identity = keys.accepted_as(binding.cluster_id, binding.uid)
+        if binding.annotations.get(keys.ACCEPTED_AS) == identity:
+            return findings
+        async with self._accepting:
+            # Of two that were looked at side by side, the second sees here that the first is served.
+            target = await find_target(self._client, binding, self._hub_uid)
+            if isinstance(target, Failure):
+                return evolve(findings, problem=target)
+            change = {"metadata": {"uid": binding.uid, "annotations": {keys.ACCEPTED_AS: identity}}}
+            self.informer.adopt(await self._client.patch(CLUSTERBINDINGS, binding.name, change, kind=PatchKind.MERGE))
+        log.info("accepted")
+        return findings
+
+    async def _deploy(self, obj: Unknown, binding: ClusterBinding) -> Failure | None:
+        """Everything that runs the binding is as it should be; why it can not be. Raises ApiError for what passes by itself."""
+        wanted = workloads(binding, self._parts.settings)
+        try:
+            if await self.owned.apply(wanted):
+                log.info("deployed")
+            await self.owned.prune(binding, wanted)
+        except ForeignObject as error:
+            return Failure(SYNCER_FAILED, str(error))
+        except ApiError as error:
+            if error.retryable or isinstance(error, Conflict):
+                raise
+            return Failure(SYNCER_FAILED, f"what runs the binding can not be written: {error}; look at the rights of the manager")
+        return None
+
+    # --- What is told --------------------------------------------------------------------------------------------------------------
+
+    async def _tell(self, obj: Unknown, view: View, *, generation: int) -> None:
+        """Write the status, if there is something new in it; `generation` is the one that was looked at."""
+        binding = ClusterBinding.parse(obj)
+        serving = view.syncer is not None and self._of(binding).served != (view, generation)
+        change = status_patch(binding.status, view, generation=generation, now=self._parts.clock.now(), serving=serving)
+        if change is not None:
+            await self._write(obj, change, subresource="status")
+        self._said[binding.name] = evolve(self._of(binding), served=(view, generation) if view.syncer is not None else None)
+
+    def _announce(self, obj: Unknown, view: View, outlook: Outlook) -> None:
+        """Events about what is new."""
+        binding = ClusterBinding.parse(obj)
+        said = self._of(binding)
+        problem = view.problem or (view.syncer if view.syncer is not None and view.syncer.reason == SYNCER_FAILED else None)
+        if problem is not None and _is_news(problem, said.problem):
+            self.event(obj, problem.reason, problem.message, warning=True)
+        missing = rights_text(view.missing) if view.missing else ""
+        if missing and missing != said.missing and (problem is None or problem.reason != RIGHTS_MISSING):
+            self.event(obj, RIGHTS_MISSING, missing, warning=True)
+        unheeded = unheeded_certificate(binding, self._parts.settings)
+        if unheeded and unheeded != said.unheeded:
+            self.event(obj, "CertificateUnheeded", unheeded, warning=True)
+        if outlook.available and said.available is False:
+            self.event(obj, "Ready", "the process of the binding is available")
+        told = evolve(said, problem=problem, missing=missing, unheeded=unheeded, available=outlook.available)
+        self._said[binding.name] = told
+
+    def _of(self, binding: ClusterBinding) -> _Said:
+        said = self._said.get(binding.name)
+        return said if said is not None and said.uid == binding.uid else _Said(uid=binding.uid)
+
+    async def _write(self, obj: Unknown, change: Json, *, subresource: str = "") -> None:
+        metadata = {**change.get("metadata", {}), "uid": obj.metadata.uid, "resourceVersion": obj.metadata.resource_version}
+        body = {**change, "metadata": metadata}
+        self.informer.adopt(
+            await self._client.patch(CLUSTERBINDINGS, obj.metadata.name, body, subresource=subresource, kind=PatchKind.MERGE)
+        )
+
+    # --- What is heard -------------------------------------------------------------------------------------------------------------
+
+    def _changed(self, change: Change[Unknown]) -> None:
+        self.controller.add(change.key.name)
+        if change.old is not None and change.more_than_status:
+            # What was in the way of another binding may be gone.
+            for name, looked in list(self._looked.items()):
+                if name != change.key.name and looked.findings.rejected:
+                    del self._looked[name]
+                    self.controller.add(name)
+
+    def _forget(self, name: str) -> None:
+        self._looked.pop(name, None)
+        self._said.pop(name, None)
+        self._parts.series.forget(name)
+
+    async def _read_hub_uid(self) -> str:
+        """The identity of this cluster; a mount namespace bears it."""
+        backoff = Backoff(limit=30.0)
+        while True:
+            try:
+                return (await self._client.get(NAMESPACES, SYSTEM_NAMESPACE)).metadata.uid
+            except ApiError as error:
+                log.debug("the cluster's identity can not be read: %s", error)
+                await self._parts.clock.sleep(backoff.next())
+
+
+def _is_news(problem: Failure, told: Failure | None) -> bool:
+    """A cluster that does not answer does so in other words each time."""
+    return problem != told and (told is None or problem.reason != CONNECTIVITY_FAILED or told.reason != CONNECTIVITY_FAILED)
+
+
+def state_of(obj: Unknown) -> str:
+    """One of STATES; a binding that is being deleted is only that."""
+    if obj.metadata.deletion_timestamp is not None:
+        return "Deleting"
+    phase = (obj.body.get("status") or {}).get("phase") or "Pending"
+    return phase if phase in STATES else "Pending"

@@ -1,0 +1,112 @@
+"""Asks a worker cluster whether a binding can be served: does it answer, is the namespace ours, may we do what has to be done?
+
+Invariant: nothing is written in the worker; what only the process of the binding may claim is looked at, never taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from attrs import frozen
+
+from kubeocean import keys, permissions
+from kubeocean.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure
+from kubeocean.connect import Target, answers, find_target
+from kubeocean.crds import ClusterBinding
+from kubeocean.manager.status import RIGHTS_MISSING, rights_text
+from kubeocean.permissions import Check
+from kubeocean.worker import Mount
+from vkubelet.client.resources import NAMESPACES, SELFSUBJECTACCESSREVIEWS
+from vkubelet.client.rest import Client
+from vkubelet.clock import Clock
+from vkubelet.errors import ApiError, Forbidden, NotFound
+
+_PATIENCE = 25.0
+"""Seconds for everything that is asked of one worker."""
+_AT_ONCE = 8
+
+
+@frozen(kw_only=True)
+class Findings:
+    """`connected` None: it was not asked; `missing` None: it was not asked for our rights."""
+
+    problem: Failure | None = None
+    connected: bool | None = None
+    missing: Sequence[Check] | None = None
+
+    @property
+    def rejected(self) -> bool:
+        """The binding itself is wrong: nothing may be made for it."""
+        return self.problem is not None and self.problem.reason == VALIDATION_FAILED
+
+    @property
+    def lacking(self) -> Failure | None:
+        """The rights without which no pod can run."""
+        essential = [check for check in self.missing or () if check.essential]
+        return Failure(RIGHTS_MISSING, rights_text(essential)) if essential else None
+
+
+async def look(hub: Client, binding: ClusterBinding, hub_uid: str, *, clock: Clock) -> Findings:
+    """Everything there is to know. Raises ApiError when this cluster can not be asked."""
+    target = await find_target(hub, binding, hub_uid)
+    if isinstance(target, Failure):
+        return Findings(problem=target, connected=False if target.reason == CONNECTIVITY_FAILED else None)
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            return await _ask(target, hub, clock)
+    except TimeoutError:
+        text = "spec.secretRef: the worker cluster does not answer in time; check the server of the kubeconfig and the network"
+        return Findings(problem=Failure(CONNECTIVITY_FAILED, text), connected=False)
+
+
+async def _ask(target: Target, hub: Client, clock: Clock) -> Findings:
+    async with Client(target.connection, field_manager=hub.field_manager, clock=clock) as worker:
+        failure = await answers(worker)
+        if failure is not None:
+            return Findings(problem=failure, connected=False)
+        try:
+            missing = await lacking_rights(worker, permissions.worker_checks(target.mount.namespace))
+            problem = await _foreign_mount(worker, target.mount)
+        except ApiError as error:
+            text = f"spec.secretRef: the worker cluster answers, but not to what is asked ({error}); look at its API server"
+            return Findings(problem=Failure(CONNECTIVITY_FAILED, text), connected=False)
+        return Findings(problem=problem, connected=True, missing=missing)
+
+
+async def lacking_rights(worker: Client, checks: Iterable[Check]) -> tuple[Check, ...]:
+    """Those of the rights that the worker does not grant us. Raises ApiError."""
+    slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def granted(check: Check) -> bool:
+        async with slots:
+            review = await worker.create(SELFSUBJECTACCESSREVIEWS, {"spec": {"resourceAttributes": check.attributes}})
+        return bool((review.body.get("status") or {}).get("allowed"))
+
+    wanted = tuple(checks)
+    try:
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(granted(check), name=str(check)) for check in wanted]
+    except* ApiError as problems:
+        raise _first(problems) from problems
+    return tuple(check for check, answer in zip(wanted, asked, strict=True) if not answer.result())
+
+
+async def _foreign_mount(worker: Client, mount: Mount) -> Failure | None:
+    """Whether the mount namespace is missing, or belongs to another binding; one that may not be read is left to the rights."""
+    try:
+        owner = (await worker.get(NAMESPACES, mount.namespace)).metadata.annotations.get(keys.MOUNT_OWNER, "")
+    except NotFound:
+        text = f"spec.mountNamespace: the worker cluster has no namespace {mount.namespace}; create it there or name another"
+        return Failure(VALIDATION_FAILED, text)
+    except Forbidden:
+        return None
+    if owner in ("", mount.owner.mark):
+        return None
+    text = f"spec.mountNamespace: {mount.namespace} belongs to binding {owner} already; name another namespace"
+    return Failure(VALIDATION_FAILED, text)
+
+
+def _first(group: ExceptionGroup[ApiError]) -> ApiError:
+    found = group.exceptions[0]
+    return _first(found) if isinstance(found, ExceptionGroup) else found

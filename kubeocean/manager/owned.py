@@ -1,0 +1,234 @@
+"""The objects that the manager makes for bindings: followed, applied, pruned and taken away.
+
+Invariant: an object that has another owner is never changed; what is deleted is named by its uid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+from kubeocean import keys, permissions
+from kubeocean.crds import ClusterBinding
+from kubeocean.manager.outlook import Outlook, outlook
+from kubeocean.manager.workloads import OURS, Wanted, deployment_name, old_proxier_name
+from kubeocean.resources import CLUSTERBINDINGS
+from vkubelet.api.objects import Key, KubeObject, ObjectMeta, Pod, Unknown
+from vkubelet.client.resources import (
+    CLUSTERROLEBINDINGS,
+    CLUSTERROLES,
+    CONFIGMAPS,
+    DEPLOYMENTS,
+    NAMESPACES,
+    PDBS,
+    PODS,
+    ROLEBINDINGS,
+    ROLES,
+    SERVICEACCOUNTS,
+    SERVICES,
+    Resource,
+)
+from vkubelet.client.rest import Client, Selection
+from vkubelet.clock import Clock
+from vkubelet.control.informer import Change, Informer
+from vkubelet.control.store import Store
+from vkubelet.errors import AlreadyExists, Conflict, NotFound, VKubeletError
+from vkubelet.logformat import bind
+from vkubelet.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+_IN_ONE_NAMESPACE = (CONFIGMAPS, SERVICEACCOUNTS, SERVICES, PDBS)
+_ANYWHERE = (ROLES, ROLEBINDINGS, CLUSTERROLES, CLUSTERROLEBINDINGS)
+_BY_DEPLOYMENT = "deployment"
+_BY_OWNER = "owner"
+_POD_LABEL = "k8s-app"
+
+
+class ForeignObject(VKubeletError):
+    """An object of the wanted name belongs to somebody else."""
+
+
+class Owned:
+    """All of them. `run` it in a task group, and `wait_synced` before anything else is asked."""
+
+    def __init__(self, client: Client, *, namespace: str, clock: Clock, metrics: Metrics) -> None:
+        self._client = client
+        self._listeners: list[Callable[[str], None]] = []
+        self._applied: dict[tuple[str, Key], tuple[str, str, str]] = {}
+
+        def follow(resource: Resource[Unknown], where: Selection) -> Informer[Unknown]:
+            store: Store[Unknown] = Store(indexes={_BY_OWNER: lambda obj: (_owner(obj.metadata),)})
+            return Informer(client, resource, where=where, store=store, clock=clock, metrics=metrics)
+
+        # Deployments without a selector: those of Kubeocean (Go) are taken over.
+        self._informers = {DEPLOYMENTS.plural: follow(DEPLOYMENTS, Selection(namespace=namespace))}
+        self._informers |= {each.plural: follow(each, Selection(namespace=namespace, labels=OURS)) for each in _IN_ONE_NAMESPACE}
+        self._informers |= {each.plural: follow(each, Selection(labels=OURS)) for each in _ANYWHERE}
+        self._resources = {each.plural: each for each in (DEPLOYMENTS, *_IN_ONE_NAMESPACE, *_ANYWHERE)}
+        pods: Store[Pod] = Store(indexes={_BY_DEPLOYMENT: lambda pod: (pod.metadata.labels.get(_POD_LABEL, ""),)})
+        ours = Selection(namespace=namespace, labels=f"app.kubernetes.io/name={permissions.SYNCER}")
+        self._pods: Informer[Pod] = Informer(client, PODS, where=ours, store=pods, clock=clock, metrics=metrics)
+        self._namespace = namespace
+        for informer in self._informers.values():
+            informer.on_change(self._changed)
+        self._pods.on_change(self._pod_changed)
+
+    def on_change(self, listener: Callable[[str], None]) -> None:
+        """Call `listener(name of the binding)` after each change of an object or pod of a binding."""
+        self._listeners.append(listener)
+
+    async def run(self) -> None:
+        """Follow them until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._pods.run(), name="pods of bindings")
+            for plural, informer in self._informers.items():
+                group.create_task(informer.run(), name=f"{plural} of bindings")
+
+    @property
+    def ever_synced(self) -> bool:
+        """Each was listed completely once."""
+        return self._pods.ever_synced and all(informer.ever_synced for informer in self._informers.values())
+
+    async def wait_synced(self) -> None:
+        """Return when all are."""
+        await self._pods.wait_synced()
+        for informer in self._informers.values():
+            await informer.wait_synced()
+
+    def outlook(self, binding: ClusterBinding) -> Outlook:
+        """Whether the process of the binding lives."""
+        name = deployment_name(binding.cluster_id)
+        found = self._informers[DEPLOYMENTS.plural].store.get(Key(self._namespace, name))
+        mine = found if found is not None and _owner(found.metadata) in ("", binding.uid) else None
+        return outlook(mine, self._pods.store.by_index(_BY_DEPLOYMENT, name))
+
+    async def apply(self, wanted: Sequence[Wanted]) -> bool:
+        """Make them as they should be; whether anything had to be written. Raises ApiError, ForeignObject."""
+        wrote = False
+        for each in wanted:
+            wrote = await self._apply(each) or wrote
+        return wrote
+
+    async def prune(self, binding: ClusterBinding, wanted: Collection[Wanted]) -> None:
+        """Take away what was made for the binding and is not wanted any more."""
+        kept = {(each.resource.plural, each.key) for each in wanted}
+        for resource, obj in self._of(binding.uid):
+            if (resource.plural, obj.key) not in kept and keys.APPLIED in obj.metadata.annotations:
+                await self._delete(resource, obj)
+
+    async def retire_old_proxier(self, binding: ClusterBinding) -> bool:
+        """Whether there was a Deployment of Kubeocean (Go) whose work the process of the binding does by now."""
+        obj = self._informers[DEPLOYMENTS.plural].store.get(Key(self._namespace, old_proxier_name(binding.cluster_id)))
+        if obj is None or _owner(obj.metadata) != binding.uid:
+            return False
+        await self._delete(DEPLOYMENTS, obj)
+        return True
+
+    async def remove(self, binding: ClusterBinding) -> None:
+        """Delete everything that has this binding as its owner, Deployments first. What is gone already is no error."""
+        for resource, obj in list(self._of(binding.uid)):
+            await self._delete(resource, obj)
+
+    def _of(self, uid: str) -> Iterator[tuple[Resource[Unknown], Unknown]]:
+        for plural, informer in self._informers.items():
+            for obj in informer.store.by_index(_BY_OWNER, uid):
+                yield self._resources[plural], obj
+
+    # --- One object ----------------------------------------------------------------------------------------------------------------
+
+    async def _apply(self, wanted: Wanted) -> bool:
+        informer = self._informers[wanted.resource.plural]
+        live = informer.store.get(wanted.key) or await self._unlabelled(wanted)
+        mark = (wanted.resource.plural, wanted.key)
+        if live is not None and self._applied.get(mark) == (wanted.digest, live.metadata.uid, _state(live)):
+            return False
+        if live is not None:
+            await self._clear_way(wanted, live)
+        made = await self._write(wanted)
+        self._applied[mark] = (wanted.digest, made.metadata.uid, _state(made))
+        informer.adopt(made)
+        return live is None or made.metadata.resource_version != live.metadata.resource_version
+
+    async def _unlabelled(self, wanted: Wanted) -> Unknown | None:
+        """Somebody else's object bears no label of ours, so it is not followed."""
+        try:
+            return await self._client.get(wanted.resource, wanted.key)
+        except NotFound:
+            return None
+
+    async def _clear_way(self, wanted: Wanted, live: Unknown) -> None:
+        """A Deployment of Kubeocean (Go) has fields of its own that an apply would keep, or a selector that can not be changed."""
+        owner = _owner(live.metadata)
+        ours = wanted.body["metadata"]["ownerReferences"][0]["uid"]
+        if owner not in ("", ours):
+            what = f"{wanted.resource.kind} {wanted.key}"
+            raise ForeignObject(f"{what} belongs to another owner; delete it, or choose another clusterID for a new binding")
+        if wanted.resource != DEPLOYMENTS:
+            return
+        selector = ((live.body.get("spec") or {}).get("selector") or {}).get("matchLabels")
+        if keys.APPLIED not in live.metadata.annotations or selector != wanted.body["spec"]["selector"]["matchLabels"]:
+            with bind(deployment=wanted.key):
+                log.info("taking over a Deployment that was not made here")
+            await self._delete(DEPLOYMENTS, live)
+
+    async def _write(self, wanted: Wanted) -> Unknown:
+        try:
+            return await self._client.apply(wanted.resource, wanted.body)
+        except NotFound:
+            if wanted.key.namespace != keys.FAKE_NAMESPACE:
+                raise
+            await self._make_namespace(wanted.key.namespace)
+            return await self._client.apply(wanted.resource, wanted.body)
+
+    async def _make_namespace(self, name: str) -> None:
+        """Shared by all bindings, so it has no owner."""
+        try:
+            await self._client.create(NAMESPACES, {"metadata": {"name": name}})
+        except AlreadyExists:
+            log.debug("another made the namespace")
+
+    async def _delete(self, resource: Resource[Unknown], obj: Unknown) -> None:
+        self._applied.pop((resource.plural, obj.key), None)
+        try:
+            await self._client.delete(resource, obj.key, uid=obj.metadata.uid, propagation="Background")
+        except NotFound:
+            log.debug("gone already")
+        except Conflict:
+            # Another object bears the name by now.
+            log.debug("replaced already")
+
+    # --- What is told --------------------------------------------------------------------------------------------------------------
+
+    def _changed(self, change: Change[Unknown]) -> None:
+        for obj in (change.old, change.new):
+            self._tell(_owner_names(obj))
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        pod = change.new or change.old
+        if pod is None:
+            return
+        name = pod.metadata.labels.get(_POD_LABEL, "")
+        self._tell(_owner_names(self._informers[DEPLOYMENTS.plural].store.get(Key(self._namespace, name))))
+
+    def _tell(self, bindings: Iterable[str]) -> None:
+        for name in bindings:
+            for listener in self._listeners:
+                listener(name)
+
+
+def _owner(meta: ObjectMeta) -> str:
+    """The uid of the controlling owner, or of a binding that owns it."""
+    references = meta.owner_references
+    return next((each.uid for each in references if each.controller or each.kind == CLUSTERBINDINGS.kind), "")
+
+
+def _owner_names(obj: KubeObject | None) -> Sequence[str]:
+    references = obj.metadata.owner_references if obj is not None else ()
+    return [each.name for each in references if each.kind == CLUSTERBINDINGS.kind]
+
+
+def _state(obj: Unknown) -> str:
+    """What changes with the wanted part of an object; of one that has a status this is the generation."""
+    return str(obj.metadata.generation or obj.metadata.resource_version)

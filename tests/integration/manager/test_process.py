@@ -1,0 +1,113 @@
+"""The process: who leads, what it tells of itself, and what it says when it is told nonsense."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import yaml
+
+from tests.integration.manager.conftest import SYSTEM, Computing, MakeBinding
+from tests.support.program import Program, eventually
+
+SYNCER_FINALIZER = "kubeocean.io/clusterbinding-syncer"
+TAKEOVER = 20.0
+"""Seconds; the Lease runs out after 15, and is looked at every 2."""
+
+
+def leads(program: Program) -> bool:
+    return '"message": "leading"' in program.text()
+
+
+async def test_only_the_holder_of_the_lease_works_and_another_takes_over(computing: Computing, bind: MakeBinding) -> None:
+    """Line 33."""
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/kubeocean-manager"
+    holder = (computing.raw(lease) or {})["spec"]["holderIdentity"]
+    with computing.manager("second") as second:
+        try:
+            await eventually(lambda: "another process leads" in second.text(), "the second stands by")
+            binding = bind()
+            await binding.deployed()
+            assert not leads(second) and "accepted" not in second.text()
+            computing.program.kill()
+            killed = time.monotonic()
+            orphan = bind()
+            await eventually(lambda: leads(second), "the second leads", seconds=TAKEOVER)
+            assert time.monotonic() - killed < TAKEOVER
+            await orphan.deployed()
+            assert (computing.raw(lease) or {})["spec"]["holderIdentity"] != holder
+        finally:
+            if not computing.program.alive:
+                computing.program.start()
+        stopped = time.monotonic()
+        second.terminate()
+        third = bind()
+        await third.deployed()
+        assert time.monotonic() - stopped < 15.0, "a Lease that was handed on is not waited for"
+
+
+async def test_series_of_the_manager_have_their_names_labels_and_values(computing: Computing, bind: MakeBinding) -> None:
+    """Lines 32 and 188."""
+    pending, failed, leaving = bind(), bind(secret=False), bind()
+    await pending.deployed()
+    await leaving.deployed()
+    leaving.patch({"metadata": {"finalizers": ["kubeocean.io/clusterbinding-manager", SYNCER_FINALIZER]}})
+    leaving.delete()
+    await eventually(lambda: failed.phase() == "Failed", f"{failed.body()}")
+
+    def counted() -> dict[str, float]:
+        series = computing.scrape()
+        return {state: series.get(f'kubeocean_clusterbindings_total{{status="{state}"}}', -1.0) for state in states}
+
+    states = ("Deleting", "Pending", "Ready", "Failed")
+    there = computing.custom.list_cluster_custom_object("cloud.tencent.com", "v1beta1", "clusterbindings")["items"]
+    alive = [body for body in there if "deletionTimestamp" not in body["metadata"]]
+    phases = [body["status"]["phase"] for body in alive]
+    wanted = {state: float(phases.count(state)) for state in states} | {"Deleting": float(len(there) - len(alive))}
+    assert wanted["Deleting"] >= 1 and wanted["Failed"] >= 1 and wanted["Pending"] >= 1
+    await eventually(lambda: counted() == wanted, f"{wanted}, but {counted()}")
+    series = computing.scrape()
+    assert series[f'kubeocean_manager_sync_total{{clusterbinding="{pending.name}"}}'] >= 3
+    assert series[f'kubeocean_manager_sync_errors_total{{clusterbinding="{pending.name}"}}'] >= 0
+    assert series["kubeocean_manager_sync_duration_seconds_count"] > 0
+    pending.delete()
+    await pending.gone()
+    await eventually(lambda: not [name for name in computing.scrape() if f'"{pending.name}"' in name], "its series are gone")
+
+
+async def test_nothing_happens_while_nothing_changes(computing: Computing, bind: MakeBinding) -> None:
+    """No line at INFO, no write but the Lease; the worker is asked again all the while."""
+    binding = bind()
+    await binding.deployed()
+    await binding.available()
+    quiet = {"resourceVersion": ""}
+
+    def settled() -> bool:
+        body = binding.body() or {}
+        before, quiet["resourceVersion"] = quiet["resourceVersion"], body["metadata"]["resourceVersion"]
+        return before == quiet["resourceVersion"]
+
+    await eventually(settled, "the binding rests", every=1.0)
+    generation = (binding.deployment() or {})["metadata"]["resourceVersion"]
+    since = len(computing.program.messages())
+
+    def asked_again() -> int:
+        lines = computing.program.messages()[since:]
+        return sum("selfsubjectaccessreviews" in str(line.get("path")) and line.get("binding") == binding.name for line in lines)
+
+    await eventually(lambda: asked_again() > 100, "asked twice more")
+    lines = [line for line in computing.program.messages()[since:] if line.get("binding") == binding.name]
+    assert not [line for line in lines if line["level"] != "DEBUG"]
+    assert not [line for line in lines if line.get("method") in ("PATCH", "PUT", "DELETE")]
+    assert (binding.body() or {})["metadata"]["resourceVersion"] == quiet["resourceVersion"]
+    assert (binding.deployment() or {})["metadata"]["resourceVersion"] == generation
+
+
+async def test_without_an_image_the_process_ends_with_a_sentence(computing: Computing, tmp_path: Path) -> None:
+    """Line 21: there are no template files; what can be missing is the image."""
+    file = tmp_path / "settings.yaml"
+    file.write_text(yaml.safe_dump({"manager": {"replicas": 2}}))
+    arguments = ("manager", "--settings", str(file), "--kubeconfig", str(computing.hub.kubeconfig))
+    with Program("kubeocean", *arguments, log=tmp_path / "log") as program:
+        assert program.process.wait(30) == 2
+        assert program.text().startswith("error: manager.image: "), program.text()

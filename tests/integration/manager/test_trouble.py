@@ -1,0 +1,148 @@
+"""What keeps a binding from being served is named in conditions and events, and mending it is enough."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import yaml
+from kubernetes import client as k8s
+
+from kubeocean import permissions
+from tests.integration.manager.conftest import Computing, MakeBinding
+from tests.support.program import eventually
+
+FAILED = ("False", "ConnectivityFailed")
+
+
+async def test_missing_secret_and_missing_key_are_named_and_mending_them_is_enough(computing: Computing, bind: MakeBinding) -> None:
+    """Line 17."""
+    without, keyless = bind(secret=False), bind(secret=False, create=False)
+    keyless.make_secret(key="config")
+    keyless.create()
+    for binding, text in ((without, "does not exist"), (keyless, "has nothing under the key `kubeconfig`")):
+        await eventually(lambda binding=binding: binding.phase() == "Failed", f"{binding.body()}")
+        assert binding.conditions()["Ready"] == binding.conditions()["Connected"] == FAILED
+        assert text in binding.message("Ready") and "spec.secretRef" in binding.message("Ready")
+        await eventually(lambda binding=binding: "ConnectivityFailed" in computing.events(binding.name), "event")
+        assert binding.deployment() is None
+    without.make_secret()
+    await without.deployed()
+    assert await eventually(lambda: without.conditions()["Connected"] == ("True", "ConnectivityPassed"), f"{without.body()}")
+
+
+@asynccontextmanager
+async def hanging_up() -> AsyncIterator[tuple[int, list[float]]]:
+    """A server that hangs up on everybody, and when somebody came."""
+    came: list[float] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.append(time.monotonic())
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1], came
+    finally:
+        server.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                await server.wait_closed()
+
+
+def leading_to(computing: Computing, port: int) -> str:
+    return computing.worker.kubeconfig.read_text().replace(f":{computing.worker.port}", f":{port}")
+
+
+async def test_cluster_that_does_not_answer_is_told_and_asked_again_with_backoff(computing: Computing, bind: MakeBinding) -> None:
+    """Line 18."""
+    async with hanging_up() as (port, came):
+        began = time.monotonic()
+        binding = bind(kubeconfig=leading_to(computing, port))
+        await eventually(lambda: binding.phase() == "Failed", f"{binding.body()}", seconds=30)
+        assert time.monotonic() - began < 30
+        assert binding.conditions()["Ready"] == binding.conditions()["Connected"] == FAILED
+        await eventually(lambda: "ConnectivityFailed" in computing.events(binding.name), "event")
+
+        def waits() -> list[float]:
+            return [later - earlier for earlier, later in zip(came, came[1:], strict=False) if later - earlier > 0.5]
+
+        await eventually(lambda: len(waits()) >= 2, f"asked again: {came}")
+        assert waits()[1] > 1.2 * waits()[0]
+    assert computing.events(binding.name).count("ConnectivityFailed") == 1
+
+
+async def test_missing_rights_are_named_one_by_one_and_those_without_which_no_pod_runs_hold_it_up(
+    computing: Computing, bind: MakeBinding
+) -> None:
+    """Issue 5, Build 1: the SelfSubjectAccessReview list."""
+    binding = bind(secret=False)
+    rbac = k8s.RbacAuthorizationV1Api(computing.worker_api)
+    user, mount = f"weak-{binding.name}", binding.spec["mountNamespace"]
+    roles = [body for body in permissions.worker_objects(mount, name=user) if "Role" in body["kind"]]
+    for body in roles:
+        if "subjects" in body:
+            body["subjects"] = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}]
+        for rule in body.get("rules", []):
+            if rule["resources"] == ["pods"]:
+                rule["verbs"] = [verb for verb in rule["verbs"] if verb != "create"]
+            if "pods/log" in rule["resources"]:
+                rule["verbs"] = ["list"]
+        create(rbac, body)
+    binding.make_secret(computing.worker.client_config(user).read_text())
+    try:
+        await eventually(lambda: binding.conditions().get("Permitted") == ("False", "RightsMissing"), f"{binding.body()}")
+        text = f"create pods in namespace {mount}, get pods/log in namespace {mount}"
+        assert text in binding.message("Permitted") and binding.phase() == "Failed" and binding.deployment() is None
+        await eventually(lambda: computing.messages(binding.name, "RightsMissing"), "event")
+        assert f"create pods in namespace {mount}" in computing.messages(binding.name, "RightsMissing")[0]
+        role = rbac.read_namespaced_role(user, mount)
+        next(rule for rule in role.rules if rule.resources == ["pods"]).verbs.append("create")
+        rbac.replace_namespaced_role(user, mount, role)
+        await binding.deployed()
+        assert binding.conditions()["Permitted"] == ("False", "RightsMissing")
+        assert "create pods in" not in binding.message("Permitted") and "get pods/log" in binding.message("Permitted")
+    finally:
+        for body in roles:
+            if body["kind"] == "ClusterRole":
+                rbac.delete_cluster_role(body["metadata"]["name"])
+            elif body["kind"] == "ClusterRoleBinding":
+                rbac.delete_cluster_role_binding(body["metadata"]["name"])
+
+
+def create(rbac: k8s.RbacAuthorizationV1Api, body: dict[str, object]) -> None:
+    calls = {
+        "ClusterRole": rbac.create_cluster_role,
+        "ClusterRoleBinding": rbac.create_cluster_role_binding,
+        "Role": rbac.create_namespaced_role,
+        "RoleBinding": rbac.create_namespaced_role_binding,
+    }
+    kind, metadata = str(body["kind"]), body["metadata"]
+    assert isinstance(metadata, dict)
+    namespace = metadata.get("namespace")
+    calls[kind](namespace, body) if namespace else calls[kind](body)
+
+
+async def test_mount_namespace_that_is_missing_or_belongs_to_another_is_refused(computing: Computing, bind: MakeBinding) -> None:
+    missing, taken = bind(mount=False), bind(create=False)
+    core = k8s.CoreV1Api(computing.worker_api)
+    core.patch_namespace(taken.spec["mountNamespace"], {"metadata": {"annotations": {"kubeocean.io/mount-owner": "somebody-else"}}})
+    taken.create()
+    for binding, text in ((missing, "has no namespace"), (taken, "somebody-else")):
+        await eventually(lambda binding=binding: binding.conditions().get("Ready") == ("False", "ValidationFailed"), f"{binding.body()}")
+        assert text in binding.message("Ready") and "spec.mountNamespace" in binding.message("Ready")
+        assert binding.conditions()["Stalled"] == ("True", "ValidationFailed") and binding.deployment() is None
+
+
+async def test_kubeconfig_that_verifies_nobody_is_refused(computing: Computing, bind: MakeBinding) -> None:
+    body = yaml.safe_load(computing.worker.kubeconfig.read_text())
+    cluster = body["clusters"][0]["cluster"]
+    cluster.pop("certificate-authority-data")
+    cluster["insecure-skip-tls-verify"] = True
+    refused = bind(kubeconfig=yaml.safe_dump(body))
+    allowed = bind(kubeconfig=yaml.safe_dump(body), allowInsecureWorker=True)
+    await eventually(lambda: refused.conditions().get("Ready") == ("False", "ValidationFailed"), f"{refused.body()}")
+    await allowed.deployed()
