@@ -1,0 +1,251 @@
+"""`kubeocean bind NAME`: from the rights of two owners to a worker cluster that is bound with few of them.
+
+Invariant: nothing is written before it was shown and agreed to; a second run mends what is missing and changes nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+from collections.abc import Callable
+from contextlib import suppress
+
+from attrs import field, frozen
+
+from kubeocean import keys
+from kubeocean.commands import clusters, identity
+from kubeocean.commands.clusters import Choice, CommandFailed, explained
+from kubeocean.commands.identity import Credentials
+from kubeocean.commands.outlook import Outlook, outlook
+from kubeocean.commands.plan import Plan, Wish
+from kubeocean.commands.terminal import Progress, Terminal
+from kubeocean.connect import KUBECONFIG
+from kubeocean.crds import ResourceLeasingPolicy
+from kubeocean.resources import CLUSTERBINDINGS, POLICIES
+from vkubelet.api.objects import Unknown
+from vkubelet.api.shapes import Json
+from vkubelet.client.connection import Connection
+from vkubelet.client.resources import NAMESPACES, SECRETS
+from vkubelet.client.rest import Client
+from vkubelet.clock import Clock, SystemClock
+from vkubelet.errors import ApiError, Forbidden, SettingsError
+
+SETTLED = 20.0
+"""A failure that somebody has to act on counts as the end when it says the same for so long."""
+UNSEEN = 20.0
+_EVERY = 1.0
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command's flags."""
+    parser = commands.add_parser("bind", help="bind a worker cluster: a narrow identity there, Secret and ClusterBinding here")
+    parser.add_argument("name", metavar="NAME", help="name of the ClusterBinding")
+    clusters.add_worker_arguments(parser)
+    parser.add_argument("--worker-server", default="", metavar="URL", help="the worker's API server as the computing cluster reaches it")
+    clusters.add_hub_arguments(parser)
+    parser.add_argument("--cluster-id", default="", metavar="ID", help="part of the virtual nodes' names (default: NAME)")
+    parser.add_argument("--mount-namespace", default="", metavar="NS", help=f"where pods run (default: {keys.WORKER_NAMESPACE})")
+    parser.add_argument("--namespace", default=keys.NAMESPACE, metavar="NS", help=f"of the Secret (default: {keys.NAMESPACE})")
+    parser.add_argument("--metrics", action="store_true", help="also let it ask the worker's kubelets for usage (get nodes/proxy)")
+    parser.add_argument("--policy-label", action="store_true", help="also let it label the worker's nodes with the policy that leases them")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--print", action="store_true", dest="only_print", help="print all manifests and touch nothing")
+    clusters.add_timeout(parser, 180.0, until="Ready")
+    parser.set_defaults(call=_command)
+
+
+def _command(arguments: argparse.Namespace) -> None:
+    wish = Wish(
+        name=arguments.name,
+        cluster_id=arguments.cluster_id,
+        mount_namespace=arguments.mount_namespace,
+        namespace=arguments.namespace,
+        metrics=arguments.metrics,
+        policy_label=arguments.policy_label,
+    )
+    terminal = Terminal.standard()
+    if arguments.only_print:
+        plan = Plan.of(wish)
+        plan.check()
+        terminal.say(plan.manifests().rstrip())
+        return
+    if arguments.worker_server and not arguments.worker_server.startswith("https://"):
+        raise SettingsError("--worker-server", "must be the URL of an API server, beginning with https://")
+    bind = Bind(
+        hub_choice=clusters.hub_of(arguments),
+        worker_choice=clusters.worker_of(arguments),
+        wish=wish,
+        server=arguments.worker_server.rstrip("/"),
+        yes=arguments.yes,
+        timeout=clusters.timeout_of(arguments),
+        terminal=terminal,
+    )
+    clusters.finish(bind.run())
+
+
+@frozen(kw_only=True)
+class Bind:
+    """One run of the command."""
+
+    hub_choice: Choice
+    worker_choice: Choice
+    wish: Wish
+    server: str
+    yes: bool
+    timeout: float
+    terminal: Terminal
+    clock: Clock = field(factory=SystemClock)
+
+    async def run(self) -> None:
+        """Raises VKubeletError when the binding is not Ready in the end."""
+        async with clusters.opened(self.hub_choice) as hub, clusters.opened(self.worker_choice) as worker:
+            plan = await self._settle(hub, worker)
+            self._show(plan, worker.connection)
+            if not self.yes and not self.terminal.agree("Apply this?"):
+                raise CommandFailed("nothing was changed")
+            made = await self._make_identity(plan, worker)
+            await self._prove(plan, worker.connection, made)
+            await self._make_binding(plan, hub, worker.connection, made)
+            await self._wait(plan, hub)
+            await self._say_what_is_next(plan, worker)
+
+    # --- Before anything is written -------------------------------------------------------------------------------------------------
+
+    async def _settle(self, hub: Client, worker: Client) -> Plan:
+        with explained(self.hub_choice):
+            home = await clusters.uid_of(hub)
+            existing = await clusters.find_named(hub, CLUSTERBINDINGS, self.wish.name)
+        with explained(self.worker_choice):
+            away = await clusters.uid_of(worker)
+        if home and home == away:
+            raise SettingsError("--worker-context", "leads to the computing cluster itself; name the context of the worker cluster")
+        if existing and existing.metadata.deletion_timestamp:
+            raise CommandFailed(f"ClusterBinding {self.wish.name} is being deleted; wait for its end: kubeocean unbind {self.wish.name}")
+        plan = Plan.of(self.wish, existing)
+        plan.check()
+        return plan
+
+    def _show(self, plan: Plan, admin: Connection) -> None:
+        say = self.terminal.say
+        say(f"In the {self.worker_choice.title}, {admin.url}, an identity is made, with these rights and no others:\n")
+        say(plan.worker_yaml())
+        say(f"In the {self.hub_choice.title}:\n")
+        say(plan.hub_yaml())
+        say("There the process that serves the binding may do this (its roles are made by `kubeocean manager`):\n")
+        say(plan.syncer_rights() + "\n")
+        if identity.is_local(self.server or admin.url):
+            way = f"{self.server or admin.url} leads nowhere from another machine"
+            say(f"warning: {way}; if the computing cluster runs elsewhere, name the address it can reach with --worker-server\n")
+
+    # --- In the worker ------------------------------------------------------------------------------------------------------------------
+
+    async def _make_identity(self, plan: Plan, worker: Client) -> Credentials:
+        with explained(self.worker_choice):
+            made = await clusters.ensure_definition(worker, POLICIES, self.clock)
+            self._done(self.worker_choice, "CustomResourceDefinition of ResourceLeasingPolicy", "made" if made else "there already")
+            for body in plan.identity.objects:
+                self._done(self.worker_choice, identity.title(body), await identity.apply(worker, body))
+            return await identity.credentials(worker, plan.identity.token, self.clock)
+
+    async def _prove(self, plan: Plan, admin: Connection, made: Credentials) -> None:
+        """The new identity asks for itself what it may."""
+        connection = identity.connection_from_here(admin, made, namespace=plan.mount_namespace)
+        with explained(self.worker_choice):
+            async with Client(connection) as probe:
+                missing = await identity.still_missing(probe, plan.identity.checks, self.clock)
+        if any(check.essential for check in missing):
+            lines = "".join(f"\n  {check}: {check.why}" for check in missing)
+            raise CommandFailed(f"the identity lacks rights in the {self.worker_choice.title}; add them to its roles:{lines}")
+        for check in missing:
+            self.terminal.say(f"{self.worker_choice.what}: it may not {check}. Without: {check.why}")
+        self._done(
+            self.worker_choice, "the new identity", f"has {len(plan.identity.checks) - len(missing)} of {len(plan.identity.checks)} rights"
+        )
+
+    # --- At home ------------------------------------------------------------------------------------------------------------------------
+
+    async def _make_binding(self, plan: Plan, hub: Client, admin: Connection, made: Credentials) -> None:
+        kubeconfig = identity.kubeconfig_of(admin, made, namespace=plan.mount_namespace, server=self.server)
+        content = base64.b64encode(identity.text_of(kubeconfig).encode()).decode()
+        secret: Json = {"metadata": plan.secret_metadata, "type": "Opaque", "data": {KUBECONFIG: content}}
+        with explained(self.hub_choice):
+            await clusters.ensure_definition(hub, CLUSTERBINDINGS, self.clock)
+            await self._make_namespace(plan, hub)
+            for resource, body in ((SECRETS, secret), (CLUSTERBINDINGS, plan.binding)):
+                before = await clusters.find(hub, resource, body)
+                after = await hub.apply(resource, body)
+                self._done(self.hub_choice, identity.title({"kind": resource.kind, **body}), _changed(before, after))
+
+    async def _make_namespace(self, plan: Plan, hub: Client) -> None:
+        """For somebody who may not look, it is there: what is written into it will tell."""
+        with suppress(Forbidden):
+            if await clusters.find(hub, NAMESPACES, plan.hub_namespace) is None:
+                await hub.apply(NAMESPACES, plan.hub_namespace)
+                self._done(self.hub_choice, f"Namespace {plan.namespace}", "made")
+
+    async def _wait(self, plan: Plan, hub: Client) -> None:
+        progress = Progress(self.terminal, self.clock)
+        same_since, last = self.clock.monotonic(), ""
+        try:
+            while True:
+                seen = await self._look(plan, hub)
+                progress.tell(seen.text if seen.seen or progress.seconds < UNSEEN else _unseen(plan))
+                if seen.ready:
+                    return
+                if seen.text != last:
+                    same_since, last = self.clock.monotonic(), seen.text
+                settled = seen.lasting and self.clock.monotonic() - same_since >= SETTLED
+                if settled or progress.seconds >= self.timeout:
+                    raise CommandFailed(_not_ready(plan, seen, progress.seconds))
+                await self.clock.sleep(_EVERY)
+        finally:
+            progress.end()
+
+    async def _look(self, plan: Plan, hub: Client) -> Outlook:
+        with explained(self.hub_choice):
+            return outlook((await hub.get(CLUSTERBINDINGS, plan.name)).body)
+
+    # --- Afterwards ---------------------------------------------------------------------------------------------------------------------
+
+    async def _say_what_is_next(self, plan: Plan, worker: Client) -> None:
+        say = self.terminal.say
+        say(f"\nClusterBinding {plan.name} is Ready.")
+        policies = await policies_for(worker, plan.name)
+        if policies:
+            say(f"Leased by policy: {', '.join(policies)}. Its nodes:\n\n  {self._nodes(plan)}")
+            return
+        say("No policy leases anything to it yet, and without a policy there is no virtual node. For half of each node:\n")
+        say(f"{self.worker_choice.kubectl} apply -f - <<EOF\n{plan.sample_policy()}EOF")
+        say(f"\nThen:\n\n  {self._nodes(plan)}")
+
+    def _nodes(self, plan: Plan) -> str:
+        return f"{self.hub_choice.kubectl} get nodes -l {keys.CLUSTER_BINDING}={plan.name}"
+
+    def _done(self, where: Choice, what: str, how: str) -> None:
+        self.terminal.say(f"{where.what}: {what}: {how}")
+
+
+async def policies_for(worker: Client, binding: str) -> list[str]:
+    """Names of the policies for a binding; none where they can not be read."""
+    try:
+        listed = (await worker.list(POLICIES)).items
+    except ApiError:
+        return []
+    parse: Callable[[Unknown], ResourceLeasingPolicy] = ResourceLeasingPolicy.parse
+    return [each.metadata.name for each in listed if parse(each).cluster == binding]
+
+
+def _changed(before: Unknown | None, after: Unknown) -> str:
+    if before is None:
+        return "made"
+    return "there already" if before.metadata.resource_version == after.metadata.resource_version else "repaired"
+
+
+def _unseen(plan: Plan) -> str:
+    look = f"is the chart kubeocean installed (kubectl -n {plan.namespace} get deployments)?"
+    return f"nobody has looked at the binding yet: {look} Or serve it yourself: kubeocean run --binding {plan.name}"
+
+
+def _not_ready(plan: Plan, seen: Outlook, seconds: float) -> str:
+    told = seen.text if seen.seen else _unseen(plan)
+    return f"ClusterBinding {plan.name} is not Ready after {seconds:.0f} s: {told}"

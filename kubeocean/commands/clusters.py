@@ -1,0 +1,201 @@
+"""The clusters a command is about, as flags name them.
+
+Invariant: what is wrong with a cluster is said by the flag that named it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from attrs import frozen
+
+from kubeocean.resources import definition
+from vkubelet.api.conditions import get_condition
+from vkubelet.api.objects import Key, Unknown
+from vkubelet.api.shapes import Json
+from vkubelet.client.connection import Connection, load_connection
+from vkubelet.client.resources import CRDS, NAMESPACES, Resource
+from vkubelet.client.rest import Client
+from vkubelet.clock import Clock
+from vkubelet.errors import AlreadyExists, ApiError, Forbidden, NotFound, SettingsError, Unauthorized, Unreachable, VKubeletError
+
+FIELD_MANAGER = "kubeocean-bind"
+_ESTABLISHED_WITHIN = 30.0
+
+
+class CommandFailed(VKubeletError):
+    """A command did not reach what it is for; the text says what is wrong and what mends it."""
+
+
+@frozen
+class Choice:
+    """A kubeconfig and a context, and the flags by which they were named."""
+
+    what: str
+    flags: str
+    kubeconfig: Path | None = None
+    context: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.what} (context {self.context})" if self.context else self.what
+
+    @property
+    def kubectl(self) -> str:
+        """`kubectl` with the flags that lead there."""
+        words = ["kubectl", *(["--kubeconfig", str(self.kubeconfig)] if self.kubeconfig else [])]
+        return " ".join([*words, *(["--context", self.context] if self.context else [])])
+
+
+def add_hub_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="kubeconfig of the computing cluster (default: as kubectl's)")
+    parser.add_argument("--context", default="", metavar="CTX", help="its context (default: the current one)")
+
+
+def add_worker_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--worker-context", default="", metavar="CTX", help="context that leads into the worker cluster, with its owner's rights"
+    )
+    parser.add_argument("--worker-kubeconfig", type=Path, metavar="FILE", help="kubeconfig with that context (default: --kubeconfig)")
+
+
+def add_timeout(parser: argparse.ArgumentParser, seconds: float, *, until: str) -> None:
+    text = f"how long to wait until it is {until} ({seconds:g})"
+    parser.add_argument("--timeout", type=float, default=seconds, metavar="SECONDS", help=text)
+
+
+def timeout_of(arguments: argparse.Namespace) -> float:
+    """Raises SettingsError."""
+    seconds: float = arguments.timeout
+    if not seconds >= 0:
+        raise SettingsError("--timeout", "must be 0 or more seconds")
+    return seconds
+
+
+def hub_of(arguments: argparse.Namespace) -> Choice:
+    return Choice("computing cluster", "--kubeconfig, --context", arguments.kubeconfig, arguments.context)
+
+
+def worker_of(arguments: argparse.Namespace) -> Choice:
+    """Raises SettingsError when neither flag says which cluster it is: the current context is the computing cluster's."""
+    if not arguments.worker_context and not arguments.worker_kubeconfig:
+        raise SettingsError(
+            "--worker-context", "name the kubeconfig context that leads into the worker cluster (or give --worker-kubeconfig)"
+        )
+    kubeconfig = arguments.worker_kubeconfig or arguments.kubeconfig
+    return Choice("worker cluster", "--worker-kubeconfig, --worker-context", kubeconfig, arguments.worker_context)
+
+
+async def connection_of(choice: Choice) -> Connection:
+    """Raises SettingsError naming the flags."""
+    try:
+        return await load_connection(kubeconfig=choice.kubeconfig, context=choice.context)
+    except SettingsError as error:
+        raise SettingsError(choice.flags, str(error)) from error
+
+
+@asynccontextmanager
+async def opened(choice: Choice) -> AsyncIterator[Client]:
+    """A client for it."""
+    async with Client(await connection_of(choice), field_manager=FIELD_MANAGER) as client:
+        yield client
+
+
+@contextmanager
+def explained(choice: Choice) -> Iterator[None]:
+    """What an API server refuses, as CommandFailed with the remedy."""
+    try:
+        yield
+    except Unreachable as error:
+        raise CommandFailed(f"the {choice.title} does not answer: {error}; check {choice.flags} and the network") from error
+    except Unauthorized as error:
+        raise CommandFailed(f"the {choice.title} does not accept these credentials: {error}; check {choice.flags}") from error
+    except Forbidden as error:
+        remedy = "ask its owner for that right, or to do it for you"
+        raise CommandFailed(f"the {choice.title} refuses: {error}; {remedy}") from error
+    except ApiError as error:
+        raise CommandFailed(f"the {choice.title} refuses: {error}") from error
+
+
+def finish(work: Coroutine[Any, Any, None]) -> None:
+    """Run a command to its end, or until somebody has had enough of it."""
+    try:
+        asyncio.run(work)
+    except KeyboardInterrupt:
+        print("\ninterrupted: what was done stays done, and the same command goes on from there", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+async def uid_of(client: Client) -> str:
+    """What tells clusters apart; "" for somebody who may not know it."""
+    try:
+        return (await client.get(NAMESPACES, "kube-system")).metadata.uid
+    except Forbidden:
+        return ""
+
+
+async def find(client: Client, resource: Resource[Unknown], body: Json) -> Unknown | None:
+    """The object of the name that `body` has, or None."""
+    metadata = body["metadata"]
+    return await find_named(client, resource, metadata["name"], namespace=metadata.get("namespace", ""))
+
+
+async def find_named(client: Client, resource: Resource[Unknown], name: str, *, namespace: str = "") -> Unknown | None:
+    try:
+        return await client.get(resource, Key(namespace, name))
+    except NotFound:
+        return None
+
+
+async def ensure_definition(client: Client, resource: Resource[Unknown], clock: Clock) -> bool:
+    """Make the CRD where it is missing, and wait until it is served; whether it was made. One that is there stays as it is.
+
+    Who may not look at definitions can still bind, where the definition is there. Raises CommandFailed where it is not.
+    """
+    body: Json = yaml.safe_load(definition(resource))
+    try:
+        found, made = await find(client, CRDS, body), False
+        if found is None:
+            found, made = await _create_definition(client, body), True
+    except Forbidden as error:
+        if await _is_served(client, resource):
+            return False
+        remedy = f"ask its owner to apply kubeocean/manifests/{resource.plural}.yaml"
+        raise CommandFailed(f"this cluster knows no {resource.kind}, and you may not teach it ({error}); {remedy}") from error
+    deadline = clock.monotonic() + _ESTABLISHED_WITHIN
+    while found is None or not _established(found):
+        if clock.monotonic() > deadline:
+            raise CommandFailed(f"CustomResourceDefinition {body['metadata']['name']} is not established; see its status")
+        await clock.sleep(0.2)
+        found = await find(client, CRDS, body)
+    return made
+
+
+async def _create_definition(client: Client, body: Json) -> Unknown | None:
+    try:
+        return await client.create(CRDS, body)
+    except AlreadyExists:
+        return None
+
+
+async def _is_served(client: Client, resource: Resource[Unknown]) -> bool:
+    try:
+        await client.list(resource)
+    except NotFound:
+        return False
+    except Forbidden:
+        # Then what is to be written there will tell.
+        return True
+    return True
+
+
+def _established(definition: Unknown) -> bool:
+    condition = get_condition((definition.body.get("status") or {}).get("conditions") or (), "Established")
+    return condition is not None and condition["status"] == "True"

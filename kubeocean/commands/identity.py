@@ -1,0 +1,223 @@
+"""The narrow identity in a worker cluster: made, repaired, asked what it may, and taken away again.
+
+Invariant: objects that somebody else manages (a Helm release) are never written; a token goes into a Secret and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ipaddress
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+import yaml
+from attrs import evolve, field, frozen
+
+from kubeocean import permissions
+from kubeocean.commands.clusters import CommandFailed, find, find_named
+from kubeocean.permissions import Check
+from vkubelet.api.objects import Key, Unknown
+from vkubelet.api.shapes import Json, JsonView
+from vkubelet.client.connection import Connection, connection_from_kubeconfig
+from vkubelet.client.resources import (
+    CLUSTERROLEBINDINGS,
+    CLUSTERROLES,
+    NAMESPACES,
+    ROLEBINDINGS,
+    ROLES,
+    SECRETS,
+    SELFSUBJECTACCESSREVIEWS,
+    SERVICEACCOUNTS,
+    Resource,
+)
+from vkubelet.client.rest import Client, PatchKind
+from vkubelet.clock import Clock
+from vkubelet.errors import ApiError, NotFound
+
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+OURS: Final = "kubeocean-bind"
+LABELS: Final[Json] = {MANAGED_BY: OURS}
+POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
+
+_TOKEN_WITHIN = 30.0
+_GRANTED_WITHIN = 5.0
+_AT_ONCE = 8
+_RESOURCES: Final = {
+    each.kind: each for each in (NAMESPACES, SERVICEACCOUNTS, SECRETS, CLUSTERROLES, CLUSTERROLEBINDINGS, ROLES, ROLEBINDINGS)
+}
+
+
+@frozen(kw_only=True)
+class Identity:
+    """What is granted where."""
+
+    mount_namespace: str
+    metrics: bool = False
+    policy_label: bool = False
+
+    @property
+    def objects(self) -> list[Json]:
+        return permissions.worker_objects(self.mount_namespace, metrics=self.metrics, policy_label=self.policy_label, labels=LABELS)
+
+    @property
+    def rules(self) -> tuple[permissions.Rule, ...]:
+        return permissions.worker_rules(self.mount_namespace, metrics=self.metrics, policy_label=self.policy_label)
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        return permissions.worker_checks(self.mount_namespace, metrics=self.metrics, policy_label=self.policy_label)
+
+    @property
+    def token(self) -> Key:
+        return Key(self.mount_namespace, permissions.token_name())
+
+
+@frozen
+class Credentials:
+    """The token of the identity, and the cluster's own CA."""
+
+    token: str = field(repr=False)
+    authority: bytes = field(repr=False)
+
+
+def title(body: JsonView) -> str:
+    """`Role kubeocean-worker/kubeocean-syncer`."""
+    metadata = body["metadata"]
+    return f"{body['kind']} " + "/".join(part for part in (metadata.get("namespace", ""), metadata["name"]) if part)
+
+
+def resource_of(body: JsonView) -> Resource[Unknown]:
+    return _RESOURCES[body["kind"]]
+
+
+# --- Making it ----------------------------------------------------------------------------------------------------------------------------
+
+
+async def apply(worker: Client, body: Json) -> str:
+    """Make or repair one object; what was done, in a word or two. Raises ApiError."""
+    resource, found = resource_of(body), await find(worker, resource_of(body), body)
+    if found is None:
+        await worker.apply(resource, body)
+        return "made"
+    manager = found.metadata.labels.get(MANAGED_BY, OURS)
+    if manager != OURS:
+        return f"left as it is, {manager} manages it"
+    if resource is NAMESPACES:
+        return await _namespace(worker, body, found)
+    after = await worker.apply(resource, body)
+    return "there already" if after.metadata.resource_version == found.metadata.resource_version else "repaired"
+
+
+async def _namespace(worker: Client, body: Json, found: Unknown) -> str:
+    """One that is there keeps its labels: its owner may want more of its pods than we do. Only one without a level gets ours."""
+    if POD_SECURITY in found.metadata.labels:
+        return "there already"
+    labels = {POD_SECURITY: body["metadata"]["labels"][POD_SECURITY]}
+    await worker.patch(NAMESPACES, found.metadata.name, {"metadata": {"labels": labels}}, kind=PatchKind.MERGE)
+    return f"there already, now with {POD_SECURITY}={labels[POD_SECURITY]}"
+
+
+async def credentials(worker: Client, secret: Key, clock: Clock) -> Credentials:
+    """Wait for what the controller manager puts into the token's Secret. Raises CommandFailed when it does not."""
+    deadline = clock.monotonic() + _TOKEN_WITHIN
+    while True:
+        found = await find_named(worker, SECRETS, secret.name, namespace=secret.namespace)
+        data = (found.body.get("data") or {}) if found else {}
+        if data.get("token"):
+            return Credentials(base64.b64decode(data["token"]).decode(), base64.b64decode(data.get("ca.crt") or ""))
+        if clock.monotonic() > deadline:
+            remedy = "see whether its kube-controller-manager runs, and whether the ServiceAccount beside it exists"
+            raise CommandFailed(f"Secret {secret} did not get a token from the worker cluster within {_TOKEN_WITHIN:g} s; {remedy}")
+        await clock.sleep(0.3)
+
+
+# --- The kubeconfig -----------------------------------------------------------------------------------------------------------------------
+
+
+def kubeconfig_of(admin: Connection, made: Credentials, *, namespace: str, server: str = "") -> Json:
+    """One context, everything inline. The CA is the one by which the owner verifies this server, else the cluster's own."""
+    source = admin.tls.source if admin.tls else None
+    authority = source.authority.read() if source and source.authority else made.authority
+    cluster: Json = {"server": server or admin.url}
+    if authority:
+        cluster["certificate-authority-data"] = base64.b64encode(authority).decode()
+    if admin.server_name and not server:
+        cluster["tls-server-name"] = admin.server_name
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "worker", "cluster": cluster}],
+        "users": [{"name": permissions.SYNCER, "user": {"token": made.token}}],
+        "contexts": [{"name": "worker", "context": {"cluster": "worker", "user": permissions.SYNCER, "namespace": namespace}}],
+        "current-context": "worker",
+    }
+
+
+def text_of(kubeconfig: Json) -> str:
+    return yaml.safe_dump(kubeconfig, sort_keys=False)
+
+
+def connection_from_here(admin: Connection, made: Credentials, *, namespace: str) -> Connection:
+    """The new identity, by the way its owner takes: other clusters may need another address."""
+    return evolve(connection_from_kubeconfig(kubeconfig_of(admin, made, namespace=namespace)), proxy=admin.proxy)
+
+
+def is_local(server: str) -> bool:
+    """Whether an address leads back to the machine that uses it."""
+    host = urlsplit(server).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+# --- What it may --------------------------------------------------------------------------------------------------------------------------
+
+
+async def missing_rights(client: Client, checks: Sequence[Check]) -> list[Check]:
+    """Those that this user does not have. Raises ApiError when it can not ask."""
+    answers: dict[Check, bool] = {}
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(check: Check) -> None:
+        async with gate:
+            review = await client.create(SELFSUBJECTACCESSREVIEWS, {"spec": {"resourceAttributes": check.attributes}})
+        answers[check] = bool((review.body.get("status") or {}).get("allowed"))
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for check in checks:
+                group.create_task(ask(check))
+    except* ApiError as errors:
+        raise errors.exceptions[0] from None
+    return [check for check in checks if not answers[check]]
+
+
+async def still_missing(client: Client, checks: Sequence[Check], clock: Clock) -> list[Check]:
+    """Like `missing_rights`, after the time that API servers take to notice new roles."""
+    deadline = clock.monotonic() + _GRANTED_WITHIN
+    missing = await missing_rights(client, checks)
+    while missing and clock.monotonic() < deadline:
+        await clock.sleep(0.5)
+        missing = await missing_rights(client, missing)
+    return missing
+
+
+# --- Taking it away -----------------------------------------------------------------------------------------------------------------------
+
+
+async def remove(worker: Client, body: Json) -> str:
+    """Delete one object of ours; what was done, in a few words. Raises ApiError."""
+    found = await find(worker, resource_of(body), body)
+    if found is None:
+        return "not there"
+    manager = found.metadata.labels.get(MANAGED_BY, "somebody else")
+    if manager != OURS:
+        return f"left as it is, {manager} made it"
+    try:
+        await worker.delete(resource_of(body), found.metadata, uid=found.metadata.uid, propagation="Background")
+    except NotFound:
+        return "not there"
+    return "deleted"

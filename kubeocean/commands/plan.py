@@ -1,0 +1,147 @@
+"""What `kubeocean bind` is about to do, as objects and as text (pure).
+
+Invariant: what is shown is what is applied, but for the kubeconfig, in whose place stands a sentence.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Final
+
+import yaml
+from attrs import frozen
+
+from kubeocean import keys, permissions
+from kubeocean.commands.identity import LABELS, Identity
+from kubeocean.commands.manifests import commented
+from kubeocean.connect import KUBECONFIG
+from kubeocean.crds import ClusterBinding
+from kubeocean.resources import CLUSTERBINDINGS, POLICIES, definition
+from vkubelet.api.codec import decode_object, encode_json
+from vkubelet.api.names import LABEL_LIMIT
+from vkubelet.api.objects import Key, Unknown
+from vkubelet.api.shapes import Json
+from vkubelet.errors import SettingsError
+
+HIDDEN: Final = "<the kubeconfig of the ServiceAccount above; `kubeocean bind` puts it here and never shows it>"
+_FLAGS: Final = {"spec.clusterID": "--cluster-id", "spec.mountNamespace": "--mount-namespace"}
+
+
+@frozen(kw_only=True)
+class Wish:
+    """What the flags say; what is empty is taken from the binding that exists, else from the defaults."""
+
+    name: str
+    cluster_id: str = ""
+    mount_namespace: str = ""
+    namespace: str = keys.NAMESPACE
+    metrics: bool = False
+    policy_label: bool = False
+
+
+@frozen(kw_only=True)
+class Plan:
+    """What will be there in the end."""
+
+    name: str
+    cluster_id: str
+    secret: Key
+    namespace: str
+    identity: Identity
+
+    @classmethod
+    def of(cls, wish: Wish, existing: Unknown | None = None) -> Plan:
+        """Raises SettingsError for what can not be changed, naming the flag."""
+        binding = ClusterBinding.parse(existing) if existing else None
+        cluster_id, mount, secret = "", "", Key("", "")
+        if binding:
+            cluster_id, mount = binding.cluster_id, binding.mount_namespace
+            secret = Key(binding.secret.namespace, binding.secret.name)
+            _keep("--cluster-id", wish.cluster_id, cluster_id)
+            _keep("--mount-namespace", wish.mount_namespace, mount)
+        mount = mount or wish.mount_namespace or keys.WORKER_NAMESPACE
+        return cls(
+            name=wish.name,
+            cluster_id=cluster_id or wish.cluster_id or wish.name,
+            secret=secret if secret.name else Key(wish.namespace, f"{wish.name}-kubeconfig"),
+            namespace=secret.namespace or wish.namespace,
+            identity=Identity(mount_namespace=mount, metrics=wish.metrics, policy_label=wish.policy_label),
+        )
+
+    def check(self) -> None:
+        """Raises SettingsError for what can never work, naming the flag."""
+        for problem in ClusterBinding.parse(decode_object(Unknown, encode_json(self.binding))).validate():
+            raise SettingsError(_FLAGS.get(problem.field, problem.field), problem.sentence)
+
+    @property
+    def mount_namespace(self) -> str:
+        return self.identity.mount_namespace
+
+    @property
+    def hub_namespace(self) -> Json:
+        return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
+
+    @property
+    def binding(self) -> Json:
+        return {
+            "apiVersion": CLUSTERBINDINGS.api_version,
+            "kind": CLUSTERBINDINGS.kind,
+            "metadata": {"name": self.name},
+            "spec": {
+                "clusterID": self.cluster_id,
+                "secretRef": {"name": self.secret.name, "namespace": self.secret.namespace},
+                "mountNamespace": self.mount_namespace,
+            },
+        }
+
+    @property
+    def secret_metadata(self) -> Json:
+        labels = {**LABELS, keys.CLUSTER_BINDING: self.name} if len(self.name) <= LABEL_LIMIT else dict(LABELS)
+        return {"name": self.secret.name, "namespace": self.secret.namespace, "labels": labels}
+
+    def shown_secret(self) -> Json:
+        """The Secret for eyes: without what it holds."""
+        return {"apiVersion": "v1", "kind": "Secret", "metadata": self.secret_metadata, "stringData": {KUBECONFIG: HIDDEN}}
+
+    # --- As text ----------------------------------------------------------------------------------------------------------------------
+
+    def worker_yaml(self) -> str:
+        return commented(self.identity.objects, self.identity.rules)
+
+    def hub_yaml(self) -> str:
+        return commented([self.hub_namespace, self.shown_secret(), self.binding], ())
+
+    def manifests(self) -> str:
+        """Everything, for `--print`: two parts, one for each cluster."""
+        return "---\n".join(
+            [
+                "# --- Apply the following in the worker cluster.\n" + definition(POLICIES),
+                self.worker_yaml(),
+                "# --- Apply the following in the computing cluster.\n" + definition(CLUSTERBINDINGS),
+                self.hub_yaml(),
+            ]
+        )
+
+    def syncer_rights(self) -> str:
+        """What the process of the binding may at home, a line for each right."""
+        lines = []
+        for rule in permissions.hub_rules(binding=self.name, namespace=self.namespace):
+            where = f" in {rule.namespace}" if rule.namespace else ""
+            lines.append(f"{', '.join(rule.verbs)}: {', '.join(rule.resources)}{where}. {rule.why}")
+        return textwrap.indent("\n".join(lines), "  ")
+
+    def sample_policy(self) -> str:
+        """One that leases half of each node."""
+        limits = [{"resource": each, "percent": 50} for each in ("cpu", "memory")]
+        body = {
+            "apiVersion": POLICIES.api_version,
+            "kind": POLICIES.kind,
+            "metadata": {"name": f"half-for-{self.name}"},
+            "spec": {"cluster": self.name, "resourceLimits": limits},
+        }
+        return yaml.safe_dump(body, sort_keys=False)
+
+
+def _keep(flag: str, wanted: str, present: str) -> None:
+    if wanted and present and wanted != present:
+        raise SettingsError(flag, f"is {present} for this binding and can not be changed; leave the flag out, or choose another name")

@@ -1,0 +1,167 @@
+"""`kubeocean status [NAME]`: how every binding is served, in a few columns.
+
+Invariant: the exit code is 0 exactly when every binding that was asked for is Ready.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from attrs import asdict, frozen
+
+from kubeocean import keys
+from kubeocean.commands import clusters
+from kubeocean.commands.clusters import CommandFailed, explained
+from kubeocean.commands.outlook import current, outlook, said, wrong
+from kubeocean.commands.terminal import Terminal, table
+from kubeocean.conditions import CONNECTED
+from kubeocean.crds import ClusterBinding
+from kubeocean.resources import CLUSTERBINDINGS
+from vkubelet.api.conditions import get_condition
+from vkubelet.api.objects import Node, Unknown
+from vkubelet.api.shapes import Json, JsonView
+from vkubelet.client.resources import NODES, PODS
+from vkubelet.client.rest import Client, Selection
+from vkubelet.errors import Forbidden, NotFound
+
+HEAD = ("NAME", "PHASE", "NODES", "PODS", "WORKER", "POLICIES")
+_REACHABLE = {"True": "reachable", "False": "unreachable"}
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command's flags."""
+    parser = commands.add_parser("status", help="how the bindings are: phase, what is wrong, nodes, pods, policies")
+    parser.add_argument("name", metavar="NAME", nargs="?", default="", help="one ClusterBinding (default: all)")
+    clusters.add_hub_arguments(parser)
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="for people or for programs")
+    parser.set_defaults(call=_command)
+
+
+def _command(arguments: argparse.Namespace) -> None:
+    clusters.finish(_show(arguments, Terminal.standard()))
+
+
+async def _show(arguments: argparse.Namespace, terminal: Terminal) -> None:
+    choice = clusters.hub_of(arguments)
+    async with clusters.opened(choice) as hub:
+        with explained(choice):
+            found = await _bindings(hub, arguments.name, choice.title)
+            rows = await summaries(hub, found)
+    if arguments.output == "json":
+        terminal.say(json.dumps([asdict(row) for row in rows], indent=2))
+    else:
+        for line in lines(rows, width=terminal.width):
+            terminal.say(line)
+    if not all(row.ready for row in rows):
+        raise SystemExit(1)
+
+
+async def _bindings(hub: Client, name: str, where: str) -> list[Unknown]:
+    try:
+        if name:
+            return [await hub.get(CLUSTERBINDINGS, name)]
+        return list((await hub.list(CLUSTERBINDINGS)).items)
+    except NotFound as error:
+        if name and error.reason == "NotFound" and name in error.message:
+            raise CommandFailed(f"there is no ClusterBinding {name} in the {where}; `kubeocean status` lists those there are") from error
+        raise CommandFailed(
+            f"the {where} knows no ClusterBindings; install the chart kubeocean there, or name another --context"
+        ) from error
+
+
+# --- What there is ------------------------------------------------------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class Summary:
+    """One binding, as it is told; `pods` is None where they may not be listed."""
+
+    name: str
+    cluster_id: str
+    phase: str
+    ready: bool
+    worker: str
+    nodes: int
+    nodes_ready: int
+    pods: int | None
+    policies: Mapping[str, int]
+    """How many nodes each policy decides on."""
+    problems: Sequence[str]
+
+
+async def summaries(hub: Client, bindings: Sequence[Unknown]) -> list[Summary]:
+    """Everything about them, in three reads."""
+    nodes = (await hub.list(NODES, Selection(labels=keys.CLUSTER_BINDING))).items
+    try:
+        pods: Counter[str] | None = Counter(pod.node for pod in (await hub.list(PODS)).items) if nodes else Counter()
+    except Forbidden:
+        pods = None
+    return [summary(each, nodes, pods) for each in sorted(bindings, key=lambda each: each.metadata.name)]
+
+
+def summary(obj: Unknown, nodes: Sequence[Node], pods: Mapping[str, int] | None) -> Summary:
+    """Of all virtual nodes and the number of pods by node (pure)."""
+    binding, seen = ClusterBinding.parse(obj), outlook(obj.body)
+    own = [node for node in nodes if node.metadata.labels.get(keys.CLUSTER_BINDING) == keys.label_value(binding.name)]
+    conditions = current(obj.body)
+    connected = get_condition(conditions, CONNECTED) or {}
+    decided = Counter(policy for node in own if (policy := _deciding(node)))
+    return Summary(
+        name=binding.name,
+        cluster_id=binding.cluster_id,
+        phase="Deleting" if binding.deleting else str(binding.status.get("phase") or "Pending"),
+        ready=seen.ready and not binding.deleting,
+        worker=_REACHABLE.get(connected.get("status", ""), "unknown"),
+        nodes=len(own),
+        nodes_ready=sum(map(_is_ready, own)),
+        pods=None if pods is None else sum(pods.get(node.metadata.name, 0) for node in own),
+        policies=dict(sorted(decided.items())),
+        problems=_problems(conditions, binding, seen.text if not seen.seen else ""),
+    )
+
+
+def _problems(conditions: Sequence[JsonView], binding: ClusterBinding, unseen: str) -> list[str]:
+    told: dict[str, str] = {}
+    for condition in wrong(conditions):
+        # The same sentence stands in Ready and in what is the cause.
+        told.setdefault(condition.get("message") or said(condition), said(condition))
+    return [
+        *([unseen] if unseen else []),
+        *told.values(),
+        *(f"waits for finalizer {each}" for each in binding.finalizers if binding.deleting),
+    ]
+
+
+def _deciding(node: Node) -> str:
+    return node.metadata.annotations.get(keys.POLICIES_APPLIED, "").partition(",")[0]
+
+
+def _is_ready(node: Node) -> bool:
+    condition: Json | None = get_condition(node.status.get("conditions") or (), "Ready")
+    return condition is not None and condition["status"] == "True"
+
+
+# --- For eyes -----------------------------------------------------------------------------------------------------------------------------
+
+
+def lines(rows: Sequence[Summary], *, width: int) -> list[str]:
+    """The table, and below each row what is not as it should be (pure)."""
+    if not rows:
+        return ["There is no ClusterBinding. Make one: kubeocean bind NAME --worker-context CTX"]
+    drawn = table([HEAD, *(_cells(row) for row in rows)])
+    out = [drawn[0]]
+    for row, line in zip(rows, drawn[1:], strict=True):
+        out.append(line)
+        for problem in row.problems:
+            out += textwrap.wrap(problem, max(width, 40), initial_indent="  ! ", subsequent_indent="    ", break_long_words=False)
+    return out
+
+
+def _cells(row: Summary) -> tuple[str, ...]:
+    policies = ", ".join(row.policies) or ("none" if row.ready else "-")
+    pods = "?" if row.pods is None else str(row.pods)
+    return (row.name, row.phase, f"{row.nodes_ready}/{row.nodes}", pods, row.worker, policies)

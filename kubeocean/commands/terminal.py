@@ -1,0 +1,114 @@
+"""What a command shows and asks: plain lines in a pipe, a line that counts seconds at a terminal.
+
+Invariant: whoever waits here hears something at least every 20 seconds, and nothing is agreed to that nobody could have read.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+from attrs import define, field, frozen
+
+from vkubelet.clock import Clock
+from vkubelet.errors import SettingsError
+
+SILENCE = 15.0
+_CLEAR = "\r\x1b[K"
+_PLAIN_WIDTH = 100
+
+
+class Screen(Protocol):
+    """The part of a text stream that is needed."""
+
+    def write(self, text: str, /) -> int: ...
+
+    def flush(self) -> None: ...
+
+    def isatty(self) -> bool: ...
+
+
+@frozen
+class Terminal:
+    """Where lines go; questions are asked only where somebody can answer."""
+
+    out: Screen = field(factory=lambda: sys.stdout)
+    live: bool = False
+
+    @classmethod
+    def standard(cls) -> Terminal:
+        """The one the command was started at."""
+        return cls(sys.stdout, live=sys.stdout.isatty())
+
+    @property
+    def width(self) -> int:
+        return shutil.get_terminal_size((_PLAIN_WIDTH, 24)).columns if self.live else _PLAIN_WIDTH
+
+    def say(self, text: str = "") -> None:
+        """Ends the process when nobody reads any more, as `| head` does."""
+        try:
+            self.out.write(f"{text}\n")
+            self.out.flush()
+        except BrokenPipeError:
+            # Or Python would complain once more when it closes the stream.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(1) from None
+
+    def agree(self, question: str) -> bool:
+        """Ask for a yes. Raises SettingsError where nobody can answer."""
+        if not (self.live and sys.stdin.isatty()):
+            raise SettingsError("--yes", "is needed where nobody can be asked: there is no terminal; nothing was changed")
+        self.out.write(f"{question} [y/N] ")
+        self.out.flush()
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+@define
+class Progress:
+    """What is waited for, told when it changes, and again after a while of silence."""
+
+    terminal: Terminal
+    clock: Clock
+    _begun: float = field(init=False)
+    _told_at: float = field(init=False, default=0.0)
+    _text: str = field(init=False, default="")
+
+    def __attrs_post_init__(self) -> None:
+        self._begun = self.clock.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return self.clock.monotonic() - self._begun
+
+    def tell(self, text: str) -> None:
+        """The state of things; call it again and again."""
+        changed, now = text != self._text, self.clock.monotonic()
+        if self.terminal.live:
+            self._rewrite(text, changed=changed)
+        elif changed or now - self._told_at >= SILENCE:
+            self.terminal.say(f"{self.seconds:5.0f} s  {text}")
+            self._told_at = now
+        self._text = text
+
+    def end(self) -> None:
+        """Leave the last line as it is."""
+        if self.terminal.live and self._text:
+            self.terminal.say()
+        self._text = ""
+
+    def _rewrite(self, text: str, *, changed: bool) -> None:
+        out = self.terminal.out
+        if changed and self._text:
+            out.write("\n")
+        line = f"{self.seconds:5.0f} s  {text}"
+        out.write(_CLEAR + line[: self.terminal.width - 1])
+        out.flush()
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns as wide as they must be (pure)."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,0 +1,43 @@
+"""How a command ends that can not go on."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from kubeocean.commands.clusters import Choice, CommandFailed, explained, finish, worker_of
+from vkubelet.errors import ApiError, Conflict, Forbidden, Unauthorized, Unreachable
+
+CHOICE = Choice("worker cluster", "--worker-context", context="away")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (Unreachable("get pods", "no answer"), ("does not answer", "--worker-context", "network")),
+        (Unauthorized("get pods", "no"), ("does not accept these credentials", "--worker-context")),
+        (Forbidden("get pods", "no"), ("refuses: get pods: no", "ask its owner")),
+        (Conflict("patch pods", "changed"), ("refuses: patch pods: changed",)),
+    ],
+)
+def test_what_a_cluster_answers_is_told_with_its_name_and_the_remedy(error: ApiError, words: tuple[str, ...]) -> None:
+    with pytest.raises(CommandFailed) as failed, explained(CHOICE):
+        raise error
+    assert str(failed.value).startswith("the worker cluster (context away) ") and all(word in str(failed.value) for word in words)
+
+
+def test_somebody_who_has_had_enough_gets_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    async def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as ended:
+        finish(interrupted())
+    assert ended.value.code == 130 and "what was done stays done" in capsys.readouterr().err
+
+
+def test_the_workers_context_is_looked_for_in_the_hubs_file_unless_it_has_one_of_its_own() -> None:
+    flags = {"kubeconfig": Path("both"), "worker_kubeconfig": None, "worker_context": "away"}
+    assert worker_of(argparse.Namespace(**flags)).kubeconfig == Path("both")
+    assert worker_of(argparse.Namespace(**{**flags, "worker_kubeconfig": Path("own")})).kubectl == "kubectl --kubeconfig own --context away"
