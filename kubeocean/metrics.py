@@ -1,0 +1,225 @@
+"""Every Prometheus series of Kubeocean, built on a given registry: those of the manager, and those of the process of one binding.
+
+Invariant: a gauge is read when somebody scrapes, from what is there at that moment; so a node that was removed has no series any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+from attrs import field, frozen
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from vkubelet.api.quantity import Quantity, Resources, add_resources
+from vkubelet.errors import AlreadyExists, VKubeletError
+
+_Labels = TypeVar("_Labels", bound=tuple[str, ...])
+
+_TKE: Final = "tke.cloud.tencent.com/"
+_PER_CORE: Final = 1000
+_MEBIBYTE: Final = 1 << 20
+_UNITS: Final[Mapping[str, float]] = {
+    "cpu": _PER_CORE,
+    "gocrane.io/cpu": _PER_CORE,
+    "memory": 1 / _MEBIBYTE,
+    "ephemeral-storage": 1 / _MEBIBYTE,
+    "gocrane.io/memory": 1 / _MEBIBYTE,
+    "nvidia.com/gpu": 1,
+    **{f"{_TKE}{name}": 1 for name in ("eni-ip", "sub-eni", "direct-eni", "tke-shared-rdma")},
+}
+"""By what an amount is multiplied: cores are told as millicores, bytes as MiB; a resource that is not named here is not told."""
+
+
+class ManagerMetrics:
+    """What the manager tells: its passes over bindings, and how many bindings are in which state."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.sync_seconds = Histogram(
+            "kubeocean_manager_sync_duration_seconds", "Duration of a pass over a ClusterBinding.", registry=registry
+        )
+        self.sync_total = Counter("kubeocean_manager_sync", "Passes over a ClusterBinding.", ["clusterbinding"], registry=registry)
+        self.sync_errors = Counter(
+            "kubeocean_manager_sync_errors", "Passes over a ClusterBinding that failed.", ["clusterbinding"], registry=registry
+        )
+        self.clusterbindings = Gauge(
+            "kubeocean_clusterbindings_total", "ClusterBindings by state: Deleting, Pending, Ready, Failed.", ["status"], registry=registry
+        )
+
+    def forget(self, binding: str) -> None:
+        """The binding is gone, and its series with it."""
+        for counter in (self.sync_total, self.sync_errors):
+            counter.remove_by_labels({"clusterbinding": binding})
+
+
+@frozen(kw_only=True)
+class NodeFigures:
+    """One virtual node: what the physical one can give, what is leased of it, and what pods of others and of ours request there."""
+
+    name: str
+    origin: Resources
+    available: Resources
+    physical: Resources
+    virtual: Resources
+
+
+@frozen(kw_only=True)
+class Snapshot:
+    """What is true at one moment; None and missing entries are told by no series."""
+
+    phase: str = ""
+    ready: bool | None = None
+    nodes: Sequence[NodeFigures] = ()
+    virtual_pods: Mapping[str, int] = field(factory=dict)
+    physical_pods: Mapping[str, int] = field(factory=dict)
+    dependents: Mapping[str, int] = field(factory=dict)
+    stale: Mapping[str, float] = field(factory=dict)
+    credentials_left: float | None = None
+    reclaim_overdue: float = 0.0
+
+
+class SyncerMetrics:
+    """What the process of one binding tells; `follow` gives it the source of its gauges."""
+
+    def __init__(self, registry: CollectorRegistry, *, binding: str) -> None:
+        self.binding = binding
+        told = ["clusterbinding"]
+        self._create = Counter("kubeocean_syncer_create_pod", "Attempts to bring a pod to the worker.", told, registry=registry)
+        self._create_errors = Counter(
+            "kubeocean_syncer_create_pod_errors", "Attempts of these that failed, whatever was missing.", told, registry=registry
+        )
+        self._created = Counter("kubeocean_syncer_pod_created", "Physical pods created.", told, registry=registry)
+        self._created_failed = Counter(
+            "kubeocean_syncer_pod_created_failed", "Physical pods that the worker did not let us create.", told, registry=registry
+        )
+        self.create_pod = self._create.labels(binding)
+        self.create_pod_errors = self._create_errors.labels(binding)
+        self.pod_created = self._created.labels(binding)
+        self.pod_created_failed = self._created_failed.labels(binding)
+        self._events = Counter(
+            "kubeocean_mirrored_events",
+            "The worker's Events about our pods: mirrored, dropped.",
+            ["result"],
+            registry=registry,
+        )
+        self.events_mirrored = self._events.labels("mirrored")
+        self.events_dropped = self._events.labels("dropped")
+        self.gauges = Gauges(binding)
+        registry.register(self.gauges)
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """An attempt to bring a pod to the worker, with all that it refers to."""
+        self.create_pod.inc()
+        try:
+            yield
+        except VKubeletError:
+            self.create_pod_errors.inc()
+            raise
+
+    @contextmanager
+    def creation(self) -> Iterator[None]:
+        """One call that creates a physical pod; one that exists already is no failure."""
+        try:
+            yield
+        except AlreadyExists:
+            raise
+        except VKubeletError:
+            self.pod_created_failed.inc()
+            raise
+        self.pod_created.inc()
+
+    def follow(self, read: Callable[[], Snapshot]) -> None:
+        """From now on the gauges tell what `read` gives."""
+        self.gauges.read = read
+
+
+class Gauges(Collector):
+    """The gauges of one binding, made anew for each scrape."""
+
+    def __init__(self, binding: str) -> None:
+        self.read: Callable[[], Snapshot] = Snapshot
+        self._binding = binding
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Every family without samples, also those that have nothing to tell just now."""
+        return (family for family in self._families(Snapshot(ready=True, credentials_left=0.0)))
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        return self._families(self.read())
+
+    def _families(self, now: Snapshot) -> Iterator[GaugeMetricFamily]:
+        yield from self._of_nodes(now.nodes)
+        yield from self._of_pods(now)
+        yield from self._of_the_binding(now)
+
+    def _of_nodes(self, nodes: Sequence[NodeFigures]) -> Iterator[GaugeMetricFamily]:
+        yield _gauge("kubeocean_syncer_vnode_total", "Virtual nodes.", {(self._binding,): len(nodes)}, labels=["clusterbinding"])
+        for name, what, amounts in _KINDS:
+            by_node = {(self._binding, node.name, *key): told for node in nodes for key, told in _in_units(amounts(node))}
+            text = f"{what} (cpu in millicores, memory and storage in MiB)."
+            yield _gauge(f"kubeocean_syncer_vnode_{name}", text, by_node, labels=["clusterbinding", "node", "resource"])
+            total = {(self._binding, *key): told for key, told in _in_units(_sum(amounts(node) for node in nodes))}
+            text = f"{what}, of all virtual nodes (cpu in millicores, memory and storage in MiB)."
+            yield _gauge(f"kubeocean_syncer_cluster_{name}", text, total, labels=["clusterbinding", "resource"])
+        offered = {(name,): _number(amount) for name, amount in _sum(node.available for node in nodes).items()}
+        yield _gauge("kubeocean_allocatable", "What all virtual nodes offer, in cores, bytes and pieces.", offered, labels=["resource"])
+
+    def _of_pods(self, now: Snapshot) -> Iterator[GaugeMetricFamily]:
+        labels = ["clusterbinding", "phase"]
+        virtual = {(self._binding, phase): count for phase, count in now.virtual_pods.items()}
+        yield _gauge("kubeocean_syncer_virtual_pod_total", "Pods on the virtual nodes of this binding.", virtual, labels=labels)
+        physical = {(self._binding, phase): count for phase, count in now.physical_pods.items()}
+        yield _gauge("kubeocean_syncer_physical_pod_total", "Pods of this binding in the worker.", physical, labels=labels)
+        dependents = {(kind,): count for kind, count in now.dependents.items()}
+        yield _gauge("kubeocean_dependents", "Copies in the worker of what pods refer to.", dependents, labels=["kind"])
+
+    def _of_the_binding(self, now: Snapshot) -> Iterator[GaugeMetricFamily]:
+        own, labels = (self._binding,), ["clusterbinding"]
+        phase = {(now.phase,): 1.0} if now.phase else {}
+        yield _gauge("kubeocean_bindings", "1 for the phase of the binding that this process serves.", phase, labels=["phase"])
+        ready = {own: float(now.ready)} if now.ready is not None else {}
+        yield _gauge("kubeocean_binding_ready", "1 while the binding is Ready, else 0.", ready, labels=labels)
+        stale = {(self._binding, resource): seconds for resource, seconds in now.stale.items()}
+        text = "Seconds since the worker was last heard of on a watch: an event, a bookmark or a list."
+        yield _gauge("kubeocean_watch_stale_seconds", text, stale, labels=[*labels, "resource"])
+        left = {own: now.credentials_left} if now.credentials_left is not None else {}
+        text = "Until the client certificate or token of the worker's kubeconfig expires; none if it never does."
+        yield _gauge("kubeocean_credentials_ttl_seconds", text, left, labels=labels)
+        text = "How long the pod that is due longest has outlived the grace of its reclaiming."
+        yield _gauge("kubeocean_reclaim_overdue_seconds", text, {own: now.reclaim_overdue}, labels=labels)
+
+
+_KINDS: Final[Sequence[tuple[str, str, Callable[[NodeFigures], Resources]]]] = (
+    ("origin_resource", "What the physical node has to give", lambda node: node.origin),
+    ("available_resource", "What is leased of it", lambda node: node.available),
+    ("physical_usage", "Requests of the pods there that are not ours", lambda node: node.physical),
+    ("virtual_usage", "Requests of our pods there", lambda node: node.virtual),
+)
+
+
+def _gauge(name: str, text: str, values: Mapping[_Labels, float], *, labels: Sequence[str]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
+    return family
+
+
+def _in_units(amounts: Resources) -> Iterator[tuple[tuple[str], float]]:
+    for name, factor in _UNITS.items():
+        if name in amounts:
+            yield (name,), _number(amounts[name]) * factor
+
+
+def _number(amount: Quantity) -> float:
+    return amount.nanos / 1e9
+
+
+def _sum(parts: Iterable[Resources]) -> Resources:
+    total: Resources = {}
+    for part in parts:
+        total = add_resources(total, part)
+    return total
