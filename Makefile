@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-format check-lint check-types check-layers check-unit up down docs bench
+.PHONY: help demo test check check-format check-lint check-types check-layers check-unit up down docs manifests image bench
 
 PYTHON ?= python3
 NODES ?= 1
@@ -18,6 +18,8 @@ help:
 	@echo 'make down              ends what demo and up have started; leaves nothing'
 	@echo 'make check             format, lint, types, layers, unit tests; about a minute'
 	@echo 'make docs              write the reference pages that follow from the code'
+	@echo 'make manifests         write what in the charts follows from the code, and plain manifests from the charts'
+	@echo 'make image             the container image, built here without a registry; prints where the archive lies'
 	@echo 'make test              all tests, against real clusters; needs root'
 	@echo 'make bench [SCENES=]   figures of this machine: a table, and build/bench.json; about ten minutes, needs root'
 
@@ -35,6 +37,7 @@ down:
 test: .venv/.stamp
 	@$(RUN) deploy/dev/packages.py
 	@$(RUN) -m vkubelet.testing.cluster binaries --all
+	@$(RUN) deploy/dev/image.py
 	@$(RUN) deploy/dev/tests.py
 
 bench: .venv/.stamp
@@ -72,3 +75,10 @@ check-lint: .venv/.stamp
 
 docs: .venv/.stamp
 	@$(RUN) deploy/dev/reference.py
+
+manifests: .venv/.stamp
+	@$(RUN) deploy/dev/charts.py
+
+image: .venv/.stamp
+	@$(RUN) deploy/dev/packages.py
+	@$(RUN) deploy/dev/image.py

@@ -1,4 +1,4 @@
-"""Installs what real nodes need from the distribution, for `make test`; `make up` does it by itself.
+"""Installs what real nodes and the container image need from the distribution, for `make test`; `make up` does it by itself.
 
 Invariant: the list of packages stands in one place, vkubelet.testing.cluster.packages.
 """
@@ -13,6 +13,8 @@ from vkubelet.testing.cluster import ClusterError, packages
 
 if __name__ == "__main__":
     try:
-        asyncio.run(packages.install(packages.missing(nodes=True), say=print, clock=SystemClock()))
+        asyncio.run(packages.install(packages.missing(nodes=True, image=True), say=print, clock=SystemClock()))
+        if packages.prometheus() is None:
+            asyncio.run(packages.unpack(packages.PROMETHEUS, say=print, clock=SystemClock()))
     except ClusterError as error:
         sys.exit(f"error: {error}")

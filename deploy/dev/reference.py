@@ -8,16 +8,20 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import attrs
+from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.metrics_core import Metric
 
+from kubeocean.manager.settings import ManagerSettings
+from kubeocean.metrics import Gauges, ManagerMetrics, SyncerMetrics
 from kubeocean.settings import KubeoceanSettings
 from vkubelet import errors
 from vkubelet.errors import VKubeletError
-from vkubelet.metrics import Metrics
+from vkubelet.metrics import Metrics, Staleness
 from vkubelet.settings import Settings, _settings_class
 from vkubelet.testing.conformance import RULES
 
@@ -38,6 +42,8 @@ def settings_page() -> str:
     for path, kind in sections(Settings):
         lines += ["", f"## {f'`{path}:`' if path else 'Top level'}", "", first_sentence(kind), "", *rows(kind)]
     lines += ["", "## `provider:` of kubeocean", "", first_sentence(KubeoceanSettings), "", *rows(KubeoceanSettings)]
+    lines += ["", "## `manager:` of kubeocean", "", first_sentence(ManagerSettings), "", *rows(ManagerSettings), ""]
+    lines += ["Beside it `kubeocean manager` reads `cluster:`, `leader:` (on by default, Lease `kubeocean-manager`), `health:` and `log:`."]
     return "\n".join(lines) + "\n"
 
 
@@ -109,24 +115,47 @@ def tree(root: type[VKubeletError], depth: int = 0) -> Iterator[tuple[int, type[
 
 
 def metrics_page() -> str:
-    """Every Prometheus series of the runtime with its labels."""
+    """Every Prometheus series of the runtime, and of Kubeocean, with its labels."""
+    registry = CollectorRegistry()
+    binding, manager = SyncerMetrics(registry, binding=""), ManagerMetrics(registry)
     lines = [
         "# Metrics",
         MADE,
         "",
         "Served as plain HTTP at `health.metrics_address` (default port 8080), path `/metrics`, beside the usual series of a process.",
-        "No series bears the name of a pod or a node.",
         "",
-        "| series | kind | labels | meaning |",
-        "|---|---|---|---|",
+        "## Of the runtime",
+        "",
+        "None of them bears the name of a pod or a node.",
+        "",
+        *series_table(vars(Metrics())),
+        "",
+        "## Of the process of a binding",
+        "",
+        "Gauges are read at each scrape; those of a node end with the node.",
+        "",
+        *series_table(vars(binding)),
+        "",
+        "## Of the manager",
+        "",
+        *series_table(vars(manager)),
     ]
-    instruments = [value for value in vars(Metrics()).values() if isinstance(value, MetricWrapperBase)]
-    for instrument in sorted(instruments, key=lambda one: one._name):
-        (family,) = instrument.describe()
-        name = f"{family.name}_total" if family.type == "counter" else family.name
-        labels = ", ".join(f"`{label}`" for label in instrument._labelnames)
-        lines.append(f"| `{name}` | {family.type} | {labels} | {family.documentation} |")
     return "\n".join(lines) + "\n"
+
+
+def series_table(values: Mapping[str, object]) -> list[str]:
+    """A row for each series that stands among these values."""
+    found: list[tuple[Metric, Sequence[str]]] = []
+    for value in values.values():
+        if isinstance(value, Gauges | Staleness):
+            found += [(family, family._labelnames) for family in value.describe()]
+        elif isinstance(value, MetricWrapperBase) and not value._labelvalues:
+            found += [(family, value._labelnames) for family in value.describe()]
+    lines = ["| series | kind | labels | meaning |", "|---|---|---|---|"]
+    for family, labels in sorted(found, key=lambda one: one[0].name):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        lines.append(f"| `{name}` | {family.type} | {', '.join(f'`{label}`' for label in labels)} | {family.documentation} |")
+    return lines
 
 
 def conformance_page() -> str:

@@ -1,0 +1,72 @@
+{{- define "kubeocean.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{- define "kubeocean.labels" -}}
+app.kubernetes.io/part-of: kubeocean
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- define "kubeocean.managerSelector" -}}
+app.kubernetes.io/name: kubeocean-manager
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{/* What the process of each binding is told. */}}
+{{- define "kubeocean.syncerSettings" -}}
+{{- $provider := dict "time_zone" .Values.timeZone "cluster_domain" .Values.clusterDomain -}}
+{{- $base := dict "provider" $provider "log" (dict "level" .Values.logLevel) -}}
+{{- toYaml (mergeOverwrite $base (deepCopy .Values.syncer.settings)) -}}
+{{- end }}
+
+{{/* The settings file of the manager. */}}
+{{- define "kubeocean.settings" -}}
+manager:
+  image: {{ include "kubeocean.image" . | quote }}
+  image_pull_policy: {{ .Values.image.pullPolicy }}
+  image_pull_secrets: {{ toJson .Values.image.pullSecrets }}
+  namespace: {{ .Values.namespace.name }}
+  replicas: {{ .Values.syncer.replicas }}
+  resources: {{ toJson .Values.syncer.resources }}
+  priority_class: {{ .Values.syncer.priorityClass | quote }}
+  tolerations: {{ toJson .Values.syncer.tolerations }}
+  node_selector: {{ toJson .Values.syncer.nodeSelector }}
+  topology_spread: {{ toJson .Values.syncer.topologySpread }}
+  recheck_interval: {{ .Values.manager.recheckInterval }}
+  syncer_settings:
+    {{- include "kubeocean.syncerSettings" . | nindent 4 }}
+leader:
+  enabled: true
+  namespace: {{ .Values.namespace.name }}
+health:
+  health_address: "0.0.0.0:8081"
+  metrics_address: "0.0.0.0:8080"
+log:
+  level: {{ .Values.logLevel }}
+{{- end }}
+
+{{/* Of everything that is read once; the manager's own log level is read while it runs. */}}
+{{- define "kubeocean.settingsChecksum" -}}
+{{- omit (include "kubeocean.settings" . | fromYaml) "log" | toJson | sha256sum -}}
+{{- end }}
+
+{{/* The identity of a binding's process ends in its clusterID; so do the names of its virtual nodes begin.
+     A clusterID that, with a dash, begins another's is refused, so the prefix is one binding's alone. */}}
+{{- define "kubeocean.processOfABinding" -}}
+{{- $identity := printf "system:serviceaccount:%s:kubeocean-syncer-" .Values.namespace.name -}}
+matchConditions:
+  - name: is-the-process-of-a-binding
+    expression: request.userInfo.username.startsWith('{{ $identity }}')
+variables:
+  - name: cluster
+    expression: request.userInfo.username.substring({{ len $identity }})
+  - name: prefix
+    expression: "'vnode-' + variables.cluster + '-'"
+{{- end }}

@@ -1,0 +1,107 @@
+"""Writes what in the charts follows from the code: CRDs and roles; and the plain manifests, which helm makes of the charts.
+
+Invariant: nothing it writes is edited by hand; tests compare every file with what this makes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from kubeocean import permissions
+from kubeocean.commands.manifests import commented
+from kubeocean.permissions import Rule
+from vkubelet.api.shapes import Json
+from vkubelet.clock import SystemClock
+from vkubelet.testing.cluster.binaries import Binaries
+from vkubelet.testing.cluster.processes import ClusterError, run
+
+ROOT = Path(__file__).parents[2]
+CHARTS = ROOT / "deploy" / "charts"
+MANIFESTS = ROOT / "deploy" / "manifests"
+CRDS = ROOT / "kubeocean" / "manifests"
+HUB, WORKER = CHARTS / "kubeocean", CHARTS / "kubeocean-worker"
+SPACE = "NAMESPACE"
+MADE = "Made by `make manifests` from kubeocean/permissions.py; change the rights there."
+_LABELS: Json = {"LABELS": "LABELS"}
+_NODES = "NODES"
+
+
+def files() -> dict[Path, str]:
+    """What stands in the charts and follows from the code."""
+    return {
+        HUB / "files/crds/clusterbindings.yaml": (CRDS / "clusterbindings.yaml").read_text(),
+        WORKER / "files/crds/resourceleasingpolicies.yaml": (CRDS / "resourceleasingpolicies.yaml").read_text(),
+        HUB / "templates/rbac.yaml": hub_roles(),
+        WORKER / "templates/rbac.yaml": worker_roles(),
+    }
+
+
+def hub_roles() -> str:
+    """The manager's identity; those of the bindings are the manager's to make."""
+    text = template(permissions.manager_objects(namespace=SPACE), permissions.manager_rules(namespace=SPACE), chart="kubeocean")
+    return f"# {MADE}\n{text}"
+
+
+def worker_roles() -> str:
+    """The identity in the mount namespace, which `kubeocean-worker.clusterRole` names for the cluster."""
+    objects = permissions.worker_objects(SPACE, policy_label=True)
+    objects = [body for body in objects if body["kind"] not in ("Namespace", "Secret")]
+    text = template(objects, permissions.worker_rules(SPACE, policy_label=True), chart="kubeocean-worker")
+    text = optional(text, "nodes", "patch", switch="policyLabel.enabled")
+    usage = template(permissions.metrics_objects(SPACE, nodes=[_NODES]), (), chart="kubeocean-worker")
+    usage = usage.replace(f"    resourceNames: [{_NODES}]\n", limited("usage.nodes"))
+    return f"# {MADE}\n{text}{{{{- if .Values.usage.enabled }}}}\n---\n{usage}{{{{- end }}}}\n"
+
+
+def template(objects: Sequence[Json], rules: Sequence[Rule], *, chart: str) -> str:
+    """Objects as a chart's template: the namespace and the labels are the chart's."""
+    labelled = [{**body, "metadata": {**body["metadata"], "labels": _LABELS}} for body in objects]
+    text = commented(labelled, rules)
+    text = text.replace("    LABELS: LABELS\n", f'    {{{{- include "{chart}.labels" . | nindent 4 }}}}\n')
+    text = text.replace(f"{permissions.SYNCER}-{SPACE}", f'{{{{ include "{chart}.clusterRole" . }}}}')
+    return text.replace(SPACE, "{{ .Values.namespace.name }}")
+
+
+def optional(text: str, resource: str, verb: str, *, switch: str) -> str:
+    """The one rule that grants this alone is there only when a value says so."""
+    rule = rf'(  # [^\n]*\n  - apiGroups: \[""\]\n    resources: \[{resource}\]\n    verbs: \[{verb}\]\n)'
+    found, count = re.subn(rule, rf"  {{{{- if .Values.{switch} }}}}\n\1  {{{{- end }}}}\n", text)
+    assert count == 1, f"{resource} {verb} is granted {count} times"
+    return found
+
+
+def limited(value: str) -> str:
+    return f"    {{{{- with .Values.{value} }}}}\n    resourceNames: {{{{ toJson . }}}}\n    {{{{- end }}}}\n"
+
+
+async def manifests() -> dict[Path, str]:
+    """The charts with their default values, as one file each."""
+    helm = (await Binaries(say=print, clock=SystemClock()).ensure(["helm"]))["helm"]
+    made = {}
+    for chart in (HUB, WORKER):
+        text = await run(str(helm), "template", chart.name, str(chart))
+        made[MANIFESTS / f"{chart.name}.yaml"] = (
+            f"# Made by `make manifests` from deploy/charts/{chart.name}; nothing here is edited by hand.\n{text}"
+        )
+    return made
+
+
+def write(wanted: Mapping[Path, str]) -> None:
+    """Only what differs."""
+    for path, text in wanted.items():
+        if not path.exists() or path.read_text() != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            print(f"{path.relative_to(ROOT)}: written")
+
+
+if __name__ == "__main__":
+    write(files())
+    try:
+        write(asyncio.run(manifests()))
+    except ClusterError as error:
+        sys.exit(f"error: {error}")

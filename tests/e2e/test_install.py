@@ -1,0 +1,329 @@
+"""Both charts, `kubeocean bind`, and our image on a node of the computing cluster: everything works from there, and goes without a trace.
+
+Invariant: nothing of ours runs on the machine itself; the process of the binding is the manager's doing. The tests tell one story: the last
+two end it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import define, field
+
+from tests.support.bound import SYSTEM, Body, apply, condition, get, items, pod
+from tests.support.installed import (
+    CHARTS,
+    REPOSITORY,
+    TAG,
+    Helm,
+    Listed,
+    Watched,
+    differences,
+    everything,
+    image,
+    load,
+    serve_kubernetes,
+)
+from tests.support.kubectl import Kubectl
+from tests.support.program import eventually
+from vkubelet.testing.cluster import CommandFailed, ControlPlane, SimulatedNodes, Site, WorkerNode
+from vkubelet.testing.cluster.processes import run
+from vkubelet.testing.fixtures import run_apart, running
+
+BINDING, MOUNT = "plant", "kubeocean-worker"
+SYNCER = f"kubeocean-syncer-{BINDING}"
+NEXT = "next"
+MANY, SIMULATED = 200, 2
+CONSOLE = Path(sys.executable).with_name("kubeocean")
+TALKING = ["sh", "-c", "trap 'exit 0' TERM; i=0; while true; do i=$((i+1)); echo tick $i; sleep 0.2; done"]
+
+
+@define
+class Plant:
+    """A computing cluster with a real node, a worker cluster with two and some simulated ones; installed and bound."""
+
+    site: Site
+    helm_directory: Path
+    hub: ControlPlane = field(init=False)
+    worker: ControlPlane = field(init=False)
+    node: WorkerNode = field(init=False)
+    real: list[WorkerNode] = field(init=False)
+    simulated: SimulatedNodes = field(init=False)
+    untouched: tuple[Listed, Listed] = field(init=False)
+    unbound: tuple[Listed, Listed] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.hub, self.worker = ControlPlane("install-hub", self.site), ControlPlane("install-worker", self.site)
+        self.node = WorkerNode("hub-1", self.hub)
+        self.real = [WorkerNode(f"node-{number}", self.worker) for number in (1, 2)]
+        self.simulated = SimulatedNodes(self.worker, SIMULATED)
+
+    # --- As a part of the session ---
+
+    @property
+    def directory(self) -> Path:
+        return self.site.directory
+
+    async def start(self) -> None:
+        """All that is not ours."""
+        await together(self.hub.start, self.worker.start)
+        await together(self.node.start, *(node.start for node in self.real), self.simulated.start)
+
+    async def stop(self) -> None:
+        await together(self.hub.stop, self.worker.stop)
+
+    # --- What owners do ---
+
+    @property
+    def physical(self) -> list[str]:
+        return [*(node.name for node in self.real), *self.simulated.names]
+
+    @property
+    def vnodes(self) -> list[str]:
+        return [f"vnode-{BINDING}-{name}" for name in self.physical]
+
+    async def install(self, archive: Path) -> None:
+        """As the handbook says: the worker's owner first."""
+        await load(self.node, archive, NEXT)
+        await serve_kubernetes(self.node)
+        self.untouched = await self.listed()
+        await Helm(self.worker, self.helm_directory)("install", "kubeocean-worker", str(CHARTS / "kubeocean-worker"))
+        await self.helm("install")
+
+    async def helm(self, verb: str, tag: str = TAG) -> None:
+        """The chart of the computing cluster, until its pods are ready."""
+        values = {"image__repository": REPOSITORY, "image__tag": tag, "image__pullPolicy": "Never", "logLevel": "DEBUG"}
+        chart = str(CHARTS / "kubeocean")
+        await Helm(self.hub, self.helm_directory)(verb, "kubeocean", chart, "--wait", "--timeout=90s", **values)
+
+    async def bind(self) -> None:
+        """`kubeocean bind` by somebody who is admin of both."""
+        self.unbound = await self.listed()
+        await self.worker.kubectl("wait", "--for=condition=Established", "crd/resourceleasingpolicies.cloud.tencent.com")
+        policy = {"apiVersion": "cloud.tencent.com/v1beta1", "kind": "ResourceLeasingPolicy", "metadata": {"name": "all"}}
+        await apply(self.worker, {**policy, "spec": {"cluster": BINDING}})
+        server = f"https://{self.worker.host_address}:{self.worker.port}"
+        files = ["--kubeconfig", str(self.hub.kubeconfig), "--worker-kubeconfig", str(self.worker.kubeconfig), "--worker-server", server]
+        await run(str(CONSOLE), "bind", BINDING, *files, "--yes", "--timeout=90")
+        await eventually(self.all_ready, "all virtual nodes are Ready", seconds=40, every=0.5)
+
+    # --- What can be seen ---
+
+    async def listed(self) -> tuple[Listed, Listed]:
+        return await everything(self.hub), await everything(self.worker)
+
+    async def all_ready(self) -> bool:
+        nodes = {node["metadata"]["name"]: node for node in await items(self.hub, "nodes")}
+        return all(name in nodes and condition(nodes[name], "Ready") == "True" for name in self.vnodes)
+
+    async def our_pods(self, name: str) -> list[Body]:
+        return await items(self.hub, "pods", "-n", SYSTEM, "-l", f"app.kubernetes.io/name={name}")
+
+    async def told(self) -> str:
+        """What our processes said last, for an assertion that failed."""
+        out = []
+        for name in ("kubeocean-manager", "kubeocean-syncer"):
+            out.append(await self.hub.kubectl("logs", "-n", SYSTEM, "-l", f"app.kubernetes.io/name={name}", "--tail=25", "--prefix"))
+        out.append(await self.hub.kubectl("get", "pods,events,clusterbindings", "-n", SYSTEM, "-o", "wide"))
+        return "\n".join(out)
+
+
+async def together(*parts: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for part in parts:
+            group.create_task(_awaited(part))
+
+
+async def _awaited(part: Callable[[], Awaitable[object]]) -> None:
+    await part()
+
+
+@pytest.fixture(scope="module")
+def plant(cluster_site: Site, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plant]:
+    """Clusters of its own: what is listed before and after must be ours alone."""
+    archive = run_apart(image())
+    made = Plant(cluster_site, tmp_path_factory.mktemp("helm"))
+
+    async def prepare() -> None:
+        try:
+            await made.install(archive)
+            await made.bind()
+        except (CommandFailed, AssertionError) as error:
+            error.add_note(await made.told())
+            raise
+
+    with running(made, request):
+        run_apart(prepare())
+        yield made
+
+
+@pytest.mark.timeout(240)
+async def test_the_manager_runs_our_image_on_a_node_of_the_computing_cluster(plant: Plant) -> None:
+    for name in ("kubeocean-manager", "kubeocean-syncer"):
+        pods = await plant.our_pods(name)
+        assert len(pods) == 2 and {each["spec"]["nodeName"] for each in pods} == {plant.node.name}
+        assert {each["spec"]["containers"][0]["image"] for each in pods} == {f"{REPOSITORY}:{TAG}"}
+        assert all(each["status"]["containerStatuses"][0]["restartCount"] == 0 for each in pods), await plant.told()
+    assert await plant.node.run("sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'kubeocean run --binding'") != "0\n"
+    binding = await get(plant.hub, "clusterbinding", BINDING)
+    assert binding["status"]["phase"] == "Ready"
+    assert {c["type"]: c["status"] for c in binding["status"]["conditions"]}.items() >= {"Ready": "True", "Connected": "True"}.items()
+
+
+@pytest.fixture(scope="module")
+def talking(plant: Plant) -> tuple[str, str]:
+    """Namespace and name of a pod on a virtual node of a real one."""
+
+    async def start() -> tuple[str, str]:
+        namespace = await plant.hub.namespace("install")
+        body = pod("talks", namespace, nodeSelector={"kubernetes.io/hostname": plant.vnodes[0]}, terminationGracePeriodSeconds=2)
+        body["spec"]["containers"][0]["command"] = TALKING
+        await apply(plant.hub, body)
+        await plant.hub.kubectl("wait", "pod/talks", "-n", namespace, "--for=condition=Ready", "--timeout=60s")
+        return namespace, "talks"
+
+    return run_apart(start())
+
+
+async def test_pods_run_and_are_reached_through_our_process(plant: Plant, talking: tuple[str, str]) -> None:
+    namespace, name = talking
+    assert (await plant.hub.kubectl("logs", name, "-n", namespace)).startswith("tick 1\n")
+    assert await plant.hub.kubectl("exec", name, "-n", namespace, "--", "hostname") == f"{name}\n"
+    (physical,) = await items(plant.worker, "pods", "-n", MOUNT)
+    assert physical["spec"]["nodeName"] == plant.real[0].name
+
+
+async def test_the_process_of_a_binding_may_not_write_what_is_not_its_own(plant: Plant, talking: tuple[str, str]) -> None:
+    identity = f"--as=system:serviceaccount:{SYSTEM}:{SYNCER}"
+    (manager, _) = await plant.our_pods("kubeocean-manager")
+    foreign = [
+        ("patch", "node", plant.node.name, "--type=merge", '--patch={"metadata":{"labels":{"a":"b"}}}'),
+        ("patch", "node", plant.node.name, "--subresource=status", "--type=merge", '--patch={"status":{"phase":"x"}}'),
+        ("delete", "node", plant.node.name),
+        ("delete", "pod", manager["metadata"]["name"], "-n", SYSTEM),
+        ("delete", "lease", plant.node.name, "-n", "kube-node-lease"),
+        ("create", "token", "default", "-n", talking[0]),
+    ]
+    for command in foreign:
+        with pytest.raises(CommandFailed, match="ValidatingAdmissionPolicy.*the process of a binding"):
+            await plant.hub.kubectl(identity, *command)
+    label = ("patch", "node", plant.vnodes[0], "--type=merge", '--patch={"metadata":{"annotations":{"a":"b"}}}')
+    assert "patched" in await plant.hub.kubectl(identity, *label)
+
+
+def many(namespace: str) -> Body:
+    """A Deployment on the simulated nodes."""
+    template = pod("many", namespace, nodeSelector={"simulated": "kwok"})
+    labels = {"app": "many"}
+    spec = {"replicas": MANY, "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": template["spec"]}}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "many", "namespace": namespace}, "spec": spec}
+
+
+async def versions(plant: Plant, namespace: str) -> dict[str, tuple[str, str]]:
+    """Uid and version of each pod in both clusters: one that was not written keeps both."""
+    pods = [*await items(plant.hub, "pods", "-n", namespace), *await items(plant.worker, "pods", "-n", MOUNT)]
+    return {each["metadata"]["name"]: (each["metadata"]["uid"], each["metadata"]["resourceVersion"]) for each in pods}
+
+
+async def rolled_out(plant: Plant, image_tag: str) -> None:
+    async def new() -> bool:
+        pods = [each for each in await plant.our_pods("kubeocean-syncer") if not each["metadata"].get("deletionTimestamp")]
+        ready = all(condition(each, "Ready") == "True" for each in pods)
+        return len(pods) == 2 and ready and {each["spec"]["containers"][0]["image"] for each in pods} == {f"{REPOSITORY}:{image_tag}"}
+
+    await eventually(new, f"both replicas run {image_tag}", seconds=90, every=0.5)
+    await plant.hub.kubectl("rollout", "status", f"deployment/{SYNCER}", "-n", SYSTEM, "--timeout=60s")
+
+
+@pytest.mark.timeout(240)
+async def test_an_upgrade_and_a_rolling_restart_change_no_pod_and_keep_nodes_ready(plant: Plant, talking: tuple[str, str]) -> None:
+    namespace, name = talking
+    await apply(plant.hub, many(namespace))
+    await plant.hub.kubectl("rollout", "status", "deployment/many", "-n", namespace, "--timeout=90s")
+    kubectl = Kubectl(plant.hub, namespace)
+    before = await settled(plant, namespace)
+    assert len(before) == 2 * (MANY + 1)
+    async with Watched(plant.hub, *plant.vnodes) as nodes, kubectl.kubectl("logs", "--follow", "--tail=1", name) as follower:
+        assert follower.stdout is not None
+        assert (await asyncio.wait_for(follower.stdout.readline(), 10)).startswith(b"tick ")
+        await plant.helm("upgrade", NEXT)
+        await rolled_out(plant, NEXT)
+        await plant.hub.kubectl("rollout", "restart", f"deployment/{SYNCER}", "-n", SYSTEM)
+        await rolled_out(plant, NEXT)
+        assert await plant.all_ready()
+        assert nodes.seen >= len(plant.vnodes) and not nodes.unready, await plant.told()
+
+    async def logs_again() -> bool:
+        done = await kubectl.run("logs", "--tail=1", name)
+        return done.stdout.startswith(b"tick ")
+
+    await eventually(logs_again, "logs are answered again", seconds=20, every=0.5)
+    after = await versions(plant, namespace)
+    assert after == before, {key: (before.get(key), value) for key, value in after.items() if before.get(key) != value}
+
+
+async def settled(plant: Plant, namespace: str) -> dict[str, tuple[str, str]]:
+    """The versions, once nothing is written any more."""
+    last: list[dict[str, tuple[str, str]]] = [{}]
+
+    async def same() -> bool:
+        last.append(await versions(plant, namespace))
+        return last[-1] == last[-2]
+
+    await eventually(same, "nothing is written any more", seconds=30, every=1.5)
+    return last[-1]
+
+
+MADE_BY_BIND = {("Secret", SYSTEM, f"{BINDING}-kubeconfig")}
+BY_THEMSELVES = ("CertificateSigningRequest", "Lease", "Pod", "ReplicaSet", "ControllerRevision")
+"""Signing requests are removed by the control plane after an hour; pods and leases of the manager change with every rollout."""
+
+
+def left(before: Listed, after: Listed) -> dict[str, Any]:
+    """What differs, but for what other hands have made meanwhile."""
+    found = differences(before, after)
+    ours = {key for key in found["new"] if key in MADE_BY_BIND or key[0] in BY_THEMSELVES or key[2].startswith("sh.helm.release")}
+    replaced = {key for key in found["missing"] if key[0] in BY_THEMSELVES or key[2].startswith("sh.helm.release")}
+    return {**found, "new": sorted(set(found["new"]) - ours), "missing": sorted(set(found["missing"]) - replaced)}
+
+
+@pytest.mark.timeout(180)
+async def test_without_the_binding_both_clusters_are_as_they_were(plant: Plant, talking: tuple[str, str]) -> None:
+    await plant.hub.kubectl("delete", "namespace", talking[0], "--timeout=60s")
+    try:
+        await plant.hub.kubectl("delete", "clusterbinding", BINDING, "--timeout=60s")
+    except CommandFailed as error:
+        error.add_note(await plant.told())
+        raise
+    await plant.worker.kubectl("delete", "resourceleasingpolicies", "all", "--timeout=20s")
+
+    async def as_before() -> bool:
+        hub, worker = await plant.listed()
+        found = left(plant.unbound[0], hub), left(plant.unbound[1], worker)
+        print(json.dumps(found, default=str)[:4000])
+        return not any(value for side in found for value in side.values())
+
+    await eventually(as_before, "both clusters are as they were", seconds=40, every=2)
+
+
+@pytest.mark.timeout(180)
+async def test_uninstalling_leaves_the_definitions_and_no_finalizer(plant: Plant) -> None:
+    if await get(plant.hub, "clusterbinding", BINDING):
+        await plant.hub.kubectl("delete", "clusterbinding", BINDING, "--timeout=60s")
+    await plant.hub.kubectl("delete", "secret", f"{BINDING}-kubeconfig", "-n", SYSTEM)
+    await Helm(plant.hub, plant.helm_directory)("uninstall", "kubeocean", "--wait", "--timeout=90s")
+    await Helm(plant.worker, plant.helm_directory)("uninstall", "kubeocean-worker", "--wait", "--timeout=90s")
+
+    async def gone() -> bool:
+        listed = await plant.listed()
+        new = [key for before, after in zip(plant.untouched, listed, strict=True) for key in left(before, after)["new"]]
+        print(new)
+        return {key[0] for key in new} == {"CustomResourceDefinition"} and len(new) == 2
+
+    await eventually(gone, "only the definitions are left", seconds=40, every=2)

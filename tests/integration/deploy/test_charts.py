@@ -1,0 +1,213 @@
+"""What helm makes of the charts: complete, with exactly the rights the code names, taken by an API server; wrong values refused by name.
+
+Invariant: charts are rendered by helm itself; nothing stays in the cluster but the namespace of the placeholder pods.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kubeocean import permissions
+from kubeocean.manager import settings as manager_settings
+from vkubelet.clock import SystemClock
+from vkubelet.testing.cluster import CommandFailed, ControlPlane
+from vkubelet.testing.cluster.binaries import Binaries
+from vkubelet.testing.fixtures import run_apart
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+CHARTS = DEPLOY / "charts"
+HUB, WORKER = "kubeocean", "kubeocean-worker"
+Body = dict[str, Any]
+
+PLACED = {
+    "priorityClass": "important",
+    "tolerations": [{"key": "infra", "operator": "Exists"}],
+    "nodeSelector": {"pool": "infra"},
+    "topologySpread": [{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway"}],
+    "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}},
+}
+EVERYTHING: dict[str, Body] = {
+    HUB: {
+        "image": {"repository": "example.invalid/team/kubeocean", "digest": f"sha256:{'a' * 64}", "pullSecrets": ["registry"]},
+        "timeZone": "Europe/Berlin",
+        "logLevel": "DEBUG",
+        "manager": {**PLACED, "replicas": 3},
+        "syncer": {**PLACED, "replicas": 1, "settings": {"provider": {"probe_interval": 5}, "server": {"port_last": 16999}}},
+        "networkPolicy": {"metricsFrom": [{"namespaceSelector": {}}], "kubeletFrom": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]},
+        "metrics": {"serviceMonitor": {"enabled": True, "labels": {"team": "x"}}, "prometheusRule": {"enabled": True}},
+    },
+    WORKER: {
+        "usage": {"enabled": True, "nodes": ["node-1", "node-2"]},
+        "policyLabel": {"enabled": True},
+        "quota": {"enabled": True, "hard": {"requests.cpu": "100", "pods": 500}},
+        "limitRange": {"enabled": True, "limits": [{"type": "Container", "defaultRequest": {"cpu": "100m"}}]},
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def helm() -> str:
+    return str(run_apart(Binaries(say=print, clock=SystemClock()).ensure(["helm"]))["helm"])
+
+
+def ran(helm: str, *args: str, values: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [helm, *args, "--values", "-"]
+    return subprocess.run(command, input=json.dumps(values or {}), capture_output=True, text=True, timeout=60, check=False)
+
+
+def rendered(helm: str, chart: str, values: Mapping[str, Any] | None = None) -> list[Body]:
+    done = ran(helm, "template", chart, str(CHARTS / chart), values=values)
+    assert done.returncode == 0, done.stderr
+    return [body for body in yaml.safe_load_all(done.stdout) if body]
+
+
+def granted(bodies: Iterable[Body]) -> Counter[str]:
+    """Roles with their rules and bindings with their subjects, in any order."""
+    kinds = ("Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")
+    return Counter(
+        json.dumps(
+            [body["kind"], body["metadata"].get("namespace", ""), body["metadata"]["name"]]
+            + [sorted(json.dumps(rule, sort_keys=True) for rule in body.get("rules", ())), body.get("roleRef"), body.get("subjects")],
+            sort_keys=True,
+        )
+        for body in bodies
+        if body["kind"] in kinds
+    )
+
+
+@pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["defaults", "everything"])
+@pytest.mark.parametrize("chart", [HUB, WORKER])
+def test_lint_finds_nothing(helm: str, chart: str, values: dict[str, Body]) -> None:
+    done = ran(helm, "lint", "--strict", str(CHARTS / chart), values=values.get(chart))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_charts_render_with_default_values(helm: str) -> None:
+    """Line 191; the process of a binding is made by the manager itself, so there are no template ConfigMaps."""
+    hub = Counter(body["kind"] for body in rendered(helm, HUB))
+    worker = Counter(body["kind"] for body in rendered(helm, WORKER))
+    assert hub["CustomResourceDefinition"] == worker["CustomResourceDefinition"] == 1
+    for kind in ("Deployment", "ServiceAccount", "ClusterRole", "ConfigMap", "PodDisruptionBudget", "Service"):
+        assert hub[kind] == 1, kind
+    assert hub["NetworkPolicy"] == 2 and hub["ValidatingAdmissionPolicy"] == hub["ValidatingAdmissionPolicyBinding"] == 5
+    assert not hub["ServiceMonitor"] and not hub["PrometheusRule"]
+    assert worker["Namespace"] == worker["ServiceAccount"] == worker["Secret"] == worker["Role"] == worker["NetworkPolicy"] == 1
+
+
+def test_roles_of_the_manager_are_those_the_code_names(helm: str) -> None:
+    assert granted(rendered(helm, HUB)) == granted(permissions.manager_objects())
+    elsewhere = rendered(helm, HUB, {"namespace": {"name": "elsewhere"}})
+    assert granted(elsewhere) == granted(permissions.manager_objects(namespace="elsewhere"))
+
+
+def test_roles_in_the_worker_are_those_the_code_names(helm: str) -> None:
+    assert granted(rendered(helm, WORKER)) == granted(permissions.worker_objects())
+    every = granted(permissions.worker_objects(policy_label=True)) + granted(permissions.metrics_objects(nodes=["node-1", "node-2"]))
+    assert granted(rendered(helm, WORKER, EVERYTHING[WORKER])) == every
+    other = rendered(helm, WORKER, {"namespace": {"name": "other"}, "usage": {"enabled": True}})
+    assert granted(other) == granted(permissions.worker_objects("other", metrics=True))
+
+
+@pytest.mark.parametrize("chart", [HUB, WORKER])
+def test_plain_manifests_are_what_the_charts_make(helm: str, chart: str) -> None:
+    written = (DEPLOY / "manifests" / f"{chart}.yaml").read_text()
+    assert list(yaml.safe_load_all(written)) == list(yaml.safe_load_all(ran(helm, "template", chart, str(CHARTS / chart)).stdout)), (
+        "run: make manifests"
+    )
+
+
+def test_the_manager_understands_its_settings(helm: str) -> None:
+    for values in ({}, EVERYTHING[HUB]):
+        (config,) = [body for body in rendered(helm, HUB, values) if body["kind"] == "ConfigMap"]
+        read = manager_settings.read(yaml.safe_load(config["data"]["settings.yaml"]))
+        assert read.leader.enabled and read.leader.namespace == "kubeocean-system"
+    assert read.manager.image == f"example.invalid/team/kubeocean@sha256:{'a' * 64}" and list(read.manager.image_pull_secrets) == [
+        "registry"
+    ]
+    assert read.manager.syncer_settings["provider"] == {
+        "time_zone": "Europe/Berlin",
+        "cluster_domain": "cluster.local",
+        "probe_interval": 5,
+    }
+    assert read.manager.node_selector == {"pool": "infra"} and read.log.level == "DEBUG"
+
+
+def deployment(helm: str, values: Mapping[str, Any]) -> Body:
+    (found,) = [body for body in rendered(helm, HUB, values) if body["kind"] == "Deployment"]
+    return found
+
+
+def test_values_reach_the_manager_and_a_changed_setting_restarts_it(helm: str) -> None:
+    made = deployment(helm, EVERYTHING[HUB])
+    spec = made["spec"]["template"]["spec"]
+    assert made["spec"]["replicas"] == 3 and spec["priorityClassName"] == "important" and spec["nodeSelector"] == {"pool": "infra"}
+    assert spec["tolerations"] == PLACED["tolerations"] and spec["imagePullSecrets"] == [{"name": "registry"}]
+    (spread,) = spec["topologySpreadConstraints"]
+    assert spread["labelSelector"]["matchLabels"] == made["spec"]["selector"]["matchLabels"] and spread["maxSkew"] == 1
+    (container,) = spec["containers"]
+    assert container["resources"] == PLACED["resources"] and {"name": "TZ", "value": "Europe/Berlin"} in container["env"]
+    templates = [json.dumps(deployment(helm, values)["spec"]["template"]) for values in ({}, {"syncer": {"replicas": 3}})]
+    assert templates[0] != templates[1]
+
+
+WRONG = [
+    ({"manager": {"replicas": 0}}, "/manager/replicas"),
+    ({"manager": {"replica": 2}}, "replica"),
+    ({"image": {"pullPolicy": "Sometimes"}}, "/image/pullPolicy"),
+    ({"image": {"digest": "abc"}}, "/image/digest"),
+    ({"namespace": {"podSecurity": "strict"}}, "/namespace/podSecurity"),
+    ({"logLevel": "info"}, "/logLevel"),
+    ({"syncer": {"tolerations": {"key": "x"}}}, "/syncer/tolerations"),
+    ({"networkpolicy": {}}, "networkpolicy"),
+]
+
+
+@pytest.mark.parametrize(("values", "named"), WRONG, ids=[named for _, named in WRONG])
+def test_a_wrong_value_is_refused_by_its_name(helm: str, values: Body, named: str) -> None:
+    done = ran(helm, "template", HUB, str(CHARTS / HUB), values=values)
+    assert done.returncode != 0 and named in done.stderr
+
+
+# --- on a real API server ---
+
+
+async def placed(plane: ControlPlane, helm: str, chart: str, values: Mapping[str, Any]) -> list[Body]:
+    """The chart for a namespace that is there."""
+    space = await plane.namespace(chart)
+    return rendered(helm, chart, {**values, "namespace": {"name": space, "create": False}})
+
+
+async def dry(plane: ControlPlane, bodies: Iterable[Body]) -> str:
+    stdin = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(bodies)})
+    return await plane.kubectl("apply", "--dry-run=server", "--filename", "-", stdin=stdin)
+
+
+@pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["defaults", "everything"])
+async def test_an_api_server_accepts_both_charts(bare_hub: ControlPlane, helm: str, values: dict[str, Body]) -> None:
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": permissions.keys.FAKE_NAMESPACE}}
+    await bare_hub.kubectl("apply", "--filename", "-", stdin=json.dumps(space))
+    for chart in (HUB, WORKER):
+        bodies = await placed(bare_hub, helm, chart, values.get(chart, {}))
+        served = [body for body in bodies if not body["apiVersion"].startswith("monitoring.coreos.com/")]
+        said = await dry(bare_hub, served)
+        assert "Warning" not in said and len(said.splitlines()) == len(served)
+
+
+async def test_the_manager_meets_restricted_pod_security(bare_hub: ControlPlane, helm: str) -> None:
+    space = await bare_hub.namespace("restricted")
+    await bare_hub.kubectl("label", "namespace", space, "pod-security.kubernetes.io/enforce=restricted")
+    template = deployment(helm, {"namespace": {"name": space}})["spec"]["template"]
+    spec = {**template["spec"], "serviceAccountName": "default"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "manager", "namespace": space}, "spec": spec}
+    await dry(bare_hub, [pod])
+    assert spec["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
+    with pytest.raises(CommandFailed, match="violates PodSecurity"):
+        await dry(bare_hub, [{**pod, "spec": {**spec, "securityContext": {}}}])

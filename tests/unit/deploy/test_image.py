@@ -1,0 +1,83 @@
+"""The base of the image is what packages hold, at the places of a merged tree, without what only their set-up needs.
+
+Invariant: nothing is downloaded or built here.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import runpy
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+IMAGE = runpy.run_path(str(Path(__file__).parents[3] / "deploy" / "dev" / "image.py"))
+
+GRAPH = """\
+python3-venv
+  Depends: python3.11-venv
+ |Depends: debconf
+  Depends: <debconf-2.0>
+    cdebconf
+    debconf
+debconf
+  Depends: perl-base
+python3.11-venv
+  PreDepends: libc6
+  Depends: <python3.11-distutils>
+    python3-distutils
+unrelated
+  Depends: libx11-6
+libc6
+python3-distutils
+"""
+
+
+def test_packages_are_followed_but_for_what_only_sets_others_up() -> None:
+    assert IMAGE["needed"](GRAPH, ["python3-venv"]) == ["libc6", "python3-distutils", "python3-venv", "python3.11-venv"]
+
+
+@pytest.mark.parametrize(
+    ("name", "merged"),
+    [
+        ("./lib/x/libc.so.6", "usr/lib/x/libc.so.6"),
+        ("./lib64/ld.so", "usr/lib64/ld.so"),
+        ("./usr/lib/a", "usr/lib/a"),
+        ("./etc/b", "etc/b"),
+    ],
+)
+def test_files_lie_below_usr(name: str, merged: str) -> None:
+    assert IMAGE["merged_name"](name) == merged
+
+
+def package(files: dict[str, bytes]) -> tarfile.TarFile:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return tarfile.open(fileobj=io.BytesIO(out.getvalue()))
+
+
+def test_the_tree_holds_programs_and_authorities_and_no_documentation(tmp_path: Path) -> None:
+    files = {"./bin/python3": b"#!", "./usr/share/doc/x/copyright": b"text", "./usr/share/ca-certificates/mozilla/a.crt": b"A\n"}
+    other = {"./usr/share/ca-certificates/mozilla/b.crt": b"B\n", "./usr/bin/sh": b"#!"}
+    IMAGE["write_tree"]([package(files), package(other)], tmp_path / "tree.tar")
+    with tarfile.open(tmp_path / "tree.tar") as tree:
+        names = tree.getnames()
+        bundle = tree.extractfile("etc/ssl/certs/ca-certificates.crt")
+        assert bundle is not None and bundle.read() == b"A\nB\n"
+        assert tree.getmember("bin").linkname == "usr/bin" and tree.getmember("tmp").mode == 0o1777
+    assert "usr/bin/python3" in names and "usr/bin/sh" not in names
+    assert not [name for name in names if "doc" in name] and len(names) == len(set(names))
+
+
+def test_another_source_is_another_image() -> None:
+    fingerprint: Any = IMAGE["fingerprint"]
+    assert fingerprint("a", "b") == fingerprint("a", "b") != fingerprint("a", "c")
+    assert re.fullmatch("[0-9a-f]{16}", fingerprint("a"))
+    assert any(line.startswith("kubeocean/cli.py ") for line in IMAGE["sources"]())
