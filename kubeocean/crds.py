@@ -18,6 +18,7 @@ from attrs import field, frozen
 from kubeocean.fields import Fields, Problem, is_address
 from kubeocean.leasing.limits import ResourceLimit
 from kubeocean.leasing.windows import TimeWindow, zone_of
+from kubeocean.topdown.overrides import Overrides
 from vkubelet.api.names import is_dns_label, is_dns_subdomain
 from vkubelet.api.objects import Unknown
 from vkubelet.api.quantity import ZERO
@@ -88,8 +89,13 @@ class ClusterBinding:
     allow_insecure_worker: bool
     time_zone: str
     on_unreachable: OnUnreachable
+    force_unbind_after: float | None
+    """Seconds after its deletion from which what can not be cleaned up in the worker is given up; None: never."""
+    deleted_at: str
+    """When its deletion was asked for (RFC 3339), "" when it was not."""
     api_server: ApiServerAccess | None
     dns: DnsAccess | None
+    overrides: Overrides
     status: JsonView
     misread: Sequence[Problem] = ()
 
@@ -119,15 +125,18 @@ class ClusterBinding:
             allow_insecure_worker=spec.flag("allowInsecureWorker"),
             time_zone=spec.text("timeZone"),
             on_unreachable=_on_unreachable(spec.inner("onUnreachable")),
+            force_unbind_after=_force_unbind_after(spec, problems),
+            deleted_at=meta.deletion_timestamp or "",
             api_server=_api_server(spec),
             dns=_dns(spec),
+            overrides=Overrides.parse(spec.value),
             status=body.get("status") or {},
             misread=tuple(problems),
         )
 
     def validate(self) -> list[Problem]:
         """Everything that keeps it from working, without asking any cluster; empty when it is sound."""
-        problems = [*self.misread, *_identity_problems(self)]
+        problems = [*self.misread, *_identity_problems(self), *self.overrides.problems()]
         for at, namespace in enumerate(self.service_namespaces):
             if not namespace:
                 problems.append(Problem(f"spec.serviceNamespaces[{at}]", "is empty; name a namespace or leave it out"))
@@ -135,6 +144,8 @@ class ClusterBinding:
             problems.append(Problem("spec.onUnreachable.mode", f"must be {HOLD} or {FAIL_OVER}"))
         if self.on_unreachable.after < _SHORTEST_FAIL_OVER:
             problems.append(Problem("spec.onUnreachable.afterSeconds", f"must be at least {_SHORTEST_FAIL_OVER}"))
+        if self.force_unbind_after is not None and self.force_unbind_after < 0:
+            problems.append(Problem("spec.forceUnbindAfter", "is negative; write 0 or more seconds, or leave it out"))
         return problems + _zone_problems(self.time_zone) + _access_problems(self)
 
 
@@ -240,6 +251,13 @@ def _zone_problems(name: str) -> list[Problem]:
 
 def _on_unreachable(fields: Fields) -> OnUnreachable:
     return OnUnreachable(fields.text("mode") or HOLD, float(fields.number("afterSeconds", _DEFAULT_FAIL_OVER)))
+
+
+def _force_unbind_after(spec: Fields, problems: Sequence[Problem]) -> float | None:
+    """What can not be read as a time must not count as zero seconds."""
+    known = len(problems)
+    seconds = spec.number("forceUnbindAfter") if spec.has("forceUnbindAfter") else None
+    return None if seconds is None or len(problems) > known else float(seconds)
 
 
 def _api_server(spec: Fields) -> ApiServerAccess | None:

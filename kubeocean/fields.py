@@ -36,6 +36,11 @@ class Fields:
             problems.append(Problem(path, "must be an object"))
         self._value: JsonView = value if isinstance(value, dict) else {}
 
+    @property
+    def value(self) -> JsonView:
+        """All of it, as it was written."""
+        return self._value
+
     def problem(self, name: str, sentence: str) -> None:
         """Note that something is wrong with a field."""
         self._problems.append(Problem(f"{self._path}.{name}", sentence))

@@ -29,9 +29,23 @@ CLUSTER_ID: Final = "kubeocean.io/cluster-id"
 MOUNT_OWNER: Final = "kubeocean.io/mount-owner"
 """Annotation of a mount namespace: the mark of the one binding that may use it."""
 
+# --- Bindings -----------------------------------------------------------------------------------------------------------------------------
+
+ACCEPTED_AS: Final = "kubeocean.io/accepted-as"
+"""Annotation of a binding: the identity under which it is served, see `accepted_as`; written once, when it is first found sound."""
+APPLIED: Final = "kubeocean.io/applied"
+"""Annotation of an object that the manager made: a hash of what it wanted there."""
+SETTINGS_HASH: Final = "kubeocean.io/settings-hash"
+"""Annotation of a pod template: a hash of the settings that are read once, so that a change of them starts new pods."""
+LOGS_PROXY_ENABLED: Final = "kubeocean.io/logs-proxy-enabled"
+LOGS_PROXY_SECRET_NAME: Final = "kubeocean.io/logs-proxy-secret-name"
+LOGS_PROXY_SECRET_NAMESPACE: Final = "kubeocean.io/logs-proxy-secret-namespace"
+
 # --- Virtual nodes ------------------------------------------------------------------------------------------------------------------------
 
 CLUSTER_BINDING: Final = "kubeocean.io/cluster-binding"
+FORCE_UNBIND: Final = "kubeocean.io/force-unbind"
+"""Annotation "true" of a binding that is being deleted: give up what can not be cleaned up in the worker."""
 PHYSICAL_CLUSTER_ID: Final = "kubeocean.io/physical-cluster-id"
 PHYSICAL_CLUSTER_NAME: Final = "kubeocean.io/physical-cluster-name"
 PHYSICAL_NODE_NAME: Final = "kubeocean.io/physical-node-name"
@@ -71,6 +85,10 @@ PHYSICAL_POD_NAME: Final = "kubeocean.io/physical-pod-name"
 PHYSICAL_POD_UID: Final = "kubeocean.io/physical-pod-uid"
 PHYSICAL_POD_OF: Final = "kubeocean.io/physical-pod-of"
 """Annotation of a virtual pod: its own uid, because people make pods of the YAML of others (`kubectl debug --copy-to`)."""
+VIRTUAL_IMAGES: Final = "kubeocean.io/virtual-images"
+"""Annotation of a physical pod: JSON of the image that the user wrote, for each container that got another."""
+PATCHED_METADATA: Final = "kubeocean.io/patched-metadata"
+"""Annotation of a physical pod: JSON of the labels and annotations that the binding's patch set or removed there."""
 WORKLOAD_TYPE: Final = "kubeocean.io/workload-type"
 WORKLOAD_NAME: Final = "kubeocean.io/workload-name"
 RUNNING_DAEMONSET: Final = "kubeocean.io/running-daemonset"
@@ -84,6 +102,10 @@ VIRTUAL_NAMESPACE: Final = "kubeocean.io/virtual-namespace"
 VIRTUAL_NAME: Final = "kubeocean.io/virtual-name"
 PHYSICAL_NAMESPACE: Final = "kubeocean.io/physical-namespace"
 PHYSICAL_NAME: Final = "kubeocean.io/physical-name"
+VIRTUAL_VOLUME: Final = "kubeocean.io/virtual-volume"
+"""Annotation of the copy of a claim: the volume of the hub that the claim is bound to there."""
+ALLOWED_VOLUMES: Final = "kubeocean.io/allowed-volume-sources"
+"""Annotation that the worker's owner sets on a mount namespace: which volumes on disks of its machines may be used: `hostPath, local`."""
 USED_BY_PV: Final = "kubeocean.io/used-by-pv"
 TOKEN_SECRET: Final = "kubeocean.io/service-account-token"
 TOKEN_EXPIRY: Final = "kubeocean.io/token-expiry"
@@ -107,6 +129,11 @@ SYSTEM_NAMESPACES: Final = frozenset({"kube-system", "kube-public", "kube-node-l
 """Pods of these namespaces never leave the computing cluster."""
 
 _VNODE_LIMIT: Final = 63
+
+
+def accepted_as(cluster_id: str, uid: str) -> str:
+    """The value of ACCEPTED_AS; with the uid of the binding, because people make bindings of the YAML of others."""
+    return f"{cluster_id}_{uid}"
 
 
 def synced_by(cluster_id: str) -> str:

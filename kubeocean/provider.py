@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 
 from kubeocean import streams
+from kubeocean.metrics import SyncerMetrics
 from kubeocean.service import BindingService
 from kubeocean.settings import KubeoceanSettings
 from vkubelet.api.objects import Pod, PodRef
@@ -27,20 +28,28 @@ class KubeoceanProvider:
             raise SettingsError("provider.binding", "name the ClusterBinding to serve")
         self._settings = settings
         self._service: BindingService | None = None
+        self._metrics: SyncerMetrics | None = None
 
     async def run(self, host: Host) -> None:
-        self._service = BindingService(host, self._settings)
+        if self._metrics is None:
+            # A provider that failed runs again in the same process, and a registry takes a series once.
+            self._metrics = SyncerMetrics(host.metrics.registry, binding=self._settings.binding)
+        self._service = BindingService(host, self._settings, metrics=self._metrics)
         await self._service.run()
+
+    def take_settings(self, settings: object) -> Iterable[str]:
+        assert isinstance(settings, KubeoceanSettings)
+        return self._service.take_settings(settings) if self._service is not None else ()
 
     async def sync_pod(self, pod: Pod) -> None:
         session = await self._serving().available()
         await session.pods.sync(pod)
 
     async def delete_pod(self, pod: PodRef, grace: float) -> None:
-        await self._serving().current().pods.delete(pod, grace)
+        await self._serving().delete_pod(pod, grace)
 
     async def list_pods(self, node: str) -> Iterable[PodReport]:
-        return self._serving().current().pods.listing(node)
+        return self._serving().list_pods(node)
 
     def stream_logs(self, pod: PodRef, container: str, options: LogOptions) -> AsyncIterator[bytes]:
         return streams.stream_logs(self._backing(pod), container, options)

@@ -17,12 +17,13 @@ from kubeocean.topdown.identity import identity
 from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import Key, Node, ObjectMeta, Pod, PodRef, Unknown
 from vkubelet.api.shapes import Json, JsonView
-from vkubelet.client.resources import CONFIGMAPS, NODES, PODS, SECRETS, Resource
+from vkubelet.client.resources import CONFIGMAPS, CSINODES, NODES, PODS, PVCS, SECRETS, Resource
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
 from vkubelet.control.informer import Informer
 from vkubelet.control.store import Store
 from vkubelet.errors import Forbidden, NotFound, ServerError, Unauthorized, Unreachable, VKubeletError
+from vkubelet.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class Reach:
 
     def __init__(self, clock: Clock, *, lost_after: float) -> None:
         self._clock = clock
-        self._lost_after = lost_after
+        self.lost_after = lost_after
         self._answered_at = clock.monotonic()
         self._listeners: list[Callable[[], None]] = []
         self.lost = False
@@ -59,6 +60,11 @@ class Reach:
     def on_flip(self, listener: Callable[[], None]) -> None:
         """Call `listener()` when the worker is lost, and when it is back."""
         self._listeners.append(listener)
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds since the worker last answered, or since we began to ask."""
+        return self._clock.monotonic() - self._answered_at
 
     def answered(self) -> None:
         """The worker answered just now."""
@@ -74,7 +80,7 @@ class Reach:
     async def watch(self) -> None:
         """Declare the worker lost as soon as it has been silent for too long; until cancelled."""
         while True:
-            left = self._answered_at + self._lost_after - self._clock.monotonic()
+            left = self._answered_at + self.lost_after - self._clock.monotonic()
             if left <= 0 and not self.lost:
                 self._flip(lost=True)
             await self._clock.sleep(left if left > 0 else 1.0)
@@ -116,9 +122,11 @@ def virtual_uid(meta: ObjectMeta) -> str:
     return meta.annotations.get(keys.VIRTUAL_POD_UID, "")
 
 
-def heads(client: Client, resource: Resource[Unknown], *, clock: Clock, where: Selection = Selection()) -> Informer[Unknown]:
+def heads(
+    client: Client, resource: Resource[Unknown], *, clock: Clock, where: Selection = Selection(), metrics: Metrics | None = None
+) -> Informer[Unknown]:
     """An informer that keeps heads only."""
-    return Informer(client, resource, where=where, store=Store(keep=head_of), clock=clock)
+    return Informer(client, resource, where=where, store=Store(keep=head_of), clock=clock, metrics=metrics)
 
 
 def head_of(copy: Unknown) -> Unknown:
@@ -137,6 +145,12 @@ def head_of(copy: Unknown) -> Unknown:
     return Unknown(head, b"{}")
 
 
+def claim_of(copy: Unknown) -> Unknown:
+    """The copy of a claim with nothing left but its head and the volume it is bound to."""
+    volume = (copy.body.get("spec") or {}).get("volumeName") or ""
+    return Unknown(head_of(copy).metadata, encode_json({"spec": {"volumeName": volume}}))
+
+
 class WorkerCluster:
     """What one connection to the worker gives: see the attributes."""
 
@@ -144,14 +158,16 @@ class WorkerCluster:
         self.client = client
         self.mount = mount
         self._clock = clock
-        self._probe_interval = probe_interval
+        self.probe_interval = probe_interval
         ours = Selection(namespace=mount.namespace, labels=f"{keys.MANAGED_BY}={keys.MANAGED}")
         indexes = {BY_VIRTUAL_NODE: self._virtual_nodes}
         self.nodes: Informer[Node] = Informer(client, NODES, store=Store(indexes=indexes), clock=clock)
         self.pods: Informer[Pod] = Informer(client, PODS, store=Store(indexes=self._pod_indexes(), keep=self._keep), clock=clock)
         self.policies: Informer[Unknown] = Informer(client, POLICIES, clock=clock)
+        self.csinodes: Informer[Unknown] = Informer(client, CSINODES, clock=clock)
         self.configmaps = heads(client, CONFIGMAPS, where=ours, clock=clock)
         self.secrets = heads(client, SECRETS, where=ours, clock=clock)
+        self.claims: Informer[Unknown] = Informer(client, PVCS, where=ours, store=Store(keep=claim_of), clock=clock)
 
     @property
     def complete(self) -> bool:
@@ -162,6 +178,11 @@ class WorkerCluster:
         """Return when `complete`."""
         for informer in (self.nodes, self.pods, self.policies):
             await informer.wait_synced()
+
+    def stale(self) -> dict[str, float]:
+        """Seconds since the worker was last heard of on each watch, by resource; a watch that is refused is not told: see `unreadable`."""
+        informers = [each for each in vars(self).values() if isinstance(each, Informer)]
+        return {each.resource.plural: each.stale_for() for each in informers if not isinstance(each.last_error, _REFUSED)}
 
     def unreadable(self) -> str:
         """Which of the worker's lists are refused, and why; empty when none is."""
@@ -192,7 +213,7 @@ class WorkerCluster:
     async def run(self, reach: Reach) -> None:
         """Follow the worker until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for informer in (self.nodes, self.pods, self.policies, self.configmaps, self.secrets):
+            for informer in (self.nodes, self.pods, self.policies, self.configmaps, self.secrets, self.claims, self.csinodes):
                 group.create_task(informer.run())
             group.create_task(self._probe(reach))
 
@@ -206,7 +227,7 @@ class WorkerCluster:
             except VKubeletError:
                 # Refused, but by somebody who lives.
                 reach.answered()
-            await self._clock.sleep(self._probe_interval)
+            await self._clock.sleep(self.probe_interval)
 
     def _keep(self, pod: Pod) -> Pod:
         return pod if pod.metadata.namespace == self.mount.namespace else cost_of(pod)

@@ -20,8 +20,9 @@ from vkubelet.provider import NodeDescription, Taint
 
 _VIRTUAL_TYPES: Final = frozenset({"external", keys.VIRTUAL_NODE_TYPE, "eklet"})
 
-# Written by a controller of each cluster by its own rules: a copy would be fought over.
-_LOCAL_ANNOTATIONS: Final = frozenset({"node.alpha.kubernetes.io/ttl", names.LAST_APPLIED})
+# Written by a controller of each cluster by its own rules: a copy would be fought over. The last one asks the controller-manager to attach
+# volumes: that is done in the worker, for the physical pod, and by one cluster only.
+_LOCAL_ANNOTATIONS: Final = frozenset({"node.alpha.kubernetes.io/ttl", names.LAST_APPLIED, names.ATTACH_BY_CONTROLLER})
 
 
 def eligible(labels: Mapping[str, str]) -> bool:

@@ -6,6 +6,7 @@ Invariant: no node is declared or withdrawn before nodes, pods, policies and the
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from datetime import datetime
 
 from attrs import frozen
@@ -13,7 +14,9 @@ from attrs import frozen
 from kubeocean import keys
 from kubeocean.bottomup.binding import BindingReconciler
 from kubeocean.bottomup.describe import describe, eligible
+from kubeocean.bottomup.inherited import inherited
 from kubeocean.bottomup.policies import ResourceLeasingPolicyReconciler
+from kubeocean.bottomup.policy_status import Amounts
 from kubeocean.bottomup.pressure import Pressure
 from kubeocean.bottomup.reclaim import Reclaimer
 from kubeocean.bottomup.virtual_nodes import VirtualNode, VirtualNodes
@@ -23,6 +26,7 @@ from kubeocean.leasing.policy import Decision, NodeFacts, Terms, decide
 from kubeocean.leasing.usage import Usage
 from kubeocean.worker import WorkerCluster
 from vkubelet.api.objects import Key, Node, Pod
+from vkubelet.api.quantity import Resources, add_resources, parse_resources
 from vkubelet.client.resources import NODES
 from vkubelet.client.rest import PatchKind
 from vkubelet.clock import parse_rfc3339
@@ -38,6 +42,7 @@ log = logging.getLogger(__name__)
 _LONGEST_WAIT = 300.0
 _AFTER_THE_EDGE = 0.01
 _WHILE_DRAINING = 5.0
+_LEASED_COUNTED_AFTER = 0.5
 
 
 @frozen(kw_only=True)
@@ -64,9 +69,11 @@ class PhysicalNodeReconciler:
         self._pressure = Pressure(parts.host, parts.policies)
         self._unsettled: set[str] | None = None
         self._may_label = True
-        self.controller: Controller[str] = Controller("physical nodes", self.reconcile, workers=8, clock=parts.host.clock)
+        self.controller: Controller[str] = Controller(
+            "physical nodes", self.reconcile, workers=8, clock=parts.host.clock, metrics=parts.host.metrics
+        )
         parts.policies.on_change(self.recheck)
-        parts.policies.counted_by(self._decided_by)
+        parts.policies.lends(self)
 
     async def run(self) -> None:
         """Wait for the first complete lists, look at every node that one of the clusters knows, and go on until cancelled."""
@@ -80,6 +87,11 @@ class PhysicalNodeReconciler:
         self._settle("")
         self.recheck()
         await self.controller.run()
+
+    @property
+    def usage(self) -> Usage:
+        """What pods request on each physical node."""
+        return self._usage
 
     def confirm(self) -> None:
         """A person agreed to what the brake held."""
@@ -100,7 +112,8 @@ class PhysicalNodeReconciler:
         if self._unsettled is None or binding is None or not self._parts.worker.complete:
             raise Unavailable("the worker cluster has not been listed yet", retry_after=2.0)
         virtual = keys.vnode_name(binding.cluster_id, name)
-        with bind(node=virtual, physical_node=name):
+        live = self._parts.hub_nodes.store.get(Key("", virtual))
+        with bind(node=virtual, physical_node=name, uid=live.metadata.uid if live is not None else ""):
             await self._take_over(virtual)
             node = self._parts.worker.nodes.store.get(Key("", name))
             wait = await self._step(name, virtual, node=node, binding=binding)
@@ -110,12 +123,12 @@ class PhysicalNodeReconciler:
     async def _take_over(self, virtual: str) -> None:
         """Kubeocean (Go) left a finalizer on its Nodes, which would hold their deletion up for ever (layout.md section 16, rule 8)."""
         live = self._parts.hub_nodes.store.get(Key("", virtual))
-        if live is None or not _is_held(live):
+        change = inherited(live) if live is not None else None
+        if change is None:
             return
-        left = [each for each in live.metadata.finalizers if each != keys.FINALIZER_VNODE]
-        change = {"metadata": {"finalizers": left, "resourceVersion": live.metadata.resource_version}}
         try:
             await self._parts.host.client.patch(NODES, virtual, change, kind=PatchKind.MERGE)
+            log.info("node of an earlier Kubeocean is taken over")
         except NotFound:
             log.debug("virtual node is gone")
 
@@ -156,8 +169,11 @@ class PhysicalNodeReconciler:
     async def _offer(self, node: Node, decision: Decision, *, facts: NodeFacts, terms: Terms, binding: ClusterBinding) -> float | None:
         parts, name = self._parts, node.metadata.name
         live = parts.hub_nodes.store.get(Key("", keys.vnode_name(binding.cluster_id, name)))
-        description = describe(node, decision, binding=binding, port=_port(live))
+        description = describe(node, decision, binding=binding, prometheus_url=_prometheus_url(live), port=_port(live))
+        before = parts.virtual.get(description.name)
         parts.virtual.declare(description, physical_name=name, physical_uid=node.metadata.uid)
+        if before is None or before.description.allocatable != description.allocatable:
+            self._tell_amounts(name)
         parts.withdrawal.settled(name)
         virtual = description.name
         parts.reclaimer.order(virtual, self._pressure.of_declared(virtual, decision, facts=facts, terms=terms))
@@ -209,10 +225,23 @@ class PhysicalNodeReconciler:
         except NotFound:
             log.debug("physical node is gone")
 
-    def _decided_by(self, policy: str) -> int:
+    def decided_by(self, policy: str) -> Sequence[str]:
+        """The physical nodes whose virtual ones say that this policy decides about them. Raises Unavailable."""
         if not self._parts.hub_nodes.ever_synced:
             raise Unavailable("the virtual nodes have not been listed yet", retry_after=1.0)
-        return sum(_policy_name(node) == policy for node in self._parts.hub_nodes.store)
+        return [physical_name(node) for node in self._parts.hub_nodes.store if _policy_name(node) == policy]
+
+    def amounts_of(self, policy: str) -> Amounts | None:
+        """What the nodes of a policy offer, and what is leased of it; None before every node was looked at once."""
+        if not self._parts.virtual.is_complete:
+            return None
+        offered: Resources = {}
+        leased: Resources = {}
+        for virtual in self._parts.virtual:
+            if virtual.description.annotations.get(keys.POLICIES_APPLIED) == policy:
+                offered = add_resources(offered, parse_resources(virtual.description.allocatable))
+                leased = add_resources(leased, self._usage.leased(virtual.physical_name))
+        return Amounts(offered, {name: amount for name, amount in leased.items() if amount})
 
     def _known(self) -> set[str]:
         physical = {node.metadata.name for node in self._parts.worker.nodes.store}
@@ -233,7 +262,9 @@ class PhysicalNodeReconciler:
         """Told from outside, because the Nodes of the hub are watched for longer than one worker."""
         node = change.new or change.old
         name = physical_name(node) if node is not None else ""
-        matters = change.new is None or change.old is None or _is_held(change.new) or _port(change.old) != _port(change.new)
+        matters = (
+            change.new is None or change.old is None or _is_held(change.new) or _prometheus_url(change.old) != _prometheus_url(change.new)
+        )
         if name and (matters or self._parts.virtual.is_retired(change.key.name)):
             if change.new is None:
                 self._parts.virtual.forget(change.key.name)
@@ -242,14 +273,39 @@ class PhysicalNodeReconciler:
             self._parts.policies.recount(policy)
 
     def _pod_changed(self, change: Change[Pod]) -> None:
+        if change.old is not None and change.new is not None and _costs_the_same(change.old, change.new):
+            return
         changed: frozenset[str] = frozenset()
+        pod = change.new or change.old
+        leased = pod is not None and self._parts.worker.backed(pod) is not None
         if change.old is not None and (change.new is None or change.new.metadata.uid != change.old.metadata.uid):
             changed |= self._usage.remove(change.old.metadata.uid)
         if change.new is not None:
-            leased = self._parts.worker.backed(change.new) is not None
             changed |= self._usage.put(change.new, leased=leased)
+        # What is offered does not depend on what is leased already: a node whose pods come by hundreds is looked at once for many.
+        after = _LEASED_COUNTED_AFTER if leased else 0.0
         for name in changed:
-            self.controller.add(name, priority=Priority.LOW if change.initial else Priority.HIGH)
+            self.controller.add(name, after=after, priority=Priority.LOW if change.initial else Priority.HIGH)
+            self._tell_amounts(name)
+
+    def _tell_amounts(self, name: str) -> None:
+        binding = self._parts.binding.current
+        virtual = self._parts.virtual.get(keys.vnode_name(binding.cluster_id, name)) if binding is not None else None
+        if virtual is not None:
+            self._parts.policies.amounts_changed(virtual.description.annotations.get(keys.POLICIES_APPLIED, ""))
+
+
+def _costs_the_same(old: Pod, new: Pod) -> bool:
+    """Nothing changed by which a pod is counted: most changes are those of its status."""
+    before, after = old.metadata, new.metadata
+    return (old.node, old.phase, before.uid, before.labels, before.annotations, old.spec_json) == (
+        new.node,
+        new.phase,
+        after.uid,
+        after.labels,
+        after.annotations,
+        new.spec_json,
+    )
 
 
 def physical_name(virtual: Node) -> str:
@@ -274,6 +330,17 @@ def _closed_since(declared: VirtualNode | None, live: Node | None) -> datetime |
         taints = (live.spec.get("taints") or ()) if live is not None else ()
         times = [taint.get("timeAdded") or "" for taint in taints if taint["key"] == keys.TAINT_CLOSED]
     return next((parse_rfc3339(time) for time in times if time), None)
+
+
+def _prometheus_url(virtual: Node | None) -> str:
+    """Where the series of the node's containers are served, once its address and port are known; the caller needs a token."""
+    port = _port(virtual)
+    if virtual is None or port is None:
+        return ""
+    addresses = virtual.status.get("addresses") or ()
+    address = next((each["address"] for each in addresses if each.get("type") == "InternalIP"), "")
+    host = f"[{address}]" if ":" in address else address
+    return f"https://{host}:{port}/metrics/cadvisor" if address else ""
 
 
 def _port(virtual: Node | None) -> int | None:

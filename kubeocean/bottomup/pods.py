@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 LOST = "PhysicalPodLost"
 
 _LOOK_AGAIN = 10.0
+_FIRST_WORD = 1.0
+"""Seconds that a new pod's place and status wait for the kubelet over there: mostly it has something to say by then, and one write does."""
 
 
 @frozen(kw_only=True)
@@ -56,8 +58,11 @@ class PhysicalPodReconciler:
     def __init__(self, parts: PhysicalPodParts) -> None:
         self._parts = parts
         self._unscheduled_since: dict[str, float] = {}
+        self._silent_since: dict[str, float] = {}
         self._refused: dict[str, Mapping[str, str]] = {}
-        self.controller: Controller[PodRef] = Controller("physical pods", self.reconcile, workers=parts.workers, clock=parts.host.clock)
+        self.controller: Controller[PodRef] = Controller(
+            "physical pods", self.reconcile, workers=parts.workers, clock=parts.host.clock, metrics=parts.host.metrics
+        )
         parts.worker.pods.on_change(self._changed)
 
     def recheck(self) -> None:
@@ -67,20 +72,33 @@ class PhysicalPodReconciler:
 
     async def reconcile(self, ref: PodRef) -> float | None:
         """Publish what the physical pod says, or that it is gone."""
-        with bind(pod=str(ref.key), node=ref.node):
+        with bind(pod=str(ref.key), node=ref.node, uid=ref.uid):
             physical = self._parts.worker.physical_pod(ref)
             if physical is None or physical.node:
                 self._unscheduled_since.pop(ref.uid, None)
             if physical is None:
+                self._silent_since.pop(ref.uid, None)
                 return await self._missing(ref)
             pod = self._parts.host.pods.by_uid(ref.uid)
             if pod is not None:
+                if (left := self._wait_for_first_word(pod, physical)) > 0:
+                    return left
                 self.publish(pod, physical)
                 await self._labels_up(pod, physical)
                 await self._repair_marks(pod, physical)
                 if not physical.node and not physical.terminating:
                     return await self._unscheduled(pod, physical)
             return None
+
+    def _wait_for_first_word(self, pod: Pod, physical: Pod) -> float:
+        """Seconds left; 0 as soon as there is something to tell."""
+        if where(pod).name or physical.terminating or physical.terminal or physical.status.get("startTime"):
+            self._silent_since.pop(pod.metadata.uid, None)
+            return 0.0
+        now = self._parts.host.clock.monotonic()
+        if not physical.node:
+            self._unscheduled_since.setdefault(pod.metadata.uid, now)
+        return self._silent_since.setdefault(pod.metadata.uid, now) + _FIRST_WORD - now
 
     def publish(self, pod: Pod, physical: Pod) -> None:
         """Hand the physical pod's status to the runtime."""

@@ -8,24 +8,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
-
-from attrs import frozen
+from typing import Protocol
 
 from kubeocean import keys
 from kubeocean.bottomup.binding import BindingReconciler
+from kubeocean.bottomup.policy_status import Amounts, Pace, Verdict, status_change
 from kubeocean.crds import ResourceLeasingPolicy
 from kubeocean.leasing.policy import Terms
 from kubeocean.leasing.windows import is_open, next_edge
 from kubeocean.resources import POLICIES
 from kubeocean.worker import WorkerCluster
-from vkubelet.api.conditions import set_condition
 from vkubelet.api.objects import Key, Unknown
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.shapes import Json
 from vkubelet.client.rest import PatchKind
-from vkubelet.clock import parse_rfc3339, rfc3339
+from vkubelet.clock import parse_rfc3339
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change
-from vkubelet.errors import NotFound
+from vkubelet.control.workqueue import Priority
+from vkubelet.errors import NotFound, Unavailable
 from vkubelet.logformat import bind
 from vkubelet.provider import Host
 
@@ -33,54 +33,17 @@ log = logging.getLogger(__name__)
 
 _LONGEST_WAIT = 300.0
 _NODES_COUNTED_AFTER = 1.0
-
-_ADDED = frozenset({"observedGeneration", "timeZone", "nextEdge", "decidingNodes"})
-"""Fields of the status that the definition of Kubeocean (Go) does not have; where that one is installed they vanish when written."""
+_AMOUNTS_COUNTED_AFTER = 2.0
 
 
-@frozen
-class Verdict:
-    """What the status of a policy should say.
+class LentNodes(Protocol):
+    """What is asked of the nodes about one policy."""
 
-    `problems` is empty for a valid one, `zone` names the zone in force, `nodes` counts the virtual nodes it decides about now.
-    """
+    def decided_by(self, policy: str) -> Sequence[str]:
+        """The physical nodes that it decides about. Raises Unavailable."""
 
-    problems: str
-    open: bool = False
-    zone: str = ""
-    edge: datetime | None = None
-    nodes: int = 0
-
-
-def status_change(policy: ResourceLeasingPolicy, verdict: Verdict, *, now: datetime, told: JsonView | None = None) -> Json | None:
-    """The new status, or None when the present one says all of this already (spec/kubeocean.md 3.9); `told` was written last."""
-    before: Sequence[JsonView] = policy.status.get("conditions") or ()
-    after: list[Json] = [dict(condition) for condition in before]
-    for condition in _conditions(verdict):
-        after = set_condition(after, {**condition, "observedGeneration": policy.generation}, now=now)
-    said: Json = {
-        "phase": "Failed" if verdict.problems else "Active" if verdict.open else "Inactive",
-        "activeTimeWindow": verdict.open,
-        "observedGeneration": policy.generation,
-        "decidingNodes": verdict.nodes,
-        "conditions": after,
-        "timeZone": verdict.zone or None,
-        "nextEdge": rfc3339(verdict.edge) if verdict.edge else None,
-    }
-    dropped = {name: value for name, value in (told or {}).items() if name in _ADDED and name not in policy.status}
-    if all({**policy.status, **dropped}.get(name) == value for name, value in said.items()):
-        return None
-    return {"status": {**said, "lastAppliedTime": rfc3339(now)}}
-
-
-def _conditions(verdict: Verdict) -> list[Json]:
-    if verdict.problems:
-        invalid = {"type": "Valid", "status": "False", "reason": "ValidationError", "message": verdict.problems}
-        return [invalid, {"type": "Active", "status": "False", "reason": "ValidationError", "message": "an invalid policy leases nothing"}]
-    valid = {"type": "Valid", "status": "True", "reason": "ValidationPassed", "message": "the policy is valid"}
-    if verdict.open:
-        return [valid, {"type": "Active", "status": "True", "reason": "ActiveTimeWindow", "message": "a time window is open"}]
-    return [valid, {"type": "Active", "status": "False", "reason": "InactiveTimeWindow", "message": "no time window is open"}]
+    def amounts_of(self, policy: str) -> Amounts | None:
+        """What those offer and lease; None while that is not known."""
 
 
 class ResourceLeasingPolicyReconciler:
@@ -93,9 +56,10 @@ class ResourceLeasingPolicyReconciler:
         self._process_zone = process_zone
         self._parsed: dict[str, ResourceLeasingPolicy] = {}
         self._told: dict[str, Json] = {}
-        self._count: Callable[[str], int] = lambda name: 0
+        self._nodes: LentNodes | None = None
+        self._pace = Pace(host.clock)
         self._listeners: list[Callable[[], None]] = []
-        self.controller: Controller[str] = Controller("policies", self.reconcile, workers=2, clock=host.clock)
+        self.controller: Controller[str] = Controller("policies", self.reconcile, workers=2, clock=host.clock, metrics=host.metrics)
         worker.policies.on_change(self._changed)
 
     @property
@@ -121,13 +85,18 @@ class ResourceLeasingPolicyReconciler:
         """Call `listener()` after every change of a policy."""
         self._listeners.append(listener)
 
-    def counted_by(self, count: Callable[[str], int]) -> None:
-        """`count(name)`: how many virtual nodes a policy decides about; while there is one, a deleted policy keeps its finalizer."""
-        self._count = count
+    def lends(self, nodes: LentNodes) -> None:
+        """Who knows which nodes a policy decides about; while there is one, a deleted policy keeps its finalizer."""
+        self._nodes = nodes
 
     def recount(self, name: str) -> None:
         """The policy decides about more nodes than before, or about fewer."""
         self.controller.add(name, after=_NODES_COUNTED_AFTER)
+
+    def amounts_changed(self, name: str) -> None:
+        """What its nodes offer or lease is another than before."""
+        if name in self._parsed:
+            self.controller.add(name, after=_AMOUNTS_COUNTED_AFTER, priority=Priority.LOW)
 
     def recheck(self) -> None:
         """Look at all policies again."""
@@ -144,6 +113,9 @@ class ResourceLeasingPolicyReconciler:
                 return None
             if policy.deleting:
                 return await self._release(obj)
+            if self._binding.ending:
+                # What it holds of ours is taken off with the binding's end.
+                return None
             if keys.FINALIZER_POLICY not in policy.finalizers:
                 await self._patch(obj, {"metadata": {"finalizers": [*policy.finalizers, keys.FINALIZER_POLICY]}})
                 return 0.0
@@ -152,31 +124,46 @@ class ResourceLeasingPolicyReconciler:
     async def _report(self, policy: ResourceLeasingPolicy, obj: Unknown) -> float:
         now = self._host.clock.now()
         verdict = self._verdict(policy, now)
-        change = status_change(policy, verdict, now=now, told=self._told.get(policy.uid))
-        if change is not None:
-            if verdict.problems:
-                self._binding.event(
-                    "InvalidPolicy", f"ResourceLeasingPolicy {policy.name} leases nothing: {verdict.problems}", warning=True
-                )
-            await self._patch(obj, change, subresource="status")
-            self._told[policy.uid] = change["status"]
-        if verdict.edge is None:
-            return _LONGEST_WAIT
-        return min(_LONGEST_WAIT, max(0.0, (verdict.edge - now).total_seconds()) + 0.01)
+        edge = max(0.0, (verdict.edge - now).total_seconds()) + 0.01 if verdict.edge is not None else _LONGEST_WAIT
+        report = status_change(policy, verdict, now=now, told=self._told.get(policy.uid))
+        if report is None:
+            self._pace.settled(policy.name)
+            return min(_LONGEST_WAIT, edge)
+        if report.only_amounts and (wait := self._pace.wait(policy.name, report.said)) > 0:
+            return min(_LONGEST_WAIT, edge, wait)
+        if verdict.problems:
+            self._binding.event("InvalidPolicy", f"ResourceLeasingPolicy {policy.name} leases nothing: {verdict.problems}", warning=True)
+        await self._patch(obj, report.patch, subresource="status")
+        self._told[policy.uid] = report.said
+        if report.only_amounts:
+            self._pace.wrote(policy.name)
+        else:
+            self._pace.settled(policy.name)
+        return min(_LONGEST_WAIT, edge)
 
     def _verdict(self, policy: ResourceLeasingPolicy, now: datetime) -> Verdict:
-        problems = "; ".join(str(problem) for problem in policy.validate())
-        if problems or self._binding.current is None:
-            return Verdict(problems or "the binding is not known yet")
+        if self._binding.current is None:
+            raise Unavailable("the binding is not known yet", retry_after=1.0)
+        if problems := "; ".join(str(problem) for problem in policy.validate()):
+            return Verdict(problems, amounts=Amounts())
         try:
             zone = Terms.of(self._binding.current, process_zone=self._process_zone).zone_for(policy)
         except ValueError as error:
-            return Verdict(f"spec.timeZone: {error}")
-        edge = next_edge(policy.windows, zone, now)
-        return Verdict("", open=is_open(policy.windows, zone, now), zone=str(zone), edge=edge, nodes=self._count(policy.name))
+            return Verdict(f"spec.timeZone: {error}", amounts=Amounts())
+        return Verdict(
+            "",
+            open=is_open(policy.windows, zone, now),
+            zone=str(zone),
+            edge=next_edge(policy.windows, zone, now),
+            nodes=self._decided_by(policy.name),
+            amounts=self._nodes.amounts_of(policy.name) if self._nodes is not None else None,
+        )
+
+    def _decided_by(self, name: str) -> Sequence[str]:
+        return self._nodes.decided_by(name) if self._nodes is not None else ()
 
     async def _release(self, obj: Unknown) -> float | None:
-        if self._count(obj.metadata.name):
+        if self._decided_by(obj.metadata.name):
             return 2.0
         if keys.FINALIZER_POLICY in obj.metadata.finalizers:
             left = [each for each in obj.metadata.finalizers if each != keys.FINALIZER_POLICY]
@@ -195,6 +182,7 @@ class ResourceLeasingPolicyReconciler:
         if change.new is None:
             ended = self._parsed.pop(change.key.name, None)
             self._told.pop(ended.uid if ended is not None else "", None)
+            self._pace.forget(change.key.name)
         else:
             self._parsed[change.key.name] = ResourceLeasingPolicy.parse(change.new)
             self.controller.add(change.key.name)

@@ -32,6 +32,8 @@ class Order:
     pod: PodRef
     until: datetime
     why: str
+    reason: str = "Reclaiming"
+    """Of the Event that tells the pod's user."""
 
 
 class Reclaimer:
@@ -42,20 +44,42 @@ class Reclaimer:
         self._orders: dict[str, Order] = {}
         self._by_node: dict[str, frozenset[str]] = {}
         self._announced: set[str] = set()
+        self._due: dict[str, datetime] = {}
+        """By when each pod that was ordered to end should have, until it has."""
         self._bucket = TokenBucket(per_second, per_second, clock=host.clock)
-        self.controller: Controller[str] = Controller("reclaim", self.reconcile, workers=4, clock=host.clock)
+        self.controller: Controller[str] = Controller("reclaim", self.reconcile, workers=4, clock=host.clock, metrics=host.metrics)
+
+    def pace(self, per_second: float) -> None:
+        """From now on so many evictions."""
+        self._bucket = TokenBucket(per_second, per_second, clock=self._host.clock)
 
     def order(self, node: str, orders: Iterable[Order]) -> None:
         """What has to go from a node now; a pod that is not named any more stays."""
         wanted = {order.pod.uid: order for order in orders}
         for uid in self._by_node.pop(node, frozenset()) - wanted.keys():
             self._orders.pop(uid, None)
+            pod = self._host.pods.by_uid(uid)
+            if pod is not None and not pod.terminating:
+                self._due.pop(uid, None)
+        self._due.update({uid: order.until for uid, order in wanted.items()})
+        self._forget_ended()
         if wanted:
             self._by_node[node] = frozenset(wanted)
         for uid, order in wanted.items():
             if self._orders.get(uid) != order:
                 self._orders[uid] = order
                 self.controller.add(uid)
+
+    def overdue(self, now: datetime) -> float:
+        """Seconds since the earliest deadline that a pod has outlived, also one that is being deleted; 0 when none has."""
+        self._forget_ended()
+        return max([0.0, *((now - until).total_seconds() for until in self._due.values())])
+
+    def _forget_ended(self) -> None:
+        for uid in list(self._due):
+            pod = self._host.pods.by_uid(uid)
+            if pod is None or pod.terminal:
+                del self._due[uid]
 
     def ordered(self) -> frozenset[str]:
         """The uids of all pods that have to go."""
@@ -69,7 +93,7 @@ class Reclaimer:
             self._orders.pop(uid, None)
             self._announced.discard(uid)
             return None
-        with bind(pod=str(order.pod.key), node=order.pod.node):
+        with bind(pod=str(order.pod.key), node=order.pod.node, uid=order.pod.uid):
             self._announce(order)
             await self._bucket.wait()
             if self._orders.get(uid) is not order:
@@ -82,7 +106,7 @@ class Reclaimer:
         if order.pod.uid not in self._announced:
             self._announced.add(order.pod.uid)
             subject = ObjectReference("v1", "Pod", order.pod.name, namespace=order.pod.namespace, uid=order.pod.uid)
-            self._host.events.event(subject, "Reclaiming", order.why, warning=True)
+            self._host.events.event(subject, order.reason, order.why, warning=True)
 
     async def _evict(self, order: Order) -> float:
         """Seconds until it is looked at again: a budget that forbids the eviction is asked again after 5 to 30 s."""

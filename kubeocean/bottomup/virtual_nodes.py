@@ -40,6 +40,7 @@ class VirtualNodes:
         self._nodes: dict[str, VirtualNode] = {}
         self._retired: set[str] = set()
         self._hold = ""
+        self._hold_ready = True
         self._complete = False
 
     def get(self, name: str) -> VirtualNode | None:
@@ -104,9 +105,9 @@ class VirtualNodes:
         """A withdrawn node has left the hub."""
         self._retired.discard(name)
 
-    def hold(self, message: str) -> None:
-        """The worker is lost: publish every node in its held form."""
-        self._hold = message
+    def hold(self, message: str, *, ready: bool = True) -> None:
+        """The worker is lost: publish every node in its held form, Ready as before or, if it is to be given up, Unknown."""
+        self._hold, self._hold_ready = message, ready
         for node in self._nodes.values():
             self._publish(node.description)
 
@@ -118,14 +119,17 @@ class VirtualNodes:
                 self._publish(node.description)
 
     def _publish(self, description: NodeDescription) -> None:
-        self._host.set_node(held(description, self._hold) if self._hold else description)
+        self._host.set_node(held(description, self._hold, ready=self._hold_ready) if self._hold else description)
 
 
-def held(description: NodeDescription, message: str) -> NodeDescription:
-    """Closed to new pods, Ready as before, and honest about why (layout.md section 16, rule 10)."""
+def held(description: NodeDescription, message: str, *, ready: bool = True) -> NodeDescription:
+    """Closed to new pods, Ready as before or Unknown, and honest about why (layout.md section 16, rule 10)."""
     conditions = [
         _held_condition(condition) for condition in description.conditions if condition["type"] != keys.CONDITION_WORKER_REACHABLE
     ]
+    if not ready:
+        conditions = [condition for condition in conditions if condition["type"] != "Ready"]
+        conditions.append({"type": "Ready", "status": "Unknown", "reason": "WorkerUnreachable", "message": message})
     if not any(condition["type"] == "Ready" for condition in conditions):
         conditions.append({"type": "Ready", "status": "True", "reason": HOLD_REASON, "message": message})
     conditions.append({"type": keys.CONDITION_WORKER_REACHABLE, "status": "False", "reason": "WorkerUnreachable", "message": message})

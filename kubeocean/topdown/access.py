@@ -1,10 +1,12 @@
 """How pods in the worker reach the hub's API server and DNS: as the binding says, or by Kubeocean's two LoadBalancer Services.
 
-Invariant: neither is needed for a pod to start; what is missing is said once on the binding.
+Invariant: neither is needed for a pod to start; what is missing is said once on the binding. A Service that comes, moves or goes counts
+for the pods made from then on.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from attrs import frozen
@@ -13,7 +15,9 @@ from kubeocean.bottomup.binding import BindingReconciler
 from kubeocean.crds import ApiServerAccess, ClusterBinding, DnsAccess
 from vkubelet.api.objects import Key, Unknown
 from vkubelet.client.resources import SERVICES
-from vkubelet.errors import Forbidden, NotFound
+from vkubelet.client.rest import Selection
+from vkubelet.control.informer import Informer
+from vkubelet.errors import Forbidden, Unavailable
 from vkubelet.provider import Host
 
 log = logging.getLogger(__name__)
@@ -21,7 +25,7 @@ log = logging.getLogger(__name__)
 API_SERVER = Key("default", "kubernetes-intranet")
 DNS = Key("kube-system", "kube-dns-intranet")
 
-_BELIEVED = 30.0
+_FIRST_LIST = 5.0
 
 
 @frozen
@@ -33,48 +37,58 @@ class Access:
 
 
 class HomeAccess:
-    """Looks the Services up, at most twice a minute."""
+    """Follows the two Services."""
 
     def __init__(self, host: Host, binding: BindingReconciler, *, domain: str) -> None:
-        self._host = host
         self._binding = binding
         self._domain = domain
-        self._found = Access()
-        self._until = float("-inf")
+        self._services = {key: _one_service(host, key) for key in (API_SERVER, DNS)}
         self._told = False
+
+    async def run(self) -> None:
+        """Follow them until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for informer in self._services.values():
+                group.create_task(informer.run())
 
     @property
     def known(self) -> Access:
-        """What was found last."""
-        return self._found
-
-    async def find(self, binding: ClusterBinding) -> Access:
-        """What the binding does not say itself. Raises ApiError when the hub can not be asked."""
-        if binding.api_server is not None and binding.dns is not None:
-            return Access()
-        if self._host.clock.monotonic() >= self._until:
-            try:
-                self._found = await self._look()
-            except Forbidden:
-                # Not to be read is not to be gone: what was found before still counts.
-                log.debug("the Services by which pods would reach this cluster may not be read")
-            self._until = self._host.clock.monotonic() + _BELIEVED
-        if binding.api_server is None and self._found.api_server is None and not self._told:
-            self._told = True
-            text = f"pods in the worker do not reach this cluster's API server: set spec.apiServerAccess, or create Service {API_SERVER}"
-            self._binding.event("NoApiServerAccess", text)
-        return self._found
-
-    async def _look(self) -> Access:
-        api_server, dns = await self._service(API_SERVER), await self._service(DNS)
+        """What the Services say now."""
+        api_server, dns = (informer.store.get(key) for key, informer in self._services.items())
         servers = DnsAccess((_address(dns),), self._domain) if dns is not None and _address(dns) else None
         return Access(_access(api_server), servers)
 
-    async def _service(self, key: Key) -> Unknown | None:
-        try:
-            return await self._host.client.get(SERVICES, key)
-        except NotFound:
-            return None
+    async def find(self, binding: ClusterBinding) -> Access:
+        """What the binding does not say itself. Raises Unavailable while the Services were never listed."""
+        if binding.api_server is not None and binding.dns is not None:
+            return Access()
+        for informer in self._services.values():
+            await _listed(informer)
+        found = self.known
+        is_missing = binding.api_server is None and found.api_server is None
+        if is_missing and not self._told:
+            text = f"pods in the worker do not reach this cluster's API server: set spec.apiServerAccess, or create Service {API_SERVER}"
+            self._binding.event("NoApiServerAccess", text)
+        self._told = is_missing
+        return found
+
+
+def _one_service(host: Host, key: Key) -> Informer[Unknown]:
+    where = Selection(namespace=key.namespace, fields=f"metadata.name={key.name}")
+    return Informer(host.client, SERVICES, where=where, clock=host.clock)
+
+
+async def _listed(informer: Informer[Unknown]) -> None:
+    """Not to be allowed to read it is as good as none."""
+    if informer.ever_synced or isinstance(informer.last_error, Forbidden):
+        return
+    try:
+        async with asyncio.timeout(_FIRST_LIST):
+            await informer.wait_synced()
+    except TimeoutError:
+        if not isinstance(informer.last_error, Forbidden):
+            text = "the Services by which pods reach this cluster have not been listed yet"
+            raise Unavailable(text, retry_after=1.0) from None
 
 
 def _access(service: Unknown | None) -> ApiServerAccess | None:

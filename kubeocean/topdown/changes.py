@@ -15,6 +15,7 @@ from kubeocean import keys
 from kubeocean.leasing.usage import effective_requests
 from kubeocean.topdown import references as refs
 from kubeocean.topdown.identity import Target, marks, propagated
+from kubeocean.topdown.overrides import images_of, patched_keys, remembered, virtual_images
 from kubeocean.topdown.translate import physical_containers
 from vkubelet.api.objects import Pod
 from vkubelet.api.quantity import ZERO, Quantity, Resources
@@ -48,9 +49,11 @@ def changes(pod: Pod, physical: Pod, target: Target, *, allocatable: Resources |
     metadata = _metadata(pod, physical, target)
     # What admission changed over there must not be sent again and again: the spec is compared once per generation.
     if not _is_reflected(pod, physical):
+        images = _images_to_have(wanted, physical, target)
+        metadata = _with_images(metadata, physical, note=remembered(images_of(wanted, *refs.CONTAINER_LISTS), images))
         resize = None if allocatable is not None and infeasible_resize(pod, physical, allocatable) else _resize(wanted, there)
         return Changes(
-            _patch(physical, metadata=metadata, spec=_main_spec(wanted, there)),
+            _patch(physical, metadata=metadata, spec=_main_spec(wanted, there, images)),
             _ephemeral(pod, wanted, physical, target=target),
             _patch(physical, spec=resize),
         )
@@ -102,6 +105,9 @@ def _metadata(pod: Pod, physical: Pod, target: Target) -> Json:
     wanted, ours = propagated(pod), marks(pod, target)
     labels = _entries(physical.metadata.labels, wanted.labels, before=before.labels)
     annotations = _entries(physical.metadata.annotations, wanted.annotations, before=before.annotations)
+    for kind, entries in (("labels", labels), ("annotations", annotations)):
+        for key in patched_keys(physical.metadata, kind):
+            entries.pop(key, None)
     labels |= _missing(physical.metadata.labels, ours.labels)
     annotations |= _missing(physical.metadata.annotations, ours.annotations)
     if before != wanted or not text:
@@ -120,12 +126,26 @@ def _missing(live: Mapping[str, str], ours: Mapping[str, str]) -> Json:
     return {key: value for key, value in ours.items() if live.get(key) != value}
 
 
-def _main_spec(wanted: JsonView, there: JsonView) -> Json:
+def _images_to_have(wanted: JsonView, physical: Pod, target: Target) -> dict[str, str]:
+    """By container: what it has there, unless the user wrote another image since; so a changed rewrite restarts nothing."""
+    there = images_of(physical.spec, *refs.CONTAINER_LISTS)
+    before = {**there, **virtual_images(physical.metadata)}
+    images = images_of(wanted, *refs.CONTAINER_LISTS)
+    return {name: there[name] if before.get(name) == image else target.overrides.image(image) for name, image in images.items()}
+
+
+def _with_images(metadata: Json, physical: Pod, *, note: str) -> Json:
+    if note == physical.metadata.annotations.get(keys.VIRTUAL_IMAGES, ""):
+        return metadata
+    return {**metadata, "annotations": {**metadata.get("annotations", {}), keys.VIRTUAL_IMAGES: note or None}}
+
+
+def _main_spec(wanted: JsonView, there: JsonView, images: Mapping[str, str]) -> Json:
     spec: Json = {}
     for kind in ("initContainers", "containers"):
-        images = _images(wanted.get(kind) or (), there.get(kind) or ())
-        if images:
-            spec[kind] = images
+        changed = _images(there.get(kind) or (), images)
+        if changed:
+            spec[kind] = changed
     deadline = wanted.get("activeDeadlineSeconds")
     if deadline is not None and deadline != there.get("activeDeadlineSeconds"):
         spec["activeDeadlineSeconds"] = deadline
@@ -135,13 +155,9 @@ def _main_spec(wanted: JsonView, there: JsonView) -> Json:
     return spec
 
 
-def _images(wanted: Iterable[JsonView], there: Iterable[JsonView]) -> list[Json]:
-    live = {container["name"]: container.get("image") for container in there}
-    return [
-        {"name": each["name"], "image": each["image"]}
-        for each in wanted
-        if each.get("image") and each["name"] in live and live[each["name"]] != each["image"]
-    ]
+def _images(there: Iterable[JsonView], images: Mapping[str, str]) -> list[Json]:
+    wanted = [(each["name"], images.get(each["name"]), each.get("image")) for each in there]
+    return [{"name": name, "image": image} for name, image, now in wanted if image and image != now]
 
 
 def _tolerations(wanted: Sequence[JsonView], there: Sequence[JsonView]) -> list[Json] | None:

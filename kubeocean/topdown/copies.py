@@ -1,4 +1,4 @@
-"""Bodies of the objects that are made in the worker for pods: copies of ConfigMaps, Secrets, claims, volumes, and token Secrets (pure).
+"""Bodies of the objects that are made in the worker for pods: copies of ConfigMaps and Secrets, and token Secrets (pure).
 
 Invariant: every body bears the owner's marks and says of which hub object it is the copy; a copy never grants more than its content.
 """
@@ -20,21 +20,16 @@ OPAQUE: Final = "Opaque"
 
 # The worker's controllers act on Secrets of these types: they fill in tokens, or delete what names no account of theirs.
 _ACTED_UPON: Final = frozenset({"kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"})
+# By them the controllers of one cluster remember how they bound claims to volumes there.
+_BINDERS: Final = ("pv.kubernetes.io/", "volume.kubernetes.io/", "volume.beta.kubernetes.io/")
 _ROOT_CA: Final = "kube-root-ca.crt"
-_CSI_SECRETS: Final = (
-    "nodePublishSecretRef",
-    "nodeStageSecretRef",
-    "nodeExpandSecretRef",
-    "controllerPublishSecretRef",
-    "controllerExpandSecretRef",
-)
-_CONTENT: Final = ("data", "binaryData", "type", "spec")
+_CONTENT: Final = ("data", "binaryData", "type")
 
 
 def physical_configmap(obj: Unknown, *, owner: keys.Owner, namespace: str, ca_bundle: str = "") -> Json:
     """The copy of a ConfigMap; `ca_bundle` is added to the certificates by which pods know the API server."""
     body = obj.body
-    copy = _copy("ConfigMap", obj.metadata, owner, namespace=namespace)
+    copy = marked_copy("ConfigMap", obj.metadata, owner, namespace=namespace)
     copy |= {name: body[name] for name in ("data", "binaryData") if body.get(name)}
     if ca_bundle and obj.metadata.name == _ROOT_CA:
         own = (body.get("data") or {}).get("ca.crt", "")
@@ -46,7 +41,7 @@ def physical_secret(obj: Unknown, *, owner: keys.Owner, namespace: str) -> Json:
     """The copy of a Secret; one that controllers would act upon is copied as Opaque, without its annotations."""
     body = obj.body
     kind = body.get("type") or OPAQUE
-    copy = _copy("Secret", obj.metadata, owner, namespace=namespace, annotated=kind not in _ACTED_UPON)
+    copy = marked_copy("Secret", obj.metadata, owner, namespace=namespace, annotated=kind not in _ACTED_UPON)
     copy["type"] = OPAQUE if kind in _ACTED_UPON else kind
     if body.get("data"):
         copy["data"] = body["data"]
@@ -79,41 +74,20 @@ def token_secret(pod: Pod, tokens: Mapping[str, str], *, owner: keys.Owner, name
     }
 
 
-def physical_claim(obj: Unknown, *, owner: keys.Owner, namespace: str) -> Json:
-    """The copy of a bound claim: no class, bound by name to the copy of its volume."""
-    spec: Json = dict(obj.body.get("spec") or {})
-    for name in ("storageClassName", "dataSource", "dataSourceRef", "selector", "volumeAttributesClassName"):
-        spec.pop(name, None)
-    # Absent would mean the worker's default class.
-    spec["storageClassName"] = ""
-    spec["volumeName"] = keys.physical_name("", spec.get("volumeName") or "")
-    return {**_copy("PersistentVolumeClaim", obj.metadata, owner, namespace=namespace), "spec": spec}
-
-
-def physical_volume(obj: Unknown, *, owner: keys.Owner, namespace: str) -> Json:
-    """The copy of a volume: kept when its claim goes, bound to none yet, its CSI Secrets by the names of their copies in `namespace`."""
-    spec: Json = dict(obj.body.get("spec") or {})
-    for name in ("claimRef", "storageClassName", "volumeAttributesClassName"):
-        spec.pop(name, None)
-    spec["persistentVolumeReclaimPolicy"] = "Retain"
-    if csi := spec.get("csi"):
-        for name in _CSI_SECRETS:
-            if secret := csi.get(name):
-                csi[name] = {"name": keys.physical_name(secret.get("namespace", ""), secret["name"]), "namespace": namespace}
-    return {**_copy("PersistentVolume", obj.metadata, owner, namespace=""), "spec": spec}
-
-
-def volume_secrets(obj: Unknown) -> list[Key]:
-    """The Secrets of the hub that a volume's CSI driver needs."""
-    csi: JsonView = (obj.body.get("spec") or {}).get("csi") or {}
-    named = [csi[name] for name in _CSI_SECRETS if csi.get(name)]
-    return list(dict.fromkeys(Key(secret.get("namespace", ""), secret["name"]) for secret in named))
-
-
 def copy_of(meta: ObjectMeta) -> Key | None:
     """The hub object that an object of the worker is the copy of."""
     name = meta.annotations.get(keys.VIRTUAL_NAME, "")
     return Key(meta.annotations.get(keys.VIRTUAL_NAMESPACE, ""), name) if name else None
+
+
+def missing_marks(meta: ObjectMeta, wanted: Json) -> Json:
+    """Ours of the wanted labels and annotations that an object does not bear (pure)."""
+    out: Json = {}
+    for field, held in (("labels", meta.labels), ("annotations", meta.annotations)):
+        missing = {key: value for key, value in wanted["metadata"][field].items() if key.startswith(keys.DOMAIN) and held.get(key) != value}
+        if missing:
+            out[field] = missing
+    return out
 
 
 def same_content(wanted: JsonView, live: JsonView) -> bool:
@@ -124,7 +98,8 @@ def same_content(wanted: JsonView, live: JsonView) -> bool:
     )
 
 
-def _copy(kind: str, meta: ObjectMeta, owner: keys.Owner, *, namespace: str, annotated: bool = True) -> Json:
+def marked_copy(kind: str, meta: ObjectMeta, owner: keys.Owner, *, namespace: str, annotated: bool = True) -> Json:
+    """What is common to all copies: name, the user's labels and annotations, the owner's marks, and whose copy it is."""
     metadata: Json = {
         "name": keys.physical_name(meta.namespace, meta.name),
         "labels": {**_users(meta.labels), **owner.labels},
@@ -141,4 +116,4 @@ def _copy(kind: str, meta: ObjectMeta, owner: keys.Owner, *, namespace: str, ann
 
 
 def _users(entries: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in entries.items() if not key.startswith(keys.DOMAIN) and key != LAST_APPLIED}
+    return {key: value for key, value in entries.items() if not key.startswith((keys.DOMAIN, *_BINDERS)) and key != LAST_APPLIED}

@@ -26,6 +26,7 @@ from vkubelet.control.informer import Change, Informer
 from vkubelet.control.workqueue import Priority
 from vkubelet.errors import AlreadyExists, Conflict, NotFound, Unavailable
 from vkubelet.logformat import bind
+from vkubelet.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class CopyParts:
     needed: Callable[[Key], bool]
     named_by_a_pod: Callable[[Key], bool]
     clock: Clock
+    metrics: Metrics
     unused_after: float
 
 
@@ -74,7 +76,9 @@ class CopyReconciler:
         self._written: dict[Key, _Written] = {}
         self._unused: dict[Key, float] = {}
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
-        self.controller: Controller[Key] = Controller(kind.resource.plural, self.reconcile, workers=8, clock=parts.clock)
+        self.controller: Controller[Key] = Controller(
+            kind.resource.plural, self.reconcile, workers=8, clock=parts.clock, metrics=parts.metrics
+        )
         parts.originals.on_change(self._original_changed)
         parts.copies.on_change(self._copy_changed)
 
@@ -102,6 +106,9 @@ class CopyReconciler:
             if not needed and not self._parts.named_by_a_pod(key):
                 return await self._release(key)
             self._unused.pop(key, None)
+            if not needed and not self._has_copy(key):
+                # Marked by an earlier process; whether a pod needs it is known when all pods are.
+                return min(_LOOK_AGAIN, self._parts.unused_after)
             try:
                 await self.ensure(key)
             except NotFound as error:
@@ -123,7 +130,8 @@ class CopyReconciler:
         )
 
     def _original_changed(self, change: Change[Unknown]) -> None:
-        if self._parts.needed(change.key) or change.key in self._written or self._has_copy(change.key):
+        known = self._parts.needed(change.key) or change.key in self._written or self._has_copy(change.key)
+        if known or change.new is not None and keys.synced_by(self._parts.mount.owner.cluster_id) in change.new.metadata.labels:
             self.controller.add(change.key, priority=Priority.LOW if change.initial else Priority.HIGH)
 
     def _copy_changed(self, change: Change[Unknown]) -> None:

@@ -13,6 +13,8 @@ from attrs import frozen
 from kubeocean.crds import ClusterBinding
 from kubeocean.topdown.copies import physical_configmap, physical_secret
 from kubeocean.topdown.copy_reconciler import CopyKind, CopyParts, CopyReconciler
+from kubeocean.topdown.pvcs import ClaimParts, ClaimReconciler
+from kubeocean.topdown.pvs import VolumeParts, VolumeReconciler
 from kubeocean.topdown.references import Kind, Reference, References, references
 from kubeocean.topdown.tokens import TokenReconciler
 from kubeocean.worker import WorkerCluster, heads
@@ -40,7 +42,7 @@ class DependentParts:
 
 
 class Dependents:
-    """ConfigMaps, Secrets and tokens of all pods."""
+    """ConfigMaps, Secrets, claims with their volumes, and tokens of all pods."""
 
     def __init__(self, parts: DependentParts) -> None:
         self._parts = parts
@@ -54,14 +56,32 @@ class Dependents:
             Kind.SECRET: self._reconciler(CopyKind(SECRETS, self._secret), Kind.SECRET, worker.secrets),
         }
         self._hub = hub
+        secrets = self._copies[Kind.SECRET]
+        self._volumes = VolumeReconciler(
+            VolumeParts(host=parts.host, worker=worker, secret=self._ensure_secret, secret_released=secrets.released)
+        )
+        self._claims = ClaimReconciler(
+            ClaimParts(
+                host=parts.host,
+                worker=worker,
+                volumes=self._volumes,
+                needed=self._needed(Kind.CLAIM),
+                named_by_a_pod=self._named_by_a_pod(Kind.CLAIM),
+                unused_after=parts.unused_after,
+            )
+        )
 
     async def run(self) -> None:
         """Keep copies and tokens current until cancelled."""
         async with asyncio.TaskGroup() as group:
             for informer in self._originals.values():
                 group.create_task(informer.run())
+            for informer in (self._claims.originals, self._volumes.originals, self._volumes.copies):
+                group.create_task(informer.run())
             for copy in self._copies.values():
                 group.create_task(copy.controller.run())
+            group.create_task(self._claims.controller.run())
+            group.create_task(self._volumes.controller.run())
             group.create_task(self.tokens.controller.run())
 
     async def ensure(self, pod: Pod, named: References) -> None:
@@ -88,13 +108,14 @@ class Dependents:
             users.discard(ref.uid)
             if not users:
                 self._users.pop((kind, key), None)
-                if kind in self._copies:
-                    self._copies[kind].released(key)
+                owner = self._claims if kind is Kind.CLAIM else self._copies[kind]
+                owner.released(key)
         self.tokens.released(ref)
 
     async def _ensure_one(self, pod: Pod, reference: Reference) -> None:
         if reference.kind is Kind.CLAIM:
-            raise Unavailable(f"PersistentVolumeClaim {reference.name} can not be brought to the worker cluster yet; remove the volume")
+            await self._ensure_claim(Key(pod.metadata.namespace, reference.name))
+            return
         try:
             await self._copies[reference.kind].ensure(Key(pod.metadata.namespace, reference.name))
         except NotFound as error:
@@ -107,6 +128,25 @@ class Dependents:
             event = f"Mandatory{reference.kind.value}NotFound"
             text = f"{text}; create it, or mark it optional"
             raise Unavailable(text, retry_after=_RETRY_MISSING, event=event, waiting="CreateContainerConfigError") from error
+
+    async def _ensure_claim(self, key: Key) -> None:
+        try:
+            await self._claims.ensure(key)
+        except NotFound as error:
+            if not error.attempt.startswith("get "):
+                raise
+            text = f"PersistentVolumeClaim {key} does not exist; create it"
+            raise Unavailable(text, retry_after=_RETRY_MISSING, event="FailedMount", waiting="ContainerCreating") from error
+
+    async def _ensure_secret(self, key: Key) -> None:
+        """For a volume, which names Secrets of any namespace."""
+        try:
+            await self._copies[Kind.SECRET].ensure(key)
+        except NotFound as error:
+            if not error.attempt.startswith("get "):
+                raise
+            text = f"Secret {key}, which a volume of the pod names, does not exist; create it"
+            raise Unavailable(text, retry_after=_RETRY_MISSING, event="FailedMount", waiting="ContainerCreating") from error
 
     def _note(self, pod: Pod, named: References) -> None:
         uid, namespace = pod.metadata.uid, pod.metadata.namespace
@@ -126,6 +166,8 @@ class Dependents:
         def named(key: Key) -> bool:
             if not self._parts.settled() or self._parts.worker.is_used(key):
                 return True
+            if kind is Kind.SECRET and self._volumes.needs_secret(key):
+                return True
             pods = [pod for pod in self._parts.host.pods if pod.metadata.namespace == key.namespace]
             return any((kind, key) in _names_of(pod) for pod in pods)
 
@@ -133,7 +175,7 @@ class Dependents:
 
     def _heads(self, kind: str) -> Informer[Unknown]:
         resource = CONFIGMAPS if kind == CONFIGMAPS.kind else SECRETS
-        return heads(self._parts.host.client, resource, clock=self._parts.host.clock)
+        return heads(self._parts.host.client, resource, clock=self._parts.host.clock, metrics=self._parts.host.metrics)
 
     def _reconciler(self, kind: CopyKind, named: Kind, there: Informer[Unknown]) -> CopyReconciler:
         parts = CopyParts(
@@ -145,6 +187,7 @@ class Dependents:
             needed=self._needed(named),
             named_by_a_pod=self._named_by_a_pod(named),
             clock=self._parts.host.clock,
+            metrics=self._parts.host.metrics,
             unused_after=self._parts.unused_after,
         )
         return CopyReconciler(kind, parts)

@@ -12,6 +12,7 @@ from attrs import frozen
 
 from kubeocean import keys
 from kubeocean.crds import ApiServerAccess, ClusterBinding, DnsAccess
+from kubeocean.topdown.overrides import Overrides
 from vkubelet.api.names import LAST_APPLIED, MIRROR_POD
 from vkubelet.api.objects import Key, ObjectMeta, Pod, PodRef
 
@@ -45,6 +46,7 @@ class Target:
     api_server: ApiServerAccess | None = None
     dns: DnsAccess | None = None
     domain: str = "cluster.local"
+    overrides: Overrides = Overrides()
 
     @classmethod
     def of(
@@ -69,6 +71,7 @@ class Target:
             api_server=binding.api_server or api_server,
             dns=dns,
             domain=dns.domain if dns else "cluster.local",
+            overrides=binding.overrides,
         )
 
 

@@ -33,15 +33,16 @@ def added(meta: ObjectMeta, mount: Mount) -> Json | None:
 
 
 def removed(meta: ObjectMeta, mount: Mount) -> Json | None:
-    """The merge patch that takes our marks off, or None when there are none."""
-    finalizer, label = keys.object_finalizer(mount.owner.cluster_id), keys.synced_by(mount.owner.cluster_id)
-    if finalizer not in meta.finalizers and label not in meta.labels:
+    """The merge patch that takes our marks off, also those of Kubeocean (Go), or None when there are none."""
+    owner = mount.owner.cluster_id
+    finalizer, label, order = keys.object_finalizer(owner), keys.synced_by(owner), keys.deleting(owner)
+    if finalizer not in meta.finalizers and label not in meta.labels and order not in meta.annotations:
         return None
     finalizers = [each for each in meta.finalizers if each != finalizer]
     labels: Json = {label: None}
-    annotations: Json = {}
+    annotations: Json = {order: None}
     if not any(each.startswith(_ANY_FINALIZER) for each in finalizers):
-        labels[keys.MANAGED_BY] = None
-        annotations = {keys.PHYSICAL_NAME: None, keys.PHYSICAL_NAMESPACE: None}
+        labels |= {keys.MANAGED_BY: None, keys.USED_BY_PV: None}
+        annotations |= {keys.PHYSICAL_NAME: None, keys.PHYSICAL_NAMESPACE: None}
     metadata = {"labels": labels, "annotations": annotations, "finalizers": finalizers, "resourceVersion": meta.resource_version}
     return {"metadata": metadata}

@@ -23,6 +23,7 @@ from vkubelet.provider import Host
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 2000
+_BINDING_MENDED = 10.0
 
 
 @frozen(kw_only=True)
@@ -45,6 +46,8 @@ class Placement:
 
     async def target(self, pod: Pod, binding: ClusterBinding) -> Target:
         """For a pod that is to be made. Raises Unavailable when its node is not declared, ApiError."""
+        if problems := binding.overrides.problems():
+            raise Unavailable(f"ClusterBinding {binding.name} is not valid: {problems[0]}", retry_after=_BINDING_MENDED)
         node = self._parts.virtual.physical_name(pod.node)
         if not node:
             raise Unavailable(f"node {pod.node} is not declared", retry_after=2.0)

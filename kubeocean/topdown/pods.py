@@ -18,6 +18,7 @@ from kubeocean.bottomup.binding import BindingReconciler
 from kubeocean.bottomup.pods import PhysicalPodReconciler, where
 from kubeocean.bottomup.virtual_nodes import VirtualNodes
 from kubeocean.crds import ClusterBinding
+from kubeocean.metrics import SyncerMetrics
 from kubeocean.topdown.changes import changes
 from kubeocean.topdown.dependents import Dependents
 from kubeocean.topdown.identity import daemonset_allowed, identity, leaves_home
@@ -28,6 +29,7 @@ from kubeocean.topdown.update import EphemeralRefused, bring_up_to_date
 from kubeocean.worker import WorkerCluster, virtual_uid
 from vkubelet.api.conditions import get_condition
 from vkubelet.api.objects import Key, Pod, PodRef
+from vkubelet.api.shapes import Json
 from vkubelet.client.resources import PODS
 from vkubelet.clock import parse_rfc3339
 from vkubelet.control.informer import Change
@@ -39,6 +41,8 @@ log = logging.getLogger(__name__)
 
 _PREDECESSOR_ENDS = 60.0
 """Seconds a sync waits for the physical pod of an earlier uid; then it is asked again."""
+_IN_FLIGHT = 32
+"""Pods that are made, or whose end is begun, at the same time: more of them would only open more connections to the same API servers."""
 _NODE_IS_DEAD = 60.0
 """Seconds a physical node has to be NotReady before its pods are removed without its consent (rule 5)."""
 
@@ -54,6 +58,7 @@ class VirtualPodParts:
     dependents: Dependents
     placement: Placement
     physical: PhysicalPodReconciler
+    metrics: SyncerMetrics
 
 
 class VirtualPodReconciler:
@@ -62,6 +67,8 @@ class VirtualPodReconciler:
     def __init__(self, parts: VirtualPodParts) -> None:
         self._parts = parts
         self._ends: dict[Key, asyncio.Event] = {}
+        self._making = asyncio.Semaphore(_IN_FLIGHT)
+        self._ending = asyncio.Semaphore(_IN_FLIGHT)
         parts.worker.pods.on_change(self._tell_waiting)
 
     async def sync(self, pod: Pod) -> None:
@@ -76,7 +83,8 @@ class VirtualPodReconciler:
                 if physical is None:
                     return
             if physical is None:
-                physical = await self._create(pod, binding)
+                with self._parts.metrics.attempt():
+                    physical = await self._create(pod, binding)
             # Also a new one: ephemeral containers can only be added, and an earlier attempt may have made it of an older generation.
             await self._update(pod, physical, binding)
         except VKubeletError as error:
@@ -99,7 +107,8 @@ class VirtualPodReconciler:
             self._parts.physical.controller.add(ref)
             return
         try:
-            await self._parts.worker.client.delete(PODS, physical.key, grace=seconds, uid=physical.metadata.uid)
+            async with self._ending:
+                await self._parts.worker.client.delete(PODS, physical.key, grace=seconds, uid=physical.metadata.uid)
         except (NotFound, Conflict):
             self._parts.physical.controller.add(ref)
 
@@ -149,19 +158,27 @@ class VirtualPodReconciler:
         target = await self._parts.placement.target(pod, binding)
         body = physical_pod(pod, target)
         await self._end_predecessor(pod)
-        await self._parts.dependents.ensure(pod, named)
-        await self._parts.placement.ensure_priority_class(target)
-        try:
-            created = await self._parts.worker.client.create(PODS, body)
-        except AlreadyExists:
+        async with self._making:
+            await self._parts.dependents.ensure(pod, named)
+            await self._parts.placement.ensure_priority_class(target)
+            created = await self._post(body)
+        if created is None:
             return await self._taken(pod)
+        self._parts.worker.pods.adopt(created)
+        return created
+
+    async def _post(self, body: Json) -> Pod | None:
+        """None when the name is taken. Raises Unavailable."""
+        try:
+            with self._parts.metrics.creation():
+                return await self._parts.worker.client.create(PODS, body)
+        except AlreadyExists:
+            return None
         except Forbidden as error:
             # Quota, Pod Security and their like may let it in later.
             raise Unavailable(f"the worker cluster refuses the pod: {error.message}") from error
         except Invalid as error:
             raise Unavailable(f"the worker cluster does not accept the pod: {error.message}", retry_after=60.0) from error
-        self._parts.worker.pods.adopt(created)
-        return created
 
     async def _taken(self, pod: Pod) -> Pod:
         """The name exists: it is ours from an earlier attempt, or a predecessor's, or somebody else's."""

@@ -13,6 +13,7 @@ from typing import Final
 from kubeocean import keys
 from kubeocean.topdown.changes import infeasible_resize
 from kubeocean.topdown.identity import is_internal
+from kubeocean.topdown.overrides import patched_keys, virtual_images
 from vkubelet.api.conditions import get_condition
 from vkubelet.api.objects import Pod
 from vkubelet.api.quantity import Resources
@@ -49,6 +50,7 @@ def virtual_status(
     there, home = physical.status, pod.status
     status: Json = {name: there[name] for name in _FROM_WORKER if there.get(name)}
     status |= {name: home[name] for name in _FROM_HOME if home.get(name)}
+    status |= _in_the_users_images(status, virtual_images(physical.metadata))
     if refused:
         status["ephemeralContainerStatuses"] = _with_refused(pod, there, refused)
     observed = _observed(pod, physical, there)
@@ -61,6 +63,16 @@ def virtual_status(
         others = [condition for condition in status["conditions"] if condition["type"] != infeasible["type"]]
         status["conditions"] = [*others, infeasible]
     return status
+
+
+def _in_the_users_images(status: JsonView, images: Mapping[str, str]) -> Json:
+    """The containers' statuses with the image that the user wrote where the binding had another pulled; `imageID` says what really runs."""
+    lists = (name for name in status if name.lower().endswith("containerstatuses"))
+    return {
+        kind: [{**each, "image": images[each["name"]]} if each["name"] in images else each for each in status[kind]]
+        for kind in lists
+        if images
+    }
 
 
 def _with_refused(pod: Pod, there: JsonView, refused: Mapping[str, str]) -> list[Json]:
@@ -82,13 +94,13 @@ def virtual_annotations(pod: Pod, physical: Pod) -> dict[str, str]:
         keys.PHYSICAL_POD_OF: pod.metadata.uid,
     }
     mine = pod.metadata.annotations
-    added = _added(physical.metadata.annotations, mine, expected=_expected(physical).annotations)
+    added = _added(physical, "annotations", mine, expected=_expected(physical).annotations)
     return added | {key: value for key, value in place.items() if mine.get(key) != value}
 
 
 def virtual_labels(pod: Pod, physical: Pod) -> dict[str, str]:
     """Which labels of the virtual pod have to be written: those that were added to the physical pod."""
-    return _added(physical.metadata.labels, pod.metadata.labels, expected=_expected(physical).labels)
+    return _added(physical, "labels", pod.metadata.labels, expected=_expected(physical).labels)
 
 
 def _expected(physical: Pod) -> keys.ExpectedMetadata:
@@ -96,12 +108,18 @@ def _expected(physical: Pod) -> keys.ExpectedMetadata:
     return keys.ExpectedMetadata.decode(text) or keys.ExpectedMetadata()
 
 
-def _added(there: Mapping[str, str], home: Mapping[str, str], *, expected: Mapping[str, str]) -> dict[str, str]:
+def _added(physical: Pod, kind: str, home: Mapping[str, str], *, expected: Mapping[str, str]) -> dict[str, str]:
     """What the worker side set, unless the user changed the same key meanwhile: then the user's is on its way down."""
+    there = physical.metadata.labels if kind == "labels" else physical.metadata.annotations
+    patched = patched_keys(physical.metadata, kind)
     return {
         key: value
         for key, value in there.items()
-        if not is_internal(key) and home.get(key) != value and expected.get(key) != value and home.get(key) == expected.get(key)
+        if not is_internal(key)
+        and key not in patched
+        and home.get(key) != value
+        and expected.get(key) != value
+        and home.get(key) == expected.get(key)
     }
 
 

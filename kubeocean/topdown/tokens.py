@@ -37,6 +37,8 @@ _ON_ITS_WAY = 120.0
 _OLDEST = timedelta(hours=24)
 _ORPHAN_AFTER = 60.0
 _LOOK_AGAIN = 60.0
+_SOON = 1.0
+"""Seconds after a start; pods that are still being listed are known by then."""
 
 
 def refresh_at(uid: str, expiry: datetime, *, life: float) -> datetime:
@@ -51,7 +53,9 @@ def refresh_at(uid: str, expiry: datetime, *, life: float) -> datetime:
 
 
 @frozen
-class _Issued:
+class Issued:
+    """What the hub's API server gave, by the keys of the sources."""
+
     tokens: dict[str, str] = field(repr=False)
     expiry: datetime
     life: int
@@ -65,7 +69,7 @@ class TokenReconciler:
         self._host = host
         self._worker = worker
         self._ended: set[str] = set()
-        self.controller: Controller[PodRef] = Controller("tokens", self.reconcile, workers=8, clock=host.clock)
+        self.controller: Controller[PodRef] = Controller("tokens", self.reconcile, workers=8, clock=host.clock, metrics=host.metrics)
         worker.secrets.on_change(self._secret_changed)
 
     async def ensure(self, pod: Pod, sources: Sequence[TokenSource]) -> None:
@@ -87,12 +91,14 @@ class TokenReconciler:
         secret = self._worker.secrets.store.get(self._key(ref))
         if secret is not None and not self._worker.mount.owner.owns(secret.metadata):
             return None
-        with bind(pod=str(ref.key)):
+        with bind(pod=str(ref.key), uid=ref.uid):
             physical = self._worker.physical_pod(ref)
             pod = self._host.pods.by_uid(ref.uid)
             if secret is None:
                 self._ended.discard(ref.uid)
-                return await self._restore(pod) if pod is not None and physical is not None else None
+                # One that Kubeocean (Go) made has its tokens elsewhere.
+                uses_it = physical is not None and self._key(ref).name.encode() in physical.spec_json
+                return await self._restore(pod) if pod is not None and uses_it else None
             if physical is None and (pod is None or pod.terminating or pod.terminal):
                 return await self._delete_unused(ref, secret, pod)
             if pod is None or pod.terminal:
@@ -126,7 +132,7 @@ class TokenReconciler:
 
     async def _renew(self, pod: Pod, sources: Sequence[TokenSource], *, known: Unknown | None) -> None:
         mount = self._worker.mount
-        issued = await self._issue(pod, sources)
+        issued = await self.issue(pod, sources)
         body = token_secret(pod, issued.tokens, owner=mount.owner, namespace=mount.namespace, expiry=issued.expiry, life=issued.life)
         if known is None:
             try:
@@ -139,7 +145,8 @@ class TokenReconciler:
         body["metadata"]["resourceVersion"] = known.metadata.resource_version
         self._worker.secrets.adopt(await self._worker.client.replace(SECRETS, body))
 
-    async def _issue(self, pod: Pod, sources: Sequence[TokenSource]) -> _Issued:
+    async def issue(self, pod: Pod, sources: Sequence[TokenSource]) -> Issued:
+        """Fresh tokens of a pod's account, bound to the pod. Raises ApiError."""
         account = pod.spec.get("serviceAccountName") or "default"
         client = self._host.node_client(pod.node)
         tokens: dict[str, str] = {}
@@ -155,7 +162,7 @@ class TokenReconciler:
             status = answer.body["status"]
             tokens[source.key] = status["token"]
             ends.append((parse_rfc3339(status["expirationTimestamp"]), answer.body["spec"]["expirationSeconds"]))
-        return _Issued(tokens, *min(ends))
+        return Issued(tokens, *min(ends))
 
     async def _delete_unused(self, ref: PodRef, secret: Unknown, pod: Pod | None) -> float | None:
         """Only when neither cluster holds the pod any more, asked live: a Secret is made before its physical pod."""
@@ -189,7 +196,10 @@ class TokenReconciler:
             return
         ref = identity(secret.metadata)
         if ref is not None:
-            after = _LOOK_AGAIN * (0.2 + 0.8 * random.random()) if change.initial else 1.0
+            # Those of pods that are there want nothing but renewal; others may be what an earlier process left behind.
+            known = self._host.pods.by_uid(ref.uid) is not None
+            first = _LOOK_AGAIN * (0.2 + 0.8 * random.random()) if known else _SOON * (1 + random.random())
+            after = first if change.initial else 1.0
             self.controller.add(_anywhere(ref), after=after, priority=Priority.LOW)
 
 

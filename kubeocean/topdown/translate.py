@@ -14,6 +14,7 @@ from kubeocean import keys
 from kubeocean.topdown import references as refs
 from kubeocean.topdown.cluster_dns import api_server_environment, host_aliases, set_dns
 from kubeocean.topdown.identity import Target, Workload, daemonset_allowed, identity, marks, propagated, replicaset_name, workload
+from kubeocean.topdown.overrides import images_of, remembered
 from vkubelet.api.objects import Pod
 from vkubelet.api.shapes import Json
 from vkubelet.errors import PodRejected
@@ -73,7 +74,8 @@ def physical_pod(pod: Pod, target: Target) -> Json:
     for kind in ("initContainers", "containers"):
         if kind in spec:
             spec[kind] = physical_containers(spec[kind], pod, target)
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": _metadata(pod, target), "spec": spec}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": _metadata(pod, target), "spec": spec}
+    return target.overrides.finish(body)
 
 
 def physical_containers(containers: Sequence[Json], pod: Pod, target: Target) -> list[Json]:
@@ -89,6 +91,8 @@ def physical_containers(containers: Sequence[Json], pod: Pod, target: Target) ->
                 _rename(source[kind], "name", namespace)
         # Ours first, so that the user's may refer to them by $(NAME).
         container["env"] = [*({"name": name, "value": value} for name, value in ours.items()), *users]
+        if image := container.get("image"):
+            container["image"] = target.overrides.image(image)
     return list(containers)
 
 
@@ -98,6 +102,9 @@ def _metadata(pod: Pod, target: Target) -> Json:
     if pod.spec.get("ephemeralContainers"):
         # They are added afterwards; until then this generation is not reflected.
         annotations.pop(keys.VIRTUAL_GENERATION, None)
+    images = images_of(pod.spec, "initContainers", "containers")
+    if note := remembered(images, {name: target.overrides.image(image) for name, image in images.items()}):
+        annotations[keys.VIRTUAL_IMAGES] = note
     return {
         "name": keys.physical_name(pod.metadata.namespace, pod.metadata.name),
         "namespace": target.namespace,

@@ -48,7 +48,9 @@ TREE = {
     "metrics.py health.py py.typed api client control node pods server testing",
     "providers": "__init__.py minimal.py mock process.py py.typed",
     "kubeocean": "__init__.py __main__.py cli.py settings.py crds.py keys.py provider.py worker.py streams.py stats.py py.typed leasing "
-    "bottomup topdown manager manifests conditions.py connect.py fields.py resources.py service.py session.py",
+    "bottomup topdown manager manifests commands conditions.py connect.py fields.py metrics.py permissions.py "
+    "resources.py service.py session.py "
+    "unbinding.py",
     "tests": "conftest.py support unit integration e2e faults conformance benchmarks",
     "docs": "index.md tutorial how-to explanation reference decisions changes",
 }

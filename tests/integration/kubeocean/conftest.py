@@ -25,6 +25,9 @@ from vkubelet.testing.cluster import ControlPlane
 
 _numbers = itertools.count(1)
 
+STARTS_WITHIN = 90.0
+"""Seconds until a program that was just started has done its first work: on a loaded machine its imports alone take 15."""
+
 
 @frozen(kw_only=True)
 class Scene:
@@ -39,7 +42,7 @@ class Scene:
     def vnodes(self) -> list[str]:
         return [self.bound.vnode(node) for node in self.nodes]
 
-    async def ready(self, *, seconds: float = 30.0) -> None:
+    async def ready(self, *, seconds: float = STARTS_WITHIN) -> None:
         try:
             await all_ready(self.bound.hub, self.vnodes, seconds=seconds)
         except AssertionError as error:
@@ -57,7 +60,7 @@ def scenes(stack: AsyncExitStack, hub: ControlPlane, worker: ControlPlane, direc
         kubelet = stack.enter_context(simulated_nodes(worker, f"sim-{name}", nodes=nodes, directory=directory))
         physical = names(f"sim-{name}", nodes)
         stack.push_async_callback(worker.kubectl, "delete", "node", *physical, "--ignore-not-found", "--wait=false")
-        await all_ready(worker, physical)
+        await all_ready(worker, physical, seconds=STARTS_WITHIN)
         spec = {"nodeSelector": only_simulated(f"sim-{name}"), **more.pop("spec", {})}
         bound = Bound(hub=hub, worker=worker, name=name, directory=directory, spec=spec, **more)
         stack.push_async_callback(undo, bound)

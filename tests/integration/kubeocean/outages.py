@@ -129,7 +129,8 @@ async def _set_rules(scene: Scene, name: str, rules: list[Body]) -> None:
 async def _takes_effect(scene: Scene, resource: str, verb: str, answer: str) -> bool:
     # The authorizer follows its own watch, so a change takes a moment.
     group, _, plural = resource.partition("/")[0].rpartition(".")
-    attributes = {"verb": verb, "resource": plural, "group": "cloud.tencent.com" if plural.startswith("resourceleasing") else group}
+    groups = {"resourceleasingpolicies": "cloud.tencent.com", "csinodes": "storage.k8s.io"}
+    attributes = {"verb": verb, "resource": plural, "group": groups.get(plural, group)}
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",

@@ -6,18 +6,17 @@ import pytest
 
 from tests.integration.kubeocean.conftest import MakeScene, Scene
 from tests.integration.kubeocean.test_dependents import secret, volumes
-from tests.support.bound import get
 from tests.support.program import eventually
 from tests.support.stage import Stage, uid_of
 
 
 @pytest.fixture
 async def patient(scene: MakeScene) -> Scene:
-    """Copies would be kept for five minutes, and a mode is asked for that is not there yet."""
-    return await scene(settings={"provider": {"unused_copy_after": 300.0}}, spec={"onUnreachable": {"mode": "FailOver"}})
+    """Copies would be kept for five minutes."""
+    return await scene(settings={"provider": {"unused_copy_after": 300.0}})
 
 
-async def test_a_deleted_original_does_not_wait_for_its_unused_copy_and_fail_over_is_not_passed_over_in_silence(patient: Scene) -> None:
+async def test_a_deleted_original_does_not_wait_for_its_unused_copy(patient: Scene) -> None:
     stage = await Stage.of(patient.bound, patient.nodes)
     await stage.home.create("secrets", secret(stage, "keys", one="1"))
     await stage.create("user", volumes=volumes(("secret", "keys")))
@@ -31,9 +30,6 @@ async def test_a_deleted_original_does_not_wait_for_its_unused_copy_and_fail_ove
 
     await eventually(gone, "the Secret is gone", seconds=20)
     assert await stage.physical("keys", "secrets") is None
-    binding = await get(patient.bound.hub, "clusterbinding", patient.bound.name)
-    assert [c["reason"] for c in binding["status"]["conditions"] if c["type"] == "FailOverReady"] == ["NotImplemented"]
-    await stage.event(patient.bound.name, "FailOverNotImplemented", namespace="default")
 
 
 async def test_pods_made_of_the_yaml_of_others_run(stage: Stage) -> None:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from attrs import frozen
 
-from tests.integration.kubeocean.conftest import MakeScene, Scene, lasting_scene
+from tests.integration.kubeocean.conftest import STARTS_WITHIN, MakeScene, Scene, lasting_scene
 from tests.integration.kubeocean.leases import (
     CLOSED,
     POLICY,
@@ -108,6 +108,7 @@ async def _succeed(scene: Scene, namespace: str, name: str) -> None:
 
 
 async def test_virtual_node_offers_the_leased_half_and_follows_local_pods_within_two_seconds(lent: Scene) -> None:
+    """Lines 60, 61, 63 to 65, 67, 68 and 70 of section 11."""
     worker, node = lent.bound.worker, lent.nodes[0]
     await patch_policy(lent, default_policy(lent), resourceLimits=HALF)
     await comes_to_offer(lent, cpu="32", memory="256Gi", pods="1k")
@@ -147,6 +148,7 @@ async def test_pods_that_end_one_after_the_other_do_not_keep_the_virtual_node_wa
 
 
 async def test_leased_pods_do_not_lessen_what_the_virtual_nodeoffers(lent: Scene) -> None:
+    """Line 60 of section 11: managed pods do not count."""
     hub, worker = lent.bound.hub, lent.bound.worker
     namespace = await hub.namespace()
     body = pod("leased", namespace, node=lent.vnodes[0])
@@ -168,6 +170,7 @@ async def test_zero_percent_and_zero_quantity_lease_nothing(lent: Scene) -> None
 
 
 async def test_highest_priority_decides_and_among_equals_the_oldest(lent: Scene) -> None:
+    """Lines 55 and 56 of section 11, after the priority."""
     bound, worker = lent.bound, lent.bound.worker
     oldest, younger, urgent = default_policy(lent), f"a-{bound.name}", f"m-{bound.name}"
     await _after_a_second(bound, oldest, bound.policy(younger, **share(25)))
@@ -198,6 +201,7 @@ async def _after_a_second(bound: Bound, older: str, body: Body) -> None:
 
 
 async def test_closed_window_hands_over_and_the_node_closes_only_when_none_is_open(lent: Scene) -> None:
+    """Lines 91, 96 and 97 of section 11."""
     day, night = f"day-{lent.bound.name}", default_policy(lent)
     await apply(lent.bound.worker, lent.bound.policy(day, **share(50, priority=2, **open_now())))
     await decided_by(lent, day, cpu="32")
@@ -235,12 +239,13 @@ async def _open(scene: Scene) -> bool:
 
 
 async def test_invalid_policy_leases_nothing_and_says_so_until_it_is_mended(scene: MakeScene) -> None:
+    """Line 7 of section 11."""
     made = await scene(start=False, policies=lambda bound: [bound.policy(f"bad-{bound.name}", timeZone="Europe/Atlantis")])
     bound, name = made.bound, f"bad-{made.bound.name}"
     labels = f"kubeocean.io/cluster-binding={bound.name}"
     with watching(bound.hub.kubeconfig, "nodes", labels=labels) as nodes:
         made.program.start()
-        status = await policy_reports(made, name, "Failed", seconds=30)
+        status = await policy_reports(made, name, "Failed", seconds=STARTS_WITHIN)
         valid = status["conditions"]["Valid"]
         assert valid["status"] == "False" and valid["reason"] == "ValidationError" and "spec.timeZone" in valid["message"]
         assert status["conditions"]["Active"]["status"] == "False" and status["activeTimeWindow"] is False
@@ -273,13 +278,14 @@ async def _binding_ready(bound: Bound) -> bool:
 
 
 async def test_without_a_policy_there_is_no_node_and_the_end_of_the_last_one_drains_it(scene: MakeScene) -> None:
+    """Lines 47, 57 and 104 of section 11."""
     made = await scene(start=False)
     bound, policy = made.bound, f"all-of-{made.bound.name}"
     await bound.worker.kubectl("delete", POLICY, policy)
     labels = f"kubeocean.io/cluster-binding={bound.name}"
     with watching(bound.hub.kubeconfig, "nodes", labels=labels) as nodes:
         made.program.start()
-        await eventually(lambda: _binding_ready(bound), "the binding is served")
+        await eventually(lambda: _binding_ready(bound), "the binding is served", seconds=STARTS_WITHIN)
         assert not nodes.events and not await vnode_names(made)
         await apply(bound.worker, bound.policy())
         await made.ready()
@@ -304,6 +310,7 @@ async def _all_gone(scene: Scene, policy: str) -> bool:
 
 
 async def test_deleted_policy_evicts_during_its_grace_and_deletes_after_it(scene: MakeScene) -> None:
+    """Lines 93 and 98 of section 11."""
     grace = 4
     made = await scene(policies=lambda bound: [bound.policy(gracefulReclaimPeriodSeconds=grace)])
     bound = made.bound
@@ -344,6 +351,7 @@ async def _budget_counts(bound: Bound, namespace: str) -> bool:
 
 
 async def test_changed_selectors_add_and_remove_nodes_all_at_once(scene: MakeScene) -> None:
+    """Lines 40, 48 and 50 of section 11."""
     made = await scene(nodes=4)
     bound, policy = made.bound, f"all-of-{made.bound.name}"
     await only_vnodes(made, {0, 1, 2, 3})
@@ -371,6 +379,7 @@ async def _select(bound: Bound, selector: Body) -> None:
 
 
 async def test_physical_node_made_anew_gets_a_new_virtual_node(scene: MakeScene) -> None:
+    """Lines 89 and 101 of section 11."""
     made = await scene()
     bound, node = made.bound, made.nodes[0]
     namespace = await bound.hub.namespace()
@@ -394,6 +403,7 @@ async def _made_anew(scene: Scene, before: Body) -> Body | None:
 
 
 async def test_window_edge_is_acted_on_within_a_second(closing: Closing) -> None:
+    """Line 97 of section 11."""
     made, name = closing.scene, default_policy(closing.scene)
     if datetime.now(UTC) < closing.edge:
         assert datetime.fromisoformat((await policy_status(made, name))["nextEdge"]) == closing.edge

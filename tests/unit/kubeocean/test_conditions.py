@@ -73,10 +73,16 @@ def test_nothing_is_said_of_retirements_that_were_never_held() -> None:
     assert get_condition(written({}, Health(reachable=True))["conditions"], "RetirementHeld") is None
 
 
-def test_what_is_asked_for_and_not_done_is_said_and_taken_back() -> None:
-    status = written({}, Health(reachable=True, unheeded="spec.onUnreachable.mode: FailOver is not implemented yet"))
-    assert said(status, "FailOverReady") == ("False", "NotImplemented") and status["phase"] == "Ready"
-    assert said(written(status, Health(reachable=True)), "FailOverReady") == ("False", "NotAskedFor")
+def test_a_binding_that_ends_says_what_is_left_whatever_else_is_wrong() -> None:
+    ready = written({}, Health(reachable=True))
+    ending = written(ready, Health(reachable=True, ending="3 virtual nodes are left"))
+    assert ending["phase"] == "Pending"
+    lost = written(ending, Health(reachable=False, ending="the worker does not answer; 3 virtual nodes are left"))
+    assert lost["phase"] == "Failed" and said(lost, "Connected")[0] == "False"
+    for status in (ending, lost):
+        assert said(status, "Ready") == ("False", "Terminating")
+        ready_condition = get_condition(status["conditions"], "Ready")
+        assert ready_condition is not None and "3 virtual nodes are left" in ready_condition["message"]
 
 
 def test_conditions_of_others_stay() -> None:

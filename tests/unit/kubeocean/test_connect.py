@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kubeocean.connect import older_of_like_id
+from kubeocean.connect import changed_identity, older_of_like_id
 from kubeocean.crds import ClusterBinding
 from tests.unit.kubeocean.builders import unknown
 from vkubelet.api.objects import Unknown
@@ -40,3 +40,29 @@ def test_of_two_made_in_the_same_second_the_name_decides_the_same_way_for_both()
 def test_binding_that_is_not_listed_yet_is_not_judged() -> None:
     own = binding("own", "a", LATE)
     assert older_of_like_id(ClusterBinding.parse(own), [binding("old", "a", EARLY)]) == ""
+
+
+def accepted(name: str, cluster_id: str, created: str) -> Unknown:
+    obj = binding(name, cluster_id, created).body
+    obj["metadata"]["annotations"] = {"kubeocean.io/accepted-as": f"{cluster_id}_uid-{name}"}
+    return unknown(obj)
+
+
+def test_one_that_is_served_counts_as_older_whatever_its_name_or_age() -> None:
+    served, other = accepted("z", "a", LATE), binding("a", "a", EARLY)
+    assert older(served, other) == "" and older(other, served) == "z"
+
+
+def test_annotation_copied_with_the_yaml_of_another_says_nothing() -> None:
+    copied = accepted("one", "a", LATE).body
+    copied["metadata"] |= {"name": "two", "uid": "uid-two"}
+    assert older(unknown(copied), binding("one", "a", EARLY)) == "one"
+
+
+def test_changed_id_is_refused_by_the_one_that_was_accepted() -> None:
+    changed = accepted("one", "a", EARLY).body
+    changed["spec"]["clusterID"] = "b"
+    failure = changed_identity(ClusterBinding.parse(unknown(changed)))
+    assert failure is not None and failure.reason == "ValidationFailed" and "found by a" in failure.message
+    assert changed_identity(ClusterBinding.parse(accepted("one", "a", EARLY))) is None
+    assert changed_identity(ClusterBinding.parse(binding("one", "a", EARLY))) is None

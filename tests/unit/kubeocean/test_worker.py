@@ -2,9 +2,11 @@
 
 import asyncio
 
+from kubeocean.keys import physical_name
 from kubeocean.leasing.usage import effective_requests
-from kubeocean.worker import Reach, cost_of
-from tests.unit.kubeocean.builders import pod
+from kubeocean.topdown.volumes import names_volume
+from kubeocean.worker import Reach, claim_of, cost_of
+from tests.unit.kubeocean.builders import pod, unknown
 from vkubelet.testing.clock import ManualClock
 
 
@@ -59,3 +61,9 @@ def test_of_a_foreign_pod_only_what_it_costs_is_kept() -> None:
     assert effective_requests(kept.spec) == effective_requests(foreign.spec)
     assert [port["hostPort"] for port in kept.spec["containers"][0]["ports"]] == [8081]
     assert (kept.key, kept.node, kept.metadata.uid) == (foreign.key, foreign.node, foreign.metadata.uid)
+
+
+def test_of_a_claim_its_volume_is_kept() -> None:
+    body = {"metadata": {"name": "c", "namespace": "mnt", "annotations": {"note": "x"}}, "spec": {"volumeName": physical_name("", "pv-1")}}
+    kept = claim_of(unknown(body))
+    assert names_volume(kept, "pv-1") and not kept.metadata.annotations

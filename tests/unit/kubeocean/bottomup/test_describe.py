@@ -70,7 +70,9 @@ def test_long_names_and_ipv6_addresses_stay_valid_labels() -> None:
 def test_annotations_say_what_is_leased_and_from_where() -> None:
     deciding = policy("night", {"resourceLimits": [limit("cpu", quantity=4, percent=80), limit("memory", percent=90)]})
     decision = Decision(exists=True, deciding=deciding, open=True)
-    physical = node(annotations={"note": "x", "node.alpha.kubernetes.io/ttl": "15"})
+    physical = node(
+        annotations={"note": "x", "node.alpha.kubernetes.io/ttl": "15", "volumes.kubernetes.io/controller-managed-attach-detach": "true"}
+    )
     assert describe(physical, decision, binding=binding(), prometheus_url="10.0.0.9:9006/vnode-demo-node-1").annotations == {
         "note": "x",
         "kubeocean.io/physical-node-name": "node-1",

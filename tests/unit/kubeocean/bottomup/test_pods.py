@@ -36,6 +36,24 @@ def test_the_record_of_an_earlier_kubeocean_counts() -> None:
     assert where(pod(annotations=notes)).namespace == "mnt"
 
 
+async def test_a_new_pod_is_told_of_with_the_first_word_of_its_kubelet_or_after_a_second() -> None:
+    host = RecordingHost()
+    worker = WorkerCluster(Client(Connection("https://192.0.2.1")), Mount(OWNER, "mnt"), clock=host.clock, probe_interval=10)
+    parts = PhysicalPodParts(
+        host=host, worker=worker, virtual=VirtualNodes(host), released=lambda ref: None, workers=1, unscheduled_after=300.0
+    )
+    reconciler, virtual = PhysicalPodReconciler(parts), pod()
+    host.pods.put(virtual)
+    body = {**physical_pod(virtual, TARGET)}
+    body["spec"] = {**body["spec"], "nodeName": "w"}
+    worker.pods.adopt(physical(body, resourceVersion="5"))
+    assert await reconciler.reconcile(virtual.ref) == 1.0
+    assert not host.statuses
+    worker.pods.adopt(physical(body, status={"phase": "Pending", "startTime": "2026-01-01T00:00:00Z"}, resourceVersion="6"))
+    assert await reconciler.reconcile(virtual.ref) is None
+    assert host.statuses
+
+
 async def test_a_pod_is_not_given_up_at_its_birth_because_the_clocks_of_the_clusters_differ() -> None:
     host = RecordingHost()
     worker = WorkerCluster(Client(Connection("https://192.0.2.1")), Mount(OWNER, "mnt"), clock=host.clock, probe_interval=10)
@@ -45,6 +63,8 @@ async def test_a_pod_is_not_given_up_at_its_birth_because_the_clocks_of_the_clus
     reconciler, virtual = PhysicalPodReconciler(parts), pod()
     host.pods.put(virtual)
     worker.pods.adopt(physical(physical_pod(virtual, TARGET), resourceVersion="5", creationTimestamp="2001-01-01T00:00:00Z"))
-    assert await reconciler.reconcile(virtual.ref) == 300.0
-    await host.manual_clock.advance(100)
+    assert await reconciler.reconcile(virtual.ref) == 1.0
+    await host.manual_clock.advance(1)
+    assert await reconciler.reconcile(virtual.ref) == 299.0
+    await host.manual_clock.advance(99)
     assert await reconciler.reconcile(virtual.ref) == 200.0

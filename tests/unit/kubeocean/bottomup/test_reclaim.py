@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kubeocean.bottomup.reclaim import Order, Reclaimer
 from tests.unit.kubeocean.builders import at, pod
+from vkubelet.testing.clock import ManualClock
 from vkubelet.testing.host import RecordingHost
 
 
@@ -18,3 +19,25 @@ async def test_orders_of_a_node_replace_its_earlier_ones_and_leave_other_nodes_a
     reclaimer.order("other", ())
     reclaimer.order("vnode-demo-node-1", ())
     assert reclaimer.ordered() == set()
+
+
+async def test_overdue_is_the_oldest_deadline_of_a_pod_that_is_still_there() -> None:
+    host = RecordingHost(clock=ManualClock(at("2026-01-05 10:00")))
+    reclaimer, now = Reclaimer(host, per_second=10), at("2026-01-05 10:00")
+    pods = {name: pod(name=name, uid=name) for name in ("one", "two", "spared")}
+    for each in pods.values():
+        host.pods.put(each)
+    orders = {
+        name: Order(pods[name].ref, at(f"2026-01-05 09:{minute}"), "why") for name, minute in (("one", 30), ("two", 50), ("spared", 10))
+    }
+    reclaimer.order("node", orders.values())
+    assert reclaimer.overdue(now) == 3000
+    reclaimer.order("node", [orders["one"], orders["two"]])
+    assert reclaimer.overdue(now) == 1800, "one that may stay is not due"
+    host.pods.put(pod(name="one", uid="one", deletionTimestamp="2026-01-05T09:31:00Z", deletionGracePeriodSeconds=30))
+    reclaimer.order("node", [orders["two"]])
+    assert reclaimer.overdue(now) == 1800, "one that is being deleted is still there"
+    host.pods.put(pod(name="one", uid="one", status={"phase": "Failed"}))
+    assert reclaimer.overdue(now) == 600, "one that has ended is not"
+    host.pods.remove(pods["two"])
+    assert reclaimer.overdue(now) == 0

@@ -1,7 +1,7 @@
 """Declared nodes and their held form (rule 10)."""
 
 from kubeocean import keys
-from kubeocean.bottomup.virtual_nodes import HOLD_REASON, VirtualNodes, description_of, held
+from kubeocean.bottomup.virtual_nodes import HOLD_REASON, UNREACHABLE_TAINT, VirtualNodes, description_of, held
 from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import Node
 from vkubelet.api.shapes import Json
@@ -72,6 +72,13 @@ def test_a_node_that_was_held_is_read_back_as_it_was_before() -> None:
     found = description_of(live(held(DESCRIPTION, "no answer")))
     assert [taint.key for taint in found.taints] == [keys.TAINT_VNODE]
     assert [condition["type"] for condition in found.conditions] == ["Ready"]
+
+
+def test_a_node_of_a_worker_that_is_to_be_given_up_is_not_ready_any_more() -> None:
+    found = held(DESCRIPTION, "no answer", ready=False)
+    (said,) = [condition for condition in found.conditions if condition["type"] == "Ready"]
+    assert (said["status"], said["reason"]) == ("Unknown", "WorkerUnreachable")
+    assert UNREACHABLE_TAINT in found.taints
 
 
 def test_keeping_a_found_node_never_replaces_what_was_declared() -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from kubeocean.crds import ResourceLeasingPolicy
-from kubeocean.leasing.policy import Decision, NodeFacts, Terms, decide, ended
+from kubeocean.leasing.policy import NO_EXECUTE, NO_SCHEDULE, Decision, NodeFacts, Terms, decide, ended
+from kubeocean.leasing.windows import is_open
 from tests.unit.kubeocean.builders import at, binding, limit, node, policy
 from vkubelet.api.quantity import Resources, format_resources, parse_resources
 from vkubelet.api.shapes import Json
+from vkubelet.testing.clock import ManualClock
 
 NODE = NodeFacts("node-1", {"gpu": "a10"}, parse_resources({"cpu": "4", "memory": "8Gi", "pods": "110"}))
 TERMS = Terms("demo", None, ZoneInfo("UTC"))
@@ -155,3 +157,76 @@ def test_allocatable_counts_and_capacity_only_without_it() -> None:
     both = node(status={"capacity": {"cpu": "8"}, "allocatable": {"cpu": "7500m"}}, labels={"a": "b"})
     assert NodeFacts.of(both) == NodeFacts("node-1", {"a": "b"}, parse_resources({"cpu": "7500m"}))
     assert format_resources(NodeFacts.of(node(status={"capacity": {"cpu": "8"}})).allocatable) == {"cpu": "8"}
+
+
+NIGHTS_AND_WEEKENDS: Json = {
+    "forceReclaim": True,
+    "gracefulReclaimPeriodSeconds": 120,
+    "timeWindows": [
+        {"start": "18:00", "end": "08:00", "days": ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday"]},
+        {"start": "00:00", "end": "23:59", "days": ["Saturday", "Sunday"]},
+    ],
+}
+"""Upstream's sample, which leases on weekday nights and all day on weekends."""
+
+
+def leased_by_the_calendar(zone: ZoneInfo, instant: datetime) -> bool:
+    """The same in words, by a calendar on the wall; the night of a weekday is that which begins on it."""
+    shown = instant.astimezone(zone)
+    time, day = shown.strftime("%H:%M"), shown.strftime("%a")
+    morning_of_a_weeknight = {"Mon": False, "Tue": True, "Wed": True, "Thu": True, "Fri": True}
+    return day in ("Sat", "Sun") or time >= "18:00" or (morning_of_a_weeknight[day] and time <= "08:00")
+
+
+@pytest.mark.parametrize(
+    ("zone", "begin", "minutes_open", "step"),
+    [
+        # A weeknight has 14 h and 1 min, four of them beside one from Friday 18:00 to Monday 00:00, which has 54 h.
+        ("Europe/Berlin", "2026-03-23 00:00", 2 * (4 * 841 + 54 * 60) - 60, 1),
+        ("Europe/Berlin", "2026-10-19 00:00", 2 * (4 * 841 + 54 * 60) + 60, 15),
+        ("America/New_York", "2026-03-02 06:00", 2 * (4 * 841 + 54 * 60) - 60, 15),
+        # Its clock goes back by half an hour.
+        ("Australia/Lord_Howe", "2026-03-30 00:00", 2 * (4 * 841 + 54 * 60) + 30, 15),
+    ],
+)
+async def test_weekday_nights_and_weekends_through_two_weeks_with_a_clock_change(
+    zone: str, begin: str, minutes_open: int, step: int
+) -> None:
+    """Minute by minute as the calendar says; every edge is announced from the one before, and the grace kept after each end.
+
+    The full decision is made every minute in one zone, in the others around edges and every quarter of an hour.
+    """
+    lent, wall = policy("p", {**NIGHTS_AND_WEEKENDS, "timeZone": zone}), ZoneInfo(zone)
+    start = at(begin) - timedelta(days=1)
+    clock = ManualClock(start)
+    walked = [start + timedelta(minutes=minute) for minute in range(16 * 24 * 60)]
+    truth = [leased_by_the_calendar(wall, instant) for instant in walked]
+    edges = [instant for instant, before, now in zip(walked[1:], truth, truth[1:], strict=False) if before != now]
+    closed_since: datetime | None = None
+    opened = upcoming = 0
+    for instant, is_leased in zip(walked[: 15 * 24 * 60], truth, strict=False):
+        assert clock.now() == instant
+        upcoming += edges[upcoming] <= instant
+        opened += is_leased and instant >= start + timedelta(days=1)
+        await clock.advance(60)
+        assert is_open(lent.windows, wall, instant) == is_leased, instant
+        if instant.minute % step and instant - edges[upcoming - 1] > timedelta(minutes=3):
+            continue
+        found = decide(NODE, [lent], terms=TERMS, used={}, instant=instant, closed_since=closed_since)
+        closed_since = found.closed_since
+        assert (found.exists, found.open) == (True, is_leased), instant
+        grace_ends = closed_since + timedelta(minutes=2) if closed_since else instant
+        assert found.effect == ("" if is_leased else NO_EXECUTE if grace_ends <= instant else NO_SCHEDULE), instant
+        assert found.next_edge == min(edge for edge in (grace_ends, edges[upcoming]) if edge > instant), instant
+    assert opened == minutes_open
+
+
+@pytest.mark.parametrize("sample", [[{"start": "08:01", "end": "08:00"}], [{"start": "00:00", "end": "23:59"}], []])
+async def test_upstreams_all_day_samples_have_no_gap(sample: list[Json]) -> None:
+    """Two weeks with a clock change, minute by minute: never closed, and no edge to look for."""
+    lent = policy("p", {**NIGHTS_AND_WEEKENDS, "timeWindows": sample, "timeZone": "Europe/Berlin"})
+    clock = ManualClock(at("2026-03-20 00:00"))
+    for _ in range(14 * 24 * 6):
+        found = decide(NODE, [lent], terms=TERMS, used={}, instant=clock.now())
+        assert (found.open, found.next_edge, found.effect) == (True, None, "")
+        await clock.advance(600)

@@ -9,13 +9,10 @@ import pytest
 from kubeocean.keys import physical_name, token_secret_name
 from kubeocean.topdown.copies import (
     copy_of,
-    physical_claim,
     physical_configmap,
     physical_secret,
-    physical_volume,
     same_content,
     token_secret,
-    volume_secrets,
 )
 from tests.unit.kubeocean.builders import OWNER, at, pod, unknown
 from vkubelet.api.objects import Key
@@ -94,45 +91,10 @@ def test_token_secret_holds_all_tokens_of_one_incarnation() -> None:
     }
 
 
-def test_claim_is_bound_by_name_and_has_no_class() -> None:
-    spec = {"storageClassName": "fast", "volumeName": "pv-1", "accessModes": ["ReadWriteOnce"], "dataSourceRef": {"name": "x"}}
-    claim = physical_claim(unknown({"metadata": META, "spec": spec}), owner=OWNER, namespace="mnt")
-    assert claim["spec"] == {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeName": physical_name("", "pv-1")}
-    assert claim["metadata"] == MARKED
-
-
-def test_volume_is_kept_belongs_to_nobody_yet_and_names_copied_secrets() -> None:
-    csi = {
-        "driver": "d",
-        "volumeHandle": "h",
-        "nodePublishSecretRef": {"name": "s", "namespace": "storage"},
-        "nodeStageSecretRef": {"name": "t", "namespace": "storage"},
-        "controllerExpandSecretRef": {"name": "s", "namespace": "storage"},
-    }
-    spec = {
-        "claimRef": {"name": "c"},
-        "persistentVolumeReclaimPolicy": "Delete",
-        "storageClassName": "fast",
-        "csi": csi,
-        "capacity": {"storage": "1Gi"},
-    }
-    original = unknown({"metadata": {"name": "pv-1"}, "spec": spec})
-    volume = physical_volume(original, owner=OWNER, namespace="mnt")
-    copied = {"name": physical_name("storage", "s"), "namespace": "mnt"}
-    assert volume["spec"] == {
-        "persistentVolumeReclaimPolicy": "Retain",
-        "capacity": {"storage": "1Gi"},
-        "csi": {
-            "driver": "d",
-            "volumeHandle": "h",
-            "nodePublishSecretRef": copied,
-            "nodeStageSecretRef": {"name": physical_name("storage", "t"), "namespace": "mnt"},
-            "controllerExpandSecretRef": copied,
-        },
-    }
-    assert "namespace" not in volume["metadata"]
-    assert volume["metadata"]["name"] == physical_name("", "pv-1")
-    assert volume_secrets(original) == [Key("storage", "s"), Key("storage", "t")]
+def test_how_claims_were_bound_at_home_is_not_told_to_the_worker() -> None:
+    noted = {"note": "x", "pv.kubernetes.io/bind-completed": "yes", "volume.kubernetes.io/selected-node": "vnode-demo-node-1"}
+    copy = physical_configmap(unknown({"metadata": {**META, "annotations": noted}}), owner=OWNER, namespace="mnt")
+    assert copy["metadata"]["annotations"] == MARKED["annotations"]
 
 
 def test_copy_names_its_original() -> None:

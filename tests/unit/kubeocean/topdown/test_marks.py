@@ -42,6 +42,15 @@ def test_two_bindings_mark_one_object_and_leave_it_one_after_the_other() -> None
     assert not none.labels and not none.annotations and not none.finalizers
 
 
+def test_what_kubeocean_go_put_on_it_goes_too() -> None:
+    labels = {"kubeocean.io/managed-by": "kubeocean", "kubeocean.io/synced-by-demo": "true", "kubeocean.io/used-by-pv": "true"}
+    annotations = {"kubeocean.io/physical-name": "x", "kubeocean.io/physical-namespace": "mnt", "kubeocean.io/deleting-demo": "binding"}
+    left = config(labels=labels, annotations=annotations, finalizers=["kubeocean.io/finalizer-demo"])
+    none = applied(left, marks.removed(left, MOUNT))
+    assert not none.labels and not none.annotations and not none.finalizers
+    assert marks.removed(config(annotations={"kubeocean.io/deleting-demo": "binding"}), MOUNT) is not None
+
+
 def test_an_object_without_our_marks_is_left_alone() -> None:
     assert marks.removed(config(labels={"app": "web"}, finalizers=["theirs"]), MOUNT) is None
 

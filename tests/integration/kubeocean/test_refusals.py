@@ -1,0 +1,100 @@
+"""Pods that the worker does not let in: its Pod Security level and its quota are the worker owner's word, told at home with the reason.
+
+Line 7 of the issue. Each refused pod waits, and asks again ever more slowly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime
+
+import pytest
+
+from tests.integration.kubeocean.conftest import Scene, lasting_scene
+from tests.support.audit import Audit
+from tests.support.bound import Body, apply
+from tests.support.program import eventually
+from tests.support.stage import Stage
+from vkubelet.testing.cluster import ControlPlane
+
+LEVEL = "pod-security.kubernetes.io/enforce"
+REFUSALS = 4
+
+
+@pytest.fixture(scope="module")
+def guarded(hub: ControlPlane, worker: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with lasting_scene(hub, worker, tmp_path_factory.mktemp("guarded")) as made:
+        yield made
+
+
+@pytest.fixture
+async def stage(guarded: Scene) -> AsyncIterator[Stage]:
+    """A mount namespace of level baseline in which two CPUs may be asked for."""
+    made = await Stage.of(guarded.bound, guarded.nodes)
+    await made.there.patch("namespaces", guarded.bound.mount, {"metadata": {"labels": {LEVEL: "baseline"}}})
+    metadata = {"name": "two-cpus", "namespace": guarded.bound.mount}
+    await apply(
+        guarded.bound.worker,
+        {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": {"requests.cpu": "2"}}},
+    )
+
+    async def in_force() -> bool:
+        found = await made.there.get("resourcequotas", "two-cpus", guarded.bound.mount)
+        return bool(found and found.get("status", {}).get("hard"))
+
+    await eventually(in_force, "the quota is in force")
+    yield made
+    await guarded.bound.hub.kubectl("delete", "pods", "--all", "-n", made.namespace, "--wait=false")
+
+
+def container(cpu: str, **more: object) -> Body:
+    return {"name": "main", "image": "i", "command": ["sleep", "999"], "resources": {"requests": {"cpu": cpu}}, **more}
+
+
+PRIVILEGED: Body = {"containers": [container("0", securityContext={"privileged": True})]}
+HOST_PATH: Body = {
+    "containers": [container("0", volumeMounts=[{"name": "root", "mountPath": "/host"}])],
+    "volumes": [{"name": "root", "hostPath": {"path": "/"}}],
+}
+GREEDY: Body = {"containers": [container("3")]}
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "reasons"),
+    [
+        ("privileged", PRIVILEGED, ('violates PodSecurity "baseline', "privileged")),
+        ("host-path", HOST_PATH, ('violates PodSecurity "baseline', "hostPath volumes")),
+        ("greedy", GREEDY, ("exceeded quota: two-cpus", "limited: requests.cpu=2")),
+    ],
+)
+async def test_pod_that_the_worker_refuses_waits_with_its_reason_and_without_a_hot_loop(
+    stage: Stage, name: str, spec: Body, reasons: tuple[str, ...]
+) -> None:
+    audit = Audit(stage.bound.worker, stage.bound.user)
+    await stage.create(name, **spec)
+    said = await stage.event(name, "FailedCreatePod")
+    assert said["type"] == "Warning" and all(text in said["message"] for text in reasons), said["message"]
+    moments = await refusals(audit)
+    waits = [(later - earlier).total_seconds() for earlier, later in zip(moments, moments[1:], strict=False)]
+    print(f"{name} was refused {len(moments)} times, with waits of {[round(wait, 2) for wait in waits]} s")
+    # Each wait is twice the one before; a busy machine only makes them longer.
+    assert all(wait > 0.17 * 2**at for at, wait in enumerate(waits)), waits
+    waiting = await stage.virtual(name)
+    assert waiting is not None and waiting["status"]["phase"] == "Pending"
+    assert await stage.physical(name) is None
+    # One that keeps to the rules is let in beside it.
+    await stage.create("modest", containers=[container("1")])
+    await stage.running("modest")
+    await stage.home.delete("pods", name, stage.namespace)
+    await stage.absent(name)
+
+
+async def refusals(audit: Audit) -> list[datetime]:
+    """When the worker refused to make a pod, as soon as it did so often enough; only one is refused at a time here."""
+
+    def check() -> list[datetime] | None:
+        refused = [call.at for call in audit.calls() if (call.verb, call.what, call.code) == ("create", "pods", 403)]
+        return refused if len(refused) >= REFUSALS else None
+
+    found: list[datetime] = await eventually(check, f"{REFUSALS} refusals", seconds=60)
+    return found
