@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.benchmarks import burst, events, nodes, streams
+from tests.benchmarks import burst, events, kubeocean, nodes, streams
 from tests.benchmarks.figures import Figure, table, write
 from vkubelet.testing.cluster import Site
 
@@ -23,6 +23,9 @@ RESULT = Path("build", "bench.json")
 SCENES: Mapping[str, Callable[[Site], Awaitable[Sequence[Figure]]]] = {
     "burst": burst.measure,
     "events": events.measure,
+    "kubeocean-burst": kubeocean.burst,
+    "kubeocean-steady": kubeocean.steady,
+    "kubeocean-10k": kubeocean.ten_thousand,
     "streams": streams.measure,
     "thousand": nodes.thousand,
     "five-thousand": nodes.five_thousand,

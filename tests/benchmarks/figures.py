@@ -16,7 +16,10 @@ from attrs import field, frozen
 
 @frozen(kw_only=True)
 class Figure:
-    """`most` and `least` bound the value, `least_ratio` the ratio to what `ratio_to` names. `load` is the load average of the machine."""
+    """`most` and `least` bound the value, `least_ratio` and `most_ratio` the ratio to what `ratio_to` names.
+
+    `load` is the load average of the machine.
+    """
 
     name: str
     value: float
@@ -26,12 +29,13 @@ class Figure:
     ratio_to: str = ""
     ratio: float | None = None
     least_ratio: float | None = None
+    most_ratio: float | None = None
     load: float = field(factory=lambda: os.getloadavg()[0])
 
     @property
     def bound(self) -> str:
         """What must hold, as text; "" for a figure that is only told."""
-        parts = (("< ", self.most), ("> ", self.least), ("ratio >= ", self.least_ratio))
+        parts = (("< ", self.most), ("> ", self.least), ("ratio >= ", self.least_ratio), ("ratio <= ", self.most_ratio))
         return ", ".join(f"{sign}{_short(limit)}" for sign, limit in parts if limit is not None)
 
     @property
@@ -40,6 +44,7 @@ class Figure:
             (self.most is None or self.value < self.most)
             and (self.least is None or self.value > self.least)
             and (self.least_ratio is None or (self.ratio is not None and self.ratio >= self.least_ratio))
+            and (self.most_ratio is None or (self.ratio is not None and self.ratio <= self.most_ratio))
         )
 
     def as_json(self) -> Mapping[str, Any]:

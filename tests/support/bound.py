@@ -6,7 +6,7 @@ Invariant: every name carries the scenario's own, so that scenarios share cluste
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,13 @@ from attrs import field, frozen
 
 from tests.support.program import Program, eventually
 from vkubelet.testing.cluster import ControlPlane
+from vkubelet.testing.cluster.processes import CommandFailed
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "deploy" / "samples"
 CRDS = ROOT / "kubeocean" / "manifests"
 SYSTEM = "kubeocean-system"
+FAKE = "kubeocean-fake"
 
 _BINDINGS = ("RoleBinding", "ClusterRoleBinding")
 _ROLES = ("Role", "ClusterRole")
@@ -81,6 +83,8 @@ class Bound:
     """The worker's owner has granted the optional right to read usage."""
     through: int = 0
     """Port of a line to the worker's API server; 0: without one."""
+    way: Callable[[ControlPlane, str], Path] = lambda plane, user: plane.client_config(user)
+    """Makes the kubeconfig by which our user reaches a cluster."""
 
     @property
     def mount(self) -> str:
@@ -114,7 +118,7 @@ class Bound:
         return {"apiVersion": "cloud.tencent.com/v1beta1", "kind": "ResourceLeasingPolicy", "metadata": metadata, "spec": body}
 
     def kubeconfig_secret(self, kubeconfig: str | None = None) -> Body:
-        text = kubeconfig if kubeconfig is not None else self.worker.client_config(self.user).read_text()
+        text = kubeconfig if kubeconfig is not None else self.way(self.worker, self.user).read_text()
         if self.through and kubeconfig is None:
             text = text.replace(f":{self.worker.port}", f":{self.through}")
         return {
@@ -129,7 +133,7 @@ class Bound:
         for plane, file in ((self.hub, "clusterbindings.yaml"), (self.worker, "resourceleasingpolicies.yaml")):
             await plane.kubectl("apply", "-f", str(CRDS / file))
             await eventually(lambda plane=plane, file=file: established(plane, "-f", str(CRDS / file)), f"{file} is established")
-        await apply(self.hub, _namespace(SYSTEM))
+        await apply(self.hub, _namespace(SYSTEM), _namespace(FAKE))
         await apply(self.worker, _namespace(self.mount))
         await apply(self.hub, *roles_for(self.user, "hub-rbac.yaml", name=self.name, namespaces={}))
         for sample in ("worker-rbac.yaml", *(["worker-metrics-rbac.yaml"] if self.shows_usage else [])):
@@ -143,9 +147,16 @@ class Bound:
         await apply(self.hub, self.binding())
 
     async def remove(self) -> None:
-        """Take away what is cluster-wide; namespaces go with the cluster."""
+        """Take away what is cluster-wide, also if no process is left that would let it go; namespaces go with the cluster."""
         await self.worker.kubectl("delete", "resourceleasingpolicies", f"all-of-{self.name}", "--ignore-not-found", "--wait=false")
         await self.hub.kubectl("delete", "clusterbinding", self.name, "--ignore-not-found", "--wait=false")
+        left = await get(self.hub, "clusterbinding", self.name)
+        if left is not None and left["metadata"].get("finalizers"):
+            try:
+                await self.hub.kubectl("patch", "clusterbinding", self.name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+            except CommandFailed:
+                # Its process may just have let it go.
+                assert await get(self.hub, "clusterbinding", self.name) is None
 
     def program(self) -> Program:
         """`kubeocean run`, not started."""
@@ -158,7 +169,7 @@ class Bound:
         self.directory.mkdir(parents=True, exist_ok=True)
         config = self.directory / f"{self.name}.yaml"
         config.write_text(yaml.safe_dump(settings))
-        kubeconfig = self.hub.client_config(self.user)
+        kubeconfig = self.way(self.hub, self.user)
         arguments = ("run", "--binding", self.name, "--config", str(config), "--kubeconfig", str(kubeconfig))
         return Program("kubeocean", *arguments, log=self.directory / f"{self.name}.log")
 

@@ -1,0 +1,150 @@
+"""`python -m tests.benchmarks.ideal HUB WORKER NAMESPACE`: the ideal pipeline, what leasing a pod takes at the very least and nothing more.
+
+For each pod that appears in a namespace of the hub: a token, its Secret in the worker, a physical pod there, and, when that runs, one
+status at home. No retry, no check, no deletion, nothing is looked up: whatever does leasing has to do this much.
+
+Invariant: nothing of the code that is compared with it is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import ssl
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+from attrs import define, field
+
+IN_FLIGHT = 32
+MOUNT = "ideal"
+HOME = "ideal/home"
+"""Annotation of a physical pod: NAMESPACE/NAME/UID of the pod at home."""
+MERGE = "application/strategic-merge-patch+json"
+
+Body = dict[str, Any]
+
+
+class Api:
+    """One API server, by a kubeconfig with a token."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        config = yaml.safe_load(kubeconfig.read_text())
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        with tempfile.NamedTemporaryFile() as ca:
+            ca.write(base64.b64decode(cluster["certificate-authority-data"]))
+            ca.flush()
+            context = ssl.create_default_context(cafile=ca.name)
+        self._url = cluster["server"]
+        self._headers = {"Authorization": f"Bearer {user['token']}", "Accept": "application/json"}
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=context))
+
+    async def write(self, method: str, path: str, body: Body, *, kind: str = "application/json") -> Body:
+        headers = {**self._headers, "Content-Type": kind}
+        async with self._session.request(method, self._url + path, data=json.dumps(body), headers=headers) as answer:
+            text = await answer.read()
+            assert answer.status < 300, text
+            found: Body = json.loads(text)
+            return found
+
+    async def watch(self, path: str, query: str = "") -> AsyncIterator[Body]:
+        """Each object of an event but deletions; some come again when a stream had to be opened anew."""
+        url = f"{self._url}{path}?watch=true&timeoutSeconds=3600{query}"
+        while True:
+            async with self._session.get(url, headers=self._headers, timeout=aiohttp.ClientTimeout()) as answer:
+                async for event in _events(answer.content):
+                    if event["type"] in ("ADDED", "MODIFIED"):
+                        yield event["object"]
+            print("a watch ended", file=sys.stderr)
+
+
+async def _events(content: aiohttp.StreamReader) -> AsyncIterator[Body]:
+    rest = b""
+    async for chunk in content.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield json.loads(line)
+
+
+@define
+class Pipeline:
+    """Follows one namespace of the hub."""
+
+    hub: Api
+    worker: Api
+    namespace: str
+    _slots: asyncio.Semaphore = field(factory=lambda: asyncio.Semaphore(IN_FLIGHT))
+    _begun: set[str] = field(factory=set)
+    _told: set[str] = field(factory=set)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_home(group))
+            group.create_task(self._follow_worker(group))
+            print("ready", flush=True)
+
+    async def _follow_home(self, group: asyncio.TaskGroup) -> None:
+        async for pod in self.hub.watch(f"/api/v1/namespaces/{self.namespace}/pods"):
+            uid = pod["metadata"]["uid"]
+            if uid not in self._begun:
+                self._begun.add(uid)
+                group.create_task(self._lease(pod))
+
+    async def _follow_worker(self, group: asyncio.TaskGroup) -> None:
+        async for pod in self.worker.watch(f"/api/v1/namespaces/{MOUNT}/pods", "&fieldSelector=status.phase%3DRunning"):
+            home = pod["metadata"]["annotations"][HOME]
+            if home not in self._told:
+                self._told.add(home)
+                group.create_task(self._tell(home, pod["status"]))
+
+    async def _lease(self, pod: Body) -> None:
+        meta = pod["metadata"]
+        name = hashlib.md5(meta["uid"].encode(), usedforsecurity=False).hexdigest()
+        async with self._slots:
+            bound = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
+            request = {"spec": {"audiences": [], "expirationSeconds": 3607, "boundObjectRef": bound}}
+            account = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/default/token"
+            token = (await self.hub.write("POST", account, request))["status"]["token"]
+            secret = {"metadata": {"name": name}, "data": {"token": base64.b64encode(token.encode()).decode()}}
+            await self.worker.write("POST", f"/api/v1/namespaces/{MOUNT}/secrets", secret)
+            await self.worker.write("POST", f"/api/v1/namespaces/{MOUNT}/pods", _physical(pod, name))
+
+    async def _tell(self, home: str, status: Body) -> None:
+        namespace, name, uid = home.split("/")
+        told = {key: value for key, value in status.items() if key != "qosClass"}
+        body = {"metadata": {"uid": uid}, "status": told}
+        async with self._slots:
+            await self.hub.write("PATCH", f"/api/v1/namespaces/{namespace}/pods/{name}/status", body, kind=MERGE)
+
+
+def _physical(pod: Body, name: str) -> Body:
+    """On the physical node that the virtual one is named after, by the worker's scheduler."""
+    meta, spec = pod["metadata"], pod["spec"]
+    token = {"name": "token", "secret": {"secretName": name}}
+    containers = [{"name": each["name"], "image": each["image"]} for each in spec["containers"]]
+    mounts = [{"name": "token", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}]
+    return {
+        "metadata": {"name": name, "annotations": {HOME: f"{meta['namespace']}/{meta['name']}/{meta['uid']}"}},
+        "spec": {
+            "automountServiceAccountToken": False,
+            "nodeSelector": {"kubernetes.io/hostname": spec["nodeName"].removeprefix("ideal-")},
+            "containers": [{**each, "volumeMounts": mounts} for each in containers],
+            "volumes": [token],
+            "terminationGracePeriodSeconds": 1,
+        },
+    }
+
+
+async def main(hub: str, worker: str, namespace: str) -> None:
+    await Pipeline(Api(Path(hub)), Api(Path(worker)), namespace).run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

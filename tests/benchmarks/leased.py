@@ -1,0 +1,200 @@
+"""A hub and a worker with simulated nodes, bound to each other, and bursts of pods through the binding or through the ideal pipeline.
+
+Invariant: both get the same pods on the same clusters from the same 16 connections, one after the other and never at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from attrs import define, field, frozen
+
+from tests.benchmarks.ideal import MOUNT
+from tests.benchmarks.planes import NO_AUDIT
+from tests.support.bound import Bound
+from tests.support.load import Load, Request, pod, remove_pods
+from tests.support.moments import Moments, moments_of
+from tests.support.outside import Meter, Outside
+from tests.support.program import Program, eventually
+from tests.support.simulated import all_ready
+from vkubelet.testing.cluster import ControlPlane, Options, SimulatedNodes, Site, kubeconfig
+
+SETTLE = 3.0
+"""Seconds after the removal of a burst's pods until the next one."""
+
+
+def account(plane: ControlPlane, user: str) -> Path:
+    """The kubeconfig that `_make_account` wrote: with a token, as in a cluster, where no client certificate has to be verified."""
+    return plane.directory / "clients" / f"{user}-token.kubeconfig"
+
+
+async def _make_account(plane: ControlPlane, user: str) -> None:
+    await plane.kubectl("create", "serviceaccount", user, "-n", "default")
+    await plane.kubectl("create", "clusterrolebinding", user, "--clusterrole=cluster-admin", f"--serviceaccount=default:{user}")
+    token = (await plane.kubectl("create", "token", user, "-n", "default", "--duration=10h")).strip()
+    file = account(plane, user)
+    file.parent.mkdir(exist_ok=True)
+    kubeconfig.write(file, plane.name, server=plane.url, ca=plane.ca.read_bytes(), client=token)
+
+
+@frozen(kw_only=True)
+class Lease:
+    """A binding with `nodes` of the worker, which are simulated by KWOK."""
+
+    bound: Bound
+    nodes: Sequence[str]
+
+    @property
+    def user(self) -> str:
+        """Who the process is in either cluster."""
+        return f"system:serviceaccount:default:{self.bound.user}"
+
+    @property
+    def vnodes(self) -> Sequence[str]:
+        return [self.bound.vnode(node) for node in self.nodes]
+
+    @asynccontextmanager
+    async def kubeocean(self, *, seconds: float = 120.0) -> AsyncIterator[Program]:
+        """The process, with all virtual nodes Ready."""
+        with self.bound.program() as program:
+            try:
+                await all_ready(self.bound.hub, list(self.vnodes), seconds=seconds)
+            except AssertionError as error:
+                raise AssertionError(f"{error}\n{program.tail()}") from None
+            yield program
+
+    @asynccontextmanager
+    async def ideal(self, namespace: str) -> AsyncIterator[int]:
+        """The ideal pipeline for one namespace; its process id."""
+        bound = self.bound
+        arguments = (str(account(bound.hub, bound.user)), str(account(bound.worker, bound.user)), namespace)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.benchmarks.ideal", *arguments, stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            assert process.stdout is not None and await process.stdout.readline()
+            yield process.pid
+        finally:
+            process.kill()
+            await process.wait()
+
+
+@asynccontextmanager
+async def leased(site: Site, name: str, *, nodes: int, audited: bool = False) -> AsyncIterator[Lease]:
+    """On clusters of their own, which are gone afterwards."""
+    audit = {} if audited else {"audit_policy": NO_AUDIT}
+    async with (
+        ControlPlane(f"{name}-hub", site, options=Options(scheduler=False, verify_kubelets=False, **audit)) as hub,
+        ControlPlane(f"{name}-worker", site, options=Options(verify_kubelets=False, **audit)) as worker,
+        SimulatedNodes(worker, nodes) as simulated,
+    ):
+        settings = {
+            "server": {"node_address": hub.host_address, "main_port": 0, "certificate": "self-signed"},
+            "log": {"level": "INFO"},
+        }
+        directory = Path(site.directory, f"{name}-bound")
+        bound = Bound(hub=hub, worker=worker, name="bench", directory=directory, settings=settings, way=account)
+        for plane in (hub, worker):
+            await _make_account(plane, bound.user)
+        await worker.kubectl("create", "namespace", MOUNT)
+        await bound.install()
+        yield Lease(bound=bound, nodes=simulated.names)
+
+
+@frozen
+class Round:
+    """What one burst gave."""
+
+    rate: float
+    latencies: Sequence[float]
+    """Seconds from the answer to each creation until the pod was told to run at home, in order."""
+    cpu: float
+    """Seconds of CPU of the process per pod."""
+
+    @property
+    def p99(self) -> float:
+        return self.latencies[int(0.99 * len(self.latencies))]
+
+
+@define
+class Bursts:
+    """Bursts of `pods` pods."""
+
+    lease: Lease
+    pods: int = 500
+    ours: list[Round] = field(factory=list)
+    ideal: list[Round] = field(factory=list)
+
+    async def round(self) -> None:
+        """One of each."""
+        self.ideal.append(await self.by_ideal())
+        self.ours.append(await self.by_kubeocean())
+
+    async def by_ideal(self) -> Round:
+        hub, worker = self.lease.bound.hub, self.lease.bound.worker
+        namespace = await hub.namespace("ideal")
+        async with self.lease.ideal(namespace) as pid:
+            found = await self.burst(namespace, [f"ideal-{node}" for node in self.lease.nodes], pid)
+        await remove_pods(hub.kubeconfig, namespace)
+        await remove_pods(worker.kubeconfig, MOUNT)
+        secrets = f"/api/v1/namespaces/{MOUNT}/secrets"
+        await Load(worker.kubeconfig).send([Request("DELETE", secrets, {"apiVersion": "v1", "kind": "DeleteOptions"})])
+        await asyncio.sleep(SETTLE)
+        return found
+
+    async def by_kubeocean(self) -> Round:
+        async with self.lease.kubeocean() as program:
+            namespace = await self.lease.bound.hub.namespace("leased")
+            await self._warm(namespace)
+            found = await self.burst(namespace, self.lease.vnodes, program.process.pid)
+            await self.clear(namespace)
+        await asyncio.sleep(SETTLE)
+        return found
+
+    async def _warm(self, namespace: str) -> None:
+        """What the pods of a namespace share is made for the first of them."""
+        hub = self.lease.bound.hub.kubeconfig
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        with moments_of(hub, path, fields="status.phase=Running") as running:
+            await Load(hub).send([pod("first", namespace, self.lease.vnodes[0])])
+            await eventually(lambda: len(running) == 1, "the first pod runs", seconds=60)
+
+    async def burst(self, namespace: str, nodes: Sequence[str], pid: int = 0) -> Round:
+        """All pods are created as fast as they can be, and run; `pid` is whose CPU is measured."""
+        hub = self.lease.bound.hub.kubeconfig
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        bodies = [pod(f"p-{number}", namespace, nodes[number % len(nodes)]) for number in range(self.pods)]
+        with moments_of(hub, path, fields="status.phase=Running") as running:
+            meter, began = Meter(Outside(pid or os.getpid())), time.monotonic()
+            before = len(running)
+            answered = await Load(hub).send(bodies)
+            await eventually(lambda: len(running) - before >= self.pods, f"{self.pods} pods run", seconds=120, every=0.05)
+            meter.stop()
+        last = max(running.first(f"p-{number}") for number in range(self.pods))
+        return Round(self.pods / (last - began), latencies(running, answered), meter.cpu / self.pods)
+
+    async def clear(self, namespace: str) -> None:
+        """Remove what a burst made, and wait until the worker has nothing of it."""
+        bound = self.lease.bound
+        await remove_pods(bound.hub.kubeconfig, namespace)
+        await until_empty(bound.worker, bound.mount)
+
+
+def latencies(running: Moments, answered: Sequence[float]) -> Sequence[float]:
+    return sorted(running.first(f"p-{number}") - at for number, at in enumerate(answered))
+
+
+async def until_empty(worker: ControlPlane, mount: str, *, seconds: float = 180.0) -> None:
+    """No pod is left in the mount namespace."""
+    load = Load(worker.kubeconfig)
+
+    async def empty() -> bool:
+        return not (await load.get(f"/api/v1/namespaces/{mount}/pods?limit=1"))["items"]
+
+    await eventually(empty, "the worker has no pod left", seconds=seconds, every=0.3)
