@@ -6,14 +6,17 @@ Invariant: the result depends on nothing but the arguments and holds no heartbea
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Final
+
+from attrs import evolve
 
 from kubeocean import keys
 from kubeocean.crds import ClusterBinding
 from kubeocean.leasing.policy import Decision
 from vkubelet.api import names
 from vkubelet.api.objects import Node
-from vkubelet.api.quantity import format_resources
+from vkubelet.api.quantity import format_resources, parse_resources
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import rfc3339
 from vkubelet.provider import NodeDescription, Taint
@@ -23,6 +26,9 @@ _VIRTUAL_TYPES: Final = frozenset({"external", keys.VIRTUAL_NODE_TYPE, "eklet"})
 # Written by a controller of each cluster by its own rules: a copy would be fought over. The last one asks the controller-manager to attach
 # volumes: that is done in the worker, for the physical pod, and by one cluster only.
 _LOCAL_ANNOTATIONS: Final = frozenset({"node.alpha.kubernetes.io/ttl", names.LAST_APPLIED, names.ATTACH_BY_CONTROLLER})
+
+_RUNTIME: Final = "vkubelet.io/"
+"""What our own runtime remembers on a Node; the worker's may be served by it as well."""
 
 
 def eligible(labels: Mapping[str, str]) -> bool:
@@ -52,10 +58,26 @@ def describe(
     )
 
 
+def stamped(description: NodeDescription, before: NodeDescription | None, *, now: datetime) -> NodeDescription:
+    """With the time at which what is said of the node last became something else; `before` is what was said until now.
+
+    Conditions do not count: a time that moved with them would be one more change.
+    """
+    same = before is not None and _said(before) == _said(description)
+    time = before.annotations.get(keys.LAST_SYNC_TIME) if same and before is not None else None
+    return evolve(description, annotations={**description.annotations, keys.LAST_SYNC_TIME: time or rfc3339(now)})
+
+
+def _said(description: NodeDescription) -> tuple[object, ...]:
+    annotations = {key: value for key, value in description.annotations.items() if key != keys.LAST_SYNC_TIME}
+    taints = {(taint.key, taint.effect, taint.value) for taint in description.taints}
+    return (description.labels, annotations, taints, parse_resources(description.allocatable))
+
+
 def _labels(node: Node, binding: ClusterBinding, port: int | None) -> dict[str, str]:
     name = node.metadata.name
     labels = {
-        **node.metadata.labels,
+        **{key: value for key, value in node.metadata.labels.items() if not key.startswith(_RUNTIME)},
         keys.CLUSTER_BINDING: keys.label_value(binding.name),
         keys.PHYSICAL_CLUSTER_ID: binding.cluster_id,
         keys.PHYSICAL_NODE_NAME: keys.label_value(name),
@@ -80,7 +102,9 @@ def _first_address(status: JsonView) -> str:
 
 
 def _annotations(node: Node, decision: Decision, prometheus_url: str) -> dict[str, str]:
-    annotations = {key: value for key, value in node.metadata.annotations.items() if key not in _LOCAL_ANNOTATIONS}
+    annotations = {
+        key: value for key, value in node.metadata.annotations.items() if key not in _LOCAL_ANNOTATIONS and not key.startswith(_RUNTIME)
+    }
     annotations |= {
         keys.PHYSICAL_NODE_NAME: node.metadata.name,
         keys.PHYSICAL_NODE_UID: node.metadata.uid,

@@ -13,13 +13,13 @@ from attrs import frozen
 
 from kubeocean import keys
 from kubeocean.bottomup.binding import BindingReconciler
-from kubeocean.bottomup.describe import describe, eligible
+from kubeocean.bottomup.describe import describe, eligible, stamped
 from kubeocean.bottomup.inherited import inherited
 from kubeocean.bottomup.policies import ResourceLeasingPolicyReconciler
 from kubeocean.bottomup.policy_status import Amounts
 from kubeocean.bottomup.pressure import Pressure
 from kubeocean.bottomup.reclaim import Reclaimer
-from kubeocean.bottomup.virtual_nodes import VirtualNode, VirtualNodes
+from kubeocean.bottomup.virtual_nodes import VirtualNode, VirtualNodes, description_of
 from kubeocean.bottomup.withdrawal import Cause, Withdrawal
 from kubeocean.crds import ClusterBinding
 from kubeocean.leasing.policy import Decision, NodeFacts, Terms, decide
@@ -171,6 +171,8 @@ class PhysicalNodeReconciler:
         live = parts.hub_nodes.store.get(Key("", keys.vnode_name(binding.cluster_id, name)))
         description = describe(node, decision, binding=binding, prometheus_url=_prometheus_url(live), port=_port(live))
         before = parts.virtual.get(description.name)
+        said = before.description if before is not None else description_of(live) if live is not None else None
+        description = stamped(description, said, now=parts.host.clock.now())
         parts.virtual.declare(description, physical_name=name, physical_uid=node.metadata.uid)
         if before is None or before.description.allocatable != description.allocatable:
             self._tell_amounts(name)

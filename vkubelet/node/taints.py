@@ -23,14 +23,18 @@ def taint_body(taint: Taint) -> Json:
 
 
 def with_added(live: Sequence[JsonView], wanted: Sequence[Taint]) -> list[Json]:
-    """The live list with ours put in or corrected, and nothing removed: the first half of a change that closes the node."""
+    """The live list with ours put in or corrected, and nothing removed: the first half of a change that closes the node.
+
+    A new one comes before the next of ours that is there, or last: so ours stand in their order, and no order is worth a write.
+    """
     merged = [dict(taint) for taint in live]
-    for taint in wanted:
+    before = len(merged)
+    for taint in reversed(wanted):
         at = _find(merged, taint)
         if at is None:
-            merged.append(taint_body(taint))
+            merged.insert(before, taint_body(taint))
         else:
-            merged[at] = _corrected(merged[at], taint)
+            merged[at], before = _corrected(merged[at], taint), at
     return merged
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 
-from kubeocean.bottomup.describe import describe, eligible
+from kubeocean.bottomup.describe import describe, eligible, stamped
 from kubeocean.leasing.policy import Decision
 from tests.unit.kubeocean.builders import at, binding, limit, node, policy
 from vkubelet.api.names import is_label_value
 from vkubelet.api.quantity import parse_resources
-from vkubelet.provider import Taint
+from vkubelet.provider import NodeDescription, Taint
 
 OPEN = Decision(exists=True, amounts=parse_resources({"cpu": "1500m", "memory": "3Gi"}), deciding=policy("night"), open=True)
 DEFAULT_TAINT = Taint(key="kubeocean.io/vnode", effect="NoSchedule")
@@ -117,3 +118,22 @@ def test_conditions_and_info_follow_the_physical_node_without_its_heartbeat() ->
     assert described.conditions == [ready]
     assert (described.arch, described.info["osImage"], described.info["kubeletVersion"]) == ("arm64", "Debian", "v1.34.4")
     assert "swap" not in described.info
+
+
+def test_the_time_of_the_last_change_moves_with_what_is_said_and_not_by_itself() -> None:
+    def time(described: NodeDescription) -> str:
+        return described.annotations["kubeocean.io/last-sync-time"]
+
+    described = describe(node(), OPEN, binding=binding())
+    first = stamped(described, None, now=at("2026-03-02 10:00"))
+    assert time(first) == "2026-03-02T10:00:00Z"
+    again = stamped(evolve(described, conditions=[{"type": "Ready", "status": "False"}]), first, now=at("2026-03-02 11:00"))
+    assert time(again) == time(first)
+    changed = stamped(evolve(described, labels={**described.labels, "gpu": "a10"}), again, now=at("2026-03-02 12:00"))
+    assert time(changed) == "2026-03-02T12:00:00Z"
+
+
+def test_what_a_runtime_like_ours_remembers_on_the_physical_node_stays_there() -> None:
+    theirs = {"vkubelet.io/instance": "theirs", "vkubelet.io/owned": "{}"}
+    described = describe(node(labels=theirs, annotations=theirs), OPEN, binding=binding())
+    assert not theirs.keys() & {*described.labels, *described.annotations}

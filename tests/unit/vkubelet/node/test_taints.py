@@ -11,6 +11,12 @@ def test_missing_taint_is_added_after_foreign_ones() -> None:
     assert with_added([FOREIGN], [OURS]) == [FOREIGN, {"key": "kubeocean.io/vnode", "effect": "NoSchedule"}]
 
 
+def test_a_new_one_comes_before_the_next_of_ours() -> None:
+    live = [{"key": "last", "effect": "NoSchedule"}, {"key": "foreign", "effect": "NoExecute"}]
+    wanted = [Taint(key=key, effect="NoSchedule") for key in ("first", "middle", "last", "after", "end")]
+    assert [taint["key"] for taint in with_added(live, wanted)] == ["first", "middle", "last", "foreign", "after", "end"]
+
+
 def test_adding_never_removes_what_is_not_wanted_any_more() -> None:
     old = {"key": "kubeocean.io/old", "effect": "NoSchedule"}
     assert old in with_added([old], [OURS])
