@@ -21,7 +21,7 @@ help:
 	@echo 'make manifests         write what in the charts follows from the code, and plain manifests from the charts'
 	@echo 'make image             the container image, built here without a registry; prints where the archive lies'
 	@echo 'make test              all tests, against real clusters; needs root'
-	@echo 'make bench [SCENES=]   figures of this machine: a table, and build/bench.json; about ten minutes, needs root'
+	@echo 'make bench [SCENES=]   figures of this machine: a table, and build/bench.json; about half an hour, needs root'
 
 demo:
 	@deploy/demo/announce.sh

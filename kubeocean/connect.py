@@ -17,7 +17,7 @@ from kubeocean.conditions import CONNECTIVITY_FAILED, SYNCER_FAILED, VALIDATION_
 from kubeocean.crds import ClusterBinding
 from kubeocean.resources import CLUSTERBINDINGS
 from kubeocean.worker import Mount
-from vkubelet.api.objects import Key, Unknown
+from vkubelet.api.objects import Key, ObjectMeta, Unknown
 from vkubelet.client.connection import Connection, connection_from_kubeconfig
 from vkubelet.client.resources import NAMESPACES, NODES, SECRETS, SELFSUBJECTACCESSREVIEWS
 from vkubelet.client.rest import Client, PatchKind
@@ -117,16 +117,24 @@ def older_of_like_id(binding: ClusterBinding, listed: Sequence[Unknown]) -> str:
     for obj in sorted(listed, key=_age):
         if _age(obj) >= _age(own):
             break
-        theirs = ClusterBinding.parse(obj).cluster_id
-        if theirs and _alike(binding.cluster_id, theirs):
+        if any(_alike(binding.cluster_id, theirs) for theirs in _identities(obj)):
             return obj.metadata.name
     return ""
 
 
 def _age(obj: Unknown) -> tuple[bool, str, str]:
     meta = obj.metadata
-    accepted = meta.annotations.get(keys.ACCEPTED_AS, "").partition("_")[2] == meta.uid
-    return (not accepted, meta.creation_timestamp, meta.name)
+    return (not _accepted(meta), meta.creation_timestamp, meta.name)
+
+
+def _identities(obj: Unknown) -> set[str]:
+    """What it asks for, and what it was accepted as, by which its pods are found though it asks for something else by now."""
+    return {ClusterBinding.parse(obj).cluster_id, _accepted(obj.metadata)} - {""}
+
+
+def _accepted(meta: ObjectMeta) -> str:
+    accepted, _, uid = meta.annotations.get(keys.ACCEPTED_AS, "").partition("_")
+    return accepted if uid == meta.uid else ""
 
 
 def _alike(one: str, other: str) -> bool:

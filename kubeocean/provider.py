@@ -33,7 +33,7 @@ class KubeoceanProvider:
     async def run(self, host: Host) -> None:
         if self._metrics is None:
             # A provider that failed runs again in the same process, and a registry takes a series once.
-            self._metrics = SyncerMetrics(host.metrics.registry, binding=self._settings.binding)
+            self._metrics = SyncerMetrics(host.metrics.provider, binding=self._settings.binding)
         self._service = BindingService(host, self._settings, metrics=self._metrics)
         await self._service.run()
 

@@ -256,8 +256,9 @@ class BindingService:
         if not left or session is not None and not self._unbinding.stuck(binding, left):
             return left
         if not self._unbinding.forced(binding):
-            why = left if session is not None else failure.message if failure is not None else "it does not answer"
-            return self._unbinding.blocked(binding, why)
+            if session is not None:
+                return f"{left}; if it does not end, give it up: annotate the binding {keys.FORCE_UNBIND}=true"
+            return self._unbinding.blocked(binding, failure.message if failure is not None else "it does not answer")
         self._given_up = True
         await self._end_session()
         return await self._unbinding.abandon(binding, mount)

@@ -107,7 +107,7 @@ class Unbinding:
         if left:
             words = ", ".join(f"{count} {kind}" for kind, count in sorted(left.items()))
             return f"in namespace {mount.namespace} of the worker cluster there are still: {words}"
-        await self._unmark(mount)
+        await self._unmark(mount, freed=Counter())
         await _release_policies(worker, binding.name)
         await _release_namespace(worker, mount)
         self._tell(binding, "Unbound", "nothing of this binding is left in either cluster")
@@ -125,7 +125,7 @@ class Unbinding:
             self._give_up(node.metadata.name, since=parse_rfc3339(binding.deleted_at))
         if (await self._parts.host.client.list(NODES, self._ours())).items:
             return self._nodes_left() or "virtual nodes are left"
-        self._given_up.copies.update(await self._unmark(mount))
+        await self._unmark(mount, freed=self._given_up.copies)
         self._tell(binding, "UnboundByForce", self._left_behind(binding.name, mount), warning=True)
         return ""
 
@@ -196,21 +196,19 @@ class Unbinding:
                 return True
         return False
 
-    async def _unmark(self, mount: Mount) -> Counter[str]:
-        """Take our finalizers, labels and annotations off everything in this cluster; what they were on. Labels may have been stripped."""
+    async def _unmark(self, mount: Mount, *, freed: Counter[str]) -> None:
+        """Take our finalizers, labels and annotations off everything in this cluster, and count it; labels may have been stripped."""
         client = self._parts.host.client
-        freed: Counter[str] = Counter()
         for kind in KINDS:
             async for meta in _pages(client, kind):
                 change = marks.removed(meta, mount)
                 if change is None:
                     continue
-                freed[kind.plural] += 1
                 try:
                     await client.patch(kind, meta, change, kind=PatchKind.MERGE)
                 except NotFound:
                     log.debug("original is gone")
-        return freed
+                freed[kind.plural] += 1
 
     def _tell(self, binding: ClusterBinding, reason: str, message: str, *, warning: bool = False) -> None:
         if (binding.uid, reason) not in self._announced:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from attrs import frozen
 
@@ -197,6 +197,11 @@ class WorkerCluster:
     def pods_of(self, virtual_node: str) -> Sequence[Pod]:
         """Our physical pods that back pods of one virtual node."""
         return self.pods.store.by_index(BY_VIRTUAL_NODE, virtual_node)
+
+    def backing_pods(self) -> Iterator[Pod]:
+        """All our physical pods."""
+        for node in self.pods.store.index_values(BY_VIRTUAL_NODE):
+            yield from self.pods_of(node)
 
     def is_used(self, original: Key) -> bool:
         """A physical pod of ours names the copy of this hub object; unknown counts as used."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from attrs import define, field
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -30,6 +30,8 @@ class Metrics:
             registry = CollectorRegistry()
             ProcessCollector(registry=registry)
         self.registry = registry
+        self.provider = CollectorRegistry()
+        """For series of the provider's own; they are told by the process alone, and not by each of its nodes again."""
         self.nodes = Gauge("vkubelet_nodes", "Virtual nodes of this process by state.", ["state"], registry=registry)
         self.pods = Gauge("vkubelet_pods", "Pods on our nodes by phase.", ["phase"], registry=registry)
         self.streams = Gauge("vkubelet_streams", "Open logs, exec, attach and port-forward streams.", ["kind"], registry=registry)
@@ -82,8 +84,12 @@ class Metrics:
         self.certificate_errors = Counter("kubelet_server_expiration_renew_errors", "Certificate requests that failed.", registry=registry)
 
     def render(self) -> bytes:
-        """Everything on the registry in Prometheus text format 0.0.4."""
+        """The runtime's series in Prometheus text format 0.0.4."""
         return generate_latest(self.registry)
+
+    def collect(self) -> _Collected:
+        """All series as they are now, the provider's too; to be rendered by another thread, as that takes longer than reading them."""
+        return _Collected([*self.registry.collect(), *self.provider.collect()])
 
 
 class Staleness(Collector):
@@ -113,6 +119,21 @@ class Staleness(Collector):
         for resource, seconds in longest.items():
             family.add_metric([resource], seconds)
         return [family]
+
+
+class _Collected(CollectorRegistry):
+    """Families that do not change any more."""
+
+    def __init__(self, families: Sequence[Metric]) -> None:
+        super().__init__()
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(self._families)
+
+    def render(self) -> bytes:
+        """In Prometheus text format 0.0.4."""
+        return generate_latest(self)
 
 
 @define

@@ -179,7 +179,7 @@ class Host(Protocol):
 
     @property
     def metrics(self) -> Metrics:
-        """The instruments of this process; series of a provider's own go onto its `registry`."""
+        """The instruments of this process; series of a provider's own go onto its registry `provider`."""
         ...
 
     def node_client(self, node: str) -> Client:

@@ -19,6 +19,8 @@ from vkubelet.api.objects import Pod
 from vkubelet.provider import Host
 
 _LOOK_EVERY = 1.0
+_LOOK_AGAIN = 5.0
+"""Seconds between two looks at all pods; one that appears on a closed node is in no hurry."""
 _UNREACHABLE = "node.kubernetes.io/unreachable"
 
 
@@ -45,7 +47,7 @@ class FailOver:
         """Work until cancelled."""
         while True:
             self.look()
-            await self._parts.host.clock.sleep(_LOOK_EVERY)
+            await self._parts.host.clock.sleep(_LOOK_AGAIN if self._ordered and self._parts.reach.lost else _LOOK_EVERY)
 
     def look(self) -> None:
         """Order the end of all pods as soon as the time has come, and take the order back as soon as the worker is."""

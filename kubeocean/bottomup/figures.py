@@ -6,8 +6,9 @@ Invariant: it only reads what is in memory, asks no cluster, and counts nothing 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 
 from attrs import frozen
 
@@ -55,12 +56,17 @@ def snapshot(sources: Sources, *, credentials_end: datetime | None = None) -> Sn
         ready=ready,
         nodes=list(_nodes(sources)),
         virtual_pods=Counter(_phase(pod) for pod in sources.host.pods if _is_counted(pod, sources.binding)),
-        physical_pods=Counter(_phase(pod) for pod in worker.pods.store if worker.backed(pod) is not None) if worker is not None else {},
-        dependents={"ConfigMap": len(worker.configmaps.store), "Secret": len(worker.secrets.store)} if worker is not None else {},
+        physical_pods=Counter(_phase(pod) for pod in worker.backing_pods()) if worker is not None else {},
+        dependents=_copies(worker) if worker is not None else {},
         stale=worker.stale() if worker is not None else {},
         credentials_left=(credentials_end - now).total_seconds() if credentials_end is not None else None,
         reclaim_overdue=max((each.overdue(now) for each in sources.reclaimers), default=0.0),
     )
+
+
+def _copies(worker: WorkerCluster) -> dict[str, int]:
+    kinds = {"ConfigMap": worker.configmaps, "Secret": worker.secrets, "PersistentVolumeClaim": worker.claims}
+    return {kind: len(informer.store) for kind, informer in kinds.items()}
 
 
 def _health(binding: BindingReconciler) -> tuple[str, bool | None]:
@@ -81,7 +87,7 @@ def _nodes(sources: Sources) -> Iterator[NodeFigures]:
         yield NodeFigures(
             name=node.description.name,
             origin=origin,
-            available=parse_resources(node.description.allocatable),
+            available=_amounts(node.description.allocatable),
             physical={**none, **physical},
             virtual={**none, **virtual},
         )
@@ -91,7 +97,17 @@ def _of_physical(live: Live | None, name: str) -> tuple[Resources, Resources, Re
     node = live.worker.nodes.store.get(Key("", name)) if live is not None else None
     if live is None or node is None:
         return {}, {}, {}
-    return parse_resources(node.status.get("allocatable") or {}), live.usage.local(name), live.usage.leased(name)
+    return _amounts(node.status.get("allocatable") or {}), live.usage.local(name), live.usage.leased(name)
+
+
+def _amounts(written: Mapping[str, str]) -> Resources:
+    return _parsed(tuple(written.items()))
+
+
+@lru_cache(maxsize=1024)
+def _parsed(written: tuple[tuple[str, str], ...]) -> Resources:
+    """Nodes of one kind have the same amounts, scrape after scrape."""
+    return parse_resources(dict(written))
 
 
 def _is_counted(pod: Pod, binding: BindingReconciler) -> bool:

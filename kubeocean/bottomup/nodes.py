@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 _LONGEST_WAIT = 300.0
 _AFTER_THE_EDGE = 0.01
 _WHILE_DRAINING = 5.0
-_LEASED_COUNTED_AFTER = 0.5
+_LEASED_COUNTED_AFTER = 1.0
 
 
 @frozen(kw_only=True)

@@ -46,6 +46,8 @@ class Pressure:
         self._policies = policies
         self._seen: dict[str, _Seen] = {}
         self._retired: dict[str, datetime] = {}
+        self._pods: dict[str, dict[str, tuple[bytes, LeasedPod]]] = {}
+        """By node and uid, with the spec they were read from: a node is looked at with each pod that comes, and most stay as they are."""
 
     def last_policy(self, node: str) -> ResourceLeasingPolicy | None:
         """By which policy a virtual node was decided last."""
@@ -85,6 +87,7 @@ class Pressure:
 
     def forget(self, node: str) -> None:
         """The node is gone."""
+        self._pods.pop(node, None)
         self._seen.pop(node, None)
         self._retired.pop(node, None)
 
@@ -103,7 +106,13 @@ class Pressure:
         return over
 
     def _leased(self, node: str) -> list[LeasedPod]:
-        return [LeasedPod.of(pod) for pod in self._host.pods.on_node(node) if not pod.terminating and not pod.terminal]
+        before, now = self._pods.get(node, {}), {}
+        for pod in self._host.pods.on_node(node):
+            if not pod.terminating and not pod.terminal:
+                spec, known = before.get(pod.metadata.uid, (b"", None))
+                now[pod.metadata.uid] = (pod.spec_json, known if known is not None and spec == pod.spec_json else LeasedPod.of(pod))
+        self._pods[node] = now
+        return [leased for _, leased in now.values()]
 
     def _orders(self, policy: ResourceLeasingPolicy, since: datetime, pods: Sequence[LeasedPod], *, why: str) -> Sequence[Order]:
         verdict = reclaim(policy, since=since, instant=self._host.clock.now())

@@ -152,7 +152,7 @@ class Bind:
         connection = identity.connection_from_here(admin, made, namespace=plan.mount_namespace)
         with explained(self.worker_choice):
             async with Client(connection) as probe:
-                missing = await identity.still_missing(probe, plan.identity.checks, self.clock)
+                missing = await identity.missing_rights(probe, plan.identity.checks, self.clock)
         if any(check.essential for check in missing):
             lines = "".join(f"\n  {check}: {check.why}" for check in missing)
             raise CommandFailed(f"the identity lacks rights in the {self.worker_choice.title}; add them to its roles:{lines}")

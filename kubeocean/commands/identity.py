@@ -5,7 +5,6 @@ Invariant: objects that somebody else manages (a Helm release) are never written
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import ipaddress
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from attrs import evolve, field, frozen
 
 from kubeocean import permissions
 from kubeocean.commands.clusters import CommandFailed, find, find_named
+from kubeocean.manager.checks import lacking_rights
 from kubeocean.permissions import Check
 from vkubelet.api.objects import Key, Unknown
 from vkubelet.api.shapes import Json, JsonView
@@ -28,13 +28,12 @@ from vkubelet.client.resources import (
     ROLEBINDINGS,
     ROLES,
     SECRETS,
-    SELFSUBJECTACCESSREVIEWS,
     SERVICEACCOUNTS,
     Resource,
 )
 from vkubelet.client.rest import Client, PatchKind
 from vkubelet.clock import Clock
-from vkubelet.errors import ApiError, NotFound
+from vkubelet.errors import NotFound
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 OURS: Final = "kubeocean-bind"
@@ -43,7 +42,6 @@ POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
 
 _TOKEN_WITHIN = 30.0
 _GRANTED_WITHIN = 5.0
-_AT_ONCE = 8
 _RESOURCES: Final = {
     each.kind: each for each in (NAMESPACES, SERVICEACCOUNTS, SECRETS, CLUSTERROLES, CLUSTERROLEBINDINGS, ROLES, ROLEBINDINGS)
 }
@@ -176,32 +174,13 @@ def is_local(server: str) -> bool:
 # --- What it may --------------------------------------------------------------------------------------------------------------------------
 
 
-async def missing_rights(client: Client, checks: Sequence[Check]) -> list[Check]:
-    """Those that this user does not have. Raises ApiError when it can not ask."""
-    answers: dict[Check, bool] = {}
-    gate = asyncio.Semaphore(_AT_ONCE)
-
-    async def ask(check: Check) -> None:
-        async with gate:
-            review = await client.create(SELFSUBJECTACCESSREVIEWS, {"spec": {"resourceAttributes": check.attributes}})
-        answers[check] = bool((review.body.get("status") or {}).get("allowed"))
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for check in checks:
-                group.create_task(ask(check))
-    except* ApiError as errors:
-        raise errors.exceptions[0] from None
-    return [check for check in checks if not answers[check]]
-
-
-async def still_missing(client: Client, checks: Sequence[Check], clock: Clock) -> list[Check]:
-    """Like `missing_rights`, after the time that API servers take to notice new roles."""
+async def missing_rights(client: Client, checks: Sequence[Check], clock: Clock) -> Sequence[Check]:
+    """Those that this user does not have, also after the time that API servers take to notice new roles."""
     deadline = clock.monotonic() + _GRANTED_WITHIN
-    missing = await missing_rights(client, checks)
+    missing = await lacking_rights(client, checks)
     while missing and clock.monotonic() < deadline:
         await clock.sleep(0.5)
-        missing = await missing_rights(client, missing)
+        missing = await lacking_rights(client, missing)
     return missing
 
 

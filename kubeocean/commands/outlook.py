@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from kubeocean.conditions import CONNECTIVITY_FAILED, READY, RETIREMENT_HELD, VALIDATION_FAILED
+from kubeocean.manager.status import RIGHTS_MISSING
 from vkubelet.api.shapes import Json, JsonView
 
 _WANTED_FALSE = frozenset({RETIREMENT_HELD, "Stalled", "Reconciling"})
-_LASTING = frozenset({VALIDATION_FAILED, CONNECTIVITY_FAILED})
+_LASTING = frozenset({VALIDATION_FAILED, CONNECTIVITY_FAILED, RIGHTS_MISSING})
 """Reasons that somebody has to act on; others may pass by waiting."""
 
 

@@ -287,7 +287,9 @@ class ClusterBindingReconciler:
                     self.controller.add(name)
 
     def _forget(self, name: str) -> None:
-        self._looked.pop(name, None)
+        looked = self._looked.pop(name, None)
+        if looked is not None:
+            self._backoff.forget(looked.uid)
         self._said.pop(name, None)
         self._parts.series.forget(name)
 

@@ -339,10 +339,11 @@ def _port(address: str) -> int:
 
 def _affinity(binding: ClusterBinding) -> Json:
     """Never on a virtual node, which would end with the process that it runs; and replicas on different nodes where there are some."""
-    real = {"key": keys.NODE_TYPE, "operator": "NotIn", "values": [keys.VIRTUAL_KUBELET]}
+    ours = {"key": keys.NODE_TYPE, "operator": "NotIn", "values": [keys.VIRTUAL_KUBELET]}
+    go = {"key": "node.kubernetes.io/instance-type", "operator": "NotIn", "values": [keys.VIRTUAL_NODE_TYPE]}
     apart = {"labelSelector": {"matchLabels": selector_labels(binding)}, "topologyKey": "kubernetes.io/hostname"}
     return {
-        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [real]}]}},
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [ours, go]}]}},
         "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": apart}]},
     }
 

@@ -168,7 +168,9 @@ class Dependents:
                 return True
             if kind is Kind.SECRET and self._volumes.needs_secret(key):
                 return True
-            pods = [pod for pod in self._parts.host.pods if pod.metadata.namespace == key.namespace]
+            # The name of a claim may follow from the pod's own; of others the bytes of the spec tell at once that they are not named.
+            literal = b"" if kind is Kind.CLAIM else key.name.encode()
+            pods = (pod for pod in self._parts.host.pods if pod.metadata.namespace == key.namespace and literal in pod.spec_json)
             return any((kind, key) in _names_of(pod) for pod in pods)
 
         return named

@@ -40,6 +40,7 @@ KEPT: Final[Mapping[str, str]] = {
     "hostAliases": "it leads to the API server; use apiServerAccess",
     "enableServiceLinks": "Services of the mount namespace are not those of the pod's",
     "restartPolicy": "it is the user's, and controllers rely on it",
+    "activeDeadlineSeconds": "it is the user's, and follows later changes",
     "containers": "a merge patch replaces the whole list; use imageRewrites for images",
     "initContainers": "a merge patch replaces the whole list; use imageRewrites for images",
     "ephemeralContainers": "they are added by a request of their own",

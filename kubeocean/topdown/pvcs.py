@@ -80,6 +80,7 @@ class ClaimReconciler:
     def __init__(self, parts: ClaimParts) -> None:
         self._parts = parts
         self._unused: dict[Key, float] = {}
+        self._volumes: dict[Key, str] = {}
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         label = keys.synced_by(parts.worker.mount.owner.cluster_id)
         self.originals = heads(
@@ -126,6 +127,7 @@ class ClaimReconciler:
         there = await self._there(key)
         if there is not None:
             await self._usable(there, key, volume=volume)
+        self._volumes[key] = volume
         named = await self._parts.volumes.ensure(volume, mount.copy_key(key), claim_uid=there.metadata.uid if there is not None else "")
         change = marks.added(original.metadata, mount)
         if change is not None:
@@ -181,12 +183,12 @@ class ClaimReconciler:
             # A pod may use it until it ends; the end of the claim is told.
             return _ENDS_SOON
         self._unused.pop(key, None)
-        if original is not None:
-            change = marks.removed(original.metadata, self._parts.worker.mount)
-            if change is not None:
-                await self._parts.host.client.patch(PVCS, key, change, kind=PatchKind.MERGE)
-            if volume := str((original.body.get("spec") or {}).get("volumeName") or ""):
-                self._parts.volumes.released(volume, self._parts.worker.mount.copy_key(key))
+        bound_to = str((original.body.get("spec") or {}).get("volumeName") or "") if original is not None else ""
+        change = marks.removed(original.metadata, self._parts.worker.mount) if original is not None else None
+        if change is not None:
+            await self._parts.host.client.patch(PVCS, key, change, kind=PatchKind.MERGE)
+        for volume in {self._volumes.pop(key, bound_to), bound_to} - {""}:
+            self._parts.volumes.released(volume, self._parts.worker.mount.copy_key(key))
         return None
 
     async def _original(self, key: Key) -> Unknown | None:

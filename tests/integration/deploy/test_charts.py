@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kubeocean import permissions
+from kubeocean import keys, permissions
 from kubeocean.manager import settings as manager_settings
 from vkubelet.clock import SystemClock
 from vkubelet.testing.cluster import CommandFailed, ControlPlane
@@ -99,7 +99,15 @@ def test_charts_render_with_default_values(helm: str) -> None:
         assert hub[kind] == 1, kind
     assert hub["NetworkPolicy"] == 2 and hub["ValidatingAdmissionPolicy"] == hub["ValidatingAdmissionPolicyBinding"] == 5
     assert not hub["ServiceMonitor"] and not hub["PrometheusRule"]
-    assert worker["Namespace"] == worker["ServiceAccount"] == worker["Secret"] == worker["Role"] == worker["NetworkPolicy"] == 1
+    assert (
+        worker["PriorityClass"]
+        == worker["Namespace"]
+        == worker["ServiceAccount"]
+        == worker["Secret"]
+        == worker["Role"]
+        == worker["NetworkPolicy"]
+        == 1
+    )
 
 
 def test_roles_of_the_manager_are_those_the_code_names(helm: str) -> None:
@@ -192,7 +200,7 @@ async def dry(plane: ControlPlane, bodies: Iterable[Body]) -> str:
 
 @pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["defaults", "everything"])
 async def test_an_api_server_accepts_both_charts(bare_hub: ControlPlane, helm: str, values: dict[str, Body]) -> None:
-    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": permissions.keys.FAKE_NAMESPACE}}
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": keys.FAKE_NAMESPACE}}
     await bare_hub.kubectl("apply", "--filename", "-", stdin=json.dumps(space))
     for chart in (HUB, WORKER):
         bodies = await placed(bare_hub, helm, chart, values.get(chart, {}))
@@ -211,3 +219,9 @@ async def test_the_manager_meets_restricted_pod_security(bare_hub: ControlPlane,
     assert spec["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
     with pytest.raises(CommandFailed, match="violates PodSecurity"):
         await dry(bare_hub, [{**pod, "spec": {**spec, "securityContext": {}}}])
+
+
+def test_the_class_of_borrowed_pods_is_the_one_that_would_be_made_for_them(helm: str) -> None:
+    (found,) = [body for body in rendered(helm, WORKER) if body["kind"] == "PriorityClass"]
+    assert found["metadata"]["name"] == keys.DEFAULT_PRIORITY_CLASS and found["value"] == keys.DEFAULT_PRIORITY
+    assert found["metadata"]["labels"][keys.MANAGED_BY] == keys.MANAGED and not found["globalDefault"]

@@ -146,8 +146,11 @@ async def works(served: Served) -> None:
     await stage.home.create("pods", body)
     await stage.running("works", seconds=40)
     kubectl = Kubectl(served.console.bound.hub, stage.namespace)
-    logs = await kubectl.run("logs", "works", "--tail=1")
-    assert logs.code == 0 and b"hello" in logs.stdout, logs.stderr
+
+    async def shows_its_log() -> bool:
+        return b"hello" in (await kubectl.run("logs", "works", "--tail=1")).stdout
+
+    await eventually(shows_its_log, "the log is shown", every=0.5)
     ran = await kubectl.sh("works", "echo from inside")
     assert ran.stdout == b"from inside\n", ran.stderr
     await reader_of_node_logs_runs_nothing(served, stage)

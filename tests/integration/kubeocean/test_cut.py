@@ -97,7 +97,7 @@ async def test_leader_killed_in_a_burst_is_followed_soon_and_no_pod_is_lost_or_m
         stage, there = await Stage.of(bound, made.nodes), Audit(bound.worker, bound.user)
         bodies = [stage.body(f"p{number}", terminationGracePeriodSeconds=2) for number in range(PODS)]
         burst = asyncio.gather(*(stage.home.create("pods", body) for body in bodies))
-        await eventually(lambda: _created(there), "the first physical pods are made", every=0.02)
+        await eventually(lambda: len(_created(there)) >= PODS / 5, "a part of the physical pods is made", every=0.05)
         leader.kill()
         killed, amid = datetime.now().astimezone(), len(_created(there))
         uids = Counter(map(uid_of, await burst))

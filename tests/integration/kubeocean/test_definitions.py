@@ -94,6 +94,7 @@ async def test_new_fields_are_accepted(cluster: ControlPlane) -> None:
         "allowInsecureWorker": False,
         "timeZone": "America/Argentina/Buenos_Aires",
         "onUnreachable": {"mode": "FailOver", "afterSeconds": 120},
+        "forceUnbindAfter": 0,
         "apiServerAccess": {"host": "10.0.0.1", "port": 6443, "caBundle": "UEVN"},
         "dns": {"servers": ["10.0.0.2", "fd00::2"], "domain": "hub.example"},
     }
@@ -126,6 +127,7 @@ async def test_binding_without_mount_namespace_is_accepted_by_the_schema(cluster
         ({"onUnreachable": {"mode": "Panic"}}, "spec.onUnreachable.mode"),
         ({"onUnreachable": {"mode": "Hold", "afterSeconds": 60}}, "afterSeconds belongs to mode FailOver"),
         ({"onUnreachable": {"mode": "FailOver", "afterSeconds": 1}}, "spec.onUnreachable.afterSeconds"),
+        ({"forceUnbindAfter": -1}, "spec.forceUnbindAfter"),
         ({"apiServerAccess": {"port": 6443}}, "spec.apiServerAccess.host"),
         ({"dns": {"servers": []}}, "spec.dns.servers"),
         ({"dns": {"servers": ["dns.example"]}}, "spec.dns.servers[0]"),

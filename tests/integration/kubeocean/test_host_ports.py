@@ -165,9 +165,9 @@ async def test_schedulers_and_drains_see_the_placeholder_for_what_it_is(stage: S
     assert "free ports" in said
     hub = stage.bound.hub
     try:
-        await eventually(lambda: alone(stage), "nothing else is on the node")
-        # Without --force: that is for pods nobody makes anew, and --ignore-daemonsets does not mean it.
         await hub.kubectl("delete", "pod", "lucky", "unlucky", "-n", stage.namespace, "--wait")
+        await eventually(lambda: alone(stage), "nothing else is on the node")
+        # Without --force: that is for pods nobody makes anew.
         drained = await hub.kubectl("drain", stage.vnode, "--timeout=20s")
         assert before["metadata"]["name"] not in drained
     finally:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from attrs import frozen
 
-from kubeocean.commands.identity import missing_rights
+from kubeocean.manager.checks import lacking_rights
 from kubeocean.permissions import Check, checks_of, hub_objects, hub_rules, worker_checks, worker_objects
 from tests.support.bound import FAKE, SYSTEM, Body, apply, roles_for
 from vkubelet.client.connection import Connection, load_connection
@@ -44,7 +44,7 @@ class Ground:
         """What our own question finds missing, as it is told; only among the rights on one resource, if it is named."""
         checks = [check for check in self.checks if of in ("", check.resource)]
         async with Client(await self.connection(user, groups)) as client:
-            return [str(check) for check in await missing_rights(client, checks)]
+            return [str(check) for check in await lacking_rights(client, checks)]
 
 
 def single_rights(ground: Ground) -> list[Body]:
@@ -166,9 +166,9 @@ async def test_an_identity_may_nothing_beyond_its_roles(ground: Ground, worker: 
         for verb, resource, sub, space in BEYOND[where]
     ]
     async with Client(await ground.connection(user)) as client:
-        assert await missing_rights(client, beyond) == beyond
+        assert list(await lacking_rights(client, beyond)) == beyond
         other = Check(group="cloud.tencent.com", resource="clusterbindings", subresource="", verb="delete", namespace="")
-        assert await missing_rights(client, [other]) == [other]
+        assert list(await lacking_rights(client, [other])) == [other]
 
 
 def _group(resource: str) -> str:

@@ -66,7 +66,9 @@ async def traces(cluster: ControlPlane, scene: Scene) -> list[str]:
         marks = {**meta.get("labels", {}), **meta.get("annotations", {})}
         texts = [f"{key}={value}" for key, value in marks.items() if key.startswith("kubeocean.io/")] + meta.get("finalizers", [])
         name = re.compile(rf"\b{re.escape(bound.name)}\b")
-        about = [text for text in texts if name.search(text.replace(bound.user, "")) or text == "policy.kubeocean.io/finalizer"]
+        # Users and physical nodes are named after the scene as well.
+        said = {text: text.replace(bound.user, "").replace(f"sim-{bound.name}", "") for text in texts}
+        about = [text for text in texts if name.search(said[text]) or text == "policy.kubeocean.io/finalizer"]
         of_another = item["kind"] == "ResourceLeasingPolicy" and item["spec"]["cluster"] != bound.name
         if not of_another and (about or item["metadata"]["name"].startswith(f"vnode-{bound.name}-")):
             out.append(f"{item['kind']} {meta.get('namespace', '')}/{meta['name']}: {about}")

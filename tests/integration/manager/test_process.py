@@ -1,49 +1,15 @@
-"""The process: who leads, what it tells of itself, and what it says when it is told nonsense."""
+"""The process: what it tells of itself, and what it says when it is told nonsense."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import yaml
 
-from tests.integration.manager.conftest import SYSTEM, Computing, MakeBinding
+from tests.integration.manager.conftest import Computing, MakeBinding
 from tests.support.program import Program, eventually
 
 SYNCER_FINALIZER = "kubeocean.io/clusterbinding-syncer"
-TAKEOVER = 20.0
-"""Seconds; the Lease runs out after 15, and is looked at every 2."""
-
-
-def leads(program: Program) -> bool:
-    return '"message": "leading"' in program.text()
-
-
-async def test_only_the_holder_of_the_lease_works_and_another_takes_over(computing: Computing, bind: MakeBinding) -> None:
-    """Line 33."""
-    lease = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/kubeocean-manager"
-    holder = (computing.raw(lease) or {})["spec"]["holderIdentity"]
-    with computing.manager("second") as second:
-        try:
-            await eventually(lambda: "another process leads" in second.text(), "the second stands by")
-            binding = bind()
-            await binding.deployed()
-            assert not leads(second) and "accepted" not in second.text()
-            computing.program.kill()
-            killed = time.monotonic()
-            orphan = bind()
-            await eventually(lambda: leads(second), "the second leads", seconds=TAKEOVER)
-            assert time.monotonic() - killed < TAKEOVER
-            await orphan.deployed()
-            assert (computing.raw(lease) or {})["spec"]["holderIdentity"] != holder
-        finally:
-            if not computing.program.alive:
-                computing.program.start()
-        stopped = time.monotonic()
-        second.terminate()
-        third = bind()
-        await third.deployed()
-        assert time.monotonic() - stopped < 15.0, "a Lease that was handed on is not waited for"
 
 
 async def test_series_of_the_manager_have_their_names_labels_and_values(computing: Computing, bind: MakeBinding) -> None:

@@ -103,8 +103,8 @@ async def test_missing_rights_are_named_one_by_one_and_those_without_which_no_po
         next(rule for rule in role.rules if rule.resources == ["pods"]).verbs.append("create")
         rbac.replace_namespaced_role(user, mount, role)
         await binding.deployed()
-        assert binding.conditions()["Permitted"] == ("False", "RightsMissing")
-        assert "create pods in" not in binding.message("Permitted") and "get pods/log" in binding.message("Permitted")
+        await eventually(lambda: "create pods in" not in binding.message("Permitted"), f"{binding.body()}")
+        assert binding.conditions()["Permitted"] == ("False", "RightsMissing") and "get pods/log" in binding.message("Permitted")
     finally:
         for body in roles:
             if body["kind"] == "ClusterRole":

@@ -66,3 +66,10 @@ def test_changed_id_is_refused_by_the_one_that_was_accepted() -> None:
     assert failure is not None and failure.reason == "ValidationFailed" and "found by a" in failure.message
     assert changed_identity(ClusterBinding.parse(accepted("one", "a", EARLY))) is None
     assert changed_identity(ClusterBinding.parse(binding("one", "a", EARLY))) is None
+
+
+def test_id_that_was_accepted_stays_taken_when_its_binding_asks_for_another() -> None:
+    changed = accepted("one", "a", EARLY).body
+    changed["spec"]["clusterID"] = "b"
+    for wanted in ("a", "b", "a-x"):
+        assert older(binding("two", wanted, LATE), unknown(changed)) == "one"

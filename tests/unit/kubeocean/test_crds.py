@@ -54,6 +54,8 @@ def test_binding_with_our_fields() -> None:
         ({"mountNamespace": "a.b"}, "spec.mountNamespace: is not the name of a namespace"),
         ({"serviceNamespaces": ["a", ""]}, "spec.serviceNamespaces[1]: is empty"),
         ({"timeZone": "Mars/Base"}, "spec.timeZone: time zone 'Mars/Base' is unknown"),
+        ({"forceUnbindAfter": -1}, "spec.forceUnbindAfter: is negative; write 0 or more seconds, or leave it out"),
+        ({"forceUnbindAfter": "soon"}, "spec.forceUnbindAfter: must be a whole number"),
         ({"onUnreachable": {"mode": "Panic"}}, "spec.onUnreachable.mode: must be Hold or FailOver"),
         ({"onUnreachable": {"mode": "FailOver", "afterSeconds": 5}}, "spec.onUnreachable.afterSeconds: must be at least 40"),
         ({"apiServerAccess": {"host": "https://x"}}, "spec.apiServerAccess.host: must be an IP address or a DNS name"),

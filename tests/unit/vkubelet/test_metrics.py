@@ -1,6 +1,6 @@
 """The series we publish, and that none can grow with the cluster."""
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
 from vkubelet.metrics import Metrics
@@ -55,3 +55,11 @@ def test_staleness_is_that_of_the_most_silent_watch_of_a_resource_and_ends_with_
             assert told() == 7
         assert told() == 3
     assert told() is None
+
+
+def test_series_of_a_provider_are_told_by_the_process_and_not_by_its_nodes() -> None:
+    metrics = Metrics(CollectorRegistry())
+    Gauge("mine", "Of a provider.", registry=metrics.provider).set(3)
+    assert b"mine 3.0" in metrics.collect().render()
+    assert b"mine" not in metrics.render()
+    assert metrics.collect().render().startswith(metrics.render())

@@ -80,7 +80,9 @@ def test_pods_keep_the_restricted_level() -> None:
 def test_pods_never_run_on_virtual_nodes_whatever_they_tolerate() -> None:
     spec = template(tolerations=[{"operator": "Exists"}])["spec"]
     terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert terms == [{"matchExpressions": [{"key": "type", "operator": "NotIn", "values": ["virtual-kubelet"]}]}]
+    (expressions,) = [term["matchExpressions"] for term in terms]
+    assert {"key": "type", "operator": "NotIn", "values": ["virtual-kubelet"]} in expressions
+    assert {"key": "node.kubernetes.io/instance-type", "operator": "NotIn", "values": ["vnode"]} in expressions
 
 
 def test_the_process_is_told_its_binding_its_settings_and_its_address() -> None:
