@@ -21,7 +21,7 @@ from kubeocean.crds import ClusterBinding
 from kubeocean.metrics import SyncerMetrics
 from kubeocean.topdown.changes import changes
 from kubeocean.topdown.dependents import Dependents
-from kubeocean.topdown.identity import daemonset_allowed, identity, leaves_home
+from kubeocean.topdown.identity import daemonset_allowed, identity, in_virtual_names, leaves_home
 from kubeocean.topdown.placement import Placement
 from kubeocean.topdown.references import references, untranslatable
 from kubeocean.topdown.translate import physical_pod
@@ -161,14 +161,14 @@ class VirtualPodReconciler:
         async with self._making:
             await self._parts.dependents.ensure(pod, named)
             await self._parts.placement.ensure_priority_class(target)
-            created = await self._post(body)
+            created = await self._post(pod, body)
         if created is None:
             return await self._taken(pod)
         self._parts.worker.pods.adopt(created)
         return created
 
-    async def _post(self, body: Json) -> Pod | None:
-        """None when the name is taken. Raises Unavailable."""
+    async def _post(self, pod: Pod, body: Json) -> Pod | None:
+        """None when the name is taken. Raises Unavailable, in the words of the worker and the names of the hub."""
         try:
             with self._parts.metrics.creation():
                 return await self._parts.worker.client.create(PODS, body)
@@ -176,9 +176,12 @@ class VirtualPodReconciler:
             return None
         except Forbidden as error:
             # Quota, Pod Security and their like may let it in later.
-            raise Unavailable(f"the worker cluster refuses the pod: {error.message}") from error
+            raise Unavailable(f"the worker cluster refuses the pod: {self._told(pod, error)}") from error
         except Invalid as error:
-            raise Unavailable(f"the worker cluster does not accept the pod: {error.message}", retry_after=60.0) from error
+            raise Unavailable(f"the worker cluster does not accept the pod: {self._told(pod, error)}", retry_after=60.0) from error
+
+    def _told(self, pod: Pod, error: ApiError) -> str:
+        return in_virtual_names(error.message, pod.key, self._parts.worker.mount.copy_key(pod.key))
 
     async def _taken(self, pod: Pod) -> Pod:
         """The name exists: it is ours from an earlier attempt, or a predecessor's, or somebody else's."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from attrs import field, frozen
+from attrs import frozen
 
 from kubeocean.permissions import hub_objects, syncer_name
 from tests.support.bound import SYSTEM, Bound, apply, get
@@ -33,7 +33,6 @@ class Console:
     bound: Bound
     hub_file: Path
     worker_file: Path
-    settings: dict[str, Any] = field(factory=dict)
 
     @classmethod
     def of(cls, hub: ControlPlane, worker: ControlPlane, *, name: str, directory: Path) -> Console:

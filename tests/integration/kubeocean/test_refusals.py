@@ -74,6 +74,7 @@ async def test_pod_that_the_worker_refuses_waits_with_its_reason_and_without_a_h
     await stage.create(name, **spec)
     said = await stage.event(name, "FailedCreatePod")
     assert said["type"] == "Warning" and all(text in said["message"] for text in reasons), said["message"]
+    assert f'"{name}"' in said["message"] and stage.physical_name(name) not in said["message"], said["message"]
     moments = await refusals(audit)
     waits = [(later - earlier).total_seconds() for earlier, later in zip(moments, moments[1:], strict=False)]
     print(f"{name} was refused {len(moments)} times, with waits of {[round(wait, 2) for wait in waits]} s")
