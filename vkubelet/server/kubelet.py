@@ -9,6 +9,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -41,7 +42,7 @@ from vkubelet.server.ports import ports_for
 from vkubelet.server.remotecommand import Streaming
 from vkubelet.server.settings import ServerSettings
 from vkubelet.server.takeover import Connections
-from vkubelet.server.tls import ServingTls
+from vkubelet.server.tls import Pair, ServingTls
 from vkubelet.server.traffic import Traffic
 from vkubelet.server.usage import UsageEndpoints
 
@@ -55,6 +56,8 @@ SESSIONS_END = 2.0
 _KEEP_ALIVE = 90.0
 _LONGEST_HEADER = 65536
 _ADDRESS_RETRY = 5.0
+_CERTIFICATE_WITHIN = 5.0
+"""Seconds after the first node was declared; one that approves its own requests needs a tenth of one."""
 
 
 def _healthy() -> str | None:
@@ -98,10 +101,12 @@ class KubeletServer:
         self._listeners = Listeners(self._serve, self._tls, bind_address=parts.settings.bind_address)
         self._names = Subject(name=parts.instance, addresses=parts.extra_certificate_sans)
         self._certificates = Certificates(
-            settings=parts.settings, client=parts.client, clock=parts.clock, install=self._tls.install, metrics=parts.metrics
+            settings=parts.settings, client=parts.client, clock=parts.clock, install=self._install, metrics=parts.metrics
         )
         self._client_ca = ClientCa(parts.settings, parts.client, parts.clock, self._tls.trust)
         self._runner: web.AppRunner | None = None
+        self._certified = asyncio.Event()
+        self._certified_by = 0.0
 
     @property
     def main_port(self) -> int | None:
@@ -129,6 +134,7 @@ class KubeletServer:
         """
         settings = self._settings
         await self._client_ca.tried.wait()
+        await self._first_certificate()
         address, *also = await self._published_addresses()
         if settings.listening == "shared":
             port = self._listeners.share(node)
@@ -226,6 +232,19 @@ class KubeletServer:
         if not self._addresses:
             self._addresses = await published_addresses(self._settings.bind_address, self._parts.client.connection.url)
         return self._addresses
+
+    def _install(self, pair: Pair) -> None:
+        self._tls.install(pair)
+        self._certified.set()
+
+    async def _first_certificate(self) -> None:
+        """Wait for it, but not for long: somebody may take days to approve it, and a kubelet is Ready all the same."""
+        now = self._parts.clock.monotonic()
+        self._certified_by = self._certified_by or now + _CERTIFICATE_WITHIN
+        if not self._certified.is_set() and now < self._certified_by:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._certified_by - now):
+                    await self._certified.wait()
 
     async def _certify(self) -> None:
         self._names.want("", await self._until_addresses_known())

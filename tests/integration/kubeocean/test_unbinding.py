@@ -92,6 +92,7 @@ async def test_unbinding_leaves_nothing_in_either_cluster_and_nodes_go_first(sce
     await workload(stage)
     assert await traces(bound.hub, made) and await traces(bound.worker, made)
     labels = f"kubeocean.io/cluster-binding={bound.name}"
+    at_home, there = Audit(bound.hub, bound.user), Audit(bound.worker, bound.user)
     with (
         watching(bound.worker.kubeconfig, namespace=bound.mount) as below,
         watching(bound.hub.kubeconfig, "nodes", labels=labels) as nodes,
@@ -102,6 +103,8 @@ async def test_unbinding_leaves_nothing_in_either_cluster_and_nodes_go_first(sce
         assert await traces(bound.worker, made) == []
     ended = next(event for event in below.events if event.kind == "DELETED")
     assert ended.deleting and len(nodes.where(lambda event: event.kind == "DELETED")) == 2
+    copies = [call.at for call in there.writes() if (call.verb, call.what) == ("delete", "configmaps")]
+    assert _last(at_home, "delete", "nodes") < min(copies)
     assert await stage.home.get("configmaps", "settings", stage.namespace) and await stage.home.get("secrets", "keys", stage.namespace)
     for reason in ("Unbinding", "Unbound"):
         assert await events_of(made, reason)

@@ -7,7 +7,7 @@ from typing import Any
 
 from kubernetes import client as k8s
 
-from tests.integration.manager.conftest import SYSTEM, Binding, Computing, MakeBinding
+from tests.integration.manager.conftest import GROUP, MERGE, PLURAL, SYSTEM, VERSION, Binding, Computing, MakeBinding
 from tests.integration.manager.test_life import identity_paths
 from tests.support.program import eventually
 
@@ -83,16 +83,27 @@ async def test_id_is_unique_and_fixed_also_for_the_next_manager(computing: Compu
 
 
 async def test_change_of_the_id_of_a_live_binding_is_refused(computing: Computing, bind: MakeBinding) -> None:
-    """Line 22, while the manager runs."""
+    """Line 22, while the manager runs; by the definition, and by us where an older one lets it through."""
     binding = bind()
     await accepted(binding)
     before = everything_of(binding)
+    await eventually(lambda: refused_by_the_definition(binding), "the definition refuses it")
     with without_rules(computing):
         await eventually(lambda: changed(binding, "changed"), "the definition lets it through")
         await refused(binding, f"found by {binding.cluster_id}")
         assert computing.deployment("kubeocean-syncer-changed") is None
         binding.patch({"spec": {"clusterID": binding.cluster_id}})
     assert everything_of(binding) == before
+
+
+def refused_by_the_definition(binding: Binding) -> bool:
+    """Asked without changing anything."""
+    path = f"/apis/{GROUP}/{VERSION}/{PLURAL}/{binding.name}?dryRun=All"
+    try:
+        binding.computing.send("PATCH", path, {"spec": {"clusterID": "changed"}}, MERGE)
+    except AssertionError as said:
+        return "clusterID can not be changed" in str(said)
+    return False
 
 
 def changed(binding: Binding, cluster_id: str) -> bool:

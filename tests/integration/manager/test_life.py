@@ -39,7 +39,10 @@ async def test_finalizer_comes_first_then_pending_and_then_everything_that_runs_
     assert first["phase"] == "Pending"
     assert [(each["type"], each["status"], each["reason"]) for each in first["conditions"]] == [("Ready", "False", "Initializing")]
     assert owned_by(deployment, binding)
-    assert owned_by(computing.raw(f"/api/v1/namespaces/{SYSTEM}/services/kubeocean-proxier-{binding.name}-svc"), binding)
+    service = computing.raw(f"/api/v1/namespaces/{SYSTEM}/services/kubeocean-proxier-{binding.name}-svc")
+    assert service is not None and owned_by(service, binding)
+    selector = service["spec"]["selector"]
+    assert selector and selector.items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
     assert computing.deployment(f"kubeocean-proxier-{binding.name}") is None
     for path in identity_paths(binding):
         assert owned_by(computing.raw(path), binding), path

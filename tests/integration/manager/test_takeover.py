@@ -51,7 +51,7 @@ async def test_who_stands_by_goes_on_where_a_leader_died(computing: Computing, b
                 assert not nodes.where(lambda seen: seen.object["metadata"]["name"] == vnode and seen.condition("Ready") != "True")
                 assert not pods.where(lambda seen: seen.key == "default/steady" and (seen.kind == "DELETED" or seen.phase != "Running"))
                 assert await physical_pods(binding) == before != []
-                await computing.hub.kubectl("delete", "pod", "steady", "-n", "default", "--wait=true", "--timeout=30s")
+                await computing.hub.kubectl("delete", "pod", "steady", "-n", "default", "--grace-period=1", "--timeout=30s")
             finally:
                 if not computing.program.alive:
                     computing.program.start()

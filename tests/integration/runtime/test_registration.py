@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import ssl
+
 from tests.integration.runtime.fleet import Body, Fleet, complaints, listens, port
 from tests.support.program import eventually
 
@@ -38,14 +41,20 @@ async def test_lease_names_the_node_as_holder_and_owner(fleet: Fleet) -> None:
         assert lease["metadata"]["ownerReferences"] == [owner]
 
 
-async def test_node_is_ready_only_when_its_server_listens(fleet: Fleet) -> None:
+async def test_node_is_ready_only_when_its_server_listens_and_can_be_verified(fleet: Fleet) -> None:
+    """A handshake is tried the moment the first node is seen Ready."""
     names = fleet.declare(" ".join(map(str, range(20))))
+    server = {"node_address": fleet.plane.host_address, "main_port": 0, "certificate": "csr", "approve_own_csr": True}
     async with fleet.watched("nodes") as seen:
-        with fleet.program() as program:
+        with fleet.program(server=server) as program:
+            ready = await eventually(lambda: seen.where(lambda event: event.condition("Ready") == "True"), "one is Ready", seconds=60)
+            status = ready[0].object["status"]
+            address, port = status["addresses"][0]["address"], status["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+            _, writer = await asyncio.open_connection(address, port, ssl=ssl.create_default_context(cafile=fleet.plane.ca))
+            writer.close()
             await fleet.ready(names, program=program)
             assert len(await fleet.nodes()) == 20
     ready = seen.where(lambda event: event.condition("Ready") == "True")
-    assert ready
     assert all(event.object["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] for event in ready)
 
 
