@@ -92,6 +92,11 @@ class WorkerEvent:
             last=series.get("lastObservedTime") or body.get("lastTimestamp") or first,
         )
 
+    @property
+    def is_known_at_home(self) -> bool:
+        """A pod was scheduled once as far as its user is concerned, and the hub's scheduler has said so."""
+        return (self.type, self.reason) == ("Normal", "Scheduled")
+
     def age(self, now: datetime) -> float:
         """Seconds since it was said last."""
         return (now - parse_rfc3339(self.last)).total_seconds()
@@ -200,7 +205,7 @@ class EventMirror:
             except Expired:
                 self._version = ""
             except Forbidden as error:
-                self._say_refused(error)
+                self.refused(error)
                 wait = _REFUSED_EVERY
             except VKubeletError as error:
                 log.debug("events of the worker can not be watched now: %s", error)
@@ -219,7 +224,7 @@ class EventMirror:
     def take(self, obj: Unknown) -> None:
         """What a stream brought: it waits for a moment, at most so many at a time."""
         event, clock = WorkerEvent.of(obj), self._parts.host.clock
-        if event is None or event.age(clock.now()) > REACH_BACK:
+        if event is None or event.is_known_at_home or event.age(clock.now()) > REACH_BACK:
             return
         told = self._told.get(event.uid)
         if told is not None and (told.count, told.last) == (event.count, event.last):
@@ -289,7 +294,8 @@ class EventMirror:
             # Events live for an hour.
             await client.create(EVENTS, body)
 
-    def _say_refused(self, error: Forbidden) -> None:
+    def refused(self, error: Forbidden) -> None:
+        """The right is missing: said once, until it was there."""
         if self._refused:
             return
         self._refused = True

@@ -168,8 +168,9 @@ class TokenReconciler:
         """Only when neither cluster holds the pod any more, asked live: a Secret is made before its physical pod."""
         created = parse_rfc3339(secret.metadata.creation_timestamp)
         ended = ref.uid in self._ended
-        if pod is None and not ended and (self._host.clock.now() - created).total_seconds() < _ORPHAN_AFTER:
-            return _ORPHAN_AFTER
+        left = _ORPHAN_AFTER - (self._host.clock.now() - created).total_seconds()
+        if pod is None and not ended and left > 0:
+            return min(left, _ORPHAN_AFTER)
         if pod is None and not ended and await self._exists_at_home(ref):
             return _LOOK_AGAIN
         try:

@@ -15,6 +15,7 @@ from vkubelet.api.objects import Key, Pod, Unknown
 from vkubelet.api.shapes import Json
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
+from vkubelet.errors import Forbidden
 from vkubelet.testing.clock import ManualClock
 from vkubelet.testing.host import RecordingHost
 
@@ -63,6 +64,11 @@ def test_both_forms_of_events_are_read() -> None:
     bare = parsed(**cleared)
     assert (bare.count, bare.first, bare.last) == (1, "2026-01-05T09:00:00Z", "2026-01-05T09:00:00Z")
     assert new.age(at("2026-01-05 09:21")) == pytest.approx(59.9, abs=0.1)
+
+
+def test_that_the_workers_scheduler_found_a_place_is_no_news_at_home_and_that_it_found_none_is() -> None:
+    assert parsed(reason="Scheduled").is_known_at_home
+    assert not parsed(reason="FailedScheduling", type="Warning").is_known_at_home and not parsed().is_known_at_home
 
 
 @pytest.mark.parametrize("about", [{"kind": "Node", "name": "n", "uid": "u"}, {"kind": "Pod", "name": "p"}, {}])
@@ -146,3 +152,9 @@ async def test_what_is_repeated_meanwhile_waits_once_and_what_is_old_is_left_alo
     assert "event-2" not in mirror.controller.queue
     mirror.take(numbered(3, lastTimestamp="2026-01-05T09:05:01Z"))
     assert "event-3" in mirror.controller.queue
+
+
+async def test_a_missing_right_is_said_once_however_often_it_is_asked_for(mirror: EventMirror, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        mirror.refused(Forbidden("watch events", "not allowed"))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
