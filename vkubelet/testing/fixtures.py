@@ -9,6 +9,7 @@ namespaces, and removes cluster-wide objects it made.
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -104,8 +105,9 @@ def metrics_server(hub: ControlPlane) -> Iterator[MetricsServer]:
 
 
 def keep_logs(part: Path, target: Path) -> None:
-    """Copy every program's log of a part."""
-    for log in part.glob("**/log/*.log"):
-        copy = target / part.name / log.relative_to(part)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(log, copy)
+    """Copy every program's log of a part, which is still at work: folders may go while they are looked at."""
+    for directory, _, files in os.walk(part):
+        for log in (Path(directory) / name for name in files if directory.endswith("/log") and name.endswith(".log")):
+            copy = target / part.name / log.relative_to(part)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(log, copy)

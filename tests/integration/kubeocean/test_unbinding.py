@@ -17,7 +17,7 @@ from tests.support.audit import Audit
 from tests.support.bound import Body, apply, get
 from tests.support.cable import Cable
 from tests.support.program import eventually
-from tests.support.stage import Stage, away, uid_of
+from tests.support.stage import Stage, away, physical_name, uid_of
 from tests.support.witness import watching
 from vkubelet.testing.cluster import ControlPlane
 
@@ -90,6 +90,10 @@ async def test_unbinding_leaves_nothing_in_either_cluster_and_nodes_go_first(sce
     bound, stage = made.bound, await Stage.of(made.bound, made.nodes)
     await eventually(lambda: _has_finalizer(made), "the finalizer stands on the binding")
     await workload(stage)
+    # Nothing leads to it any more but a look at all of them.
+    stripped = configmap(stage, "stripped", a="b")
+    stripped["metadata"]["finalizers"] = [f"kubeocean.io/finalizer-{bound.name}"]
+    await stage.home.create("configmaps", stripped)
     assert await traces(bound.hub, made) and await traces(bound.worker, made)
     labels = f"kubeocean.io/cluster-binding={bound.name}"
     at_home, there = Audit(bound.hub, bound.user), Audit(bound.worker, bound.user)
@@ -149,13 +153,14 @@ async def test_only_what_bears_our_mark_is_waited_for_and_touched_also_after_a_r
         await gone(made)
     assert not seen.where(lambda event: event.uid in {uid_of(body) for body in kept[1:]} and (event.deleting or event.kind == "DELETED"))
     assert uid_of(await stage.there.get("configmaps", "of-a-stranger", bound.mount) or {"metadata": {"uid": ""}}) == uid_of(kept[0])
-    # Nodes go before copies, copies before the marks on their originals, and the binding's finalizer is the last.
-    node = _last(above, "delete", "nodes")
-    copies = [call.at for call in below.writes() if (call.verb, call.what) == ("delete", "configmaps")]
-    marks = [call.at for call in above.writes() if call.verb == "patch" and call.what in ("configmaps", "secrets")]
-    assert node < min(copies) and max(copies) < min(marks)
-    released, let_go = _last(below, "patch", "namespaces"), _last(above, "patch", "clusterbindings")
-    assert max(marks) < let_go and released < let_go
+    # Nodes go before copies, each copy before the marks on its original, and the binding's finalizer is the last.
+    copies = {(call.what, call.name): call.at for call in reversed(below.writes()) if call.verb == "delete"}
+    assert _last(above, "delete", "nodes") < min(at for (what, _), at in copies.items() if what == "configmaps")
+    marks = [call for call in above.writes() if call.verb == "patch" and call.what in ("configmaps", "secrets")]
+    assert {call.what for call in marks} == {"configmaps", "secrets"}
+    assert all(copies[call.what, physical_name(call.namespace, call.name)] < call.at for call in marks)
+    let_go = _last(above, "patch", "clusterbindings")
+    assert max(call.at for call in marks) < let_go and _last(below, "patch", "namespaces") < let_go
 
 
 _NOWHERE = {"kubeocean.io/virtual-node-name": "a-node-that-never-was"}
