@@ -6,7 +6,6 @@ Begun with the first test of this module and looked at after all others, so that
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,7 +16,6 @@ from attrs import frozen
 
 from tests.integration.kubeocean.conftest import Scene, lasting_scene
 from tests.support.audit import Audit, Call
-from tests.support.bound import get
 from tests.support.program import eventually
 from tests.support.stage import Stage
 from vkubelet.testing.cluster import ControlPlane
@@ -26,8 +24,6 @@ IDLE = timedelta(minutes=3)
 QUIET = timedelta(seconds=5)
 """Without any write but leases: what the pods' creation caused has ended."""
 LEASE_EVERY = timedelta(seconds=10)
-BEATS = 3
-"""More than the writes of the status of a node that are allowed."""
 
 
 @frozen
@@ -51,7 +47,7 @@ def idle(hub: ControlPlane, worker: ControlPlane, tmp_path_factory: pytest.TempP
 
 
 async def settle(scene: Scene) -> Idle:
-    """Fill the scene, wait until nothing more follows from that, and let the kubelets of the worker speak without news."""
+    """Fill the scene and wait until nothing more follows from that."""
     home, there = Audit(scene.bound.hub, scene.bound.user), Audit(scene.bound.worker, scene.bound.user)
     stage = await Stage.of(scene.bound, scene.nodes)
     metadata = {"name": "shared", "namespace": stage.namespace}
@@ -70,22 +66,7 @@ async def settle(scene: Scene) -> Idle:
         return datetime.now(UTC) - max(writes) > QUIET
 
     await eventually(quiet, "nothing but leases is written", seconds=60, every=0.5)
-    idle = Idle(scene, home, there, datetime.now(UTC))
-    for _ in range(BEATS):
-        beaten = datetime.now(UTC)
-        for node in scene.nodes:
-            await beat(scene.bound.worker, node)
-        # Times of Kubernetes count whole seconds.
-        await eventually(lambda since=beaten: datetime.now(UTC) - since > timedelta(seconds=1.1), "a second has passed")
-    return idle
-
-
-async def beat(worker: ControlPlane, node: str) -> None:
-    """What a kubelet writes of a node on which nothing has changed."""
-    stamp = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-    conditions = [{**each, "lastHeartbeatTime": stamp} for each in (await get(worker, "node", node))["status"]["conditions"]]
-    change = json.dumps({"status": {"conditions": conditions}})
-    await worker.kubectl("patch", "node", node, "--subresource=status", "--type=merge", "-p", change)
+    return Idle(scene, home, there, datetime.now(UTC))
 
 
 async def test_what_is_to_be_idle_was_busy_before(idle: Idle) -> None:
