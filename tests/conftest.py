@@ -9,5 +9,5 @@ pytest_plugins = ["vkubelet.testing.fixtures"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `last` run after all others; the sort is stable, so nothing else moves."""
-    items.sort(key=lambda item: item.get_closest_marker("last") is not None)
+    """Tests marked `first` run before all others, those marked `last` after them; the sort is stable, so nothing else moves."""
+    items.sort(key=lambda item: (item.get_closest_marker("last") is not None) - (item.get_closest_marker("first") is not None))

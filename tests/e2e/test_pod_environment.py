@@ -163,6 +163,7 @@ def ten_minute_token(leased: Bound) -> tuple[str, str]:
     return run_apart(start())
 
 
+@pytest.mark.first
 async def test_token_of_ten_minutes_is_there_from_the_start(leased: Bound, ten_minute_token: tuple[str, str]) -> None:
     namespace, name = ten_minute_token
 
@@ -179,7 +180,7 @@ async def test_token_of_ten_minutes_is_there_from_the_start(leased: Bound, ten_m
 async def test_process_in_the_pod_still_lists_pods_after_its_first_token_has_expired(
     leased: Bound, ten_minute_token: tuple[str, str]
 ) -> None:
-    """Started with the first test of this module, looked at after all others, so the ten minutes cost little of the run."""
+    """Started with the first test of the run, looked at after all others, so the ten minutes cost little of it."""
     namespace, name = ten_minute_token
 
     async def used_after_the_first_expired() -> Any:
