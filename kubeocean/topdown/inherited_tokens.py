@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 _TOKEN = "token"
 _DEFAULT_LIFE = 3600
 _LOOK_AGAIN = 60.0
+_KNOWN_SOON = 5.0
 
 
 def is_inherited(secret: Unknown) -> bool:
@@ -66,7 +67,8 @@ class InheritedTokens:
         with bind(pod=str(ref.key), uid=ref.uid):
             pod = self._host.pods.by_uid(ref.uid)
             if pod is None or pod.terminating or pod.terminal:
-                return await self._delete_unused(secret, ref)
+                # One that is not known may be about to be: its node is declared after the Secrets were listed.
+                return await self._delete_unused(secret, ref, again=_KNOWN_SOON if pod is None else _LOOK_AGAIN)
             source = source_of(key.name, pod)
             if source is None:
                 return None
@@ -88,17 +90,17 @@ class InheritedTokens:
         self._worker.secrets.adopt(await self._worker.client.patch(SECRETS, secret.key, change, kind=PatchKind.MERGE))
         return 1.0
 
-    async def _delete_unused(self, secret: Unknown, ref: PodRef) -> float | None:
+    async def _delete_unused(self, secret: Unknown, ref: PodRef, *, again: float) -> float | None:
         """Only when the worker, asked live, holds no such pod any more and the hub none that goes on."""
         try:
             if virtual_uid((await self._worker.client.get(PODS, self._worker.mount.copy_key(ref.key))).metadata) == ref.uid:
-                return _LOOK_AGAIN
+                return again
         except NotFound:
             log.debug("no physical pod uses the token any more")
         try:
             live = await self._host.client.get(PODS, ref)
             if live.metadata.uid == ref.uid and not (live.terminating or live.terminal):
-                return _LOOK_AGAIN
+                return again
         except NotFound:
             log.debug("the virtual pod is gone")
         try:

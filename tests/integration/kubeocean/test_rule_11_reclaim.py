@@ -130,8 +130,8 @@ async def test_policy_that_shrinks_sends_the_least_important_and_youngest_away_w
         assert set(ends(seen)) == {"youngest"}, "18 CPUs fit into 20"
         await stage.absent("youngest")
         # Another step down: `older` would do, and goes before the guarded one of higher priority.
-        await patch_policy(lent, whole(lent), resourceLimits=[{"resource": "cpu", "quantity": "7"}])
         again = datetime.now(UTC)
+        await patch_policy(lent, whole(lent), resourceLimits=[{"resource": "cpu", "quantity": "7"}])
         times = await ended(seen, "older", "guarded", seconds=GRACE + 20)
         assert set(times) == {"youngest", "older", "guarded"}
     assert times["youngest"] - asked < timedelta(seconds=GRACE), times

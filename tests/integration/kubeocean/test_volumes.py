@@ -16,6 +16,8 @@ from tests.support.stage import Stage, physical_name, uid_of
 DRIVER = "disks.example.com"
 ATTACH = "volumes.kubernetes.io/controller-managed-attach-detach"
 ALLOWED = "kubeocean.io/allowed-volume-sources"
+BOUND_WITHIN = 60.0
+"""Seconds: the binders of both clusters look at everything every 15, and not always sooner."""
 
 
 @frozen
@@ -127,7 +129,7 @@ async def test_claim_and_volume_are_copied_with_the_secret_they_name_and_release
     await stage.home.create("secrets", {"metadata": secret, "type": "Opaque", "data": {"word": "cGFzcw=="}})
     await storage.bound("disk", csi("d-1", nodePublishSecretRef=secret), persistentVolumeReclaimPolicy="Delete")
     for name in ("first", "second"):
-        await stage.running(await storage.user("disk", name=name))
+        await stage.running(await storage.user("disk", name=name), seconds=BOUND_WITHIN)
     volume, claim = await storage.copy("disk"), await storage.copied_claim("disk")
     assert volume is not None and claim is not None
     assert volume["status"]["phase"] == claim["status"]["phase"] == "Bound"
@@ -146,7 +148,7 @@ async def test_claim_and_volume_are_copied_with_the_secret_they_name_and_release
     await storage.nothing_left("disk")
     await stage.no_physical("key", "secrets")
     await until_phase(stage, "disk", "Bound")
-    await stage.running(await storage.user("disk", name="third"))
+    await stage.running(await storage.user("disk", name="third"), seconds=BOUND_WITHIN)
     again = await storage.copied_claim("disk")
     assert again is not None and again["status"]["phase"] == "Bound" and uid_of(again) != uid_of(claim)
 
@@ -166,7 +168,7 @@ async def test_unbound_claim_delays_the_pod_and_says_so(storage: Storage) -> Non
     await eventually(lambda: is_available(stage, volume), "the volume can be bound")
     # Otherwise the hub's own controller would look at the claim again every 15 s only.
     await stage.home.patch("persistentvolumeclaims", "late", {"metadata": {"labels": {"look": "again"}}}, namespace=stage.namespace)
-    await stage.running(name)
+    await stage.running(name, seconds=BOUND_WITHIN)
 
 
 async def test_deleted_claim_and_volume_take_their_copies_along_when_nobody_uses_them_any_more(storage: Storage) -> None:
@@ -174,7 +176,7 @@ async def test_deleted_claim_and_volume_take_their_copies_along_when_nobody_uses
     stage = storage.stage
     await storage.bound("kept", nfs())
     name = await storage.user("kept")
-    await stage.running(name)
+    await stage.running(name, seconds=BOUND_WITHIN)
     await stage.home.delete("persistentvolumeclaims", "kept", stage.namespace)
 
     async def is_ending() -> bool:
@@ -182,7 +184,7 @@ async def test_deleted_claim_and_volume_take_their_copies_along_when_nobody_uses
         return found is not None and bool(found["metadata"].get("deletionTimestamp"))
 
     await eventually(is_ending, "the copy of the claim is being deleted")
-    assert (await stage.running(name))["status"]["phase"] == "Running"
+    assert (await stage.running(name, seconds=BOUND_WITHIN))["status"]["phase"] == "Running"
     volume = await storage.copy("kept")
     assert volume is not None and volume["status"]["phase"] == "Bound"
     await stage.home.delete("persistentvolumes", storage.name("kept"))
@@ -218,7 +220,7 @@ async def test_path_of_a_machine_is_refused_unless_the_workers_owner_allows_it(s
     try:
         # A change of the pod makes it be looked at again at once.
         await stage.home.patch("pods", name, {"metadata": {"labels": {"look": "again"}}}, namespace=stage.namespace)
-        await stage.running(name, seconds=60)
+        await stage.running(name, seconds=BOUND_WITHIN)
     finally:
         await worker.kubectl("annotate", "namespace", stage.bound.mount, f"{ALLOWED}-")
     copy = await storage.copy("path")
@@ -236,7 +238,7 @@ async def test_volume_of_somebody_else_with_our_name_is_left_alone(storage: Stor
     try:
         await storage.bound("shared", csi("d-2"))
         name = await storage.user("shared")
-        await stage.running(name)
+        await stage.running(name, seconds=BOUND_WITHIN)
         claim = await storage.copied_claim("shared")
         assert claim is not None and claim["status"]["phase"] == "Bound" and claim["spec"]["volumeName"] != taken
         found = await get(worker, "pv", taken)
@@ -260,7 +262,7 @@ async def test_the_worker_attaches_volumes_and_the_hub_does_not(storage: Storage
         await eventually(lambda: get(hub, "csinode", stage.vnode), "the hub knows the driver of the node")
         for short in ("ours", "theirs"):
             await storage.bound(short, csi(f"d-{short}"))
-        await stage.running(await storage.user("ours"))
+        await stage.running(await storage.user("ours"), seconds=BOUND_WITHIN)
         # A node of the hub's own, and a pod that came later: when its disk is to be attached, the other one would have been.
         own = pod("own", stage.namespace, node=other["metadata"]["name"], terminationGracePeriodSeconds=0)
         own["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "theirs"}}]
