@@ -96,7 +96,7 @@ class Pressure:
         seen = self._seen.get(node)
         if seen is not None and seen.fitted_by == _version(policy):
             return None
-        if seen is not None and seen.ended is not None:
+        if seen is not None and seen.ended is not None and _version(seen.policy) == _version(policy):
             return seen.ended
         over = ended(self._policies.current, node=facts, terms=terms, instant=self._host.clock.now())
         if over is None and seen is not None:

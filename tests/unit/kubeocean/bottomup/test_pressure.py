@@ -78,6 +78,20 @@ async def test_the_grace_does_not_begin_anew_with_every_look() -> None:
     assert scene.orders() == first
 
 
+async def test_a_policy_that_shrinks_again_before_everything_fitted_gives_its_grace_anew() -> None:
+    scene = Scene(lease("2"))
+    scene.orders()
+    scene.table.current = [lease("1", generation=2)]
+    first = scene.orders()
+    await scene.host.manual_clock.advance(30)
+    scene.table.current = [lease("1", generation=3)]
+    again = scene.orders()
+    assert [order.pod for order in again] == [order.pod for order in first]
+    assert [(later.until - earlier.until).total_seconds() for later, earlier in zip(again, first, strict=True)] == [30.0] * len(first)
+    await scene.host.manual_clock.advance(5)
+    assert scene.orders() == again
+
+
 def test_a_policy_that_does_not_force_takes_nothing_back() -> None:
     scene = Scene(lease("2", force=False))
     scene.orders()
