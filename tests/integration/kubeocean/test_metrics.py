@@ -81,13 +81,7 @@ async def test_every_series_tells_what_is_true_and_ends_with_its_node(common: Sc
     cpu = int(physical["status"]["allocatable"]["cpu"])
     node = {"clusterbinding": name, "node": mine.vnode}
     assert now.value("kubeocean_syncer_vnode_origin_resource", **node, resource="cpu") == cpu * 1000
-
-    async def written() -> Any:
-        """What the Node says, as soon as it counts the local pod."""
-        found = parse_quantity((await get(bound.hub, "node", mine.vnode))["status"]["allocatable"]["cpu"])
-        return found if 0 < found < cpu / 4 else None
-
-    offered = await eventually(written, "the Node offers a quarter of what the local pod leaves")
+    offered = await offered_cpu(mine, below=cpu / 4)
     assert now.value("kubeocean_syncer_vnode_available_resource", **node, resource="cpu") == offered * 1000
     assert now.value("kubeocean_syncer_vnode_available_resource", **node, resource="memory") == 2048
     assert now.value("kubeocean_syncer_vnode_virtual_usage", **node, resource="cpu") == 500
@@ -112,6 +106,16 @@ async def test_every_series_tells_what_is_true_and_ends_with_its_node(common: Sc
     await refused(mine, address)
     await second_is_gone(made, address)
     assert Scrape.of(address).value("kubeocean_syncer_cluster_origin_resource", clusterbinding=name, resource="cpu") == cpu * 1000
+
+
+async def offered_cpu(mine: Stage, *, below: float) -> Any:
+    """What the Node offers, as soon as it counts the local pod."""
+
+    async def written() -> Any:
+        found = parse_quantity((await get(mine.bound.hub, "node", mine.vnode))["status"]["allocatable"]["cpu"])
+        return found if 0 < found < below else None
+
+    return await eventually(written, "the Node offers a quarter of what the local pod leaves")
 
 
 async def second_is_gone(made: Scene, address: str) -> None:
