@@ -18,14 +18,14 @@ from vkubelet.api.objects import KubeObject, Node, PodRef
 from vkubelet.api.shapes import JsonView
 from vkubelet.client.connection import Connection
 from vkubelet.client.resources import NODES, Resource
-from vkubelet.client.rest import Client, Fence, Selection
+from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
-from vkubelet.control.leader import LeaderElection
+from vkubelet.control.leader import LeaderElection, WriteGate
 from vkubelet.control.recorder import Recorder
 from vkubelet.control.workqueue import Priority
-from vkubelet.errors import Fenced, VKubeletError
+from vkubelet.errors import VKubeletError
 from vkubelet.health import HealthServer
 from vkubelet.metrics import Metrics
 from vkubelet.node.declared import HEALTHY, DeclaredNodes, Health, Standing
@@ -44,8 +44,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=KubeObject)
 
-_WRITES_END = 5.0
-"""Seconds that writes in flight get at a stop; the client gives each write no more."""
+_PROVIDER_ENDS = 5.0
+"""Seconds that the provider gets at a stop before it is cancelled."""
 
 _LAST_WORDS = 2.0
 """Seconds that statuses and events get at a stop, before writes end."""
@@ -56,20 +56,6 @@ _LONG_LIFE = 60.0
 
 class _Stopped(Exception):
     """Ends a task group from inside when the process stops."""
-
-
-class _Gate(Fence):
-    """The fence of every write: closed at a stop, else as the leader election says."""
-
-    def __init__(self) -> None:
-        self.closed = False
-        self.leader: Fence | None = None
-
-    def check(self) -> None:
-        if self.closed:
-            raise Fenced("the process stops")
-        if self.leader is not None:
-            self.leader.check()
 
 
 class RuntimeHost:
@@ -139,7 +125,7 @@ class Runtime:
         self.stopping = asyncio.Event()
         self._stop_asked = asyncio.Event()
         self.identity = f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
-        self._gate = _Gate()
+        self._gate = WriteGate()
         manager = settings.field_manager or f"vkubelet-{settings.instance}"
         self.client = Client(connection, field_manager=manager, clock=self.clock, fence=self._gate, metrics=self.metrics)
         self.recorder = Recorder(self.client, "vkubelet", host=settings.instance, clock=self.clock)
@@ -156,7 +142,6 @@ class Runtime:
         self._provider_runs = Controller("provider", self._run_provider, workers=1, clock=self.clock, metrics=self.metrics)
         self._informers: dict[tuple[str, Selection], Informer[KubeObject]] = {}
         self._group: asyncio.TaskGroup | None = None
-        self._election: LeaderElection | None = None
         self._provider_ended = asyncio.Event()
         self._provider_ended.set()
         self._provider_lives = 0
@@ -300,15 +285,15 @@ class Runtime:
         if not settings.enabled:
             await body()
             return
-        self._election = LeaderElection(
+        election = LeaderElection(
             self.client.fenced(None),
             name=settings.name or f"vkubelet-{self.settings.instance}",
             namespace=settings.namespace,
             identity=self.identity,
             clock=self.clock,
         )
-        self._gate.leader = self._election.fence
-        await self._election.lead(body)
+        self._gate.election = election
+        await election.lead(body)
 
     async def _stop_if_following(self) -> None:
         await self._stop_asked.wait()
@@ -378,14 +363,12 @@ class Runtime:
         await Leaving(self._leaving_parts(), self.settings.shutdown).leave()
         self.stopping.set()
         try:
-            async with asyncio.timeout(_WRITES_END):
+            async with asyncio.timeout(_PROVIDER_ENDS):
                 await self._provider_ended.wait()
         except TimeoutError:
             log.warning("the provider did not end in time; it is cancelled")
         await self._write_last_words()
-        self._gate.closed = True
-        if not await self.client.writes_done(_WRITES_END) and self._election is not None:
-            self._election.release = False
+        await self._gate.close(self.client)
         raise _Stopped
 
     async def _write_last_words(self) -> None:

@@ -21,37 +21,22 @@ from kubeocean.manager.workloads import MANAGER
 from kubeocean.metrics import ManagerMetrics
 from vkubelet import logformat, settings
 from vkubelet.client.connection import Connection, load_connection
-from vkubelet.client.rest import Client, Fence
+from vkubelet.client.rest import Client
 from vkubelet.clock import Clock, SystemClock
-from vkubelet.control.leader import LeaderElection
+from vkubelet.control.leader import LeaderElection, WriteGate
 from vkubelet.control.recorder import Recorder
-from vkubelet.errors import Fenced, VKubeletError
+from vkubelet.errors import VKubeletError
 from vkubelet.health import HealthServer
 from vkubelet.metrics import Metrics
 from vkubelet.runtime import first_error
 
 log = logging.getLogger(__name__)
 
-_WRITES_END = 5.0
 _LAST_WORDS = 2.0
 
 
 class _Stopped(Exception):
     """Ends a task group from inside when the process stops."""
-
-
-class _Gate(Fence):
-    """The fence of every write: closed at a stop, else as the leader election says."""
-
-    def __init__(self) -> None:
-        self.closed = False
-        self.leader: Fence | None = None
-
-    def check(self) -> None:
-        if self.closed:
-            raise Fenced("the process stops")
-        if self.leader is not None:
-            self.leader.check()
 
 
 class ManagerProcess:
@@ -61,7 +46,7 @@ class ManagerProcess:
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self.metrics = Metrics()
-        self._gate = _Gate()
+        self._gate = WriteGate()
         self.client = Client(connection, field_manager=MANAGER, clock=self.clock, fence=self._gate, metrics=self.metrics)
         self._identity = f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
         self._recorder = Recorder(self.client, MANAGER, host=socket.gethostname(), clock=self.clock)
@@ -77,7 +62,6 @@ class ManagerProcess:
         )
         self._stop = asyncio.Event()
         self._leads = False
-        self._election: LeaderElection | None = None
 
     def stop(self) -> None:
         """Begin to stop; `run` returns when everything has ended."""
@@ -114,9 +98,9 @@ class ManagerProcess:
             return
         name, namespace = settings.name or LEASE, settings.namespace
         client = self.client.fenced(None)
-        self._election = LeaderElection(client, name=name, namespace=namespace, identity=self._identity, clock=self.clock)
-        self._gate.leader = self._election.fence
-        await self._election.lead(self._serve)
+        election = LeaderElection(client, name=name, namespace=namespace, identity=self._identity, clock=self.clock)
+        self._gate.election = election
+        await election.lead(self._serve)
 
     async def _serve(self) -> None:
         """The life of the leader."""
@@ -142,9 +126,7 @@ class ManagerProcess:
                 await self._recorder.written()
         except TimeoutError:
             log.debug("events are left unwritten")
-        self._gate.closed = True
-        if not await self.client.writes_done(_WRITES_END) and self._election is not None:
-            self._election.release = False
+        await self._gate.close(self.client)
         raise _Stopped
 
 

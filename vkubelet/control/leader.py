@@ -28,8 +28,31 @@ log = logging.getLogger(__name__)
 DURATION = 15.0
 FENCE = 10.0
 PERIOD = 2.0
+WRITES_END = 5.0
+"""Seconds that writes in flight get at a stop; the client gives each write no more."""
 _ATTEMPT = 5.0
 _WARN_EVERY = 15
+
+
+class WriteGate:
+    """The fence of every write of a process: closed at its stop, else as its leader election says."""
+
+    def __init__(self) -> None:
+        self.election: LeaderElection | None = None
+        self._closed = False
+
+    def check(self) -> None:
+        """Raises Fenced."""
+        if self._closed:
+            raise Fenced("the process stops")
+        if self.election is not None:
+            self.election.fence.check()
+
+    async def close(self, client: Client) -> None:
+        """No more writes; those in flight are awaited, and if one stays unresolved the Lease is not released."""
+        self._closed = True
+        if not await client.writes_done(WRITES_END) and self.election is not None:
+            self.election.release = False
 
 
 class LeaderFence:
