@@ -135,6 +135,8 @@ async def of_the_node(made: Scene, directory: Path) -> list[Body]:
     )
     token = directory / "token"
     token.write_text((await hub.kubectl("create", "token", "scraper", "-n", namespace)).strip())
+    named_url = f"node {made.vnodes[0]} -o jsonpath={{.metadata.annotations.kubeocean\\.io/prometheus-url}}"
+    await eventually(lambda: hub.kubectl("get", *named_url.split()), "the node says where it is scraped")
     node = await get(hub, "node", made.vnodes[0])
     (address,) = [each["address"] for each in node["status"]["addresses"] if each["type"] == "InternalIP"]
     target = f"{address}:{node['status']['daemonEndpoints']['kubeletEndpoint']['Port']}"
