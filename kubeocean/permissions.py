@@ -123,6 +123,7 @@ def _hub_pods() -> tuple[Rule, ...]:
         Rule("replicasets", "get", group="apps", essential=False, why="Which Deployment a pod is of."),
         Rule("configmaps secrets", f"{_READ} patch", why=secrets),
         Rule("persistentvolumeclaims persistentvolumes", f"{_READ} patch", essential=False, why=claims),
+        Rule("persistentvolumeclaims/status", "patch", essential=False, why="A file system that has grown in the worker."),
         Rule("serviceaccounts/token", "create", why="Tokens of pods, bound to them."),
         Rule("namespaces", "get", why="Which cluster this is: the UID of kube-system."),
         Rule("services", _READ, why="Where pods in the worker reach the API server and the DNS of this cluster."),

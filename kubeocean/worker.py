@@ -146,9 +146,11 @@ def head_of(copy: Unknown) -> Unknown:
 
 
 def claim_of(copy: Unknown) -> Unknown:
-    """The copy of a claim with nothing left but its head and the volume it is bound to."""
-    volume = (copy.body.get("spec") or {}).get("volumeName") or ""
-    return Unknown(head_of(copy).metadata, encode_json({"spec": {"volumeName": volume}}))
+    """A claim with nothing left but its head, the volume it is bound to, and how large that is, or is about to become."""
+    volume, status = (copy.body.get("spec") or {}).get("volumeName") or "", copy.body.get("status") or {}
+    sizes = {name: status[name] for name in ("capacity", "allocatedResourceStatuses") if status.get(name)}
+    sizes["conditions"] = [each["type"] for each in status.get("conditions") or ()]
+    return Unknown(head_of(copy).metadata, encode_json({"spec": {"volumeName": volume}, "status": sizes}))
 
 
 class WorkerCluster:

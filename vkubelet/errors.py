@@ -132,7 +132,8 @@ class NoSuchContainer(ProviderError):
 class Unavailable(ProviderError):
     """Not now: asked again after `retry_after` seconds, or by back-off when it is None.
 
-    Raised by `sync_pod`, it is told to the user by an event with the reason `event`, and the pod's containers wait for `waiting`.
+    Raised by `sync_pod`, it is told to the user by an event with the reason `event`, and the pod's containers wait for `waiting`; both may
+    be empty where the provider has told already.
     """
 
     retryable = True

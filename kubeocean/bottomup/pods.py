@@ -12,7 +12,6 @@ from datetime import timedelta
 from attrs import frozen
 
 from kubeocean import keys
-from kubeocean.bottomup.virtual_nodes import VirtualNodes
 from kubeocean.topdown.identity import identity
 from kubeocean.topdown.status import REFUSED, virtual_annotations, virtual_labels, virtual_status
 from kubeocean.worker import WorkerCluster, virtual_uid
@@ -46,7 +45,6 @@ class PhysicalPodParts:
 
     host: Host
     worker: WorkerCluster
-    virtual: VirtualNodes
     released: Callable[[PodRef], None]
     workers: int
     unscheduled_after: float
@@ -102,8 +100,7 @@ class PhysicalPodReconciler:
 
     def publish(self, pod: Pod, physical: Pod) -> None:
         """Hand the physical pod's status to the runtime."""
-        allocatable, refused = self._parts.virtual.allocatable(pod.node), self._refused.get(pod.metadata.uid)
-        status = virtual_status(pod, physical, allocatable=allocatable, refused=refused or {})
+        status = virtual_status(pod, physical, refused=self._refused.get(pod.metadata.uid) or {})
         if physical.terminal and physical.terminating and not pod.terminating and not ended_by_itself(physical):
             # Killed over there: however politely its containers went, the pod has not done its work. It is lost when it is gone.
             status = {key: value for key, value in status.items() if key not in ("reason", "message")}

@@ -6,22 +6,18 @@ Nothing differs, nothing is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from attrs import field, frozen
 
 from kubeocean import keys
-from kubeocean.leasing.usage import effective_requests
 from kubeocean.topdown import references as refs
 from kubeocean.topdown.identity import Target, marks, propagated
 from kubeocean.topdown.overrides import images_of, patched_keys, remembered, virtual_images
+from kubeocean.topdown.resize import Pending, Room, noted, resized, unfit
 from kubeocean.topdown.translate import physical_containers
 from vkubelet.api.objects import Pod
-from vkubelet.api.quantity import ZERO, Quantity, Resources
 from vkubelet.api.shapes import Json, JsonView
-
-_RESIZABLE: Final = ("cpu", "memory")
 
 
 @frozen
@@ -30,34 +26,47 @@ class Changes:
 
     To be sent in this order: those of `ephemeral`, one for each container by its name, to pods/ephemeralcontainers, `resize` to
     pods/resize, then `main` to the pod; `main` alone says that the physical pod now reflects the virtual pod's generation.
+    `pending` says why a resize is not among them.
     """
 
     main: Json | None = None
     ephemeral: Mapping[str, Json] = field(factory=dict)
     resize: Json | None = None
+    pending: Pending | None = None
 
     def __bool__(self) -> bool:
         return any((self.main, self.ephemeral, self.resize))
 
 
-def changes(pod: Pod, physical: Pod, target: Target, *, allocatable: Resources | None = None) -> Changes:
-    """`allocatable` is the virtual node's: a resize that does not fit into it is not sent.
+def changes(pod: Pod, physical: Pod, target: Target, *, room: Callable[[], Room | None] = lambda: None) -> Changes:
+    """`room` is asked when there is a resize: one that does not fit is not sent.
 
     Ephemeral containers that can not be translated are left out.
     """
     wanted, there = pod.spec, physical.spec
     metadata = _metadata(pod, physical, target)
     # What admission changed over there must not be sent again and again: the spec is compared once per generation.
-    if not _is_reflected(pod, physical):
-        images = _images_to_have(wanted, physical, target)
-        metadata = _with_images(metadata, physical, note=remembered(images_of(wanted, *refs.CONTAINER_LISTS), images))
-        resize = None if allocatable is not None and infeasible_resize(pod, physical, allocatable) else _resize(wanted, there)
-        return Changes(
-            _patch(physical, metadata=metadata, spec=_main_spec(wanted, there, images)),
-            _ephemeral(pod, wanted, physical, target=target),
-            _patch(physical, spec=resize),
-        )
-    return Changes(_patch(physical, metadata=metadata))
+    is_new = not _is_reflected(pod, physical)
+    resize = resized(wanted, there) if is_new or Pending.of(physical.metadata) else {}
+    space = room() if resize else None
+    pending = unfit(wanted, there, space) if space is not None else None
+    metadata, sent = noted(metadata, physical, pending), None if pending else _patch(physical, spec=resize)
+    if not is_new:
+        return Changes(_patch(physical, metadata=metadata), resize=sent, pending=pending)
+    images = _images_to_have(wanted, physical, target)
+    metadata = _with_images(metadata, physical, note=remembered(images_of(wanted, *refs.CONTAINER_LISTS), images))
+    main = _patch(physical, metadata=metadata, spec=_main_spec(wanted, there, images))
+    return Changes(main, _ephemeral(pod, wanted, physical, target=target), sent, pending)
+
+
+def with_pending(main: Json | None, physical: Pod, pending: Pending) -> Json | None:
+    """The patch with the word why the worker did not take the resize; None when nothing is left to write."""
+    before = main or {"metadata": {"uid": physical.metadata.uid}}
+    annotations = {key: value for key, value in before["metadata"].get("annotations", {}).items() if key != keys.RESIZE_PENDING}
+    metadata = {name: value for name, value in before["metadata"].items() if name != "annotations"}
+    metadata = noted({**metadata, "annotations": annotations} if annotations else metadata, physical, pending)
+    rest = {**before, "metadata": metadata}
+    return rest if len(metadata) > 1 or len(rest) > 1 else None
 
 
 def without_generation(main: Json | None) -> Json | None:
@@ -70,19 +79,6 @@ def without_generation(main: Json | None) -> Json | None:
         metadata["annotations"] = annotations
     rest = {**main, "metadata": metadata}
     return rest if len(metadata) > 1 or len(rest) > 1 else None
-
-
-def infeasible_resize(pod: Pod, physical: Pod, allocatable: Resources) -> Json | None:
-    """The condition of a pod that is to grow beyond its whole virtual node; None for every other pod.
-
-    Source: KEP-1287. The worker's kubelet would judge by the physical node, of which a part only is leased.
-    """
-    wanted = pod.spec
-    over = [name for name, amount in effective_requests(wanted).items() if amount > allocatable.get(name, ZERO)]
-    if not over or not _resize(wanted, physical.spec):
-        return None
-    message = f"the virtual node does not lease so much: {', '.join(sorted(over))}"
-    return {"type": "PodResizePending", "status": "True", "reason": "Infeasible", "message": message}
 
 
 def _patch(physical: Pod, *, metadata: JsonView | None = None, spec: JsonView | None = None) -> Json | None:
@@ -181,31 +177,3 @@ def _ephemeral(pod: Pod, wanted: JsonView, physical: Pod, *, target: Target) -> 
     for container in physical_containers(added, pod, target):
         patches[container["name"]] = {"metadata": {"uid": physical.metadata.uid}, "spec": {"ephemeralContainers": [container]}}
     return patches
-
-
-def _resize(wanted: JsonView, there: JsonView) -> Json:
-    spec: Json = {}
-    for kind in ("initContainers", "containers"):
-        live = {container["name"]: container for container in there.get(kind) or ()}
-        resized = [{"name": each["name"], "resources": change} for each in wanted.get(kind) or () if (change := _resized(each, live))]
-        if resized:
-            spec[kind] = resized
-    return spec
-
-
-def _resized(container: JsonView, live: Mapping[str, JsonView]) -> Json:
-    if container["name"] not in live:
-        return {}
-    there: JsonView = live[container["name"]].get("resources") or {}
-    change: Json = {}
-    for kind in ("requests", "limits"):
-        amounts: JsonView = (container.get("resources") or {}).get(kind) or {}
-        have: JsonView = there.get(kind) or {}
-        differing = {name: amounts[name] for name in _RESIZABLE if name in amounts and not _equal(amounts[name], have.get(name))}
-        if differing:
-            change[kind] = differing
-    return change
-
-
-def _equal(one: str | int | float, other: str | int | float | None) -> bool:
-    return other is not None and Quantity.parse(one) == Quantity.parse(other)

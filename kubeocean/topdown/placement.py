@@ -96,6 +96,11 @@ class Placement:
             log.debug("priority class is there, or made by the worker's owner")
         self._has_priority_class = True
 
+    def refused(self, error: Forbidden) -> None:
+        """The worker does not let a pod in; where it misses the class that somebody has deleted, it is made again."""
+        if keys.DEFAULT_PRIORITY_CLASS in error.message:
+            self._has_priority_class = False
+
     async def _replicaset(self, pod: Pod) -> ObjectMeta | None:
         name = replicaset_name(pod.metadata)
         if not name:

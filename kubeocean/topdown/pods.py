@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
 from attrs import frozen
 
@@ -18,17 +19,20 @@ from kubeocean.bottomup.binding import BindingReconciler
 from kubeocean.bottomup.pods import PhysicalPodReconciler, where
 from kubeocean.bottomup.virtual_nodes import VirtualNodes
 from kubeocean.crds import ClusterBinding
+from kubeocean.leasing.usage import effective_requests
 from kubeocean.metrics import SyncerMetrics
 from kubeocean.topdown.changes import changes
 from kubeocean.topdown.dependents import Dependents
 from kubeocean.topdown.identity import daemonset_allowed, identity, in_virtual_names, leaves_home
 from kubeocean.topdown.placement import Placement
 from kubeocean.topdown.references import references, untranslatable
+from kubeocean.topdown.resize import Pending, Room
 from kubeocean.topdown.translate import physical_pod
-from kubeocean.topdown.update import EphemeralRefused, bring_up_to_date
+from kubeocean.topdown.update import EphemeralRefused, ResizePending, bring_up_to_date
 from kubeocean.worker import WorkerCluster, virtual_uid
 from vkubelet.api.conditions import get_condition
 from vkubelet.api.objects import Key, Pod, PodRef
+from vkubelet.api.quantity import Resources, add_resources
 from vkubelet.api.shapes import Json
 from vkubelet.client.resources import PODS
 from vkubelet.clock import parse_rfc3339
@@ -69,6 +73,7 @@ class VirtualPodReconciler:
         self._ends: dict[Key, asyncio.Event] = {}
         self._making = asyncio.Semaphore(_IN_FLIGHT)
         self._ending = asyncio.Semaphore(_IN_FLIGHT)
+        self._resizing = asyncio.Lock()
         parts.worker.pods.on_change(self._tell_waiting)
 
     async def sync(self, pod: Pod) -> None:
@@ -175,6 +180,7 @@ class VirtualPodReconciler:
         except AlreadyExists:
             return None
         except Forbidden as error:
+            self._parts.placement.refused(error)
             # Quota, Pod Security and their like may let it in later.
             raise Unavailable(f"the worker cluster refuses the pod: {self._told(pod, error)}") from error
         except Invalid as error:
@@ -233,15 +239,35 @@ class VirtualPodReconciler:
         if pod.terminal or physical.terminating or physical.terminal or not self._is_ours(physical):
             return
         target = self._parts.placement.known_target(pod, physical, binding)
-        wanted = changes(pod, physical, target, allocatable=self._parts.virtual.allocatable(pod.node))
+        wanted = changes(pod, physical, target, room=lambda: self._room(pod, physical))
         refused: Mapping[str, str] = untranslatable(pod.spec)
         try:
-            await bring_up_to_date(self._parts.worker.client, pod, physical, wanted=wanted, ensure=lambda: self._ensure(pod))
+            # Two that grow at the same time must not both take the same room.
+            async with self._resizing if wanted.resize else nullcontext():
+                wanted = changes(pod, physical, target, room=lambda: self._room(pod, physical)) if wanted.resize else wanted
+                await bring_up_to_date(self._parts.worker, pod, physical, wanted=wanted, ensure=lambda: self._ensure(pod))
         except EphemeralRefused as error:
             refused = {**refused, **error.problems}
             raise
+        except ResizePending as error:
+            self._tell_pending(pod, physical, error.pending)
+            raise
         finally:
             self._parts.physical.refuse(pod, refused)
+
+    def _room(self, pod: Pod, physical: Pod) -> Room | None:
+        allocatable = self._parts.virtual.allocatable(pod.node)
+        if allocatable is None:
+            return None
+        others = (each for each in self._parts.worker.pods_of(pod.node) if each.metadata.uid != physical.metadata.uid and not each.terminal)
+        used: Resources = {}
+        for each in others:
+            used = add_resources(used, effective_requests(each.spec))
+        return Room(allocatable, used)
+
+    def _tell_pending(self, pod: Pod, physical: Pod, pending: Pending) -> None:
+        if pending != Pending.of(physical.metadata):
+            self._parts.host.events.event(ObjectReference.of(PODS, pod), f"Resize{pending.reason}", pending.message, warning=True)
 
     async def _ensure(self, pod: Pod) -> None:
         await self._parts.dependents.ensure(pod, references(pod))
@@ -267,7 +293,7 @@ class VirtualPodReconciler:
 
     def _tell_failure(self, pod: Pod, error: VKubeletError) -> None:
         # A cluster that does not answer is told of on the binding, not on each of its pods; refused containers are told of by name.
-        if isinstance(error, EphemeralRefused) or isinstance(error, ApiError) and error.retryable:
+        if isinstance(error, EphemeralRefused | ResizePending) or isinstance(error, ApiError) and error.retryable:
             return
         self._parts.host.events.event(ObjectReference.of(PODS, pod), "FailedCreatePod", str(error), warning=True)
 

@@ -19,13 +19,15 @@ from kubeocean.topdown import marks
 from kubeocean.topdown.copies import copy_of, marked_copy, missing_marks
 from kubeocean.topdown.pvs import VolumeReconciler
 from kubeocean.topdown.volumes import names_volume
-from kubeocean.worker import WorkerCluster, heads
+from kubeocean.worker import WorkerCluster, claim_of
 from vkubelet.api.objects import Key, Unknown
+from vkubelet.api.quantity import Quantity
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.client.resources import PVCS
 from vkubelet.client.rest import PatchKind, Selection
 from vkubelet.control.controller import Controller
-from vkubelet.control.informer import Change
+from vkubelet.control.informer import Change, Informer
+from vkubelet.control.store import Store
 from vkubelet.control.workqueue import Priority
 from vkubelet.errors import AlreadyExists, NotFound, Unavailable
 from vkubelet.logformat import bind
@@ -37,6 +39,11 @@ _NOT_BOUND_AGAIN: Final = 5.0
 _ENDS_SOON: Final = 2.0
 _LOOK_AGAIN: Final = 30.0
 """Seconds until a copy that only a virtual pod names is looked at again."""
+_STORAGE: Final = "storage"
+_ON_THE_NODE: Final = "NodeResize"
+_PENDING: Final = "FileSystemResizePending"
+_OF_A_RESIZE: Final = frozenset({_PENDING, "Resizing", "ControllerResizeError", "NodeResizeError"})
+"""Conditions that mean nothing when a claim has its new size."""
 _LEFT_AT_HOME: Final = ("storageClassName", "dataSource", "dataSourceRef", "selector", "volumeAttributesClassName")
 
 
@@ -62,6 +69,31 @@ def unbound(obj: Unknown) -> str:
     return ""
 
 
+def expanded(original: Unknown, copy: Unknown) -> Json | None:
+    """The merge patch of the claim's status when the file system has grown, which a kubelet at home would write (pure).
+
+    None before that, and while nobody has said at home that this is what is left to be done.
+    """
+    status, meta = original.body.get("status") or {}, original.metadata
+    stage = (status.get("allocatedResourceStatuses") or {}).get(_STORAGE, "")
+    conditions = status.get("conditions") or ()
+    if not stage.startswith(_ON_THE_NODE) and not any(each["type"] == _PENDING for each in conditions):
+        return None
+    has, had = _storage(copy, "capacity"), _storage(original, "capacity")
+    if has <= had or has < _storage(original, "allocatedResources"):
+        return None
+    left = [each for each in conditions if each["type"] not in _OF_A_RESIZE]
+    capacity = {_STORAGE: copy.body["status"]["capacity"][_STORAGE]}
+    return {
+        "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
+        "status": {"capacity": capacity, "allocatedResourceStatuses": {_STORAGE: None}, "conditions": left},
+    }
+
+
+def _storage(claim: Unknown, field: str) -> Quantity:
+    return Quantity.parse(((claim.body.get("status") or {}).get(field) or {}).get(_STORAGE, "0"))
+
+
 @frozen(kw_only=True)
 class ClaimParts:
     """What the reconciler works with; `needed` and `named_by_a_pod` tell whether a claim of the hub is in use."""
@@ -83,8 +115,13 @@ class ClaimReconciler:
         self._volumes: dict[Key, str] = {}
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         label = keys.synced_by(parts.worker.mount.owner.cluster_id)
-        self.originals = heads(
-            parts.host.client, PVCS, where=Selection(labels=f"{label}=true"), clock=parts.host.clock, metrics=parts.host.metrics
+        self.originals: Informer[Unknown] = Informer(
+            parts.host.client,
+            PVCS,
+            where=Selection(labels=f"{label}=true"),
+            store=Store(keep=claim_of),
+            clock=parts.host.clock,
+            metrics=parts.host.metrics,
         )
         self.controller: Controller[Key] = Controller(
             PVCS.plural, self.reconcile, workers=4, clock=parts.host.clock, metrics=parts.host.metrics
@@ -118,6 +155,7 @@ class ClaimReconciler:
             if not unbound(original):
                 async with self._locks.setdefault(key, asyncio.Lock()):
                     await self._ensure(original)
+                    await self._tell_expanded(original)
             # A virtual pod outlives its physical one by a moment, and its end is not told here.
             return None if needed else min(_LOOK_AGAIN, self._parts.unused_after)
 
@@ -140,6 +178,14 @@ class ClaimReconciler:
             worker.claims.adopt(await worker.client.create(PVCS, wanted))
         except AlreadyExists:
             raise Unavailable(f"the copy of PersistentVolumeClaim {key} has just appeared", retry_after=0.2) from None
+
+    async def _tell_expanded(self, original: Unknown) -> None:
+        """Also what `_ensure` has just written at home is in the way of this one; then it is done next time."""
+        copy = self._parts.worker.claims.store.get(self._parts.worker.mount.copy_key(original.key))
+        change = expanded(original, copy) if copy is not None else None
+        if change is not None:
+            await self._parts.host.client.patch(PVCS, original.key, change, kind=PatchKind.MERGE, subresource="status")
+            log.debug("claim has its new size")
 
     async def _usable(self, there: Unknown, key: Key, *, volume: str) -> None:
         """Raises Unavailable for a copy that is somebody else's, is ending, or is that of an earlier claim."""
@@ -209,7 +255,7 @@ class ClaimReconciler:
         return copy_of(meta) == key and (self._parts.worker.mount.owner.owns(meta) or of_go)
 
     def _original_changed(self, change: Change[Unknown]) -> None:
-        if change.more_than_status:
+        if _matters(change):
             self.controller.add(change.key, priority=Priority.LOW if change.initial else Priority.HIGH)
 
     def _copy_changed(self, change: Change[Unknown]) -> None:
@@ -217,7 +263,12 @@ class ClaimReconciler:
         key = copy_of(copy.metadata) if copy is not None else None
         if copy is None or key is None or copy.key != self._parts.worker.mount.copy_key(key) or not self._is_copy(copy, key):
             return
-        if change.more_than_status:
+        if _matters(change):
             self.controller.add(key, priority=Priority.LOW if change.initial else Priority.HIGH)
         if change.new is None and (volume := copy.metadata.annotations.get(keys.VIRTUAL_VOLUME, "")):
             self._parts.volumes.released(volume, copy.key)
+
+
+def _matters(change: Change[Unknown]) -> bool:
+    """It came, went, or something changed of the little that is kept of a claim."""
+    return change.more_than_status or change.old is None or change.new is None or change.old.raw != change.new.raw

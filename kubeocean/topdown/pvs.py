@@ -17,7 +17,7 @@ from attrs import frozen
 from kubeocean import keys
 from kubeocean.topdown import marks
 from kubeocean.topdown.copies import copy_of
-from kubeocean.topdown.volumes import MACHINES, SECRETS_OF, names_volume, physical_volume, source_of, volume_change, volume_secrets
+from kubeocean.topdown.volumes import MACHINES, SECRETS_OF, grown, names_volume, physical_volume, source_of, volume_change, volume_secrets
 from kubeocean.worker import WorkerCluster, heads
 from vkubelet.api.names import HOSTNAME
 from vkubelet.api.objects import Key, Unknown
@@ -104,12 +104,16 @@ class VolumeReconciler:
         self.controller.add(name)
 
     async def reconcile(self, name: str) -> float | None:
-        """The copy goes when no claim of the worker is for it any more, as a volume does at home."""
+        """The copy grows with its volume, and goes when no claim of the worker is for it any more, as a volume does at home."""
         with bind(object=name):
             async with self._locks.setdefault(name, asyncio.Lock()):
                 if not (self._parts.worker.claims.ever_synced and self.copies.ever_synced):
                     raise Unavailable("claims and volumes of the worker cluster have not been listed yet", retry_after=_ENDS_SOON)
-                return None if self._is_claimed(name) else await self._end(name, await self._original(name))
+                original = await self._original(name)
+                if not self._is_claimed(name):
+                    return await self._end(name, original)
+                await self._follow(name, original)
+                return None
 
     def _is_claimed(self, name: str) -> bool:
         return name in self._claimed or any(names_volume(claim, name) for claim in self._parts.worker.claims.store)
@@ -175,10 +179,21 @@ class VolumeReconciler:
         if change is not None:
             await self._parts.worker.client.patch(PVS, there.metadata.name, change, kind=PatchKind.MERGE)
 
+    async def _follow(self, name: str, original: Unknown | None) -> None:
+        """A volume grows while it is mounted, and no pod changes by that."""
+        if original is None or original.metadata.deletion_timestamp:
+            return
+        for copy in self._copies_of(name):
+            change = grown(copy, original) if self._is_copy(copy, name) and not copy.metadata.deletion_timestamp else None
+            if change is not None:
+                await self._parts.worker.client.patch(PVS, copy.metadata.name, change, kind=PatchKind.MERGE)
+
+    def _copies_of(self, name: str) -> list[Unknown]:
+        return [copy for copy in self.copies.store if (copy_of(copy.metadata) or Key("", "")).name == name]
+
     async def _end(self, name: str, original: Unknown | None) -> float | None:
         """Delete the copy if it is ours; when it is gone, take our marks off the original, which may hold its deletion up."""
-        copies = [copy for copy in self.copies.store if (copy_of(copy.metadata) or Key("", "")).name == name]
-        for copy in copies:
+        for copy in self._copies_of(name):
             there = await self._there(copy.metadata.name)
             if there is None or there.metadata.uid != copy.metadata.uid or not self._is_copy(there, name):
                 continue

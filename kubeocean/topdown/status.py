@@ -11,12 +11,11 @@ from types import MappingProxyType
 from typing import Final
 
 from kubeocean import keys
-from kubeocean.topdown.changes import infeasible_resize
 from kubeocean.topdown.identity import is_internal
 from kubeocean.topdown.overrides import patched_keys, virtual_images
+from kubeocean.topdown.resize import Pending
 from vkubelet.api.conditions import get_condition
 from vkubelet.api.objects import Pod
-from vkubelet.api.quantity import Resources
 from vkubelet.api.shapes import Json, JsonView
 
 _FROM_WORKER: Final = (
@@ -39,13 +38,10 @@ _SCHEDULED: Final = "PodScheduled"
 REFUSED: Final = "FailedEphemeralContainer"
 
 
-def virtual_status(
-    pod: Pod, physical: Pod, *, allocatable: Resources | None = None, refused: Mapping[str, str] = MappingProxyType({})
-) -> Json:
+def virtual_status(pod: Pod, physical: Pod, *, refused: Mapping[str, str] = MappingProxyType({})) -> Json:
     """The virtual pod's whole status; conditions that others set at home are theirs and not in it.
 
-    `allocatable` is the virtual node's: a resize that does not fit into it is Infeasible. `refused` are ephemeral containers, by name, that
-    the worker does not have, with the reason: `kubectl debug` shows what they wait for.
+    `refused` are ephemeral containers, by name, that the worker does not have, with the reason: `kubectl debug` shows what they wait for.
     """
     there, home = physical.status, pod.status
     status: Json = {name: there[name] for name in _FROM_WORKER if there.get(name)}
@@ -59,9 +55,10 @@ def virtual_status(
     elif home.get("observedGeneration"):
         status["observedGeneration"] = home["observedGeneration"]
     status["conditions"] = _conditions(pod, there, home, observed=observed)
-    if allocatable is not None and (infeasible := infeasible_resize(pod, physical, allocatable)):
-        others = [condition for condition in status["conditions"] if condition["type"] != infeasible["type"]]
-        status["conditions"] = [*others, infeasible]
+    if pending := Pending.of(physical.metadata):
+        # What the kubelet over there says is about an earlier resize, if about any.
+        condition = {**pending.condition, **({"observedGeneration": observed} if observed else {})}
+        status["conditions"] = [*(each for each in status["conditions"] if each["type"] != condition["type"]), condition]
     return status
 
 

@@ -40,6 +40,7 @@ MACHINES: Final = frozenset({"hostPath", "local"})
 """Sources on the disk of a machine: in the worker the path would be that of another machine, and of somebody else."""
 
 _COPIED: Final = ("accessModes", "capacity", "mountOptions", "volumeMode")
+_CHANGES: Final = ("capacity", "mountOptions")
 _LEFT_AT_HOME: Final = frozenset(
     {"claimRef", "persistentVolumeReclaimPolicy", "storageClassName", "volumeAttributesClassName", "nodeAffinity"}
 )
@@ -114,7 +115,7 @@ def volume_change(there: Unknown, wanted: Json, *, claim_uid: str) -> Json | Non
         raise Unavailable(
             f"PersistentVolume {meta.name} of the worker cluster is bound to claim {bound.get('namespace')}/{bound.get('name')}"
         )
-    change: Json = {field: spec[field] for field in ("capacity", "mountOptions") if field in spec and spec[field] != live.get(field)}
+    change = _changed(live, spec)
     if not bound:
         change["claimRef"] = ours
     elif bound.get("uid") and bound["uid"] != claim_uid:
@@ -123,3 +124,14 @@ def volume_change(there: Unknown, wanted: Json, *, claim_uid: str) -> Json | Non
     if not change and not metadata:
         return None
     return {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version, **metadata}, "spec": change}
+
+
+def grown(there: Unknown, original: Unknown) -> Json | None:
+    """The merge patch that gives a copy the size that its volume has at home by now, None when it has it (pure)."""
+    change = _changed(there.body.get("spec") or {}, original.body.get("spec") or {})
+    meta = there.metadata
+    return {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version}, "spec": change} if change else None
+
+
+def _changed(live: JsonView, wanted: JsonView) -> Json:
+    return {name: wanted[name] for name in _CHANGES if name in wanted and wanted[name] != live.get(name)}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from attrs import field, frozen
@@ -42,16 +42,17 @@ class Call:
 
 
 class Audit:
-    """The calls of one user from now on."""
+    """The calls of one user from now on. A line is written a moment after its answer, so what was asked before is told by its time."""
 
     def __init__(self, cluster: ControlPlane, user: str) -> None:
         self._log = cluster.audit_log
         self._user = user
-        self._from = self._log.stat().st_size
+        self._from, self._since = self._log.stat().st_size, datetime.now(UTC)
 
     def calls(self) -> list[Call]:
         """All calls so far, watches when they end."""
-        return [_call(entry) for entry in self._entries() if entry.get("user", {}).get("username") == self._user]
+        made = (_call(entry) for entry in self._entries() if entry.get("user", {}).get("username") == self._user)
+        return [call for call in made if call.at >= self._since]
 
     def writes(self) -> list[Call]:
         return [call for call in self.calls() if call.is_write]

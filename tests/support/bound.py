@@ -5,6 +5,7 @@ Invariant: every name carries the scenario's own, so that scenarios share cluste
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import yaml
 from attrs import field, frozen
 
-from tests.support.program import Program, eventually
+from tests.support.program import PATIENCE, Program, eventually
 from vkubelet.testing.cluster import ControlPlane
 from vkubelet.testing.cluster.processes import CommandFailed
 
@@ -130,21 +131,20 @@ class Bound:
 
     async def install_rights(self) -> None:
         """CRDs, namespaces and the narrow roles on both sides."""
-        for plane, file in ((self.hub, "clusterbindings.yaml"), (self.worker, "resourceleasingpolicies.yaml")):
-            await plane.kubectl("apply", "-f", str(CRDS / file))
-            await eventually(lambda plane=plane, file=file: established(plane, "-f", str(CRDS / file)), f"{file} is established")
-        await apply(self.hub, _namespace(SYSTEM), _namespace(FAKE))
-        await apply(self.worker, _namespace(self.mount))
-        await apply(self.hub, *roles_for(self.user, "hub-rbac.yaml", name=self.name, namespaces={}))
-        for sample in ("worker-rbac.yaml", *(["worker-metrics-rbac.yaml"] if self.shows_usage else [])):
-            await apply(self.worker, *roles_for(self.user, sample, name=self.name, namespaces={"kubeocean-worker": self.mount}))
+        samples = ["worker-rbac.yaml", *(["worker-metrics-rbac.yaml"] if self.shows_usage else [])]
+        mount = {"kubeocean-worker": self.mount}
+        there = [role for sample in samples for role in roles_for(self.user, sample, name=self.name, namespaces=mount)]
+        at_home = roles_for(self.user, "hub-rbac.yaml", name=self.name, namespaces={})
+        await asyncio.gather(
+            _define(self.hub, "clusterbindings.yaml", _namespace(SYSTEM), _namespace(FAKE), *at_home),
+            _define(self.worker, "resourceleasingpolicies.yaml", _namespace(self.mount), *there),
+        )
 
     async def install(self, *policies: Body) -> None:
         """Everything the two owners do; without a policy given, one that leases everything."""
         await self.install_rights()
-        await apply(self.hub, self.kubeconfig_secret())
-        await apply(self.worker, *(policies or (self.policy(),)))
-        await apply(self.hub, self.binding())
+        await asyncio.gather(apply(self.hub, self.kubeconfig_secret()), _apply_once_served(self.worker, *(policies or (self.policy(),))))
+        await _apply_once_served(self.hub, self.binding())
 
     async def remove(self) -> None:
         """Take away what is cluster-wide, also if no process is left that would let it go; namespaces go with the cluster."""
@@ -173,7 +173,7 @@ class Bound:
         arguments = ("run", "--binding", self.name, "--config", str(config), "--kubeconfig", str(kubeconfig))
         return Program("kubeocean", *arguments, log=self.directory / f"{self.name}.log")
 
-    async def node_ready(self, node: str, *, seconds: float = 30.0) -> Body:
+    async def node_ready(self, node: str, *, seconds: float = PATIENCE) -> Body:
         """Wait until the virtual node of a physical one is Ready; its Node."""
 
         async def ready() -> Body | None:
@@ -189,6 +189,29 @@ async def established(cluster: ControlPlane, *crd: str) -> bool:
     return condition(await get(cluster, *crd), "Established") == "True"
 
 
+async def _define(cluster: ControlPlane, definition: str, *bodies: Body) -> None:
+    """A definition of custom resources, and other objects."""
+    file = str(CRDS / definition)
+    await cluster.kubectl("apply", "-f", file)
+    await eventually(lambda: established(cluster, "-f", file), f"{definition} is established")
+    await apply(cluster, *bodies)
+
+
+async def _apply_once_served(cluster: ControlPlane, *bodies: Mapping[str, Any]) -> None:
+    """`kubectl apply` of custom resources: where their definition is new, discovery tells of it a moment after it is established."""
+
+    async def applied() -> bool:
+        try:
+            await apply(cluster, *bodies)
+        except CommandFailed as error:
+            if "no matches for kind" in error.stderr or "could not find the requested resource" in error.stderr:
+                return False
+            raise
+        return True
+
+    await eventually(applied, "custom resources are served", every=0.2)
+
+
 def _namespace(name: str) -> Body:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
 
@@ -201,7 +224,7 @@ def condition(body: Mapping[str, Any], kind: str) -> str:
     return ""
 
 
-async def running(bound: Bound, namespace: str, name: str, *, seconds: float = 40.0) -> Body:
+async def running(bound: Bound, namespace: str, name: str, *, seconds: float = PATIENCE) -> Body:
     """Wait until a pod of the hub is Running and has an IP; its body."""
 
     async def check() -> Body | None:

@@ -18,6 +18,10 @@ from types import TracebackType
 from typing import Any, Self
 
 STOP_SECONDS = 30.0
+PATIENCE = 45.0
+"""Seconds that anything may take where no limit is to be shown. On a loaded machine the imports alone of a program take 15; and what is
+noticed at once has to be told apart from what is noticed by the sweep of every minute.
+"""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -29,6 +33,7 @@ class Program:
     """`python -m MODULE ARGS`; use as a context manager. `log` is its stderr and stdout."""
 
     def __init__(self, module: str, *args: str, log: Path, env: Mapping[str, str] | None = None) -> None:
+        self.arguments = args
         self._command: Sequence[str] = (sys.executable, "-m", module, *args)
         self._env = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
         self._process: subprocess.Popen[bytes] | None = None
@@ -84,11 +89,11 @@ class Program:
         return "\n".join(self.text().splitlines()[-lines:])
 
     def messages(self) -> list[dict[str, Any]]:
-        """Its JSON log lines."""
-        return [json.loads(line) for line in self.text().splitlines() if line.startswith("{")]
+        """Its JSON log lines; of the last one only part may have been written."""
+        return [json.loads(line) for line in self.text().rpartition("\n")[0].splitlines() if line.startswith("{")]
 
 
-async def eventually(check: Callable[[], Any], what: str, *, seconds: float = 30.0, every: float = 0.1) -> Any:
+async def eventually(check: Callable[[], Any], what: str, *, seconds: float = PATIENCE, every: float = 0.1) -> Any:
     """The first true value `check` returns; coroutines are awaited. AssertionError naming `what` after `seconds`."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
@@ -101,4 +106,20 @@ async def eventually(check: Callable[[], Any], what: str, *, seconds: float = 30
             return last
         if loop.time() >= end:
             raise AssertionError(f"not within {seconds:g} s: {what} (last: {last!r})")
+        await asyncio.sleep(every)
+
+
+async def holds(check: Callable[[], Any], *, seconds: float = PATIENCE, every: float = 0.2) -> None:
+    """Wait until `check`, which asserts something, passes; coroutines are awaited. Its last AssertionError after `seconds`."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while True:
+        try:
+            said = check()
+            if asyncio.iscoroutine(said):
+                await said
+            return
+        except AssertionError:
+            if loop.time() >= end:
+                raise
         await asyncio.sleep(every)

@@ -8,10 +8,8 @@ from __future__ import annotations
 import json
 import re
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,7 +21,7 @@ from attrs import define, field
 
 from tests.support.bound import ROOT
 from tests.support.program import STOP_SECONDS, _die_with_parent
-from vkubelet.testing.cluster import packages
+from vkubelet.testing.cluster import network, packages
 
 ALERTS = ROOT / "deploy" / "charts" / "kubeocean" / "files" / "alerts.yaml"
 _EVERY = "500ms"
@@ -66,8 +64,7 @@ class Prometheus:
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def __enter__(self) -> Self:
-        with closing(socket.create_server(("127.0.0.1", 0))) as free:
-            self.port = free.getsockname()[1]
+        self.port = network.free_port(set())
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / "rules.yaml").write_text(json.dumps({"groups": [{"name": "test", "rules": list(self.rules)}]}))
         jobs = [{"scrape_interval": _EVERY, "scrape_timeout": _EVERY, **job} for job in self.jobs]
@@ -95,8 +92,14 @@ class Prometheus:
 
     def firing(self) -> dict[str, Body]:
         """Alerts that fire, by name."""
-        alerts = self._get("alerts").get("alerts") or ()
-        return {alert["labels"]["alertname"]: alert for alert in alerts if alert["state"] == "firing"}
+        return {alert["labels"]["alertname"]: alert for alert in self._firing()}
+
+    def all_firing(self, name: str) -> list[Body]:
+        """Those of one name, which may fire for several series."""
+        return [alert for alert in self._firing() if alert["labels"]["alertname"] == name]
+
+    def _firing(self) -> list[Body]:
+        return [alert for alert in self._get("alerts").get("alerts") or () if alert["state"] == "firing"]
 
     def problems(self) -> list[str]:
         """Why targets can not be scraped."""

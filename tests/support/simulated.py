@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from tests.support.bound import condition, items
-from tests.support.program import Program, eventually
+from tests.support.program import PATIENCE, Program, eventually
 from vkubelet.testing.cluster import ControlPlane
 
 
@@ -34,7 +34,7 @@ def names(name: str, nodes: int) -> list[str]:
     return [name] if nodes == 1 else [f"{name}-{i}" for i in range(nodes)]
 
 
-async def all_ready(cluster: ControlPlane, nodes: list[str], *, seconds: float = 30.0) -> None:
+async def all_ready(cluster: ControlPlane, nodes: list[str], *, seconds: float = PATIENCE) -> None:
     """Wait until all these Nodes are Ready."""
 
     async def check() -> bool:

@@ -6,6 +6,7 @@ Invariant: names and marks are those the specification promises, computed here a
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
@@ -14,7 +15,8 @@ from attrs import field, frozen
 
 from tests.support.bound import Bound, pod
 from tests.support.core import Body, Core
-from tests.support.program import Program, eventually
+from tests.support.program import PATIENCE, Program, eventually
+from vkubelet.testing.cluster import CommandFailed
 
 MOCK = "mock.vkubelet.io/"
 """Annotations below it are the script of a pod on a simulated node."""
@@ -70,7 +72,7 @@ class Stage:
     async def virtual(self, name: str) -> Body | None:
         return await self.home.get("pods", name, self.namespace)
 
-    async def until(self, name: str, wanted: Callable[[Body], Any], what: str, *, seconds: float = 20.0) -> Body:
+    async def until(self, name: str, wanted: Callable[[Body], Any], what: str, *, seconds: float = PATIENCE) -> Body:
         """The virtual pod as soon as it is like that."""
 
         async def check() -> Body | None:
@@ -80,7 +82,7 @@ class Stage:
         out: Body = await eventually(check, f"{name}: {what}", seconds=seconds)
         return out
 
-    async def running(self, name: str, *, seconds: float = 20.0) -> Body:
+    async def running(self, name: str, *, seconds: float = PATIENCE) -> Body:
         """Running, and known to be backed."""
         return await self.until(name, lambda p: p["status"]["phase"] == "Running" and p["status"].get("podIP"), "Running", seconds=seconds)
 
@@ -90,7 +92,7 @@ class Stage:
 
         await eventually(check, f"{name} is gone from the hub")
 
-    async def event(self, name: str, reason: str, *, namespace: str | None = None, seconds: float = 20.0) -> Body:
+    async def event(self, name: str, reason: str, *, namespace: str | None = None, seconds: float = PATIENCE) -> Body:
         """An event about an object of that name, waited for."""
         fields = f"reason={reason},involvedObject.name={name}"
 
@@ -110,7 +112,7 @@ class Stage:
         return await self.there.get(kind, self.physical_name(name), self.bound.mount)
 
     async def until_physical(
-        self, name: str, wanted: Callable[[Body], Any], what: str, *, kind: str = "pods", seconds: float = 20.0
+        self, name: str, wanted: Callable[[Body], Any], what: str, *, kind: str = "pods", seconds: float = PATIENCE
     ) -> Body:
         async def check() -> Body | None:
             found = await self.physical(name, kind)
@@ -119,11 +121,24 @@ class Stage:
         out: Body = await eventually(check, f"{kind} of {name} in the worker: {what}", seconds=seconds)
         return out
 
-    async def no_physical(self, name: str, kind: str = "pods", *, seconds: float = 20.0) -> None:
+    async def no_physical(self, name: str, kind: str = "pods", *, seconds: float = PATIENCE) -> None:
         async def check() -> bool:
             return await self.physical(name, kind) is None
 
         await eventually(check, f"{kind} of {name} is gone from the worker", seconds=seconds)
+
+    async def until_refused_there(self, text: str, **spec: Any) -> None:
+        """Wait until the worker refuses such a pod, saying `text`: what decides about it follows watches of its own. None is made."""
+        body = pod("probe", self.bound.mount, **spec)
+
+        async def check() -> bool:
+            try:
+                await self.bound.worker.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(body))
+            except CommandFailed as error:
+                return text in error.stderr
+            return False
+
+        await eventually(check, f"the worker refuses a pod: {text}")
 
     async def marks(self) -> tuple[dict[str, str], dict[str, str]]:
         """Labels and annotations that say that something in the worker is this binding's."""

@@ -274,7 +274,8 @@ class Lifecycle:
 
     def failed(self, pod: Pod, reason: str, message: str, *, waiting: str = "") -> None:
         """A call to the provider failed and will be repeated: say so, also as what the containers are `waiting` for."""
-        self._parts.recorder.event(ObjectReference.of(PODS, pod), reason, message, warning=True)
+        if reason:
+            self._parts.recorder.event(ObjectReference.of(PODS, pod), reason, message, warning=True)
         if waiting:
             self.board.sync_failed(pod.metadata.uid, Waiting(waiting, message))
 

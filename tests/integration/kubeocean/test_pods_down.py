@@ -78,6 +78,10 @@ async def test_pod_of_a_deployment_is_placed_named_and_marked(stage: Stage) -> N
     assert (spec["priorityClassName"], spec["priority"], spec["hostname"]) == ("kubeocean-default", -10000, name), "lines 123 and 125"
     made = await get(stage.bound.worker, "priorityclass", "kubeocean-default")
     assert made["value"] == -10000 and not made.get("globalDefault")
+    await stage.bound.worker.kubectl("delete", "priorityclass", "kubeocean-default")
+    await stage.create("after")
+    await stage.running("after")
+    assert await get(stage.bound.worker, "priorityclass", "kubeocean-default"), "made again"
     await stage.create("w" * 70 + ".x")
     long = await stage.until_physical("w" * 70 + ".x", bool, "there")
     assert long["spec"]["hostname"] == "w" * 63 and long["metadata"]["labels"]["kubeocean.io/workload-type"] == "pod", "lines 119 and 125"
@@ -112,10 +116,13 @@ async def test_pod_that_the_worker_can_not_schedule_is_given_up(special: Scene) 
         body = stage.body(name)
         body["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "500"}}
         await stage.home.create("pods", body)
-        failed = await stage.until(name, lambda p: p["status"]["phase"] == "Failed", "Failed", seconds=30)
+        below = await stage.until_physical(name, bool, "there")
+        if below["spec"].get("nodeName"):
+            return False
+        failed = await stage.until(name, lambda p: p["status"]["phase"] == "Failed", "Failed")
         await stage.no_physical(name)
-        said = await stage.home.list("events", stage.namespace, fields=f"involvedObject.name={name},reason=FailedSchedulingPod")
-        return bool(said) and failed["status"]["reason"] == "PhysicalPodLost"
+        await stage.event(name, "FailedSchedulingPod")
+        return bool(failed["status"]["reason"] == "PhysicalPodLost")
 
     await eventually(unscheduled, "the pod is given up with the event FailedSchedulingPod")
 
@@ -166,12 +173,38 @@ async def test_resize_in_place_goes_down_and_one_beyond_the_lease_does_not(stage
     await resize(stage, "growing", requests={"cpu": "100", "memory": "128Mi"}, limits={"cpu": "100"})
 
     def infeasible(p: Body) -> bool:
-        found = [c for c in p["status"].get("conditions", ()) if c["type"] == "PodResizePending"]
-        return bool(found) and found[0]["reason"] == "Infeasible" and "cpu" in found[0]["message"]
+        return pending(p).get("reason") == "Infeasible" and "cpu" in pending(p)["message"]
 
     await stage.until("growing", infeasible, "says that the resize is infeasible")
     there = await stage.physical("growing")
     assert there is not None and amounts(there) == amounts(after)
+
+
+async def test_resize_beyond_what_the_other_pods_of_the_lease_leave_waits_until_they_leave_more(stage: Stage) -> None:
+    """The physical node would have the room: the lease has not."""
+    node = await stage.home.get("nodes", stage.vnode)
+    assert node is not None
+    most = int(node["status"]["allocatable"]["cpu"])
+    for name, cpu in (("waiting", 1), ("filling", most - 2)):
+        body = stage.body(name, script={"start-delay": "600"}, terminationGracePeriodSeconds=0)
+        body["spec"]["containers"][0]["resources"] = {"requests": {"cpu": str(cpu)}}
+        await stage.home.create("pods", body)
+        await stage.until_physical(name, bool, "there")
+    await resize(stage, "waiting", requests={"cpu": "3"})
+    told = await stage.until("waiting", lambda p: pending(p).get("reason") == "Deferred", "says that the resize waits")
+    assert "what the virtual node leases: cpu" in pending(told)["message"]
+    assert told["status"].get("observedGeneration", 2) == 2
+    await stage.event("waiting", "ResizeDeferred")
+    there = await stage.until_physical("waiting", bool, "there")
+    assert amounts(there)["requests"] == {"cpu": "1"}
+    await stage.home.delete("pods", "filling", stage.namespace)
+    await stage.until_physical("waiting", lambda p: amounts(p)["requests"] == {"cpu": "3"}, "has grown")
+    await stage.until("waiting", lambda p: not pending(p), "does not wait any more")
+
+
+def pending(body: Body) -> Body:
+    found: list[Body] = [c for c in body["status"].get("conditions", ()) if c["type"] == "PodResizePending"]
+    return found[0] if found else {}
 
 
 async def resize(stage: Stage, name: str, **resources: Any) -> None:

@@ -1,4 +1,4 @@
-"""Pods that the worker does not let in: its Pod Security level and its quota are the worker owner's word, told at home with the reason.
+"""Pods that the worker does not let in, or not grow: its Pod Security level and its quota are its owner's word, told with the reason.
 
 Line 7 of the issue. Each refused pod waits, and asks again ever more slowly.
 """
@@ -43,6 +43,8 @@ async def stage(guarded: Scene) -> AsyncIterator[Stage]:
         return bool(found and found.get("status", {}).get("hard"))
 
     await eventually(in_force, "the quota is in force")
+    await made.until_refused_there("exceeded quota: two-cpus", **GREEDY)
+    await made.until_refused_there('violates PodSecurity "baseline', **PRIVILEGED)
     yield made
     await guarded.bound.hub.kubectl("delete", "pods", "--all", "-n", made.namespace, "--wait=false")
 
@@ -88,6 +90,33 @@ async def test_pod_that_the_worker_refuses_waits_with_its_reason_and_without_a_h
     await stage.running("modest")
     await stage.home.delete("pods", name, stage.namespace)
     await stage.absent(name)
+
+
+async def test_resize_over_quota_waits_with_its_reason_and_holds_up_nothing_else(stage: Stage) -> None:
+    """The containers wait: of running ones the API server wants to see that their kubelet can resize, and a simulated one can not."""
+    await stage.create("grows", script={"start-delay": "600"}, containers=[container("1")])
+    await stage.until_physical("grows", bool, "there")
+    change = {"spec": {"containers": [container("3")]}}
+    await stage.home.patch("pods", "grows", change, namespace=stage.namespace, subresource="resize")
+    told = await stage.until("grows", lambda p: waits(p).get("reason") == "Deferred", "says that the resize waits")
+    assert "exceeded quota: two-cpus" in waits(told)["message"] and stage.physical_name("grows") not in waits(told)["message"]
+    await stage.event("grows", "ResizeDeferred")
+    # A change that comes with a generation, and one that does not.
+    change = {"metadata": {"labels": {"seen": "too"}}, "spec": {"activeDeadlineSeconds": 3000}}
+    await stage.home.patch("pods", "grows", change, namespace=stage.namespace)
+    there = await stage.until_physical("grows", lambda p: p["spec"].get("activeDeadlineSeconds") == 3000, "has its deadline")
+    assert there["metadata"]["labels"]["seen"] == "too" and there["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "1"}
+    change = {"spec": {"containers": [container("2")]}}
+    await stage.home.patch("pods", "grows", change, namespace=stage.namespace, subresource="resize")
+    await stage.until_physical("grows", lambda p: p["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "2"}, "fits")
+    await stage.until("grows", lambda p: not waits(p), "does not wait any more")
+    await stage.home.delete("pods", "grows", stage.namespace, grace=0)
+    await stage.no_physical("grows")
+
+
+def waits(body: Body) -> Body:
+    found: list[Body] = [c for c in body["status"].get("conditions", ()) if c["type"] == "PodResizePending"]
+    return found[0] if found else {}
 
 
 async def refusals(audit: Audit) -> list[datetime]:

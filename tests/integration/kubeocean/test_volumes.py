@@ -12,6 +12,7 @@ from attrs import frozen
 from tests.support.bound import Body, apply, get, items, pod
 from tests.support.program import eventually
 from tests.support.stage import Stage, physical_name, uid_of
+from vkubelet.testing.cluster import CommandFailed, ControlPlane
 
 DRIVER = "disks.example.com"
 ATTACH = "volumes.kubernetes.io/controller-managed-attach-detach"
@@ -42,8 +43,8 @@ class Storage:
         )
         return self.name(short)
 
-    async def claim(self, short: str, volume: str = "") -> None:
-        spec: Body = {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}}
+    async def claim(self, short: str, volume: str = "", *, of_class: str = "") -> None:
+        spec: Body = {"accessModes": ["ReadWriteOnce"], "storageClassName": of_class, "resources": {"requests": {"storage": "1Gi"}}}
         spec["volumeName"] = volume or self.name(short)
         await self.stage.home.create(
             "persistentvolumeclaims", {"metadata": {"name": short, "namespace": self.stage.namespace}, "spec": spec}
@@ -52,7 +53,7 @@ class Storage:
     async def bound(self, short: str, source: Body, **more: Any) -> None:
         """A volume and the claim bound to it."""
         await self.volume(short, source, **more)
-        await self.claim(short)
+        await self.claim(short, of_class=more.get("storageClassName", ""))
         await until_phase(self.stage, short, "Bound")
 
     async def user(self, short: str, *, name: str = "", **spec: Any) -> str:
@@ -74,7 +75,7 @@ class Storage:
         async def check() -> bool:
             return await self.copy(short) is None and await self.copied_claim(short) is None and not await self.marks(short)
 
-        await eventually(check, f"nothing is left of {short}", seconds=30)
+        await eventually(check, f"nothing is left of {short}", seconds=BOUND_WITHIN)
 
     async def marks(self, short: str) -> list[str]:
         found = [
@@ -110,7 +111,7 @@ async def until_phase(stage: Stage, claim: str, phase: str) -> None:
         found = await stage.home.get("persistentvolumeclaims", claim, stage.namespace)
         return found is not None and found["status"]["phase"] == phase
 
-    await eventually(check, f"claim {claim} is {phase}")
+    await eventually(check, f"claim {claim} is {phase}", seconds=BOUND_WITHIN)
 
 
 async def is_available(stage: Stage, volume: str) -> bool:
@@ -229,6 +230,11 @@ async def test_path_of_a_machine_is_refused_unless_the_workers_owner_allows_it(s
     assert term["matchExpressions"] == [{"key": "kubernetes.io/hostname", "operator": "In", "values": [stage.nodes[0]]}]
 
 
+async def _available(cluster: ControlPlane, volume: str) -> Body | None:
+    found = await get(cluster, "pv", volume)
+    return found if found["status"].get("phase") == "Available" else None
+
+
 async def test_volume_of_somebody_else_with_our_name_is_left_alone(storage: Storage) -> None:
     """Volumes have no namespace, and two hubs may well have given one name."""
     stage, worker = storage.stage, storage.stage.bound.worker
@@ -241,10 +247,56 @@ async def test_volume_of_somebody_else_with_our_name_is_left_alone(storage: Stor
         await stage.running(name, seconds=BOUND_WITHIN)
         claim = await storage.copied_claim("shared")
         assert claim is not None and claim["status"]["phase"] == "Bound" and claim["spec"]["volumeName"] != taken
-        found = await get(worker, "pv", taken)
-        assert found["status"]["phase"] == "Available" and "labels" not in found["metadata"]
+        found = await eventually(lambda: _available(worker, taken), "the volume of somebody else is Available")
+        assert "labels" not in found["metadata"]
     finally:
         await worker.kubectl("delete", "pv", taken, "--wait=false")
+
+
+async def test_volume_grows_while_it_is_mounted(storage: Storage) -> None:
+    """The driver's controllers grow it at home, the worker's kubelet the file system on it; here the test stands for either."""
+    stage, hub, worker = storage.stage, storage.stage.bound.hub, storage.stage.bound.worker
+    elastic = f"{stage.namespace}-elastic"
+    klass = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": elastic}, "provisioner": DRIVER}
+    await apply(hub, {**klass, "allowVolumeExpansion": True})
+    try:
+        await storage.bound("grows", csi("d-3"), storageClassName=elastic)
+        await stage.running(await storage.user("grows"), seconds=BOUND_WITHIN)
+        below = await storage.copied_claim("grows")
+        assert below is not None and below["status"]["capacity"] == {"storage": "1Gi"}
+        larger = {"storage": "2Gi"}
+        await claim_patched(hub, "grows", stage.namespace, {"spec": {"resources": {"requests": larger}}})
+        await hub.kubectl("patch", "pv", storage.name("grows"), "--type=merge", "-p", json.dumps({"spec": {"capacity": larger}}))
+        await eventually(lambda: has_capacity(storage, larger), "the copy of the volume has grown")
+        conditions = [{"type": "FileSystemResizePending", "status": "True"}]
+        waits = {"allocatedResources": larger, "allocatedResourceStatuses": {"storage": "NodeResizePending"}, "conditions": conditions}
+        await claim_patched(hub, "grows", stage.namespace, {"status": waits})
+        # Its claim can not ask for more, because it has no class, and the kubelet goes by the volume.
+        with pytest.raises(CommandFailed, match="only dynamically provisioned pvc can be resized"):
+            await claim_patched(worker, below["metadata"]["name"], stage.bound.mount, {"spec": {"resources": {"requests": larger}}})
+        home = await stage.home.get("persistentvolumeclaims", "grows", stage.namespace)
+        assert home is not None and home["status"]["capacity"] == {"storage": "1Gi"}, "nobody has made the file system larger"
+        await claim_patched(worker, below["metadata"]["name"], stage.bound.mount, {"status": {"capacity": larger}})
+
+        async def told() -> bool:
+            found = await stage.home.get("persistentvolumeclaims", "grows", stage.namespace)
+            return found is not None and found["status"]["capacity"] == larger and not found["status"].get("conditions")
+
+        await eventually(told, "the claim has its new size at home")
+        home = await stage.home.get("persistentvolumeclaims", "grows", stage.namespace)
+        assert home is not None and "allocatedResourceStatuses" not in home["status"] and home["status"]["phase"] == "Bound"
+    finally:
+        await hub.kubectl("delete", "storageclass", elastic, "--wait=false")
+
+
+async def claim_patched(cluster: Any, name: str, namespace: str, change: Body) -> None:
+    sub = ["--subresource=status"] if "status" in change else []
+    await cluster.kubectl("patch", "pvc", name, "-n", namespace, "--type=merge", "-p", json.dumps(change), *sub)
+
+
+async def has_capacity(storage: Storage, capacity: Body) -> bool:
+    copy = await storage.copy("grows")
+    return copy is not None and copy["spec"]["capacity"] == capacity
 
 
 async def test_the_worker_attaches_volumes_and_the_hub_does_not(storage: Storage) -> None:

@@ -67,3 +67,10 @@ def test_of_a_claim_its_volume_is_kept() -> None:
     body = {"metadata": {"name": "c", "namespace": "mnt", "annotations": {"note": "x"}}, "spec": {"volumeName": physical_name("", "pv-1")}}
     kept = claim_of(unknown(body))
     assert names_volume(kept, "pv-1") and not kept.metadata.annotations
+
+
+def test_of_a_claim_its_size_is_kept_and_not_when_it_was_looked_at() -> None:
+    condition = {"type": "FileSystemResizePending", "status": "True", "lastProbeTime": "2026-01-01T00:00:00Z"}
+    status = {"phase": "Bound", "capacity": {"storage": "1Gi"}, "conditions": [condition]}
+    kept = claim_of(unknown({"metadata": {"name": "c", "namespace": "mnt"}, "status": status}))
+    assert kept.body["status"] == {"capacity": {"storage": "1Gi"}, "conditions": ["FileSystemResizePending"]}

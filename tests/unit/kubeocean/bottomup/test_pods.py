@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kubeocean.bottomup.pods import PhysicalPodParts, PhysicalPodReconciler, where
-from kubeocean.bottomup.virtual_nodes import VirtualNodes
 from kubeocean.topdown.status import virtual_annotations
 from kubeocean.topdown.translate import physical_pod
 from kubeocean.worker import Mount, WorkerCluster
@@ -39,9 +38,7 @@ def test_the_record_of_an_earlier_kubeocean_counts() -> None:
 async def test_a_new_pod_is_told_of_with_the_first_word_of_its_kubelet_or_after_a_second() -> None:
     host = RecordingHost()
     worker = WorkerCluster(Client(Connection("https://192.0.2.1")), Mount(OWNER, "mnt"), clock=host.clock, probe_interval=10)
-    parts = PhysicalPodParts(
-        host=host, worker=worker, virtual=VirtualNodes(host), released=lambda ref: None, workers=1, unscheduled_after=300.0
-    )
+    parts = PhysicalPodParts(host=host, worker=worker, released=lambda ref: None, workers=1, unscheduled_after=300.0)
     reconciler, virtual = PhysicalPodReconciler(parts), pod()
     host.pods.put(virtual)
     body = {**physical_pod(virtual, TARGET)}
@@ -57,9 +54,7 @@ async def test_a_new_pod_is_told_of_with_the_first_word_of_its_kubelet_or_after_
 async def test_a_pod_is_not_given_up_at_its_birth_because_the_clocks_of_the_clusters_differ() -> None:
     host = RecordingHost()
     worker = WorkerCluster(Client(Connection("https://192.0.2.1")), Mount(OWNER, "mnt"), clock=host.clock, probe_interval=10)
-    parts = PhysicalPodParts(
-        host=host, worker=worker, virtual=VirtualNodes(host), released=lambda ref: None, workers=1, unscheduled_after=300.0
-    )
+    parts = PhysicalPodParts(host=host, worker=worker, released=lambda ref: None, workers=1, unscheduled_after=300.0)
     reconciler, virtual = PhysicalPodReconciler(parts), pod()
     host.pods.put(virtual)
     worker.pods.adopt(physical(physical_pod(virtual, TARGET), resourceVersion="5", creationTimestamp="2001-01-01T00:00:00Z"))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kubeocean.keys import ExpectedMetadata, physical_name
-from kubeocean.topdown.changes import Changes, changes, infeasible_resize, without_generation
+from kubeocean.topdown.changes import Changes, changes, with_pending, without_generation
+from kubeocean.topdown.resize import Pending, Room
 from kubeocean.topdown.translate import physical_pod
 from tests.unit.kubeocean.builders import OWNER, TARGET, physical, pod
 from vkubelet.api.objects import Pod
@@ -152,20 +155,48 @@ def test_resize_sends_the_amounts_that_differ() -> None:
     assert changes(after, created(pod(SPEC)), TARGET).resize == {"metadata": UID, "spec": {"containers": change}}
 
 
-def test_resize_beyond_the_virtual_node_is_infeasible_and_not_sent() -> None:
+def room(cpu: str, *, others: str = "0") -> Room:
+    return Room(parse_resources({"cpu": cpu, "memory": "4Gi"}), parse_resources({"cpu": others}))
+
+
+def test_resize_beyond_the_virtual_node_is_not_sent_and_stands_on_the_physical_pod() -> None:
     after, live = pod(resized(requests={"cpu": "3"}), generation=2), created(pod(SPEC))
-    small, large = parse_resources({"cpu": "2", "memory": "4Gi"}), parse_resources({"cpu": "4", "memory": "4Gi"})
-    assert changes(after, live, TARGET, allocatable=small).resize is None
-    assert changes(after, live, TARGET, allocatable=large).resize is not None
-    message = "the virtual node does not lease so much: cpu"
-    expected = {"type": "PodResizePending", "status": "True", "reason": "Infeasible", "message": message}
-    assert infeasible_resize(after, live, small) == expected
-    assert infeasible_resize(after, live, large) is None
+    found = changes(after, live, TARGET, room=lambda: room("2"))
+    pending = Pending("Infeasible", "the virtual node does not lease so much: cpu")
+    assert found.resize is None and found.pending == pending and found.main is not None
+    note = {"kubeocean.io/resize-pending": str(pending), "kubeocean.io/virtual-generation": "2"}
+    assert found.main["metadata"] == {**UID, "annotations": note}
+    sent = changes(after, live, TARGET, room=lambda: room("4"))
+    assert sent.resize is not None and sent.pending is None
+    assert sent.main == {"metadata": {**UID, "annotations": {"kubeocean.io/virtual-generation": "2"}}}
 
 
-def test_pod_that_outgrew_a_shrunk_lease_is_no_resize() -> None:
+def test_resize_that_waited_is_sent_in_the_same_generation_when_there_is_room() -> None:
+    after = pod(resized(requests={"cpu": "3"}), generation=2)
+    note = {"kubeocean.io/resize-pending": "Deferred: other pods have too much of what the virtual node leases: cpu"}
+    live = edited(created(pod(SPEC)), annotations={**note, "kubeocean.io/virtual-generation": "2"})
+    assert not changes(after, live, TARGET, room=lambda: room("4", others="2"))
+    found = changes(after, live, TARGET, room=lambda: room("4", others="1"))
+    assert found.resize == {"metadata": UID, "spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "3"}}}]}}
+    assert found.main == {"metadata": {**UID, "annotations": {"kubeocean.io/resize-pending": None}}}
+    taken_back = changes(pod(SPEC, generation=2), live, TARGET, room=lambda: room("4"))
+    assert taken_back.resize is None and taken_back.main == found.main
+
+
+def test_refusal_of_a_resize_is_noted_once_and_holds_up_nothing_else() -> None:
+    live, refusal = created(pod(SPEC)), Pending("Deferred", "no")
+    noted = {"kubeocean.io/resize-pending": "Deferred: no"}
+    assert with_pending(None, live, refusal) == {"metadata": {**UID, "annotations": noted}}
+    assert with_pending(None, edited(live, annotations=noted), refusal) is None
+    main = {"metadata": {**UID, "annotations": {"a": "b", "kubeocean.io/resize-pending": None}}, "spec": {"tolerations": []}}
+    assert with_pending(main, live, refusal) == {**main, "metadata": {**UID, "annotations": {"a": "b", **noted}}}
+    rest = {**main, "metadata": {**UID, "annotations": {"a": "b"}}}
+    assert with_pending(main, edited(live, annotations=noted), refusal) == rest
+
+
+def test_room_is_not_asked_for_without_a_resize() -> None:
     web = pod(SPEC)
-    assert infeasible_resize(web, created(web), parse_resources({"cpu": "100m"})) is None
+    assert not changes(web, created(web), TARGET, room=lambda: pytest.fail("asked"))
 
 
 def test_pod_of_kubeocean_go_is_marked_when_it_is_adopted() -> None:

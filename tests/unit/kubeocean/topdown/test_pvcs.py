@@ -6,7 +6,7 @@ import pytest
 
 from kubeocean import keys
 from kubeocean.topdown.copies import missing_marks
-from kubeocean.topdown.pvcs import physical_claim, unbound
+from kubeocean.topdown.pvcs import expanded, physical_claim, unbound
 from tests.unit.kubeocean.builders import OWNER, unknown
 from vkubelet.api.shapes import Json
 
@@ -54,3 +54,36 @@ def test_stripped_marks_are_found_and_those_of_others_are_no_matter() -> None:
     assert missing_marks(unknown({"metadata": whole}).metadata, wanted) == {}
     stripped = {**whole, "labels": {"app": "db"}}
     assert missing_marks(unknown({"metadata": stripped}).metadata, wanted) == {"labels": OWNER.labels}
+
+
+PENDING: Json = {"type": "FileSystemResizePending", "status": "True"}
+NODE: Json = {"allocatedResources": {"storage": "2Gi"}, "allocatedResourceStatuses": {"storage": "NodeResizePending"}}
+
+
+@pytest.mark.parametrize(
+    ("home", "there", "told"),
+    [
+        ({**NODE, "conditions": [PENDING]}, "2Gi", True),
+        (NODE, "2Gi", True),
+        ({"conditions": [PENDING]}, "2048Mi", True),
+        ({**NODE, "allocatedResources": {"storage": "3Gi"}}, "2Gi", False),
+        (NODE, "1Gi", False),
+        # The controller at home is still at work.
+        ({"allocatedResourceStatuses": {"storage": "ControllerResizeInProgress"}}, "2Gi", False),
+        ({"conditions": [{"type": "Resizing", "status": "True"}]}, "2Gi", False),
+        ({}, "2Gi", False),
+    ],
+)
+def test_new_size_is_told_at_home_when_only_the_node_was_waited_for(home: Json, there: str, told: bool) -> None:
+    original = unknown({"metadata": META, "status": {"phase": "Bound", "capacity": {"storage": "1Gi"}, **home}})
+    assert (expanded(original, unknown({"metadata": META, "status": {"capacity": {"storage": there}}})) is not None) == told
+
+
+def test_new_size_ends_what_was_said_of_the_resize_and_nothing_else() -> None:
+    other = {"type": "ModifyVolumeError", "status": "True"}
+    status = {"capacity": {"storage": "1Gi"}, **NODE, "conditions": [{"type": "Resizing", "status": "True"}, other, PENDING]}
+    original = unknown({"metadata": {**META, "uid": "u", "resourceVersion": "8"}, "status": status})
+    assert expanded(original, unknown({"metadata": META, "status": {"capacity": {"storage": "2Gi"}}})) == {
+        "metadata": {"uid": "u", "resourceVersion": "8"},
+        "status": {"capacity": {"storage": "2Gi"}, "allocatedResourceStatuses": {"storage": None}, "conditions": [other]},
+    }

@@ -8,7 +8,6 @@ from kubeocean.topdown.status import virtual_annotations, virtual_labels, virtua
 from kubeocean.topdown.translate import physical_pod
 from tests.unit.kubeocean.builders import TARGET, physical, pod
 from vkubelet.api.objects import Pod
-from vkubelet.api.quantity import parse_resources
 from vkubelet.api.shapes import Json
 
 SCHEDULED = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-05T10:00:00Z"}
@@ -84,13 +83,16 @@ def test_readiness_gates_are_answered_at_home(gate: str | None, ready: str) -> N
         assert conditions["Ready"]["reason"] == "ReadinessGatesNotReady"
 
 
-def test_resize_beyond_the_virtual_node_shows_as_infeasible() -> None:
-    spec = {"containers": [{"name": "main", "image": "a", "resources": {"requests": {"cpu": "1"}}}]}
-    web = pod({"containers": [{"name": "main", "image": "a", "resources": {"requests": {"cpu": "9"}}}]}, generation=2)
-    live = there(pod(spec), RUNNING)
-    found = virtual_status(web, live, allocatable=parse_resources({"cpu": "4"}))
-    assert [each for each in found["conditions"] if each["type"] == "PodResizePending"][0]["reason"] == "Infeasible"
-    assert virtual_status(web, live, allocatable=parse_resources({"cpu": "9"}))["conditions"] == [READY]
+def test_resize_that_waits_shows_with_its_reason_and_stands_over_what_the_kubelet_said() -> None:
+    web, status = pod(generation=2), {**RUNNING, "observedGeneration": 3}
+    body = physical_pod(web, TARGET)
+    body["metadata"]["annotations"]["kubeocean.io/resize-pending"] = "Infeasible: too much: cpu"
+    expected = {"type": "PodResizePending", "status": "True", "reason": "Infeasible", "message": "too much: cpu", "observedGeneration": 2}
+    assert virtual_status(web, physical(body, status=status, generation=3))["conditions"] == [READY, expected]
+    theirs = {"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": "earlier"}
+    both = {**status, "conditions": [READY, theirs]}
+    assert virtual_status(web, physical(body, status=both, generation=3))["conditions"] == [READY, expected]
+    assert virtual_status(web, there(web, both))["conditions"] == [READY, theirs]
 
 
 def test_annotations_name_the_physical_pod_once() -> None:

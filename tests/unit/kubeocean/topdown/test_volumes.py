@@ -9,6 +9,7 @@ from kubeocean.keys import physical_name
 from kubeocean.topdown.volumes import (
     MACHINES,
     SECRETS_OF,
+    grown,
     names_volume,
     physical_affinity,
     physical_volume,
@@ -108,6 +109,14 @@ def test_copy_follows_in_size_and_waits_for_the_next_claim_when_the_last_is_gone
     assert _spec(released) == {"claimRef": {"uid": None, "resourceVersion": None}}
     unbound = {**wanted, "spec": {key: value for key, value in wanted["spec"].items() if key != "claimRef"}}
     assert _spec(volume_change(_live(unbound), wanted, claim_uid="")) == {"claimRef": wanted["spec"]["claimRef"]}
+
+
+def test_copy_grows_with_its_volume_whatever_else_differs() -> None:
+    original = volume({"nfs": {"server": "s", "path": "/"}})
+    there = _live(copy({"nfs": {"server": "s", "path": "/"}}), uid="claim-uid")
+    assert grown(there, original) is None
+    larger = volume({"nfs": {"server": "s", "path": "/"}, "capacity": {"storage": "2Gi"}})
+    assert grown(there, larger) == {"metadata": {"uid": "u", "resourceVersion": "8"}, "spec": {"capacity": {"storage": "2Gi"}}}
 
 
 def test_copy_bound_to_the_claim_of_somebody_else_is_left_alone() -> None:
