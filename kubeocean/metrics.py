@@ -136,12 +136,16 @@ class SyncerMetrics:
         """From now on the gauges tell what `read` gives."""
         self.gauges.read = read
 
+    def fall_silent(self) -> None:
+        """From now on another process tells, and sums over all of them must not count what both say."""
+        self.gauges.read = None
+
 
 class Gauges(Collector):
     """The gauges of one binding, made anew for each scrape."""
 
     def __init__(self, binding: str) -> None:
-        self.read: Callable[[], Snapshot] = Snapshot
+        self.read: Callable[[], Snapshot] | None = Snapshot
         self._binding = binding
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
@@ -149,7 +153,7 @@ class Gauges(Collector):
         return (family for family in self._families(Snapshot(ready=True, credentials_left=0.0)))
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        return self._families(self.read())
+        return self._families(self.read()) if self.read is not None else ()
 
     def _families(self, now: Snapshot) -> Iterator[GaugeMetricFamily]:
         yield from self._of_nodes(now.nodes)

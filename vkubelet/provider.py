@@ -226,6 +226,7 @@ class Provider(Protocol):
         """Declare nodes, report pods, return when `host.until_stopped()` does.
 
         When it raises, its nodes turn NotReady (reason ProviderFailed) and it starts again with back-off; SettingsError ends the process.
+        Streams that are open at a stop may go on for ten seconds after it has returned.
         """
         ...
 

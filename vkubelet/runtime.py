@@ -11,6 +11,7 @@ import os
 import socket
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TypeVar
 
@@ -142,6 +143,8 @@ class Runtime:
         self._provider_runs = Controller("provider", self._run_provider, workers=1, clock=self.clock, metrics=self.metrics)
         self._informers: dict[tuple[str, Selection], Informer[KubeObject]] = {}
         self._group: asyncio.TaskGroup | None = None
+        self._streams = AsyncExitStack()
+        """Left after the Lease was handed on: open streams may take longer than the successor should wait."""
         self._provider_ended = asyncio.Event()
         self._provider_ended.set()
         self._provider_lives = 0
@@ -268,7 +271,7 @@ class Runtime:
             metrics_address=self.settings.health.metrics_address,
         )
         try:
-            async with self.client, health, asyncio.TaskGroup() as group:
+            async with self.client, health, asyncio.TaskGroup() as group, self._streams:
                 group.create_task(self._live.run(), name="own nodes")
                 group.create_task(self.pods.informer.run(), name="pods")
                 group.create_task(self._measure_loop_lag(), name="loop lag")
@@ -301,9 +304,10 @@ class Runtime:
             raise _Stopped
 
     async def _serve(self) -> None:
-        """The life of the leader."""
+        """The life of the leader; when it returns nothing is written any more, nobody is listened to, and open streams still flow."""
+        await self._streams.enter_async_context(self._server)
         try:
-            async with self._server, asyncio.TaskGroup() as group:
+            async with asyncio.TaskGroup() as group:
                 self._group = group
                 for name, part in self._parts_of_a_leader().items():
                     group.create_task(part(), name=name)
@@ -313,6 +317,8 @@ class Runtime:
                 group.create_task(self._stop_in_order(), name="stop")
         except* _Stopped:
             log.debug("leader ended")
+        finally:
+            self._server.stop_listening()
 
     def _parts_of_a_leader(self) -> Mapping[str, Callable[[], Coroutine[None, None, None]]]:
         parts: dict[str, Callable[[], Coroutine[None, None, None]]] = {
@@ -357,7 +363,7 @@ class Runtime:
 
     async def _stop_in_order(self) -> None:
         """Readiness is off; nodes are left; the provider ends; its last words are written; no new writes; those in flight are awaited; the
-        tree is cancelled."""
+        tree is cancelled. Then the Lease is handed on, and the streams end."""
         await self._stop_asked.wait()
         log.info("stopping")
         await Leaving(self._leaving_parts(), self.settings.shutdown).leave()

@@ -42,13 +42,14 @@ _CLOSE_SECONDS: Final = 30.0
 @asynccontextmanager
 async def open_channels(transport: Transport, call: Call, protocols: Sequence[str]) -> AsyncIterator[Channels]:
     """The channels of one connection, by the first of `protocols` that the server knows. Raises ApiError."""
-    with closing(_Answer(call)) as answer:
-        socket = await transport.refreshing(call, lambda outgoing: _upgrade(transport, outgoing, answer, protocols=protocols))
-        if socket.protocol is None:
-            raise ServerError(call.attempt, f"the API server speaks none of {', '.join(protocols)}")
-        channels = Channels(socket, call.attempt)
-        yield channels
-        await channels.close()
+    async with transport.streaming():
+        with closing(_Answer(call)) as answer:
+            socket = await transport.refreshing(call, lambda outgoing: _upgrade(transport, outgoing, answer, protocols=protocols))
+            if socket.protocol is None:
+                raise ServerError(call.attempt, f"the API server speaks none of {', '.join(protocols)}")
+            channels = Channels(socket, call.attempt)
+            yield channels
+            await channels.close()
 
 
 class Channels:

@@ -215,7 +215,7 @@ class Client:
         """
         call = Call("GET", path, f"get {path}", "stream", params=params, compressed=compressed)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.connection.timeouts.connect)
-        async with self.transport.open(call, timeout) as response:
+        async with self.transport.streaming(), self.transport.open(call, timeout) as response:
             yield chunks(response, call.attempt)
 
     async def request(self, method: str, path: str, *, params: Params = (), body: object = None) -> bytes:

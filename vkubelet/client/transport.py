@@ -61,7 +61,7 @@ class Outgoing:
 
 
 class Transport:
-    """An async context manager around the pool."""
+    """An async context manager around the pool. Streams that are open when it is left go on; the last one that ends closes the pool."""
 
     def __init__(self, connection: Connection, *, clock: Clock, metrics: Metrics | None = None) -> None:
         self.connection = connection
@@ -69,6 +69,8 @@ class Transport:
         self.metrics = metrics
         self._seconds = cache(metrics.api_seconds.labels) if metrics is not None else None
         self._session: aiohttp.ClientSession | None = None
+        self._left: aiohttp.ClientSession | None = None
+        self._streams = 0
         self._writes = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -94,6 +96,16 @@ class Transport:
             return False
         return True
 
+    @asynccontextmanager
+    async def streaming(self) -> AsyncIterator[None]:
+        """Around what may outlast the pool. Closed under its reader, a response of aiohttp is silent for ever instead of ending."""
+        self._streams += 1
+        try:
+            yield
+        finally:
+            self._streams -= 1
+            await self._close_unused()
+
     @property
     def session(self) -> aiohttp.ClientSession:
         """Raises RuntimeError outside of the `async with`."""
@@ -111,8 +123,13 @@ class Transport:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        session, self._session = self.session, None
-        await session.close()
+        self._left, self._session = self.session, None
+        await self._close_unused()
+
+    async def _close_unused(self) -> None:
+        if self._left is not None and not self._streams:
+            left, self._left = self._left, None
+            await left.close()
 
     async def outgoing(self, path: str, params: Sequence[tuple[str, str]] = ()) -> Outgoing:
         """Address, credentials and TLS for a request to `path`. Raises Unauthorized when the credentials can not be had."""

@@ -30,6 +30,8 @@ from vkubelet.server.upgrade import ACCEPTED_HEADER
 
 log = logging.getLogger(__name__)
 
+STOPS = "this kubelet server stops; ask again soon"
+
 Route = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _MEANT_HEADERS = frozenset({"Allow", "Location", "Retry-After", ACCEPTED_HEADER})
@@ -53,6 +55,7 @@ class Routes:
     node: NodeEndpoints
     clock: Clock
     is_current: Callable[[web.BaseRequest], bool]
+    stops: Callable[[], bool]
     traffic: Traffic
     endpoints: Sequence[Endpoints] = ()
     debugging: bool = True
@@ -85,6 +88,8 @@ class Routes:
 
     @web.middleware
     async def _admit(self, request: web.Request, handler: Route) -> web.StreamResponse:
+        if self.stops():
+            raise web.HTTPServiceUnavailable(text=STOPS)
         caller = await self.gate.authenticate(request)
         await self.gate.authorize(caller.user, request, node=self._node_asked_about(request, caller))
         if not self.debugging and debug_path(request.rel_url.raw_path):
@@ -114,7 +119,8 @@ class Routes:
         return response
 
     async def _prepare(self, request: web.Request, response: web.StreamResponse) -> None:
-        """A connection made with an older certificate or client CA ends with the answer under way; which program answers is nobody's."""
+        """A connection made with an older certificate or client CA ends with the answer under way, as all do when the server stops; which
+        program answers is nobody's."""
         response.headers.popall(hdrs.SERVER, None)
         if not self.is_current(request) and not isinstance(response, web.WebSocketResponse):
             response.force_close()

@@ -1,6 +1,6 @@
 """KubeletServer: one HTTP application behind one TLS port per virtual node.
 
-Invariant: it listens from entering to leaving its context, and what it listens for changes only by `open` and `close`.
+Invariant: it listens from entering its context to `stop_listening`, and what it listens for changes only by `open` and `close`.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ class KubeletServer:
         )
         self._client_ca = ClientCa(parts.settings, parts.client, parts.clock, self._tls.trust)
         self._runner: web.AppRunner | None = None
+        self._stops = False
         self._certified = asyncio.Event()
         self._certified_by = 0.0
 
@@ -150,6 +151,11 @@ class KubeletServer:
         self._names.drop(node)
         self._parts.metrics.forget_node(node)
 
+    def stop_listening(self) -> None:
+        """Take no more connections, and no more requests on those that are open; streams go on until the context is left."""
+        self._stops = True
+        self._listeners.close_all()
+
     async def run(self) -> None:
         """Keep certificate and client CA up to date, for ever."""
         async with asyncio.TaskGroup() as group:
@@ -176,7 +182,7 @@ class KubeletServer:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._listeners.close_all()
+        self.stop_listening()
         await self._connections.stop(within=SESSIONS_END)
         if self._runner is not None:
             await self._runner.cleanup()
@@ -200,6 +206,7 @@ class KubeletServer:
             node=NodeEndpoints(provider=parts.provider, node_pods=node_pods, health=parts.health),
             clock=parts.clock,
             is_current=self._is_current,
+            stops=lambda: self._stops,
             traffic=Traffic(parts.metrics, parts.clock),
             endpoints=self._endpoints(node_pods),
             debugging=self._settings.debug.handlers,
@@ -218,7 +225,7 @@ class KubeletServer:
 
     def _is_current(self, request: web.BaseRequest) -> bool:
         connection = request.transport.get_extra_info("ssl_object") if request.transport else None
-        return isinstance(connection, ssl.SSLObject) and self._tls.is_current(connection)
+        return not self._stops and isinstance(connection, ssl.SSLObject) and self._tls.is_current(connection)
 
     async def _open_main(self, port: int) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
 from typing import Any
 
 import attrs
@@ -189,6 +190,22 @@ async def test_raw_request_and_stream(client: Client, namespace: str) -> None:
             pytest.fail("entered")
 
 
+async def test_a_stream_goes_on_when_its_client_is_left_and_the_last_one_closes_the_pool(hub: ControlPlane, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    async with AsyncExitStack() as streams:
+        async with Client(await load_connection(kubeconfig=hub.kubeconfig)) as left:
+            parts = await streams.enter_async_context(left.stream(path, [("watch", "true"), ("fieldSelector", "metadata.name=late")]))
+            connector = left.transport.session.connector
+            assert connector is not None
+        async with Client(await load_connection(kubeconfig=hub.kubeconfig)) as other:
+            await other.create(CONFIGMAPS, configmap("late", namespace))
+        assert b'"late"' in await asyncio.wait_for(anext(parts), 10)
+        assert not connector.closed
+        with pytest.raises(RuntimeError, match="not open"):
+            await left.get(CONFIGMAPS, Key(namespace, "late"))
+    assert connector.closed
+
+
 class Shut:
     """A fence that lets nothing pass."""
 
@@ -240,11 +257,11 @@ async def test_nobody_there_is_unreachable(hub: ControlPlane) -> None:
 async def test_write_without_answer_is_unreachable_in_time_and_the_pool_survives(hub: ControlPlane, namespace: str) -> None:
     async with Proxy() as proxy:
         connection = await load_connection(kubeconfig=hub.kubeconfig)
-        connection = attrs.evolve(connection, proxy=proxy.url, timeouts=Timeouts(read=0.6, write=0.3))
+        connection = attrs.evolve(connection, proxy=proxy.url, timeouts=Timeouts(read=1.6, write=1.2))
         async with Client(connection) as client:
             await client.create(CONFIGMAPS, configmap("one", namespace))
             proxy.stall()
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(15):
                 with pytest.raises(Unreachable, match="no answer in time"):
                     await client.create(CONFIGMAPS, configmap("two", namespace))
                 with pytest.raises(Unreachable):

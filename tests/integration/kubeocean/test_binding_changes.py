@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.integration.kubeocean.conftest import MakeScene, Scene
+from tests.integration.kubeocean.conftest import STARTS_WITHIN, MakeScene, Scene
 from tests.integration.kubeocean.leases import taints, vnode
 from tests.support.audit import Audit
 from tests.support.bound import apply, condition, get, pod, roles_for, running
+from tests.support.kubectl import Kubectl
 from tests.support.program import Program, eventually
+from tests.support.stage import MOCK
 from tests.support.witness import watching
 from vkubelet.testing.cluster import ControlPlane
 
@@ -18,7 +22,7 @@ DEFAULT = "kubeocean.io/vnode"
 
 async def test_process_without_a_binding_to_serve_ends_and_says_what_to_name(hub: ControlPlane, tmp_path: Path) -> None:
     with Program("kubeocean", "run", "--kubeconfig", str(hub.kubeconfig), log=tmp_path / "log") as program:
-        await eventually(lambda: not program.alive, "the process ended", seconds=20)
+        await eventually(lambda: not program.alive, "the process ended", seconds=STARTS_WITHIN)
         assert program.process.returncode == 2 and "--binding" in program.tail(1)
 
 
@@ -26,7 +30,9 @@ async def test_taint_and_kubeconfig_of_a_served_binding_change_without_a_restart
     made = await scene(nodes=2)
     bound = made.bound
     namespace = await bound.hub.namespace()
-    await apply(bound.hub, pod("stays", namespace, node=made.vnodes[0]))
+    stays = pod("stays", namespace, node=made.vnodes[0])
+    stays["metadata"]["annotations"] = {f"{MOCK}log-interval": "0.2"}
+    await apply(bound.hub, stays)
     await running(bound, namespace, "stays")
     pid = made.program.process.pid
 
@@ -42,13 +48,23 @@ async def test_taint_and_kubeconfig_of_a_served_binding_change_without_a_restart
         for disabled in (True, False):
             change = json.dumps({"spec": {"disableNodeDefaultTaint": disabled}})
             await bound.hub.kubectl("patch", "clusterbinding", bound.name, "--type=merge", "-p", change)
-            await eventually(lambda disabled=disabled: tainted(not disabled), f"disableNodeDefaultTaint {disabled} is followed", seconds=10)
-        await _credentials_are_exchanged(made.bound.user, made)
+            await eventually(lambda disabled=disabled: tainted(not disabled), f"disableNodeDefaultTaint {disabled} is followed")
+        async with Kubectl(bound.hub, namespace).kubectl("logs", "--follow", "--timestamps", "--tail=1", "stays") as follower:
+            assert follower.stdout is not None
+            await asyncio.wait_for(follower.stdout.readline(), 10)
+            await _credentials_are_exchanged(made.bound.user, made)
+            now = datetime.now(UTC)
+            while datetime.fromisoformat((await asyncio.wait_for(follower.stdout.readline(), 5)).split()[0].decode()) <= now:
+                assert made.program.alive
         await apply(bound.hub, pod("later", namespace, node=made.vnodes[1]))
         await running(bound, namespace, "later")
     assert made.program.process.pid == pid and made.program.alive
     assert not [event for event in (*above.events, *below.events) if event.deleting or event.kind == "DELETED" or event.restarts > 0]
-    assert condition(await get(bound.hub, "clusterbinding", bound.name), "Ready") == "True"
+    await eventually(lambda: _served(made), "the binding is Ready")
+
+
+async def _served(made: Scene) -> bool:
+    return condition(await get(made.bound.hub, "clusterbinding", made.bound.name), "Ready") == "True"
 
 
 async def _credentials_are_exchanged(old: str, made: Scene) -> None:
@@ -57,8 +73,8 @@ async def _credentials_are_exchanged(old: str, made: Scene) -> None:
     mine = {"kubeocean-worker": bound.mount}
     await apply(bound.worker, *roles_for(new, "worker-rbac.yaml", name=f"{bound.name}-renewed", namespaces=mine))
     text = bound.worker.client_config(new).read_text()
-    await bound.hub.kubectl("replace", "-f", "-", stdin=json.dumps(bound.kubeconfig_secret(text)))
     audit = Audit(bound.worker, new)
+    await bound.hub.kubectl("replace", "-f", "-", stdin=json.dumps(bound.kubeconfig_secret(text)))
     await eventually(lambda: [call for call in audit.calls() if call.what == "nodes"], "the new user is at work")
     for role in roles_for(old, "worker-rbac.yaml", name=bound.name, namespaces=mine):
         namespace = ["-n", role["metadata"]["namespace"]] if "namespace" in role["metadata"] else []

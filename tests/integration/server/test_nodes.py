@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import json
 import socket
+from collections.abc import Iterator
 
 import aiohttp
 import pytest
@@ -68,8 +69,9 @@ async def test_other_paths_and_methods(hub: ControlPlane, stand: Stand, node: st
 
 
 async def test_opening_again_changes_nothing_and_closing_frees_the_port(hub: ControlPlane, stand: Stand, node: str) -> None:
+    expected = next(free_ports(node))
     first = await stand.server.open(node)
-    assert first.port == next(ports_for(node, first=15000, last=29999))
+    assert first.port == expected
     assert await stand.server.open(node, preferred_port=16000) == first
     assert (await call(hub, first, "/healthz")).status == 200
     await stand.server.close(node)
@@ -91,9 +93,20 @@ async def test_connection_kept_alive_past_its_node_belongs_to_nobody(hub: Contro
 
 
 async def test_ports_taken_by_others_are_skipped(hub: ControlPlane, stand: Stand, node: str) -> None:
-    ports = ports_for(node, first=15000, last=29999)
+    ports = free_ports(node)
     with socket.create_server(("0.0.0.0", next(ports))):
-        assert (await stand.server.open(node)).port == next(ports)
+        expected = next(ports)
+        assert (await stand.server.open(node)).port == expected
+
+
+def free_ports(node: str) -> Iterator[int]:
+    """Those that a node tries in turn, but for what somebody else has."""
+    for port in ports_for(node, first=15000, last=29999):
+        try:
+            socket.create_server(("0.0.0.0", port)).close()
+        except OSError:
+            continue
+        yield port
 
 
 async def test_hundreds_of_listeners_open_quickly(stand: Stand, node: str) -> None:
@@ -149,3 +162,17 @@ async def test_a_connection_serves_one_request_after_another(hub: ControlPlane, 
         assert b"server:" not in head
         assert await reader.readexactly(len(body)) == body
     writer.close()
+
+
+async def test_a_server_that_stops_takes_no_more_connections_and_no_more_requests(hub: ControlPlane, stand: Stand, node: str) -> None:
+    endpoint = await stand.node(node)
+    url = f"https://{endpoint.address}:{endpoint.port}/healthz"
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls(hub, certificate=True), limit=1)) as kept:
+        async with kept.get(url) as before:
+            assert (before.status, await before.text()) == (200, "ok")
+        stand.server.stop_listening()
+        async with kept.get(url) as refused:
+            assert (refused.status, await refused.text()) == (503, "this kubelet server stops; ask again soon")
+            assert refused.headers["Connection"] == "close"
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await kept.get(url)

@@ -1,7 +1,7 @@
 """Finds out whether a provider blocks the event loop, and where.
 
-Invariant: only a stall whose stack shows the provider's own code counts, seen more than once; a machine that is busy with other things
-makes every loop late, but not in the same line of the same provider.
+Invariant: only a stall within one call of the provider's own code counts, seen more than once, and only the time in which the loop's
+thread could have run; a machine that is busy with other things makes every loop late, wherever it is.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class BlockingWatch:
         self._clock = clock
         self._beat = clock.monotonic()
         self._thread = threading.get_ident()
+        self._scheduled = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
         self._end = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="blocking watch", daemon=True)
         self._timer: asyncio.TimerHandle | None = None
@@ -85,19 +86,26 @@ class BlockingWatch:
 
     def _watch(self) -> None:
         """In a thread of its own: looks where the loop is whenever it is late."""
-        beat, places = self._beat, list[str]()
+        beat, queued, calls = self._beat, self._queued(), list[FrameType]()
         while not self._end.wait(_BEAT):
             if self._beat != beat:
-                beat, places = self._beat, []
+                beat, queued, calls = self._beat, self._queued(), []
                 continue
-            late = self._clock.monotonic() - beat - _BEAT
+            late = self._clock.monotonic() - beat - _BEAT - (self._queued() - queued)
             if late < LIMIT / 2:
                 continue
-            place = _place(sys._current_frames().get(self._thread))
-            if place:
-                places.append(place)
-            if late >= LIMIT and len(places) >= 2:
-                self._note(Stall(late, place or places[-1]))
+            now = list(_of_the_provider(sys._current_frames().get(self._thread)))
+            lasting = [frame for frame in now if any(frame is call for call in calls)]
+            if late >= LIMIT and lasting:
+                self._note(Stall(late, _place(lasting[0])))
+            calls = calls or now
+
+    def _queued(self) -> float:
+        """Seconds the loop's thread has waited for a processor; 0 where the kernel does not count them."""
+        try:
+            return int(self._scheduled.read_text().split()[1]) / 1e9
+        except (OSError, IndexError):
+            return 0.0
 
     def _note(self, stall: Stall) -> None:
         if self.stalls and self.stalls[-1].where == stall.where:
@@ -105,14 +113,17 @@ class BlockingWatch:
         self.stalls.append(stall)
 
 
-def _place(frame: FrameType | None) -> str:
-    """The innermost line of the provider's in a stack; empty when there is none."""
+def _place(frame: FrameType) -> str:
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} in {frame.f_code.co_qualname}"
+
+
+def _of_the_provider(frame: FrameType | None) -> Iterator[FrameType]:
+    """The calls of a stack that are the provider's, from the innermost one."""
     for each in _stack(frame):
         module = str(each.f_globals.get("__name__", ""))
         top = module.partition(".")[0]
         if top not in _TRUSTED and top not in sys.stdlib_module_names:
-            return f"{Path(each.f_code.co_filename).name}:{each.f_lineno} in {each.f_code.co_qualname}"
-    return ""
+            yield each
 
 
 def _stack(frame: FrameType | None) -> Iterator[FrameType]:

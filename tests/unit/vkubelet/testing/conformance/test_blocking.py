@@ -32,6 +32,16 @@ async def test_code_of_a_provider_that_blocks_is_named() -> None:
     assert watch.stalls[0].seconds > LIMIT and watch.longest > LIMIT
 
 
+async def test_many_short_calls_of_a_provider_in_one_turn_are_no_stall_of_any() -> None:
+    """As where the machine has had no time for the loop, and everything comes at once."""
+    with BlockingWatch(SystemClock()) as watch:
+        await asyncio.sleep(0.1)
+        for _ in range(60):
+            asyncio.get_running_loop().call_soon(module("busy").wait, time.sleep, LIMIT / 20)
+        await asyncio.sleep(0.1)
+    assert watch.longest > LIMIT and not watch.stalls
+
+
 def test_our_own_code_is_not_a_providers() -> None:
     async def ours() -> BlockingWatch:
         with BlockingWatch(SystemClock()) as watch:
