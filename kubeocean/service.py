@@ -123,6 +123,7 @@ class BindingService:
                 await self._host.until_stopped()
                 raise _Stopped
         except* _Stopped:
+            self._lasting.metrics.fall_silent()
             log.debug("stopped")
 
     def take_settings(self, settings: KubeoceanSettings) -> Sequence[str]:

@@ -81,7 +81,6 @@ class Session:
             PhysicalPodParts(
                 host=host,
                 worker=worker,
-                virtual=lasting.virtual,
                 released=self._released,
                 workers=settings.pod_workers,
                 unscheduled_after=settings.unscheduled_after,

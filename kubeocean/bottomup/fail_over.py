@@ -1,6 +1,7 @@
 """A worker that stays silent is given up if its binding says so: the pods are deleted at home, so that their owners make others.
 
-Invariant: nothing is deleted because we lost our way: only a worker that was asked, and has not answered for the whole time, counts.
+Invariant: nothing is deleted because we lost our way: only a worker that was asked, and has not answered for the whole time, counts. So a
+process counts from its own start, whatever an earlier one saw: nobody asked in between.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from kubeocean.bottomup.binding import BindingReconciler
 from kubeocean.bottomup.describe import describe, eligible, stamped
 from kubeocean.bottomup.inherited import inherited
 from kubeocean.bottomup.policies import ResourceLeasingPolicyReconciler
+from kubeocean.bottomup.policy_label import PolicyLabel, PolicyLabelParts
 from kubeocean.bottomup.policy_status import Amounts
 from kubeocean.bottomup.pressure import Pressure
 from kubeocean.bottomup.reclaim import Reclaimer
@@ -33,7 +34,7 @@ from vkubelet.clock import parse_rfc3339
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.workqueue import Priority
-from vkubelet.errors import Forbidden, NotFound, Unavailable
+from vkubelet.errors import NotFound, Unavailable
 from vkubelet.logformat import bind
 from vkubelet.provider import Host
 
@@ -68,7 +69,11 @@ class PhysicalNodeReconciler:
         self._usage = Usage()
         self._pressure = Pressure(parts.host, parts.policies)
         self._unsettled: set[str] | None = None
-        self._may_label = True
+        self._label = PolicyLabel(
+            PolicyLabelParts(
+                worker=parts.worker, binding=parts.binding, policies=parts.policies, clock=parts.host.clock, granted=self.recheck
+            )
+        )
         self.controller: Controller[str] = Controller(
             "physical nodes", self.reconcile, workers=8, clock=parts.host.clock, metrics=parts.host.metrics
         )
@@ -179,11 +184,11 @@ class PhysicalNodeReconciler:
         parts.withdrawal.settled(name)
         virtual = description.name
         parts.reclaimer.order(virtual, self._pressure.of_declared(virtual, decision, facts=facts, terms=terms))
-        await self._label(node, decision.deciding.name if decision.deciding else "")
+        again = await self._label.show(node, decision.deciding.name if decision.deciding else "")
         if decision.next_edge is None:
-            return None
+            return again
         left = (decision.next_edge - parts.host.clock.now()).total_seconds()
-        return min(_LONGEST_WAIT, max(0.0, left) + _AFTER_THE_EDGE)
+        return min(again or _LONGEST_WAIT, _LONGEST_WAIT, max(0.0, left) + _AFTER_THE_EDGE)
 
     async def _withdraw(self, name: str, virtual: str, *, node: Node | None) -> float | None:
         parts = self._parts
@@ -193,7 +198,7 @@ class PhysicalNodeReconciler:
             self._pressure.forget(virtual)
             parts.reclaimer.order(virtual, ())
             if node is not None and parts.policies.get(node.metadata.labels.get(keys.POLICY_APPLIED, "")) is not None:
-                await self._label(node, "")
+                return await self._label.show(node, "")
             return None
         gone = node is None or node.metadata.uid != self._declared_uid(virtual)
         if not parts.virtual.is_retired(virtual):
@@ -209,23 +214,8 @@ class PhysicalNodeReconciler:
             parts.virtual.retire(virtual)
         policy = self._pressure.last_policy(virtual) or parts.policies.get(_policy_name(live))
         parts.reclaimer.order(virtual, self._pressure.of_retired(virtual, policy, at_once=gone))
-        await self._label(node, "")
+        await self._label.show(node, "")
         return _WHILE_DRAINING
-
-    async def _label(self, node: Node | None, policy: str) -> None:
-        """Show the worker's owner which policy leases a node; without the right to, it is left out."""
-        said = node.metadata.labels.get(keys.POLICY_APPLIED, "") if node is not None else policy
-        if node is None or not self._may_label or said == policy or self._parts.policies.is_foreign(said):
-            return
-        change = {"metadata": {"uid": node.metadata.uid, "labels": {keys.POLICY_APPLIED: policy or None}}}
-        try:
-            await self._parts.worker.client.patch(NODES, node.metadata.name, change, kind=PatchKind.MERGE)
-        except Forbidden:
-            self._may_label = False
-            text = f"physical nodes are not labelled {keys.POLICY_APPLIED}: the kubeconfig's user may not patch nodes"
-            self._parts.binding.event("PolicyLabelForbidden", text)
-        except NotFound:
-            log.debug("physical node is gone")
 
     def decided_by(self, policy: str) -> Sequence[str]:
         """The physical nodes whose virtual ones say that this policy decides about them. Raises Unavailable."""

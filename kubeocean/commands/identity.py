@@ -14,24 +14,26 @@ from urllib.parse import urlsplit
 import yaml
 from attrs import evolve, field, frozen
 
-from kubeocean import permissions
+from kubeocean import keys, permissions
 from kubeocean.commands.clusters import CommandFailed, find, find_named
 from kubeocean.manager.checks import lacking_rights
 from kubeocean.permissions import Check
-from vkubelet.api.objects import Key, Unknown
+from vkubelet.api.objects import Key, ObjectMeta, Unknown
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.client.connection import Connection, connection_from_kubeconfig
 from vkubelet.client.resources import (
     CLUSTERROLEBINDINGS,
     CLUSTERROLES,
     NAMESPACES,
+    PODS,
+    PRIORITYCLASSES,
     ROLEBINDINGS,
     ROLES,
     SECRETS,
     SERVICEACCOUNTS,
     Resource,
 )
-from vkubelet.client.rest import Client, PatchKind
+from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import Clock
 from vkubelet.errors import NotFound
 
@@ -200,3 +202,30 @@ async def remove(worker: Client, body: Json) -> str:
     except NotFound:
         return "not there"
     return "deleted"
+
+
+async def remove_priority_class(worker: Client) -> str:
+    """Delete the class that was made with the first pod, unless another binding may need it; what was done. Raises ApiError."""
+    found = await find_named(worker, PRIORITYCLASSES, keys.DEFAULT_PRIORITY_CLASS)
+    if found is None:
+        return "not there"
+    ours = Selection(labels=f"{keys.MANAGED_BY}={keys.MANAGED}")
+    namespaces, pods = await worker.list(NAMESPACES), await worker.list(PODS, ours)
+    kept = why_kept(found.metadata, [each.metadata for each in namespaces.items], [each.metadata for each in pods.items])
+    if kept:
+        return f"left as it is, {kept}"
+    try:
+        await worker.delete(PRIORITYCLASSES, found.metadata, uid=found.metadata.uid)
+    except NotFound:
+        return "not there"
+    return "deleted"
+
+
+def why_kept(found: ObjectMeta, namespaces: Sequence[ObjectMeta], pods: Sequence[ObjectMeta]) -> str:
+    """Why the class that all bindings share has to stay, "" when it need not; `pods` are those of all bindings (pure)."""
+    if found.labels.get(keys.MANAGED_BY) != keys.MANAGED or MANAGED_BY in found.labels:
+        return f"{found.labels.get(MANAGED_BY, 'somebody else')} made it"
+    bound = sorted(each.name for each in namespaces if keys.MOUNT_OWNER in each.annotations)
+    if bound:
+        return f"it is shared with the binding of namespace {bound[0]}"
+    return f"pod {pods[0].key} has it" if pods else ""

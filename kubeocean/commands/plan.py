@@ -24,6 +24,10 @@ from vkubelet.api.shapes import Json
 from vkubelet.errors import SettingsError
 
 HIDDEN: Final = "<the kubeconfig of the ServiceAccount above; `kubeocean bind` puts it here and never shows it>"
+SHARED: Final = f"""\
+# With the first pod PriorityClass {keys.DEFAULT_PRIORITY_CLASS} ({keys.DEFAULT_PRIORITY}) is made, where there is none.
+# All bindings share it: it stays when one ends, and goes with the identity of the last.
+"""
 _FLAGS: Final = {"spec.clusterID": "--cluster-id", "spec.mountNamespace": "--mount-namespace"}
 
 
@@ -106,7 +110,7 @@ class Plan:
     # --- As text ----------------------------------------------------------------------------------------------------------------------
 
     def worker_yaml(self) -> str:
-        return commented(self.identity.objects, self.identity.rules)
+        return SHARED + commented(self.identity.objects, self.identity.rules)
 
     def hub_yaml(self) -> str:
         return commented([self.hub_namespace, self.shown_secret(), self.binding], ())

@@ -157,6 +157,7 @@ class Unbind:
         say(f"  in the {self.hub_choice.title}: Secret {plan.secret} with the worker's kubeconfig")
         for body in plan.identity.objects:
             say(f"  in the worker cluster: {identity.title(body)}")
+        say(f"  in the worker cluster: PriorityClass {keys.DEFAULT_PRIORITY_CLASS}, which all bindings share, if a pod ran there")
         mount = "" if plan.mount_namespace == keys.WORKER_NAMESPACE else f" --mount-namespace {plan.mount_namespace}"
         say(f"To take the identity away as well:\n  kubeocean unbind {self.name} --remove-identity --worker-context CTX{mount}")
 
@@ -166,6 +167,8 @@ class Unbind:
                 for body in reversed(worker_objects(plan.mount_namespace, metrics=True)):
                     if body["kind"] != NAMESPACES.kind:
                         self.terminal.say(f"{worker_choice.what}: {identity.title(body)}: {await identity.remove(worker, body)}")
+                shared = f"PriorityClass {keys.DEFAULT_PRIORITY_CLASS}"
+                self.terminal.say(f"{worker_choice.what}: {shared}: {await identity.remove_priority_class(worker)}")
         with explained(self.hub_choice):
             secret = plan.shown_secret()
             self.terminal.say(f"{self.hub_choice.what}: {identity.title(secret)}: {await identity.remove(hub, secret)}")

@@ -23,6 +23,7 @@ from vkubelet.testing.fixtures import run_apart
 CHART = Path(__file__).parents[3] / "deploy" / "charts" / "kubeocean"
 FAKE = permissions.keys.FAKE_NAMESPACE
 POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+ACCOUNTS, MAPS, ROOT = ("serviceaccounts", FAKE), "configmaps", "kube-root-ca.crt"
 Body = dict[str, Any]
 
 
@@ -62,19 +63,33 @@ def confined(bare_hub: ControlPlane) -> Iterator[Confined]:
         await bare_hub.kubectl("apply", "--filename", "-", stdin=stdin)
         users = [f"--user={made.identity(name)}" for name in ("one", "two")]
         await bare_hub.kubectl("create", "clusterrolebinding", made.space, "--clusterrole=cluster-admin", *users)
-        probe = ("create", "--dry-run=server")
+        await bare_hub.kubectl("apply", "--filename", "-", stdin=json.dumps({**node(FAKE), "kind": "Namespace"}))
 
-        async def in_force() -> bool:
-            refused = [not await made.may(*probe, as_=made.identity("one"), body=body) for body in (node("other"), lease("other"))]
-            return all(refused)
+        async def usable() -> bool:
+            names = "jsonpath={.items[*].metadata.name}"
+            accounts, maps = [
+                await bare_hub.kubectl("get", what, "-n", where, "-o", names) for what, where in (ACCOUNTS, (MAPS, made.space))
+            ]
+            return "default" in accounts and ROOT in maps
 
-        await eventually(in_force, "the policies are in force", seconds=30, every=0.3)
+        await eventually(usable, "the namespaces have what every namespace has", every=0.3)
+        await eventually(lambda: in_force(made), "the policies are in force", seconds=60, every=0.3)
         return made, stdin
 
     made, stdin = run_apart(install())
     yield made
     run_apart(bare_hub.kubectl("delete", "--filename", "-", stdin=stdin))
     run_apart(bare_hub.kubectl("delete", "clusterrolebinding", made.space))
+
+
+async def in_force(confined: Confined) -> bool:
+    """Each of the policies: the API server need not learn of all at once."""
+    one, dry = confined.identity("one"), "--dry-run=server"
+    bodies = (node("other"), lease("other"), pod("port", FAKE, "real-1"))
+    let = [await confined.may("create", dry, as_=one, body=body) for body in bodies]
+    let.append(await confined.may("create", "token", "default", "-n", confined.space, as_=one))
+    let.append(await confined.may("patch", MAPS, ROOT, "-n", confined.space, dry, '--patch={"data":{"a":"b"}}', as_=one))
+    return not any(let)
 
 
 def node(name: str) -> Body:
@@ -126,7 +141,6 @@ async def test_leases_of_others_are_not_written(confined: Confined) -> None:
 
 async def test_pods_on_nodes_of_others_are_not_written(confined: Confined) -> None:
     one, two, space = confined.identity("one"), confined.identity("two"), confined.space
-    await confined.plane.kubectl("apply", "--filename", "-", stdin=json.dumps({**node(FAKE), "kind": "Namespace"}))
     await confined.plane.kubectl("create", "--filename", "-", stdin=json.dumps(pod("web", space, "vnode-one-a")))
     for command in (("patch", "pod", "web", LABEL), ("patch", "pod", "web", "--subresource=status", PHASE), ("delete", "pod", "web")):
         where = ("-n", space, "--dry-run=server")

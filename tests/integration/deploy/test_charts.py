@@ -16,8 +16,16 @@ import pytest
 import yaml
 
 from kubeocean import keys, permissions
+from kubeocean.crds import ClusterBinding
 from kubeocean.manager import settings as manager_settings
+from kubeocean.manager.workloads import workloads
+from tests.support import operator
+from tests.support.bound import established
+from tests.support.program import eventually
+from vkubelet.api.codec import decode_object, encode_json
+from vkubelet.api.objects import Unknown
 from vkubelet.clock import SystemClock
+from vkubelet.server.settings import ServerSettings
 from vkubelet.testing.cluster import CommandFailed, ControlPlane
 from vkubelet.testing.cluster.binaries import Binaries
 from vkubelet.testing.fixtures import run_apart
@@ -40,7 +48,11 @@ EVERYTHING: dict[str, Body] = {
         "timeZone": "Europe/Berlin",
         "logLevel": "DEBUG",
         "manager": {**PLACED, "replicas": 3},
-        "syncer": {**PLACED, "replicas": 1, "settings": {"provider": {"probe_interval": 5}, "server": {"port_last": 16999}}},
+        "syncer": {
+            **PLACED,
+            "replicas": 1,
+            "settings": {"provider": {"probe_interval": 5}, "server": {"main_port": 10260, "port_last": 16999}},
+        },
         "networkPolicy": {"metricsFrom": [{"namespaceSelector": {}}], "kubeletFrom": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]},
         "metrics": {"serviceMonitor": {"enabled": True, "labels": {"team": "x"}}, "prometheusRule": {"enabled": True}},
     },
@@ -194,19 +206,48 @@ async def placed(plane: ControlPlane, helm: str, chart: str, values: Mapping[str
 
 
 async def dry(plane: ControlPlane, bodies: Iterable[Body]) -> str:
+    """Unknown fields are errors."""
     stdin = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(bodies)})
-    return await plane.kubectl("apply", "--dry-run=server", "--filename", "-", stdin=stdin)
+    return await plane.kubectl("apply", "--dry-run=server", "--validate=strict", "--filename", "-", stdin=stdin)
+
+
+@pytest.fixture(scope="session")
+def monitored(bare_hub: ControlPlane) -> ControlPlane:
+    """It knows the objects of the Prometheus operator."""
+
+    async def install() -> None:
+        for path in operator.definitions("servicemonitors", "prometheusrules"):
+            await bare_hub.kubectl("apply", "--server-side", "--filename", str(path))
+            await eventually(lambda path=path: established(bare_hub, "-f", str(path)), f"{path.name} is established")
+
+    run_apart(install())
+    return bare_hub
 
 
 @pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["defaults", "everything"])
-async def test_an_api_server_accepts_both_charts(bare_hub: ControlPlane, helm: str, values: dict[str, Body]) -> None:
+async def test_an_api_server_accepts_both_charts(monitored: ControlPlane, helm: str, values: dict[str, Body]) -> None:
+    """With the operator's own definitions of a ServiceMonitor and a PrometheusRule."""
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": keys.FAKE_NAMESPACE}}
-    await bare_hub.kubectl("apply", "--filename", "-", stdin=json.dumps(space))
+    await monitored.kubectl("apply", "--filename", "-", stdin=json.dumps(space))
     for chart in (HUB, WORKER):
-        bodies = await placed(bare_hub, helm, chart, values.get(chart, {}))
-        served = [body for body in bodies if not body["apiVersion"].startswith("monitoring.coreos.com/")]
-        said = await dry(bare_hub, served)
-        assert "Warning" not in said and len(said.splitlines()) == len(served)
+        bodies = await placed(monitored, helm, chart, values.get(chart, {}))
+        said = await dry(monitored, bodies)
+        assert "Warning" not in said and len(said.splitlines()) == len(bodies)
+        if values and chart == HUB:
+            assert "servicemonitor" in said and "prometheusrule" in said
+
+
+async def test_a_monitor_with_a_field_that_does_not_exist_is_refused(monitored: ControlPlane, helm: str) -> None:
+    """Which shows that the definitions judge."""
+    bodies = await placed(monitored, helm, HUB, EVERYTHING[HUB])
+    (monitor,) = [body for body in bodies if body["kind"] == "ServiceMonitor"]
+    (endpoint,) = monitor["spec"]["endpoints"]
+    with pytest.raises(CommandFailed, match='unknown field "every"'):
+        await dry(monitored, [{**monitor, "spec": {**monitor["spec"], "endpoints": [{**endpoint, "every": "30s"}]}}])
+    (rule,) = [body for body in bodies if body["kind"] == "PrometheusRule"]
+    with pytest.raises(CommandFailed, match="spec.groups.*rules.*for"):
+        wrong = {"name": "x", "rules": [{"alert": "A", "expr": "up", "for": "soon"}]}
+        await dry(monitored, [{**rule, "spec": {"groups": [wrong]}}])
 
 
 async def test_the_manager_meets_restricted_pod_security(bare_hub: ControlPlane, helm: str) -> None:
@@ -219,6 +260,81 @@ async def test_the_manager_meets_restricted_pod_security(bare_hub: ControlPlane,
     assert spec["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
     with pytest.raises(CommandFailed, match="violates PodSecurity"):
         await dry(bare_hub, [{**pod, "spec": {**spec, "securityContext": {}}}])
+
+
+# --- who may reach whom ---
+
+
+def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    assert not selector.get("matchExpressions"), "this test can not judge expressions"
+    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
+
+
+BINDING = decode_object(Unknown, encode_json({"metadata": {"name": "b", "uid": "u"}, "spec": {"clusterID": "c1", "mountNamespace": "m"}}))
+
+
+def our_pods(helm: str, values: Mapping[str, Any]) -> dict[str, Body]:
+    """The pod templates of the manager, as the chart makes it, and of the process of a binding, as the manager makes that."""
+    bodies = rendered(helm, HUB, values)
+    (config,) = [body for body in bodies if body["kind"] == "ConfigMap"]
+    settings = manager_settings.read(yaml.safe_load(config["data"]["settings.yaml"])).manager
+    (syncer,) = [each.body for each in workloads(ClusterBinding.parse(BINDING), settings) if each.body["kind"] == "Deployment"]
+    (manager,) = [body for body in bodies if body["kind"] == "Deployment"]
+    assert {each["metadata"]["namespace"] for each in (manager, syncer)} == {settings.namespace}
+    return {"manager": manager["spec"]["template"], "syncer": syncer["spec"]["template"]}
+
+
+def ports_of(template: Body) -> dict[str, int]:
+    (container,) = template["spec"]["containers"]
+    return {each["name"]: each["containerPort"] for each in container["ports"]}
+
+
+@pytest.mark.parametrize("values", [{}, EVERYTHING[HUB], {"namespace": {"name": "elsewhere"}}], ids=["defaults", "everything", "elsewhere"])
+def test_network_policies_open_what_is_listened_on_to_the_pods_that_listen(helm: str, values: Body) -> None:
+    pods = our_pods(helm, values)
+    space = values.get("namespace", {}).get("name", keys.NAMESPACE)
+    policies = {body["metadata"]["name"]: body for body in rendered(helm, HUB, values) if body["kind"] == "NetworkPolicy"}
+    assert {body["metadata"]["namespace"] for body in policies.values()} == {space}
+
+    def opened(name: str) -> list[Body]:
+        """The ports that the policies open on a pod; every one of its ingress rules is about ports."""
+        found = [body["spec"] for body in policies.values() if selects(body["spec"]["podSelector"], pods[name]["metadata"]["labels"])]
+        assert all(spec["policyTypes"] == ["Ingress"] and spec["ingress"] for spec in found)
+        return [port for spec in found for rule in spec["ingress"] for port in rule["ports"]]
+
+    def is_open(name: str, port: int) -> bool:
+        return any(each["port"] <= port <= each.get("endPort", each["port"]) and each["protocol"] == "TCP" for each in opened(name))
+
+    manager, syncer = ports_of(pods["manager"]), ports_of(pods["syncer"])
+    assert [each["port"] for each in opened("manager")] == [manager["metrics"]]
+    assert is_open("syncer", syncer["metrics"]) and is_open("syncer", syncer["kubelet"])
+    # Probes of a kubelet come from the pod's own node, which no policy can shut out.
+    assert not is_open("manager", manager["health"]) and not is_open("syncer", syncer["health"])
+    listened = ServerSettings(**values.get("syncer", {}).get("settings", {}).get("server", {}))
+    assert all(is_open("syncer", port) for port in (listened.main_port, listened.port_first, listened.port_last))
+    assert not any(is_open("syncer", port) for port in (listened.main_port + 1, listened.port_first - 1, listened.port_last + 1))
+
+
+def test_a_monitor_finds_the_metrics_of_every_pod_of_ours(helm: str) -> None:
+    bodies = rendered(helm, HUB, EVERYTHING[HUB])
+    (service,) = [body for body in bodies if body["kind"] == "Service"]
+    (monitor,) = [body for body in bodies if body["kind"] == "ServiceMonitor"]
+    assert selects(monitor["spec"]["selector"], service["metadata"]["labels"])
+    assert monitor["spec"]["namespaceSelector"]["matchNames"] == [service["metadata"]["namespace"]] == [keys.NAMESPACE]
+    (port,) = service["spec"]["ports"]
+    assert [each["port"] for each in monitor["spec"]["endpoints"]] == [port["name"]]
+    for name, template in our_pods(helm, EVERYTHING[HUB]).items():
+        assert selects({"matchLabels": service["spec"]["selector"]}, template["metadata"]["labels"]), name
+        assert ports_of(template)["metrics"] == port["targetPort"], name
+
+
+def test_the_policy_of_the_mount_namespace_is_for_every_pod_and_keeps_them_from_the_clouds_metadata(helm: str) -> None:
+    (policy,) = [body for body in rendered(helm, WORKER) if body["kind"] == "NetworkPolicy"]
+    spec = policy["spec"]
+    assert policy["metadata"]["namespace"] == keys.WORKER_NAMESPACE and spec["podSelector"] == {}
+    assert spec["policyTypes"] == ["Ingress", "Egress"] and spec["ingress"] == [{}]
+    blocks = [peer["ipBlock"] for rule in spec["egress"] for peer in rule["to"]]
+    assert {block["cidr"]: block["except"] for block in blocks} == {"0.0.0.0/0": ["169.254.169.254/32"], "::/0": ["fd00:ec2::254/128"]}
 
 
 def test_the_class_of_borrowed_pods_is_the_one_that_would_be_made_for_them(helm: str) -> None:

@@ -51,6 +51,17 @@ def test_a_node_that_is_gone_has_no_series() -> None:
     assert registry.get_sample_value("kubeocean_syncer_vnode_total", BINDING) == 0
 
 
+def test_a_process_that_was_followed_by_another_tells_nothing_of_the_binding() -> None:
+    registry = CollectorRegistry()
+    metrics = SyncerMetrics(registry, binding="b")
+    metrics.follow(lambda: Snapshot(nodes=[ONE], ready=True))
+    assert registry.get_sample_value("kubeocean_binding_ready", BINDING) == 1
+    metrics.fall_silent()
+    assert [each.name for family in registry.collect() for each in family.samples if family.type == "gauge"] == []
+    metrics.follow(lambda: Snapshot(ready=False))
+    assert registry.get_sample_value("kubeocean_binding_ready", BINDING) == 0
+
+
 def test_what_is_not_known_is_told_by_no_series() -> None:
     registry = CollectorRegistry()
     SyncerMetrics(registry, binding="b")

@@ -42,6 +42,17 @@ async def test_a_worker_that_nobody_asked_is_not_given_up() -> None:
     assert not is_due(binding(FAIL_OVER), reach)
 
 
+async def test_a_process_that_starts_amid_an_outage_counts_anew() -> None:
+    """While none ran nobody asked the worker: what an earlier one saw may have passed."""
+    clock = ManualClock()
+    earlier = silent(clock)
+    await clock.advance(60)
+    later = silent(clock)
+    assert is_due(binding(FAIL_OVER), earlier) and not is_due(binding(FAIL_OVER), later)
+    await clock.advance(60)
+    assert is_due(binding(FAIL_OVER), later)
+
+
 @pytest.mark.parametrize(
     ("toleration", "leaves"),
     [

@@ -6,7 +6,8 @@ import base64
 
 import pytest
 
-from kubeocean.commands.identity import Credentials, Identity, connection_from_here, is_local, kubeconfig_of, text_of, title
+from kubeocean.commands.identity import Credentials, Identity, connection_from_here, is_local, kubeconfig_of, text_of, title, why_kept
+from vkubelet.api.objects import ObjectMeta
 from vkubelet.client.connection import Connection, connection_from_kubeconfig
 from vkubelet.client.tls import Pem, Tls, TlsSource
 from vkubelet.clock import SystemClock
@@ -85,3 +86,24 @@ def test_objects_are_marked_as_ours_and_named_as_people_name_them() -> None:
     objects = Identity(mount_namespace="mnt").objects
     assert all(body["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "kubeocean-bind" for body in objects)
     assert [title(body) for body in objects][:2] == ["Namespace mnt", "ServiceAccount mnt/kubeocean-syncer"]
+
+
+OURS = {"kubeocean.io/managed-by": "kubeocean"}
+BOUND = ObjectMeta(name="leased", annotations={"kubeocean.io/mount-owner": "u_other"})
+
+
+@pytest.mark.parametrize(
+    ("labels", "namespaces", "pods", "why"),
+    [
+        (OURS, [], [], ""),
+        (OURS, [ObjectMeta(name="default")], [], ""),
+        (OURS, [ObjectMeta(name="default"), BOUND], [], "it is shared with the binding of namespace leased"),
+        (OURS, [], [ObjectMeta(name="p", namespace="mnt")], "pod mnt/p has it"),
+        ({**OURS, "app.kubernetes.io/managed-by": "Helm"}, [], [], "Helm made it"),
+        ({}, [], [], "somebody else made it"),
+    ],
+)
+def test_the_class_of_all_bindings_goes_only_with_the_last_and_where_we_made_it(
+    labels: dict[str, str], namespaces: list[ObjectMeta], pods: list[ObjectMeta], why: str
+) -> None:
+    assert why_kept(ObjectMeta(name="kubeocean-default", labels=labels), namespaces, pods) == why
