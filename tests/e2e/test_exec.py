@@ -138,18 +138,32 @@ async def test_a_terminal_is_resized_while_the_shell_runs(kubectl: Kubectl) -> N
             assert await terminal.process.wait() == 7
 
 
+async def answer_to(attached: asyncio.subprocess.Process, line: bytes) -> bytes:
+    """The first line that comes back. It is said until then: a runtime passes stdin on before it listens to what the container answers."""
+    assert attached.stdin is not None and attached.stdout is not None
+    answer = asyncio.ensure_future(attached.stdout.readline())
+    while not answer.done():
+        attached.stdin.write(line)
+        await attached.stdin.drain()
+        await asyncio.wait([answer], timeout=2)
+    return answer.result()
+
+
+async def is_logged(kubectl: Kubectl, container: str, said: bytes) -> bool:
+    """A runtime hands what a container says to those who are attached and to its log, in any order."""
+    return said in (await kubectl.run("logs", POD, "-c", container)).stdout
+
+
 async def test_attach_reaches_the_process_of_the_container(kubectl: Kubectl) -> None:
     word = "socket" if kubectl.websockets else "frame"
-    async with asyncio.timeout(30), kubectl.kubectl("attach", "-i", POD, "-c", "reading", stdin=PIPE) as attached:
+    async with asyncio.timeout(60), kubectl.kubectl("attach", "-i", POD, "-c", "reading", stdin=PIPE) as attached:
         assert attached.stdin is not None and attached.stdout is not None
-        attached.stdin.write(f"{word}\n".encode())
-        await attached.stdin.drain()
-        assert await attached.stdout.readline() == f"heard {word}\n".encode()
+        assert await answer_to(attached, f"{word}\n".encode()) == f"heard {word}\n".encode()
     async with kubectl_at_terminal(kubectl, "attach", "-it", POD, "-c", "screen", websockets=kubectl.websockets) as terminal:
+        await terminal.prompted(rb"/ # ")
         terminal.type(f"echo {word}-$((40+2))\r".encode())
         await terminal.expect(f"\n{word}-42\r\n".encode())
-    logged = await kubectl.run("logs", POD, "-c", "reading")
-    assert f"heard {word}\n".encode() in logged.stdout
+    await eventually(lambda: is_logged(kubectl, "reading", f"heard {word}\n".encode()), "what it said is in the log, too")
 
 
 async def test_files_are_copied_both_ways(kubectl: Kubectl, tmp_path: Path) -> None:
@@ -265,7 +279,7 @@ async def test_streams_in_the_worker_end_with_their_clients(served: tuple[Bound,
     async with (
         kubectl.kubectl("exec", "-i", POD, "-c", "main", "--", "sh", "-c", script, stdin=PIPE) as reading,
         kubectl.kubectl(
-            "exec", POD, "-c", "main", "--", "sh", "-c", "echo begun; for i in $(seq 300); do sleep 0.1; echo on; done"
+            "exec", POD, "-c", "main", "--", "sh", "-c", "echo begun; for i in $(seq 3000); do sleep 0.1; echo on; done"
         ) as talking,
         kubectl.kubectl("attach", "-i", POD, "-c", "reading", stdin=PIPE) as attached,
         forwarded(kubectl, ECHO_PORT) as (port, forward),
@@ -281,12 +295,13 @@ async def test_streams_in_the_worker_end_with_their_clients(served: tuple[Bound,
         for process in (reading, talking, attached, forward):
             process.send_signal(signal.SIGKILL)
         writer.close()
-    await eventually(lambda: connections() <= before, "no connection of a stream remains", seconds=15)
+    # Those of other calls, which may have come meanwhile, are kept for a minute; the streams would go on for five.
+    await eventually(lambda: connections() <= before, "no connection of a stream remains", seconds=90)
 
     async def ended() -> bool:
         return (await kubectl.sh(POD, f"test -e {mark}", "-c", "main")).code == 0
 
-    await eventually(ended, "the command has read the end of its stdin", seconds=15, every=0.5)
+    await eventually(ended, "the command has read the end of its stdin", every=0.5)
 
 
 # --- ephemeral containers --------------------------------------------------------------------------------------------------------------
@@ -313,9 +328,9 @@ async def test_a_debugger_joins_the_pod_and_can_be_left_and_met_again(leased: Bo
         await terminal.expect(rb"\n1\r\nseen-42\r\n")
     inside = await kubectl.sh(POD, "echo $HOSTNAME", "-c", name)
     assert (inside.code, inside.stdout) == (0, b"busy\n")
-    logged = await kubectl.run("logs", POD, "-c", name)
-    assert b"seen-42" in logged.stdout
+    await eventually(lambda: is_logged(kubectl, name, b"seen-42"), "it is in the log")
     async with kubectl_at_terminal(kubectl, "attach", "-it", POD, "-c", name, websockets=kubectl.websockets) as terminal:
+        await terminal.prompted(rb"/ # ")
         terminal.type(b"echo again-$((40+2)); exit 3\r")
         await terminal.expect(rb"again-42\r\n")
     status = await ephemeral(leased, kubectl, name, state=lambda state: "terminated" in state)
@@ -338,8 +353,12 @@ async def test_a_debugger_that_the_worker_refuses_says_so_and_keeps_no_other_out
         assert 'pods "busy" is forbidden' in said
         status = await ephemeral(leased, busy, "mighty", state=lambda state: "waiting" in state)
         assert "the worker cluster refuses it" in status["state"]["waiting"]["message"]
-        events = await items(leased.hub, "events", "-n", busy.namespace)
-        (event,) = [each for each in events if each["reason"] == "FailedEphemeralContainer"]
+
+        async def told() -> list[Any]:
+            events = await items(leased.hub, "events", "-n", busy.namespace)
+            return [each for each in events if each["reason"] == "FailedEphemeralContainer"]
+
+        (event,) = await eventually(told, "an event says so")
         assert "violates PodSecurity" in event["message"] and event["involvedObject"]["name"] == POD
         humble = await busy.run("debug", "-i", POD, "--profile=baseline", image, "--container=humble", "--", "echo", "here")
         assert b"here\n" in humble.stdout, humble.stderr

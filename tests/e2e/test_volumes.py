@@ -53,9 +53,15 @@ def statefulset(namespace: str) -> dict[str, Any]:
     }
 
 
-async def lines(bound: Bound, namespace: str, name: str) -> list[str]:
-    """What was written so far."""
-    return (await bound.hub.kubectl("exec", name, "-n", namespace, "--", "cat", "/data/log")).splitlines()
+async def lines(bound: Bound, namespace: str, name: str, *, count: int) -> list[str]:
+    """What was written, once it is so many lines: a container runs a moment before its command has written."""
+
+    async def written() -> list[str] | None:
+        found = (await bound.hub.kubectl("exec", name, "-n", namespace, "--", "sh", "-c", "cat /data/log || true")).splitlines()
+        return found if len(found) >= count else None
+
+    out: list[str] = await eventually(written, f"{name} has written", every=0.3)
+    return out
 
 
 async def test_statefulset_keeps_name_and_data_over_the_re_creation_of_its_pods(leased: Bound, worker_node: WorkerNode) -> None:
@@ -71,15 +77,15 @@ async def test_statefulset_keeps_name_and_data_over_the_re_creation_of_its_pods(
         await apply(hub, statefulset(namespace))
         first = [await running(leased, namespace, f"db-{number}", seconds=60) for number in range(REPLICAS)]
         for number, body in enumerate(first):
-            assert await lines(leased, namespace, f"db-{number}") == [f"db-{number} of {body['metadata']['uid']}"]
+            assert await lines(leased, namespace, f"db-{number}", count=1) == [f"db-{number} of {body['metadata']['uid']}"]
         claim = await get(hub, "pvc", "data-db-0", "-n", namespace)
         await hub.kubectl("delete", "pod", "db-0", "-n", namespace)
         second = await running(leased, namespace, "db-0", seconds=60)
         assert second["metadata"]["uid"] != first[0]["metadata"]["uid"]
         wanted = [f"db-0 of {each['metadata']['uid']}" for each in (first[0], second)]
-        assert await lines(leased, namespace, "db-0") == wanted
+        assert await lines(leased, namespace, "db-0", count=2) == wanted
         assert (await get(hub, "pvc", "data-db-0", "-n", namespace))["metadata"]["uid"] == claim["metadata"]["uid"]
-        assert await lines(leased, namespace, "db-1") == [f"db-1 of {first[1]['metadata']['uid']}"]
+        assert await lines(leased, namespace, "db-1", count=1) == [f"db-1 of {first[1]['metadata']['uid']}"]
         await gone_but_the_data(leased, namespace, names)
         kept = sorted((disk / "log").read_text().splitlines() for disk in disks)
         assert kept == [wanted, [f"db-1 of {first[1]['metadata']['uid']}"]]

@@ -18,7 +18,7 @@ import aiohttp
 import pytest
 
 from tests.support.background import background
-from tests.support.bound import Body, Bound, apply, get, items, pod
+from tests.support.bound import Body, Bound, apply, get, items, physical, pod, running
 from tests.support.program import eventually
 from vkubelet.testing.cluster import CommandFailed, WorkerNode
 
@@ -47,14 +47,17 @@ async def fired_twice(leased: Bound, node: WorkerNode) -> list[Body]:
         done = [each for each in await items(leased.hub, "jobs", "-n", namespace) if each["status"].get("succeeded")]
         return done if len(done) >= 2 else None
 
-    out: list[Body] = await eventually(check, "the CronJob has fired twice", seconds=240, every=1)
+    out: list[Body] = await eventually(check, "the CronJob has fired twice", seconds=300, every=3)
+    ended = [each for each in await items(leased.hub, "pods", "-n", namespace) if each["status"]["phase"] == "Succeeded"]
+    assert len(ended) >= 2 and {each["spec"]["nodeName"] for each in ended} == {leased.vnode(node.name)}
+    assert all(each["metadata"]["annotations"]["kubeocean.io/physical-pod-uid"] for each in ended), "they ran in the worker"
     await leased.hub.kubectl("delete", "namespace", namespace, "--wait=false")
     return out
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def fired(leased: Bound, worker_node: WorkerNode) -> Iterator[concurrent.futures.Future[list[Body]]]:
-    """Goes on while the other tests run."""
+    """Goes on while the other tests run, also those of other files: who asks for the result comes last."""
     with background(fired_twice(leased, worker_node)) as result:
         yield result
 
@@ -90,11 +93,11 @@ async def ready_addresses(leased: Bound, namespace: str) -> list[str]:
 async def test_deployment_rolls_without_one_failed_request(leased: Bound, worker_node: WorkerNode) -> None:
     hub, namespace = leased.hub, await leased.hub.namespace("rollout")
     labels = {"app": "web"}
-    served = template(leased, worker_node, SERVE, labels=labels, terminationGracePeriodSeconds=5)
+    served = template(leased, worker_node, SERVE, labels=labels, terminationGracePeriodSeconds=15)
     [main] = served["spec"]["containers"]
     main["readinessProbe"] = {"httpGet": {"path": "/", "port": PORT}, "periodSeconds": 1}
-    # As for every Service: what still follows an old list may come a little late.
-    main["lifecycle"] = {"preStop": {"sleep": {"seconds": 3}}}
+    # As for every Service: what still follows an old list may come late. The rollout does not wait for it.
+    main["lifecycle"] = {"preStop": {"sleep": {"seconds": 12}}}
     strategy = {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
     spec = {"replicas": 2, "selector": {"matchLabels": labels}, "template": served, "strategy": strategy}
     service = {"selector": labels, "ports": [{"port": 80, "targetPort": PORT}]}
@@ -165,6 +168,8 @@ async def test_budget_blocks_an_eviction_until_there_is_room(leased: Bound, work
     path = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
     with pytest.raises(CommandFailed, match="disruption budget"):
         await hub.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+    spared = await physical(leased, await running(leased, namespace, name))
+    assert not spared["metadata"].get("deletionTimestamp") and guarded["metadata"]["uid"] in spared["metadata"]["annotations"].values()
     await hub.kubectl("scale", "deployment/guarded", "-n", namespace, "--replicas=2")
     await hub.kubectl("rollout", "status", "deployment/guarded", "-n", namespace, "--timeout=90s")
 
@@ -178,7 +183,8 @@ async def test_budget_blocks_an_eviction_until_there_is_room(leased: Bound, work
     await eventually(evicted, "with a second one the first may be evicted")
 
     async def gone() -> bool:
-        return await get(hub, "pod", name, "-n", namespace) is None
+        there = await get(leased.worker, "pod", spared["metadata"]["name"], "-n", leased.mount)
+        return there is None and await get(hub, "pod", name, "-n", namespace) is None
 
     await eventually(gone, "the evicted pod has ended in both clusters", seconds=40)
     await hub.kubectl("delete", "namespace", namespace, "--wait=false")
@@ -188,3 +194,5 @@ async def test_budget_blocks_an_eviction_until_there_is_room(leased: Bound, work
 async def test_cron_job_fires_twice(fired: concurrent.futures.Future[list[Body]]) -> None:
     jobs = await asyncio.wrap_future(fired)
     assert len(jobs) >= 2 and all(each["metadata"]["ownerReferences"][0]["kind"] == "CronJob" for each in jobs)
+    due = {each["metadata"]["annotations"]["batch.kubernetes.io/cronjob-scheduled-timestamp"] for each in jobs}
+    assert len(due) == len(jobs), "each at a time of its own"

@@ -59,7 +59,7 @@ def test_the_cluster_answers(vkubelet_cluster):
 
 
 def test_a_provider_is_examined(vkubelet_conformance):
-    report = vkubelet_conformance(lambda: Half(Half.Settings("half")), Options(patience=5.0), only=["list-complete", "delete-ends"])
+    report = vkubelet_conformance(lambda: Half(Half.Settings("half")), Options(patience=10.0), only=["list-complete", "delete-ends"])
     assert report.names(Outcome.FAILED) == ["list-complete"], table(report)
     assert report.names(Outcome.PASSED) == ["node-ready", "delete-ends"]
 """

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, closing, contextmanager
 from pathlib import Path
@@ -60,11 +59,11 @@ def scenes(stack: AsyncExitStack, hub: ControlPlane, worker: ControlPlane, direc
         kubelet = stack.enter_context(simulated_nodes(worker, f"sim-{name}", nodes=nodes, directory=directory))
         physical = names(f"sim-{name}", nodes)
         stack.push_async_callback(worker.kubectl, "delete", "node", *physical, "--ignore-not-found", "--wait=false")
-        await all_ready(worker, physical, seconds=STARTS_WITHIN)
         spec = {"nodeSelector": only_simulated(f"sim-{name}"), **more.pop("spec", {})}
         bound = Bound(hub=hub, worker=worker, name=name, directory=directory, spec=spec, **more)
         stack.push_async_callback(undo, bound)
         await bound.install(*(policies(bound) if policies else []))
+        await all_ready(worker, physical, seconds=STARTS_WITHIN)
         program = bound.program()
         stack.push(program)
         if start:
@@ -103,9 +102,7 @@ def lasting_scene(hub: ControlPlane, worker: ControlPlane, directory: Path, **mo
 @pytest.fixture(scope="session")
 def common(hub: ControlPlane, worker: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """One scene for the tests that leave it as they found it; its process may be restarted. Metrics are on a port that stays."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
-    health = {"health_address": "127.0.0.1:0", "metrics_address": f"127.0.0.1:{port}"}
+    health = {"health_address": "127.0.0.1:0", "metrics_address": f"127.0.0.1:{hub.site.free_port()}"}
     settings = {"health": health, "provider": {"unused_copy_after": 2.0}}
     with lasting_scene(hub, worker, tmp_path_factory.mktemp("common"), settings=settings) as made:
         yield made
@@ -128,7 +125,9 @@ def cable(worker: ControlPlane) -> Iterator[Cable]:
 
 async def undo(bound: Bound) -> None:
     """Take a binding out of both clusters."""
-    await bound.remove()
     labels = f"kubeocean.io/cluster-binding={bound.name}"
-    await bound.hub.kubectl("delete", "nodes", "-l", labels, "--wait=false")
-    await bound.worker.kubectl("delete", "namespace", bound.mount, "--ignore-not-found", "--wait=false")
+    await asyncio.gather(
+        bound.remove(),
+        bound.hub.kubectl("delete", "nodes", "-l", labels, "--wait=false"),
+        bound.worker.kubectl("delete", "namespace", bound.mount, "--ignore-not-found", "--wait=false"),
+    )

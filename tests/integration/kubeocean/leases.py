@@ -12,7 +12,7 @@ from attrs import frozen
 
 from tests.integration.kubeocean.conftest import Scene
 from tests.support.bound import Body, get, pod
-from tests.support.program import eventually
+from tests.support.program import PATIENCE, eventually
 from tests.support.witness import Record, Seen, watching
 from vkubelet.testing.cluster import ControlPlane
 
@@ -38,7 +38,7 @@ async def listed(cluster: ControlPlane, *args: str) -> list[Body]:
     return found["items"] if found else []
 
 
-async def only_vnodes(scene: Scene, numbers: set[int], *, seconds: float = 30.0) -> None:
+async def only_vnodes(scene: Scene, numbers: set[int], *, seconds: float = PATIENCE) -> None:
     """Wait until the binding has the virtual nodes of these physical ones and no others."""
     wanted = {scene.vnodes[number] for number in numbers}
 
@@ -56,7 +56,7 @@ async def allocatable(scene: Scene, number: int = 0) -> dict[str, str]:
     return amounts
 
 
-async def comes_to_offer(scene: Scene, *, seconds: float = 15.0, **amounts: str) -> None:
+async def comes_to_offer(scene: Scene, *, seconds: float = PATIENCE, **amounts: str) -> None:
     """Wait until virtual node 0 has these amounts, as capacity and as allocatable."""
 
     seen: Body = {}
@@ -72,7 +72,7 @@ async def comes_to_offer(scene: Scene, *, seconds: float = 15.0, **amounts: str)
         raise AssertionError(f"{error}; it offers {seen.get('status', {}).get('allocatable')}\n{scene.program.tail(20)}") from None
 
 
-async def decided_by(scene: Scene, policy: str, *, seconds: float = 15.0, **amounts: str) -> None:
+async def decided_by(scene: Scene, policy: str, *, seconds: float = PATIENCE, **amounts: str) -> None:
     """Wait until this policy decides about virtual node 0 and gives these amounts."""
 
     async def check() -> bool:
@@ -94,7 +94,7 @@ async def policy_status(scene: Scene, name: str) -> Body:
     return {**status, "conditions": conditions}
 
 
-async def policy_reports(scene: Scene, name: str, phase: str, *, seconds: float = 15.0) -> Body:
+async def policy_reports(scene: Scene, name: str, phase: str, *, seconds: float = PATIENCE) -> Body:
     """Wait for a phase; the whole status."""
 
     async def check() -> Body | None:
@@ -110,7 +110,7 @@ def taints(node: Body) -> dict[str, Body]:
     return {taint["key"]: taint for taint in node["spec"].get("taints", ())}
 
 
-async def first(record: Record, what: str, keep: Any, *, seconds: float = 20.0) -> Seen:
+async def first(record: Record, what: str, keep: Any, *, seconds: float = PATIENCE) -> Seen:
     """The first event that fits, waiting for it."""
     await eventually(lambda: record.where(keep), what, seconds=seconds, every=0.05)
     return record.where(keep)[0]

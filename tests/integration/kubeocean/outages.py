@@ -10,8 +10,8 @@ from typing import Any
 
 from tests.integration.kubeocean.conftest import Scene
 from tests.integration.kubeocean.leases import listed, taints, vnode
-from tests.support.bound import Body, apply, condition, get, pod
-from tests.support.program import eventually
+from tests.support.bound import Body, Bound, apply, condition, get, pod
+from tests.support.program import PATIENCE, eventually
 
 UNREACHABLE = "kubeocean.io/worker-unreachable"
 SHORT = {"provider": {"unreachable_after": 4, "probe_interval": 1, "reconnect_interval": 1}, "lease": {"renew_every": 2}}
@@ -29,7 +29,7 @@ async def running_pods(scene: Scene, count: int) -> str:
     return namespace
 
 
-async def all_pods(scene: Scene, namespace: str, keep: Callable[[Body], bool], *, what: str, count: int, seconds: float = 30.0) -> None:
+async def all_pods(scene: Scene, namespace: str, keep: Callable[[Body], bool], *, what: str, count: int, seconds: float = PATIENCE) -> None:
     """Wait until there are `count` pods at home, all of which fit."""
 
     async def check() -> bool:
@@ -46,7 +46,7 @@ async def renewals(scene: Scene) -> dict[str, datetime]:
     return {name: datetime.fromisoformat(times[name]) for name in scene.vnodes}
 
 
-async def renewed_after(scene: Scene, moment: datetime, *, seconds: float = 20.0) -> None:
+async def renewed_after(scene: Scene, moment: datetime, *, seconds: float = PATIENCE) -> None:
     """Wait until each Lease was renewed later than this."""
 
     async def check() -> bool:
@@ -76,7 +76,7 @@ def is_released(node: Body) -> bool:
     )
 
 
-async def all_nodes(scene: Scene, keep: Callable[[Body], bool], *, what: str, seconds: float) -> None:
+async def all_nodes(scene: Scene, keep: Callable[[Body], bool], *, what: str, seconds: float = PATIENCE) -> None:
     """Wait until every virtual node exists and fits."""
 
     async def check() -> bool:
@@ -89,10 +89,6 @@ async def all_nodes(scene: Scene, keep: Callable[[Body], bool], *, what: str, se
 async def connected(scene: Scene) -> str:
     """Status of the binding's condition Connected."""
     return condition(await get(scene.bound.hub, "clusterbinding", scene.bound.name), "Connected")
-
-
-async def disconnected(scene: Scene) -> bool:
-    return await connected(scene) == "False"
 
 
 async def events_of(scene: Scene, reason: str) -> list[Body]:
@@ -115,29 +111,29 @@ async def without_right(scene: Scene, resource: str, *verbs: str) -> AsyncIterat
             rules += [{**rule, "resources": [resource], "verbs": left}] if left else []
     await _set_rules(scene, name, rules)
     try:
-        await eventually(lambda: _takes_effect(scene, resource, verbs[0], "no"), f"{verbs[0]} {resource} is forbidden")
+        await eventually(lambda: may(scene.bound, verbs[0], resource, False), f"{verbs[0]} {resource} is forbidden")
         yield
     finally:
         await _set_rules(scene, name, before)
-    await eventually(lambda: _takes_effect(scene, resource, verbs[0], "yes"), f"{verbs[0]} {resource} is allowed")
+    await eventually(lambda: may(scene.bound, verbs[0], resource, True), f"{verbs[0]} {resource} is allowed")
 
 
 async def _set_rules(scene: Scene, name: str, rules: list[Body]) -> None:
     await scene.bound.worker.kubectl("patch", "clusterrole", name, "--type=merge", "-p", json.dumps({"rules": rules}))
 
 
-async def _takes_effect(scene: Scene, resource: str, verb: str, answer: str) -> bool:
-    # The authorizer follows its own watch, so a change takes a moment.
+async def may(bound: Bound, verb: str, resource: str, answer: bool, *, namespace: str = "") -> bool:
+    """Whether this is the worker's answer to what our user may do; the authorizer follows its own watch, so a change takes a moment."""
     group, _, plural = resource.partition("/")[0].rpartition(".")
     groups = {"resourceleasingpolicies": "cloud.tencent.com", "csinodes": "storage.k8s.io"}
-    attributes = {"verb": verb, "resource": plural, "group": groups.get(plural, group)}
+    attributes = {"verb": verb, "resource": plural, "group": groups.get(plural, group), "namespace": namespace}
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",
-        "spec": {"user": scene.bound.user, "resourceAttributes": attributes},
+        "spec": {"user": bound.user, "resourceAttributes": attributes},
     }
-    out = json.loads(await scene.bound.worker.kubectl("create", "-f", "-", "-o", "json", stdin=json.dumps(review)))
-    return bool(out["status"]["allowed"]) is (answer == "yes")
+    out = json.loads(await bound.worker.kubectl("create", "-f", "-", "-o", "json", stdin=json.dumps(review)))
+    return bool(out["status"]["allowed"]) is answer
 
 
 def refused(scene: Scene, since: datetime, *, verb: str, resource: str, name: str = "") -> list[Body]:

@@ -78,16 +78,16 @@ async def made(stage: Stage, name: str, **spec: Any) -> Body:
 
 
 async def follows(stage: Stage, prefix: str, wanted: Callable[[Body], bool]) -> float:
-    """Seconds until pods are made like that."""
-    began, number = time.monotonic(), 0
+    """Seconds until a pod was created that is made like that."""
+    began, number, created = time.monotonic(), 0, 0.0
 
     async def check() -> bool:
-        nonlocal number
-        number += 1
+        nonlocal number, created
+        number, created = number + 1, time.monotonic()
         return wanted(await made(stage, f"{prefix}-{number}"))
 
-    await eventually(check, f"new pods follow: {prefix}", seconds=10, every=0.05)
-    return time.monotonic() - began
+    await eventually(check, f"new pods follow: {prefix}", every=0.05)
+    return created - began
 
 
 def api_host(body: Body) -> str:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from tests.integration.kubeocean.conftest import MakeScene, Scene
 from tests.integration.kubeocean.leases import closed_now, patch_policy
 from tests.integration.kubeocean.test_events import say
 from tests.support.bound import Body, apply, get
-from tests.support.program import eventually
+from tests.support.program import eventually, holds
 from tests.support.prometheus import ALERTS, Prometheus, metrics_of, promtool, rules
 from tests.support.stage import Stage
 from vkubelet.testing.clock import ManualClock
@@ -56,10 +55,8 @@ def settings(hub: ControlPlane, port: int, directory: Path) -> Body:
 
 
 @pytest.fixture
-def port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        found: int = free.getsockname()[1]
-        return found
+def port(hub: ControlPlane) -> int:
+    return hub.site.free_port()
 
 
 @contextmanager
@@ -75,8 +72,11 @@ def sooner(directory: Path, jobs: list[Body]) -> Iterator[Prometheus]:
         yield made
 
 
-async def fires(prometheus: Prometheus, alert: str, *, seconds: float = 60.0) -> Body:
-    out: Body = await eventually(lambda: prometheus.firing().get(alert), f"{alert} fires", seconds=seconds, every=0.5)
+async def fires(prometheus: Prometheus, alert: str, *, seconds: float = 60.0, **labels: str) -> Body:
+    def found() -> Body | None:
+        return next((each for each in prometheus.all_firing(alert) if labels.items() <= each["labels"].items()), None)
+
+    out: Body = await eventually(found, f"{alert} {labels} fires", seconds=seconds, every=0.5)
     notes = out["annotations"]
     assert set(notes) == {"summary", "description", "action"}
     assert not any("<no value>" in text or "error" in text for text in notes.values()), notes
@@ -95,9 +95,7 @@ async def test_every_alert_is_shown_firing_on_what_a_real_process_tells(
     jobs = [{"job_name": "kubeocean", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}, *await of_the_node(made, tmp_path)]
     with sooner(tmp_path, jobs) as prometheus:
         await eventually(lambda: prometheus.query("kubeocean_binding_ready == 1"), "it is scraped", seconds=60)
-        told = {series["metric"]["__name__"] for series in prometheus.query('{job="kubeocean"}')}
-        for rule in rules():
-            assert rule["alert"] in OF_THE_MANAGER or metrics_of(rule["expr"]) <= told, rule["alert"]
+        await holds(lambda: all_series_are_told(prometheus))
         await scraped_by_itself(prometheus, stage)
         assert "KubeoceanBindingNotReady" not in prometheus.firing()
         assert "KubeoceanReclaimOverdue" not in prometheus.firing()
@@ -108,15 +106,21 @@ async def test_every_alert_is_shown_firing_on_what_a_real_process_tells(
             assert DAYS_LEFT.total_seconds() - 7200 < left <= DAYS_LEFT.total_seconds()
         await fires(prometheus, "KubeoceanWatchStale", seconds=90)
         await much_is_said(stage)
-        assert (await fires(prometheus, "KubeoceanQueueOld"))["labels"]["queue"] == "events"
+        await fires(prometheus, "KubeoceanQueueOld", queue="events")
         force = {"forceReclaim": True, "gracefulReclaimPeriodSeconds": 0}
         await patch_policy(made, f"all-of-{made.bound.name}", **closed_now(), **force)
         await fires(prometheus, "KubeoceanReclaimOverdue")
         await interrupted(made)
         await fires(prometheus, "KubeoceanLeaseLate")
         await apply(made.bound.hub, made.bound.kubeconfig_secret("no: kubeconfig"))
-        assert (await fires(prometheus, "KubeoceanBindingNotReady"))["labels"]["clusterbinding"] == made.bound.name
+        await fires(prometheus, "KubeoceanBindingNotReady", clusterbinding=made.bound.name)
     await made.bound.worker.kubectl("delete", "pods", "--all", "-n", made.bound.mount, "--force", "--grace-period=0", "--wait=false")
+
+
+def all_series_are_told(prometheus: Prometheus) -> None:
+    told = {series["metric"]["__name__"] for series in prometheus.query('{job="kubeocean"}')}
+    for rule in rules():
+        assert rule["alert"] in OF_THE_MANAGER or metrics_of(rule["expr"]) <= told, rule["alert"]
 
 
 async def of_the_node(made: Scene, directory: Path) -> list[Body]:
@@ -158,7 +162,7 @@ async def scraped_by_itself(prometheus: Prometheus, stage: Stage) -> None:
     ):
         await eventually(lambda query=query: prometheus.query(query), f"{query} ({prometheus.problems()})", seconds=60)
     await eventually(lambda: any("401" in problem for problem in prometheus.problems()), "without the token it is sent away", seconds=30)
-    assert prometheus.query('up{job="without-token"} == 0')
+    await eventually(lambda: prometheus.query('up{job="without-token"} == 0'), "and counts as down")
 
 
 async def much_is_said(stage: Stage) -> None:

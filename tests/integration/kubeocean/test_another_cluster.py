@@ -34,7 +34,7 @@ async def test_pods_are_not_lost_when_the_kubeconfig_leads_to_another_cluster(sc
         made.program.start()
         await eventually(lambda: says("leads to another cluster"), "another process says so too")
         await bound.hub.kubectl("replace", "-f", "-", stdin=json.dumps(bound.kubeconfig_secret()))
-        await eventually(lambda: says("the binding is served"), "the binding is served again", seconds=30)
+        await eventually(lambda: says("the binding is served"), "the binding is served again")
         assert not seen.where(lambda event: event.phase == "Failed" or event.deleting)
     await bound.hub.kubectl("delete", "namespace", bound.mount, "--wait=false")
     await bound.hub.kubectl("delete", "resourceleasingpolicy", f"all-of-{bound.name}")

@@ -21,7 +21,7 @@ from tests.integration.kubeocean.console import Console, decoded, owner
 from tests.support.audit import Audit
 from tests.support.bound import SYSTEM, apply, get, items
 from tests.support.kubectl import Kubectl, Ran
-from tests.support.program import Program, eventually
+from tests.support.program import Program, eventually, holds
 from tests.support.simulated import all_ready, simulated_nodes
 from tests.support.stage import Stage
 from vkubelet.testing.cluster import ControlPlane
@@ -193,13 +193,20 @@ async def straight(hub: ControlPlane, user: str, node: str, path: str, *, method
 async def tells(served: Served) -> None:
     """`status`, for people and for programs."""
     console = served.console
-    shown = await console.status()
-    assert shown.code == 0, shown.stdout
-    head, row = shown.stdout.decode().splitlines()
-    assert head.split() == ["NAME", "PHASE", "NODES", "PODS", "WORKER", "POLICIES"]
-    assert row.split() == [console.bound.name, "Ready", "1/1", "0", "reachable", f"all-of-{console.bound.name}"]
-    (told,) = decoded(await console.status("-o", "json"))
-    assert told["ready"] is True and told["policies"] == {f"all-of-{console.bound.name}": 1} and told["problems"] == []
+
+    async def tells_people() -> None:
+        shown = await console.status()
+        assert shown.code == 0, shown.stdout
+        head, row = shown.stdout.decode().splitlines()
+        assert head.split() == ["NAME", "PHASE", "NODES", "PODS", "WORKER", "POLICIES"]
+        assert row.split() == [console.bound.name, "Ready", "1/1", "0", "reachable", f"all-of-{console.bound.name}"]
+
+    async def tells_programs() -> None:
+        (told,) = decoded(await console.status("-o", "json"))
+        assert told["ready"] is True and told["policies"] == {f"all-of-{console.bound.name}": 1} and told["problems"] == []
+
+    await holds(tells_people)
+    await holds(tells_programs)
 
 
 async def repeats(served: Served) -> None:
@@ -237,11 +244,18 @@ async def parts(served: Served) -> None:
     said = gone.stdout.decode()
     assert gone.code == 0, said + gone.stderr + served.program.tail()
     assert f"ClusterBinding {bound.name} is gone" in said and f"Secret {SYSTEM}/{bound.secret}" in said
+    assert "PriorityClass kubeocean-default, which all bindings share" in said
     assert not await console.is_bound()
     assert await get(bound.hub, "node", bound.vnode(served.node)) is None
+    marked = [each["metadata"].get("annotations", {}) for each in await items(bound.worker, "namespaces")]
+    shared = any("kubeocean.io/mount-owner" in notes for notes in marked)
+    assert await get(bound.worker, "priorityclass", "kubeocean-default")
     cleared = await console.unbind("--yes", "--remove-identity", *console.both[2:], "--mount-namespace", bound.mount)
     assert cleared.code == 0, cleared.stderr
     assert list(await everything(console)) == [f"worker Namespace {bound.mount}"]
+    # Other tests may have bindings of this worker.
+    assert f"PriorityClass kubeocean-default: {'left as it is, it is shared' if shared else 'deleted'}" in cleared.stdout.decode()
+    assert bool(await get(bound.worker, "priorityclass", "kubeocean-default")) is shared
     assert (await console.status()).code == 1
     assert "there is no ClusterBinding" in (await console.unbind("--yes")).stderr
 

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from attrs import frozen
 
-from tests.integration.kubeocean.conftest import Scene, only_simulated, undo
+from tests.integration.kubeocean.conftest import STARTS_WITHIN, Scene, only_simulated, undo
 from tests.support.bound import SYSTEM, Bound, condition, get
 from tests.support.core import Core
 from tests.support.program import Program, eventually
@@ -127,6 +127,7 @@ async def _provoke_errors(stage: Stage, planted: str) -> None:
     # The worker's admission refuses the pod.
     enforce = "pod-security.kubernetes.io/enforce"
     await stage.there.patch("namespaces", stage.bound.mount, {"metadata": {"labels": {enforce: "baseline"}}})
+    await stage.until_refused_there("privileged", containers=[{"name": "m", "image": "i", "securityContext": {"privileged": True}}])
     refused = _uses_secret("planted")
     refused["containers"][0] |= {"securityContext": {"privileged": True}, "args": [planted]}
     refused["containers"][0]["env"].append({"name": "PLAIN", "value": planted})
@@ -244,6 +245,6 @@ async def _says(bound: Bound, wanted: Callable[[str], bool], what: str, program:
         return text if wanted(text) else ""
 
     try:
-        return str(await eventually(message, what, seconds=20))
+        return str(await eventually(message, what, seconds=STARTS_WITHIN))
     except AssertionError as error:
         raise AssertionError(f"{error}\n{program.tail(20)}") from None

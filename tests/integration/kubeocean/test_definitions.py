@@ -46,9 +46,18 @@ def cluster(bare_hub: ControlPlane) -> ControlPlane:
         await bare_hub.kubectl("apply", "-f", "-", stdin="\n---\n".join(map(definition, both)))
         for resource in both:
             await eventually(partial(established, bare_hub, f"crd/{resource}"), f"{resource} is established")
+            await eventually(partial(_served, bare_hub, str(resource)), f"discovery tells of {resource}")
 
     asyncio.run(define())
     return bare_hub
+
+
+async def _served(cluster: ControlPlane, resource: str) -> bool:
+    try:
+        await cluster.kubectl("get", resource)
+    except CommandFailed:
+        return False
+    return True
 
 
 @pytest.fixture

@@ -15,8 +15,9 @@ from attrs import frozen
 
 from tests.integration.kubeocean.conftest import Scene, lasting_scene
 from tests.integration.kubeocean.leases import POLICY, listed, vnode_names
+from tests.integration.kubeocean.outages import events_of, may, now, refused
 from tests.support.bound import Body, Bound, apply, get
-from tests.support.program import eventually
+from tests.support.program import PATIENCE, eventually
 from vkubelet.testing.cluster import ControlPlane
 
 GPU = "nvidia.com/gpu"
@@ -75,7 +76,7 @@ class Land:
         found: Body | None = await get(self.scene.bound.hub, "node", self.scene.bound.vnode(node))
         return found
 
-    async def offers(self, node: str, *, seconds: float = 15.0, **amounts: str) -> Body:
+    async def offers(self, node: str, *, seconds: float = PATIENCE, **amounts: str) -> Body:
         """Wait until the virtual node has these amounts, as capacity and allocatable (line 67); the Node."""
         wanted = {key.replace("gpu", GPU): value for key, value in amounts.items()}
 
@@ -97,7 +98,7 @@ class Land:
         async def check() -> bool:
             return await vnode_names(self.scene) == wanted
 
-        await eventually(check, f"virtual nodes {sorted(wanted)}", seconds=30)
+        await eventually(check, f"virtual nodes {sorted(wanted)}")
 
     async def label(self, node: str) -> str:
         """Which policy the physical node says it is leased by."""
@@ -206,6 +207,28 @@ async def test_the_policy_that_decides_is_told_on_the_node_and_the_next_takes_ov
     await land.scene.bound.worker.kubectl("delete", POLICY, second)
     await land.only()
     await land.labelled(node, "")
+
+
+async def test_nodes_are_labelled_as_soon_as_the_right_to_is_given(land: Land) -> None:
+    """Line 58: a refusal is no reason to wait for a restart."""
+    bound = land.scene.bound
+    granted = may_label_nodes(bound)[-1]
+    nodes = [await land.node("one"), await land.node("two")]
+    await bound.worker.kubectl("delete", "clusterrolebinding", granted["metadata"]["name"])
+    try:
+        await eventually(lambda: may(bound, "patch", "nodes", False), "the right is gone")
+        began = now()
+        policy = await land.policy("late", nodeSelector=terms([("kubernetes.io/hostname", "In", nodes)]))
+        await land.only(*nodes)
+        await eventually(lambda: events_of(land.scene, "PolicyLabelForbidden"), "the binding tells that it may not")
+        await eventually(lambda: refused(land.scene, began, verb="patch", resource="nodes"), "it was tried")
+        assert [await land.label(node) for node in nodes] == ["", ""]
+    finally:
+        await apply(bound.worker, granted)
+    for node in nodes:
+        await land.labelled(node, policy)
+    tried = refused(land.scene, began, verb="patch", resource="nodes")
+    assert len(tried) <= len(nodes), "the right is asked for before it is tried again"
 
 
 async def test_gpus_and_other_extended_resources_are_leased_in_whole_numbers(land: Land) -> None:

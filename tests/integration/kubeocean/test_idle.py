@@ -6,6 +6,7 @@ Begun with the first test of this module and looked at after all others, so that
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,6 +17,7 @@ from attrs import frozen
 
 from tests.integration.kubeocean.conftest import Scene, lasting_scene
 from tests.support.audit import Audit, Call
+from tests.support.bound import get
 from tests.support.program import eventually
 from tests.support.stage import Stage
 from vkubelet.testing.cluster import ControlPlane
@@ -24,6 +26,8 @@ IDLE = timedelta(minutes=3)
 QUIET = timedelta(seconds=5)
 """Without any write but leases: what the pods' creation caused has ended."""
 LEASE_EVERY = timedelta(seconds=10)
+BEATS = 3
+"""More than the writes of the status of a node that are allowed."""
 
 
 @frozen
@@ -47,7 +51,7 @@ def idle(hub: ControlPlane, worker: ControlPlane, tmp_path_factory: pytest.TempP
 
 
 async def settle(scene: Scene) -> Idle:
-    """Fill the scene and wait until nothing more follows from that."""
+    """Fill the scene, wait until nothing more follows from that, and let the kubelets of the worker speak without news."""
     home, there = Audit(scene.bound.hub, scene.bound.user), Audit(scene.bound.worker, scene.bound.user)
     stage = await Stage.of(scene.bound, scene.nodes)
     metadata = {"name": "shared", "namespace": stage.namespace}
@@ -66,7 +70,22 @@ async def settle(scene: Scene) -> Idle:
         return datetime.now(UTC) - max(writes) > QUIET
 
     await eventually(quiet, "nothing but leases is written", seconds=60, every=0.5)
-    return Idle(scene, home, there, datetime.now(UTC))
+    idle = Idle(scene, home, there, datetime.now(UTC))
+    for _ in range(BEATS):
+        await beat(scene)
+    return idle
+
+
+async def beat(scene: Scene) -> None:
+    """What kubelets write of nodes on which nothing has changed."""
+    began, worker = datetime.now(UTC), scene.bound.worker
+    stamp = f"{began:%Y-%m-%dT%H:%M:%SZ}"
+    for node in scene.nodes:
+        conditions = [{**each, "lastHeartbeatTime": stamp} for each in (await get(worker, "node", node))["status"]["conditions"]]
+        change = json.dumps({"status": {"conditions": conditions}})
+        await worker.kubectl("patch", "node", node, "--subresource=status", "--type=merge", "-p", change)
+    # Times of Kubernetes count whole seconds.
+    await eventually(lambda: datetime.now(UTC) - began > timedelta(seconds=1.1), "a second has passed")
 
 
 async def test_what_is_to_be_idle_was_busy_before(idle: Idle) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import yaml
 
 from tests.integration.kubeocean.conftest import MakeScene, Scene
-from tests.support.program import eventually
+from tests.support.program import PATIENCE, eventually
 from tests.support.stage import Stage
 
-QUIET_SECONDS = 20.0
+QUIET_SECONDS = 12.0
 Line = dict[str, Any]
 
 # Everything periodic happens many times in that span.
@@ -20,6 +20,8 @@ SETTINGS = {
     "log": {"level": "INFO"},
     "health": {"health_address": "127.0.0.1:0", "metrics_address": "127.0.0.1:0"},
     "ping": {"every": 1.0},
+    "lease": {"renew_every": 1.0},
+    "pods": {"list_interval": 2.0},
     "provider": {"probe_interval": 0.5, "reconnect_interval": 1.0, "unused_copy_after": 1.0},
 }
 
@@ -34,7 +36,7 @@ def change_file(made: Scene, change: Callable[[Line], None]) -> None:
     ready.rename(file)
 
 
-async def said(made: Scene, text: str, *, seconds: float = 20.0) -> Line:
+async def said(made: Scene, text: str, *, seconds: float = PATIENCE) -> Line:
     def find() -> Line | None:
         return next((line for line in made.program.messages() if text in line["message"]), None)
 
@@ -70,12 +72,12 @@ async def test_log_is_silent_while_nothing_happens_and_follows_its_settings_file
 
     change_file(made, lambda body: body["log"].update(level="DEBUG"))
     assert (await said(made, "log level changed"))["to"] == "DEBUG"
-    await eventually(lambda: probes(made, seconds=5) >= 5, "the worker is asked twice a second", seconds=20, every=0.5)
+    await eventually(lambda: probes(made, seconds=5) >= 5, "the worker is asked twice a second", every=0.5)
     change_file(made, lambda body: (body["provider"].update(probe_interval=60.0), body["server"].update(port_last=20000)))
     assert (await said(made, "settings changed"))["settings"] == "provider.probe_interval"
     left = await said(made, "settings changed that count only after a restart")
     assert (left["settings"], left["level"]) == ("server.port_last", "WARNING")
-    await eventually(lambda: probes(made, seconds=5) == 0, "it is asked once a minute", seconds=20, every=0.5)
+    await eventually(lambda: probes(made, seconds=5) == 0, "it is asked once a minute", every=0.5)
     change_file(made, lambda body: body["provider"].update(probe_intervall=1.0))
     assert "provider.probe_intervall: is not a setting" in (await said(made, "the settings stay as they are"))["message"]
     await every_line_says_whose_it_is(made, stage)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -12,9 +10,10 @@ from kubernetes.utils.quantity import parse_quantity
 from tests.integration.kubeocean.conftest import MakeScene, Scene
 from tests.integration.kubeocean.leases import patch_policy
 from tests.support.bound import apply, get, items
-from tests.support.program import eventually
+from tests.support.program import eventually, holds
 from tests.support.scrape import Scrape
 from tests.support.stage import Stage
+from vkubelet.testing.cluster import ControlPlane
 
 MIB = 1 << 20
 BINDING, NODE, RESOURCE = "clusterbinding", "node", "resource"
@@ -48,10 +47,9 @@ SERIES: dict[str, set[str]] = {
 
 
 @pytest.fixture
-def address() -> str:
+def address(hub: ControlPlane) -> str:
     """A port that stays the same over a restart."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        return f"127.0.0.1:{free.getsockname()[1]}"
+    return f"127.0.0.1:{hub.site.free_port()}"
 
 
 def a_quarter(bound: Any) -> list[dict[str, Any]]:
@@ -64,24 +62,28 @@ async def test_every_series_tells_what_is_true_and_ends_with_its_node(common: Sc
     health = {"health_address": "127.0.0.1:0", "metrics_address": address}
     made = await scene(nodes=2, policies=a_quarter, settings={"health": health})
     mine = await Stage.of(made.bound, made.nodes)
-    bound, name = made.bound, made.bound.name
+    bound = made.bound
     await make_pods(mine)
-
-    def told() -> Scrape | None:
-        now = Scrape.of(address)
-        running = now.value("kubeocean_syncer_virtual_pod_total", clusterbinding=name, phase="Running")
-        local = now.value("kubeocean_syncer_vnode_physical_usage", node=mine.vnode, resource="cpu")
-        return now if (running, local) == (2.0, 100.0) else None
-
-    now: Scrape = await eventually(told, "two pods are Running and a local one is seen")
-    wrong = {series: now.labels(series) for series, labels in SERIES.items() if now.labels(series) != {frozenset(labels)}}
-    assert not wrong
 
     physical = await get(bound.worker, "node", made.nodes[0])
     cpu = int(physical["status"]["allocatable"]["cpu"])
+    # A scrape is of one moment; what it tells of another one than the clusters do is right a moment later.
+    await holds(lambda: _is_true(mine, made, Scrape.of(address), cpu))
+    await refused(mine, address)
+    await second_is_gone(made, address, cpu)
+
+
+async def _is_true(mine: Stage, made: Scene, now: Scrape, cpu: int) -> None:
+    bound, name = made.bound, made.bound.name
+    assert now.value("kubeocean_syncer_virtual_pod_total", clusterbinding=name, phase="Running") == 2
+    assert now.value("kubeocean_syncer_vnode_physical_usage", node=mine.vnode, resource="cpu") == 100
+    wrong = {series: now.labels(series) for series, labels in SERIES.items() if now.labels(series) != {frozenset(labels)}}
+    assert not wrong
     node = {"clusterbinding": name, "node": mine.vnode}
     assert now.value("kubeocean_syncer_vnode_origin_resource", **node, resource="cpu") == cpu * 1000
-    offered = await offered_cpu(mine, below=cpu / 4)
+    offered = await offered_cpu(mine)
+    # Less than a quarter: it counts the local pod.
+    assert 0 < offered < cpu / 4
     assert now.value("kubeocean_syncer_vnode_available_resource", **node, resource="cpu") == offered * 1000
     assert now.value("kubeocean_syncer_vnode_available_resource", **node, resource="memory") == 2048
     assert now.value("kubeocean_syncer_vnode_virtual_usage", **node, resource="cpu") == 500
@@ -103,28 +105,25 @@ async def test_every_series_tells_what_is_true_and_ends_with_its_node(common: Sc
     assert 0 < (now.value("kubeocean_credentials_ttl_seconds") or 0) < 20 * 365 * day
     assert {"nodes", "pods", "resourceleasingpolicies"} <= {labels["resource"] for n, labels, _ in now.samples if "watch_stale" in n}
 
-    await refused(mine, address)
-    await second_is_gone(made, address)
-    assert Scrape.of(address).value("kubeocean_syncer_cluster_origin_resource", clusterbinding=name, resource="cpu") == cpu * 1000
+
+async def offered_cpu(mine: Stage) -> Any:
+    """What the Node offers."""
+    return parse_quantity((await get(mine.bound.hub, "node", mine.vnode))["status"]["allocatable"]["cpu"])
 
 
-async def offered_cpu(mine: Stage, *, below: float) -> Any:
-    """What the Node offers, as soon as it counts the local pod."""
-
-    async def written() -> Any:
-        found = parse_quantity((await get(mine.bound.hub, "node", mine.vnode))["status"]["allocatable"]["cpu"])
-        return found if 0 < found < below else None
-
-    return await eventually(written, "the Node offers a quarter of what the local pod leaves")
-
-
-async def second_is_gone(made: Scene, address: str) -> None:
+async def second_is_gone(made: Scene, address: str, cpu: int) -> None:
     """Its owner leases it no more: no series names it."""
     first = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [made.nodes[0]]}]}
     await patch_policy(made, f"all-of-{made.bound.name}", nodeSelector={"nodeSelectorTerms": [first]})
-    await eventually(lambda: Scrape.of(address).values("kubeocean_syncer_vnode_total") == [1], "one node is left")
-    after = Scrape.of(address)
-    assert [series for series, labels, _ in after.samples if labels.get("node") == made.vnodes[1]] == []
+
+    def is_gone() -> None:
+        after = Scrape.of(address)
+        assert after.values("kubeocean_syncer_vnode_total") == [1]
+        assert [series for series, labels, _ in after.samples if labels.get("node") == made.vnodes[1]] == []
+        origin = after.value("kubeocean_syncer_cluster_origin_resource", clusterbinding=made.bound.name, resource="cpu")
+        assert origin == cpu * 1000
+
+    await holds(is_gone)
 
 
 async def make_pods(mine: Stage) -> None:

@@ -28,7 +28,7 @@ async def test_a_deleted_original_does_not_wait_for_its_unused_copy(patient: Sce
     async def gone() -> bool:
         return await stage.home.get("secrets", "keys", stage.namespace) is None
 
-    await eventually(gone, "the Secret is gone", seconds=20)
+    await eventually(gone, "the Secret is gone")
     assert await stage.physical("keys", "secrets") is None
 
 

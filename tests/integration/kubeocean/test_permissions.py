@@ -8,15 +8,25 @@ That everything works with exactly these roles is shown in test_bind.py, by
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
 from attrs import frozen
 
 from kubeocean.manager.checks import lacking_rights
-from kubeocean.permissions import Check, checks_of, hub_objects, hub_rules, worker_checks, worker_objects
+from kubeocean.permissions import (
+    Check,
+    checks_of,
+    hub_objects,
+    hub_rules,
+    manager_objects,
+    manager_rules,
+    worker_checks,
+    worker_objects,
+)
 from tests.support.bound import FAKE, SYSTEM, Body, apply, roles_for
+from tests.support.program import holds
 from vkubelet.client.connection import Connection, load_connection
 from vkubelet.client.rest import Client
 from vkubelet.testing.cluster import ControlPlane
@@ -32,6 +42,8 @@ class Ground:
     plane: ControlPlane
     name: str
     checks: Sequence[Check]
+    of: str
+    """Whose rights they are: `worker`, `hub` or `manager`."""
 
     def group(self, at: int) -> str:
         """Whoever is in it has the right at this place, and no other by it."""
@@ -66,16 +78,31 @@ def single_rights(ground: Ground) -> list[Body]:
     return out
 
 
+def manager_checks() -> list[Check]:
+    """What the manager may do beside that which it grants."""
+    granted = checks_of(hub_rules())
+    return [check for check in checks_of(manager_rules()) if check not in granted]
+
+
+RIGHTS: dict[str, Callable[[str], Sequence[Check]]] = {
+    "worker": lambda name: worker_checks(name, metrics=True, policy_label=True),
+    "hub": lambda name: checks_of(hub_rules(binding=name)),
+    "manager": lambda name: manager_checks(),
+}
+OBJECTS: dict[str, Callable[[str], Sequence[Body]]] = {
+    "worker": lambda name: worker_objects(name, metrics=True, policy_label=True),
+    "hub": lambda name: hub_objects(binding=name),
+    "manager": lambda name: manager_objects(),
+}
+
+
 @pytest.fixture
 async def ground(request: pytest.FixtureRequest, hub: ControlPlane, worker: ControlPlane) -> AsyncIterator[Ground]:
     """In the cluster that the parameter names."""
     number = next(_numbers)
     name = f"rights-{number}"
-    if request.param == "worker":
-        plane, checks = worker, worker_checks(name, metrics=True, policy_label=True)
-    else:
-        plane, checks = hub, checks_of(hub_rules(binding=name))
-    made = Ground(plane=plane, name=name, checks=checks)
+    plane, checks = (worker if request.param == "worker" else hub), RIGHTS[request.param](name)
+    made = Ground(plane=plane, name=name, checks=checks, of=request.param)
     spaces = [name] if plane is worker else [SYSTEM, FAKE]
     await apply(plane, *({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": each}} for each in spaces))
     yield made
@@ -87,24 +114,32 @@ async def ground(request: pytest.FixtureRequest, hub: ControlPlane, worker: Cont
         await plane.kubectl("delete", "namespace", name, "--wait=false")
 
 
-@pytest.mark.parametrize("ground", ["worker", "hub"], indirect=True)
+@pytest.mark.parametrize("ground", ["worker", "hub", "manager"], indirect=True)
 async def test_each_verb_taken_away_is_found_missing_by_its_name_and_no_other_is(ground: Ground) -> None:
     await apply(ground.plane, *single_rights(ground))
     every = [ground.group(at) for at in range(len(ground.checks))]
-    assert await ground.lacks(f"all-{ground.name}", every) == []
+    await has_all(ground, f"all-{ground.name}", every)
     for at, check in enumerate(ground.checks):
         others = [group for group in every if group != ground.group(at)]
         assert await ground.lacks(f"without-{at}-{ground.name}", others, of=check.resource) == [str(check)]
 
 
-@pytest.mark.parametrize("ground", ["worker", "hub"], indirect=True)
-async def test_the_roles_as_they_are_applied_grant_all_of_it_and_a_stranger_has_none(ground: Ground, worker: ControlPlane) -> None:
+@pytest.mark.parametrize("ground", ["worker", "hub", "manager"], indirect=True)
+async def test_the_roles_as_they_are_applied_grant_all_of_it_and_a_stranger_has_none(ground: Ground) -> None:
     user = f"user-{ground.name}"
-    objects = worker_objects(ground.name, metrics=True, policy_label=True) if ground.plane is worker else hub_objects(binding=ground.name)
-    await apply(ground.plane, *for_user(objects, user, ground.name))
-    assert await ground.lacks(user, []) == []
+    await apply(ground.plane, *for_user(OBJECTS[ground.of](ground.name), user, ground.name))
+    await has_all(ground, user)
     stranger = await ground.lacks(f"stranger-{ground.name}", [])
     assert stranger == [str(check) for check in ground.checks]
+
+
+async def has_all(ground: Ground, user: str, groups: Sequence[str] = (), *, of: str = "") -> None:
+    """Wait until nothing is missing: who decides about rights follows a watch of its own."""
+
+    async def nothing_missing() -> None:
+        assert await ground.lacks(user, groups, of=of) == []
+
+    await holds(nothing_missing)
 
 
 def for_user(objects: Sequence[Body], user: str, test: str) -> list[Body]:
@@ -161,6 +196,7 @@ async def test_an_identity_may_nothing_beyond_its_roles(ground: Ground, worker: 
     for role in roles:
         role["metadata"]["labels"] = {"test": ground.name}
     await apply(ground.plane, *roles)
+    await has_all(ground, user, of="pods")
     beyond = [
         Check(group=_group(resource), resource=resource, subresource=sub, verb=verb, namespace=space.replace("MOUNT", ground.name))
         for verb, resource, sub, space in BEYOND[where]

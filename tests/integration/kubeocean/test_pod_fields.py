@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.kubeocean.conftest import Scene, lasting_scene
-from tests.support.audit import Audit
+from tests.support.audit import Audit, Call
 from tests.support.bound import Body
 from tests.support.program import eventually
 from tests.support.stage import Stage, uid_of
@@ -102,7 +102,7 @@ async def test_changed_fields_count_for_new_pods_only_and_restart_nothing(fields
             below = await stage.until_physical(name, bool, "there")
             return below if images(below)["main"] == "second.local/busybox:1" else None
 
-        new = await eventually(new_pod, "a new pod follows the change", seconds=10)
+        new = await eventually(new_pod, "a new pod follows the change")
         assert new["spec"]["imagePullSecrets"] == [{"name": "second-key"}]
         # A change of its own passes through the old pod and takes nothing of the binding's along.
         await stage.home.patch("pods", "before", {"spec": {"activeDeadlineSeconds": 3000}}, namespace=stage.namespace)
@@ -115,8 +115,12 @@ async def test_changed_fields_count_for_new_pods_only_and_restart_nothing(fields
         assert [each["restartCount"] for each in after["status"]["containerStatuses"]] == [0]
         shown = await stage.running("before")
         assert shown["status"]["containerStatuses"][0]["image"] == "busybox:1"
-        patches = [call for call in audit.writes() if (call.verb, call.what, call.name) == ("patch", "pods", old["metadata"]["name"])]
-        assert len(patches) == 1, patches
+
+        def patches() -> list[Call]:
+            return [call for call in audit.writes() if (call.verb, call.what, call.name) == ("patch", "pods", old["metadata"]["name"])]
+
+        await eventually(patches, "the audit log has it")
+        assert len(patches()) == 1, patches()
     finally:
         await change(fields, **FIELDS)
         await stage.bound.hub.kubectl("delete", "pods", "--all", "-n", stage.namespace, "--wait=false")

@@ -31,7 +31,7 @@ def _restarts(body: dict[str, Any]) -> int:
 
 async def test_readiness_goes_up(stage: Stage) -> None:
     with watching(stage.bound.hub.kubeconfig, namespace=stage.namespace) as seen:
-        await stage.create("slow", script={"start-delay": "0.5", "ready-delay": "0.7"})
+        await stage.create("slow", script={"start-delay": "0.5", "ready-delay": "2"})
         await stage.until("slow", lambda p: _ready(p) == "True", "Ready")
     states = [(event.phase, event.condition("Ready")) for event in seen.events if event.condition("Ready")]
     assert ("Running", "False") in states and states[-1] == ("Running", "True")
@@ -102,7 +102,7 @@ async def test_pods_of_system_namespaces_stay_at_home(stage: Stage) -> None:
     async def gone() -> bool:
         return await stage.home.get("pods", name, "kube-system") is None
 
-    await eventually(gone, "it can be deleted all the same", seconds=45)
+    await eventually(gone, "it can be deleted all the same")
     assert not [call for call in audit.writes() if call.name == physical_name("kube-system", name)]
 
 
@@ -157,7 +157,7 @@ async def _refusals(stage: Stage, audit: Audit, name: str, count: int) -> list[f
         refused = [c for c in audit.calls() if (c.verb, c.what, c.code) == ("create", "pods", 403) and c.name in names]
         return [call.at.timestamp() for call in refused] if len(refused) >= count else None
 
-    found: list[float] = await eventually(check, f"{count} refusals", seconds=40)
+    found: list[float] = await eventually(check, f"{count} refusals")
     return found
 
 
@@ -180,6 +180,7 @@ async def test_pod_refused_by_a_quota_of_the_worker_waits_without_a_hot_loop_and
         return bool(found and found.get("status", {}).get("hard"))
 
     await eventually(counted, "the quota is in force")
+    await stage.until_refused_there("exceeded quota: small", activeDeadlineSeconds=3000)
     audit = Audit(stage.bound.worker, stage.bound.user)
     # The quota counts only pods with a deadline, so that it disturbs nobody else.
     await stage.create("greedy", activeDeadlineSeconds=3000)
@@ -189,13 +190,14 @@ async def test_pod_refused_by_a_quota_of_the_worker_waits_without_a_hot_loop_and
     waiting = await stage.virtual("greedy")
     assert waiting is not None and waiting["status"]["phase"] == "Pending"
     await stage.bound.worker.kubectl("delete", "resourcequota", "small", "-n", stage.bound.mount)
-    await stage.running("greedy", seconds=30)
+    await stage.running("greedy")
 
 
 async def test_pod_refused_by_pod_security_waits_with_the_workers_reason(stage: Stage) -> None:
     level = "pod-security.kubernetes.io/enforce"
     await stage.there.patch("namespaces", stage.bound.mount, {"metadata": {"labels": {level: "baseline"}}})
     try:
+        await stage.until_refused_there("violates PodSecurity", hostNetwork=True, hostPID=True)
         audit = Audit(stage.bound.worker, stage.bound.user)
         await stage.create("privileged", hostNetwork=True, hostPID=True)
         said = await stage.event("privileged", "FailedCreatePod")
@@ -214,5 +216,5 @@ async def test_deleted_pod_that_never_started_is_gone_at_once(stage: Stage) -> N
     await stage.create("unborn", volumes=[volume])
     await stage.event("unborn", "FailedCreatePod")
     with watching(stage.bound.hub.kubeconfig, namespace=stage.namespace) as seen:
-        await stage.bound.hub.kubectl("delete", "pod", "unborn", "-n", stage.namespace, "--timeout=10s")
+        await stage.bound.hub.kubectl("delete", "pod", "unborn", "-n", stage.namespace, "--timeout=30s")
     assert seen.where(lambda event: event.kind == "DELETED"), json.dumps([event.kind for event in seen.events])

@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from typing import Any
 
-from tests.integration.kubeocean.conftest import MakeScene, Scene
+import pytest
+from attrs import frozen
+
+from tests.integration.kubeocean.conftest import STARTS_WITHIN, MakeScene, Scene, lasting_scene
 from tests.support.bound import apply, get, items, pod
 from tests.support.program import eventually
 from tests.support.witness import Record, watching
+from vkubelet.testing.cluster import ControlPlane
 
 PODS = 50
-LONGER_THAN_A_LEASE = 45.0
+QUICK = {"provider": {"reconnect_interval": 2.0}, "lease": {"renew_every": 2.0}}
 
 
-async def fifty(scene: Scene) -> str:
-    """Fifty running pods on the virtual nodes; their namespace."""
+@frozen
+class Fifty:
+    """Fifty running pods on the virtual nodes of a scene, in a namespace; no test of this module touches them, and each sees to that."""
+
+    scene: Scene
+    namespace: str
+
+
+@pytest.fixture(scope="module")
+def fifty(hub: ControlPlane, worker: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fifty]:
+    with (
+        lasting_scene(hub, worker, tmp_path_factory.mktemp("restarts"), nodes=2, settings=QUICK) as scene,
+        closing(asyncio.new_event_loop()) as loop,
+    ):
+        yield Fifty(scene, loop.run_until_complete(_fifty(scene)))
+
+
+async def _fifty(scene: Scene) -> str:
     namespace = await scene.bound.hub.namespace()
     vnodes = scene.vnodes
     await apply(scene.bound.hub, *(pod(f"p{i}", namespace, node=vnodes[i % len(vnodes)]) for i in range(PODS)))
-    await eventually(lambda: _running(scene, namespace), f"{PODS} pods Running", seconds=60, every=0.5)
+    await eventually(lambda: _running(scene, namespace), f"{PODS} pods Running", seconds=STARTS_WITHIN, every=0.5)
     return namespace
 
 
@@ -72,7 +93,7 @@ async def settled(scene: Scene) -> None:
         now = await _renewals(scene)
         return all(now[node] > before[node] for node in scene.vnodes)
 
-    await eventually(renewed, "leases renewed by the new process", seconds=30, every=0.5)
+    await eventually(renewed, "leases renewed by the new process", seconds=STARTS_WITHIN, every=0.3)
 
 
 async def _renewals(scene: Scene) -> dict[str, str]:
@@ -80,10 +101,9 @@ async def _renewals(scene: Scene) -> dict[str, str]:
     return {lease["metadata"]["name"]: lease["spec"]["renewTime"] for lease in leases}
 
 
-async def test_kill_9_and_start_again_touches_no_pod(scene: MakeScene) -> None:
-    made = await scene(nodes=2)
-    namespace = await fifty(made)
-    with witnesses(made, namespace) as seen:
+async def test_kill_9_and_start_again_touches_no_pod(fifty: Fifty) -> None:
+    made = fifty.scene
+    with witnesses(made, fifty.namespace) as seen:
         made.program.kill()
         made.program.start()
         await settled(made)
@@ -91,10 +111,9 @@ async def test_kill_9_and_start_again_touches_no_pod(scene: MakeScene) -> None:
     assert len(await one_physical_pod_per_uid(made)) == PODS
 
 
-async def test_sigterm_and_start_again_touches_no_pod(scene: MakeScene) -> None:
-    made = await scene(nodes=2)
-    namespace = await fifty(made)
-    with witnesses(made, namespace) as seen:
+async def test_sigterm_and_start_again_touches_no_pod(fifty: Fifty) -> None:
+    made = fifty.scene
+    with witnesses(made, fifty.namespace) as seen:
         assert made.program.terminate() == 0
         made.program.start()
         await settled(made)
@@ -109,8 +128,10 @@ async def unreadable_policies(scene: Scene) -> AsyncIterator[None]:
     role = await get(scene.bound.worker, "clusterrole", name)
     rules = [rule for rule in role["rules"] if "resourceleasingpolicies" not in rule["resources"]]
     await scene.bound.worker.kubectl("patch", "clusterrole", name, "--type=merge", "-p", json.dumps({"rules": rules}))
-    yield
-    await scene.bound.worker.kubectl("patch", "clusterrole", name, "--type=merge", "-p", json.dumps({"rules": role["rules"]}))
+    try:
+        yield
+    finally:
+        await scene.bound.worker.kubectl("patch", "clusterrole", name, "--type=merge", "-p", json.dumps({"rules": role["rules"]}))
 
 
 @asynccontextmanager
@@ -121,11 +142,13 @@ async def unreadable_rbac(scene: Scene) -> AsyncIterator[None]:
     binding = await get(scene.bound.worker, "rolebinding", name, "-n", scene.bound.mount)
     await scene.bound.worker.kubectl("delete", "clusterrolebinding", name)
     await scene.bound.worker.kubectl("delete", "rolebinding", name, "-n", scene.bound.mount)
-    yield
-    for body in (cluster_binding, binding):
-        for key in ("uid", "resourceVersion", "creationTimestamp"):
-            body["metadata"].pop(key)
-    await apply(scene.bound.worker, cluster_binding, binding)
+    try:
+        yield
+    finally:
+        for body in (cluster_binding, binding):
+            for key in ("uid", "resourceVersion", "creationTimestamp"):
+                body["metadata"].pop(key)
+        await apply(scene.bound.worker, cluster_binding, binding)
 
 
 @asynccontextmanager
@@ -134,18 +157,21 @@ async def unreachable_worker(scene: Scene) -> AsyncIterator[None]:
     good = scene.bound.kubeconfig_secret()
     text = good["stringData"]["kubeconfig"].replace(f":{scene.bound.worker.port}", ":9")
     await apply(scene.bound.hub, scene.bound.kubeconfig_secret(text))
-    yield
-    await apply(scene.bound.hub, good)
+    try:
+        yield
+    finally:
+        await apply(scene.bound.hub, good)
 
 
-async def _start_while(scene: Scene, outage: Any) -> None:
-    namespace = await fifty(scene)
+async def _start_while(fifty: Fifty, outage: Any) -> None:
+    scene = fifty.scene
     scene.program.kill()
-    with witnesses(scene, namespace) as seen:
+    with witnesses(scene, fifty.namespace) as seen:
         async with outage(scene):
             scene.program.start()
             await settled(scene)
-        await eventually(lambda: _connected(scene), "the binding is connected again", seconds=60, every=0.5)
+            await eventually(lambda: _disconnected(scene), "the binding says that something is wrong", every=0.3)
+        await eventually(lambda: _connected(scene), "the binding is connected again", every=0.3)
         await settled(scene)
     assert_untouched(*seen)
     assert len(await one_physical_pod_per_uid(scene)) == PODS
@@ -156,16 +182,20 @@ async def _connected(scene: Scene) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in found.get("status", {}).get("conditions", ()))
 
 
-async def test_start_with_unreadable_policies_touches_no_pod(scene: MakeScene) -> None:
-    await _start_while(await scene(nodes=2), unreadable_policies)
+async def _disconnected(scene: Scene) -> bool:
+    return not await _connected(scene)
 
 
-async def test_start_without_any_right_in_the_worker_touches_no_pod(scene: MakeScene) -> None:
-    await _start_while(await scene(nodes=2), unreadable_rbac)
+async def test_start_with_unreadable_policies_touches_no_pod(fifty: Fifty) -> None:
+    await _start_while(fifty, unreadable_policies)
 
 
-async def test_start_with_unreachable_worker_touches_no_pod(scene: MakeScene) -> None:
-    await _start_while(await scene(nodes=2), unreachable_worker)
+async def test_start_without_any_right_in_the_worker_touches_no_pod(fifty: Fifty) -> None:
+    await _start_while(fifty, unreadable_rbac)
+
+
+async def test_start_with_unreachable_worker_touches_no_pod(fifty: Fifty) -> None:
+    await _start_while(fifty, unreachable_worker)
 
 
 async def test_restart_amid_creation_makes_one_physical_pod_per_uid(scene: MakeScene) -> None:
@@ -173,12 +203,14 @@ async def test_restart_amid_creation_makes_one_physical_pod_per_uid(scene: MakeS
     namespace = await made.bound.hub.namespace()
     vnodes = made.vnodes
     with witnesses(made, namespace) as (above, below, nodes):
-        await apply(made.bound.hub, *(pod(f"p{i}", namespace, node=vnodes[i % 2]) for i in range(PODS)))
+        bodies = [pod(f"p{i}", namespace, node=vnodes[i % 2]) for i in range(PODS)]
+        creation = asyncio.create_task(apply(made.bound.hub, *bodies))
         await eventually(lambda: below.where(lambda event: event.kind == "ADDED"), "the first physical pods exist", every=0.005)
         made.program.kill()
         amid = len(below.where(lambda event: event.kind == "ADDED"))
+        await creation
         made.program.start()
-        await eventually(lambda: _running(made, namespace), f"{PODS} pods Running", seconds=60, every=0.5)
+        await eventually(lambda: _running(made, namespace), f"{PODS} pods Running", seconds=STARTS_WITHIN, every=0.5)
     assert 0 < amid < PODS, "the kill came too late to be amid the creation"
     created = Counter(e.object["metadata"]["annotations"]["kubeocean.io/virtual-pod-uid"] for e in below.where(lambda e: e.kind == "ADDED"))
     assert set(created.values()) == {1} and len(created) == PODS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.integration.kubeocean.conftest import MakeScene, Scene
+from tests.integration.kubeocean.conftest import STARTS_WITHIN, MakeScene, Scene
 from tests.integration.kubeocean.leases import POLICY, listed, only_vnodes, patch_policy, vnode_names
 from tests.integration.kubeocean.outages import all_pods, events_of, now, refused, running_pods, without_right
 from tests.integration.kubeocean.test_restarts import ready
@@ -46,13 +46,14 @@ async def test_nodes_are_kept_while_the_end_of_their_policy_can_not_be_confirmed
 
 
 async def test_nothing_is_declared_before_everything_was_listed(scene: MakeScene) -> None:
-    made = await scene(start=False)
+    made = await scene(start=False, settings={"provider": {"reconnect_interval": 1.0}})
     labels = f"kubeocean.io/cluster-binding={made.bound.name}"
     with watching(made.bound.hub.kubeconfig, "nodes", labels=labels) as nodes:
         async with without_right(made, POLICY, "list", "watch"):
             async with without_right(made, "nodes", "list", "watch"):
                 made.program.start()
-                await eventually(lambda: _names_what_it_lacks(made, POLICY), f"the binding says that {POLICY} can not be read")
+                what = f"the binding says that {POLICY} can not be read"
+                await eventually(lambda: _names_what_it_lacks(made, POLICY), what, seconds=STARTS_WITHIN)
                 await eventually(lambda: _names_what_it_lacks(made, "nodes"), "the binding says that nodes can not be read")
             await eventually(lambda: _names_only(made, POLICY), "the nodes could be read by now")
             assert not nodes.events

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from tests.integration.kubeocean.outages import may
 from tests.support.audit import Audit, Call
 from tests.support.bound import get
 from tests.support.program import eventually
@@ -48,6 +49,7 @@ async def may_not_get_pods(stage: Stage) -> AsyncIterator[None]:
         rules = [rule for rule in rules if rule["resources"]]
         await worker.kubectl("patch", kind, role, *where, "--type=merge", "-p", json.dumps({"rules": rules}))
     try:
+        await eventually(lambda: may(stage.bound, "get", "pods", False, namespace=stage.bound.mount), "get pods is forbidden")
         yield
     finally:
         for (kind, role), namespace in roles.items():
@@ -70,7 +72,7 @@ async def test_pod_is_not_lost_while_the_worker_does_not_say_so(stage: Stage) ->
 
             await eventually(refused, "it was asked for three times in vain")
             assert not seen.where(lambda event: event.phase == "Failed" or event.deleting)
-        await stage.until("unsure", lambda p: p["status"]["phase"] == "Failed", "Failed", seconds=40)
+        await stage.until("unsure", lambda p: p["status"]["phase"] == "Failed", "Failed")
 
 
 async def test_pod_that_lost_its_marks_gets_them_back_and_is_not_lost(stage: Stage) -> None:

@@ -9,6 +9,10 @@ from tests.integration.kubeocean.conftest import MakeScene, Scene
 from tests.support.audit import Audit, Call
 from tests.support.program import eventually
 from tests.support.stage import Stage
+from tests.support.witness import watching
+
+LESS_THAN_ITS_OWN_GRACE = 25.0
+"""Seconds; thirty would mean that nobody told the worker of a shorter one."""
 
 
 def deletions(audit: Audit, name: str) -> list[Call]:
@@ -16,12 +20,15 @@ def deletions(audit: Audit, name: str) -> list[Call]:
 
 
 async def test_force_delete_at_home_is_a_delete_with_one_second_in_the_worker(stage: Stage) -> None:
-    await stage.create("forced", script={"stop-delay": "5"})
+    await stage.create("forced", script={"stop-delay": "600"})
     await stage.running("forced")
     audit = Audit(stage.bound.worker, stage.bound.user)
-    await stage.home.delete("pods", "forced", stage.namespace, grace=0)
-    await stage.until_physical("forced", lambda p: p["metadata"].get("deletionGracePeriodSeconds") == 1, "is ending within a second")
-    await stage.no_physical("forced", seconds=5)
+    with watching(stage.bound.worker.kubeconfig, namespace=stage.bound.mount) as seen:
+        await stage.home.delete("pods", "forced", stage.namespace, grace=0)
+        await stage.no_physical("forced", seconds=LESS_THAN_ITS_OWN_GRACE)
+    ending = seen.where(lambda event: event.deleting and event.object["metadata"]["name"] == stage.physical_name("forced"))
+    # The last word, without grace, is that of its kubelet.
+    assert ending[0].object["metadata"]["deletionGracePeriodSeconds"] == 1
     assert [call.body["gracePeriodSeconds"] for call in deletions(audit, stage.physical_name("forced"))] == [1]
 
 
@@ -31,12 +38,13 @@ async def test_grace_of_the_user_goes_down_and_a_shorter_one_follows(stage: Stag
     audit = Audit(stage.bound.worker, stage.bound.user)
     await stage.home.delete("pods", "patient", stage.namespace, grace=40)
     ending = await stage.until_physical("patient", lambda p: p["metadata"].get("deletionGracePeriodSeconds"), "is ending")
-    assert 38 <= ending["metadata"]["deletionGracePeriodSeconds"] <= 40
+    # A machine that is busy takes some of it.
+    assert 31 <= ending["metadata"]["deletionGracePeriodSeconds"] <= 40
     await stage.home.delete("pods", "patient", stage.namespace, grace=2)
-    await stage.no_physical("patient", seconds=8)
+    await stage.no_physical("patient", seconds=LESS_THAN_ITS_OWN_GRACE)
     await stage.absent("patient")
     graces = [call.body["gracePeriodSeconds"] for call in deletions(audit, stage.physical_name("patient"))]
-    assert graces[0] in (39, 40) and min(graces) >= 1 and graces == sorted(graces, reverse=True)
+    assert 31 <= graces[0] <= 40 and graces[-1] <= 2 and min(graces) >= 1 and graces == sorted(graces, reverse=True)
 
 
 async def _says_not_ready(scene: Scene, stage: Stage, *, since: timedelta) -> None:

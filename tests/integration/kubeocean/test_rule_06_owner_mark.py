@@ -60,7 +60,7 @@ async def _live_side_by_side(here: Stage, there: Stage, one: Scene) -> None:
         with away(one.program):
             await here.home.delete("pods", "other", here.namespace, grace=0)
         # The first one sweeps: what the hub does not know is ended, and only in its own namespace.
-        await here.no_physical("other", seconds=40)
+        await here.no_physical("other")
     assert not seen.where(lambda event: event.deleting or event.kind == "DELETED")
     assert uid_of(await there.until_physical("same", bool, "there")) == backed[there.bound.name, "same"]
     assert {call.namespace for call in audit.writes() if call.what.startswith("pods")} == {here.bound.mount}
@@ -79,7 +79,7 @@ async def test_pod_of_kubeocean_go_is_adopted_exactly_if_its_virtual_pod_lives_o
                 await stage.there.create("pods", stage.twin("elsewhere", uid_of(other), labels=go, annotations={})),
                 await stage.there.create("pods", stage.twin("nobodys", str(uuid.uuid4()), labels=go, annotations={})),
             ]
-        found = await stage.running("taken-over", seconds=40)
+        found = await stage.running("taken-over")
         labels, annotations = await stage.marks()
         adopted = await stage.until_physical(
             "taken-over", lambda p: labels.items() <= p["metadata"]["labels"].items(), "bears the owner's mark now"

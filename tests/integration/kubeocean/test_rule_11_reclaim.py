@@ -26,7 +26,7 @@ from tests.integration.kubeocean.leases import (
 )
 from tests.support.audit import Audit
 from tests.support.bound import Body, apply, get
-from tests.support.program import eventually
+from tests.support.program import PATIENCE, eventually
 from tests.support.stage import Stage
 from tests.support.witness import Record, watching
 from vkubelet.testing.cluster import ControlPlane
@@ -105,7 +105,7 @@ def ends(record: Record) -> dict[str, datetime]:
     return found
 
 
-async def ended(record: Record, *names: str, seconds: float = 20.0) -> dict[str, datetime]:
+async def ended(record: Record, *names: str, seconds: float = PATIENCE) -> dict[str, datetime]:
     await eventually(lambda: set(names) <= ends(record).keys(), f"these pods are ended: {names}", seconds=seconds)
     return ends(record)
 

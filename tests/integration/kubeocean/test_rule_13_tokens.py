@@ -10,7 +10,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tests.integration.kubeocean.conftest import Scene
+from tests.integration.kubeocean.conftest import STARTS_WITHIN, Scene
 from tests.support.audit import Audit
 from tests.support.program import eventually
 from tests.support.stage import Stage, uid_of, virtual_uid
@@ -67,10 +67,14 @@ async def test_restart_renews_no_token_that_is_not_due(common: Scene, stage: Sta
         await stage.home.patch("pods", f"p{number}", {"metadata": {"labels": {"seen": "again"}}}, namespace=stage.namespace)
     for number in range(PODS):
         # The new process has taken up this pod.
-        await stage.until_physical(f"p{number}", lambda found: found["metadata"]["labels"].get("seen") == "again", "labelled", seconds=30)
+        await stage.until_physical(f"p{number}", _is_seen_again, "labelled", seconds=STARTS_WITHIN)
     assert [str(call) for call in home.writes() if call.what == "serviceaccounts/token"] == []
     assert [str(call) for call in there.writes() if call.what == "secrets"] == []
     assert {uid: await token_secrets(stage, uid) for uid in uids} == before
+
+
+def _is_seen_again(body: dict[str, Any]) -> bool:
+    return bool(body["metadata"]["labels"].get("seen") == "again")
 
 
 async def _note(stage: Stage, secret: dict[str, Any], **annotations: str) -> dict[str, Any]:
@@ -97,10 +101,14 @@ async def test_annotations_decide_when_tokens_are_renewed(stage: Stage) -> None:
         (found,) = await token_secrets(stage, uids[1])
         return found if expiry(found) >= expiry(due) else None
 
-    after = await eventually(renewed, "the token is renewed", seconds=10)
+    after = await eventually(renewed, "the token is renewed")
     assert uid_of(after) == uid_of(due) and after["data"].keys() == due["data"].keys() and after["data"] != due["data"]
-    writes = [str(call) for call in there.writes() if call.what == "secrets"]
-    assert writes == [f"update secrets {stage.bound.mount}/{due['metadata']['name']} 200"]
+
+    def writes() -> list[str]:
+        return [str(call) for call in there.writes() if call.what == "secrets"]
+
+    await eventually(writes, "the audit log has it")
+    assert writes() == [f"update secrets {stage.bound.mount}/{due['metadata']['name']} 200"]
     for uid, before in ((uids[0], limited), (uids[2], fresh)):
         (found,) = await token_secrets(stage, uid)
         assert found["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
@@ -119,7 +127,7 @@ async def test_token_secret_that_was_deleted_is_made_again(stage: Stage) -> None
     async def back() -> bool:
         return [each["metadata"]["name"] for each in await token_secrets(stage, uid)] == [secret["metadata"]["name"]]
 
-    await eventually(back, "the Secret is back", seconds=15)
+    await eventually(back, "the Secret is back")
 
 
 async def test_token_outlives_the_containers_and_goes_after_them(stage: Stage) -> None:
@@ -135,9 +143,9 @@ async def test_token_outlives_the_containers_and_goes_after_them(stage: Stage) -
         assert secrets or not alive, "the token went before its containers"
         return not alive
 
-    await eventually(ended, "the physical pod is gone", seconds=15)
+    await eventually(ended, "the physical pod is gone")
 
     async def gone() -> bool:
         return not await token_secrets(stage, uid)
 
-    await eventually(gone, "the token Secret is gone", seconds=15)
+    await eventually(gone, "the token Secret is gone")

@@ -125,7 +125,7 @@ async def whole_life(stage: Stage) -> None:
     async def gone() -> bool:
         return await stage.home.get("nodes", stage.vnode) is None
 
-    await eventually(gone, "the node is removed", seconds=40)
+    await eventually(gone, "the node is removed")
     await eventually(lambda: _no_lease(stage), "its lease is removed")
 
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
-import socket
 import uuid
-from contextlib import closing
 
-from tests.integration.kubeocean.conftest import MakeScene, Scene
+from tests.integration.kubeocean.conftest import STARTS_WITHIN, MakeScene, Scene
 from tests.integration.kubeocean.leases import CLOSED, taints, vnode
 from tests.integration.kubeocean.outages import events_of
 from tests.integration.kubeocean.test_unbinding import delete_binding, gone, traces
 from tests.support.bound import Body, apply, condition, get
 from tests.support.kubectl import Kubectl
 from tests.support.kubeocean_go import BINDING_FINALIZERS, MANAGED, Go
-from tests.support.program import eventually
+from tests.support.program import eventually, holds
 from tests.support.stage import Stage, physical_name, uid_of
 from tests.support.witness import watching
 
@@ -28,17 +26,11 @@ VOLUME: Body = {
 }
 
 
-def free_port() -> int:
-    """Where the kubelet server of a node listened; outside of the range in which we would look."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as found:
-        return int(found.getsockname()[1])
-
-
 class Installation:
     """Two virtual nodes, of which one has lost its policy; a pod with everything it may refer to; and what belongs to nobody."""
 
     def __init__(self, scene: Scene, stage: Stage) -> None:
-        self.scene, self.stage, self.go, self.port = scene, stage, Go(stage), free_port()
+        self.scene, self.stage, self.go, self.port = scene, stage, Go(stage), scene.bound.hub.site.free_port()
         self.role = f"labels-nodes-{scene.bound.name}"
         self.before: dict[str, str] = {}
         self.nobodys: list[Body] = []
@@ -47,7 +39,8 @@ class Installation:
         await self._bind()
         closed = {"key": CLOSED, "value": "true", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}
         policy = f"all-of-{self.stage.bound.name}"
-        for number, port in ((0, self.port), (1, free_port())):
+        # Where their kubelet servers listened is outside of the range in which we would look.
+        for number, port in ((0, self.port), (1, self.scene.bound.hub.site.free_port())):
             node = await self.go.node(self.stage.nodes[number], port=port, policy=policy, extra_taints=[closed])
             self.before[f"node {number}"] = uid_of(node)
         users = {"metadata": {"labels": {"team": "blue"}, "annotations": {"note": "kept"}}}
@@ -202,8 +195,8 @@ async def test_running_installation_is_taken_over_without_a_restart_and_can_be_u
         watching(bound.hub.kubeconfig, namespace=stage.namespace) as above,
     ):
         made.program.start()
-        await eventually(lambda: _is_ours(made), "the node is ours", seconds=40, every=0.3)
-        await eventually(was.all_marked, "everything of it bears our mark", seconds=20)
+        await eventually(lambda: _is_ours(made), "the node is ours", seconds=STARTS_WITHIN, every=0.3)
+        await eventually(was.all_marked, "everything of it bears our mark")
         await eventually(lambda: _fresh(was), "tokens are renewed where they are mounted")
         await eventually(lambda: _first_alone(made), "the node that lost its policy is gone, finalizer and all")
         await stage.until("web", lambda p: condition(p, "Ready") == "True", "Ready")
@@ -211,8 +204,7 @@ async def test_running_installation_is_taken_over_without_a_restart_and_can_be_u
     await _is_as_it_was(made, was)
     assert not below.where(lambda event: event.kind != "MODIFIED" or event.deleting or event.restarts > 0)
     assert not above.where(lambda event: event.kind != "MODIFIED" or event.deleting or event.phase != "Running")
-    (told,) = await events_of(made, "LeftAlone")
-    assert all(body["metadata"]["name"] in told["message"] for body in was.nobodys) and told["message"].startswith("2 objects")
+    await holds(lambda: _left_alone_is_told(made, was))
     await _works_on(stage, was)
     await delete_binding(made)
     await _manager_lets_go(made)
@@ -224,6 +216,11 @@ async def test_running_installation_is_taken_over_without_a_restart_and_can_be_u
         await stage.there.patch(kind, body["metadata"]["name"], {"metadata": {"labels": None, "annotations": None}}, namespace=bound.mount)
     assert await traces(bound.hub, made) == [] and await traces(bound.worker, made) == []
     await bound.worker.kubectl("delete", "clusterrole,clusterrolebinding", was.role)
+
+
+async def _left_alone_is_told(made: Scene, was: Installation) -> None:
+    told = [event["message"] for event in await events_of(made, "LeftAlone")]
+    assert len(told) == 1 and told[0].startswith("2 objects") and all(body["metadata"]["name"] in told[0] for body in was.nobodys)
 
 
 async def _is_as_it_was(made: Scene, was: Installation) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.integration.kubeocean.conftest import MakeScene, Scene
-from tests.support.bound import Body, get
+from tests.integration.kubeocean.leases import policy_reports
+from tests.support.bound import Body
 from tests.support.program import eventually
 from tests.support.stage import Stage
 
@@ -45,8 +46,8 @@ async def test_one_object_serves_both_until_the_last_of_them_lets_it_go(scene: M
     first, second = await scene(settings=settings), await scene(settings=settings)
     here = await Stage.of(first.bound, first.nodes)
     there = await Stage.of(second.bound, second.nodes, namespace=here.namespace)
-    policy = await get(first.bound.worker, "resourceleasingpolicy", f"all-of-{first.bound.name}")
-    assert (policy["status"]["phase"], policy["status"]["activeTimeWindow"]) == ("Active", True), "line 8"
+    status = await policy_reports(first, f"all-of-{first.bound.name}", "Active")
+    assert status["activeTimeWindow"] is True, "line 8"
 
     await here.home.create("configmaps", {"metadata": {"name": SHARED, "namespace": here.namespace}, "data": {"key": "old"}})
     await user(here, "one")

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from attrs import frozen
 
-from tests.integration.kubeocean.conftest import MakeScene, Scene, undo
+from tests.integration.kubeocean.conftest import STARTS_WITHIN, MakeScene, Scene, undo
 from tests.integration.kubeocean.test_dependents import configmap, secret, volumes
 from tests.integration.kubeocean.test_unbinding import QUICK, delete_binding, gone, traces
+from tests.support.audit import Audit
 from tests.support.bound import Body, Bound, apply, condition, get, roles_for
 from tests.support.program import Program, eventually
 from tests.support.stage import Stage, uid_of
@@ -89,6 +90,10 @@ async def offered(stage: Stage) -> float:
 async def test_two_hubs_share_a_worker_and_one_leaves_the_other_whole(two: Two, tmp_path: Path) -> None:
     await _rival_is_refused_by_the_owners_name(two, tmp_path)
     node = two.one.nodes[0]
+    audits = {
+        two.second.mount: Audit(two.second.worker, two.here.bound.user),
+        two.here.bound.mount: Audit(two.second.worker, two.second.user),
+    }
     physical = await get(two.second.worker, "node", node)
     whole = cpu(physical["status"]["allocatable"]["cpu"])
     with (
@@ -105,8 +110,8 @@ async def test_two_hubs_share_a_worker_and_one_leaves_the_other_whole(two: Two, 
                 body = stage.body(name, terminationGracePeriodSeconds=2, volumes=volumes(("configMap", "settings"), ("secret", "keys")))
                 body["spec"]["containers"][0] |= share
                 await stage.home.create("pods", body)
-        await eventually(lambda: _three_run(two), "three of four run, one waits for room", seconds=40)
-        await eventually(lambda: _lent_once(two, whole), "each offers what the other does not use", seconds=20)
+        await eventually(lambda: _three_run(two), "three of four run, one waits for room")
+        await eventually(lambda: _lent_once(two, whole), "each offers what the other does not use")
         for stage in (two.here, two.there):
             copy = await stage.until_physical("settings", bool, "there", kind="configmaps")
             assert copy["data"] == {"of": stage.bound.name}
@@ -118,6 +123,9 @@ async def test_two_hubs_share_a_worker_and_one_leaves_the_other_whole(two: Two, 
             await two.there.running(name)
         await eventually(lambda: _offers(two.there, whole), "what was leased to the first is free for the second")
     assert most_at_once([ours, theirs], node) <= whole
+    for foreign, audit in audits.items():
+        written = audit.writes()
+        assert written and not [str(call) for call in written if foreign in (call.namespace, call.name)]
     assert not theirs.where(lambda event: event.deleting or event.kind == "DELETED" or event.restarts > 0)
     assert {uid_of(pod) for pod in await two.there.there.list("pods", two.second.mount)} == kept
     for kind, name in (("configmaps", "settings"), ("secrets", "keys")):
@@ -158,11 +166,11 @@ async def _rival_is_refused_by_the_owners_name(two: Two, tmp_path: Path) -> None
         before = await get(first.worker, "namespace", first.mount)
         owner = before["metadata"]["annotations"]["kubeocean.io/mount-owner"]
         stack.enter_context(rival.program())
-        await eventually(lambda: _refused(rival, owner), "the owner is named", seconds=30)
+        await eventually(lambda: _refused(rival, owner), "the owner is named", seconds=STARTS_WITHIN)
         assert (await get(first.worker, "namespace", first.mount))["metadata"] == before["metadata"]
         found = await get(rival.hub, "clusterbinding", rival.name)
         assert not found["metadata"].get("finalizers")
-        await rival.hub.kubectl("delete", "clusterbinding", rival.name, "--timeout=20s")
+        await rival.hub.kubectl("delete", "clusterbinding", rival.name, "--timeout=60s")
         assert (await get(first.worker, "namespace", first.mount))["metadata"] == before["metadata"]
 
 

@@ -48,7 +48,12 @@ async def test_it_bears_what_the_physical_node_bears_and_says_which_that_is(scen
     """Lines 71 to 74, 78 to 81 and 86."""
     physical = await get(scene.bound.worker, "node", scene.nodes[0])
     await patch(scene.bound.worker, scene.nodes[0], {"metadata": {"labels": {"rack": "r7"}}})
-    node = await until(scene, lambda n: n["metadata"]["labels"].get("rack") == "r7", "the label of the physical node")
+    labelled = f"{OURS}proxier_port"
+
+    def is_labelled(node: Body) -> bool:
+        return node["metadata"]["labels"].get("rack") == "r7" and labelled in node["metadata"]["labels"]
+
+    node = await until(scene, is_labelled, "the label of the physical node, and that with its port")
     name, labels, notes = scene.vnodes[0], node["metadata"]["labels"], node["metadata"]["annotations"]
     assert name == f"vnode-{scene.bound.name}-{scene.nodes[0]}", "line 71"
     port = str(node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"])
@@ -68,7 +73,7 @@ async def test_it_bears_what_the_physical_node_bears_and_says_which_that_is(scen
     said = {f"{OURS}{key}" for key in ("last-sync-time", "policies-applied", "policy-details", "physical-node-name", "physical-node-uid")}
     assert notes.keys() >= said and notes[f"{OURS}policies-applied"] == f"all-of-{scene.bound.name}", "line 74"
     assert [address["type"] for address in node["status"]["addresses"]] == ["InternalIP"], "line 79 as decided"
-    other = await get(scene.bound.hub, "node", scene.vnodes[1])
+    other = await until(scene, lambda n: labelled in n["metadata"]["labels"], "the label with its port", at=1)
     assert 15000 <= int(port) < 30000 and other["metadata"]["labels"][f"{OURS}proxier_port"] != port, "lines 80 and 81"
     assert node["status"]["nodeInfo"]["operatingSystem"] == physical["status"]["nodeInfo"]["operatingSystem"], "line 78"
     lease = await get(scene.bound.hub, "lease", name, "-n", "kube-node-lease")

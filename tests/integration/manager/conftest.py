@@ -8,11 +8,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -234,7 +233,7 @@ class Binding:
         return [pod.metadata.name for pod in listed if pod.metadata.deletion_timestamp is None]
 
     async def tell_of_pods(self, *, running: bool, waiting: str = "") -> None:
-        """What a kubelet would say of them."""
+        """What a kubelet would say of those that are there now."""
         names = await eventually(self.pods, f"pods of {self.deployment_name}: {self.deployment()}")
         state: Body = {"running": {"startedAt": "2026-01-01T00:00:00Z"}} if running else {"waiting": {"reason": waiting}}
         container = {"name": "syncer", "ready": running, "restartCount": 0, "image": IMAGE, "imageID": "", "state": state}
@@ -244,9 +243,14 @@ class Binding:
             self.computing.core.patch_namespaced_pod_status(name, SYSTEM, {"status": status})
 
     async def available(self) -> None:
-        """Its process runs, as far as this cluster knows."""
-        await self.tell_of_pods(running=True)
-        await eventually(lambda: ((self.deployment() or {}).get("status") or {}).get("availableReplicas"), f"{self.name} available")
+        """Its process runs, as far as this cluster knows. A pod may be replaced just as it is told of."""
+
+        async def told() -> bool:
+            with contextlib.suppress(k8s.ApiException):
+                await self.tell_of_pods(running=True)
+            return bool(((self.deployment() or {}).get("status") or {}).get("availableReplicas"))
+
+        await eventually(told, f"{self.name} available", every=0.3)
 
 
 MakeBinding = Callable[..., Binding]
@@ -260,9 +264,7 @@ def computing(
     with running(ControlPlane("computing", cluster_site, options=Options(scheduler=False)), request) as hub:
         run_apart(_install(hub))
         run_apart(worker.kubectl("apply", "-f", str(CRDS / "resourceleasingpolicies.yaml")))
-        with closing(socket.create_server(("127.0.0.1", 0))) as free:
-            port = free.getsockname()[1]
-        made = Computing(hub, worker, tmp_path_factory.mktemp("manager"), port)
+        made = Computing(hub, worker, tmp_path_factory.mktemp("manager"), cluster_site.free_port())
         with made.program:
             yield made
         made.api.close()

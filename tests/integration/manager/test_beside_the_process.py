@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.integration.kubeocean.conftest import STARTS_WITHIN
 from tests.integration.manager.conftest import USER, Binding, Computing, MakeBinding
 from tests.support.audit import Audit
 from tests.support.cable import Cable
-from tests.support.program import eventually
+from tests.support.program import eventually, holds
 
 ATTENTIVE = {"provider": {"probe_interval": 0.5, "unreachable_after": 2.0, "reconnect_interval": 1.0}}
 LOST = ("False", "ConnectivityFailed")
@@ -22,7 +23,13 @@ def status_writes(audit: Audit) -> list[Any]:
 
 
 async def ready(binding: Binding) -> None:
-    await eventually(lambda: binding.conditions().get("Ready", ("",))[0] == "True", f"{binding.body()}")
+    await eventually(lambda: binding.conditions().get("Ready", ("",))[0] == "True", f"{binding.body()}", seconds=STARTS_WITHIN)
+
+
+def is_told_by_its_process(binding: Binding) -> None:
+    told = binding.conditions()
+    assert [told[kind][0] for kind in ("Ready", "Connected", "SyncerReady", "ProxierReady")] == ["True"] * 4
+    assert binding.phase() == "Ready" and (binding.body() or {})["status"]["lastSyncTime"]
 
 
 async def test_served_binding_is_ready_and_turns_not_ready_and_back_with_its_cluster(computing: Computing, bind: MakeBinding) -> None:
@@ -35,9 +42,7 @@ async def test_served_binding_is_ready_and_turns_not_ready_and_back_with_its_clu
             await ready(binding)
             await binding.available()
             await ready(binding)
-            told = binding.conditions()
-            assert [told[kind][0] for kind in ("Ready", "Connected", "SyncerReady", "ProxierReady")] == ["True"] * 4
-            assert binding.phase() == "Ready" and (binding.body() or {})["status"]["lastSyncTime"]
+            await holds(lambda: is_told_by_its_process(binding))
             await eventually(lambda: (binding.body() or {})["status"].get("observedGeneration") == 1, "seen by the manager")
             audit = Audit(computing.hub, USER)
             cable.cut()

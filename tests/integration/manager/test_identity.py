@@ -9,7 +9,7 @@ from kubernetes import client as k8s
 
 from tests.integration.manager.conftest import GROUP, MERGE, PLURAL, SYSTEM, VERSION, Binding, Computing, MakeBinding
 from tests.integration.manager.test_life import identity_paths
-from tests.support.program import eventually
+from tests.support.program import eventually, holds
 
 REFUSED = ("False", "ValidationFailed")
 CRD = "clusterbindings.cloud.tencent.com"
@@ -20,13 +20,14 @@ def everything_of(binding: Binding) -> list[tuple[str, str]]:
     computing = binding.computing
     paths = [*identity_paths(binding), f"/api/v1/namespaces/{SYSTEM}/services/kubeocean-proxier-{binding.cluster_id}-svc"]
     bodies = [computing.raw(path) for path in paths] + [binding.deployment()]
-    assert all(bodies), paths
+    assert all(bodies), f"{binding.name} has not got all of {paths}"
     return [(body["metadata"]["uid"], str(body["metadata"].get("generation"))) for body in bodies if body]
 
 
 async def accepted(binding: Binding) -> None:
     await binding.deployed()
-    await eventually(lambda: binding.conditions().get("Connected"), f"{binding.body()}")
+    await eventually(lambda: binding.conditions().get("Connected") == ("True", "ConnectivityPassed"), f"{binding.body()}")
+    await holds(lambda: everything_of(binding) and None)
 
 
 async def refused(binding: Binding, text: str) -> None:
@@ -124,13 +125,22 @@ class without_rules:
         return self._api.read_custom_resource_definition(CRD)
 
     def __enter__(self) -> None:
-        found = self._spec()
-        fields = found.spec.versions[0].schema.open_apiv3_schema.properties["spec"]
-        self._rules = fields.properties["clusterID"].x_kubernetes_validations
-        fields.properties["clusterID"].x_kubernetes_validations = None
-        self._api.replace_custom_resource_definition(CRD, found)
+        self._rules = self._replace(None)
 
     def __exit__(self, *told: object) -> None:
-        found = self._spec()
-        found.spec.versions[0].schema.open_apiv3_schema.properties["spec"].properties["clusterID"].x_kubernetes_validations = self._rules
-        self._api.replace_custom_resource_definition(CRD, found)
+        self._replace(self._rules)
+
+    def _replace(self, rules: Any) -> Any:
+        """The rules before; the API server writes the status of a definition as well, so the first attempt may be one of a conflict."""
+        for left in reversed(range(5)):
+            found = self._spec()
+            field = found.spec.versions[0].schema.open_apiv3_schema.properties["spec"].properties["clusterID"]
+            before, field.x_kubernetes_validations = field.x_kubernetes_validations, rules
+            try:
+                self._api.replace_custom_resource_definition(CRD, found)
+            except k8s.ApiException as error:
+                if error.status != 409 or not left:
+                    raise
+            else:
+                return before
+        raise AssertionError

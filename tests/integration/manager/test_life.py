@@ -8,7 +8,7 @@ import yaml
 from kubernetes import watch as k8s_watch
 
 from tests.integration.manager.conftest import GROUP, PLURAL, SYSTEM, VERSION, Binding, Computing, MakeBinding
-from tests.support.program import eventually
+from tests.support.program import eventually, holds
 
 MANAGER_FINALIZER, SYNCER_FINALIZER = "kubeocean.io/clusterbinding-manager", "kubeocean.io/clusterbinding-syncer"
 
@@ -69,12 +69,16 @@ async def test_pods_pass_the_restricted_level_and_their_roles_are_narrow(computi
     assert [rule["resourceNames"] for rule in writes] == [[binding.name]]
 
 
+def starting(binding: Binding) -> None:
+    told = binding.conditions()
+    assert told.get("Connected") == ("True", "ConnectivityPassed") and told.get("Permitted") == ("True", "RightsGranted"), told
+    assert told.get("SyncerReady") == ("False", "SyncerStarting") and binding.phase() == "Pending", told
+
+
 async def test_until_a_process_speaks_the_manager_tells_why_there_is_none(bind: MakeBinding) -> None:
     binding = bind()
     await binding.deployed()
-    await eventually(lambda: binding.conditions().get("Connected") == ("True", "ConnectivityPassed"), f"{binding.body()}")
-    assert binding.phase() == "Pending" and binding.conditions()["SyncerReady"] == ("False", "SyncerStarting")
-    assert binding.conditions()["Permitted"] == ("True", "RightsGranted")
+    await holds(lambda: starting(binding))
     await binding.tell_of_pods(running=False, waiting="ImagePullBackOff")
     await eventually(lambda: "ImagePullBackOff" in binding.message("SyncerReady"), f"{binding.body()}")
     assert binding.phase() == "Failed" and binding.conditions()["Ready"] == ("False", "SyncerFailed")
@@ -87,7 +91,7 @@ async def test_conditions_keep_the_conventions(bind: MakeBinding) -> None:
     """observedGeneration follows the spec, and lastTransitionTime moves on a flip only."""
     binding = bind()
     await binding.deployed()
-    await eventually(lambda: binding.conditions().get("Connected"), "checked once")
+    await holds(lambda: starting(binding))
     before = {each["type"]: each["lastTransitionTime"] for each in (binding.body() or {})["status"]["conditions"]}
     binding.patch({"spec": {"timeZone": "Europe/Berlin"}})
 

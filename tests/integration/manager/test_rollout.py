@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.integration.manager.conftest import SYSTEM, Binding, Computing, MakeBinding
 from tests.integration.manager.test_life import identity_paths
-from tests.support.program import eventually
+from tests.support.program import eventually, holds
 
 PROXIER_LABELS = {"app.kubernetes.io/name": "kubeocean-proxier"}
 
@@ -45,6 +45,7 @@ async def test_what_somebody_deletes_or_changes_comes_back(computing: Computing,
     service = f"/api/v1/namespaces/{SYSTEM}/services/kubeocean-proxier-{binding.name}-svc"
     deployment = f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/{binding.deployment_name}"
     paths = [*identity_paths(binding), service, deployment]
+    await eventually(lambda: all(computing.raw(path) for path in paths), f"all of {paths}")
     before = {path: (computing.raw(path) or {})["metadata"]["uid"] for path in paths}
     for path in paths:
         computing.send("DELETE", path, {"propagationPolicy": "Background"})
@@ -114,9 +115,13 @@ async def test_installation_of_the_go_version_is_taken_over(computing: Computing
     await eventually(lambda: image(binding) == computing.settings()["manager"]["image"], f"{binding.deployment()}")
     template = (binding.deployment() or {})["spec"]["template"]["spec"]
     assert "hostPath" not in str(template) and len(template["containers"]) == 1
-    taken = core.read_namespaced_service(f"{proxier}-svc", SYSTEM)
-    assert taken.metadata.uid == service.metadata.uid and taken.spec.cluster_ip == service.spec.cluster_ip
-    assert taken.spec.selector["app.kubernetes.io/name"] == "kubeocean-syncer" and len(taken.spec.ports) == 1
+
+    def service_is_taken() -> None:
+        taken = core.read_namespaced_service(f"{proxier}-svc", SYSTEM)
+        assert taken.metadata.uid == service.metadata.uid and taken.spec.cluster_ip == service.spec.cluster_ip
+        assert taken.spec.selector["app.kubernetes.io/name"] == "kubeocean-syncer" and len(taken.spec.ports) == 1
+
+    await holds(service_is_taken)
     assert computing.deployment(proxier) is not None
     await binding.available()
     await eventually(lambda: computing.deployment(proxier) is None, "the old proxier is gone")

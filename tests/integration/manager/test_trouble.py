@@ -13,7 +13,7 @@ from kubernetes import client as k8s
 
 from kubeocean import permissions
 from tests.integration.manager.conftest import Computing, MakeBinding
-from tests.support.program import eventually
+from tests.support.program import eventually, holds
 
 FAILED = ("False", "ConnectivityFailed")
 
@@ -70,8 +70,8 @@ async def test_cluster_that_does_not_answer_is_told_and_asked_again_with_backoff
         def waits() -> list[float]:
             return [later - earlier for earlier, later in zip(came, came[1:], strict=False) if later - earlier > 0.5]
 
-        await eventually(lambda: len(waits()) >= 2, f"asked again: {came}")
-        assert waits()[1] > 1.2 * waits()[0]
+        # It begins with a second, and goes up to the two after which everything is asked again; of that a tenth may be taken off.
+        await eventually(lambda: sum(wait > 1.7 for wait in waits()) >= 2, f"asked again ever later: {came}")
     assert computing.events(binding.name).count("ConnectivityFailed") == 1
 
 
@@ -94,9 +94,14 @@ async def test_missing_rights_are_named_one_by_one_and_those_without_which_no_po
         create(rbac, body)
     binding.make_secret(computing.worker.client_config(user).read_text())
     try:
-        await eventually(lambda: binding.conditions().get("Permitted") == ("False", "RightsMissing"), f"{binding.body()}")
         text = f"create pods in namespace {mount}, get pods/log in namespace {mount}"
-        assert text in binding.message("Permitted") and binding.phase() == "Failed" and binding.deployment() is None
+
+        def lacks_two() -> None:
+            """Once the worker has heard of the other rights, too."""
+            assert binding.conditions().get("Permitted") == ("False", "RightsMissing"), binding.body()
+            assert text in binding.message("Permitted") and binding.phase() == "Failed" and binding.deployment() is None
+
+        await holds(lacks_two)
         await eventually(lambda: computing.messages(binding.name, "RightsMissing"), "event")
         assert f"create pods in namespace {mount}" in computing.messages(binding.name, "RightsMissing")[0]
         role = rbac.read_namespaced_role(user, mount)

@@ -32,7 +32,7 @@ T = TypeVar("T")
 HOST_IP = "192.0.2.1"
 
 
-async def eventually(check: Callable[[], T | None] | Callable[[], Awaitable[T | None]], what: str, *, seconds: float = 20.0) -> T:
+async def eventually(check: Callable[[], T | None] | Callable[[], Awaitable[T | None]], what: str, *, seconds: float = 40.0) -> T:
     """Ask until there is an answer."""
     clock = SystemClock()
     end = clock.monotonic() + seconds
@@ -183,7 +183,7 @@ class World:
                 return None
             raise
 
-    async def until(self, name: str, wanted: Callable[[dict[str, Any]], bool], what: str, *, seconds: float = 20.0) -> dict[str, Any]:
+    async def until(self, name: str, wanted: Callable[[dict[str, Any]], bool], what: str, *, seconds: float = 40.0) -> dict[str, Any]:
         async def check() -> dict[str, Any] | None:
             found = await self.read(name)
             return found if found is not None and wanted(found) else None
@@ -193,7 +193,7 @@ class World:
     async def running(self, name: str) -> dict[str, Any]:
         return await self.until(name, lambda pod: pod["status"].get("phase") == "Running", "Running")
 
-    async def absent(self, name: str, *, seconds: float = 20.0) -> None:
+    async def absent(self, name: str, *, seconds: float = 25.0) -> None:
         async def check() -> bool | None:
             return await self.read(name) is None
 

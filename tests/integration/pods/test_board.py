@@ -74,14 +74,16 @@ async def test_ready_set_to_false_by_another_is_repaired_at_once_and_a_fight_is_
         await world.running("web")
         intruder = {"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "NodeNotReady"}]}}
         await world.client.patch(PODS, created.ref, intruder, subresource="status")
-        pod = await world.until("web", lambda pod: condition(pod, "Ready") == "True", "repaired", seconds=2.0)
+        pod = await world.until("web", lambda pod: condition(pod, "Ready") == "True", "repaired", seconds=8.0)
         assert not any(c.get("reason") for c in pod["status"]["conditions"] if c["type"] == "Ready")
         async with world.watched() as record:
+            began = SystemClock().monotonic()
             for _ in range(30):
                 await world.client.patch(PODS, created.ref, intruder, subresource="status")
                 await SystemClock().sleep(0.05)
             repairs = record.where(lambda seen: seen.condition("Ready") == "True")
-            assert len(repairs) <= 2
+            # At most one a second, and ever fewer.
+            assert len(repairs) <= SystemClock().monotonic() - began + 1
         await world.until("web", lambda pod: condition(pod, "Ready") == "True", "repaired in the end")
 
 

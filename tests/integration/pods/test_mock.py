@@ -37,9 +37,9 @@ async def test_deletion_takes_as_long_as_the_script_says(world: World) -> None:
         await world.running("quick")
         await world.running("slow")
         await world.delete("quick")
-        await world.absent("quick", seconds=3.0)
+        await world.absent("quick", seconds=10.0)
         await world.delete("slow", grace=2)
-        await world.absent("slow", seconds=6.0)
+        await world.absent("slow", seconds=20.0)
         assert not mock.pods
         await eventually(lambda: len(record.where(lambda seen: seen.kind == "DELETED")) == 2, "both deleted")
     ends = record.where(lambda seen: seen.kind == "DELETED")
@@ -54,7 +54,7 @@ async def test_backend_that_tells_nothing_is_polled(world: World) -> None:
         await world.create("job", "mock-p", metadata=script(run_for=0.3, exit_code=7), restartPolicy="Never")
         await world.until("job", lambda pod: pod["status"]["phase"] == "Failed", "Failed")
         await world.delete("web")
-        await world.absent("web", seconds=6.0)
+        await world.absent("web", seconds=20.0)
 
 
 async def test_minimal_provider_runs_and_ends_pods(world: World) -> None:

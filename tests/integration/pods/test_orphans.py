@@ -124,10 +124,10 @@ async def test_polled_provider_gets_statuses_deletions_and_losses_from_its_lists
         await world.delete("web", grace=60)
         await eventually(lambda: provider.graces("web"), "told")
         del provider.held[created.metadata.uid]
-        await world.absent("web", seconds=5.0)
+        await world.absent("web")
         lost = await world.create("lost", "sweep-7")
         await world.running("lost")
         del provider.held[lost.metadata.uid]
-        pod = await world.until("lost", lambda pod: pod["status"]["phase"] == "Failed", "Failed", seconds=5.0)
+        pod = await world.until("lost", lambda pod: pod["status"]["phase"] == "Failed", "Failed")
         assert pod["status"]["reason"] == "ProviderLost"
         assert await eventually(lambda: events(world, "ProviderLost"), "event")

@@ -1,4 +1,7 @@
-"""A provider that declares what a test writes: `descriptions.json` below `directory` is a list of NodeDescriptions as JSON."""
+"""A provider that declares what a test writes: `descriptions.json` below `directory` is a list of NodeDescriptions as JSON.
+
+Invariant: `declared.json` beside it holds what was declared last.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,7 @@ class Billboard:
                 for body in json.loads(text):
                     host.set_node(described(body))
                 host.nodes_complete()
+                self.file.with_name("declared.json").write_text(text)
             await asyncio.wait([stopped], timeout=LOOK)
 
     async def sync_pod(self, pod: Pod) -> None:

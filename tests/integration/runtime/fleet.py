@@ -21,7 +21,7 @@ from attrs import define, field
 from kubernetes import client as k8s
 
 from tests.support.bound import condition
-from tests.support.program import Program, eventually
+from tests.support.program import PATIENCE, Program, eventually
 from tests.support.witness import Record, api_client, watching
 from vkubelet.testing.cluster import ControlPlane
 
@@ -29,6 +29,7 @@ PUPPET = Path(__file__).with_name("puppet.py")
 Body = dict[str, Any]
 
 _numbers = itertools.count(1)
+_NOT_READY, _TTL = "node.kubernetes.io/not-ready", "node.alpha.kubernetes.io/ttl"
 
 
 @define(kw_only=True)
@@ -101,6 +102,10 @@ class Fleet:
         lines = file.read_text().splitlines() if file.exists() else []
         return [line for line in lines if line.startswith(verb)]
 
+    def starts(self) -> list[str]:
+        """The pods that the puppet was asked to start, by name: which of several new ones is first is nobody's promise."""
+        return sorted(line.removeprefix("start ") for line in self.calls("start "))
+
     # --- what the cluster holds ---
 
     async def _read(self, call: Callable[..., Any], *args: str, **options: str) -> Body | None:
@@ -165,7 +170,7 @@ class Fleet:
 
     # --- waiting ---
 
-    async def ready(self, names: Sequence[str], *, seconds: float = 20.0, program: Program | None = None) -> list[Body]:
+    async def ready(self, names: Sequence[str], *, seconds: float = PATIENCE, program: Program | None = None) -> list[Body]:
         """Wait until these nodes are Ready; them, in this order."""
 
         async def check() -> list[Body] | None:
@@ -179,7 +184,7 @@ class Fleet:
             raise AssertionError(f"{error}\n{program.tail() if program else ''}") from None
         return out
 
-    async def until_node(self, name: str, holds: Callable[[Body], bool], what: str, *, seconds: float = 20.0) -> Body:
+    async def until_node(self, name: str, holds: Callable[[Body], bool], what: str, *, seconds: float = PATIENCE) -> Body:
         async def check() -> Body | None:
             body = await self.node(name)
             return body if body is not None and holds(body) else None
@@ -187,7 +192,7 @@ class Fleet:
         out: Body = await eventually(check, f"{name}: {what}", seconds=seconds, every=0.1)
         return out
 
-    async def until_pod(self, name: str, holds: Callable[[Body], bool], what: str, *, seconds: float = 20.0) -> Body:
+    async def until_pod(self, name: str, holds: Callable[[Body], bool], what: str, *, seconds: float = PATIENCE) -> Body:
         async def check() -> Body | None:
             body = await self.pod(name)
             return body if body is not None and holds(body) else None
@@ -195,11 +200,20 @@ class Fleet:
         out: Body = await eventually(check, f"pod {name}: {what}", seconds=seconds, every=0.1)
         return out
 
-    async def running(self, *names: str, seconds: float = 20.0) -> list[Body]:
+    async def running(self, *names: str, seconds: float = PATIENCE) -> list[Body]:
         """Wait until these pods run and are Ready."""
         return [await self.until_pod(name, _runs, "Running and Ready", seconds=seconds) for name in names]
 
-    async def gone(self, name: str, *, seconds: float = 20.0) -> None:
+    async def settled(self, *names: str) -> list[Body]:
+        """Wait until the cluster's own controllers have done with these new nodes; them."""
+
+        def done(body: Body) -> bool:
+            untainted = not any(taint["key"] == _NOT_READY for taint in body["spec"].get("taints", ()))
+            return untainted and _TTL in body["metadata"].get("annotations", {})
+
+        return [await self.until_node(name, done, "the cluster's controllers have written what they write") for name in names]
+
+    async def gone(self, name: str, *, seconds: float = PATIENCE) -> None:
         """Wait until Node and Lease are gone."""
 
         async def check() -> bool:
@@ -256,9 +270,16 @@ def complaints(program: Program) -> list[str]:
 
 
 def audited(plane: ControlPlane, user: str) -> Iterator[Body]:
-    """The completed requests of a user, from the audit log."""
-    for line in plane.audit_log.read_text().splitlines():
-        if f'"{user}"' in line:
-            event = json.loads(line)
-            if event["user"]["username"] == user and event["stage"] == "ResponseComplete":
-                yield event
+    """The completed requests of a user, from the audit log; a line of it may be written a moment after the answer is given."""
+    mark = f'"{user}"'.encode()
+    with plane.audit_log.open("rb") as lines:
+        for line in lines:
+            if mark in line and line.endswith(b"\n"):
+                event = json.loads(line)
+                if event["user"]["username"] == user and event["stage"] == "ResponseComplete":
+                    yield event
+
+
+def received(event: Body) -> datetime:
+    """When a request of the audit log came."""
+    return datetime.fromisoformat(event["requestReceivedTimestamp"])

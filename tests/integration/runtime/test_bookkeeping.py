@@ -47,10 +47,10 @@ async def test_pods_of_others_stay_alone_and_what_vanishes_or_stays_is_told(flee
         assert lost["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 137
         began = time.monotonic()
         await fleet.kubectl("delete", "pod", "stubborn", "--grace-period=3", "--wait=false")
-        await eventually(lambda: fleet.calls("grace stubborn")[1:], "it is told again", seconds=15)
+        await eventually(lambda: fleet.calls("grace stubborn")[1:], "it is told again")
         assert time.monotonic() - began > 2, "not before the grace was over"
         assert fleet.calls("grace stubborn")[-1] == "grace stubborn 0"
-        await eventually(lambda: absent(fleet, ["stubborn"]), "the object goes with its containers", seconds=10)
+        await eventually(lambda: absent(fleet, ["stubborn"]), "the object goes with its containers")
         assert fleet.calls("sync lost") == ["sync lost"], "what is lost is not made again"
     assert not [call for call in fleet.calls() if "foreign" in call]
 
@@ -73,15 +73,15 @@ async def test_start_ends_what_was_deleted_meanwhile_and_orphans_but_never_too_m
     workload(fleet, node, *many)
     workload(fleet, "somebody-elses", "foreign")
     with fleet.program(log="b", pods=SWEEP) as second:
-        await eventually(lambda: absent(fleet, ["asked"]), "the deletion that nobody heard of is done", seconds=15)
+        await eventually(lambda: absent(fleet, ["asked"]), "the deletion that nobody heard of is done")
         # Nothing is an orphan as long as the backend can not be listed.
         assert ended(fleet) == {"asked"}
         fleet.untell("blind")
-        await eventually(lambda: alarms(fleet, node), "too many are an alarm", seconds=15)
+        await eventually(lambda: alarms(fleet, node), "too many are an alarm")
         assert ended(fleet) == {"asked"}
         for name in many[:2]:
             (fleet.directory / "pods" / f"uid-of-{name}").unlink()
-        await eventually(lambda: ended(fleet) == {"asked", "forced", *many[2:]}, "as many as may be are ended", seconds=15)
+        await eventually(lambda: ended(fleet) == {"asked", "forced", *many[2:]}, "as many as may be are ended")
         await fleet.running("stays")
         assert fleet.calls("start stays") == ["start stays"]
         assert second.alive
@@ -96,7 +96,7 @@ async def test_a_backend_that_is_only_asked_shows_the_same(fleet: Fleet) -> None
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ends", "annotations": script}, "spec": spec}
         await fleet.kubectl("create", "-f", "-", stdin=json.dumps(body))
         await fleet.create("goes", node=node)
-        await fleet.until_pod("ends", lambda pod: pod["status"]["phase"] == "Succeeded", "Succeeded", seconds=10)
+        await fleet.until_pod("ends", lambda pod: pod["status"]["phase"] == "Succeeded", "Succeeded")
         await fleet.running("goes")
         await fleet.kubectl("delete", "pod", "goes", "--grace-period=30", "--wait=false")
-        await eventually(lambda: absent(fleet, ["goes"]), "gone when the backend does not show it any more", seconds=10)
+        await eventually(lambda: absent(fleet, ["goes"]), "gone when the backend does not show it any more")

@@ -23,7 +23,7 @@ async def test_process_takes_the_files_it_may_have_and_says_when_they_are_too_fe
         async def told() -> list[str]:
             return [text for text in complaints(program) if "nofile" in text]
 
-        (warning,) = await eventually(told, "the limit is named", seconds=40)
+        (warning,) = await eventually(told, "the limit is named", seconds=90)
         assert f"the process may have {HARD} open files" in warning
         assert "too few for more than 128 ports" in warning
         limits = Path(f"/proc/{pid}/limits").read_text().splitlines()
@@ -34,7 +34,7 @@ async def test_process_takes_the_files_it_may_have_and_says_when_they_are_too_fe
         async def all_that_fit() -> bool:
             return len(await fleet.nodes()) == FIT
 
-        await eventually(all_that_fit, "as many as fit are registered", seconds=30, every=0.3)
+        await eventually(all_that_fit, "as many as fit are registered", seconds=60, every=0.3)
         names = [node["metadata"]["name"] for node in await fleet.nodes()]
         await fleet.ready(names, program=program)
         await eventually(lambda: _all_leases(fleet, names), "all have a Lease", seconds=30, every=0.3)

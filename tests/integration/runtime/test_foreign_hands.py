@@ -8,6 +8,7 @@ import time
 
 from tests.integration.runtime.fleet import Body, Fleet, audited, complaints, port
 from tests.support.bound import condition
+from tests.support.core import Core
 from tests.support.program import eventually
 
 FOREIGN_CONDITION = {
@@ -29,22 +30,22 @@ async def test_node_deleted_by_hand_is_back_at_once_and_its_pods_live_on(fleet: 
             began = time.monotonic()
             await fleet.kubectl("delete", "node", name, "--wait=false")
             await fleet.until_node(name, lambda node: node["metadata"]["uid"] != before["metadata"]["uid"], "is another")
-            (new,) = await fleet.ready([name], seconds=10, program=program)
-            took = time.monotonic() - began
-            assert took < 10
+            (new,) = await fleet.ready([name], program=program)
+            # A lost Node would be put back by the report that is made every five minutes, too.
+            assert time.monotonic() - began < 30
             assert port(new) == port(before)
 
             async def owned() -> bool:
                 lease = await fleet.lease(name)
                 return bool(lease) and lease["metadata"]["ownerReferences"][0]["uid"] == new["metadata"]["uid"]
 
-            await eventually(owned, "the Lease belongs to the new Node", seconds=12)
+            await eventually(owned, "the Lease belongs to the new Node")
             await fleet.create("r", node=name)
             await fleet.running("r")
         old = {pod["metadata"]["uid"] for pod in pods}
         assert [event.kind for event in seen.events if event.uid in old and event.kind == "DELETED"] == []
         assert [pod["metadata"]["uid"] for pod in await fleet.running("p", "q")] == [pod["metadata"]["uid"] for pod in pods]
-        assert fleet.calls("start") == ["start p", "start q", "start r"]
+        assert fleet.starts() == ["p", "q", "r"]
         assert complaints(program) == []
 
 
@@ -58,12 +59,12 @@ async def test_marks_of_others_survive_our_writes_and_ours_come_back(fleet: Flee
         await fleet.kubectl("cordon", name)
         change = json.dumps({"status": {"conditions": [FOREIGN_CONDITION]}})
         await fleet.kubectl("patch", "node", name, "--subresource=status", "--type=strategic", "-p", change)
-        await fleet.until_node(name, _color("red"), "has our label again", seconds=5)
+        await fleet.until_node(name, _color("red"), "has our label again")
         # Writes of every kind: labels and conditions, then a status that others made wrong.
         fleet.tell("ping", "fail")
         await fleet.kubectl("label", "node", name, "color=blue", "--overwrite")
-        await fleet.until_node(name, _color("red"), "has our label again", seconds=5)
-        node = await fleet.until_node(name, lambda body: condition(body, "Ready") == "False", "NotReady", seconds=25)
+        await fleet.until_node(name, _color("red"), "has our label again")
+        node = await fleet.until_node(name, lambda body: condition(body, "Ready") == "False", "NotReady")
         _assert_foreign_kept(node)
     with fleet.program(log="b", node={"taint": "puppet.io/other:NoSchedule"}) as program:
         fleet.untell("ping")
@@ -82,7 +83,7 @@ async def test_own_mark_removed_by_hand_comes_back(fleet: Fleet) -> None:
     with fleet.program() as program:
         (before,) = await fleet.ready([name], program=program)
         await fleet.kubectl("label", "node", name, "vkubelet.io/instance-")
-        node = await fleet.until_node(name, lambda body: "vkubelet.io/instance" in body["metadata"]["labels"], "is marked", seconds=5)
+        node = await fleet.until_node(name, lambda body: "vkubelet.io/instance" in body["metadata"]["labels"], "is marked")
         assert node["metadata"]["uid"] == before["metadata"]["uid"]
         assert complaints(program) == []
 
@@ -93,15 +94,15 @@ async def test_other_writer_who_insists_does_not_make_us_write_at_full_speed(fle
     fleet.kubeconfig = fleet.plane.client_config(user, ["system:masters"])
     with fleet.program() as program:
         await fleet.ready([name], program=program)
-        end = time.monotonic() + 6
-        undone = 0
+        core, end, undone = Core(fleet.plane), time.monotonic() + 6, 0
         while time.monotonic() < end:
-            await fleet.kubectl("label", "node", name, "color=blue", "--overwrite")
+            await core.patch("nodes", name, {"metadata": {"labels": {"color": "blue"}}})
             undone += 1
+            await asyncio.sleep(0.1)
         ours = [event for event in audited(fleet.plane, user) if event["objectRef"].get("subresource") == "status"]
         assert undone > 6
         assert len(ours) <= 5, "one to register, and repairs after 0, 1, 2 … seconds"
-        await fleet.until_node(name, _color("red"), "has our label again", seconds=12)
+        await fleet.until_node(name, _color("red"), "has our label again")
 
 
 async def test_node_of_another_instance_is_not_taken(fleet: Fleet) -> None:
@@ -110,9 +111,7 @@ async def test_node_of_another_instance_is_not_taken(fleet: Fleet) -> None:
     await fleet.kubectl("create", "-f", "-", stdin=json.dumps(other))
     try:
         with fleet.program() as program:
-            await eventually(
-                lambda: any("belongs to" in line for line in complaints(program)), "the log names the other instance", seconds=10
-            )
+            await eventually(lambda: any("belongs to" in line for line in complaints(program)), "the log names the other instance")
             node = await fleet.node(name)
             assert node is not None
             assert node["metadata"]["labels"]["vkubelet.io/instance"] == "other"
@@ -127,7 +126,7 @@ async def test_labels_changed_faster_than_we_write_settle_with_both_sides_kept(f
         await fleet.ready([name], program=program)
         changes = [fleet.kubectl("label", "node", name, f"example.com/n{i}=x", "color=blue", "--overwrite") for i in range(5)]
         await asyncio.gather(*changes)
-        node = await fleet.until_node(name, _color("red"), "has our label again", seconds=5)
+        node = await fleet.until_node(name, _color("red"), "has our label again")
         assert {f"example.com/n{i}" for i in range(5)} <= set(node["metadata"]["labels"])
 
 

@@ -74,7 +74,8 @@ async def test_stop_writes_what_was_said_last_and_ends_streams_with_goaway(sched
             assert await ending == 0
             took = time.monotonic() - began
     print(f"ended {took:.1f} s after SIGTERM with a session open")
-    assert took < 5
+    # Each part of a stop is given some seconds.
+    assert took < 10
     assert any(isinstance(frame, spdy.GoAway) and frame.status == 0 for frame in frames)
     for pod in pods:
         left = await fleet.pod(pod["metadata"]["name"])

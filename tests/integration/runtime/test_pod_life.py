@@ -51,7 +51,7 @@ async def test_every_real_change_is_synced_once_and_nothing_else_is(fleet: Fleet
         began = time.monotonic()
         await fleet.create("p", node=node)
         await fleet.running("p")
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 20
         await eventually(lambda: fleet.calls("sync p") == ["sync p"], "handed over once")
         changes: tuple[tuple[str, ...], ...] = (
             ("label", "pod", "p", "team=a"),
@@ -105,7 +105,7 @@ async def test_status_of_a_running_pod_has_all_that_users_read(fleet: Fleet) -> 
         # Somebody says it is not ready, as the node controller does: corrected, and the start time stays.
         said = {"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "NodeNotReady"}]}}
         await fleet.kubectl("patch", "pod", "gated", "--subresource=status", "-p", json.dumps(said))
-        await fleet.until_pod("gated", lambda body: condition(body, "Ready") == "True", "ready again", seconds=12)
+        await fleet.until_pod("gated", lambda body: condition(body, "Ready") == "True", "ready again")
         (pod,) = await fleet.running("gated")
         assert pod["status"]["startTime"] == begun
         assert ready
@@ -133,7 +133,8 @@ async def test_failing_start_shows_and_is_repeated_and_a_refusal_is_final(fleet:
     with fleet.program("mock", provider={"node": node}) as program:
         await fleet.ready([node], program=program)
         async with fleet.watched() as seen:
-            await create(fleet, "shaky", script={"sync-failures": "2"}, restartPolicy="Never")
+            # Some seconds of failures: a status that is not written before the next one comes is not written at all.
+            await create(fleet, "shaky", script={"sync-failures": "4"}, restartPolicy="Never")
             await create(fleet, "refused", script={"reject": "OutOfLuck"})
             await fleet.running("shaky")
             refused = await fleet.until_pod("refused", lambda body: body["status"]["phase"] == "Failed", "refused")
@@ -162,11 +163,11 @@ async def test_deletion_takes_as_long_as_the_workload_and_the_last_object_is_ter
         async with fleet.watched() as seen:
             began = time.monotonic()
             await fleet.kubectl("delete", "pod", "slow", "stubborn", "--wait=false")
-            await eventually(lambda: absent(fleet, "slow"), "gone when it has stopped, not when the grace is over", seconds=15)
+            await eventually(lambda: absent(fleet, "slow"), "gone when it has stopped, not when the grace is over", seconds=20)
             took = time.monotonic() - began
             assert await fleet.pod("stubborn") is not None
             await fleet.kubectl("delete", "pod", "stubborn", "--grace-period=1", "--wait=false")
-            await eventually(lambda: absent(fleet, "stubborn"), "the shorter grace is passed on", seconds=15)
+            await eventually(lambda: absent(fleet, "stubborn"), "the shorter grace is passed on")
             finalizer = json.dumps({"metadata": {"finalizers": ["example.com/keep"]}})
             await fleet.kubectl("patch", "pod", "kept", "--type=merge", "-p", finalizer)
             await fleet.kubectl("delete", "pod", "kept", "--wait=false")
@@ -217,4 +218,4 @@ async def test_pods_deleted_at_every_early_moment_are_gone_soon(fleet: Fleet) ->
         )
         await fleet.kubectl("delete", "pod", "starting", "failing", "fresh", "--wait=false")
         for name in ("starting", "failing", "fresh"):
-            await eventually(lambda name=name: absent(fleet, name), f"{name} is gone", seconds=15)
+            await eventually(lambda name=name: absent(fleet, name), f"{name} is gone")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 
 from tests.integration.runtime.fleet import Body, Fleet, complaints, listens, port
@@ -34,7 +35,7 @@ async def test_lease_names_the_node_as_holder_and_owner(fleet: Fleet) -> None:
     (name,) = fleet.declare("a")
     with fleet.program() as program:
         (node,) = await fleet.ready([name], program=program)
-        lease = await eventually(lambda: fleet.lease(name), "a Lease", seconds=2)
+        lease = await eventually(lambda: fleet.lease(name), "a Lease")
         assert lease["spec"]["holderIdentity"] == name
         assert lease["spec"]["leaseDurationSeconds"] == 40
         owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node["metadata"]["uid"]}
@@ -67,10 +68,10 @@ async def test_node_is_not_ready_before_its_pods_are_known(fleet: Fleet) -> None
     try:
         with fleet.program() as program:
             await eventually(lambda: program.text().count('"path": "/api/v1/pods"') >= 2, "it asks for pods in vain, again and again")
-            assert fleet.calls("run"), "the provider runs and has declared the node"
+            await eventually(lambda: fleet.calls("run"), "the provider runs and has declared the node")
             assert await fleet.node(name) is None
             await allow(fleet, "pods")
-            await fleet.ready([name], program=program, seconds=40)
+            await fleet.ready([name], program=program)
     finally:
         names = [f"{fleet.instance}-{role}" for role in ("nodes", "pods")]
         await fleet.plane.kubectl("delete", "clusterrole,clusterrolebinding", "--ignore-not-found", *names)
@@ -85,7 +86,7 @@ async def test_port_is_read_back_from_the_node(fleet: Fleet) -> None:
     (name,) = fleet.declare("a")
     with fleet.program() as program:
         (node,) = await fleet.ready([name], program=program)
-    moved = port(node) + 1 if port(node) < 29999 else 15000
+    moved = _free_behind(fleet.plane.host_address, port(node))
     change = f'{{"status":{{"daemonEndpoints":{{"kubeletEndpoint":{{"Port":{moved}}}}}}}}}'
     await fleet.kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", change)
     with fleet.program(log="b") as program:
@@ -95,6 +96,17 @@ async def test_port_is_read_back_from_the_node(fleet: Fleet) -> None:
             await fleet.running("p")
         assert not [event for event in seen.events if port(event.object) != moved]
     assert program.process.returncode == 0
+
+
+def _free_behind(address: str, number: int) -> int:
+    """A port of a node's range that nobody has."""
+    for candidate in (*range(number + 1, 30000), *range(15000, number)):
+        try:
+            socket.create_server((address, candidate)).close()
+        except OSError:
+            continue
+        return candidate
+    raise AssertionError("no port is free")
 
 
 def _endpoint(number: int) -> Body:

@@ -20,14 +20,14 @@ async def test_withdrawn_node_takes_no_pods_and_goes_when_it_is_empty(fleet: Fle
         await fleet.create("p", node=leave)
         await fleet.running("p")
         fleet.declare("keep")
-        await fleet.until_node(leave, _retiring, "retiring", seconds=5)
+        await fleet.until_node(leave, _retiring, "retiring")
         await fleet.create("late", node=leave)
         await fleet.create("other", node=keep)
         await fleet.running("p", "other")
         assert fleet.calls("sync late") == []
         assert await fleet.node(leave) is not None
         await fleet.kubectl("delete", "pod", "p", "late", "--wait=false")
-        await fleet.gone(leave, seconds=15)
+        await fleet.gone(leave)
         assert await fleet.node(keep) is not None
         assert complaints(program) == []
 
@@ -37,7 +37,7 @@ async def test_empty_node_goes_at_once_with_its_lease(fleet: Fleet) -> None:
     with fleet.program() as program:
         await fleet.ready([keep, leave], program=program)
         fleet.declare("keep")
-        await fleet.gone(leave, seconds=5)
+        await fleet.gone(leave, seconds=20)
         assert not [line for line in program.messages() if line["level"] == "ERROR"]
 
 
@@ -48,9 +48,9 @@ async def test_node_declared_again_while_retiring_takes_pods_again(fleet: Fleet)
         await fleet.create("p", node=name)
         await fleet.running("p")
         fleet.declare("")
-        await fleet.until_node(name, _retiring, "retiring", seconds=5)
+        await fleet.until_node(name, _retiring, "retiring")
         fleet.declare("a")
-        await fleet.until_node(name, lambda node: not _retiring(node), "not retiring any more", seconds=5)
+        await fleet.until_node(name, lambda node: not _retiring(node), "not retiring any more")
         await fleet.create("q", node=name)
         await fleet.running("p", "q")
 
@@ -61,12 +61,13 @@ async def test_rule_7_nodes_of_an_earlier_process_are_held_until_declarations_ar
         await fleet.ready([keep, old], program=first)
         await fleet.create("p", node=old)
         await fleet.running("p")
+        await fleet.settled(old)
         first.kill()
     fleet.untell("complete")
     fleet.declare("keep", complete=False)
     node, lease = await fleet.node(old), await fleet.lease(old)
     assert node is not None and lease is not None
-    with fleet.program(log="b") as second:
+    with fleet.program(log="b", lease={"renew_every": 1.0}) as second:
         async with fleet.watched() as seen:
 
             async def renewed() -> bool:
@@ -83,11 +84,11 @@ async def test_rule_7_nodes_of_an_earlier_process_are_held_until_declarations_ar
             assert held["metadata"]["resourceVersion"] == node["metadata"]["resourceVersion"]
             fleet.tell("end", "p")
             fleet.tell("complete")
-            await fleet.until_node(old, _retiring, "retiring", seconds=10)
+            await fleet.until_node(old, _retiring, "retiring")
         assert not [event for event in seen.events if event.kind == "DELETED" or event.deleting]
         assert fleet.calls("delete") == []
         await fleet.kubectl("delete", "pod", "p", "late", "--wait=false")
-        await fleet.gone(old, seconds=15)
+        await fleet.gone(old)
         assert await fleet.node(keep) is not None
         assert fleet.calls("sync late") == []
         assert complaints(second) == []

@@ -32,7 +32,7 @@ async def test_no_pod_without_the_toleration_is_ever_bound_to_a_new_node(schedul
 
             await fleet.delete_nodes()
             began = time.monotonic()
-            await eventually(all_new, "all are registered again", seconds=10, every=0.3)
+            await eventually(all_new, "all are registered again", seconds=40, every=0.3)
             await fleet.ready(names, seconds=30, program=program)
             print(f"again after {time.monotonic() - began:.1f} s")
             # The scheduler looked at these nodes: who tolerates the taint gets one.

@@ -15,9 +15,10 @@ from typing import Any
 import aiohttp
 from attrs import define, field, frozen
 
+from tests.support.program import eventually
 from vkubelet.api.objects import Key, Pod, PodRef
 from vkubelet.client.connection import load_connection
-from vkubelet.client.resources import NODES, PODS
+from vkubelet.client.resources import NODES, PODS, SUBJECTACCESSREVIEWS
 from vkubelet.client.rest import Client
 from vkubelet.clock import SystemClock
 from vkubelet.metrics import Metrics
@@ -228,6 +229,20 @@ async def serving(
 async def _delete_nodes(stand: Stand) -> None:
     for name in stand.nodes:
         await stand.client.delete(NODES, name)
+
+
+async def granted(hub: ControlPlane, user: str, *resources: str, name: str = "") -> None:
+    """Wait until the hub lets the user `get` these, such as `nodes/pods`: it learns of roles a little late, and refusals are remembered."""
+
+    async def allowed() -> bool:
+        answers = []
+        for resource, _, subresource in (each.partition("/") for each in resources):
+            asked = {"verb": "get", "resource": resource, "subresource": subresource, "name": name}
+            answers.append(await client.create(SUBJECTACCESSREVIEWS, {"spec": {"user": user, "resourceAttributes": asked}}))
+        return all(answer.body["status"]["allowed"] for answer in answers)
+
+    async with Client(await load_connection(kubeconfig=hub.kubeconfig), field_manager="tests") as client:
+        await eventually(allowed, f"{user} has got its rights")
 
 
 def tls(hub: ControlPlane, *, certificate: bool) -> ssl.SSLContext:

@@ -37,6 +37,8 @@ STATES = {
     "coming": {"state": {"waiting": {"reason": "ContainerCreating"}}},
 }
 WEBSOCKETS, SPDY = True, False
+SOON = 8.0
+"""Seconds in which the loss of a client is noticed: two on a machine that has nothing else to do. Nothing else would end a call sooner."""
 
 
 @frozen
@@ -116,7 +118,7 @@ class Shells(Target):
         value = self.stand.metrics.registry.get_sample_value("vkubelet_streams", {"kind": kind})
         return value or 0.0
 
-    async def until_idle(self, *, seconds: float = 2.0) -> None:
+    async def until_idle(self, *, seconds: float = SOON) -> None:
         """No call of the provider is under way."""
         await eventually(lambda: self.backend.calls.running.total() == 0, "all calls have ended", seconds=seconds, every=0.02)
 

@@ -13,7 +13,7 @@ import struct
 import termios
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from attrs import define, field
 
@@ -48,6 +48,17 @@ class Terminal:
         except TimeoutError:
             raise AssertionError(f"{pattern!r} is not shown, but {bytes(self.seen)!r}") from None
         self._looked_at += match.end()
+
+    async def prompted(self, prompt: bytes, *, within: float = 20.0) -> None:
+        """Press Enter until a shell answers: what is typed at one that was there before may come while nobody shows what it says."""
+        async with asyncio.timeout(within):
+            while re.search(prompt, self.seen[self._looked_at :]) is None:
+                self.type(b"\r")
+                self._news.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(1):
+                        await self._news.wait()
+        await self.expect(prompt)
 
     def show(self) -> None:
         try:

@@ -45,7 +45,7 @@ async def test_leaving_leaves_the_container_alone_and_one_can_come_back(shells: 
                 kubectl.stdin.write(word + b"\n")
                 assert await kubectl.stdout.readline() == b"got " + word + b"\n"
                 kubectl.kill()
-            await shells.until_idle(seconds=2.0)
+            await shells.until_idle()
         assert container.process.returncode is None
         assert shells.backend.calls.cancelled["attach"] == 2
 
@@ -55,7 +55,7 @@ async def test_a_client_without_stdin_only_looks_on(shells: Shells, *, websocket
     async with shells.backend.container(shells.pod.metadata.uid, "reading", ["sh", "-c", READING]) as container:
         async with asyncio.timeout(30), shells.kubectl("attach", "-q", shells.name, "-c", "reading", websockets=websockets) as kubectl:
             assert kubectl.stdout is not None
-            await eventually(lambda: shells.backend.calls.running["attach"] == 1, "it is attached", seconds=10)
+            await eventually(lambda: shells.backend.calls.running["attach"] == 1, "it is attached")
             container.writer.write(b"from elsewhere\n")
             assert await kubectl.stdout.readline() == b"got from elsewhere\n"
     await shells.until_idle()
@@ -67,7 +67,7 @@ async def test_a_container_without_stdin_gets_none_whatever_the_client_sends(she
         async with shells.spdy(path, "v4.channel.k8s.io") as client:
             await opened(client, "error", "stdin", "stdout", "stderr")
             await client.send(data_frame(3, b"ignored\n"))
-            await eventually(lambda: shells.backend.calls.running["attach"] == 1, "it is attached", seconds=10)
+            await eventually(lambda: shells.backend.calls.running["attach"] == 1, "it is attached")
             container.writer.write(b"stop\n")
             assert await client.read_stream(5) == b"got stop\n"
             assert await client.read_stream(1) == b'{"metadata":{},"status":"Success"}'
@@ -79,7 +79,7 @@ async def test_a_terminal_is_the_containers_matter_and_not_the_clients(shells: S
     async with shells.backend.container(uid, "screen", ["sh"], tty=True) as container:
         args = ("attach", "-it", "-q", shells.name, "-c", "screen")
         async with kubectl_at_terminal(shells, *args, websockets=websockets) as terminal:
-            await eventually(lambda: TerminalSize(80, 24) in shells.backend.calls.sizes, "the size has come", seconds=10)
+            await eventually(lambda: TerminalSize(80, 24) in shells.backend.calls.sizes, "the size has come")
             terminal.type(b"stty size\n")
             await terminal.expect(rb"24 80\r\n")
             terminal.type(b"sh -c \"echo be''gun; exec sleep 1000\"\n")
@@ -88,7 +88,7 @@ async def test_a_terminal_is_the_containers_matter_and_not_the_clients(shells: S
             terminal.type(b"echo interrupted by $?\n")
             await terminal.expect(rb"interrupted by 130\r\n")
             terminal.type(b"exit 9\n")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await terminal.process.wait()
         assert await container.process.wait() == 9
     await shells.until_idle()
@@ -100,14 +100,14 @@ async def test_a_client_that_did_not_ask_for_the_terminal_gets_its_one_output_an
         path = shells.path("attach", "output=1&error=1", container="screen")
         async with shells.spdy(path, "v4.channel.k8s.io") as client:
             await opened(client, "error", "stdout", "stderr")
-            await eventually(lambda: shells.backend.calls.running["attach"] == 1, "it is attached", seconds=10)
+            await eventually(lambda: shells.backend.calls.running["attach"] == 1, "it is attached")
             container.writer.write(b"go\n")
             assert (await client.read_stream(3)).endswith(b"terminal\r\nerror\r\n")
             assert await client.read_stream(1) == b'{"metadata":{},"status":"Success"}'
     async with shells.backend.container(shells.pod.metadata.uid, "app", ["sh", "-c", f"read -r go; {script}"]) as container:
         async with shells.spdy(shells.path("attach", "output=1&tty=1"), "v4.channel.k8s.io") as client:
             await opened(client, "error", "stdout", "resize")
-            await eventually(lambda: shells.backend.calls.running["attach"] == 1, "it is attached", seconds=10)
+            await eventually(lambda: shells.backend.calls.running["attach"] == 1, "it is attached")
             container.writer.write(b"go\n")
             assert await client.read_stream(3) == b""
     assert shells.backend.calls.terminals == [True, False]

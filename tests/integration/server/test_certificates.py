@@ -101,7 +101,7 @@ async def test_a_changed_file_is_shown_to_new_connections(hub: ControlPlane, nod
         async def changed() -> bool:
             return await shown(endpoint) != first
 
-        await eventually(changed, "the new certificate is shown", seconds=20)
+        await eventually(changed, "the new certificate is shown", seconds=60)
         assert (await call(hub, endpoint, "/healthz")).status == 200
 
 

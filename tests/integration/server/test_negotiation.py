@@ -115,7 +115,7 @@ async def test_no_version_at_all_is_a_400(shells: Shells) -> None:
 async def test_streams_that_do_not_come_in_time_end_the_session_before_anything_runs(
     hub: ControlPlane, streams_namespace: str, tmp_path: Path
 ) -> None:
-    async with shells_on(hub, streams_namespace, tmp_path, stream_creation_timeout=0.5) as shells:
+    async with shells_on(hub, streams_namespace, tmp_path, stream_creation_timeout=1.5) as shells:
         async with shells.spdy(shells.path("exec", "input=1&output=1&command=touch&command=ran"), V4) as client:
             await opened(client, "error", "stdout")
             frames = await client.until_closed()
@@ -144,5 +144,5 @@ async def test_a_client_that_left_before_its_streams_leaves_nothing(shells: Shel
             await opened(client, "error")
     async with connected(shells.endpoint.address, shells.endpoint.port, None) as plain:
         plain.abort()
-    await eventually(lambda: len(asyncio.all_tasks()) <= tasks, "no task is left", seconds=5)
+    await eventually(lambda: len(asyncio.all_tasks()) <= tasks, "no task is left")
     assert shells.backend.calls.cancelled.total() == 0

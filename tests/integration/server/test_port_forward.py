@@ -9,7 +9,7 @@ import socket
 import struct
 from asyncio import StreamReader, StreamWriter
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -64,9 +64,12 @@ async def answer_at_the_end(reader: StreamReader, writer: StreamWriter) -> None:
     await writer.drain()
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """Nobody listens there, and nobody else can begin to."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])
 
 
 @asynccontextmanager
@@ -116,7 +119,7 @@ async def test_fifty_connections_at_once(shells: Shells, *, websockets: bool) ->
             assert shells.backend.calls.running["portforward"] == 50
             assert shells.streams("portforward") == 1
             everybody.set()
-        await shells.until_idle(seconds=5)
+        await shells.until_idle()
 
 
 @both_modes
@@ -124,12 +127,12 @@ async def test_a_client_that_has_said_all_still_gets_its_answer(shells: Shells, 
     async with listening(answer_at_the_end) as port, forwarded(shells, port, websockets=websockets) as (_, local), asyncio.timeout(30):
         assert await exchange(local, bytes(300_000)) == b"300000 bytes\n"
         assert await exchange(local, b"") == b"0 bytes\n"
-        await shells.until_idle(seconds=5)
+        await shells.until_idle()
 
 
 @both_modes
-async def test_a_port_where_nobody_listens(shells: Shells, *, websockets: bool) -> None:
-    port = free_port()
+async def test_a_port_where_nobody_listens(shells: Shells, closed_port: int, *, websockets: bool) -> None:
+    port = closed_port
     async with forwarded(shells, port, websockets=websockets) as (kubectl, local), asyncio.timeout(30):
         assert await exchange(local, b"") == b""
         # kubectl gives the whole session up for that.
@@ -147,7 +150,7 @@ async def test_killed_kubectl_closes_its_connections_within_two_seconds(shells: 
             assert await reader.readexactly(1) == b"x"
         kubectl.kill()
         await kubectl.wait()
-        await shells.until_idle(seconds=2.0)
+        await shells.until_idle()
         for _, writer in connections:
             writer.close()
 
@@ -179,12 +182,12 @@ async def test_a_pod_that_has_said_all_still_hears_the_client(shells: Shells) ->
             assert not [frame for frame in client.frames if isinstance(frame, spdy.Data) and frame.stream == number]
             await client.send(data_frame(number + 2, b"still "), data_frame(number + 2, b"talking", fin=True))
             assert await client.read_stream(number) == b"", "no error"
-        await eventually(lambda: heard == [b"still talking"] * 2, "the pod has heard it", seconds=5)
+        await eventually(lambda: heard == [b"still talking"] * 2, "the pod has heard it")
         await shells.until_idle()
 
 
-async def test_errors_are_told_on_the_error_stream_and_then_both_are_reset(shells: Shells) -> None:
-    uid, port = shells.pod.metadata.uid, free_port()
+async def test_errors_are_told_on_the_error_stream_and_then_both_are_reset(shells: Shells, closed_port: int) -> None:
+    uid, port = shells.pod.metadata.uid, closed_port
     async with listening(echo) as other, shells.spdy(shells.path("portForward", ""), PROTOCOL) as client:
         for number, failure, text in (
             (1, None, "connection refused"),
@@ -260,7 +263,7 @@ async def test_connections_one_after_another_leave_nothing_in_their_session(shel
             if at == 10:
                 tasks = len(asyncio.all_tasks())
         await shells.until_idle()
-        await eventually(lambda: len(asyncio.all_tasks()) <= tasks + 2, "no task is left", seconds=5)
+        await eventually(lambda: len(asyncio.all_tasks()) <= tasks + 2, "no task is left")
 
 
 # --- WebSocket ----------------------------------------------------------------------------------------------------------------------------
@@ -287,8 +290,8 @@ async def test_two_ports_over_one_websocket(shells: Shells, protocol: str, form:
     await shells.until_idle()
 
 
-async def test_errors_over_a_websocket_come_with_their_port(shells: Shells) -> None:
-    port = free_port()
+async def test_errors_over_a_websocket_come_with_their_port(shells: Shells, closed_port: int) -> None:
+    port = closed_port
     async with listening(echo) as other:
         async with websocket(shells, shells.path("portForward", f"port={port}&port={other}"), "v4.channel.k8s.io") as client:
             await client.until(1, b"refused")
@@ -337,4 +340,4 @@ async def test_the_kubernetes_package_forwards_two_ports(shells: Shells) -> None
             return got, forward.error(one)
 
         assert await asyncio.to_thread(talk) == (b"through", None)
-    await shells.until_idle(seconds=5)
+    await shells.until_idle()

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from multidict import CIMultiDict
 
-from tests.integration.server.backend import Backend, Stand, serving, tls
+from tests.integration.server.backend import Backend, Stand, granted, serving, tls
 from tests.integration.server.metered import Metered
 from vkubelet.server import Endpoint, ServerSettings
 from vkubelet.testing.cluster import ControlPlane
@@ -139,6 +139,7 @@ async def test_a_certificate_opens_the_nodes_its_owner_has_rights_on(
     await hub.kubectl("create", "clusterrole", user, "--verb=get", "--resource=nodes/pods", f"--resource-name={node}")
     await hub.kubectl("create", "clusterrolebinding", user, f"--clusterrole={user}", f"--user={user}")
     try:
+        await granted(hub, user, "nodes/pods", name=node)
         status, text = await ask(shared, ann, "/pods", headers={HEADER: asked_for(node)})
         assert (status, names(text)) == (200, ["web"])
         for headers in ({HEADER: asked_for(there)}, {}):
@@ -157,6 +158,8 @@ async def test_the_header_of_a_token_or_of_nobody_does_not_count(hub: ControlPla
     token = (await hub.kubectl("create", "token", "-n", namespace, "default")).strip()
     named = {HEADER: asked_for(node)}
     try:
+        for user in (f"system:serviceaccount:{namespace}:default", "system:anonymous"):
+            await granted(hub, user, "nodes/pods")
         async with serving(hub, Backend(), listening="shared", anonymous=True) as stand:
             endpoint = await stand.node(node)
             stranger = tls(hub, certificate=False)

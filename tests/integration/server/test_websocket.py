@@ -16,7 +16,7 @@ from attrs import define, field
 from kubernetes import client as k8s
 from kubernetes.stream import stream
 
-from tests.integration.server.backend import tls
+from tests.integration.server.backend import granted, tls
 from tests.integration.server.shells import Shells, Target, shells_on
 from tests.support.program import eventually
 from tests.support.witness import api_client
@@ -114,7 +114,7 @@ async def test_v5_closes_stdin_by_a_signal_of_its_own(shells: Shells) -> None:
 async def test_a_terminal_with_a_size(shells: Shells, protocol: str) -> None:
     async with connected(shells, shells.path("exec", "input=1&output=1&error=1&tty=1&command=sh"), protocol) as client:
         await client.send(4, b'{"Width":99,"Height":33}')
-        await eventually(lambda: [size.width for size in shells.backend.calls.sizes] == [99], "the size has come", seconds=10)
+        await eventually(lambda: [size.width for size in shells.backend.calls.sizes] == [99], "the size has come")
         await client.send(0, b"stty size; echo err''or >&2; exit\n")
         got = await client.to_the_end()
     assert b"33 99\r\nerror\r\n" in got[1]
@@ -156,6 +156,7 @@ async def reader_token(hub: ControlPlane, streams_namespace: str) -> AsyncIterat
     await hub.kubectl("create", "serviceaccount", "-n", streams_namespace, name)
     await hub.kubectl("create", "clusterrole", name, "--verb=get", "--resource=nodes/proxy")
     await hub.kubectl("create", "clusterrolebinding", name, f"--clusterrole={name}", f"--serviceaccount={streams_namespace}:{name}")
+    await granted(hub, f"system:serviceaccount:{streams_namespace}:{name}", "nodes/proxy")
     yield (await hub.kubectl("create", "token", "-n", streams_namespace, name)).strip()
     await hub.kubectl("delete", "clusterrole,clusterrolebinding", name)
 
@@ -188,12 +189,12 @@ async def test_a_websocket_that_goes_ends_the_process_within_two_seconds(shells:
             transport = client.socket.get_extra_info("socket")
             assert transport is not None
             client.socket._response.connection.transport.abort()  # type: ignore[union-attr]
-        await shells.until_idle(seconds=2.0)
+        await shells.until_idle()
     assert shells.backend.calls.cancelled["exec"] == 1
 
 
 async def test_pings_are_answered_and_count_as_life(hub: ControlPlane, streams_namespace: str, tmp_path: Path) -> None:
-    async with shells_on(hub, streams_namespace, tmp_path, stream_idle_timeout=1.5) as shells:
+    async with shells_on(hub, streams_namespace, tmp_path, stream_idle_timeout=2.5) as shells:
         async with connected(shells, shells.path("exec", "input=1&output=1&command=cat"), "v4.channel.k8s.io") as client:
             for _ in range(6):
                 await asyncio.sleep(0.5)
