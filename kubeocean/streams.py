@@ -61,7 +61,9 @@ def log_params(container: str, options: LogOptions) -> list[tuple[str, str]]:
     params += [(name, "true") for name, wanted in flags if wanted]
     if options.tail is not None:
         params.append(("tailLines", str(options.tail)))
-    if options.since is not None:
+    if options.since_seconds is not None:
+        params.append(("sinceSeconds", str(options.since_seconds)))
+    elif options.since is not None:
         params.append(("sinceTime", rfc3339_micro(options.since)))
     if options.limit_bytes is not None:
         params.append(("limitBytes", str(options.limit_bytes)))

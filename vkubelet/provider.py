@@ -258,13 +258,18 @@ class SupportsPolling(Protocol):
 
 @frozen(kw_only=True)
 class LogOptions:
-    """The options of `/containerLogs`, as kubectl sends them; None and False mean: not asked for."""
+    """The options of `/containerLogs`, as kubectl sends them; None and False mean: not asked for.
+
+    `since` is set as well when it was asked for by `since_seconds`, which is there for backends that are asked in the same way: a time in
+    a query of Kubernetes has whole seconds only.
+    """
 
     follow: bool = False
     previous: bool = False
     timestamps: bool = False
     tail: int | None = None
     since: datetime | None = None
+    since_seconds: int | None = None
     limit_bytes: int | None = None
 
 

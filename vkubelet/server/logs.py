@@ -114,6 +114,7 @@ def parse_options(query: Mapping[str, str], *, now: datetime) -> LogOptions:
         timestamps=_boolean(query, "timestamps"),
         tail=tail,
         since=since,
+        since_seconds=seconds if since is not None else None,
         limit_bytes=limit,
     )
 

@@ -24,6 +24,8 @@ def test_options_not_asked_for_are_not_sent() -> None:
         (LogOptions(tail=0), ("tailLines", "0")),
         (LogOptions(limit_bytes=10), ("limitBytes", "10")),
         (LogOptions(since=at("2026-01-05 09:00")), ("sinceTime", "2026-01-05T09:00:00.000000Z")),
+        # By a time the worker would begin up to a second too early: its API server cuts it.
+        (LogOptions(since=at("2026-01-05 09:00"), since_seconds=2), ("sinceSeconds", "2")),
     ],
 )
 def test_every_option_is_passed_on(options: LogOptions, sent: tuple[str, str]) -> None:

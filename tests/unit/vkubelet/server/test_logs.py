@@ -34,7 +34,7 @@ def test_no_option_means_the_whole_log() -> None:
         ({"tail": "all", "tailLines": "9"}, LogOptions()),
         ({"tail": "", "tailLines": "9"}, LogOptions(tail=9)),
         ({"limitBytes": "1"}, LogOptions(limit_bytes=1)),
-        ({"sinceSeconds": "60"}, LogOptions(since=NOW - timedelta(seconds=60))),
+        ({"sinceSeconds": "60"}, LogOptions(since=NOW - timedelta(seconds=60), since_seconds=60)),
         ({"sinceSeconds": str(2**62)}, LogOptions()),
         ({"sinceTime": "2026-01-01T13:00:00+02:00"}, LogOptions(since=NOW - timedelta(hours=1))),
         ({"sinceTime": ""}, LogOptions()),
