@@ -5,6 +5,7 @@ Invariant: every test below tests/ is in exactly one part; the exit code is 0 on
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -52,6 +53,8 @@ def main() -> int:
     if left_out():
         print(f"error: {', '.join(sorted(left_out()))} below tests/ is in no part; name it in {__file__}", file=sys.stderr)
         return 2
+    # Whoever starts us in the background of a shell has us ignore Ctrl-C; inherited, that would also hold for what the tests send it to.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     codes: list[int] = []
     summary: list[str] = []
     for part in PARTS:
