@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from attrs import field, frozen
 
@@ -206,6 +206,12 @@ async def _claim(worker: Client, mount: Mount, nodes: Collection[str], *, hold: 
     return None
 
 
+async def may(client: Client, attributes: Mapping[str, str]) -> bool:
+    """Whether our user has a right, named as in `resourceAttributes` of a SelfSubjectAccessReview. Raises ApiError."""
+    review = await client.create(SELFSUBJECTACCESSREVIEWS, {"spec": {"resourceAttributes": dict(attributes)}})
+    return bool((review.body.get("status") or {}).get("allowed"))
+
+
 async def _unclaimed(worker: Client, mount: Mount, nodes: Collection[str], *, hold: Hold) -> Failure | None:
     """A namespace that may not be read: with roles made for Kubeocean (Go) pods may be made there, in one that is missing they may not.
 
@@ -213,14 +219,14 @@ async def _unclaimed(worker: Client, mount: Mount, nodes: Collection[str], *, ho
     """
     wanted = {"namespace": mount.namespace, "verb": "create", "resource": "pods"}
     try:
-        review = await worker.create(SELFSUBJECTACCESSREVIEWS, {"spec": {"resourceAttributes": wanted}})
+        granted = await may(worker, wanted)
     except Forbidden:
         # Every known user may ask this.
         text = "spec.secretRef: the worker cluster takes us for an anonymous user; put credentials that it knows into the Secret"
         return Failure(CONNECTIVITY_FAILED, text)
     except ApiError as error:
         return Failure(CONNECTIVITY_FAILED, f"spec.mountNamespace: our rights in the namespace can not be asked for: {error}")
-    if (review.body.get("status") or {}).get("allowed"):
+    if granted:
         failure = await _another_cluster(worker, mount, nodes)
         if failure is None:
             await hold()

@@ -13,15 +13,18 @@ from attrs import frozen
 from kubeocean import keys
 from kubeocean.bottomup.binding import BindingReconciler
 from kubeocean.bottomup.policies import ResourceLeasingPolicyReconciler
+from kubeocean.connect import may
 from kubeocean.worker import WorkerCluster
 from vkubelet.api.objects import Node
-from vkubelet.client.resources import NODES, SELFSUBJECTACCESSREVIEWS
+from vkubelet.client.resources import NODES
 from vkubelet.client.rest import PatchKind
 from vkubelet.clock import Clock
 from vkubelet.control.backoff import Backoff
 from vkubelet.errors import Forbidden, NotFound
 
 log = logging.getLogger(__name__)
+
+_LABELLING = {"verb": "patch", "resource": NODES.plural}
 
 FIRST, LIMIT = 1.0, 300.0
 """Seconds until the right is asked for again after a refusal, at first and at most."""
@@ -55,7 +58,7 @@ class PolicyLabel:
         left = self._not_before - self._parts.clock.monotonic()
         if left > 0:
             return left if node.metadata.name == self._asker else None
-        if self._refusals.failures() and not await self._may():
+        if self._refusals.failures() and not await may(self._parts.worker.client, _LABELLING):
             return self._postponed(node.metadata.name)
         change = {"metadata": {"uid": node.metadata.uid, "labels": {keys.POLICY_APPLIED: policy or None}}}
         try:
@@ -69,11 +72,6 @@ class PolicyLabel:
             self._refusals.forget()
             self._parts.granted()
         return None
-
-    async def _may(self) -> bool:
-        wanted = {"verb": "patch", "resource": NODES.plural}
-        review = await self._parts.worker.client.create(SELFSUBJECTACCESSREVIEWS, {"spec": {"resourceAttributes": wanted}})
-        return bool((review.body.get("status") or {}).get("allowed"))
 
     def _postponed(self, asker: str) -> float | None:
         now = self._parts.clock.monotonic()

@@ -197,11 +197,7 @@ async def remove(worker: Client, body: Json) -> str:
     manager = found.metadata.labels.get(MANAGED_BY, "somebody else")
     if manager != OURS:
         return f"left as it is, {manager} made it"
-    try:
-        await worker.delete(resource_of(body), found.metadata, uid=found.metadata.uid, propagation="Background")
-    except NotFound:
-        return "not there"
-    return "deleted"
+    return await _delete(worker, resource_of(body), found)
 
 
 async def remove_priority_class(worker: Client) -> str:
@@ -214,8 +210,12 @@ async def remove_priority_class(worker: Client) -> str:
     kept = why_kept(found.metadata, [each.metadata for each in namespaces.items], [each.metadata for each in pods.items])
     if kept:
         return f"left as it is, {kept}"
+    return await _delete(worker, PRIORITYCLASSES, found)
+
+
+async def _delete(worker: Client, resource: Resource[Unknown], found: Unknown) -> str:
     try:
-        await worker.delete(PRIORITYCLASSES, found.metadata, uid=found.metadata.uid)
+        await worker.delete(resource, found.metadata, uid=found.metadata.uid, propagation="Background")
     except NotFound:
         return "not there"
     return "deleted"

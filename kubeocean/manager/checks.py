@@ -12,12 +12,12 @@ from attrs import frozen
 
 from kubeocean import keys, permissions
 from kubeocean.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure
-from kubeocean.connect import Target, answers, find_target
+from kubeocean.connect import Target, answers, find_target, may
 from kubeocean.crds import ClusterBinding
 from kubeocean.manager.status import RIGHTS_MISSING, rights_text
 from kubeocean.permissions import Check
 from kubeocean.worker import Mount
-from vkubelet.client.resources import NAMESPACES, SELFSUBJECTACCESSREVIEWS
+from vkubelet.client.resources import NAMESPACES
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.errors import ApiError, Forbidden, NotFound
@@ -80,8 +80,7 @@ async def lacking_rights(worker: Client, checks: Iterable[Check]) -> tuple[Check
 
     async def granted(check: Check) -> bool:
         async with slots:
-            review = await worker.create(SELFSUBJECTACCESSREVIEWS, {"spec": {"resourceAttributes": check.attributes}})
-        return bool((review.body.get("status") or {}).get("allowed"))
+            return await may(worker, check.attributes)
 
     wanted = tuple(checks)
     try:

@@ -62,23 +62,25 @@ def changes(pod: Pod, physical: Pod, target: Target, *, room: Callable[[], Room 
 def with_pending(main: Json | None, physical: Pod, pending: Pending) -> Json | None:
     """The patch with the word why the worker did not take the resize; None when nothing is left to write."""
     before = main or {"metadata": {"uid": physical.metadata.uid}}
-    annotations = {key: value for key, value in before["metadata"].get("annotations", {}).items() if key != keys.RESIZE_PENDING}
-    metadata = {name: value for name, value in before["metadata"].items() if name != "annotations"}
-    metadata = noted({**metadata, "annotations": annotations} if annotations else metadata, physical, pending)
-    rest = {**before, "metadata": metadata}
-    return rest if len(metadata) > 1 or len(rest) > 1 else None
+    return _unless_empty({**before, "metadata": noted(_without(before["metadata"], keys.RESIZE_PENDING), physical, pending)})
 
 
 def without_generation(main: Json | None) -> Json | None:
     """The patch without the word that all of the generation arrived; None when nothing is left of it."""
     if main is None:
         return None
-    metadata = {name: value for name, value in main["metadata"].items() if name != "annotations"}
-    annotations = {key: value for key, value in main["metadata"].get("annotations", {}).items() if key != keys.VIRTUAL_GENERATION}
-    if annotations:
-        metadata["annotations"] = annotations
-    rest = {**main, "metadata": metadata}
-    return rest if len(metadata) > 1 or len(rest) > 1 else None
+    return _unless_empty({**main, "metadata": _without(main["metadata"], keys.VIRTUAL_GENERATION)})
+
+
+def _without(metadata: JsonView, annotation: str) -> Json:
+    rest = {name: value for name, value in metadata.items() if name != "annotations"}
+    annotations = {key: value for key, value in metadata.get("annotations", {}).items() if key != annotation}
+    return {**rest, "annotations": annotations} if annotations else rest
+
+
+def _unless_empty(patch: Json) -> Json | None:
+    """A patch that says nothing but which object it is for need not be sent."""
+    return patch if len(patch["metadata"]) > 1 or len(patch) > 1 else None
 
 
 def _patch(physical: Pod, *, metadata: JsonView | None = None, spec: JsonView | None = None) -> Json | None:
