@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-format check-lint check-types check-layers check-unit up down docs manifests image bench
+.PHONY: help demo test check check-format check-lint check-types check-layers check-unit check-unit-vkubelet check-unit-others up down docs manifests image bench
 
 PYTHON ?= python3
 NODES ?= 1
@@ -47,16 +47,22 @@ bench: .venv/.stamp
 
 # Types and lint run beside the unit tests: on two cores the minute is theirs.
 check: .venv/.stamp
-	@$(MAKE) -j2 --output-sync=target check-types check-unit check-layers check-format check-lint
+	@$(MAKE) -j2 --output-sync=target check-unit-vkubelet check-types check-unit-others check-layers check-format check-lint
 	@echo 'check: all well'
 
 check-types: .venv/.stamp
 	@echo '==> types'
 	@.venv/bin/mypy
 
-check-unit: .venv/.stamp
-	@echo '==> unit tests'
-	@$(RUN) -m pytest -q --timeout=30 tests/unit
+check-unit: check-unit-vkubelet check-unit-others
+
+check-unit-vkubelet: .venv/.stamp
+	@echo '==> unit tests of vkubelet'
+	@$(RUN) -m pytest -q --timeout=30 tests/unit/vkubelet
+
+check-unit-others: .venv/.stamp
+	@echo '==> unit tests of all else'
+	@$(RUN) -m pytest -q --timeout=30 tests/unit --ignore=tests/unit/vkubelet
 
 check-layers: .venv/.stamp
 	@echo '==> layers'

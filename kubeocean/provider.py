@@ -22,6 +22,7 @@ class KubeoceanProvider:
 
     Settings = KubeoceanSettings
     logs_apply_options = True
+    admits_pods = True
 
     def __init__(self, settings: KubeoceanSettings) -> None:
         if not settings.binding:

@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 GROUP = "vkubelet.providers"
 CAPABILITIES = sorted(name for name in vars(provider) if name.startswith("Supports"))
 _REQUIRED = ("run", "sync_pod", "delete_pod", "list_pods")
+_STARTS_AND_STOPS = ("run", "prepare_pod", "start_container", "stop_container", "remove_pod", "list_containers")
+"""What a provider has instead that leaves the life of its pods to the runtime."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -278,4 +280,4 @@ def _class_of(module: ModuleType, wanted: str, name: str) -> type[Provider]:
 
 
 def _is_provider(kind: type) -> bool:
-    return all(callable(getattr(kind, method, None)) for method in _REQUIRED)
+    return any(all(callable(getattr(kind, method, None)) for method in methods) for methods in (_REQUIRED, _STARTS_AND_STOPS))

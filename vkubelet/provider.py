@@ -10,8 +10,9 @@ A deletion cancels a running `sync_pod`, and `sync_pod` is never called for that
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
 from attrs import field, frozen
@@ -24,6 +25,10 @@ from vkubelet.clock import Clock
 from vkubelet.control.informer import Informer
 from vkubelet.control.recorder import Recorder
 from vkubelet.metrics import Metrics
+from vkubelet.resolved import Mount as Mount
+from vkubelet.resolved import PullSecret as PullSecret
+from vkubelet.resolved import ResolvedContainer as ResolvedContainer
+from vkubelet.resolved import ResolvedPod as ResolvedPod
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -99,7 +104,8 @@ ContainerState = Waiting | Running | Terminated
 class ContainerReport:
     """What one container of a pod (of any kind: init, app, ephemeral) does now.
 
-    `ready` None means: ready as soon as it runs. `last` is how it ended the time before, when it was restarted.
+    `ready` None means: ready as soon as it runs, and so does `started`. `last` is how it ended the time before, when it was restarted.
+    `resources` are those that it runs with, `allocated` the requests it was granted; None: nothing is known of them.
     """
 
     name: str
@@ -108,16 +114,33 @@ class ContainerReport:
     image_id: str = field(default="", kw_only=True)
     restarts: int = field(default=0, kw_only=True)
     ready: bool | None = field(default=None, kw_only=True)
+    started: bool | None = field(default=None, kw_only=True)
     last: Terminated | None = field(default=None, kw_only=True)
+    resources: JsonView | None = field(default=None, kw_only=True)
+    allocated: JsonView | None = field(default=None, kw_only=True)
+
+
+@frozen
+class PodFailure:
+    """Why a pod has failed as a whole, whatever its containers ended with."""
+
+    reason: str
+    message: str = ""
 
 
 @frozen
 class PodReport:
-    """What all containers of a pod do now, and its addresses, first the primary one."""
+    """What all containers of a pod do now, and its addresses, first the primary one.
+
+    `failure` makes the pod Failed as soon as no container of the report runs. `conditions` are those about a resize (PodResizePending,
+    PodResizeInProgress) that hold now; None: they are left as they are.
+    """
 
     pod: PodRef
     containers: Sequence[ContainerReport] = ()
     ips: Sequence[str] = ()
+    failure: PodFailure | None = field(default=None, kw_only=True)
+    conditions: Sequence[JsonView] | None = field(default=None, kw_only=True)
 
 
 def all_running(pod: Pod, *, ips: Sequence[str] = ()) -> PodReport:
@@ -212,6 +235,18 @@ class Host(Protocol):
 
     def pod_gone(self, pod: PodRef) -> None:
         """The backend holds nothing of this pod any more."""
+        ...
+
+    async def resolve(
+        self, pod: Pod, *, files: Path | None = None, pod_ips: Sequence[str] = (), containers: Collection[str] | None = None
+    ) -> ResolvedPod:
+        """Everything the pod refers to: variables, commands, pull secrets, names.
+
+        With `files`, its volumes of ConfigMaps, Secrets, tokens and the downward API are written below that directory, and kept up to date
+        until `pod_gone` or its end; those of emptyDir are made. Raises Unavailable, with the kubelet's event and waiting reason, when a
+        mandatory object is missing: let it pass. `containers` names those about to be started: of the others nothing is read. None: all,
+        and what has vanished since the pod was resolved last counts as it was.
+        """
         ...
 
     async def until_stopped(self) -> None:

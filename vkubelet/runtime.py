@@ -10,17 +10,20 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
-from vkubelet.api.objects import KubeObject, Node, PodRef
+from vkubelet.api.objects import Key, KubeObject, Node, Pod, PodRef
 from vkubelet.api.shapes import JsonView
 from vkubelet.client.connection import Connection
 from vkubelet.client.resources import NODES, Resource
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock, SystemClock
+from vkubelet.containers.adapter import adapt
+from vkubelet.containers.contract import ContainerProvider
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.leader import LeaderElection, WriteGate
@@ -36,7 +39,7 @@ from vkubelet.node.ping import Pinger
 from vkubelet.node.registrar import Registrar, RegistrarParts
 from vkubelet.node.render import INSTANCE, REPORT_EVERY, Endpoint
 from vkubelet.pods import PodParts, Pods
-from vkubelet.provider import NodeDescription, PodReport, PodStore, Provider, SupportsPing
+from vkubelet.provider import NodeDescription, PodReport, PodStore, Provider, ResolvedPod, SupportsPing
 from vkubelet.server import KubeletServer, ServerParts
 from vkubelet.server.configuration import duration
 from vkubelet.settings import Settings, default_taints, effective
@@ -111,15 +114,22 @@ class RuntimeHost:
     def pod_gone(self, pod: PodRef) -> None:
         self._runtime.pods.pod_gone(pod)
 
+    async def resolve(
+        self, pod: Pod, *, files: Path | None = None, pod_ips: Sequence[str] = (), containers: Collection[str] | None = None
+    ) -> ResolvedPod:
+        return await self._runtime.pods.resolve(pod, files=files, pod_ips=pod_ips, containers=containers)
+
     async def until_stopped(self) -> None:
         await self._runtime.stopping.wait()
 
 
 class Runtime:
-    """Runs one provider. `connection` leads to the cluster in which its nodes appear."""
+    """Runs one provider of either kind. `connection` leads to the cluster in which its nodes appear."""
 
-    def __init__(self, provider: Provider, settings: Settings, *, connection: Connection, clock: Clock | None = None) -> None:
-        self.provider = provider
+    def __init__(
+        self, provider: Provider | ContainerProvider, settings: Settings, *, connection: Connection, clock: Clock | None = None
+    ) -> None:
+        self.provider: Provider = adapt(provider)
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self.metrics = Metrics()
@@ -163,6 +173,7 @@ class Runtime:
             clock=self.clock,
             metrics=self.metrics,
             settings=self.settings.pods,
+            node=lambda name: self._live.store.get(Key("", name)),
             node_ips=self._node_ips,
         )
 

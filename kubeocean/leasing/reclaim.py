@@ -13,9 +13,9 @@ from attrs import frozen
 
 from kubeocean.crds import ResourceLeasingPolicy
 from kubeocean.keys import TAINT_CLOSED
-from kubeocean.leasing.usage import effective_requests
 from vkubelet.api.objects import Pod, PodRef
 from vkubelet.api.quantity import ZERO, Quantity, Resources, add_resources, subtract_resources
+from vkubelet.api.scheduling import effective_requests
 
 
 class Step(enum.Enum):

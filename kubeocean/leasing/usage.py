@@ -5,37 +5,16 @@ Invariant: the sums of a node are those of the Running and Pending pods put last
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Final
 
 from attrs import frozen
 
 from vkubelet.api.objects import Pod
-from vkubelet.api.quantity import Quantity, Resources, add_resources, max_resources, parse_resources, subtract_resources
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.quantity import Quantity, Resources, add_resources, subtract_resources
+from vkubelet.api.scheduling import effective_requests
 
 _COUNTED: Final = frozenset({"Running", "Pending", ""})
 _ONE_POD: Final = {"pods": Quantity.of(1)}
-
-
-def effective_requests(spec: JsonView) -> dict[str, Quantity]:
-    """What the scheduler reserves for a pod: the larger of its start and its run, plus overhead.
-
-    Sidecars (init containers that restart always) count from their turn on; requests of the pod as a whole replace those of its containers.
-    Source: k8s.io/component-helpers/resource, `PodRequests`. An amount that can not be read counts as nothing.
-    """
-    running = _sum(_requests(each) for each in spec.get("containers") or ())
-    sidecars: Resources = {}
-    start: Resources = {}
-    for container in spec.get("initContainers") or ():
-        own = _requests(container)
-        if container.get("restartPolicy") == "Always":
-            sidecars = add_resources(sidecars, own)
-            start = max_resources(start, sidecars)
-        else:
-            start = max_resources(start, add_resources(own, sidecars))
-    needed = max_resources(add_resources(running, sidecars), start)
-    return add_resources({**needed, **_requests(spec)}, _amounts(spec.get("overhead")))
 
 
 @frozen
@@ -91,21 +70,3 @@ class Usage:
         """Forget all pods, before another cluster is counted."""
         self._pods.clear()
         self._sums.clear()
-
-
-def _requests(holder: JsonView) -> dict[str, Quantity]:
-    return _amounts((holder.get("resources") or {}).get("requests"))
-
-
-def _amounts(amounts: Mapping[str, str | int | float] | None) -> dict[str, Quantity]:
-    try:
-        return parse_resources(amounts or {})
-    except ValueError:
-        return {}
-
-
-def _sum(parts: Iterable[Resources]) -> Resources:
-    total: Resources = {}
-    for part in parts:
-        total = add_resources(total, part)
-    return total

@@ -19,7 +19,6 @@ from kubeocean.bottomup.binding import BindingReconciler
 from kubeocean.bottomup.pods import PhysicalPodReconciler, where
 from kubeocean.bottomup.virtual_nodes import VirtualNodes
 from kubeocean.crds import ClusterBinding
-from kubeocean.leasing.usage import effective_requests
 from kubeocean.metrics import SyncerMetrics
 from kubeocean.topdown.changes import changes
 from kubeocean.topdown.dependents import Dependents
@@ -33,6 +32,7 @@ from kubeocean.worker import WorkerCluster, virtual_uid
 from vkubelet.api.conditions import get_condition
 from vkubelet.api.objects import Key, Pod, PodRef
 from vkubelet.api.quantity import Resources, add_resources
+from vkubelet.api.scheduling import effective_requests
 from vkubelet.api.shapes import Json
 from vkubelet.client.resources import PODS
 from vkubelet.clock import parse_rfc3339

@@ -12,9 +12,9 @@ from typing import Final, Self
 from attrs import frozen
 
 from kubeocean import keys
-from kubeocean.leasing.usage import effective_requests
 from vkubelet.api.objects import ObjectMeta, Pod
 from vkubelet.api.quantity import ZERO, Quantity, Resources, add_resources
+from vkubelet.api.scheduling import effective_requests
 from vkubelet.api.shapes import Json, JsonView
 
 CONDITION: Final = "PodResizePending"

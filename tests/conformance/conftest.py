@@ -16,8 +16,17 @@ from vkubelet.testing.cluster import ControlPlane
 from vkubelet.testing.conformance import Kubectl, Options, Report, Subject, examine, table
 from vkubelet.testing.fixtures import run_apart
 
-PATIENCE = {"minimal": Options(patience=15.0)}
-"""It has nothing to wait for, and a third of this goes by until its lack of ephemeral containers is believed."""
+_ECHO = (
+    "import socket, threading; s = socket.create_server(('', PORT))\n"
+    "def echo(c):\n"
+    "    while data := c.recv(65536): c.sendall(data)\n"
+    "    c.close()\n"
+    "while True: threading.Thread(target=echo, args=(s.accept()[0],)).start()"
+)
+
+PATIENCE = {"minimal": Options(patience=15.0), "process": Options(echo=f'exec python3 -S -c "{_ECHO}"')}
+"""The first has nothing to wait for, and a third of this goes by until its lack of ephemeral containers is believed. The second has the
+programs of this host, which may have no other that listens."""
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +42,12 @@ def minimal_subject(bare_hub: ControlPlane, bare_judge: Kubectl) -> Subject:
 @pytest.fixture(scope="session")
 def mock_subject(bare_hub: ControlPlane, bare_judge: Kubectl) -> Subject:
     return subjects.mock(bare_hub, bare_judge)
+
+
+@pytest.fixture(scope="session")
+def process_subject(bare_hub: ControlPlane, bare_judge: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+    with subjects.process(bare_hub, bare_judge, directory=tmp_path_factory.mktemp("vkubelet-test-process")) as subject:
+        yield subject
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from typing import Any
 from kubeocean.cli import runtime_defaults
 from kubeocean.provider import KubeoceanProvider
 from kubeocean.settings import KubeoceanSettings
+from tests.integration.process.conftest import clear, remove_groups
 from tests.support.bound import Bound
 from tests.support.simulated import all_ready, simulated_nodes
 from vkubelet import settings
@@ -22,6 +23,7 @@ from vkubelet.testing.cluster import ControlPlane
 from vkubelet.testing.conformance import Kubectl, Subject
 from vkubelet_providers.minimal import Minimal
 from vkubelet_providers.mock import Mock
+from vkubelet_providers.process import Process
 
 
 def judge_of(plane: ControlPlane, cache: Path) -> Kubectl:
@@ -53,6 +55,20 @@ def mock(plane: ControlPlane, judge: Kubectl) -> Subject:
     made = runtime_settings(plane, "conformance-mock")
     own = Mock.Settings(node="c-mock", poll_interval=0.5)
     return Subject(make=lambda: Mock(own), settings=made, kubeconfig=plane.kubeconfig, judge=judge)
+
+
+@contextmanager
+def process(plane: ControlPlane, judge: Kubectl, *, directory: Path) -> Iterator[Subject]:
+    """With a directory and control groups of its own; pods are processes of this host."""
+    directory.chmod(0o711)
+    own = Process.Settings(node="c-process", address=plane.host_address, directory=str(directory), allow_root=True, cgroup=directory.name)
+    try:
+        made = runtime_settings(plane, "conformance-process")
+        yield Subject(make=lambda: Process(own), settings=made, kubeconfig=plane.kubeconfig, judge=judge)
+    finally:
+        with closing(asyncio.new_event_loop()) as loop:
+            loop.run_until_complete(clear(own))
+        remove_groups(own.cgroup)
 
 
 @contextmanager

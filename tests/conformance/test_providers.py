@@ -15,15 +15,17 @@ ALL = frozenset(f"Supports{name}" for name in ("Attach", "Exec", "Logs", "Metric
 CAPABILITIES = {
     "minimal": frozenset({"SupportsLogs"}),
     "mock": ALL,
+    "process": ALL - {"SupportsPolling"},
     "kubeocean": ALL - {"SupportsPolling", "SupportsNodeLogs"},
 }
 HOW_MUCH = frozenset({"SupportsLogOptions"})
 """Says how a capability is served, and is none by itself."""
 
-EPHEMERAL = {"minimal": "not supported", "mock": "reported running", "kubeocean": "reported running"}
+EPHEMERAL = {"minimal": "not supported", "mock": "reported running", "process": "reported running", "kubeocean": "reported running"}
 AFTER_RESTART = {
     "minimal": "pods are forgotten and started anew",
     "mock": "pods are forgotten and started anew",
+    "process": "pods are kept",
     "kubeocean": "pods are kept",
 }
 

@@ -10,7 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.bound import Bound
+from tests.support.environments import HOST_FILE
+from tests.support.process_node import ProcessNode, telling_as
 from tests.support.program import Program
+from tests.support.simulated import all_ready
+from vkubelet.settings import merged
 from vkubelet.testing.cluster import ControlPlane, WorkerNode
 from vkubelet.testing.fixtures import run_apart
 
@@ -44,3 +48,21 @@ def served(
             raise AssertionError(f"{error}\n{program.tail(60)}") from None
         yield bound, program
         run_apart(bound.remove())
+
+
+@pytest.fixture(scope="session")
+def process_node(worker: ControlPlane, worker_node: WorkerNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessNode]:
+    """A node beside the real one whose pods are processes of this machine; they may be root."""
+    settings = merged(run_apart(telling_as(worker_node)), {"provider": {"host_paths": [HOST_FILE]}})
+    node = ProcessNode("process-1", worker, tmp_path_factory.mktemp("process-node"), settings)
+    program = node.program()
+    try:
+        with program:
+            try:
+                run_apart(all_ready(worker, [node.name]))
+            except AssertionError as error:
+                raise AssertionError(f"{error}\n{program.tail(60)}") from None
+            yield node
+            run_apart(node.emptied())
+    finally:
+        run_apart(node.removed())

@@ -110,6 +110,10 @@ class StatusBoard:
         """The backend has the spec of this generation."""
         self._change(uid, lambda opinion: evolve(opinion, generation=max(generation, opinion.generation), waiting=None))
 
+    def observed(self, uid: str, generation: int) -> None:
+        """The backend acts upon this generation, a deletion, which is one of its own."""
+        self._change(uid, lambda opinion: evolve(opinion, generation=max(generation, opinion.generation)))
+
     def end(self, uid: str, end: End) -> None:
         """Make the pod terminal; the first end stays."""
         self._change(uid, lambda opinion: opinion if opinion.end else evolve(opinion, end=end))

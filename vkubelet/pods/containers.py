@@ -136,8 +136,10 @@ def _status(container: JsonView, told: ContainerReport | None, was: JsonView | N
     status["state"] = _state(told.state, {} if restarted else state_was, scene)
     status["lastState"] = _last_state(told, was, restarted=restarted, scene=scene)
     running = isinstance(told.state, Running)
-    status["started"] = running
+    status["started"] = running and told.started is not False
     status["ready"] = running and told.ready is not False
+    told_amounts = (("resources", told.resources), ("allocatedResources", told.allocated))
+    status.update({key: value for key, value in told_amounts if value is not None})
     identity = told.id or ("" if restarted else was.get("containerID", ""))
     if identity:
         status["containerID"] = identity
@@ -148,13 +150,21 @@ def _status(container: JsonView, told: ContainerReport | None, was: JsonView | N
 
 def _frame(container: JsonView, was: JsonView, restarts: int) -> Json:
     same_image = was.get("image") == container.get("image")
+    mounts = [_mount(each) for each in container.get("volumeMounts") or ()]
     return {
         "name": container["name"],
         "image": container.get("image", ""),
         "imageID": was.get("imageID", "") if same_image else "",
         "restartCount": restarts,
         "lastState": {},
+        **({"volumeMounts": mounts} if mounts else {}),
     }
+
+
+def _mount(body: JsonView) -> Json:
+    """One of the spec, as a status names it; no mount below a read-only one is made read-only with it."""
+    found: Json = {"name": body["name"], "mountPath": body["mountPath"]}
+    return {**found, "readOnly": True, "recursiveReadOnly": "Disabled"} if body.get("readOnly") else found
 
 
 def _mark_completed(init: Sequence[JsonView], statuses: Sequence[Json]) -> None:

@@ -25,6 +25,7 @@ from vkubelet.control.workqueue import Priority
 from vkubelet.errors import Conflict, NoSuchPod, NotFound, PodRejected, Unavailable, VKubeletError
 from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
+from vkubelet.pods.admission import Admission
 from vkubelet.pods.board import StatusBoard
 from vkubelet.pods.dispatch import Dispatch
 from vkubelet.pods.status import End
@@ -46,7 +47,9 @@ CONFIRM_AGAIN = 5.0
 """Seconds until a pod that a list missed, but that exists, is looked at again."""
 
 _TERMINATED = End("Terminated", "Pod was terminated in response to imminent node shutdown.", failed=True, disrupts=True)
-_REFUSED = End("NodeShutdown", "Pod was rejected as the node is shutting down.", failed=True)
+_NOT_ADMITTED = "Pod was rejected: "
+"""Before the reason in the message of a pod that was not admitted; its event has the reason alone (rejectPod)."""
+_REFUSED = End("NodeShutdown", f"{_NOT_ADMITTED}Pod was rejected as the node is shutting down.", failed=True)
 
 GONE_EARLY = 1000
 """Ends kept that were reported before the watch showed the pod."""
@@ -62,6 +65,8 @@ class LifecycleParts:
     recorder: Recorder
     clock: Clock
     metrics: Metrics | None = None
+    admission: Admission | None = None
+    """None: the provider takes or refuses pods by itself."""
 
 
 class Lifecycle:
@@ -98,6 +103,8 @@ class Lifecycle:
 
     def _observe_pod(self, change: Change[Pod], pod: Pod) -> None:
         uid = pod.metadata.uid
+        if self._parts.admission is not None:
+            self._parts.admission.observe(pod)
         life = self._lives.get(uid)
         if life is None:
             # Only of a pod that was born before our eyes do we know that no earlier process handed it over.
@@ -156,10 +163,10 @@ class Lifecycle:
             self.controller.add(uid, priority=Priority.LOW)
 
     def resync(self) -> None:
-        """The provider was started anew: it is told of every pod once more, also of those it is just being told of."""
+        """The provider was started anew: it is told of every pod once more, also of those it is being told of and of those that end."""
         self._round += 1
         for uid, life in self._lives.items():
-            life.synced = None
+            life.synced = life.told = life.told_zero = None
             self.controller.add(uid, priority=Priority.LOW)
 
     def drain(self, grace: float) -> None:
@@ -249,13 +256,16 @@ class Lifecycle:
         return next_step(life, situation, now=self._parts.clock.monotonic())
 
     async def _sync(self, pod: Pod, life: Life) -> float | None:
-        life.syncing = True
+        life.syncing, admitted = True, False
         try:
             async with self._slots:
                 # Pod or node may have changed while it waited.
                 pod = self._parts.dispatch.store.by_uid(life.ref.uid) or pod
                 if self._next(life, pod)[0] is not Step.SYNC:
                     return 0.0
+                if self._parts.admission is not None and life.handed_at is None:
+                    self._parts.admission.admit(pod)
+                admitted = True
                 life.held, told_in = True, self._round
                 operation = "create" if life.handed_at is None else "sync"
                 with self._timed(life.ref.node, operation), _Told(self, pod, "FailedSync"):
@@ -263,7 +273,9 @@ class Lifecycle:
         except PodRejected as error:
             life.over = True
             self._parts.recorder.event(ObjectReference.of(PODS, pod), error.reason, error.message, warning=True)
-            self.board.end(life.ref.uid, End(error.reason, error.message, failed=True))
+            # The kubelet's words for a pod that it did not admit (rejectPod); a provider's own stand alone.
+            message = error.message if admitted else f"{_NOT_ADMITTED}{error.message}"
+            self.board.end(life.ref.uid, End(error.reason, message, failed=True))
             log.info("pod rejected")
             return None
         finally:
@@ -275,7 +287,9 @@ class Lifecycle:
     def failed(self, pod: Pod, reason: str, message: str, *, waiting: str = "") -> None:
         """A call to the provider failed and will be repeated: say so, also as what the containers are `waiting` for."""
         if reason:
-            self._parts.recorder.event(ObjectReference.of(PODS, pod), reason, message, warning=True)
+            # The kubelet's form of an event of a container that can not be made.
+            text = f"Error: {message}" if reason == "Failed" else message
+            self._parts.recorder.event(ObjectReference.of(PODS, pod), reason, text, warning=True)
         if waiting:
             self.board.sync_failed(pod.metadata.uid, Waiting(waiting, message))
 
@@ -293,16 +307,18 @@ class Lifecycle:
                 self._parts.metrics.pod_worker.observe(node, operation, self._parts.clock.monotonic() - began, failed=failed)
 
     async def _end(self, life: Life, grace: float) -> float | None:
-        now = self._parts.clock.monotonic()
+        now, told_in = self._parts.clock.monotonic(), self._round
         pod = self._parts.dispatch.store.by_uid(life.ref.uid)
         try:
             with self._timed(life.ref.node, "kill"), _Told(self, pod, "FailedKillPod"):
                 await self._parts.provider.delete_pod(life.ref, grace)
         except NoSuchPod:
             life.gone = True
-        life.told, life.handed_at = now + grace, self._parts.clock.monotonic()
-        if grace <= 0:
-            life.told_zero = now
+        if pod is not None and pod.terminating:
+            self.board.observed(life.ref.uid, pod.metadata.generation)
+        life.handed_at = self._parts.clock.monotonic()
+        if told_in == self._round:
+            life.told, life.told_zero = now + grace, now if grace <= 0 else life.told_zero
         return 0.0
 
     async def _confirm(self, life: Life) -> float | None:
@@ -326,7 +342,7 @@ class Lifecycle:
     def _shut(self, pod: Pod, life: Life) -> float | None:
         """As a kubelet does at a graceful node shutdown (KEP-2000)."""
         end = _TERMINATED if life.held else _REFUSED
-        self._parts.recorder.event(ObjectReference.of(PODS, pod), end.reason, end.message, warning=True)
+        self._parts.recorder.event(ObjectReference.of(PODS, pod), end.reason, end.message.removeprefix(_NOT_ADMITTED), warning=True)
         self.board.end(life.ref.uid, end)
         life.over = True
         return None
@@ -357,6 +373,8 @@ class Lifecycle:
         if not left:
             del self._by_node[life.ref.node]
         self.board.forget(life.ref.uid)
+        if self._parts.admission is not None:
+            self._parts.admission.forget(life.ref.uid)
         self._on_drop(life.ref.node)
 
 

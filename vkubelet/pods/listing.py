@@ -26,10 +26,16 @@ PATIENCE = 30.0
 
 @frozen(kw_only=True)
 class PodSettings:
-    """How the backend is compared with the cluster."""
+    """How the backend is compared with the cluster, and what pods are told of names."""
 
     list_interval: float = 60.0
     """Seconds between two listings of what the backend holds, and between the two that must agree before a pod is ended as an orphan."""
+    cluster_dns: tuple[str, ...] = ()
+    """IP addresses of the cluster's DNS servers, for the resolv.conf of pods that run here; none: they use those of this host."""
+    cluster_domain: str = "cluster.local"
+    """Domain of the cluster, in the names of its Services and of pods with a `subdomain`."""
+    resolv_conf: str = "/etc/resolv.conf"
+    """File with this host's DNS, for pods with the policy Default, and for search domains of all others."""
 
     def __attrs_post_init__(self) -> None:
         if self.list_interval <= 0:

@@ -15,7 +15,7 @@ from vkubelet.api.objects import Pod
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.pods.phase import OURS, TERMINAL
 from vkubelet.pods.status import End, adopt_status, compute_status, end_status
-from vkubelet.provider import PodReport, Terminated, Waiting
+from vkubelet.provider import PodReport, Running, Terminated, Waiting
 
 
 @frozen(kw_only=True)
@@ -79,9 +79,19 @@ def wanted_status(pod: Pod, opinion: Opinion, *, now: datetime, host_ips: Sequen
         wanted = adopt_status(pod, decode_json(opinion.status), now=now, host_ips=host_ips, dropped=opinion.dropped)
     else:
         wanted = compute_status(pod, opinion.report, now=now, host_ips=host_ips, generation=opinion.generation, waiting=opinion.waiting)
-    if opinion.end is not None and wanted["phase"] not in TERMINAL:
-        return end_status(pod, wanted, now=now, end=opinion.end)
+    failure = _failure(opinion.report)
+    end = opinion.end or failure
+    # What failed as a pod has failed, however its containers ended.
+    if end is not None and (failure is not None or wanted["phase"] not in TERMINAL):
+        return end_status(pod, wanted, now=now, end=end)
     return wanted
+
+
+def _failure(report: PodReport | None) -> End | None:
+    """A failure that was reported counts when nothing runs any more."""
+    if report is None or report.failure is None or any(isinstance(c.state, Running) for c in report.containers):
+        return None
+    return End(report.failure.reason, report.failure.message, failed=True)
 
 
 def gates(pod: Pod) -> Sequence[tuple[str, str]]:

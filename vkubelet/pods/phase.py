@@ -49,12 +49,14 @@ def pod_phase(spec: JsonView, statuses: Mapping[str, JsonView], *, terminating: 
 
 
 def _is_pending(init: Sequence[JsonView], sidecars: Sequence[JsonView], apps: Sequence[JsonView]) -> bool:
+    if any("running" in status.get("state", {}) for status in init):
+        return True
     if not any(ever_ran(status) for status in apps):
         if any(not _init_done(status) for status in init):
             return True
         if any(not status.get("started") and exit_code(status) is None for status in sidecars):
             return True
-    return any("running" not in status.get("state", {}) and _last_exit(status) is None for status in apps)
+    return any("running" not in status.get("state", {}) and _last_exit(status) is None for status in (*sidecars, *apps))
 
 
 def _init_done(status: JsonView) -> bool:
@@ -122,7 +124,8 @@ def completed_reason(phase: str) -> str:
 
 
 def _names(names: Sequence[str]) -> str:
-    return f"[{' '.join(sorted(names))}]"
+    """In the order of the spec."""
+    return f"[{' '.join(names)}]"
 
 
 def ready(spec: JsonView, containers_ready: JsonView, *, foreign: Iterable[JsonView]) -> Json:

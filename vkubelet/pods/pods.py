@@ -6,11 +6,12 @@ Invariant: the parts know each other only through what is connected here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 
 from attrs import frozen
 
-from vkubelet.api.objects import Pod, PodRef
+from vkubelet.api.objects import Node, Pod, PodRef
 from vkubelet.api.shapes import JsonView
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
@@ -18,24 +19,28 @@ from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.recorder import Recorder
 from vkubelet.metrics import Metrics
+from vkubelet.pods.admission import Admission, AdmitsPods
 from vkubelet.pods.board import MERGE, BoardParts, StatusBoard
 from vkubelet.pods.dispatch import Dispatch, PodCache, Standing
 from vkubelet.pods.lifecycle import Lifecycle, LifecycleParts
 from vkubelet.pods.listing import Lister, PodSettings
 from vkubelet.pods.orphans import OrphanParts, Orphans
 from vkubelet.pods.polling import Polling
-from vkubelet.provider import PodReport, Provider, SupportsPolling
+from vkubelet.provider import PodReport, Provider, ResolvedPod, SupportsPolling
+from vkubelet.resolve.names import Names
+from vkubelet.resolve.resolver import Resolver, ResolverParts
 
 
 @frozen(kw_only=True)
 class PodParts:
-    """What the pods' side works with; `node_ips` are the addresses a node publishes, for its pods' `hostIPs`."""
+    """What the pods' side works with; `node` is the live Node, `node_ips` are the addresses it publishes, for its pods' `hostIPs`."""
 
     provider: Provider
     client: Client
     node_client: Callable[[str], Client]
     recorder: Recorder
     clock: Clock
+    node: Callable[[str], Node | None]
     node_ips: Callable[[str], Sequence[str]]
     metrics: Metrics | None = None
     settings: PodSettings = PodSettings()
@@ -57,9 +62,11 @@ class Pods:
         self._board = StatusBoard(self._board_parts(), on_terminal=self._lifecycle.touch)
         self._lifecycle.board = self._board
         self._orphans = Orphans(self._orphan_parts(), on_clean=self._tell_if_empty)
+        self._resolver = Resolver(self._resolver_parts())
         self._lister = Lister(parts.provider, self._dispatch, clock=parts.clock, metrics=parts.metrics, settings=parts.settings)
         self._dispatch.on_pod(self._lifecycle.observe)
         self._dispatch.on_pod(self._board.observe)
+        self._dispatch.on_pod(self._resolver.observe)
         self._dispatch.on_pod(self._observe_end)
         self._lister.on_list(self._orphans.observe)
         if isinstance(parts.provider, SupportsPolling):
@@ -74,6 +81,7 @@ class Pods:
             recorder=parts.recorder,
             clock=parts.clock,
             metrics=parts.metrics,
+            admission=None if isinstance(parts.provider, AdmitsPods) else Admission(node=parts.node, pod=self._dispatch.store.by_uid),
         )
 
     def _board_parts(self) -> BoardParts:
@@ -94,6 +102,30 @@ class Pods:
             interval=parts.settings.list_interval,
         )
 
+    def _resolver_parts(self) -> ResolverParts:
+        parts = self._parts
+        return ResolverParts(
+            client=parts.client,
+            node_client=parts.node_client,
+            recorder=parts.recorder,
+            clock=parts.clock,
+            metrics=parts.metrics,
+            node=parts.node,
+            node_ips=parts.node_ips,
+            pod=self._dispatch.store.by_uid,
+            names=self._names,
+            wake=self._lifecycle.touch,
+        )
+
+    def _names(self) -> Names:
+        settings = self._parts.settings
+        return Names(
+            cluster_dns=settings.cluster_dns,
+            cluster_domain=settings.cluster_domain,
+            hosts=_text("/etc/hosts"),
+            resolv_conf=_text(settings.resolv_conf),
+        )
+
     @property
     def store(self) -> PodCache:
         """The pods of our nodes."""
@@ -112,6 +144,7 @@ class Pods:
         """Work until cancelled. `informer.run()` runs beside it."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._lifecycle.run(), name="pods")
+            group.create_task(self._resolver.run(), name="pods")
             for controller in (self._dispatch.controller, self._board.controller, self._lister.controller, self._orphans.controller):
                 group.create_task(controller.run(), name="pods")
 
@@ -133,6 +166,7 @@ class Pods:
         """Not ours any more: forget its pods."""
         self._dispatch.forget(node)
         self._lifecycle.forget(node)
+        self._resolver.forget(node)
         self._orphans.forget(node)
 
     async def published(self) -> None:
@@ -206,6 +240,13 @@ class Pods:
     def pod_gone(self, ref: PodRef) -> None:
         """The backend holds nothing of this pod any more."""
         self._lifecycle.gone(ref)
+        self._resolver.release(ref.uid)
+
+    async def resolve(
+        self, pod: Pod, *, files: Path | None = None, pod_ips: Sequence[str] = (), containers: Collection[str] | None = None
+    ) -> ResolvedPod:
+        """Everything the pod refers to; see `vkubelet.provider.Host.resolve`."""
+        return await self._resolver.resolve(pod, files=files, pod_ips=pod_ips, containers=containers)
 
     # --- tests ---
 
@@ -218,3 +259,11 @@ class Pods:
 
 def _returns_for_ever(pod: Pod) -> bool:
     return any(owner.kind == "DaemonSet" and owner.controller for owner in pod.metadata.owner_references)
+
+
+def _text(path: str) -> str:
+    """A file of this host, or nothing."""
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -24,6 +24,8 @@ _OWNED = frozenset(
 
 _ADDRESSES = {"podIPs", "hostIPs"}
 
+_RESIZES = frozenset({"PodResizePending", "PodResizeInProgress"})
+
 
 @frozen
 class End:
@@ -51,13 +53,25 @@ def compute_status(
     """
     spec, previous = pod.spec, pod.status
     wanted: Json = container_statuses(spec, report, previous=previous, now=now, terminating=pod.terminating, waiting=waiting)
-    wanted["phase"] = pod_phase(spec, by_name(wanted), terminating=pod.terminating)
+    wanted["phase"] = _phase(spec, wanted, previous, terminating=pod.terminating)
     if wanted["phase"] == previous.get("phase"):
         wanted.update({key: previous[key] for key in ("reason", "message") if key in previous})
     wanted.update(_addresses(spec, previous, report.ips if report is not None else (), host_ips))
     foreign = [c for c in previous.get("conditions", ()) if c["type"] not in OURS]
     conditions = pod_conditions(spec, wanted, foreign=foreign, has_address="podIP" in wanted)
-    return _settled(previous, _with_generation(wanted, conditions, previous, generation), now=now)
+    resizes = report.conditions if report is not None else None
+    conditions += [dict(condition) for condition in resizes or ()]
+    ended = _RESIZES - {condition["type"] for condition in resizes} if resizes is not None else frozenset[str]()
+    return _settled(previous, _with_generation(wanted, conditions, previous, generation), now=now, dropped=ended)
+
+
+def _phase(spec: JsonView, wanted: JsonView, previous: JsonView, *, terminating: bool) -> str:
+    """A terminal one is withheld until nothing runs any more (status_manager.go, mergePodStatus)."""
+    statuses = by_name(wanted)
+    phase = pod_phase(spec, statuses, terminating=terminating)
+    if phase in TERMINAL and any("running" in status.get("state", {}) for status in statuses.values()):
+        return str(previous.get("phase") or "Pending")
+    return phase
 
 
 def adopt_status(pod: Pod, status: JsonView, *, now: datetime, host_ips: Sequence[str] = (), dropped: Collection[str] = ()) -> Json:
@@ -91,6 +105,11 @@ def end_status(pod: Pod, wanted: JsonView, *, now: datetime, end: End) -> Json:
     result["phase"] = phase if phase in TERMINAL else "Failed"
     result.update({key: value for key, value in (("reason", end.reason), ("message", end.message)) if value})
     conditions = {c["type"]: dict(c) for c in wanted.get("conditions", ())}
+    if result["phase"] == "Failed" and conditions.get("Initialized", {}).get("reason") == "PodCompleted":
+        del conditions["Initialized"]["reason"]
+    for kind in ("Ready", "ContainersReady"):
+        # That it ended says more than what was unready before.
+        conditions.get(kind, {})["status"] = ""
     conditions.setdefault("PodReadyToStartContainers", {"type": "PodReadyToStartContainers"})["status"] = "False"
     _close(conditions, result["phase"])
     if end.disrupts:

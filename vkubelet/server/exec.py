@@ -132,5 +132,11 @@ def not_supported(what: str) -> web.HTTPException:
 
 
 def runs(pod: Pod, container: str) -> bool:
-    status = container_status(pod, container)
-    return status is not None and "running" in (status.get("state") or {})
+    """Or may: during its postStart hook a container is told to wait, and only the provider knows whether it runs already."""
+    state = (container_status(pod, container) or {}).get("state") or {}
+    return "running" in state or ("waiting" in state and _has_post_start(pod, container))
+
+
+def _has_post_start(pod: Pod, container: str) -> bool:
+    specs = [each for key in ("initContainers", "containers") for each in pod.spec.get(key) or ()]
+    return any(each.get("name") == container and (each.get("lifecycle") or {}).get("postStart") for each in specs)

@@ -22,7 +22,8 @@ import pytest
 from vkubelet.testing.cluster import ControlPlane, MetricsServer, Options, Site, WorkerNode
 
 T = TypeVar("T")
-LOGS = Path("build", "cluster-logs")
+LOGS = Path(os.environ.get("VKUBELET_CLUSTER_LOGS") or "build/cluster-logs")
+"""Below pytest's root; whoever runs several pytest processes names one for each."""
 SHOWS_USAGE = "usage=shown"
 """Label of the nodes that `metrics_server` asks."""
 
@@ -60,7 +61,7 @@ def running(part: Part, request: pytest.FixtureRequest) -> Iterator[Part]:
 
 @pytest.fixture(scope="session")
 def cluster_site(request: pytest.FixtureRequest) -> Iterator[Site]:
-    """One run's directory, bridge and guard. After failed tests the logs of its clusters are kept in `build/cluster-logs`."""
+    """One run's directory, bridge and guard. After failed tests the logs of its clusters are kept in `LOGS`."""
     shutil.rmtree(request.config.rootpath / LOGS, ignore_errors=True)
     with running(Site(say=print), request) as site:
         yield site
@@ -90,7 +91,8 @@ def worker_node(worker: ControlPlane, request: pytest.FixtureRequest) -> Iterato
 @pytest.fixture(scope="session")
 def bare_hub(cluster_site: Site, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """A control plane that does not verify kubelet certificates, without scheduler."""
-    with running(ControlPlane("bare", cluster_site, options=Options(scheduler=False, verify_kubelets=False)), request) as plane:
+    options = Options(scheduler=False, verify_kubelets=False, aggregation=False)
+    with running(ControlPlane("bare", cluster_site, options=options), request) as plane:
         yield plane
 
 

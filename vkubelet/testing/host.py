@@ -6,10 +6,11 @@ Invariant: it behaves as the runtime does towards a provider, but knows no clust
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
-from attrs import frozen
+from attrs import evolve, frozen
 from prometheus_client import CollectorRegistry
 
 from vkubelet.api.codec import encode_json
@@ -21,7 +22,12 @@ from vkubelet.clock import Clock
 from vkubelet.control.informer import Informer
 from vkubelet.control.recorder import ObjectReference, Recorder
 from vkubelet.metrics import Metrics
-from vkubelet.provider import NodeDescription, PodReport
+from vkubelet.provider import NodeDescription, PodReport, ResolvedPod
+from vkubelet.resolve import assembly
+from vkubelet.resolve.assembly import Read
+from vkubelet.resolve.downward import Facts
+from vkubelet.resolve.references import Content, Kind, MissingReferenceError, Reference, all_references, pull_secrets
+from vkubelet.resolve.volumes import token_sources
 from vkubelet.testing.clock import ManualClock
 
 T = TypeVar("T", bound=KubeObject)
@@ -95,6 +101,10 @@ class RecordingHost:
         self.annotations: dict[str, dict[str, str]] = {}
         """By uid, everything that was ever set."""
         self.gone: list[PodRef] = []
+        self.objects: dict[Reference, Content] = {}
+        """The ConfigMaps and Secrets that pods can refer to, in all namespaces."""
+        self.services: dict[str, str] = {}
+        """The variables of Services."""
         self.pods = PodTable()
         self.events = RecordedEvents()
         self.metrics = Metrics(CollectorRegistry())
@@ -136,6 +146,27 @@ class RecordingHost:
 
     def pod_gone(self, pod: PodRef) -> None:
         self.gone.append(pod)
+
+    async def resolve(
+        self, pod: Pod, *, files: Path | None = None, pod_ips: Sequence[str] = (), containers: Collection[str] | None = None
+    ) -> ResolvedPod:
+        """As the runtime does, of what the test put into `objects` and `services`; volumes are written once, every token is `token`."""
+        node = self.nodes.get(pod.node)
+        capacity = (node.allocatable or node.capacity) if node is not None else {}
+        facts = Facts.of(pod, pod_ips=pod_ips, host_ips=(), allocatable=capacity)
+        references = all_references(facts.spec, volumes=files is not None)
+        read = Read(objects={reference: self.objects.get(reference) for reference in references}, services=self.services)
+        if files is not None:
+            for volume in assembly.make_volumes(facts.spec, files):
+                tokens = dict.fromkeys(token_sources(volume), "token")
+                assembly.fill_volume(volume, facts, files, objects=read.objects, tokens=tokens)
+        try:
+            chosen = {each["name"]: assembly.variables(each, facts, read) for each in assembly.select(facts.spec, containers)}
+        except MissingReferenceError as error:
+            raise assembly.config_error(str(error)) from error
+        secrets = [assembly.pull_secret(name, self.objects.get(Reference(Kind.SECRET, name))) for name in pull_secrets(facts.spec)]
+        resolved = assembly.assemble(pod, facts, read=read, chosen=chosen, files=files)
+        return evolve(resolved, pull_secrets=tuple(secret for secret in secrets if secret is not None))
 
     async def until_stopped(self) -> None:
         await self._stopped.wait()

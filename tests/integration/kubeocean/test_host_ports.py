@@ -88,21 +88,22 @@ async def until_none(stage: Stage) -> None:
 async def test_host_ports_of_local_pods_stand_on_one_placeholder(stage: Stage, local_pods: Locals) -> None:
     """Lines 108, 109, 110, 112 and 113."""
     await local_pods.create("plain", port(8081, inside=80), port(8080), port(8080, protocol="UDP"))
-    await local_pods.create("one-address", port(8080, hostIP="10.1.2.3"), port(8080, hostIP="10.1.2.4"))
-    await local_pods.create("once-more", port(8080, hostIP="10.1.2.3", inside=81))
+    await local_pods.create("addresses", port(8090, hostIP="10.1.2.3"), port(8090, hostIP="10.1.2.4"))
     await local_pods.create("early", port(7000), init=True)
+    # An init container has ended before another pod's container takes the same port.
+    await local_pods.create("later", port(7000, inside=81))
     await local_pods.create("host-network", {"containerPort": 9100}, hostNetwork=True)
     await local_pods.create("done", port(6000), script={"run-for": "0.1"}, restartPolicy="Never")
     body = stage.body("leased")
-    body["spec"]["containers"][0]["ports"] = [port(8090)]
+    body["spec"]["containers"][0]["ports"] = [port(8095)]
     await stage.home.create("pods", body)
     everywhere = ("0.0.0.0", "TCP")
     wanted = [(*everywhere, number) for number in (7000, 8080, 8081, 9100)]
-    wanted += [("0.0.0.0", "UDP", 8080), ("10.1.2.3", "TCP", 8080), ("10.1.2.4", "TCP", 8080)]
+    wanted += [("0.0.0.0", "UDP", 8080), ("10.1.2.3", "TCP", 8090), ("10.1.2.4", "TCP", 8090)]
     found = await until_taken(stage, *wanted)
-    assert (await stage.running("leased"))["spec"]["containers"][0]["ports"][0]["hostPort"] == 8090
+    assert (await stage.running("leased"))["spec"]["containers"][0]["ports"][0]["hostPort"] == 8095
     physical = await stage.physical("leased")
-    assert physical is not None and physical["spec"]["containers"][0]["ports"][0]["hostPort"] == 8090
+    assert physical is not None and physical["spec"]["containers"][0]["ports"][0]["hostPort"] == 8095
     looks_as_upstream(found)
     assert await stage.there.get("pods", physical_name(FAKE, found["metadata"]["name"]), stage.bound.mount) is None
     assert uid_of(await until_taken(stage, *wanted)) == uid_of(found)

@@ -207,19 +207,23 @@ async def test_closed_window_without_force_keeps_its_pods_and_with_it_ends_all_t
 
 async def test_growing_local_use_drives_no_leased_pod_out(lent: Scene, stage: Stage) -> None:
     """No policy ended or shrank: what local pods take is missing for new pods only."""
-    await patch_policy(lent, whole(lent), forceReclaim=True, gracefulReclaimPeriodSeconds=0)
+    limits = [{"resource": "cpu", "percent": 75}]
+    await patch_policy(lent, whole(lent), forceReclaim=True, gracefulReclaimPeriodSeconds=0, resourceLimits=limits)
+    await comes_to_offer(lent, cpu="48")
     await run(stage, "settled", cpu="40")
     namespace = await lent.bound.worker.namespace()
     body = stage.body("local")
     body["metadata"] = {"name": "local", "namespace": namespace}
     body["spec"] |= {"nodeName": lent.nodes[0]}
-    body["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "60"}}
+    # All that the leased pod leaves of 64, as a kubelet would refuse more; three quarters of the rest are less than the 40 that are lent.
+    body["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "24"}}
     try:
         with watching(stage.bound.hub.kubeconfig, namespace=stage.namespace) as seen:
             await apply(lent.bound.worker, body)
-            await comes_to_offer(lent, cpu="4")
+            await comes_to_offer(lent, cpu="30")
             # Without requests it fits beside them; that it runs shows that the node was looked at.
             await run(stage, "later", cpu="0")
             assert not ends(seen)
     finally:
         await lent.bound.worker.kubectl("delete", "pod", "local", "-n", namespace, "--ignore-not-found", "--wait=false")
+        await patch_policy(lent, whole(lent), resourceLimits=[])

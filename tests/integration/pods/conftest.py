@@ -6,7 +6,7 @@ Invariant: every test has a namespace and node names of its own; what the API ho
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,15 +16,15 @@ from attrs import define, field
 from kubernetes import client as k8s
 
 from tests.support.witness import Record, api_client, watching
-from vkubelet.api.objects import Key, Pod, PodRef
+from vkubelet.api.objects import Key, Node, Pod, PodRef
 from vkubelet.client.connection import load_connection
 from vkubelet.client.resources import PODS
 from vkubelet.client.rest import Client
-from vkubelet.clock import SystemClock
+from vkubelet.clock import Clock, SystemClock
 from vkubelet.control.recorder import Recorder
 from vkubelet.pods import PodParts, Pods
 from vkubelet.pods.listing import PodSettings
-from vkubelet.provider import NodeDescription, PodReport, Provider, all_running
+from vkubelet.provider import NodeDescription, PodReport, Provider, ResolvedPod, all_running
 from vkubelet.testing.cluster import ControlPlane
 from vkubelet.testing.host import RecordingHost
 
@@ -67,6 +67,11 @@ class WiredHost(RecordingHost):
     def pod_gone(self, pod: PodRef) -> None:
         super().pod_gone(pod)
         self.wired.pod_gone(pod)
+
+    async def resolve(
+        self, pod: Pod, *, files: Path | None = None, pod_ips: Sequence[str] = (), containers: Collection[str] | None = None
+    ) -> ResolvedPod:
+        return await self.wired.resolve(pod, files=files, pod_ips=pod_ips, containers=containers)
 
 
 @define
@@ -141,17 +146,20 @@ class World:
     """The running pod watch."""
     group: asyncio.TaskGroup | None = None
     list_interval: float = 60.0
+    clock: Clock = field(factory=SystemClock)
+    node: Callable[[str], Node | None] = lambda name: None
 
     @asynccontextmanager
     async def side(self, provider: Provider, *, single_node: str = "") -> AsyncIterator[Pods]:
         """The pods' side with its provider, until the block ends."""
-        clock = SystemClock()
+        clock = self.clock
         parts = PodParts(
             provider=provider,
             client=self.client,
             node_client=lambda node: self.client,
             recorder=(recorder := Recorder(self.client, "vkubelet", host="tests", clock=clock)),
             clock=clock,
+            node=self.node,
             node_ips=lambda node: [HOST_IP],
             settings=PodSettings(list_interval=self.list_interval),
         )
@@ -188,7 +196,11 @@ class World:
             found = await self.read(name)
             return found if found is not None and wanted(found) else None
 
-        return await eventually(check, f"{name}: {what}", seconds=seconds)
+        try:
+            return await eventually(check, f"{name}: {what}", seconds=seconds)
+        except AssertionError as error:
+            error.add_note(f"it was: {(await self.read(name) or {}).get('status')}")
+            raise
 
     async def running(self, name: str) -> dict[str, Any]:
         return await self.until(name, lambda pod: pod["status"].get("phase") == "Running", "Running")

@@ -61,7 +61,7 @@ async def test_graceful_deletion_tells_the_grace_once_and_ends_within_a_second_o
         await world.delete("web", grace=300)
         await eventually(lambda: provider.graces("web"), "told")
         assert 295 < provider.graces("web")[0] <= 300
-        assert await world.read("web") is not None
+        await world.until("web", lambda pod: pod["status"]["observedGeneration"] == pod["metadata"]["generation"] > 1, "deletion observed")
         began = SystemClock().monotonic()
         pods.report(PodReport(created.ref, [ContainerReport("main", Terminated(0))]))
         pods.pod_gone(created.ref)
@@ -295,12 +295,19 @@ async def test_two_hundred_hanging_syncs_do_not_hold_up_a_deletion(world: World)
 
 
 async def test_provider_that_was_started_anew_is_told_of_every_pod_once_more(world: World) -> None:
-    provider = Scripted("life-20")
+    provider = Scripted("life-20", gone_after_delete=False)
     async with world.side(provider) as pods:
-        await world.create("web", "life-20")
+        created = await world.create("web", "life-20")
         await world.running("web")
         pods.resync()
         await eventually(lambda: provider.verbs("web") == ["sync", "sync"], "told again")
+        await world.delete("web", grace=300)
+        await eventually(lambda: len(provider.graces("web")) == 1, "told of its end")
+        pods.resync()
+        await eventually(lambda: len(provider.graces("web")) == 2, "told of its end again, by one that may have forgotten it")
+        assert 290 < provider.graces("web")[1] <= provider.graces("web")[0]
+        pods.pod_gone(created.ref)
+        await world.absent("web")
 
 
 async def test_provider_that_was_started_anew_amid_a_sync_is_told_of_that_pod_too(world: World) -> None:

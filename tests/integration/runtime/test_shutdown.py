@@ -74,7 +74,8 @@ async def test_pod_that_comes_while_the_node_drains_is_refused(fleet: Fleet) -> 
         await fleet.until_node(name, lambda body: condition(body, "Ready") == "False", "shutting down")
         await fleet.create("late", node=name)
         late = await fleet.until_pod("late", lambda body: body["status"]["phase"] == "Failed", "refused")
-        assert late["status"]["reason"] == "NodeShutdown"
+        told = ("NodeShutdown", "Pod was rejected: Pod was rejected as the node is shutting down.")
+        assert (late["status"]["reason"], late["status"]["message"]) == told
         assert await ending == 0
         slow_pod = await fleet.pod("slow")
     assert slow_pod is not None and slow_pod["status"]["reason"] == "Terminated"

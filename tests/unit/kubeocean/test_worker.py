@@ -3,10 +3,10 @@
 import asyncio
 
 from kubeocean.keys import physical_name
-from kubeocean.leasing.usage import effective_requests
 from kubeocean.topdown.volumes import names_volume
 from kubeocean.worker import Reach, claim_of, cost_of
 from tests.unit.kubeocean.builders import pod, unknown
+from vkubelet.api.scheduling import effective_requests
 from vkubelet.testing.clock import ManualClock
 
 

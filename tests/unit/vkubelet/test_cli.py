@@ -53,6 +53,14 @@ def test_class_without_the_four_methods_is_refused_by_their_names(tmp_path: Path
         find_provider(write(tmp_path, "class Mine: ..."))
 
 
+def test_provider_may_know_containers_instead_of_pods(tmp_path: Path) -> None:
+    calls = ("run", "prepare_pod", "start_container", "stop_container", "remove_pod", "list_containers")
+    lines = [f"    async def {call}(self, *arguments, **more): ..." for call in calls]
+    assert find_provider(write(tmp_path, "\n".join(["class Mine:", *lines]))).__name__ == "Mine"
+    with pytest.raises(SettingsError):
+        find_provider(write(tmp_path, "\n".join(["class Mine:", *lines[1:]])))
+
+
 def test_unknown_provider_names_the_installed_ones() -> None:
     with pytest.raises(SettingsError, match="minimal"):
         find_provider("nonesuch")

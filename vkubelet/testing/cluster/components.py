@@ -36,6 +36,7 @@ class Options:
     controllers, scheduler: also run kube-controller-manager and kube-scheduler; without controllers no
         ServiceAccount is made, so pods are refused.
     verify_kubelets: the apiserver verifies serving certificates of kubelets with the cluster's CA.
+    aggregation: the apiserver serves APIs of others, such as metrics-server.
     apiserver_flags: appended last, such as `--feature-gates=…` or `--runtime-config=…`.
     controller_flags: the same for kube-controller-manager.
     audit_policy: YAML of an audit `Policy` instead of metadata of every request and the options of deletions.
@@ -44,6 +45,7 @@ class Options:
     controllers: bool = True
     scheduler: bool = True
     verify_kubelets: bool = True
+    aggregation: bool = True
     apiserver_flags: Sequence[str] = ()
     controller_flags: Sequence[str] = ()
     audit_policy: str = AUDIT_POLICY
@@ -118,7 +120,9 @@ def apiserver(plane: Plane, options: Options) -> list[str]:
     ]
     if options.verify_kubelets:
         flags.append(f"--kubelet-certificate-authority={plane.pki('ca.crt')}")
-    return [*flags, *_aggregation(plane), *options.apiserver_flags]
+    if options.aggregation:
+        flags += _aggregation(plane)
+    return [*flags, *options.apiserver_flags]
 
 
 def _aggregation(plane: Plane) -> list[str]:
@@ -136,13 +140,21 @@ def _aggregation(plane: Plane) -> list[str]:
 
 
 def controllers(plane: Plane, options: Options) -> list[str]:
-    """Rates raised above the default 20 requests/s, or they would be what a benchmark measures; autoscaling within seconds."""
+    """Rates raised above the default 20 requests/s, or they would be what a benchmark measures; autoscaling within seconds.
+
+    It signs serving certificates of kubelets and certificates of clients. Each further signer would hold one more of the 128 inotify
+    instances that Linux gives to a user.
+    """
+    signers = [
+        f"--cluster-signing-{name}-{kind}-file={plane.pki(file)}"
+        for name in ("kubelet-serving", "kube-apiserver-client")
+        for kind, file in (("cert", "ca.crt"), ("key", "ca.key"))
+    ]
     return [
         f"--kubeconfig={plane.config('controller-manager.kubeconfig')}",
         f"--root-ca-file={plane.pki('ca.crt')}",
         f"--service-account-private-key-file={plane.pki('service-account.key')}",
-        f"--cluster-signing-cert-file={plane.pki('ca.crt')}",
-        f"--cluster-signing-key-file={plane.pki('ca.key')}",
+        *signers,
         "--use-service-account-credentials",
         "--leader-elect=false",
         "--secure-port=0",

@@ -140,7 +140,9 @@ def kubelet(plan: NodePlan) -> str:
             "imageGCLowThresholdPercent": 99,
             "kubeAPIQPS": 200,
             "kubeAPIBurst": 400,
-            "eventRecordQPS": 0,
+            # Zero would be five, by the default of the client beneath.
+            "eventRecordQPS": 200,
+            "eventBurst": 400,
             # Whole logs, also where they are long.
             "containerLogMaxSize": "1Gi",
         },

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from vkubelet.api.objects import PodRef
 from vkubelet.errors import NoSuchPod
 from vkubelet.provider import SupportsPolling
+from vkubelet.testing.conformance.broken import Broken, expect
 from vkubelet.testing.conformance.observed import Call, containers_of
-from vkubelet.testing.conformance.rules import Broken, Phase, expect, rule
+from vkubelet.testing.conformance.rules import Phase, rule
 from vkubelet.testing.conformance.stand import Made, Stand
 
 GRACE = 2

@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import parse_rfc3339
 from vkubelet.provider import MetricsEndpoint, SupportsMetrics, SupportsNodeLogs, SupportsStats
-from vkubelet.testing.conformance.rules import Broken, expect, rule
+from vkubelet.testing.conformance.broken import Broken, expect
+from vkubelet.testing.conformance.rules import rule
 from vkubelet.testing.conformance.stand import Made, Stand
 
 AGAIN = 0.5

@@ -17,8 +17,8 @@ from attrs import frozen
 
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import Clock
+from vkubelet.testing.conformance.broken import Broken
 from vkubelet.testing.conformance.news import News
-from vkubelet.testing.conformance.rules import Broken
 
 SECONDS = 60.0
 """For one command that does not stream."""

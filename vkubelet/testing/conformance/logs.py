@@ -12,7 +12,8 @@ from vkubelet.api.objects import PodRef
 from vkubelet.clock import parse_rfc3339
 from vkubelet.errors import NoSuchPod, ProviderError
 from vkubelet.provider import LogOptions, SupportsLogs
-from vkubelet.testing.conformance.rules import Broken, expect, rule
+from vkubelet.testing.conformance.broken import Broken, expect
+from vkubelet.testing.conformance.rules import rule
 from vkubelet.testing.conformance.stand import Stand
 
 END_SECONDS = 10.0

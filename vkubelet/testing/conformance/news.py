@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from vkubelet.testing.conformance.rules import Broken
+from vkubelet.testing.conformance.broken import Broken
 
 T = TypeVar("T")
 

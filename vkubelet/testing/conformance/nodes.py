@@ -9,7 +9,8 @@ import asyncio
 
 from vkubelet.api.quantity import Quantity
 from vkubelet.provider import SupportsPing
-from vkubelet.testing.conformance.rules import Broken, Phase, expect, rule
+from vkubelet.testing.conformance.broken import Broken, expect
+from vkubelet.testing.conformance.rules import Phase, rule
 from vkubelet.testing.conformance.stand import Stand
 
 STOP_SECONDS = 5.0

@@ -11,8 +11,9 @@ from attrs import frozen
 
 from vkubelet.api.shapes import JsonView
 from vkubelet.provider import SupportsPolling
+from vkubelet.testing.conformance.broken import Broken, expect
 from vkubelet.testing.conformance.observed import status_names
-from vkubelet.testing.conformance.rules import Broken, expect, rule
+from vkubelet.testing.conformance.rules import rule
 from vkubelet.testing.conformance.stand import Made, Stand
 
 MANY = 20

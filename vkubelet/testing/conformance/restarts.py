@@ -6,9 +6,10 @@ Invariant: whatever was bound to the node before runs afterwards; a backend may 
 from __future__ import annotations
 
 from vkubelet.api.shapes import JsonView
+from vkubelet.testing.conformance.broken import expect
 from vkubelet.testing.conformance.judge import running
 from vkubelet.testing.conformance.pods import Incarnation, expect_same, incarnations
-from vkubelet.testing.conformance.rules import Phase, expect, rule
+from vkubelet.testing.conformance.rules import Phase, rule
 from vkubelet.testing.conformance.stand import Made, Stand
 
 SETTLE = 1.0

@@ -12,17 +12,11 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from vkubelet.errors import VKubeletError
-
 if TYPE_CHECKING:
     from vkubelet.testing.conformance.stand import Stand
 
 Check = Callable[["Stand"], Awaitable[str | None]]
 """Raises Broken; what it returns is shown beside "passed"."""
-
-
-class Broken(VKubeletError):
-    """A rule is broken; the text says what was seen."""
 
 
 class Phase(enum.Enum):
@@ -54,12 +48,6 @@ def rule(*, needs: type | None = None, phase: Phase = Phase.BESIDE) -> Callable[
         return Rule(name, " ".join(inspect.cleandoc(check.__doc__ or "").split()), check, needs.__name__ if needs else "", phase)
 
     return made
-
-
-def expect(holds: object, seen: str) -> None:
-    """Raises Broken with what was seen unless it holds."""
-    if not holds:
-        raise Broken(seen)
 
 
 class Outcome(enum.Enum):

@@ -17,13 +17,15 @@ from vkubelet.api.objects import PodRef
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.client.connection import load_connection
 from vkubelet.clock import Clock
+from vkubelet.containers.adapter import adapt
+from vkubelet.containers.contract import ContainerProvider
 from vkubelet.provider import PodReport, Provider
 from vkubelet.runtime import Runtime
 from vkubelet.settings import Settings, convert, merged
 from vkubelet.testing.conformance.blocking import BlockingWatch
+from vkubelet.testing.conformance.broken import Broken, expect
 from vkubelet.testing.conformance.judge import Kubectl, PodWatch, condition, running
 from vkubelet.testing.conformance.observed import CAPABILITIES, Recording, observed
-from vkubelet.testing.conformance.rules import Broken, expect
 
 SCRIPT = "echo begins; trap 'exit 0' TERM; while true; do sleep 30 & wait $!; done"
 """What the containers run where the backend runs anything."""
@@ -34,7 +36,7 @@ class Subject:
     """What is examined: `make` gives the provider as a new process would, `settings` are those of the runtime, the kubeconfigs those of
     the provider and of the judge."""
 
-    make: Callable[[], Provider]
+    make: Callable[[], Provider | ContainerProvider]
     settings: Settings
     kubeconfig: Path
     judge: Kubectl
@@ -136,7 +138,7 @@ class Stand:
             return
         connection = await load_connection(kubeconfig=self.subject.kubeconfig, context=self.subject.judge.context)
         self.recording.nodes, self.recording.complete, self.recording.stop_told = {}, False, None
-        self._provider = observed(self.subject.make(), self.recording)
+        self._provider = observed(adapt(self.subject.make()), self.recording)
         self._runtime = Runtime(self._provider, self.subject.settings, connection=connection)
         self._running = self.group.create_task(self._runtime.run(), name="runtime")
 

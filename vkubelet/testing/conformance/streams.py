@@ -15,7 +15,8 @@ from collections.abc import AsyncIterator
 from vkubelet.api.objects import PodRef
 from vkubelet.errors import NoSuchPod, ProviderError
 from vkubelet.provider import SupportsAttach, SupportsExec, SupportsPortForward, TerminalSize
-from vkubelet.testing.conformance.rules import Broken, expect, rule
+from vkubelet.testing.conformance.broken import Broken, expect
+from vkubelet.testing.conformance.rules import rule
 from vkubelet.testing.conformance.stand import Made, Stand
 from vkubelet.testing.conformance.terminal import on_terminal
 

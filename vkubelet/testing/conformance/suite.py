@@ -23,9 +23,10 @@ from vkubelet.errors import VKubeletError
 from vkubelet.runtime import first_error
 from vkubelet.testing.conformance import ending, endpoints, logs, nodes, pods, restarts, streams
 from vkubelet.testing.conformance.blocking import BlockingWatch
+from vkubelet.testing.conformance.broken import Broken
 from vkubelet.testing.conformance.judge import Kubectl, PodWatch
 from vkubelet.testing.conformance.observed import Recording, capabilities_of
-from vkubelet.testing.conformance.rules import Broken, Outcome, Phase, Report, Result, Rule
+from vkubelet.testing.conformance.rules import Outcome, Phase, Report, Result, Rule
 from vkubelet.testing.conformance.stand import Options, Seen, Stand, Subject
 
 RULES: Sequence[Rule] = (

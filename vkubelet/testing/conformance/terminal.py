@@ -15,7 +15,7 @@ import termios
 from collections.abc import Sequence
 
 from vkubelet.provider import TerminalSize
-from vkubelet.testing.conformance.rules import Broken
+from vkubelet.testing.conformance.broken import Broken
 
 
 async def on_terminal(command: Sequence[str], size: TerminalSize, *, seconds: float) -> tuple[int, bytes]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeocean.leasing.usage import Usage, effective_requests
+from kubeocean.leasing.usage import Usage
 from tests.unit.kubeocean.builders import pod
 from vkubelet.api.objects import Pod
 from vkubelet.api.quantity import Resources, format_resources
@@ -16,33 +15,6 @@ from vkubelet.api.shapes import Json
 def container(cpu: str = "", memory: str = "", **more: object) -> Json:
     requests = {name: amount for name, amount in (("cpu", cpu), ("memory", memory)) if amount}
     return {"name": "c", "resources": {"requests": requests}, **more}
-
-
-def sidecar(cpu: str) -> Json:
-    return container(cpu, restartPolicy="Always")
-
-
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        ({"containers": [container("1", "1Gi"), container("500m")]}, {"cpu": "1500m", "memory": "1Gi"}),
-        # Init containers run before the others, one after another.
-        ({"initContainers": [container("3"), container("2")], "containers": [container("1"), container("1")]}, {"cpu": "3"}),
-        ({"initContainers": [container("1")], "containers": [container("1"), container("1")]}, {"cpu": "2"}),
-        # A sidecar runs on: beside later init containers and all app containers.
-        ({"initContainers": [sidecar("1"), container("3")], "containers": [container("1")]}, {"cpu": "4"}),
-        ({"initContainers": [container("3"), sidecar("1")], "containers": [container("1")]}, {"cpu": "3"}),
-        ({"initContainers": [sidecar("1"), sidecar("1")], "containers": [container("1")]}, {"cpu": "3"}),
-        ({"containers": [container("1")], "overhead": {"cpu": "250m", "memory": "64Mi"}}, {"cpu": "1250m", "memory": "64Mi"}),
-        # What the pod as a whole asks for replaces the sum.
-        ({"containers": [container("1", "1Gi")], "resources": {"requests": {"cpu": "5"}}}, {"cpu": "5", "memory": "1Gi"}),
-        ({"containers": [container("1")], "ephemeralContainers": [container("7")]}, {"cpu": "1"}),
-        ({"containers": [container("nonsense")]}, {}),
-        ({}, {}),
-    ],
-)
-def test_effective_requests_follow_the_scheduler(spec: Json, expected: dict[str, str]) -> None:
-    assert format_resources(effective_requests(spec)) == expected
 
 
 def asking(cpu: str, *, uid: str = "uid-1", phase: str = "Running", node: str = "node-1") -> Pod:

@@ -149,3 +149,28 @@ def test_container_id_of_the_last_run_is_not_that_of_the_next() -> None:
 def test_end_that_nobody_saw_is_137_and_one_that_was_seen_stays() -> None:
     assert ended(RUNNING["containerStatuses"][0], now=LATER)["state"]["terminated"]["exitCode"] == 137
     assert ended(EXITED["containerStatuses"][0], now=LATER) == EXITED["containerStatuses"][0]
+
+
+def test_container_that_runs_may_not_be_started_yet() -> None:
+    told = PodReport(REF, [ContainerReport("main", Running(), started=False, ready=False)])
+    status = main(told, {})
+    assert (status["started"], status["ready"]) == (False, False)
+    assert main(report(Running()), {})["started"] is True
+
+
+def test_mounts_are_those_of_the_spec_from_the_start() -> None:
+    body = spec()
+    token = {"name": "token", "mountPath": "/run", "readOnly": True}
+    body["containers"][0]["volumeMounts"] = [{"name": "data", "mountPath": "/data", "subPath": "x"}, token]
+    wanted = [{"name": "data", "mountPath": "/data"}, {**token, "recursiveReadOnly": "Disabled"}]
+    for told in (None, report(Waiting("ContainerCreating")), report(Running()), report(Terminated(0))):
+        (status,) = container_statuses(body, told, previous={}, now=NOW)["containerStatuses"]
+        assert status["volumeMounts"] == wanted
+    assert "volumeMounts" not in main(report(Running()), {})
+
+
+def test_resources_are_shown_as_they_are_told() -> None:
+    told = PodReport(REF, [ContainerReport("main", Running(), resources={"requests": {"cpu": "1"}}, allocated={"cpu": "2"})])
+    status = main(told, {})
+    assert (status["resources"], status["allocatedResources"]) == ({"requests": {"cpu": "1"}}, {"cpu": "2"})
+    assert not {"resources", "allocatedResources"} & main(report(Running()), {}).keys()

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from vkubelet.api.shapes import Json
 from vkubelet.pods.opinion import Opinion, gates, wanted_status
 from vkubelet.pods.status import End
-from vkubelet.provider import ContainerReport, PodReport, Running, Terminated, Waiting, all_running
+from vkubelet.provider import ContainerReport, PodFailure, PodReport, Running, Terminated, Waiting, all_running
 from vkubelet.testing.host import make_pod, with_status
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -76,3 +76,17 @@ def test_only_what_may_end_a_pod_is_urgent() -> None:
 def test_gates_are_the_conditions_of_others() -> None:
     pod = with_status(POD, {"conditions": [{"type": "Ready", "status": "True"}, {"type": "a/b", "status": "False"}]})
     assert gates(pod) == [("a/b", "False")]
+
+
+def test_pod_that_failed_as_a_whole_has_failed_however_its_containers_ended() -> None:
+    never = make_pod(spec={"restartPolicy": "Never", "containers": [{"name": "main"}]})
+    late = PodFailure("DeadlineExceeded", "too long")
+    status = wanted_status(never, Opinion().reported(PodReport(never.ref, [ContainerReport("main", Terminated(0))], failure=late)), now=NOW)
+    assert status is not None and (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
+    assert {c["type"]: c.get("reason", "") for c in status["conditions"]} == {
+        "PodReadyToStartContainers": "",
+        "Initialized": "",
+        "Ready": "PodFailed",
+        "ContainersReady": "PodFailed",
+        "PodScheduled": "",
+    }

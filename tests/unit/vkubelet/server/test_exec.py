@@ -12,9 +12,11 @@ from vkubelet.provider import ContainerIO
 from vkubelet.server.exec import LONGEST_RUN, Printed, runs
 
 
-def pod_with(kind: str, **state: Any) -> Pod:
+def pod_with(kind: str, spec: Any = None, **state: Any) -> Pod:
     status = {kind: [{"name": "app", "state": state}]}
-    return Pod.decode(json.dumps({"metadata": {"name": "web", "namespace": "n", "uid": "u"}, "spec": {}, "status": status}).encode())
+    return Pod.decode(
+        json.dumps({"metadata": {"name": "web", "namespace": "n", "uid": "u"}, "spec": spec or {}, "status": status}).encode()
+    )
 
 
 @pytest.mark.parametrize("kind", ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"])
@@ -23,6 +25,9 @@ def test_a_container_of_any_kind_that_runs(kind: str) -> None:
     assert not runs(pod_with(kind, terminated={"exitCode": 0}), "app")
     assert not runs(pod_with(kind, waiting={"reason": "ContainerCreating"}), "app")
     assert not runs(pod_with(kind), "app")
+    hooked = {"containers": [{"name": "app", "lifecycle": {"postStart": {"exec": {"command": ["slow"]}}}}]}
+    assert runs(pod_with(kind, hooked, waiting={"reason": "ContainerCreating"}), "app")
+    assert not runs(pod_with(kind, hooked, terminated={"exitCode": 0}), "app")
     assert not runs(pod_with(kind, running={}), "other")
 
 

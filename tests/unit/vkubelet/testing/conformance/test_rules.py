@@ -6,8 +6,9 @@ import pytest
 
 from vkubelet.provider import SupportsExec
 from vkubelet.testing.conformance import RULES
+from vkubelet.testing.conformance.broken import Broken, expect
 from vkubelet.testing.conformance.observed import CAPABILITIES
-from vkubelet.testing.conformance.rules import Broken, Phase, expect, rule
+from vkubelet.testing.conformance.rules import Phase, rule
 
 
 def test_rule_takes_its_name_and_its_sentence_from_its_function() -> None:

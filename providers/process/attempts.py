@@ -1,0 +1,219 @@
+"""One start of a container as it lies on the disk, and what its keeper has written there, in the words of the contract.
+
+Invariant: what is not known for sure is told as ContainerStatusUnknown, never as a success.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from attrs import frozen
+
+from vkubelet import Running, Terminated, Unavailable
+from vkubelet_providers.process.keeper import frames, procfs
+from vkubelet_providers.process.keeper.life import write_state
+
+KILLED: Final = 137
+UNKNOWN_REASON: Final = "ContainerStatusUnknown"
+MESSAGE_FILE: Final = "termination-log"
+_ABOUT: Final = "container.json"
+_LONGEST_MESSAGE: Final = 4096
+
+
+@frozen(kw_only=True)
+class About:
+    """What is kept of a container's spec, for as long as vkubelet may be started anew."""
+
+    image: str = ""
+    memory_limit: int | None = None
+
+
+@frozen(kw_only=True)
+class State:
+    """What a keeper has told so far; `finished` 0: nothing of an end. Times in nanoseconds of Unix time."""
+
+    pid: int
+    start: int
+    keeper: int
+    boot: str = ""
+    started: int = 0
+    finished: int = 0
+    exit_code: int = 0
+    signal: int = 0
+    oom: int = 0
+    unknown: bool = False
+
+
+def parse_state(text: str) -> State | None:
+    """None for what is no state, such as half a file after a power cut."""
+    try:
+        values = json.loads(text)
+        known = {name: values[name] for name in State.__annotations__ if name in values}
+        state = State(**known)
+    except (ValueError, TypeError):
+        return None
+    return state if all(isinstance(getattr(state, name), int) for name in ("pid", "start", "keeper", "started", "finished")) else None
+
+
+def moment(nanos: int) -> datetime:
+    return datetime.fromtimestamp(nanos / 1e9, UTC)
+
+
+def as_terminated(state: State, message: str = "") -> Terminated:
+    """How it ended, in the kubelet's words."""
+    if state.unknown:
+        reason = UNKNOWN_REASON
+    elif state.oom:
+        reason = "OOMKilled"
+    else:
+        reason = "Completed" if state.exit_code == 0 else "Error"
+    return Terminated(
+        state.exit_code, reason, message, started_at=moment(state.started) if state.started else None, finished_at=moment(state.finished)
+    )
+
+
+@frozen
+class Attempt:
+    """The `number`-th start after the first; everything about it lies in `directory`."""
+
+    directory: Path
+    container: str
+    number: int
+
+    @property
+    def logs(self) -> Path:
+        return self.directory / "log"
+
+    @property
+    def root(self) -> Path:
+        """Where the process begins, unless the pod says otherwise; goes with the attempt."""
+        return self.directory / "root"
+
+    @property
+    def stage(self) -> Path:
+        return self.directory / "stage"
+
+    @property
+    def message_file(self) -> Path:
+        return self.directory / MESSAGE_FILE
+
+    def make(self, about: About, *, uid: int | None) -> None:
+        """Whatever the umask, others get to nothing but its own. Raises OSError."""
+        modes = {self.directory.parents[1]: 0o711, self.directory.parent: 0o711, self.directory: 0o711}
+        modes |= {self.logs: 0o700, self.root: 0o755, self.stage: 0o700}
+        for path, mode in modes.items():
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(mode)
+        self.message_file.touch()
+        # A program of root may become another user, and speak then.
+        self.message_file.chmod(0o600 if uid != 0 else 0o666)
+        if uid is not None:
+            os.chown(self.root, uid, -1)
+            os.chown(self.message_file, uid, -1)
+        values = {"image": about.image, "memory_limit": about.memory_limit}
+        (self.directory / _ABOUT).write_text(json.dumps(values))
+        (self.directory / _ABOUT).chmod(0o600)
+
+    def about(self) -> About:
+        try:
+            return About(**json.loads((self.directory / _ABOUT).read_text()))
+        except (OSError, ValueError, TypeError):
+            return About()
+
+    def state(self) -> State | None:
+        """None: it never ran."""
+        path = self.directory / frames.STATE
+        try:
+            text, written = path.read_bytes().decode(errors="replace"), path.stat().st_mtime_ns
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise Unavailable(f"container {self.container}: what is kept of it can not be read ({error.strerror})") from error
+        # It ran, but a disk that failed or a power cut has left us nothing of it.
+        return parse_state(text) or State(pid=0, start=0, keeper=0, finished=written, exit_code=KILLED, unknown=True)
+
+    def is_kept(self) -> bool:
+        """Whether its keeper lives, or is just being started."""
+        try:
+            descriptor = os.open(self.directory / frames.LOCK, os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def kill_keeper(self) -> None:
+        """That no longer answers; what it has started is ended by who asked for this."""
+        state = self.state()
+        if state is None or not state.keeper:
+            return
+        with suppress(ProcessLookupError, PermissionError):
+            descriptor = os.pidfd_open(state.keeper)
+            try:
+                # As long as the lock is held, the number is the keeper's.
+                if self.is_kept():
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            finally:
+                os.close(descriptor)
+
+    def lock(self) -> int:
+        """A locked descriptor for the keeper. Raises BlockingIOError when there is one."""
+        descriptor = os.open(self.directory / frames.LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return descriptor
+
+    def give_up(self, state: State, *, finished: int) -> State:
+        """Write down that nobody knows how it ended: its keeper has gone without a word. What is left of it must have been ended."""
+        values: Mapping[str, object] = {
+            "pid": state.pid,
+            "start": state.start,
+            "keeper": state.keeper,
+            "boot": state.boot,
+            "started": state.started,
+            "finished": finished,
+            "exit_code": KILLED,
+            "unknown": True,
+        }
+        with suppress(OSError):
+            # On a disk that takes nothing it is found out anew after the next start.
+            write_state(str(self.directory), dict(values))
+        return State(**values)  # type: ignore[arg-type]
+
+    def terminated(self, state: State) -> Terminated:
+        message = "The container's keeper has gone: how it ended is not known" if state.unknown else self._message()
+        return as_terminated(state, message)
+
+    def _message(self) -> str:
+        try:
+            with self.message_file.open("rb") as file:
+                text = file.read(_LONGEST_MESSAGE)
+        except OSError:
+            text = b""
+        return text.decode(errors="replace")
+
+
+def as_running(state: State) -> Running:
+    return Running(moment(state.started) if state.started else None)
+
+
+def session_of(state: State, *, just_now: bool) -> list[int]:
+    """Who is in its session. Its number is nobody else's as long as somebody is; when its process may be gone for long, nobody is told."""
+    if not state.pid or state.boot != procfs.boot_id():
+        return []
+    leader = procfs.stat_of(state.pid)
+    if (leader is None and not just_now) or (leader is not None and leader.start != state.start):
+        return []
+    everyone = (found for pid in procfs.everyone() if (found := procfs.stat_of(pid)) is not None)
+    return [each.pid for each in everyone if each.session == state.pid and each.start >= state.start]

@@ -1,0 +1,51 @@
+"""Keeps what vkubelet logs also in files of the node, for those who may only ask it over the network.
+
+Invariant: nothing is read that does not lie in the directory of these files.
+"""
+
+from __future__ import annotations
+
+import html
+import logging
+import logging.handlers
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from vkubelet.logformat import JsonFormatter
+
+FILE: Final = "vkubelet.log"
+_LARGEST, _MORE = 10 << 20, 4
+_BLOCK: Final = 64 * 1024
+
+
+@contextmanager
+def writing(directory: Path) -> Iterator[None]:
+    """Everything that is logged goes there too while the block runs."""
+    directory.mkdir(parents=True, exist_ok=True)
+    handler = logging.handlers.RotatingFileHandler(directory / FILE, maxBytes=_LARGEST, backupCount=_MORE, delay=True)
+    handler.setFormatter(JsonFormatter())
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+        handler.close()
+
+
+async def read(directory: Path, path: str) -> AsyncIterator[bytes]:
+    """Raises FileNotFoundError."""
+    if not path or path.endswith("/"):
+        names = sorted(each.name for each in directory.iterdir()) if not path.strip("/") else None
+        if names is None:
+            raise FileNotFoundError(path)
+        links = "".join(f'<a href="{html.escape(name)}">{html.escape(name)}</a>\n' for name in names)
+        yield f"<pre>\n{links}</pre>\n".encode()
+        return
+    found = (directory / path).resolve()
+    if found.parent != directory.resolve() or not found.is_file():
+        raise FileNotFoundError(path)
+    with found.open("rb") as file:
+        while data := file.read(_BLOCK):
+            yield data

@@ -1,0 +1,108 @@
+"""Reads what keepers have written, as the kubelet does: the text of each line behind its time.
+
+Invariant: every line is given once and in order, also when files are rotated meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Final
+
+from vkubelet.clock import Clock
+from vkubelet_providers.process.keeper.logfile import name_of, numbers
+
+_BLOCK: Final = 128 * 1024
+_WHOLE: Final = re.compile(rb"^\S+ \S+ F ", re.MULTILINE)
+"""How a line begins that is whole, or the last part of one; text may hold such a mark too."""
+_LOOK_FIRST, _LOOK_LAST = 0.05, 0.5
+
+
+class Plain:
+    """Turns lines of a log file into lines of a time and the text; parts of one line are put together."""
+
+    def __init__(self) -> None:
+        self._within = False
+        self._rest = b""
+
+    def feed(self, data: bytes) -> bytes:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        out = []
+        for line in lines:
+            moment, _, other = line.partition(b" ")
+            _, _, other = other.partition(b" ")
+            tag, _, text = other.partition(b" ")
+            out.append(text if self._within else moment + b" " + text)
+            self._within = tag == b"P"
+            if not self._within:
+                out.append(b"\n")
+        return b"".join(out)
+
+    def skip(self) -> bytes:
+        """Some files are missing: what of a line is there is ended, and the rest of it is not taken for another line's."""
+        within, self._within, self._rest = self._within, False, b""
+        return b"\n" if within else b""
+
+
+def begin_of_tail(directory: Path, lines: int) -> int:
+    """The file from which on there are at least so many whole lines."""
+    found, chosen = 0, 0
+    for number in reversed(numbers(str(directory))):
+        chosen = number
+        try:
+            found += len(_WHOLE.findall((directory / name_of(number)).read_bytes()))
+        except OSError:
+            break
+        # The first of them may have begun in the file before.
+        if found > lines:
+            break
+    return chosen
+
+
+async def read(directory: Path, *, begin: int, ended: Callable[[], bool] | None, clock: Clock) -> AsyncIterator[bytes]:
+    """From file `begin` on; with `ended` until it says so and everything was read."""
+    plain, number, wait = Plain(), begin, _LOOK_FIRST
+    file = _open(directory, number)
+    try:
+        while True:
+            over = ended is None or ended()
+            data = os.read(file, _BLOCK) if file >= 0 else b""
+            if data:
+                wait = _LOOK_FIRST
+                if text := plain.feed(data):
+                    yield text
+                # Long logs must not keep others waiting.
+                await clock.sleep(0)
+                continue
+            after = [each for each in numbers(str(directory)) if each > number]
+            if after:
+                # The file was whole before the next one came to be, but perhaps not when it was read last.
+                if file >= 0 and (data := os.read(file, _BLOCK)):
+                    yield plain.feed(data)
+                    continue
+                _close(file)
+                if after[0] != number + 1 and (text := plain.skip()):
+                    yield text
+                number = after[0]
+                file = _open(directory, number)
+            elif over or not directory.exists():
+                return
+            else:
+                await clock.sleep(wait)
+                wait = min(_LOOK_LAST, wait * 1.5)
+    finally:
+        _close(file)
+
+
+def _open(directory: Path, number: int) -> int:
+    try:
+        return os.open(directory / name_of(number), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return -1
+
+
+def _close(file: int) -> None:
+    if file >= 0:
+        os.close(file)

@@ -1,0 +1,328 @@
+"""The pods that this node holds: their directories, and the keepers of their containers, which are watched from here.
+
+Invariant: what is known of a container is what lies on the disk; nothing is started here, and nothing is forgotten but by `remove`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+import signal
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from attrs import define, field
+
+from vkubelet import ContainerReport, NoSuchContainer, PodRef, PodReport, Terminated, Unavailable
+from vkubelet.clock import Clock
+from vkubelet_providers.process import keepers
+from vkubelet_providers.process.attempts import Attempt, State, as_running, session_of
+from vkubelet_providers.process.cgroups import Cgroups
+from vkubelet_providers.process.keeper import procfs
+from vkubelet_providers.process.keeper.mounts import unmount
+from vkubelet_providers.process.threads import in_thread
+from vkubelet_providers.process.usage import group_of
+
+log = logging.getLogger(__name__)
+
+_REF: Final = "pod.json"
+_STARTING_SECONDS, _STOPPING_SECONDS, _LOOK_SECONDS = 20.0, 30.0, 0.02
+_PATIENCE: Final = 10.0
+"""Seconds that a keeper has to end its container when it is asked to do so at once."""
+
+
+@define
+class Container:
+    """One container of a pod, as it was started last; `last` is how it ended before that."""
+
+    attempt: Attempt
+    state: State
+    last: Terminated | None = None
+    _descriptor: int = -1
+
+    @property
+    def runs(self) -> bool:
+        return not self.state.finished
+
+
+@define
+class Held:
+    """One pod."""
+
+    ref: PodRef
+    directory: Path
+    containers: dict[str, Container] = field(factory=dict)
+
+    @property
+    def files(self) -> Path:
+        return self.directory / "files"
+
+    @property
+    def volumes(self) -> Path:
+        return self.files / "volumes"
+
+    @property
+    def etc(self) -> Path:
+        return self.directory / "etc"
+
+    def guard(self, *, private: bool) -> None:
+        """Where containers reach volumes by their mounts alone, or are of our own user, nobody else gets there. Raises OSError."""
+        for path, mode in ((self.files, 0o700 if private else 0o711), (self.etc, 0o755)):
+            path.mkdir(exist_ok=True)
+            path.chmod(mode)
+
+    def attempts(self, container: str) -> list[Attempt]:
+        """Of one container as they lie on the disk, oldest first."""
+        place = self.directory / "containers" / container
+        numbers = sorted(int(path.name) for path in place.iterdir() if path.name.isdigit()) if place.is_dir() else []
+        return [self.attempt(container, number) for number in numbers]
+
+    def attempt(self, container: str, number: int) -> Attempt:
+        return Attempt(self.directory / "containers" / container / str(number), container, number)
+
+    def names(self) -> list[str]:
+        """Of containers that were ever started."""
+        place = self.directory / "containers"
+        return sorted(path.name for path in place.iterdir()) if place.is_dir() else []
+
+
+class Pods:
+    """`tell` hears of every container that ends by itself."""
+
+    def __init__(self, directory: Path, *, cgroups: Cgroups, clock: Clock, address: str, tell: Callable[[PodReport], None]) -> None:
+        self._directory = directory
+        self._cgroups = cgroups
+        self._clock = clock
+        self._address = address
+        self._tell = tell
+        self._held: dict[str, Held] = {}
+
+    def __iter__(self) -> Iterator[Held]:
+        return iter(list(self._held.values()))
+
+    def get(self, uid: str) -> Held | None:
+        return self._held.get(uid)
+
+    async def hold(self, ref: PodRef) -> Held:
+        """Raises OSError."""
+        known = self._held.get(ref.uid)
+        if known is not None:
+            return known
+        directory = self._directory / ref.uid
+        await in_thread(self._make, ref, directory)
+        return self._held.setdefault(ref.uid, Held(ref, directory))
+
+    def _make(self, ref: PodRef, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        # Users of containers must reach the directory in which they begin, and need not see more.
+        directory.chmod(0o711)
+        path = directory / f"{_REF}.new"
+        path.write_text(json.dumps({"namespace": ref.namespace, "name": ref.name, "uid": ref.uid, "node": ref.node}))
+        path.chmod(0o600)
+        path.rename(directory / _REF)
+
+    def report(self, held: Held) -> PodReport:
+        containers = [self._report(name, each, held) for name, each in held.containers.items()]
+        return PodReport(held.ref, containers, (self._address,))
+
+    def _report(self, name: str, one: Container, held: Held) -> ContainerReport:
+        state = as_running(one.state) if one.runs else one.attempt.terminated(one.state)
+        identifier = f"process://{held.ref.uid}.{group_of(one.attempt)}"
+        return ContainerReport(name, state, id=identifier, restarts=one.attempt.number, last=one.last)
+
+    # --- adopting ---
+
+    async def load(self) -> None:
+        """Adopt everything that is there, and start nothing. Raises OSError."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._directory.chmod(0o711)
+        for place in sorted(self._directory.iterdir()):
+            held = _read_held(place)
+            if held is None:
+                if place.is_dir() and any(place.glob("containers/*/*")):
+                    # It goes on, and is found again when it is to be started.
+                    log.warning("what is kept of a pod can not be read", extra={"uid": place.name})
+                else:
+                    # Cut off while it was made, before anything ran.
+                    await in_thread(erase, place)
+                continue
+            self._held[held.ref.uid] = held
+            for name in held.names():
+                try:
+                    await self.adopt(held, name)
+                except Unavailable as error:
+                    # When it is to be started, it is asked again.
+                    log.warning("a container is not known yet: %s", error, extra={"uid": place.name})
+
+    async def adopt(self, held: Held, name: str) -> Container | None:
+        """The container as it was started last, watched from now on; None when it never ran."""
+        for attempt in reversed(held.attempts(name)):
+            state = await self._settled(attempt)
+            if state is not None:
+                self.unwatch(held, name)
+                one = held.containers[name] = Container(attempt, state, self._last(held, attempt))
+                if one.runs:
+                    self._watch(held, one)
+                return one
+            await in_thread(erase, attempt.directory)
+        return None
+
+    async def _settled(self, attempt: Attempt) -> State | None:
+        """What is on the disk, once a keeper that is just being started has said something."""
+        deadline = self._clock.monotonic() + _STARTING_SECONDS
+        while (state := attempt.state()) is None and attempt.is_kept():
+            if self._clock.monotonic() > deadline:
+                raise Unavailable(f"the keeper of container {attempt.container} does not answer")
+            await self._clock.sleep(_LOOK_SECONDS)
+        return state or attempt.state()
+
+    def _last(self, held: Held, attempt: Attempt) -> Terminated | None:
+        before = [each for each in held.attempts(attempt.container) if each.number < attempt.number]
+        state = before[-1].state() if before else None
+        return before[-1].terminated(state) if state is not None and state.finished else None
+
+    # --- watching ---
+
+    def _watch(self, held: Held, one: Container) -> None:
+        """Be told when its keeper ends. The lock says that the number is still the keeper's."""
+        try:
+            descriptor = os.pidfd_open(one.state.keeper)
+        except ProcessLookupError:
+            descriptor = -1
+        if descriptor < 0 or not one.attempt.is_kept():
+            if descriptor >= 0:
+                os.close(descriptor)
+            self._take_end(held, one, just_now=False)
+            return
+        one._descriptor = descriptor
+        asyncio.get_running_loop().add_reader(descriptor, self._keeper_ended, held, one)
+
+    def _keeper_ended(self, held: Held, one: Container) -> None:
+        with suppress(ChildProcessError):
+            # Only as the first process of a PID namespace are orphans ours.
+            os.waitid(os.P_PIDFD, one._descriptor, os.WEXITED | os.WNOHANG)
+        self._unwatch(one)
+        self._take_end(held, one, just_now=True)
+        if held.containers.get(one.attempt.container) is one and held.ref.uid in self._held:
+            self._tell(self.report(held))
+
+    def _take_end(self, held: Held, one: Container, *, just_now: bool) -> None:
+        try:
+            state = one.attempt.state() or one.state
+        except Unavailable:
+            state = one.state
+        if not state.finished:
+            self._end_leftovers(held.ref.uid, one.attempt, state, just_now=just_now)
+            state = one.attempt.give_up(state, finished=round(self._clock.now().timestamp() * 1e9))
+            log.warning("the keeper of a container has gone", extra={"container": one.attempt.container})
+        one.state = state
+        self._cgroups.remove(held.ref.uid, group_of(one.attempt))
+
+    def _end_leftovers(self, uid: str, attempt: Attempt, state: State, *, just_now: bool) -> None:
+        for pid in session_of(state, just_now=just_now):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        self._cgroups.kill(uid, group_of(attempt))
+
+    def unwatch(self, held: Held, name: str) -> None:
+        if name in held.containers:
+            self._unwatch(held.containers[name])
+
+    def _unwatch(self, one: Container) -> None:
+        if one._descriptor >= 0:
+            asyncio.get_running_loop().remove_reader(one._descriptor)
+            os.close(one._descriptor)
+            one._descriptor = -1
+
+    def close(self) -> None:
+        """Watch no more; everything goes on."""
+        for held in self:
+            for name in held.containers:
+                self.unwatch(held, name)
+
+    # --- the end ---
+
+    def prune(self, held: Held, name: str) -> Sequence[Path]:
+        """Attempts older than the one before the last."""
+        return [each.directory for each in held.attempts(name)[:-2]]
+
+    async def remove(self, uid: str) -> None:
+        """Everything of a pod, whoever started it. Raises Unavailable when something does not go."""
+        place = self._directory / uid
+        held = self._held.get(uid) or Held(PodRef(namespace="", name="", uid=uid, node=""), place)
+        if place.is_dir():
+            for name in held.names():
+                for attempt in held.attempts(name):
+                    await self._end(uid, attempt)
+                self.unwatch(held, name)
+        deadline = self._clock.monotonic() + _STOPPING_SECONDS
+        while self._cgroups.kill(uid) or not self._cgroups.remove(uid):
+            if self._clock.monotonic() > deadline:
+                raise Unavailable(f"processes of pod {uid} do not end")
+            await self._clock.sleep(_LOOK_SECONDS)
+        await in_thread(erase, place)
+        self._held.pop(uid, None)
+
+    async def _end(self, uid: str, attempt: Attempt) -> None:
+        """Raises Unavailable."""
+        begin = self._clock.monotonic()
+        asked, was_kept = False, attempt.is_kept()
+        while attempt.is_kept():
+            if not asked:
+                # One that is just being started does not listen yet.
+                with suppress(NoSuchContainer, Unavailable):
+                    await keepers.stop(attempt.directory, 0, patience=_PATIENCE)
+                    asked = True
+            waited = self._clock.monotonic() - begin
+            if waited > _PATIENCE:
+                # It hangs, or somebody has stopped it.
+                attempt.kill_keeper()
+            if waited > _STOPPING_SECONDS:
+                raise Unavailable(f"container {attempt.container} does not end")
+            await self._clock.sleep(_LOOK_SECONDS)
+        state = attempt.state()
+        if state is not None and not state.finished:
+            self._end_leftovers(uid, attempt, state, just_now=was_kept)
+
+
+def _read_held(place: Path) -> Held | None:
+    """None for what is no pod. Raises OSError."""
+    try:
+        known = json.loads((place / _REF).read_text())
+        # A later version may have written more.
+        return Held(PodRef(**{name: known[name] for name in ("namespace", "name", "uid", "node")}), place)
+    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError):
+        return None
+
+
+def erase(place: Path) -> None:
+    """A directory with all in it, mounts too. Raises OSError."""
+    for top in _mounted_below(place):
+        unmount(top)
+
+    def make_writable(function: Callable[[str], object], path: str, error: object) -> None:
+        # Programs may have taken rights away, from themselves too.
+        for each in (os.path.dirname(path), path):
+            with suppress(OSError):
+                # A link that a program has made may lead anywhere.
+                if not os.path.islink(each):
+                    os.chmod(each, stat.S_IRWXU)
+        with suppress(FileNotFoundError):
+            shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
+
+    if place.exists():
+        shutil.rmtree(place, onerror=make_writable)
+
+
+def _mounted_below(place: Path) -> list[str]:
+    """Deepest first."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        points = [os.fsdecode(procfs.unescaped(line.split()[4])) for line in file]
+    top = f"{place.resolve()}/"
+    return sorted((point for point in points if point.startswith(top)), key=len, reverse=True)

@@ -1,0 +1,401 @@
+"""The process provider itself: one node, the host it runs on, and every call and capability of the contract.
+
+Invariant: containers live in keepers; this can end, by force too, and find all of them again in its directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import importlib.metadata
+import logging
+import os
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from attrs import evolve, field, frozen
+
+from vkubelet import (
+    BadRequest,
+    ContainerIO,
+    Host,
+    LogOptions,
+    NodeDescription,
+    NoSuchContainer,
+    NoSuchPod,
+    Pod,
+    PodRef,
+    PodReport,
+    SettingsError,
+    Taint,
+    Unavailable,
+)
+from vkubelet.api.shapes import Json, JsonView
+from vkubelet.client.resources import PODS
+from vkubelet.containers.contract import Sandbox
+from vkubelet.control.recorder import ObjectReference
+from vkubelet.provider import ByteStream, MetricsEndpoint, ResolvedContainer, ResolvedPod
+from vkubelet.stats import ContainerStats, NodeStats, PodStats, metrics, summary
+from vkubelet.streams import relay
+from vkubelet_providers.process import journal, keepers, logs, machine, starting, volumes
+from vkubelet_providers.process.attempts import Attempt, moment
+from vkubelet_providers.process.cgroups import Cgroups, Limits
+from vkubelet_providers.process.identity import Identity, Own, identity, not_kept
+from vkubelet_providers.process.keeper.child import Order
+from vkubelet_providers.process.keeper.logfile import numbers
+from vkubelet_providers.process.pods import Container, Held, Pods, erase
+from vkubelet_providers.process.threads import in_thread
+from vkubelet_providers.process.usage import Meters, group_of, logs_of
+
+log = logging.getLogger(__name__)
+
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_STARTS_AT_ONCE: Final = 8
+
+
+class Process:
+    """See the package."""
+
+    @frozen(kw_only=True)
+    class Settings:
+        """The host as a node, and what its pods may do on it."""
+
+        node: str = ""
+        """Name of the node; empty: the host's name."""
+        address: str = ""
+        """Of the node and of all its pods; empty: that of the interface by which others are reached."""
+        directory: str = ""
+        """Where pods, their logs and their volumes lie; empty: `/var/lib/vkubelet/process` for root, else `vkubelet/process` below
+        `$XDG_STATE_HOME`. Containers are found again there after a restart."""
+        capacity: Mapping[str, str] = field(factory=dict)
+        """Over what the host has: `cpu`, `memory`, `pods` (110), `ephemeral-storage`, or further resources."""
+        allocatable: Mapping[str, str] = field(factory=dict)
+        """What differs from the capacity."""
+        labels: Mapping[str, str] = field(factory=dict)
+        annotations: Mapping[str, str] = field(factory=dict)
+        taints: Sequence[Taint] = ()
+        allow_root: bool = False
+        """Whether processes may run as root of the host, when vkubelet does; such a pod can do everything on it."""
+        user: int | None = None
+        """The user of pods that name none, when vkubelet runs as root; by default 65534 (nobody), or root where that is allowed."""
+        host_paths: Sequence[str] = ()
+        """Directories that `hostPath` volumes may name, with everything below; `/` allows all."""
+        mounts: bool = True
+        """Mount volumes where pods say, in a mount namespace, where the host lets us; off: links below `$VKUBELET_ROOT`."""
+        cgroup: str = "vkubelet"
+        """Control group, from the top of each hierarchy, below which pods get theirs, where it can be written to; empty: none."""
+        path: str = _PATH
+        """`PATH` of containers that set none."""
+        log_size: int = 10 << 20
+        """Bytes of one log file, of which each start of a container keeps `log_files`."""
+        log_files: int = 5
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or self.Settings()
+        self.node = self.settings.node or machine.hostname()
+        self.directory = (Path(self.settings.directory) if self.settings.directory else _state_directory()).resolve()
+        self._host: Host | None = None
+        self._pods: Pods | None = None
+        self._ways: starting.Ways | None = None
+        self._address = ""
+        self._meters = Meters()
+        self._measuring = asyncio.Lock()
+        self._nursery = keepers.Nursery()
+        self._starts = asyncio.Semaphore(_STARTS_AT_ONCE)
+
+    # --- the node ---
+
+    async def run(self, host: Host) -> None:
+        """Find again what runs, declare the node, and watch until the stop; containers go on then."""
+        with self._locked(), journal.writing(self.directory / "logs"):
+            self._host = host
+            self._address = self.settings.address or machine.address()
+            self._ways = await in_thread(self._find_ways)
+            cgroups = self._ways.cgroups
+            pods = Pods(self.directory / "pods", cgroups=cgroups, clock=host.clock, address=self._address, tell=host.report)
+            try:
+                await self._nursery.begin()
+                await pods.load()
+                for held in pods:
+                    await in_thread(held.guard, private=self.ways.private)
+                self._pods = pods
+                for held in pods:
+                    host.report(pods.report(held))
+                host.set_node(self.describe())
+                host.nodes_complete()
+                await host.until_stopped()
+            finally:
+                pods.close()
+                await self._nursery.close()
+                self._host = self._pods = None
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Two of us in one directory would fight over its pods. Raises SettingsError."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self.directory.chmod(0o711)
+            lock = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise SettingsError("provider.directory", f"{self.directory} can not be written to ({error.strerror})") from error
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise SettingsError("provider.directory", f"{self.directory} is in use by another vkubelet; choose another one") from error
+            yield
+        finally:
+            os.close(lock)
+
+    def _find_ways(self) -> starting.Ways:
+        settings = self.settings
+        return starting.Ways(
+            mounts=settings.mounts and os.getuid() == 0 and machine.can_mount(),
+            path=settings.path,
+            log_size=settings.log_size,
+            log_files=settings.log_files,
+            memory=machine.memory()["MemTotal"],
+            host_paths=settings.host_paths,
+            cgroups=Cgroups.find(settings.cgroup and f"{settings.cgroup}/{self.node}"),
+        )
+
+    def describe(self) -> NodeDescription:
+        settings = self.settings
+        capacity = {**machine.capacity(self.directory), "pods": "110", **settings.capacity}
+        return NodeDescription(
+            self.node,
+            capacity,
+            allocatable={**capacity, **settings.allocatable},
+            labels=settings.labels,
+            annotations=settings.annotations,
+            taints=settings.taints,
+            addresses=[{"type": "InternalIP", "address": self._address}, {"type": "Hostname", "address": machine.hostname()}],
+            arch=machine.architecture(),
+            info=machine.info(importlib.metadata.version("vkubelet")),
+        )
+
+    async def ping(self, node: str) -> None:
+        """Raises Unavailable when the directory can not be written to."""
+        if self._pods is None or not os.access(self.directory / "pods", os.W_OK):
+            raise Unavailable(f"{self.directory} can not be written to")
+
+    @property
+    def host(self) -> Host:
+        """Raises Unavailable while the provider does not run."""
+        if self._host is None:
+            raise Unavailable("the process provider does not run")
+        return self._host
+
+    @property
+    def pods(self) -> Pods:
+        """Raises Unavailable while the provider does not run."""
+        if self._pods is None:
+            raise Unavailable("the process provider does not run")
+        return self._pods
+
+    @property
+    def ways(self) -> starting.Ways:
+        """Raises Unavailable while the provider does not run."""
+        if self._ways is None:
+            raise Unavailable("the process provider does not run")
+        return self._ways
+
+    # --- pods and containers ---
+
+    async def prepare_pod(self, pod: Pod) -> Sandbox:
+        spec = pod.spec
+        volumes.check(spec, host_paths=self.settings.host_paths)
+        group = (spec.get("securityContext") or {}).get("fsGroup")
+        try:
+            held = await self.pods.hold(pod.ref)
+            await in_thread(held.guard, private=self.ways.private)
+            if not self.ways.mounts:
+                await in_thread(volumes.make_read_only, spec, held.volumes)
+            await in_thread(volumes.make_empty_dirs, spec, held.volumes, group=group, root=os.getuid() == 0)
+        except OSError as error:
+            raise Unavailable(f"the pod's directory can not be made: {error}", event="FailedMount", waiting="ContainerCreating") from error
+        return Sandbox((self._address,), files=held.files)
+
+    async def start_container(self, pod: ResolvedPod, container: ResolvedContainer, *, restarts: int) -> None:
+        held, name = await self.pods.hold(pod.pod.ref), container.name
+        known = held.containers.get(name)
+        if known is None and held.attempts(name):
+            # A start that was cut off may have come to something.
+            known = await self.pods.adopt(held, name)
+        if known is None or (not known.runs and known.attempt.number < restarts):
+            await self._start(pod, container, held=held, attempt=held.attempt(name, restarts))
+        self.host.report(self.pods.report(held))
+
+    async def _start(self, pod: ResolvedPod, container: ResolvedContainer, *, held: Held, attempt: Attempt) -> None:
+        ways, settings = self.ways, self.settings
+        starting.command_of(container)
+        own = Own(os.getuid(), os.getgid(), os.getgroups())
+        root, known_to = settings.allow_root, starting.group_of_user
+        who = await in_thread(identity, pod.pod.spec, container.spec, own=own, default=settings.user, allow_root=root, group_of=known_to)
+        try:
+            order = await in_thread(self._lay_out, pod, container, held=held, attempt=attempt, who=who)
+            await self._launch(order, attempt)
+        except (OSError, Unavailable) as error:
+            await in_thread(erase, attempt.directory)
+            ways.cgroups.remove(held.ref.uid, group_of(attempt))
+            if isinstance(error, Unavailable):
+                raise
+            raise Unavailable(f"container {container.name}: {error}", event="Failed", waiting="CreateContainerError") from error
+        if attempt.number == 0:
+            self._say_what_is_not_kept(pod.pod, container, who)
+        await self.pods.adopt(held, container.name)
+        for old in self.pods.prune(held, container.name):
+            await in_thread(erase, old)
+
+    def _lay_out(self, pod: ResolvedPod, container: ResolvedContainer, *, held: Held, attempt: Attempt, who: Identity) -> Order:
+        """All files that a start needs. Raises Unavailable, OSError."""
+        attempt.make(starting.about(container), uid=who.uid)
+        order = starting.order(pod, container, held=held, attempt=attempt, who=who, ways=self.ways)
+        self.ways.cgroups.create(held.ref.uid, group_of(attempt), limits=Limits.of(container.spec))
+        return order
+
+    async def _launch(self, order: Order, attempt: Attempt) -> None:
+        """Raises Unavailable, OSError."""
+        async with self._starts:
+            lock = attempt.lock()
+            try:
+                await self._nursery.launch(order, lock)
+            finally:
+                os.close(lock)
+
+    def _say_what_is_not_kept(self, pod: Pod, container: ResolvedContainer, who: Identity) -> None:
+        fields = list(not_kept(pod.spec, container.spec, uid=who.uid))
+        if not self.ways.mounts:
+            fields += [f"mountPath {mount.path}" for mount in container.mounts if os.path.lexists(mount.path)]
+        limits, groups = Limits.of(container.spec), self.ways.cgroups
+        fields += [f"resources.limits[{name}]" for name in ("cpu", "memory") if getattr(limits, name) and not groups.limits(name)]
+        if fields:
+            about = evolve(ObjectReference.of(PODS, pod), field_path=f"spec.containers{{{container.name}}}")
+            self.host.events.event(about, "NotIsolated", starting.described(fields), warning=True)
+
+    async def stop_container(self, pod: PodRef, container: str, *, grace: float) -> None:
+        held = self.pods.get(pod.uid)
+        known = held.containers.get(container) if held is not None else None
+        if held is not None and known is None:
+            # A start that was cut off may have come to something.
+            known = await self.pods.adopt(held, container)
+        if known is not None and known.runs:
+            with suppress(NoSuchContainer):
+                await keepers.stop(known.attempt.directory, grace)
+
+    async def resize_container(self, pod: PodRef, container: str, resources: JsonView) -> None:
+        """Raises NoSuchPod, NoSuchContainer, Unavailable."""
+        known, cgroups = self._running(pod, container), self.ways.cgroups
+        if not cgroups.hierarchies:
+            raise Unavailable("this host lets us limit nothing: no control group can be written to")
+        try:
+            cgroups.update(pod.uid, group_of(known.attempt), limits=Limits.of({"resources": resources}))
+        except OSError as error:
+            raise Unavailable(f"the limits can not be set now: {error.strerror}") from error
+
+    async def remove_pod(self, pod: PodRef) -> None:
+        await self.pods.remove(pod.uid)
+        self._meters.forget([pod.uid])
+
+    async def list_containers(self, node: str) -> Iterable[PodReport]:
+        pods = self.pods
+        return [pods.report(held) for held in pods if held.ref.node == node]
+
+    def _known(self, pod: PodRef, container: str) -> Container:
+        """Raises NoSuchPod, NoSuchContainer."""
+        held = self.pods.get(pod.uid)
+        if held is None:
+            raise NoSuchPod(f'pod "{pod.name}" does not exist')
+        known = held.containers.get(container)
+        if known is None:
+            raise NoSuchContainer(f'container not found ("{container}"): it was never started')
+        return known
+
+    def _running(self, pod: PodRef, container: str) -> Container:
+        """Raises NoSuchPod, NoSuchContainer."""
+        known = self._known(pod, container)
+        if not known.runs:
+            raise NoSuchContainer(f'container not found ("{container}"): it does not run')
+        return known
+
+    # --- logs and streams ---
+
+    async def stream_logs(self, pod: PodRef, container: str, options: LogOptions) -> AsyncIterator[bytes]:
+        known = self._known(pod, container)
+        attempt = known.attempt
+        if options.previous:
+            held = self.pods.get(pod.uid)
+            before = [each for each in held.attempts(container) if each.number < attempt.number] if held is not None else []
+            if not before:
+                raise BadRequest(f'previous terminated container "{container}" in pod "{pod.name}" not found')
+            attempt = before[-1]
+
+        def ended() -> bool:
+            return attempt is not known.attempt or not known.runs or self._pods is None
+
+        there = numbers(str(attempt.logs))
+        begin = there[0] if there else 0
+        if options.tail is not None:
+            begin = await in_thread(logs.begin_of_tail, attempt.logs, options.tail)
+        async for text in logs.read(attempt.logs, begin=begin, ended=ended if options.follow else None, clock=self.host.clock):
+            yield text
+
+    def node_logs(self, node: str, path: str) -> AsyncIterator[bytes]:
+        return journal.read(self.directory / "logs", path)
+
+    async def exec(self, pod: PodRef, container: str, command: Sequence[str], io: ContainerIO) -> int:
+        return await keepers.execute(self._running(pod, container).attempt.directory, command, io)
+
+    async def attach(self, pod: PodRef, container: str, io: ContainerIO) -> None:
+        await keepers.attach_to(self._running(pod, container).attempt.directory, io)
+
+    async def port_forward(self, pod: PodRef, port: int, stream: ByteStream) -> None:
+        if self.pods.get(pod.uid) is None:
+            raise NoSuchPod(f'pod "{pod.name}" does not exist')
+        try:
+            server = await asyncio.open_connection("127.0.0.1", port)
+        except OSError as refused:
+            try:
+                server = await asyncio.open_connection("::1", port)
+            except OSError:
+                raise refused from None
+        await relay(stream, *server)
+
+    # --- numbers ---
+
+    async def usage_of(self, node: str) -> NodeStats:
+        """Of hundreds of containers that takes longer than others should wait."""
+        async with self._measuring:
+            return await in_thread(self._usage_of, node)
+
+    def _usage_of(self, node: str) -> NodeStats:
+        pods = [self._pod_stats(held) for held in self.pods if held.ref.node == node]
+        return evolve(machine.stats(self.node, self.directory), pods=[each for each in pods if each.containers])
+
+    def _pod_stats(self, held: Held) -> PodStats:
+        running = [(name, one) for name, one in list(held.containers.items()) if one.runs]
+        containers = [self._container_stats(held, name, one) for name, one in running]
+        started = min((each.started_at for each in containers if each.started_at is not None), default=None)
+        return PodStats(held.ref, containers, started_at=started)
+
+    def _container_stats(self, held: Held, name: str, one: Container) -> ContainerStats:
+        now, cgroups = self.host.clock.monotonic(), self.ways.cgroups
+        usage = self._meters.read(held.ref.uid, one.attempt, one.state, cgroups=cgroups, now=now)
+        started = moment(one.state.started) if one.state.started else None
+        identifier = f"process://{held.ref.uid}.{group_of(one.attempt)}"
+        return ContainerStats(name, usage, started_at=started, id=identifier, image=one.attempt.about().image, logs=logs_of(one.attempt))
+
+    async def stats_summary(self, node: str) -> Json:
+        return summary(await self.usage_of(node), now=self.host.clock.now())
+
+    async def metrics(self, node: str, endpoint: MetricsEndpoint) -> bytes:
+        return metrics(endpoint, await self.usage_of(node), now=self.host.clock.now())
+
+
+def _state_directory() -> Path:
+    if os.getuid() == 0:
+        return Path("/var/lib/vkubelet/process")
+    home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(home) / "vkubelet" / "process"

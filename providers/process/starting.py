@@ -1,0 +1,174 @@
+"""What a keeper is told to start, of a container with everything expanded (pure, but for the files it lays out).
+
+Invariant: a container's environment is the pod's, and the few variables that a container engine adds; nothing of vkubelet's own.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import pwd
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from attrs import frozen
+
+from vkubelet import Pod, Unavailable
+from vkubelet.api.quantity import Quantity
+from vkubelet.api.shapes import JsonView
+from vkubelet.provider import ResolvedContainer, ResolvedPod
+from vkubelet_providers.process.attempts import About, Attempt
+from vkubelet_providers.process.cgroups import Cgroups, Limits
+from vkubelet_providers.process.identity import Identity
+from vkubelet_providers.process.keeper.child import Order
+from vkubelet_providers.process.keeper.mounts import Bind
+from vkubelet_providers.process.pods import Held
+from vkubelet_providers.process.usage import group_of
+from vkubelet_providers.process.volumes import ROOT_VARIABLE, Places, binds, inside, link
+
+_MESSAGE_PATH: Final = "/dev/termination-log"
+_REAL_TIME: Final = re.compile(r"SIGRT(MIN|MAX)(?:([+-])([0-9]+))?")
+
+
+@frozen(kw_only=True)
+class Ways:
+    """How this host runs processes."""
+
+    mounts: bool
+    """Whether containers have mounts of their own."""
+    path: str
+    log_size: int
+    log_files: int
+    memory: int
+    """Of the host, in bytes."""
+    cgroups: Cgroups
+    host_paths: Sequence[str] = ()
+
+    @property
+    def private(self) -> bool:
+        """Whether no container needs to reach its files by the host's paths as another user than ours."""
+        return self.mounts or os.getuid() != 0
+
+
+def about(container: ResolvedContainer) -> About:
+    return About(image=container.image, memory_limit=Limits.of(container.spec).memory)
+
+
+def command_of(container: ResolvedContainer) -> list[str]:
+    """Raises Unavailable (CreateContainerError): there is no image whose entry point could be meant."""
+    if not container.command:
+        raise Unavailable(
+            f"container {container.name}: command is missing; this node runs no images but processes of its host: give a command",
+            event="Failed",
+            waiting="CreateContainerError",
+        )
+    return [*container.command, *container.args]
+
+
+def order(pod: ResolvedPod, container: ResolvedContainer, *, held: Held, attempt: Attempt, who: Identity, ways: Ways) -> Order:
+    """The directories of `attempt` are there. Raises Unavailable, OSError."""
+    spec = container.spec
+    mounts = binds(
+        container, Places.of(pod.pod.spec, held.volumes, host_paths=ways.host_paths), extra=_files(pod, container, held, attempt)
+    )
+    cwd = container.working_dir or str(attempt.root)
+    env = {**_given(pod, who, ways), **container.env}
+    if not ways.mounts:
+        link(mounts, attempt.root)
+        env[ROOT_VARIABLE] = str(attempt.root)
+        place = attempt.root / inside(container.working_dir).lstrip("/")
+        cwd = str(place) if place.is_dir() else cwd
+    security = spec.get("securityContext") or {}
+    group = group_of(attempt)
+    return Order(
+        directory=str(attempt.directory),
+        command=command_of(container),
+        env=env,
+        cwd=cwd,
+        uid=who.uid,
+        gid=who.gid,
+        groups=list(who.groups) if who.groups is not None else None,
+        stdin=bool(spec.get("stdin")),
+        stdin_once=bool(spec.get("stdinOnce")),
+        tty=bool(spec.get("tty")),
+        no_new_privileges=security.get("allowPrivilegeEscalation") is False,
+        hostname=pod.hostname,
+        binds=mounts if ways.mounts else None,
+        stage=str(attempt.stage),
+        cgroups=ways.cgroups.join_files(held.ref.uid, group),
+        keeper_cgroups=ways.cgroups.keeper_files(),
+        oom_files=ways.cgroups.oom_files(held.ref.uid, group),
+        oom_score=oom_score(pod.pod, spec, memory=ways.memory),
+        stop_signal=stop_signal(spec),
+        log_directory=str(attempt.logs),
+        log_size=ways.log_size,
+        log_files=ways.log_files,
+    )
+
+
+def _given(pod: ResolvedPod, who: Identity, ways: Ways) -> dict[str, str]:
+    """What a container engine adds where a pod says nothing."""
+    home_of = home(who.uid if who.uid is not None else os.getuid())
+    return {"PATH": ways.path, "HOME": home_of, "HOSTNAME": pod.hostname or platform.node()}
+
+
+def group_of_user(uid: int) -> int | None:
+    """That of a user of the host."""
+    try:
+        return pwd.getpwuid(uid).pw_gid
+    except KeyError:
+        return None
+
+
+def home(uid: int) -> str:
+    """Of a user of the host; nobody's is none."""
+    try:
+        place = pwd.getpwuid(uid).pw_dir
+    except KeyError:
+        return "/"
+    return place if Path(place).is_dir() else "/"
+
+
+def _files(pod: ResolvedPod, container: ResolvedContainer, held: Held, attempt: Attempt) -> Mapping[str, Path]:
+    """Files of the pod by the path at which its containers find them."""
+    texts = {"/etc/hosts": pod.hosts, "/etc/resolv.conf": pod.resolv_conf, "/etc/hostname": f"{pod.hostname}\n" if pod.hostname else ""}
+    found = {container.spec.get("terminationMessagePath") or _MESSAGE_PATH: attempt.message_file}
+    held.etc.mkdir(exist_ok=True)
+    for path, text in texts.items():
+        if text:
+            place = held.etc / os.path.basename(path)
+            if not place.exists() or place.read_text() != text:
+                place.write_text(text)
+            place.chmod(0o644)
+            found[path] = place
+    return found
+
+
+def stop_signal(container: JsonView) -> int:
+    """`lifecycle.stopSignal`, or SIGTERM."""
+    name = (container.get("lifecycle") or {}).get("stopSignal") or "SIGTERM"
+    match = _REAL_TIME.fullmatch(name)
+    if match is not None:
+        base = signal.SIGRTMIN if match[1] == "MIN" else signal.SIGRTMAX
+        return int(base) + int(f"{match[2] or '+'}{match[3] or 0}")
+    known = {each.name: int(each) for each in signal.Signals}
+    return known.get(name, int(signal.SIGTERM))
+
+
+def oom_score(pod: Pod, container: JsonView, *, memory: int) -> int:
+    """As the kubelet scores: what asked for nothing goes first, what has all it may use goes last."""
+    quality = pod.status.get("qosClass", "BestEffort")
+    if quality == "Guaranteed":
+        return -997
+    requested = ((container.get("resources") or {}).get("requests") or {}).get("memory")
+    if quality == "BestEffort" or not memory:
+        return 1000
+    share = Quantity.parse(requested).value() * 1000 // memory if requested else 0
+    return max(3, min(999, 1000 - share))
+
+
+def described(fields: Sequence[str], mounts: Sequence[Bind] = ()) -> str:
+    return f"runs as a process of the host, which does not keep: {', '.join(fields)}"

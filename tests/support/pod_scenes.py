@@ -1,0 +1,283 @@
+"""Scenes of single pods on two nodes: how they end and are told of, probes, hooks, a Service before them, crash loops.
+
+Invariant: a scene gives what was seen on either node and judges nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from tests.support.bound import Body
+from tests.support.program import eventually
+from tests.support.sides import (
+    CALM,
+    QUICK,
+    REST,
+    Pair,
+    Side,
+    Sides,
+    busy,
+    condition,
+    pod,
+    ready,
+    seconds,
+    shell,
+    status_of,
+)
+
+LAST_WORDS = "back-off 40s"
+"""By which a crash loop has been seen long enough: what is told then comes true after the test."""
+
+ENDS = {
+    "done": pod("done", "printf bye > /dev/termination-log", restartPolicy="Never"),
+    "failed": pod(
+        "failed", "echo last words; exit 3", container={"terminationMessagePolicy": "FallbackToLogsOnError"}, restartPolicy="Never"
+    ),
+    "killed": pod("killed", "exit 137", restartPolicy="Never"),
+    "hindered": pod("hindered", "true", initContainers=[busy("first", "exit 4")], restartPolicy="Never"),
+    "overdue": pod("overdue", CALM, activeDeadlineSeconds=6, restartPolicy="Never"),
+}
+STAYS = {
+    "whole": pod(
+        "whole",
+        CALM,
+        initContainers=[busy("first", "true"), busy("side", CALM, restartPolicy="Always")],
+        container={
+            "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+            "readinessProbe": {**shell("true"), **QUICK},
+        },
+    ),
+    "lacking": pod("lacking", CALM, container={"envFrom": [{"configMapRef": {"name": "nothing"}}]}),
+}
+
+
+async def statuses(sides: Sides) -> dict[str, tuple[Pair, Pair]]:
+    """Status and events of pods that end and of pods that stay."""
+    await sides.apply(*ENDS.values(), *STAYS.values())
+
+    async def settled(side: Side) -> dict[str, tuple[Any, Any]]:
+        found = {name: await side.until(name, over, "ends") for name in ENDS}
+        found["whole"] = await side.until("whole", ready, "is ready")
+        found["lacking"] = await side.until("lacking", lambda body: waits(body) == "CreateContainerConfigError", "waits")
+        await side.event("overdue", "Killing")
+        last = ("spec.containers{main}", "Started", "Started container main")
+        await eventually(lambda: last in side.events("whole"), f"{side.name}: all events of a pod that is ready")
+        await side.event("lacking", "Failed")
+        return {name: (side.view(body["status"]), side.events(name)) for name, body in found.items()}
+
+    real, ours = await sides.both(settled)
+    return {name: (real[name], ours[name]) for name in real}
+
+
+def over(body: Body) -> bool:
+    """Nothing is left of it, nor of what its containers shared."""
+    return body["status"]["phase"] in ("Succeeded", "Failed") and condition(body, "PodReadyToStartContainers").get("status") == "False"
+
+
+def waits(body: Body, container: str = "main") -> str:
+    """Why."""
+    return str((status_of(body, container).get("state") or {}).get("waiting", {}).get("reason", ""))
+
+
+def waiting_text(body: Body, container: str = "main") -> str:
+    return str((status_of(body, container).get("state") or {}).get("waiting", {}).get("message", ""))
+
+
+SICK = "touch /state/well; echo run >> /state/runs; [ $(wc -l < /state/runs) -gt 1 ] || (sleep 3; rm /state/well) & trap 'exit 7' TERM; "
+LIVENESS = {**shell("test -e /state/well || { echo sick; exit 1; }"), "periodSeconds": 1, "failureThreshold": 2, "timeoutSeconds": 5}
+RESTARTED = {
+    "sick": pod("sick", SICK + REST, container={"livenessProbe": LIVENESS}),
+    "stubborn": pod(
+        "stubborn",
+        SICK.replace("'exit 7'", "''") + "while true; do sleep 0.2; done",
+        container={"livenessProbe": {**LIVENESS, "terminationGracePeriodSeconds": 1}},
+        terminationGracePeriodSeconds=60,
+    ),
+    "slow": pod("slow", CALM, container={"startupProbe": {**shell("echo not yet; exit 1"), **QUICK, "failureThreshold": 3}}),
+}
+RARE = {**QUICK, "periodSeconds": 10}
+"""Not so often that one of them uses up the events of the pod before another has failed once."""
+
+CLOSED = 9
+"""A port where nobody listens."""
+UNREADY = pod("unready", CALM) | {
+    "spec": {
+        **pod("unready", CALM)["spec"],
+        "containers": [
+            busy(name, CALM, readinessProbe={**RARE, **probe})
+            for name, probe in {
+                "http": {"httpGet": {"port": CLOSED, "path": "/x"}},
+                "tcp": {"tcpSocket": {"port": CLOSED}},
+                "grpc": {"grpc": {"port": CLOSED}, "timeoutSeconds": 1},
+                "exec": shell("echo no; echo never >&2; exit 5"),
+                "late": {**shell("sleep 9"), "timeoutSeconds": 1},
+                "none": {"exec": {"command": ["/no/such/program"]}},
+            }.items()
+        ],
+    }
+}
+
+
+async def probes(sides: Sides) -> dict[str, Any]:
+    await sides.apply(*RESTARTED.values(), UNREADY)
+
+    async def restarted(side: Side) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name in RESTARTED:
+            body = await side.until(name, lambda body: runs(body) and status_of(body)["restartCount"] == 1, "was restarted")
+            await side.event(name, "Killing")
+            found[name] = (side.course(name)[:2], calm(side.events(name)), *times(body))
+        unready = UNREADY["spec"]["containers"]
+        await eventually(
+            lambda: (
+                {each[0] for each in side.events("unready") if each[1] == "Unhealthy"}
+                == {f"spec.containers{{{each['name']}}}" for each in unready}
+            ),
+            f"{side.name}: all probes failed",
+        )
+        last = side.latest("unready")
+        assert last is not None
+        texts = {where: in_common(text) for where, reason, text in side.events("unready") if reason == "Unhealthy"}
+        found["unready"] = (texts, side.view(last["status"]["conditions"]))
+        return found
+
+    real, ours = await sides.both(restarted)
+    return {name: (real[name], ours[name]) for name in real}
+
+
+def in_common(text: str) -> str:
+    """Why a command could not be run at all is told in the words of the engine."""
+    begin, errored, _ = text.removeprefix("(combined from similar events): ").partition(" errored and resulted in unknown state: ")
+    return begin + errored
+
+
+def calm(events: Sequence[tuple[str, str, str]]) -> Sequence[tuple[str, str, str]]:
+    """Without the one that comes as soon as a container has ended often."""
+    return [each for each in events if each[1] != "BackOff"]
+
+
+def runs(body: Body, container: str = "main") -> bool:
+    return "running" in (status_of(body, container).get("state") or {})
+
+
+def times(body: Body) -> tuple[Body, float, float]:
+    """How the run before the present one ended, how long it took, and the pause after it."""
+    status = status_of(body)
+    end = dict(status["lastState"]["terminated"])
+    ran, paused = seconds(end["startedAt"], end["finishedAt"]), seconds(end["finishedAt"], status["state"]["running"]["startedAt"])
+    return {key: end.get(key) for key in ("exitCode", "reason", "message")}, ran, paused
+
+
+GATED = pod(
+    "gated",
+    CALM,
+    labels={"app": "gated"},
+    container={
+        "readinessProbe": {**shell("test -e /state/ready"), **QUICK},
+        "lifecycle": {"preStop": {"sleep": {"seconds": 3}}},
+    },
+    terminationGracePeriodSeconds=20,
+)
+SERVICE = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {"name": "gated"},
+    "spec": {"selector": {"app": "gated"}, "ports": [{"port": 80}]},
+}
+_FLAGS = ("ready", "serving", "terminating")
+OPEN, SHUT, LEAVING, ENDED = (True, True, False), (False, False, False), (False, True, True), (False, False, True)
+
+
+async def service(sides: Sides) -> Pair:
+    """The conditions of a Service's endpoint in the order in which they were told, and after how many seconds each came."""
+    await sides.apply(SERVICE)
+    return await sides.both(gated)
+
+
+async def gated(side: Side) -> tuple[list[Any], list[float]]:
+    def told() -> list[Body]:
+        return [each for each in list(side.told.slices) if each["metadata"]["namespace"] == side.namespace]
+
+    def known() -> list[Any]:
+        steps: list[Any] = []
+        for body in told():
+            flags = [tuple(bool(each["conditions"].get(key)) for key in _FLAGS) for each in body["endpoints"] or ()]
+            if not steps or steps[-1] != flags:
+                steps.append(flags)
+        return steps
+
+    async def after(began: float, state: Any) -> float:
+        await eventually(lambda: known()[-1:] == [state], f"{side.name}: the endpoint is {state}", every=0.05)
+        return float(told()[-1]["seen"] - began)
+
+    await side.apply(GATED)
+    await side.until("gated", runs, "runs")
+    await after(0.0, [SHUT])
+    delays = []
+    for change, state in (("touch", OPEN), ("rm", SHUT), ("touch", OPEN)):
+        await side.kubectl("exec", "gated", "--", "busybox", change, "/state/ready")
+        delays.append(await after(time.monotonic(), [state]))
+    began = time.monotonic()
+    await side.kubectl("delete", "pod", "gated", "--wait=false")
+    delays.append(await after(began, [LEAVING]))
+    delays.append(await after(began, []))
+    # Between its end and its deletion no time need pass, and then nobody tells of it.
+    steps = [step for step in known() if step != [ENDED]]
+    return steps[steps.index([SHUT]) :], delays
+
+
+TOLD = "trap 'echo term >> /state/told; cat /state/told > /dev/termination-log; exit 5' TERM; "
+HOOKED = {
+    "polite": pod("polite", TOLD + REST, container={"lifecycle": {"preStop": shell("sleep 2; echo hook >> /state/told")}}),
+    "endless": pod(
+        "endless",
+        "trap '' TERM; while true; do sleep 0.2; done",
+        container={"lifecycle": {"preStop": shell("sleep 100")}},
+        terminationGracePeriodSeconds=3,
+    ),
+    "failing": pod("failing", TOLD + REST, container={"lifecycle": {"preStop": shell("echo no; exit 3")}}),
+    "deaf": pod("deaf", "trap '' TERM; while true; do sleep 0.2; done", terminationGracePeriodSeconds=1),
+}
+UNHOOKED = pod("unhooked", CALM, container={"lifecycle": {"postStart": shell("echo no; exit 3")}})
+
+
+async def hooks(sides: Sides) -> dict[str, Any]:
+    """How pods with hooks end when they are deleted, and how one whose postStart fails begins."""
+    await sides.apply(*HOOKED.values(), UNHOOKED)
+
+    async def deleted(side: Side) -> dict[str, Any]:
+        for name in HOOKED:
+            await side.until(name, ready, "runs")
+        await side.kubectl("delete", "pods", *HOOKED, "--wait=false")
+        found: dict[str, Any] = {}
+        for name in HOOKED:
+            took = await side.gone(name) - next(seen.at for seen in side.history(name) if seen.deleting)
+            end = side.history(name)[-1].object["status"]
+            state = dict(end["containerStatuses"][0]["state"]["terminated"])
+            outcome = (end["phase"], *(state.get(key) for key in ("exitCode", "reason", "message")))
+            await side.event(name, "FailedPreStopHook" if name in ("failing", "endless") else "Killing")
+            found[name] = (outcome, end["observedGeneration"], side.view(end["conditions"]), side.events(name), took)
+        body = await side.until("unhooked", lambda body: waits(body) == "PostStartHookError", "tells of its hook")
+        await side.until("unhooked", lambda body: status_of(body).get("restartCount", 0) >= 1, "is started again")
+        found["unhooked"] = (calm(side.events("unhooked")), side.view(status_of(body)["state"]), body["status"]["phase"])
+        return found
+
+    real, ours = await sides.both(deleted)
+    return {name: (real[name], ours[name]) for name in real}
+
+
+async def crash_loop(sides: Sides) -> Pair:
+    await sides.apply(pod("crash", "echo run; sleep 2; exit 3"))
+    return await sides.both(crashed)
+
+
+async def crashed(side: Side) -> dict[str, Any]:
+    await side.until("crash", lambda body: LAST_WORDS in waiting_text(body), "crashed often", seconds=120)
+    gaps: dict[int, float] = {}
+    for seen in side.history("crash"):
+        if runs(seen.object) and (restarts := status_of(seen.object)["restartCount"]) and restarts not in gaps:
+            gaps[restarts] = times(seen.object)[2]
+    waiting = [each for each in side.history("crash") if waits(each.object) == "CrashLoopBackOff"]
+    return {"course": side.course("crash"), "gaps": gaps, "waiting": side.view(waiting[0].object["status"]), "events": side.events("crash")}

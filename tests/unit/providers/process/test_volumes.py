@@ -1,0 +1,153 @@
+"""Tests of where a container's files lie."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vkubelet import PodRejected, Unavailable
+from vkubelet.provider import Mount, ResolvedContainer
+from vkubelet_providers.process.keeper.mounts import Bind
+from vkubelet_providers.process.volumes import Places, allows, binds, check, kind_of, link, make_empty_dirs
+
+
+@pytest.mark.parametrize(
+    ("volume", "host_paths", "reason"),
+    [
+        ({"name": "v", "persistentVolumeClaim": {"claimName": "c"}}, ["/"], "UnsupportedVolume"),
+        ({"name": "v", "hostPath": {"path": "/etc"}}, [], "HostPathNotAllowed"),
+        ({"name": "v", "hostPath": {"path": "/srv-other"}}, ["/srv"], "HostPathNotAllowed"),
+        ({"name": "v", "hostPath": {"path": "/srv/../etc"}}, ["/srv"], "HostPathNotAllowed"),
+    ],
+)
+def test_volumes_that_can_not_be_are_refused(volume: dict[str, Any], host_paths: list[str], reason: str) -> None:
+    with pytest.raises(PodRejected) as refused:
+        check({"volumes": [volume]}, host_paths=host_paths)
+    assert refused.value.reason == reason
+
+
+def test_volumes_that_can_be_are_let_through() -> None:
+    kinds = [
+        {"configMap": {}},
+        {"secret": {}},
+        {"projected": {}},
+        {"downwardAPI": {}},
+        {"emptyDir": {}},
+        {},
+        {"hostPath": {"path": "/srv/a"}},
+    ]
+    check({"volumes": [{"name": "v", **kind} for kind in kinds]}, host_paths=["/srv"])
+    assert kind_of({"name": "v"}) == "emptyDir" and allows(["/"], "/anything")
+
+
+def test_a_link_does_not_lead_to_what_is_not_allowed(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open/link").symlink_to("/etc")
+    assert not allows([str(tmp_path / "open")], str(tmp_path / "open/link"))
+
+
+def test_empty_dirs_are_made_once_and_open_to_all(tmp_path: Path) -> None:
+    spec = {"volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "configMap": {"name": "c"}}]}
+    make_empty_dirs(spec, tmp_path, group=None, root=False)
+    (tmp_path / "a/file").touch()
+    make_empty_dirs(spec, tmp_path, group=None, root=False)
+    assert (tmp_path / "a/file").exists() and (tmp_path / "a").stat().st_mode & 0o777 == 0o777
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("part", ["/etc", "../other", "a/../../b"])
+def test_a_sub_path_does_not_lead_out(tmp_path: Path, part: str) -> None:
+    places = Places.of({"volumes": [{"name": "v", "hostPath": {"path": str(tmp_path)}}]}, tmp_path)
+    with pytest.raises(Unavailable, match="subPath"):
+        places.source(Mount(volume="v", path="/x", sub_path=part))
+
+
+def test_a_sub_path_through_a_link_does_not_lead_out(tmp_path: Path) -> None:
+    (tmp_path / "v").mkdir()
+    (tmp_path / "v/link").symlink_to("/etc")
+    places = Places.of({"volumes": [{"name": "v", "hostPath": {"path": str(tmp_path / "v")}}]}, tmp_path)
+    with pytest.raises(Unavailable, match="leads out"):
+        places.source(Mount(volume="v", path="/x", sub_path="link"))
+    assert places.source(Mount(volume="v", path="/x", sub_path="new/deep")).is_dir()
+
+
+def test_a_host_path_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
+    volume = {"name": "v", "hostPath": {"path": str(tmp_path / "none"), "type": "Directory"}}
+    with pytest.raises(Unavailable, match="none") as waits:
+        Places.of({"volumes": [volume]}, tmp_path).source(Mount(volume="v", path="/x"))
+    assert (waits.value.event, waits.value.waiting) == ("FailedMount", "ContainerCreating")
+    volume["hostPath"] = {"path": str(tmp_path / "none"), "type": "DirectoryOrCreate"}
+    assert Places.of({"volumes": [volume]}, tmp_path).source(Mount(volume="v", path="/x")).is_dir()
+
+
+def test_a_volume_wins_over_a_file_of_the_pod(tmp_path: Path) -> None:
+    mounts = (Mount(volume="v", path="/etc/hosts", source=tmp_path / "own"),)
+    made = binds(
+        ResolvedContainer(name="main", image="", mounts=mounts),
+        Places.of({}, tmp_path),
+        extra={"/etc/hosts": tmp_path / "pods", "/etc/hostname": tmp_path / "name"},
+    )
+    assert [(each["target"], each["source"]) for each in made] == [
+        ("/etc/hosts", str(tmp_path / "own")),
+        ("/etc/hostname", str(tmp_path / "name")),
+    ]
+
+
+def test_links_stand_for_mounts(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    for name in ("data", "inner"):
+        (tmp_path / name).mkdir()
+    mounts = [Bind(source=str(tmp_path / name), target=target, read_only=False) for name, target in (("inner", "/d/x"), ("data", "/d"))]
+    link(mounts, tmp_path / "root")
+    assert (tmp_path / "root/d").resolve() == tmp_path / "data"
+    assert not list((tmp_path / "data").iterdir())
+
+
+@pytest.mark.parametrize("target", ["/../../etc/cron.d/x", "../../etc/cron.d/x", "//etc/cron.d/x", "/a/../../etc/cron.d/./x/"])
+def test_no_mount_lies_outside_of_the_containers_root(tmp_path: Path, target: str) -> None:
+    container = ResolvedContainer(name="main", image="", mounts=(Mount(volume="v", path=target, source=tmp_path),))
+    made = binds(container, Places.of({}, tmp_path), extra={})
+    made += binds(ResolvedContainer(name="main", image=""), Places.of({}, tmp_path), extra={target: tmp_path})
+    assert [each["target"] for each in made] == ["/etc/cron.d/x"] * 2
+    (tmp_path / "deep/root").mkdir(parents=True)
+    link(made, tmp_path / "deep/root")
+    assert (tmp_path / "deep/root/etc/cron.d/x").is_symlink() and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_directory_that_was_cut_off_while_it_was_made_is_finished(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir(mode=0o700)
+    make_empty_dirs({"volumes": [{"name": "a", "emptyDir": {}}]}, tmp_path, group=None, root=False)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o777
+
+
+def test_a_medium_that_is_not_there_is_refused() -> None:
+    with pytest.raises(PodRejected, match="HugePages"):
+        check({"volumes": [{"name": "v", "emptyDir": {"medium": "HugePages-2Mi"}}]}, host_paths=[])
+
+
+def test_a_host_path_that_leads_elsewhere_after_it_was_looked_at_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "open/dir").mkdir(parents=True)
+    spec = {"volumes": [{"name": "v", "hostPath": {"path": str(tmp_path / "open/dir")}}]}
+    places, mount = Places.of(spec, tmp_path, host_paths=[str(tmp_path / "open")]), Mount(volume="v", path="/x")
+    assert places.source(mount) == tmp_path / "open/dir"
+    (tmp_path / "open/dir").rmdir()
+    (tmp_path / "open/dir").symlink_to("/etc")
+    with pytest.raises(Unavailable, match="not allowed"):
+        places.source(mount)
+
+
+def test_a_sub_path_that_is_made_is_as_open_as_its_volume(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2775)
+    places = Places.of({"volumes": [{"name": "v", "hostPath": {"path": str(tmp_path)}}]}, tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    assert places.source(Mount(volume="v", path="/x", sub_path="a/b")).stat().st_mode & 0o7777 == 0o2775
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_nothing_is_mounted_at_the_root(tmp_path: Path) -> None:
+    container = ResolvedContainer(name="main", image="", mounts=(Mount(volume="v", path="/a/..", source=tmp_path),))
+    with pytest.raises(Unavailable, match="mountPath /"):
+        binds(container, Places.of({}, tmp_path), extra={})

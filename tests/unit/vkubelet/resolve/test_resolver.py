@@ -1,0 +1,90 @@
+"""When a pod's files are looked at again."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from vkubelet.api.objects import Pod
+from vkubelet.control.informer import Change
+from vkubelet.errors import Forbidden, Unreachable
+from vkubelet.resolve.names import Names
+from vkubelet.resolve.resolver import Resolver, ResolverParts, _Record, _said
+from vkubelet.resolve.tokens import Token
+from vkubelet.resolve.volumes import TokenSource
+from vkubelet.testing.clock import ManualClock
+from vkubelet.testing.host import make_pod, with_status
+
+TOKENS = {"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
+
+
+def container(**more: Any) -> dict[str, Any]:
+    return {"name": "main", "image": "i", "volumeMounts": [{"name": "v", "mountPath": "/v"}], **more}
+
+
+def pod_of(*, labels: dict[str, str] | None = None, **more: Any) -> Pod:
+    return make_pod(metadata={"labels": labels or {}}, spec={"containers": [container(**more)], "volumes": [TOKENS]})
+
+
+def resolver(clock: ManualClock, pod: Pod) -> Resolver:
+    """One that knows the pod as one with files."""
+    nothing = cast(Any, None)
+    made = Resolver(
+        ResolverParts(
+            client=nothing,
+            node_client=lambda node: nothing,
+            recorder=nothing,
+            clock=clock,
+            node=lambda name: None,
+            node_ips=lambda name: (),
+            pod=lambda uid: pod,
+            names=Names,
+            wake=lambda uid: None,
+        )
+    )
+    made._records[pod.metadata.uid] = _Record(pod, Path("/files"))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("after", "looks"),
+    [
+        (pod_of(labels={"a": "1"}), True),
+        (pod_of(resources={"limits": {"memory": "1Gi"}}), True),
+        (with_status(pod_of(), {"phase": "Running"}), False),
+    ],
+    ids=["labels", "resources", "status"],
+)
+def test_what_files_may_show_is_a_reason_to_look(after: Pod, looks: bool) -> None:
+    before = pod_of()
+    made = resolver(ManualClock(), before)
+    made.observe(Change(before.key, before, after))
+    assert len(made.controller.queue) == looks
+
+
+@pytest.mark.parametrize(("left", "wait"), [(300.0, 300.0), (0.2, 1.0), (0.0, 20.0), (-3600.0, 20.0)])
+def test_a_token_that_can_not_be_renewed_is_not_asked_for_all_the_time(left: float, wait: float) -> None:
+    clock, pod = ManualClock(), pod_of()
+    made = resolver(clock, pod)
+    due = clock.now() + timedelta(seconds=left)
+    made._tokens._tokens[pod.metadata.uid] = {TokenSource(): Token("text", due, due)}
+    assert made._next_look(made._records[pod.metadata.uid]) == wait
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            Forbidden("get secrets ns/x", 'secrets "x" is forbidden: no relationship', status=403),
+            'secrets "x" is forbidden: no relationship',
+        ),
+        (Unreachable("get secrets ns/x", "no answer in 30 s"), "get secrets ns/x: no answer in 30 s"),
+        (ValueError("Incorrect padding"), "Incorrect padding"),
+    ],
+    ids=["answer", "no answer", "not base64"],
+)
+def test_users_are_told_what_the_api_server_said(error: Exception, text: str) -> None:
+    assert _said(error) == text

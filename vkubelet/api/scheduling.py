@@ -1,0 +1,132 @@
+"""What schedulers and kubelets read from a pod before it may run: requests, host ports, node affinity, tolerations (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from vkubelet.api.quantity import Quantity, Resources, add_resources, max_resources, parse_resources
+from vkubelet.api.selectors import match_node_selector
+from vkubelet.api.shapes import JsonView
+
+HostPort = tuple[str, str, int]
+"""Address ("0.0.0.0" for all), protocol and port."""
+
+ALL_ADDRESSES = "0.0.0.0"
+
+
+def effective_requests(spec: JsonView) -> dict[str, Quantity]:
+    """What the scheduler reserves for a pod: the larger of its start and its run, plus overhead.
+
+    Sidecars (init containers that restart always) count from their turn on; requests of the pod as a whole replace those of its containers.
+    Source: k8s.io/component-helpers/resource, `PodRequests`. An amount that can not be read counts as nothing.
+    """
+    running = _sum(_requests(each) for each in spec.get("containers") or ())
+    sidecars: Resources = {}
+    start: Resources = {}
+    for container in spec.get("initContainers") or ():
+        own = _requests(container)
+        if container.get("restartPolicy") == "Always":
+            sidecars = add_resources(sidecars, own)
+            start = max_resources(start, sidecars)
+        else:
+            start = max_resources(start, add_resources(own, sidecars))
+    needed = max_resources(add_resources(running, sidecars), start)
+    return add_resources({**needed, **_requests(spec)}, _amounts(spec.get("overhead")))
+
+
+def allocated_spec(spec: JsonView, status: JsonView) -> JsonView:
+    """The spec with the requests that its containers were granted, where their statuses tell them (KEP-1287)."""
+    statuses = (entry for name in ("initContainerStatuses", "containerStatuses") for entry in status.get(name) or ())
+    granted = {entry["name"]: entry["allocatedResources"] for entry in statuses if entry.get("allocatedResources")}
+    if not granted:
+        return spec
+    lists = {name: [_with_requests(each, granted.get(each["name"])) for each in spec.get(name) or ()] for name in _LISTS}
+    return {**spec, **lists}
+
+
+_LISTS = ("initContainers", "containers")
+
+
+def _with_requests(container: JsonView, granted: JsonView | None) -> JsonView:
+    return container if granted is None else {**container, "resources": {**(container.get("resources") or {}), "requests": granted}}
+
+
+def is_extended(resource: str) -> bool:
+    """Neither Kubernetes' own (cpu, hugepages-2Mi, …) nor a quota's: nodes may know nothing of it (core/v1, `IsExtendedResourceName`)."""
+    return "/" in resource and "kubernetes.io/" not in resource and not resource.startswith("requests.")
+
+
+def host_ports(spec: JsonView) -> frozenset[HostPort]:
+    """The ports of the host that the containers of a pod ask for; of init containers only sidecars count (scheduler, NodePorts)."""
+    sidecars = [each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"]
+    return frozenset(
+        (port.get("hostIP") or ALL_ADDRESSES, port.get("protocol") or "TCP", port["hostPort"])
+        for container in (*(spec.get("containers") or ()), *sidecars)
+        for port in container.get("ports") or ()
+        if port.get("hostPort")
+    )
+
+
+def ports_conflict(wanted: frozenset[HostPort], taken: Iterable[HostPort]) -> bool:
+    """Two ports conflict when protocol and number are equal and the addresses are, or either is all of them."""
+    if not wanted:
+        return False
+    numbers = {(protocol, port): {address for address, p, n in wanted if (p, n) == (protocol, port)} for _, protocol, port in wanted}
+    for address, protocol, port in taken:
+        addresses = numbers.get((protocol, port))
+        if addresses and (address == ALL_ADDRESSES or ALL_ADDRESSES in addresses or address in addresses):
+            return True
+    return False
+
+
+def matches_node(spec: JsonView, *, labels: Mapping[str, str], name: str) -> bool:
+    """The pod's nodeSelector and required node affinity select a node with these labels and this name."""
+    selector: Mapping[str, str] = spec.get("nodeSelector") or {}
+    if any(labels.get(key) != value for key, value in selector.items()):
+        return False
+    affinity: JsonView = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required: JsonView = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    terms = [_with_name(term, name) for term in required.get("nodeSelectorTerms") or ()]
+    return match_node_selector({"nodeSelectorTerms": terms}, labels, name)
+
+
+def _with_name(term: JsonView, name: str) -> JsonView:
+    """A term of a pod, which may also say which node it does not want, as policies may not; here it says which one it may have."""
+    here = {"key": "metadata.name", "operator": "In", "values": [name]}
+    return {**term, "matchFields": [here if _is_another(field, name) else field for field in term.get("matchFields") or ()]}
+
+
+def _is_another(field: JsonView, name: str) -> bool:
+    values: Sequence[str] = field.get("values") or ()
+    return (field.get("key"), field.get("operator")) == ("metadata.name", "NotIn") and len(values) == 1 and values[0] != name
+
+
+def tolerates(tolerations: Iterable[JsonView], taint: JsonView) -> bool:
+    """One of the tolerations matches the taint (core/v1, `ToleratesTaint`)."""
+    for each in tolerations:
+        if each.get("effect") and each["effect"] != taint.get("effect"):
+            continue
+        if each.get("key") and each["key"] != taint.get("key"):
+            continue
+        operator = each.get("operator") or "Equal"
+        if operator == "Exists" or (operator == "Equal" and (each.get("value") or "") == (taint.get("value") or "")):
+            return True
+    return False
+
+
+def _requests(holder: JsonView) -> dict[str, Quantity]:
+    return _amounts((holder.get("resources") or {}).get("requests"))
+
+
+def _amounts(amounts: Mapping[str, str | int | float] | None) -> dict[str, Quantity]:
+    try:
+        return parse_resources(amounts or {})
+    except ValueError:
+        return {}
+
+
+def _sum(parts: Iterable[Resources]) -> Resources:
+    total: Resources = {}
+    for part in parts:
+        total = add_resources(total, part)
+    return total

@@ -1,0 +1,110 @@
+"""Makes a `Provider` of one that only starts and stops containers.
+
+Invariant: the adapter shows every capability of the provider it wraps, and none more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Any, cast
+
+from vkubelet.api.objects import Pod, PodRef
+from vkubelet.containers.contract import ContainerProvider
+from vkubelet.containers.engine import Engine
+from vkubelet.errors import Unavailable
+from vkubelet.provider import Host, MetricsEndpoint, NodeDescription, PodReport, Provider, SupportsMetrics
+
+
+class _Ended(Exception):
+    """Ends the task group when the provider's `run` has returned."""
+
+
+class LifeHost:
+    """The host as the wrapped provider sees it: what it says of its containers goes to the engine, all else to the runtime."""
+
+    def __init__(self, host: Host, engine: Engine, declared: asyncio.Event) -> None:
+        self._host = host
+        self._engine = engine
+        self._declared = declared
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._host, name)
+
+    def set_node(self, node: NodeDescription) -> None:
+        self._engine.set_node(node)
+        self._declared.set()
+        self._host.set_node(node)
+
+    def report(self, report: PodReport) -> None:
+        self._engine.hear(report)
+
+    def pod_gone(self, pod: PodRef) -> None:
+        self._engine.lost(pod)
+
+
+class ContainerLifecycle:
+    """The `Provider` that the runtime works with; `wrapped` does what is decided here."""
+
+    def __init__(self, wrapped: ContainerProvider) -> None:
+        self.wrapped = wrapped
+        self._engine: Engine | None = None
+        self._declared = asyncio.Event()
+
+    async def run(self, host: Host) -> None:
+        engine = self._engine = Engine(self.wrapped, host)
+        self._declared = asyncio.Event()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(engine.run(), name="containers")
+                await self.wrapped.run(cast(Host, LifeHost(host, engine, self._declared)))
+                raise _Ended
+        except* _Ended:
+            pass
+        finally:
+            self._engine = None
+            # Who waits for a node that this life did not declare is not to wait for ever.
+            self._declared.set()
+
+    async def sync_pod(self, pod: Pod) -> None:
+        await (await self._ready()).sync(pod)
+
+    async def delete_pod(self, pod: PodRef, grace: float) -> None:
+        await (await self._ready()).delete(pod, grace)
+
+    async def list_pods(self, node: str) -> Iterable[PodReport]:
+        return await (await self._ready()).reports(node)
+
+    async def _ready(self) -> Engine:
+        """The engine of a provider that has declared a node in this life of its `run`."""
+        engine = self._engine
+        if engine is not None:
+            await self._declared.wait()
+        if engine is None or engine is not self._engine:
+            raise Unavailable("the provider does not run")
+        return engine
+
+
+class _WithMetrics(ContainerLifecycle):
+    """`/metrics/probes` is told by who runs the probes."""
+
+    async def metrics(self, node: str, endpoint: MetricsEndpoint) -> bytes:
+        if endpoint is MetricsEndpoint.PROBES:
+            return (await self._ready()).probe_metrics(node)
+        assert isinstance(self.wrapped, SupportsMetrics)
+        return await self.wrapped.metrics(node, endpoint)
+
+
+def adapt(provider: Provider | ContainerProvider) -> Provider:
+    """The provider itself, or, when it leaves the life of its pods to the runtime, an adapter with the same capabilities.
+
+    Everything public that it has beyond the contract is passed through, so that whoever looks for a capability finds it or not.
+    """
+    if hasattr(provider, "sync_pod") or not isinstance(provider, ContainerProvider):
+        return cast(Provider, provider)
+    base = _WithMetrics if isinstance(provider, SupportsMetrics) else ContainerLifecycle
+    kept = {*vars(ContainerProvider), *dir(base)}
+    shown = [name for name in dir(provider) if not name.startswith("_") and name not in kept]
+    kind = type(f"{type(provider).__name__}Lifecycle", (base,), {name: property(attrgetter(f"wrapped.{name}")) for name in shown})
+    return cast(Provider, kind(provider))

@@ -1,0 +1,257 @@
+"""Carries out what probes and hooks ask for: a command in the container, a request to it, a connection.
+
+Invariant: nothing here raises for what a container does; texts are the kubelet's, as far as they are the same everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+import aiohttp
+from attrs import frozen
+from yarl import URL
+
+from vkubelet.api.objects import PodRef
+from vkubelet.api.shapes import JsonView
+from vkubelet.clock import Clock
+from vkubelet.containers import grpc
+from vkubelet.errors import ProviderError
+from vkubelet.provider import SupportsExec, TerminalSize
+
+LONGEST = 10 * 1024
+"""Bytes of an output, or of an answer's body, that are read."""
+
+_AGENT: Final = {"probe": "kube-probe/1.34", "lifecycle": "kube-lifecycle/1.34"}
+_REDIRECTS = 10
+_UNREACHABLE: Final = {errno.EHOSTUNREACH: "no route to host", errno.ENETUNREACH: "network is unreachable"}
+_MOVED = frozenset({301, 302, 303, 307, 308})
+
+
+@frozen
+class Target:
+    """A container, and the address of its pod."""
+
+    pod: PodRef
+    container: str
+    spec: JsonView
+    address: str
+
+
+@frozen
+class Outcome:
+    """`ok` None: it could not be found out. A warning is a success that deserves a word. `answered`: if not well.
+
+    `error`: what a kubelet says beside the output of a command that failed.
+    """
+
+    ok: bool | None
+    output: str = ""
+    warning: bool = False
+    answered: bool = False
+    error: str = ""
+
+
+class Captured:
+    """A ContainerIO without input that keeps the beginning of what is written; first all of stdout, as a kubelet puts them together."""
+
+    def __init__(self) -> None:
+        self.tty = False
+        self.stdin: AsyncIterator[bytes] | None = None
+        self.resizes: AsyncIterator[TerminalSize] = _nothing()
+        self._stdout, self._stderr = bytearray(), bytearray()
+
+    async def write_stdout(self, data: bytes) -> None:
+        self._stdout += data[: LONGEST - len(self._stdout)]
+
+    async def write_stderr(self, data: bytes) -> None:
+        self._stderr += data[: LONGEST - len(self._stderr)]
+
+    @property
+    def text(self) -> str:
+        return (self._stdout + self._stderr)[:LONGEST].decode(errors="replace")
+
+    @property
+    def errors(self) -> str:
+        return self._stderr.decode(errors="replace")
+
+
+async def _nothing() -> AsyncIterator[TerminalSize]:
+    return
+    yield
+
+
+class Checks:
+    """Used as a context manager; `provider` is asked to run commands if it can."""
+
+    def __init__(self, provider: object, *, clock: Clock) -> None:
+        self._provider = provider
+        self._clock = clock
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def run(self, target: Target, action: JsonView, *, timeout: float | None, agent: str = "probe") -> Outcome:
+        """One of exec, httpGet, tcpSocket, grpc, sleep."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._run(target, action, agent, timeout or 0.0)
+        except TimeoutError:
+            return _timed_out(target, action, timeout or 0.0)
+
+    async def _run(self, target: Target, action: JsonView, agent: str, timeout: float) -> Outcome:
+        if action.get("exec") is not None:
+            return await self._exec(target, action["exec"])
+        if action.get("sleep") is not None:
+            await self._clock.sleep(float(action["sleep"].get("seconds", 0)))
+            return Outcome(True)
+        try:
+            if action.get("httpGet") is not None:
+                return await self._http(request_url(target, action["httpGet"]), action["httpGet"], agent)
+            if action.get("tcpSocket") is not None:
+                host = action["tcpSocket"].get("host") or target.address
+                return await _tcp(host, port_of(target.spec, action["tcpSocket"]["port"]))
+            if action.get("grpc") is not None:
+                return await _grpc(target.address, action["grpc"], timeout)
+        except LookupError as error:
+            return Outcome(None, str(error))
+        return Outcome(None, f"missing handler for {target.pod.name}_{target.pod.namespace}({target.pod.uid}):{target.container}")
+
+    async def _exec(self, target: Target, action: JsonView) -> Outcome:
+        if not isinstance(self._provider, SupportsExec):
+            return Outcome(None, "the provider of this node can not run commands in containers")
+        captured = Captured()
+        try:
+            code = await self._provider.exec(target.pod, target.container, list(action.get("command") or ()), captured)
+        except ProviderError as error:
+            return Outcome(None, str(error))
+        except OSError as error:
+            return Outcome(None, error.strerror or "failed to run the command")
+        said = f"command '{' '.join(action.get('command') or ())}' exited with {code}: {captured.errors}"
+        return Outcome(code == 0, captured.text, error=said if code else "")
+
+    async def _http(self, url: URL, action: JsonView, agent: str) -> Outcome:
+        headers = {"User-Agent": _AGENT[agent], "Accept": "*/*"}
+        for each in action.get("httpHeaders") or ():
+            if each["name"].lower() == "accept" and not each.get("value"):
+                headers.pop("Accept")
+                continue
+            headers = {name: value for name, value in headers.items() if name.lower() != each["name"].lower()}
+            headers[each["name"]] = each.get("value", "")
+        first, shown = url, _shown(url)
+        try:
+            for _ in range(_REDIRECTS):
+                status, body, location = await self._get(url, headers)
+                if status not in _MOVED or not location:
+                    return _http_outcome(status, body)
+                url = url.join(URL(location))
+                if url.host != first.host:
+                    return Outcome(True, f"Probe terminated redirects, Response body: {body}", warning=True)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return Outcome(False, f'Get "{shown}": {_cause(error, dialled=url)}')
+        return Outcome(False, f'Get "{shown}": stopped after {_REDIRECTS} redirects')
+
+    async def _get(self, url: URL, headers: Mapping[str, str]) -> tuple[int, str, str]:
+        if self._session is None:
+            # As a kubelet: no connection is used twice, and a container's certificate is not verified.
+            connector = aiohttp.TCPConnector(force_close=True, ssl=False, limit=0)
+            self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+        async with self._session.get(url, headers=headers, allow_redirects=False) as response:
+            body = await response.content.read(LONGEST)
+            return response.status, body.decode(errors="replace"), response.headers.get("Location", "")
+
+
+def _http_outcome(status: int, body: str) -> Outcome:
+    if 200 <= status < 400:
+        return Outcome(True, body)
+    return Outcome(False, f"HTTP probe failed with statuscode: {status}", answered=True)
+
+
+def request_url(target: Target, action: JsonView) -> URL:
+    """Raises LookupError when the port has no such name."""
+    host = action.get("host") or target.address
+    scheme = (action.get("scheme") or "HTTP").lower()
+    path = action.get("path") or "/"
+    port = port_of(target.spec, action["port"])
+    around = f"[{host}]" if ":" in host else host
+    return URL(f"{scheme}://{around}:{port}{path if path.startswith('/') else f'/{path}'}")
+
+
+def _shown(url: URL) -> str:
+    """As a kubelet writes it: with the port, whichever it is."""
+    return f"{url.scheme}://{_authority(url.host or '', url.port)}{url.raw_path_qs}"
+
+
+def _authority(host: str, port: int | None) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def port_of(container: JsonView, port: int | str) -> int:
+    """A number, or the name of one of the container's ports. Raises LookupError."""
+    if isinstance(port, int) or port.isdigit():
+        return int(port)
+    for each in container.get("ports") or ():
+        if each.get("name") == port:
+            return int(each["containerPort"])
+    raise LookupError(f"couldn't find port: {port} in container {container.get('name', '')}")
+
+
+async def _tcp(host: str, port: int) -> Outcome:
+    try:
+        _, writer = await asyncio.open_connection(host, port)
+    except OSError as error:
+        return Outcome(False, f"dial tcp {_authority(host, port)}: {_cause(error)}")
+    writer.close()
+    return Outcome(True)
+
+
+async def _grpc(host: str, action: JsonView, timeout: float) -> Outcome:
+    service = action.get("service") or ""
+    try:
+        serving = await grpc.check(host, int(action["port"]), service)
+    except ConnectionRefusedError:
+        # A kubelet tries again until its time is over.
+        where = _authority(host, int(action["port"]))
+        return Outcome(False, f'timeout: failed to connect service "{where}" within {timeout:g}s: context deadline exceeded')
+    except (OSError, EOFError, grpc.Refused) as error:
+        return Outcome(False, f'error: failed to connect service at "{_authority(host, int(action["port"]))}": {_cause(error)}')
+    if not serving:
+        return Outcome(False, 'service unhealthy (responded with "NOT_SERVING")')
+    return Outcome(True)
+
+
+def _timed_out(target: Target, action: JsonView, seconds: float) -> Outcome:
+    if action.get("exec") is not None:
+        command = " ".join(action["exec"].get("command") or ())
+        return Outcome(False, f'command timed out: "{command}" timed out after {seconds:g}s')
+    if action.get("httpGet") is not None:
+        url = _shown(request_url(target, action["httpGet"]))
+        return Outcome(False, f'Get "{url}": context deadline exceeded (Client.Timeout exceeded while awaiting headers)')
+    if action.get("tcpSocket") is not None:
+        host, port = action["tcpSocket"].get("host") or target.address, port_of(target.spec, action["tcpSocket"]["port"])
+        return Outcome(False, f"dial tcp {_authority(host, port)}: i/o timeout")
+    return Outcome(False, f"timeout: health rpc did not complete within {seconds:g}s")
+
+
+def _cause(error: Exception, *, dialled: URL | None = None) -> str:
+    """In the words of a system call, as far as there are any; `dialled` is named where it could not be reached at all."""
+    where = f"dial tcp {_authority(dialled.host or '', dialled.port)}: " if dialled is not None else ""
+    for cause in (error, getattr(error, "os_error", None)):
+        if isinstance(cause, ConnectionRefusedError):
+            return f"{where}connect: connection refused"
+        if isinstance(cause, OSError) and cause.errno in _UNREACHABLE:
+            return f"{where}connect: {_UNREACHABLE[cause.errno]}"
+    if isinstance(error, ConnectionResetError | aiohttp.ServerDisconnectedError):
+        return "EOF"
+    if isinstance(error, ssl.SSLError):
+        return "TLS handshake failed"
+    return str(error) or type(error).__name__

@@ -1,0 +1,236 @@
+"""What is to be done next for the containers of one pod (pure).
+
+Invariant: the order is the kubelet's (kuberuntime_manager.go, computePodActions): init containers one by one, a sidecar lets the next start
+once it is started, one start at a time, and a start that fails holds up no other; at the end sidecars go last and in reverse.
+"""
+
+from __future__ import annotations
+
+import math
+
+from attrs import define, field, frozen
+
+from vkubelet.containers.life import ContainerLife, PodLife, Stage, Stop
+from vkubelet.containers.plan import Kind, ProbeKind
+
+MIN_GRACE = 2.0
+"""Seconds every container gets between being asked to end and being killed (kuberuntime, minimumGracePeriodInSeconds)."""
+
+LOOKS_AGAIN = 10.0
+"""Seconds for which a kubelet tells of a failed hook before it tells of the back-off (its backOffPeriod)."""
+
+_SHORTER = 0.5
+"""Seconds by which an end must come forward to be told again."""
+
+
+@frozen
+class Start:
+    """Try to start it."""
+
+    container: str
+
+
+@frozen
+class Begin:
+    """Begin to end it, for this reason, within `grace` seconds: the event, then its preStop hook if it has one.
+
+    `again`: it is to be started again, however it ends.
+    """
+
+    container: str
+    message: str
+    grace: float
+    again: bool = False
+
+
+@frozen
+class Kill:
+    """Ask the provider to end it within `grace` seconds; a hook that still runs is over."""
+
+    container: str
+    grace: float
+
+
+@frozen
+class Finish:
+    """The pod has ended by itself: what still runs of it is ended, too."""
+
+
+@frozen
+class Overdue:
+    """It was active for longer than it may be."""
+
+
+@frozen
+class Remove:
+    """Nothing runs any more: everything of the pod goes."""
+
+
+Action = Start | Begin | Kill | Finish | Overdue | Remove
+
+
+@define
+class Decision:
+    """`due`: when to decide again if nothing happens before (monotonic seconds; infinite: never)."""
+
+    actions: list[Action] = field(factory=list)
+    due: float = math.inf
+
+    def wait(self, moment: float) -> None:
+        self.due = min(self.due, moment)
+
+
+def decide(life: PodLife, now: float) -> Decision:
+    """The next actions; decided again after each of them has had its effect."""
+    decision = Decision()
+    if life.ending is None and life.failure is None and life.deadline_at is not None:
+        if now >= life.deadline_at:
+            return Decision([Overdue()])
+        decision.wait(life.deadline_at)
+    if life.ending is not None:
+        _end(life, decision, now)
+        return decision
+    for container in life.containers.values():
+        _end_run(life, container, decision, now)
+    _start(life, decision, now)
+    return decision
+
+
+# --- Ending ------------------------------------------------------------------------------------------------------------------------------
+
+
+def _end(life: PodLife, decision: Decision, now: float) -> None:
+    ending = life.ending
+    assert ending is not None
+    for container in life.containers.values():
+        if not container.running:
+            continue
+        stop = container.stop
+        if stop is None:
+            decision.actions.append(Begin(container.plan.name, f"Stopping container {container.plan.name}", ending.until - now))
+            continue
+        # The grace of the pod can only shorten what a probe has granted.
+        stop.until = min(stop.until, ending.until)
+        _go_on(container, stop, decision, now, turn=_has_turn(life, container))
+    if ending.remove and life.quiet and not life.removing:
+        decision.actions.append(Remove())
+
+
+def _has_turn(life: PodLife, container: ContainerLife) -> bool:
+    """A sidecar waits for all app containers and for the sidecars after it."""
+    if container.plan.kind is not Kind.SIDECAR:
+        return True
+    if any(c.running for c in life.of(Kind.APP)):
+        return False
+    sidecars = life.of(Kind.SIDECAR)
+    return not any(c.running for c in sidecars[sidecars.index(container) + 1 :])
+
+
+def _end_run(life: PodLife, container: ContainerLife, decision: Decision, now: float) -> None:
+    """One container of a pod that goes on."""
+    if not container.running:
+        return
+    if container.stop is not None:
+        _go_on(container, container.stop, decision, now, turn=True)
+        return
+    begin = _reason(life, container)
+    if begin is not None:
+        decision.actions.append(begin)
+
+
+def _reason(life: PodLife, container: ContainerLife) -> Begin | None:
+    bare, grace = container.plan.name, life.plan.grace
+    name, will = ("Init container", "") if container.plan.kind is Kind.SIDECAR else ("Container", ", will be restarted")
+    if container.changed and container.plan.kind in (Kind.SIDECAR, Kind.APP):
+        return Begin(bare, f"{name} {bare} definition changed{will}", grace, again=True)
+    probe = container.fails()
+    if probe is not None:
+        own, again = container.plan.probes[probe].grace, life.plan.may_restart(container.plan, 1)
+        text = f"{name} {bare} failed {_WORDS[probe]} probe{will if again else ''}"
+        return Begin(bare, text, grace if own is None else own, again)
+    if container.failed_hook:
+        return Begin(bare, "FailedPostStartHook", grace)
+    if container.outgrown:
+        return Begin(bare, f"Container {bare} resize requires restart", grace, again=True)
+    return None
+
+
+_WORDS = {ProbeKind.LIVENESS: "liveness", ProbeKind.STARTUP: "startup"}
+
+
+def _go_on(container: ContainerLife, stop: Stop, decision: Decision, now: float, *, turn: bool) -> None:
+    over = now >= stop.until
+    if not over and (stop.hook_due or stop.hook_runs or not turn):
+        decision.wait(stop.until)
+        return
+    if stop.telling:
+        return
+    grace = max(MIN_GRACE, stop.until - now)
+    if stop.told is None or now + grace < stop.told - _SHORTER:
+        decision.actions.append(Kill(container.plan.name, grace))
+
+
+# --- Starting ----------------------------------------------------------------------------------------------------------------------------
+
+
+def _start(life: PodLife, decision: Decision, now: float) -> None:
+    decision.actions += [Start(c.plan.name) for c in life.of(Kind.EPHEMERAL) if not c.created and c.stage is Stage.IDLE]
+    if _init_failed(life):
+        decision.actions.append(Finish())
+        return
+    wanted, through = _starters(life)
+    if through:
+        apps = _apps(life)
+        if not apps:
+            decision.actions.append(Finish())
+            return
+        wanted += apps
+    busy = any(c.busy for c in life.containers.values() if c.plan.kind is not Kind.EPHEMERAL)
+    for container in wanted:
+        if container.stage is not Stage.IDLE or container.running:
+            continue
+        moment = start_time(container)
+        if moment > now:
+            decision.wait(moment)
+            if container.hook_error and container.ended_at + LOOKS_AGAIN > now:
+                decision.wait(container.ended_at + LOOKS_AGAIN)
+        elif not busy:
+            decision.actions.append(Start(container.plan.name))
+            busy = True
+
+
+def start_time(container: ContainerLife) -> float:
+    """When a container that has ended, or never began, may start (monotonic seconds)."""
+    if container.exit_code is None or container.again:
+        return -math.inf
+    return container.ended_at + container.crashes.wait(container.ended_at)
+
+
+def _starters(life: PodLife) -> tuple[list[ContainerLife], bool]:
+    """The sidecars and the one init container that run or are to by now, and whether the app containers have their turn."""
+    wanted: list[ContainerLife] = []
+    starters = life.starters
+    # What comes before one that has begun was through then, and holds nobody any more, whatever becomes of it.
+    latest = max((number for number, container in enumerate(starters) if container.reached), default=0)
+    for number, container in enumerate(starters):
+        holds = number >= latest and not life.initialized
+        if container.plan.kind is Kind.SIDECAR:
+            wanted.append(container)
+            if holds and not container.started:
+                return wanted, False
+        elif holds and container.exit_code != 0:
+            return [*wanted, container], False
+    return wanted, True
+
+
+def _init_failed(life: PodLife) -> bool:
+    """An init container has failed for good."""
+    if life.initialized:
+        return False
+    ends = [(c, c.exit_code) for c in life.of(Kind.INIT)]
+    return any(code not in (None, 0) and not life.plan.may_restart(c.plan, code or 0) for c, code in ends)
+
+
+def _apps(life: PodLife) -> list[ContainerLife]:
+    """The app containers that run or are to; none: all have ended for good."""
+    return [c for c in life.of(Kind.APP) if c.exit_code is None or life.goes_on(c)]

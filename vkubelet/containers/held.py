@@ -1,0 +1,56 @@
+"""What the backend held of an earlier process when this one began, node by node.
+
+Invariant: a node is listed once; what is reported of such pods afterwards is kept, so nothing is missed until somebody takes the pod over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from attrs import evolve
+
+from vkubelet.api.objects import PodRef
+from vkubelet.containers.contract import ContainerProvider
+from vkubelet.provider import PodReport
+
+
+class Held:
+    """Pods that are taken over are to be forgotten here."""
+
+    def __init__(self, provider: ContainerProvider) -> None:
+        self._provider = provider
+        self._nodes: dict[str, dict[str, PodReport]] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._meanwhile: dict[str, list[PodReport]] = {}
+
+    async def of(self, ref: PodRef) -> PodReport | None:
+        """None: nothing was held of it; what is there of it by now was started by this process."""
+        async with self._locks.setdefault(ref.node, asyncio.Lock()):
+            if ref.node not in self._nodes:
+                await self._list(ref.node)
+        return self._nodes[ref.node].get(ref.uid)
+
+    async def _list(self, node: str) -> None:
+        self._meanwhile[node] = []
+        try:
+            found = {report.pod.uid: report for report in await self._provider.list_containers(node)}
+        finally:
+            meanwhile = self._meanwhile.pop(node)
+        self._nodes[node] = found
+        for report in meanwhile:
+            self.hear(report)
+
+    def hear(self, report: PodReport) -> None:
+        """What is said of a pod that nobody has taken over."""
+        node, uid = report.pod.node, report.pod.uid
+        if node in self._meanwhile:
+            self._meanwhile[node].append(report)
+        known = self._nodes.get(node, {}).get(uid)
+        if known is None:
+            return
+        containers = {c.name: c for c in (*known.containers, *report.containers)}
+        self._nodes[node][uid] = evolve(known, containers=list(containers.values()), ips=report.ips or known.ips)
+
+    def forget(self, ref: PodRef) -> None:
+        """Somebody has taken it over, or it is gone."""
+        self._nodes.get(ref.node, {}).pop(ref.uid, None)

@@ -1,0 +1,42 @@
+"""When the results of a probe change what is thought of its container (pure).
+
+Invariant: only consecutive results count, those of one run of the container; an errored probe counts as none.
+"""
+
+from __future__ import annotations
+
+from attrs import define
+
+from vkubelet.containers.life import ContainerLife, PodLife
+from vkubelet.containers.plan import ProbeKind, ProbeSpec
+
+
+@define
+class Streak:
+    """Equal results in a row, of one run of a container. `held`: this run needs no more of them (prober/worker.go, onHold)."""
+
+    run: int
+    result: bool | None = None
+    length: int = 0
+    held: bool = False
+
+    def note(self, result: bool, spec: ProbeSpec) -> bool | None:
+        """A result; the verdict once so many in a row are alike, else None."""
+        self.length = self.length + 1 if self.result is result else 1
+        self.result = result
+        if self.length < (spec.successes if result else spec.failures):
+            return None
+        if spec.kind is ProbeKind.STARTUP or (spec.kind is ProbeKind.LIVENESS and not result):
+            self.held, self.length = True, 0
+        return result
+
+
+def wait(life: PodLife, container: ContainerLife, *, spec: ProbeSpec, now: float) -> float | None:
+    """Seconds until the probe may run; None: not before something else happens."""
+    if not container.running or not container.hooked:
+        return None
+    if spec.kind is not ProbeKind.READINESS and (life.ending is not None or container.stop is not None):
+        return None
+    if (spec.kind is ProbeKind.STARTUP) is container.started:
+        return None
+    return max(0.0, container.since + spec.initial_delay - now)

@@ -1,0 +1,330 @@
+"""Carries out what was decided for single containers: starts with all they need, hooks, stops, resizes, and the end of a pod.
+
+Invariant: one job of a kind runs for a container at a time; a job that fails is tried again with back-off, whatever it raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Callable
+from types import TracebackType
+
+from attrs import evolve, frozen
+
+from vkubelet.api.objects import Pod
+from vkubelet.api.shapes import JsonView
+from vkubelet.containers.checks import Checks, Outcome, Target
+from vkubelet.containers.contract import ContainerProvider, SupportsResize
+from vkubelet.containers.hooks import hook_failure
+from vkubelet.containers.life import ContainerLife, PodLife, Resize, Stage
+from vkubelet.containers.plan import Kind
+from vkubelet.containers.resize import unfinished
+from vkubelet.containers.tail import log_tail, wants_log
+from vkubelet.control.controller import Controller
+from vkubelet.errors import PodRejected, Unavailable, VKubeletError
+from vkubelet.provider import Host, PodFailure, ResolvedContainer, ResolvedPod, Running, Terminated, Waiting
+
+log = logging.getLogger(__name__)
+
+_WORKERS = 4000
+_PATIENCE = 5.0
+"""Seconds for the end of a log."""
+
+_LONGEST_RETRY = 10.0
+_PULL_FIRST, _PULL_LONGEST = 10.0, 300.0
+_PULLS = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ErrImageNeverPull"})
+
+
+class Verb(enum.Enum):
+    """What is done; of the pod as a whole are REMOVE and RESIZE."""
+
+    START = "start"
+    POST_START = "postStart"
+    PRE_STOP = "preStop"
+    KILL = "kill"
+    MESSAGE = "message"
+    RESIZE = "resize"
+    REMOVE = "remove"
+
+
+@frozen
+class Job:
+    """One piece of work."""
+
+    uid: str
+    verb: Verb
+    container: str = ""
+
+
+@frozen(kw_only=True)
+class WorkParts:
+    """What the work needs; `decided` is called after each step, `removed` when nothing is left of a pod.
+
+    `interrupt` ends what is being started of a pod that ends.
+    """
+
+    provider: ContainerProvider
+    host: Host
+    checks: Checks
+    life: Callable[[str], PodLife | None]
+    pod: Callable[[str], Pod | None]
+    say: Callable[..., None]
+    decided: Callable[[str], None]
+    removed: Callable[[PodLife], None]
+    begun: Callable[[PodLife, ContainerLife], None]
+    interrupt: Callable[[PodLife], None]
+
+
+class Work:
+    """Does jobs while `controller` runs."""
+
+    def __init__(self, parts: WorkParts) -> None:
+        self._parts = parts
+        clock, metrics = parts.host.clock, parts.host.metrics
+        self.controller: Controller[Job] = Controller("container-work", self._do, workers=_WORKERS, clock=clock, metrics=metrics)
+
+    def add(self, job: Job) -> None:
+        self.controller.add(job)
+
+    def cancel(self, job: Job) -> None:
+        """It is not wanted any more."""
+        self.controller.discard(job)
+        self.controller.cancel_running(job)
+
+    def forget(self, life: PodLife) -> None:
+        """The pod is gone, or goes by a removal that still runs."""
+        self.cancel(Job(life.ref.uid, Verb.RESIZE))
+        self.controller.discard(Job(life.ref.uid, Verb.REMOVE))
+        for verb in Verb:
+            for name in life.containers:
+                self.cancel(Job(life.ref.uid, verb, name))
+
+    async def _do(self, job: Job) -> float | None:
+        life = self._parts.life(job.uid)
+        if life is None:
+            return None
+        if job.verb is Verb.REMOVE:
+            return await self._remove(life)
+        if job.verb is Verb.RESIZE:
+            return await self._resize(life)
+        container = life.containers.get(job.container)
+        if container is None:
+            return None
+        work = {
+            Verb.START: self._start,
+            Verb.POST_START: self._post_start,
+            Verb.PRE_STOP: self._pre_stop,
+            Verb.KILL: self._kill,
+            Verb.MESSAGE: self._message,
+        }[job.verb]
+        return await work(life, container)
+
+    # --- starting ---
+
+    async def _start(self, life: PodLife, container: ContainerLife) -> float | None:
+        pod = self._parts.pod(life.ref.uid)
+        if pod is None or life.ending is not None or container.stage is not Stage.STARTING:
+            return None
+        try:
+            container.with_provider = True
+            with _Failing(self, life, container):
+                await self._resolve_and_start(pod, life, container)
+        except Unavailable as error:
+            return self._retry(container, error)
+        except PodRejected as error:
+            container.stage = Stage.IDLE
+            life.failure = PodFailure(error.reason, error.message)
+            self._parts.say(life, None, error.reason, error.message, warning=True)
+            life.end(self._now + life.plan.grace)
+            self._parts.interrupt(life)
+            return None
+        finally:
+            container.with_provider = False
+            self._parts.decided(life.ref.uid)
+        if isinstance(container.state, Waiting):
+            container.begin_run(self._parts.host.clock.now(), now=self._now)
+        container.stage = Stage.HOOKING if container.running and not container.hooked else Stage.IDLE
+        self._tell_start(life, container)
+        return None
+
+    async def _resolve_and_start(self, pod: Pod, life: PodLife, container: ContainerLife) -> None:
+        sandbox, name = life.sandbox, container.plan.name
+        container.image = container.plan.spec.get("image", "")
+        resolved = await self._parts.host.resolve(pod, files=sandbox.files, pod_ips=sandbox.ips, containers=[name])
+        found = resolved.containers.get(name)
+        if found is None:
+            raise Unavailable(f"container {container.plan.name} could not be resolved", waiting="CreateContainerConfigError")
+        granted = with_resources(found, container)
+        whole: ResolvedPod = evolve(resolved, containers={**resolved.containers, container.plan.name: granted})
+        await self._parts.provider.start_container(whole, granted, restarts=container.attempt)
+
+    def _tell_start(self, life: PodLife, container: ContainerLife) -> None:
+        name = container.plan.name
+        self._parts.say(life, container, "Created", f"Created container: {name}")
+        self._parts.say(life, container, "Started", f"Started container {name}")
+        if container.plan.kind is Kind.APP:
+            life.initialized = True
+        if container.stage is Stage.HOOKING:
+            self.add(Job(life.ref.uid, Verb.POST_START, name))
+        self._parts.begun(life, container)
+        self._parts.decided(life.ref.uid)
+
+    def failed(self, life: PodLife, container: ContainerLife, error: BaseException) -> None:
+        """A start did not succeed: say why it waits, and for what."""
+        container.failures += 1
+        # The first, second, fourth, eighth … time: a failure that stays may not use up the events of the pod.
+        tell = container.failures & (container.failures - 1) == 0
+        if isinstance(error, Unavailable):
+            reason = "RunContainerError" if error.waiting == "ProviderFailed" else error.waiting
+            event, text = "Failed" if error.event == "FailedSync" else error.event, str(error)
+            container.state = self._waits(life, container, reason, text)
+        else:
+            # What an error that is not ours says may carry anything, so it stays in the log.
+            event, text = "Failed", str(error) if isinstance(error, VKubeletError) else f"the provider raised {type(error).__name__}"
+            container.state = Waiting("RunContainerError", text)
+        if tell:
+            message = f"Error: {text}" if event == "Failed" and not text.startswith("Error: ") else text
+            self._parts.say(life, container, event, message, warning=True)
+
+    def _waits(self, life: PodLife, container: ContainerLife, reason: str, text: str) -> Waiting:
+        if reason not in _PULLS or container.failures < 2:
+            return Waiting(reason, text)
+        text = f'Back-off pulling image "{container.plan.spec.get("image", "")}": {text}'
+        self._parts.say(life, container, "BackOff", text.partition(": ")[0])
+        return Waiting("ImagePullBackOff", text)
+
+    def _retry(self, container: ContainerLife, error: Unavailable) -> float:
+        if error.retry_after is not None:
+            return error.retry_after
+        doubled = 2.0 ** min(container.failures - 1, 10)
+        return min(_PULL_FIRST * doubled, _PULL_LONGEST) if error.waiting in _PULLS else min(doubled, _LONGEST_RETRY)
+
+    # --- hooks ---
+
+    async def _post_start(self, life: PodLife, container: ContainerLife) -> float | None:
+        if container.stage is not Stage.HOOKING:
+            return None
+        run = container.run
+        outcome = await self._hook(life, container, container.plan.post_start or {})
+        if container.run != run or container.stage is not Stage.HOOKING:
+            return None
+        container.stage = Stage.IDLE
+        if _through(outcome):
+            container.hooked, container.hook_error = True, ""
+            self._parts.begun(life, container)
+        elif container.running:
+            container.failed_hook, container.hook_error = True, hook_failure(life.ref, container.plan, outcome)
+            self._parts.say(life, container, "FailedPostStartHook", "PostStartHook failed", warning=True)
+        self._parts.decided(life.ref.uid)
+        return None
+
+    async def _pre_stop(self, life: PodLife, container: ContainerLife) -> float | None:
+        stop, run = container.stop, container.run
+        if stop is None or not stop.hook_runs:
+            return None
+        outcome = await self._hook(life, container, container.plan.pre_stop or {})
+        if container.run == run and container.stop is stop:
+            stop.hook_runs = False
+            if not _through(outcome):
+                self._parts.say(life, container, "FailedPreStopHook", "PreStopHook failed", warning=True)
+            self._parts.decided(life.ref.uid)
+        return None
+
+    async def _hook(self, life: PodLife, container: ContainerLife, action: JsonView) -> Outcome:
+        address = life.sandbox.ips[0] if life.sandbox.ips else ""
+        target = Target(life.ref, container.plan.name, container.plan.spec, address)
+        return await self._parts.checks.run(target, action, timeout=None, agent="lifecycle")
+
+    # --- ending ---
+
+    async def _kill(self, life: PodLife, container: ContainerLife) -> float | None:
+        stop = container.stop
+        if life.ending is None if stop is None else stop.told is None:
+            # One that was tried again after the end of the run that it was meant for.
+            return None
+        left = max(0.0, stop.told - self._now) if stop is not None and stop.told is not None else 0.0
+        await self._parts.provider.stop_container(life.ref, container.plan.name, grace=left)
+        if stop is not None:
+            stop.telling = False
+        self._parts.decided(life.ref.uid)
+        return None
+
+    async def _remove(self, life: PodLife) -> float | None:
+        await self._parts.provider.remove_pod(life.ref)
+        if self._parts.life(life.ref.uid) is life:
+            self._parts.removed(life)
+        return None
+
+    async def _message(self, life: PodLife, container: ContainerLife) -> float | None:
+        """The end of the log stands in for a termination message that is not there."""
+        try:
+            end = container.state if isinstance(container.state, Terminated) else container.last
+            if end is None or not wants_log(container.plan.spec, end):
+                return None
+            previous = not isinstance(container.state, Terminated)
+            async with asyncio.timeout(_PATIENCE):
+                text = await log_tail(self._parts.provider, life.ref, container.plan.name, previous=previous)
+            told = evolve(end, message=text)
+            if container.state is end:
+                container.state = told
+            elif container.last is end:
+                container.last = told
+        except TimeoutError:
+            log.debug("the log did not come to its end in time")
+        finally:
+            container.reading = False
+            self._parts.decided(life.ref.uid)
+        return None
+
+    # --- other resources ---
+
+    async def _resize(self, life: PodLife) -> float | None:
+        provider = self._parts.provider
+        if not isinstance(provider, SupportsResize):
+            return None
+        for container in unfinished(life):
+            if container.outgrown or not isinstance(container.state, Running):
+                continue
+            granted, run = container.resources, container.run
+            try:
+                await provider.resize_container(life.ref, container.plan.name, granted)
+            except Unavailable as error:
+                life.resize = Resize(pending=life.resize.pending, running=True, failed=True, message=str(error))
+                self._parts.decided(life.ref.uid)
+                raise
+            if container.run == run:
+                container.actual = granted
+        self._parts.decided(life.ref.uid)
+        return None
+
+    @property
+    def _now(self) -> float:
+        return self._parts.host.clock.monotonic()
+
+
+def _through(outcome: Outcome) -> bool:
+    """A hook is, as soon as there was any answer to its request."""
+    return outcome.ok is True or outcome.answered
+
+
+def with_resources(found: ResolvedContainer, container: ContainerLife) -> ResolvedContainer:
+    """With what it was granted, which may not be what the spec asks for by now."""
+    if "resources" not in found.spec and not container.resources:
+        return found
+    return evolve(found, spec={**found.spec, "resources": container.resources})
+
+
+class _Failing:
+    """Makes a failed start visible, whatever was raised, and lets it pass."""
+
+    def __init__(self, work: Work, life: PodLife, container: ContainerLife) -> None:
+        self._work, self._life, self._container = work, life, container
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None and isinstance(error, Exception) and not isinstance(error, PodRejected):
+            self._work.failed(self._life, self._container, error)

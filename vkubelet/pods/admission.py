@@ -1,0 +1,232 @@
+"""May a pod run on the node it is bound to? As a kubelet judges it once, when it first sees the pod.
+
+Invariant: a pod is judged at most once, after all pods of its node that were created before it, and counts from then on until it has ended;
+one that has a start time was admitted by an earlier process and is never judged again.
+
+Source: pkg/kubelet/lifecycle/predicate.go and the scheduler's plugins that it uses. Not here: preemption for critical pods.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol, runtime_checkable
+
+from attrs import define, field, frozen
+
+from vkubelet.api.objects import Node, Pod
+from vkubelet.api.quantity import Quantity, Resources, add_resources, parse_resources, subtract_resources
+from vkubelet.api.scheduling import (
+    HostPort,
+    allocated_spec,
+    effective_requests,
+    host_ports,
+    is_extended,
+    matches_node,
+    ports_conflict,
+    tolerates,
+)
+from vkubelet.errors import PodRejected
+
+OS_LABEL: Final = "kubernetes.io/os"
+_IN_THOUSANDTHS: Final = "cpu"
+_NATIVE: Final = ("cpu", "memory", "ephemeral-storage")
+_ZERO: Final = Quantity.of(0)
+_ONE: Final = Quantity.of(1)
+
+
+@runtime_checkable
+class AdmitsPods(Protocol):
+    """Set `admits_pods = True` on a provider whose backend decides itself what it takes; the runtime then refuses nothing."""
+
+    admits_pods: bool
+
+
+@frozen
+class Demand:
+    """What an admitted pod takes of its node: what it was granted, where that is published; "pods" counts itself."""
+
+    requests: Resources
+    ports: frozenset[HostPort]
+    made_of: int = 0
+    """By which another spec of the pod is told from the one that was looked at."""
+
+    @classmethod
+    def of(cls, pod: Pod) -> Demand:
+        spec = allocated_spec(pod.spec, pod.status)
+        return cls({**effective_requests(spec), "pods": _ONE}, host_ports(spec), hash(pod.spec_json))
+
+
+@define
+class Load:
+    """What the admitted pods of one node take together."""
+
+    demands: dict[str, Demand] = field(factory=dict)
+    requests: Resources = field(factory=dict)
+
+    def add(self, uid: str, demand: Demand) -> None:
+        self.remove(uid)
+        self.demands[uid] = demand
+        self.requests = add_resources(self.requests, demand.requests)
+
+    def remove(self, uid: str) -> None:
+        demand = self.demands.pop(uid, None)
+        if demand is not None:
+            self.requests = subtract_resources(self.requests, demand.requests)
+
+    @property
+    def ports(self) -> Iterable[HostPort]:
+        return (port for demand in self.demands.values() for port in demand.ports)
+
+
+def judge(pod: Pod, node: Node, load: Load) -> PodRejected | None:
+    """Why the node does not take the pod beside those it has, with the kubelet's reasons and words; None: it does."""
+    demand = Demand.of(pod)
+    return (
+        _other_system(pod, node)
+        or _other_groups(pod, node)
+        or _no_room(demand, parse_resources(node.status.get("allocatable") or {}), load.requests)
+        or _failed_predicate(pod, node, demand, load)
+    )
+
+
+def _other_system(pod: Pod, node: Node) -> PodRejected | None:
+    here = node.metadata.labels.get(OS_LABEL)
+    label = pod.metadata.labels.get(OS_LABEL)
+    if here and label and label != here:
+        text = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"
+        return PodRejected("PodOSSelectorNodeLabelDoesNotMatch", text)
+    system = (pod.spec.get("os") or {}).get("name")
+    if here and system and system != here:
+        return PodRejected("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
+    return None
+
+
+def _other_groups(pod: Pod, node: Node) -> PodRejected | None:
+    """A pod that may have no groups but those it names needs a node that says it keeps to that (KEP-3619)."""
+    policy = (pod.spec.get("securityContext") or {}).get("supplementalGroupsPolicy")
+    if policy != "Strict" or (node.status.get("features") or {}).get("supplementalGroupsPolicy"):
+        return None
+    return PodRejected("SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node")
+
+
+def _no_room(demand: Demand, allocatable: Resources, used: Resources) -> PodRejected | None:
+    """The pod count first, then the resources every node has, then the others; extended ones that the node does not know are ignored."""
+    others = sorted(demand.requests.keys() - {"pods", *_NATIVE})
+    for name in ("pods", *_NATIVE, *others):
+        wanted = demand.requests.get(name, _ZERO)
+        if not wanted or (is_extended(name) and name not in allocatable):
+            continue
+        has, taken = allocatable.get(name, _ZERO), used.get(name, _ZERO)
+        if has < wanted + taken:
+            numbers = (str(each.milli() if name == _IN_THOUSANDTHS else each.value()) for each in (wanted, taken, has))
+            text = "Node didn't have enough resource: {}, requested: {}, used: {}, capacity: {}".format(name, *numbers)
+            return PodRejected(f"OutOf{name}", text)
+    return None
+
+
+def _failed_predicate(pod: Pod, node: Node, demand: Demand, load: Load) -> PodRejected | None:
+    spec = pod.spec
+    if not matches_node(spec, labels=node.metadata.labels, name=node.metadata.name):
+        return _predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
+    if ports_conflict(demand.ports, load.ports):
+        return _predicate("NodePorts", "node(s) didn't have free ports for the requested pod ports")
+    taints = [taint for taint in node.spec.get("taints") or () if taint.get("effect") == "NoExecute"]
+    if not all(tolerates(spec.get("tolerations") or (), taint) for taint in taints):
+        return _predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate")
+    return None
+
+
+def _predicate(name: str, text: str) -> PodRejected:
+    return PodRejected(name, f"Predicate {name} failed: {text}")
+
+
+@define
+class _Queue:
+    """The pods of one node that are not judged yet, oldest first, and what it has taken."""
+
+    load: Load = field(factory=Load)
+    waiting: list[tuple[str, str, str]] = field(factory=list)
+    refused: dict[str, PodRejected] = field(factory=dict)
+    resized: set[str] = field(factory=set)
+    """Pods whose spec has changed since they were judged."""
+
+
+class Admission:
+    """Judges the pods of all nodes; `node` gives the live Node, `pod` the live pod by uid."""
+
+    def __init__(self, *, node: Callable[[str], Node | None], pod: Callable[[str], Pod | None]) -> None:
+        self._node = node
+        self._pod = pod
+        self._queues: dict[str, _Queue] = {}
+        self._known: dict[str, str] = {}
+
+    def observe(self, pod: Pod) -> None:
+        """A pod as it is now: new ones wait for their turn, those that had started count at once, those that have ended do not count."""
+        uid = pod.metadata.uid
+        if pod.terminal:
+            self._end(uid)
+            return
+        if uid in self._known:
+            self._weigh(pod)
+            return
+        self._known[uid] = pod.node
+        queue = self._queues.setdefault(pod.node, _Queue())
+        if pod.status.get("startTime"):
+            queue.load.add(uid, Demand.of(pod))
+        else:
+            heapq.heappush(queue.waiting, (pod.metadata.creation_timestamp or "", str(pod.key), uid))
+
+    def _weigh(self, pod: Pod) -> None:
+        """One whose spec has changed may have been granted more or less; when, its status tells."""
+        queue, uid = self._queues.get(pod.node), pod.metadata.uid
+        demand = queue.load.demands.get(uid) if queue is not None else None
+        if queue is None or demand is None or (demand.made_of == hash(pod.spec_json) and uid not in queue.resized):
+            return
+        queue.resized.add(uid)
+        queue.load.add(uid, Demand.of(pod))
+
+    def admit(self, pod: Pod) -> None:
+        """Judge the pod, and before it those that are older. Raises PodRejected, at each call for the same pod."""
+        uid = pod.metadata.uid
+        self.observe(pod)
+        queue = self._queues.get(pod.node)
+        node = self._node(pod.node)
+        if queue is None:
+            return
+        if node is None:
+            # Nothing is known that it could be refused by; it runs, and counts.
+            queue.load.add(uid, Demand.of(pod))
+            return
+        while queue.waiting and uid not in queue.load.demands and uid not in queue.refused:
+            self._judge_next(queue, node)
+        refusal = queue.refused.get(uid)
+        if refusal is not None:
+            raise refusal
+
+    def _judge_next(self, queue: _Queue, node: Node) -> None:
+        uid = heapq.heappop(queue.waiting)[2]
+        pod = self._pod(uid)
+        if uid in queue.load.demands or pod is None or pod.terminal or pod.terminating or self._known.get(uid) != pod.node:
+            return
+        refusal = judge(pod, node, queue.load)
+        if refusal is None:
+            queue.load.add(uid, Demand.of(pod))
+        else:
+            queue.refused[uid] = refusal
+
+    def _end(self, uid: str) -> None:
+        queue = self._queues.get(self._known.get(uid, ""))
+        if queue is not None:
+            queue.load.remove(uid)
+            queue.resized.discard(uid)
+
+    def forget(self, uid: str) -> None:
+        """The pod is gone."""
+        self._end(uid)
+        node = self._known.pop(uid, "")
+        queue = self._queues.get(node)
+        if queue is not None:
+            queue.refused.pop(uid, None)
+            if not queue.load.demands and not queue.waiting and not queue.refused:
+                del self._queues[node]

@@ -1,0 +1,4 @@
+"""What a pod refers to, resolved: variables, commands, volumes, tokens, names and pull secrets, as a kubelet makes them.
+
+Invariant: objects are read by their names alone, with no more rights than a node has for its own pods.
+"""

@@ -1,0 +1,202 @@
+"""ConfigMaps and Secrets, read by name and kept for as long as a pod uses them.
+
+Invariant: only single objects are ever asked for, so that the rights of one kubelet are enough, and what no pod uses any more is forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Collection
+from typing import Final
+
+from attrs import define, field, frozen
+
+from vkubelet.api.objects import Key, Unknown
+from vkubelet.client.resources import CONFIGMAPS, SECRETS, Resource
+from vkubelet.client.rest import Client, Selection
+from vkubelet.clock import Clock
+from vkubelet.control.informer import Change, Informer
+from vkubelet.errors import ApiError, Forbidden, NotFound
+from vkubelet.resolve.references import Content, Kind, Reference
+
+WATCHES: Final = 500
+"""Objects that are watched, each by a connection of its own; those above are asked for."""
+
+RENEW: Final = 60.0
+"""Seconds after which an object that is not watched is read again."""
+
+_NEWS_TRAVELS: Final = 3.0
+"""Seconds until the API server's Node authorizer knows of a pod that was just bound."""
+_ASK_AGAIN: Final = 0.25
+
+_RESOURCES: Final = {Kind.CONFIGMAP: CONFIGMAPS, Kind.SECRET: SECRETS}
+
+
+@frozen
+class Name:
+    """One object, and the client that may read it."""
+
+    client: Client
+    namespace: str
+    reference: Reference
+
+    @property
+    def resource(self) -> Resource[Unknown]:
+        return _RESOURCES[self.reference.kind]
+
+    @property
+    def key(self) -> Key:
+        return Key(self.namespace, self.reference.name)
+
+
+@define
+class _Entry:
+    name: Name
+    users: set[str] = field(factory=set)
+    seen: Unknown | None = None
+    """As last read."""
+    read_at: float | None = None
+    settled: bool = False
+    """It is immutable: for as long as it is used it stays what it was, also when it is gone, as at a kubelet."""
+    informer: Informer[Unknown] | None = None
+    task: asyncio.Task[None] | None = None
+    shared: weakref.ref[Content] | None = None
+    shared_of: str = ""
+    """The version of the object that `shared` is what is in it."""
+
+    def saw(self, obj: Unknown | None) -> None:
+        self.seen, self.settled = obj, obj is not None and obj.body.get("immutable") is True
+
+    def content(self, obj: Unknown) -> Content:
+        """One for all who keep it: a thousand pods may use one large object."""
+        known = self.shared() if self.shared is not None and self.shared_of == _version(obj) else None
+        if known is None:
+            known = Content.of(self.name.reference.kind, obj)
+            self.shared, self.shared_of = weakref.ref(known), _version(obj)
+        return known
+
+
+class ObjectCache:
+    """`changed(user)` is called when an object of that user has become another one; it must not wait."""
+
+    def __init__(self, *, clock: Clock, changed: Callable[[str], None], watches: int = WATCHES) -> None:
+        self._clock = clock
+        self._changed = changed
+        self._watches = watches
+        self._entries: dict[Name, _Entry] = {}
+        self._names: dict[str, frozenset[Name]] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._watching = 0
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._group = None
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def hold(self, user: str, names: Collection[Name]) -> None:
+        """From now on `user` uses these objects and no others."""
+        before, now = self._names.get(user, frozenset()), frozenset(names)
+        for name in now - before:
+            self._entries.setdefault(name, _Entry(name)).users.add(user)
+        for name in before - now:
+            self._drop(user, self._entries[name])
+        if now:
+            self._names[user] = now
+        else:
+            self._names.pop(user, None)
+
+    def release(self, user: str) -> None:
+        """It uses nothing any more."""
+        self.hold(user, ())
+
+    def watched(self, user: str) -> bool:
+        """Whether every change of its objects will be told."""
+        return all(_is_live(self._entries[name]) for name in self._names.get(user, ()))
+
+    async def read(self, name: Name) -> Unknown | None:
+        """The object as it is now, or was less than a minute ago, or before an outage; None: there is none. Raises ApiError."""
+        entry = self._entries.get(name) or _Entry(name)
+        if entry.settled:
+            return entry.seen
+        if entry.informer is not None and entry.informer.synced:
+            return entry.informer.store.get(name.key)
+        if entry.seen is None or entry.read_at is None or self._clock.monotonic() - entry.read_at >= RENEW:
+            await self._renew(entry)
+        self._watch(entry)
+        return entry.seen
+
+    async def content(self, name: Name) -> Content | None:
+        """What is in the object as `read` gives it. Raises ApiError, and ValueError for what is not base64."""
+        obj = await self.read(name)
+        entry = self._entries.get(name) or _Entry(name)
+        return entry.content(obj) if obj is not None else None
+
+    async def _renew(self, entry: _Entry) -> None:
+        try:
+            entry.saw(await self._get(entry.name))
+            entry.read_at = self._clock.monotonic()
+        except ApiError as error:
+            # While nobody answers, what was there last is still the best that is known.
+            if entry.seen is None or not error.retryable:
+                raise
+
+    async def _get(self, name: Name) -> Unknown | None:
+        end = self._clock.monotonic() + _NEWS_TRAVELS
+        while True:
+            try:
+                return await name.client.get(name.resource, name.key)
+            except NotFound:
+                return None
+            except Forbidden:
+                if self._clock.monotonic() >= end:
+                    raise
+            await self._clock.sleep(_ASK_AGAIN)
+
+    def _watch(self, entry: _Entry) -> None:
+        wanted = entry.users and not entry.settled
+        if self._group is None or entry.task is not None or not wanted or self._watching >= self._watches:
+            return
+        name = entry.name
+        where = Selection(namespace=name.namespace, fields=f"metadata.name={name.reference.name}")
+        entry.informer = Informer(name.client, name.resource, where=where, clock=self._clock)
+        entry.informer.on_change(lambda change: self._observe(entry, change))
+        entry.task = self._group.create_task(entry.informer.run(), name=f"{name.resource.plural} {name.key}")
+        self._watching += 1
+
+    def _observe(self, entry: _Entry, change: Change[Unknown]) -> None:
+        known = entry.seen
+        entry.saw(change.new)
+        if entry.settled:
+            self._unwatch(entry)
+        if _version(known) != _version(change.new):
+            for user in list(entry.users):
+                self._changed(user)
+
+    def _drop(self, user: str, entry: _Entry) -> None:
+        entry.users.discard(user)
+        if entry.users:
+            return
+        del self._entries[entry.name]
+        self._unwatch(entry)
+
+    def _unwatch(self, entry: _Entry) -> None:
+        if entry.task is not None:
+            entry.task.cancel()
+            entry.task = entry.informer = None
+            self._watching -= 1
+
+
+def _version(obj: Unknown | None) -> str:
+    return obj.metadata.resource_version if obj is not None else ""
+
+
+def _is_live(entry: _Entry) -> bool:
+    return entry.settled or (entry.informer is not None and entry.informer.synced)

@@ -1,0 +1,158 @@
+"""The ConfigMaps and Secrets that a pod names, and what they hold (pure).
+
+Invariant: only names are known here; whether something is there, and may be missing, is decided where it is used.
+"""
+
+from __future__ import annotations
+
+import base64
+import enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from attrs import field, frozen
+
+from vkubelet.api.objects import Unknown
+from vkubelet.api.shapes import JsonView
+
+CONTAINERS: Final = ("initContainers", "containers", "ephemeralContainers")
+"""The lists of containers in a pod's spec."""
+
+
+class Kind(enum.Enum):
+    """What a pod can take text from."""
+
+    CONFIGMAP = "ConfigMap"
+    SECRET = "Secret"
+
+
+@frozen
+class Reference:
+    """An object in the pod's namespace."""
+
+    kind: Kind
+    name: str
+
+
+@frozen
+class Content:
+    """What a ConfigMap (text and binary) or a Secret (binary) holds."""
+
+    text: Mapping[str, str] = field(factory=dict, repr=False)
+    binary: Mapping[str, bytes] = field(factory=dict, repr=False)
+    secret: bool = False
+
+    @classmethod
+    def of(cls, kind: Kind, obj: Unknown) -> Content:
+        """Raises ValueError when a value is not base64."""
+        body, secret = obj.body, kind is Kind.SECRET
+        encoded = body.get("data" if secret else "binaryData") or {}
+        binary = {key: base64.b64decode(value) for key, value in encoded.items()}
+        return cls({} if secret else body.get("data") or {}, binary, secret)
+
+    def variables(self) -> dict[str, str]:
+        """As environment: binary data of a ConfigMap is none; bytes that are no UTF-8 survive a round trip through `os.fsencode`."""
+        if not self.secret:
+            return dict(self.text)
+        return {key: value.decode(errors="surrogateescape") for key, value in self.binary.items()}
+
+    def file(self, key: str) -> bytes | None:
+        """As a file; None when there is no such key."""
+        return self.text[key].encode() if key in self.text else self.binary.get(key)
+
+    @property
+    def file_names(self) -> Sequence[str]:
+        """All keys."""
+        return [*{**self.text, **self.binary}]
+
+
+Objects = Mapping[Reference, Content | None]
+"""What was read; None: there is no such object."""
+
+
+@frozen
+class Absence:
+    """An object, or one key of it, that is not there; `reason` is virtual-kubelet's for its event, `str` the kubelet's sentence."""
+
+    reference: Reference
+    namespace: str
+    key: str = ""
+    optional: bool = False
+
+    @property
+    def reason(self) -> str:
+        return f"{'Optional' if self.optional else 'Mandatory'}{self.reference.kind.value}{'Key' if self.key else ''}NotFound"
+
+    @property
+    def of_a_file(self) -> str:
+        """The kubelet's sentence where the key was to become a file."""
+        if not self.key:
+            return str(self)
+        return f"{_NO_SUCH_FILE[self.reference.kind]}: {self.key}"
+
+    def __str__(self) -> str:
+        kind, name = self.reference.kind.value, self.reference.name
+        if self.key:
+            return f"couldn't find key {self.key} in {kind} {self.namespace}/{name}"
+        return f'{kind.lower()} "{name}" not found'
+
+
+_NO_SUCH_FILE: Final = {
+    Kind.CONFIGMAP: "configmap references non-existent config key",
+    Kind.SECRET: "references non-existent secret key",
+}
+
+
+class MissingReferenceError(Exception):
+    """Something mandatory is not there."""
+
+    def __init__(self, absence: Absence) -> None:
+        super().__init__(str(absence))
+        self.absence = absence
+
+
+def containers(spec: JsonView) -> Iterator[JsonView]:
+    """All containers: init, app, ephemeral."""
+    return (container for kind in CONTAINERS for container in spec.get(kind) or ())
+
+
+def of_environment(container: JsonView) -> Iterator[Reference]:
+    """What the variables of a container come from."""
+    for source in container.get("envFrom") or ():
+        yield from _named((Kind.CONFIGMAP, source.get("configMapRef")), (Kind.SECRET, source.get("secretRef")))
+    for variable in container.get("env") or ():
+        source = variable.get("valueFrom") or {}
+        yield from _named((Kind.CONFIGMAP, source.get("configMapKeyRef")), (Kind.SECRET, source.get("secretKeyRef")))
+
+
+def of_volume(volume: JsonView) -> Iterator[Reference]:
+    """What the files of a volume come from."""
+    yield from _named((Kind.CONFIGMAP, volume.get("configMap")))
+    if volume.get("secret"):
+        yield Reference(Kind.SECRET, volume["secret"].get("secretName") or "")
+    for source in (volume.get("projected") or {}).get("sources") or ():
+        yield from _named((Kind.CONFIGMAP, source.get("configMap")), (Kind.SECRET, source.get("secret")))
+
+
+def pull_secrets(spec: JsonView) -> list[str]:
+    """Names, in order; validation lets empty ones pass."""
+    return [secret["name"] for secret in spec.get("imagePullSecrets") or () if secret.get("name")]
+
+
+def used_volumes(spec: JsonView) -> list[JsonView]:
+    """The volumes that a container mounts; others are no reason to wait for anything."""
+    mounted = {mount["name"] for container in containers(spec) for mount in container.get("volumeMounts") or ()}
+    return [volume for volume in spec.get("volumes") or () if volume["name"] in mounted]
+
+
+def all_references(spec: JsonView, *, volumes: bool) -> set[Reference]:
+    """Everything a pod names; its volumes only if they are written."""
+    found = {reference for container in containers(spec) for reference in of_environment(container)}
+    found |= {Reference(Kind.SECRET, name) for name in pull_secrets(spec)}
+    if volumes:
+        found |= {reference for volume in used_volumes(spec) for reference in of_volume(volume)}
+    return found
+
+
+def _named(*sources: tuple[Kind, JsonView | None]) -> Iterable[Reference]:
+    return [Reference(kind, source.get("name") or "") for kind, source in sources if source is not None]

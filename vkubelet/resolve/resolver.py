@@ -1,0 +1,326 @@
+"""`Host.resolve`: reads everything a pod refers to, writes its volumes, and keeps them up to date.
+
+Invariant: a pod's files change only by way of its record here, one change at a time, and never after its record has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from attrs import define, evolve, field, frozen
+
+from vkubelet.api.objects import Node, Pod, Unknown
+from vkubelet.api.shapes import JsonView
+from vkubelet.client.resources import PODS, SERVICES
+from vkubelet.client.rest import Client
+from vkubelet.clock import Clock
+from vkubelet.control.controller import Controller
+from vkubelet.control.informer import Change, Informer
+from vkubelet.control.recorder import ObjectReference, Recorder
+from vkubelet.control.store import Store
+from vkubelet.control.workqueue import Priority
+from vkubelet.errors import ApiError, Unavailable
+from vkubelet.logformat import bind
+from vkubelet.metrics import Metrics
+from vkubelet.provider import PullSecret, ResolvedPod
+from vkubelet.resolve import assembly
+from vkubelet.resolve.assembly import Read
+from vkubelet.resolve.downward import Facts
+from vkubelet.resolve.environment import Environment
+from vkubelet.resolve.names import Names
+from vkubelet.resolve.objects import RENEW, Name, ObjectCache
+from vkubelet.resolve.references import (
+    Absence,
+    Content,
+    Kind,
+    MissingReferenceError,
+    Reference,
+    all_references,
+    of_environment,
+    of_volume,
+    pull_secrets,
+)
+from vkubelet.resolve.services import MASTER_NAMESPACE, service_variables
+from vkubelet.resolve.tokens import TokenCache
+from vkubelet.resolve.volumes import Tokens, token_sources
+
+log = logging.getLogger(__name__)
+
+_SERVICES_PATIENCE: Final = 5.0
+_AT_LEAST: Final = 1.0
+"""Seconds between two looks at a pod's volumes."""
+_OVERDUE: Final = 20.0
+"""Seconds until a token that could not be renewed in time is asked for again."""
+
+
+@frozen(kw_only=True)
+class ResolverParts:
+    """What resolving works with. `pod` gives a pod as last seen, `wake` makes the runtime try again what failed for it."""
+
+    client: Client
+    node_client: Callable[[str], Client]
+    recorder: Recorder
+    clock: Clock
+    node: Callable[[str], Node | None]
+    node_ips: Callable[[str], Sequence[str]]
+    pod: Callable[[str], Pod | None]
+    names: Callable[[], Names]
+    wake: Callable[[str], None]
+    metrics: Metrics | None = None
+
+
+@define
+class _Record:
+    """What is kept of a pod between two calls; `seen` is what its environment was made of, `told` what was said last of each trouble."""
+
+    pod: Pod
+    files: Path | None = None
+    pod_ips: Sequence[str] = ()
+    seen: dict[Reference, Content] = field(factory=dict, repr=False)
+    told: dict[str, str] = field(factory=dict)
+    waiting: bool = False
+    lock: asyncio.Lock = field(factory=asyncio.Lock)
+
+
+class Resolver:
+    """Serves all pods of a process."""
+
+    def __init__(self, parts: ResolverParts) -> None:
+        self._parts = parts
+        self._records: dict[str, _Record] = {}
+        self._objects = ObjectCache(clock=parts.clock, changed=self._object_changed)
+        self._tokens = TokenCache(parts.clock)
+        store: Store[Unknown] = Store(indexes={"namespace": lambda service: [service.metadata.namespace]})
+        self._services = Informer(parts.client, SERVICES, store=store, clock=parts.clock, metrics=parts.metrics)
+        self._services_wanted = asyncio.Event()
+        self.controller: Controller[str] = Controller("pod-files", self._refresh, workers=8, clock=parts.clock, metrics=parts.metrics)
+
+    async def run(self) -> None:
+        """Watch what pods use, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._objects.run(), name="objects of pods")
+            group.create_task(self.controller.run(), name="files of pods")
+            await self._services_wanted.wait()
+            await self._services.run()
+
+    # --- what is told from outside; nothing here waits ---
+
+    def observe(self, change: Change[Pod]) -> None:
+        """A pod changed: files may show its labels, annotations and resources. One that has ended reads them no more."""
+        old, new = change.old, change.new
+        if old is None or new is None or new.metadata.uid not in self._records:
+            return
+        if new.terminal:
+            self.release(new.metadata.uid)
+        elif _shown(old) != _shown(new):
+            self.controller.add(new.metadata.uid)
+
+    def release(self, uid: str) -> None:
+        """Nothing of the pod is left."""
+        if self._records.pop(uid, None) is not None:
+            self._objects.release(uid)
+            self._tokens.forget(uid)
+            self.controller.discard(uid)
+
+    def forget(self, node: str) -> None:
+        """The node is not ours any more."""
+        for uid in [uid for uid, record in self._records.items() if record.pod.node == node]:
+            self.release(uid)
+
+    def _object_changed(self, uid: str) -> None:
+        record = self._records.get(uid)
+        if record is None:
+            return
+        self.controller.add(uid)
+        if record.waiting:
+            self._parts.wake(uid)
+
+    # --- one pod ---
+
+    async def resolve(
+        self, pod: Pod, *, files: Path | None = None, pod_ips: Sequence[str] = (), containers: Collection[str] | None = None
+    ) -> ResolvedPod:
+        """See `vkubelet.provider.Host.resolve`."""
+        uid = pod.metadata.uid
+        record = self._records.setdefault(uid, _Record(pod))
+        async with record.lock:
+            if uid not in self._records:
+                raise Unavailable("the pod is gone")
+            record.pod, record.pod_ips = pod, pod_ips or record.pod_ips
+            record.files = files if files is not None else record.files
+            record.waiting = True
+            resolved = await self._resolve(record, containers)
+            record.waiting = False
+            record.told = {trouble: text for trouble, text in record.told.items() if "Mandatory" not in trouble}
+        wait = self._next_look(record)
+        if wait is not None and uid in self._records:
+            self.controller.add(uid, after=wait, priority=Priority.LOW)
+        return resolved
+
+    async def _resolve(self, record: _Record, chosen: Collection[str] | None) -> ResolvedPod:
+        pod, facts = record.pod, self._facts(record)
+        references = all_references(facts.spec, volumes=record.files is not None)
+        self._objects.hold(pod.metadata.uid, [self._name(pod, reference) for reference in references])
+        if record.files is not None:
+            for volume in assembly.make_volumes(facts.spec, record.files):
+                await self._fill(record, volume, facts)
+        secrets = await self._pull_secrets(record, facts)
+        read = Read(services=await self._service_variables(facts), names=self._parts.names())
+        environments: dict[str, Environment] = {}
+        for container in assembly.select(facts.spec, chosen):
+            # Those about to be started need what is there now; to look at a pod again, what it was started with will do.
+            environments[container["name"]] = await self._environment(record, container, facts, read, lenient=chosen is None)
+        return evolve(assembly.assemble(pod, facts, read=read, chosen=environments, files=record.files), pull_secrets=secrets)
+
+    def _facts(self, record: _Record) -> Facts:
+        node = self._parts.node(record.pod.node)
+        return Facts.of(
+            record.pod,
+            pod_ips=record.pod_ips,
+            host_ips=self._parts.node_ips(record.pod.node),
+            allocatable=(node.status.get("allocatable") or {}) if node is not None else {},
+        )
+
+    def _name(self, pod: Pod, reference: Reference) -> Name:
+        return Name(self._parts.node_client(pod.node), pod.metadata.namespace, reference)
+
+    async def _read(self, pod: Pod, references: Iterable[Reference]) -> dict[Reference, Content | None]:
+        """What there is of these objects. Raises ApiError, ValueError."""
+        return {reference: await self._objects.content(self._name(pod, reference)) for reference in dict.fromkeys(references)}
+
+    # --- environment ---
+
+    async def _environment(self, record: _Record, container: JsonView, facts: Facts, read: Read, *, lenient: bool) -> Environment:
+        objects: dict[Reference, Content | None] = {}
+        for reference in of_environment(container):
+            try:
+                objects |= await self._read(record.pod, [reference])
+            except (ApiError, ValueError) as error:
+                self._tell(record, f"FailedToReadMandatory{reference.kind.value}", _said(error))
+                raise assembly.config_error(_said(error)) from error
+        while True:
+            try:
+                made = assembly.variables(container, facts, evolve(read, objects=objects))
+                break
+            except MissingReferenceError as error:
+                missing = error.absence.reference
+                before = record.seen.get(missing) if lenient else None
+                if before is None or before == objects[missing]:
+                    self._tell(record, error.absence.reason, str(error.absence))
+                    raise assembly.config_error(str(error)) from error
+                objects[missing] = before
+        record.seen |= {reference: content for reference, content in objects.items() if content is not None}
+        for absence in made.absent:
+            self._tell_absent(record, absence)
+        return made
+
+    async def _service_variables(self, facts: Facts) -> dict[str, str]:
+        """Raises Unavailable as long as no Services were read at all."""
+        self._services_wanted.set()
+        if not self._services.ever_synced:
+            try:
+                async with asyncio.timeout(_SERVICES_PATIENCE):
+                    await self._services.wait_synced()
+            except TimeoutError as error:
+                text = "services have not yet been read at least once, cannot construct envvars"
+                raise assembly.config_error(text) from error
+        namespaces = dict.fromkeys([MASTER_NAMESPACE, facts.meta.namespace])
+        services = [service.body for namespace in namespaces for service in self._services.store.by_index("namespace", namespace)]
+        links = facts.spec.get("enableServiceLinks", True)
+        return service_variables(services, namespace=facts.meta.namespace, links=links)
+
+    async def _pull_secrets(self, record: _Record, facts: Facts) -> tuple[PullSecret, ...]:
+        """Those that are there: an image may be had without the others."""
+        found: list[PullSecret] = []
+        missing: list[str] = []
+        for name in pull_secrets(facts.spec):
+            reference = Reference(Kind.SECRET, name)
+            try:
+                secret = assembly.pull_secret(name, (await self._read(record.pod, [reference]))[reference])
+            except (ApiError, ValueError):
+                secret = None
+            found += [secret] if secret is not None else []
+            missing += [name] if secret is None else []
+        if missing:
+            names = ", ".join(missing)
+            text = f"Unable to retrieve some image pull secrets ({names}); attempting to pull the image may not succeed."
+            self._tell(record, "FailedToRetrieveImagePullSecret", text)
+        return tuple(found)
+
+    # --- volumes ---
+
+    async def _fill(self, record: _Record, volume: JsonView, facts: Facts) -> None:
+        """Bring a volume up to date. Raises Unavailable when it was never complete; later it stays as it is until it can be again."""
+        name, pod, files = volume["name"], record.pod, record.files
+        assert files is not None
+        try:
+            try:
+                objects = await self._read(pod, of_volume(volume))
+                tokens = await self._issue(pod, volume)
+            except (ApiError, ValueError) as error:
+                raise assembly.mount_error(name, _said(error), facts.spec) from error
+            if pod.metadata.uid in self._records:
+                assembly.fill_volume(volume, facts, files, objects=objects, tokens=tokens)
+        except Unavailable as error:
+            if not assembly.is_filled(volume, files):
+                raise
+            self._tell(record, f"FailedMount {name}", str(error))
+            return
+        record.told.pop(f"FailedMount {name}", None)
+
+    async def _issue(self, pod: Pod, volume: JsonView) -> Tokens:
+        """The tokens of a volume. Raises ValueError."""
+        try:
+            return await self._tokens.read(pod, token_sources(volume), self._parts.node_client(pod.node))
+        except ApiError as error:
+            raise ValueError(f"failed to fetch token: {_said(error)}") from error
+
+    async def _refresh(self, uid: str) -> float | None:
+        """Look at the volumes of a pod again; seconds until the next time."""
+        record = self._records.get(uid)
+        if record is None or record.files is None:
+            return None
+        async with record.lock:
+            record.pod = self._parts.pod(uid) or record.pod
+            facts = self._facts(record)
+            with bind(pod=str(record.pod.key), uid=uid):
+                for volume in assembly.written_volumes(facts.spec):
+                    # A root that is missing was taken away by the provider, or is for `resolve` to make.
+                    if assembly.is_filled(volume, record.files):
+                        await self._fill(record, volume, facts)
+        return self._next_look(record)
+
+    def _next_look(self, record: _Record) -> float | None:
+        uid = record.pod.metadata.uid
+        if record.files is None or not assembly.written_volumes(record.pod.spec):
+            return None
+        due = self._tokens.due_in(uid)
+        due = _OVERDUE if due is not None and due <= 0 else due
+        waits = [wait for wait in (due, None if self._objects.watched(uid) else RENEW) if wait is not None]
+        return max(_AT_LEAST, min(waits)) if waits else None
+
+    # --- events ---
+
+    def _tell(self, record: _Record, trouble: str, message: str) -> None:
+        """A warning, once for each thing that is said of this trouble."""
+        if record.told.get(trouble) == message:
+            return
+        record.told[trouble] = message
+        self._parts.recorder.event(ObjectReference.of(PODS, record.pod), trouble.split()[0], message, warning=True)
+
+    def _tell_absent(self, record: _Record, absence: Absence) -> None:
+        key = f"{absence.reason} {absence.reference.name} {absence.key}"
+        self._tell(record, key, str(absence))
+
+
+def _said(error: Exception) -> str:
+    """The API server's own sentence, if it gave one; else what was tried is part of it."""
+    return error.message if isinstance(error, ApiError) and error.status else str(error)
+
+
+def _shown(pod: Pod) -> tuple[object, ...]:
+    return pod.metadata.labels, pod.metadata.annotations, pod.spec_json
