@@ -126,7 +126,7 @@ async def probes(sides: Sides) -> dict[str, Any]:
     async def restarted(side: Side) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for name in RESTARTED:
-            body = await side.until(name, lambda body: runs(body) and status_of(body)["restartCount"] == 1, "was restarted")
+            body = await side.until(name, lambda body: runs(body) and "terminated" in status_of(body)["lastState"], "was restarted")
             await side.event(name, "Killing")
             found[name] = (side.course(name)[:2], calm(side.events(name)), *times(body))
         unready = UNREADY["spec"]["containers"]

@@ -42,6 +42,7 @@ _OWN_WORDS = frozenset({"Pulled", "Pulling", "Scheduled", "MissingClusterDNS", "
 """Reasons of events that only an engine with images has, or a kubelet that is configured so; of what is not the node's; of one that a
 node of ours tells beside the kubelet's own; and of a kubelet whose caches are not filled yet on a loaded machine.
 """
+_STARTS_FAILED = frozenset({"Failed", "FailedCreatePodSandBox"})
 _DIFFERS = frozenset({"image", "podIP", "podIPs", "hostIP", "hostIPs", "imageID", "containerID", "user"})
 _TIMES = frozenset({"startTime", "lastTransitionTime", "lastProbeTime", "startedAt", "finishedAt"})
 
@@ -199,10 +200,14 @@ class Side:
 
     def events(self, name: str) -> list[tuple[str, str, str]]:
         """Where, reason and text of each event about a pod, once, in the order in which they were written first."""
-        mine = {"kind": "Pod", "namespace": self.namespace, "name": name}
-        about = [each for each in list(self.told.events) if mine.items() <= each["involvedObject"].items()]
+        about = [each for each in self.all_events() if each["involvedObject"]["name"] == name]
         said = [(each["involvedObject"].get("fieldPath", ""), each["reason"], self.plain(each["message"])) for each in about]
         return list(dict.fromkeys(each for each in said if each[1] not in _OWN_WORDS))
+
+    def all_events(self) -> list[Body]:
+        """About its pods."""
+        mine = {"kind": "Pod", "namespace": self.namespace}
+        return [each for each in list(self.told.events) if mine.items() <= each["involvedObject"].items()]
 
     async def event(self, name: str, reason: str) -> str:
         """The text of one, once it is written."""
@@ -273,6 +278,11 @@ class Sides:
 
     async def apply(self, *bodies: Mapping[str, Any]) -> None:
         await self.both(lambda side: side.apply(*bodies))
+
+    def engine_failed(self) -> list[str]:
+        """What the real node alone told of starts that failed, as those of an engine on a loaded machine may."""
+        real, ours = ({side.plain(each["message"]) for each in side.all_events() if each["reason"] in _STARTS_FAILED} for side in self)
+        return sorted(real - ours)
 
 
 Pair = tuple[Any, Any]
