@@ -1,17 +1,43 @@
-"""The built wheel, for tests of what somebody gets who has only that.
+"""A client of ours and one that is not ours on the same cluster, and the built wheel.
 
-Invariant: it is built and installed once, when the first test asks.
+Invariant: the wheel is built and installed once, when the first test asks.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kubernetes import client as k8s
+
+from tests.support.witness import api_client
+from vkubelet.client.connection import load_connection
+from vkubelet.client.rest import Client
+from vkubelet.testing.cluster import ControlPlane
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+async def client(hub: ControlPlane) -> AsyncIterator[Client]:
+    """Ours, as cluster administrator."""
+    async with Client(await load_connection(kubeconfig=hub.kubeconfig), field_manager="tests") as ours:
+        yield ours
+
+
+@pytest.fixture
+def witness(hub: ControlPlane) -> Any:
+    """A CoreV1Api of the official package; untyped, because there every field may be None."""
+    return k8s.CoreV1Api(api_client(hub.kubeconfig))
+
+
+@pytest.fixture
+async def namespace(hub: ControlPlane) -> str:
+    return await hub.namespace("test")
 
 
 @pytest.fixture(scope="session")

@@ -15,11 +15,6 @@ from vkubelet.testing.fixtures import run_apart
 
 
 @pytest.fixture
-async def namespace(hub: ControlPlane) -> str:
-    return await hub.namespace("server")
-
-
-@pytest.fixture
 def node() -> str:
     """The name of a node nobody else has."""
     return f"v-{uuid.uuid4().hex[:8]}"

@@ -10,10 +10,7 @@ import re
 import signal
 import ssl
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import aiohttp
 from attrs import asdict
@@ -22,6 +19,7 @@ from vkubelet.clock import Clock
 from vkubelet.testing.cluster import components, kubeconfig
 from vkubelet.testing.cluster.components import Options, Plane
 from vkubelet.testing.cluster.ledger import Entry, Kind
+from vkubelet.testing.cluster.lifetime import Lifetime
 from vkubelet.testing.cluster.pki import Authority, KeyFiles, service_account_keys
 from vkubelet.testing.cluster.processes import ClusterError, ProcessId, end, run, spawn, tail, wait_until
 from vkubelet.testing.cluster.site import Site
@@ -33,7 +31,7 @@ PLANE_FILE = "plane.json"
 MASTERS = "system:masters"
 
 
-class ControlPlane:
+class ControlPlane(Lifetime):
     """Use as an async context manager, or `start` and `stop` it; not tied to an event loop.
 
     `name` is the name of the cluster, its directory and its kubeconfig context. Without a `site` it makes one of its own.
@@ -135,16 +133,6 @@ class ControlPlane:
             await self.site.stop()
         else:
             await self.site.ledger.undo(self.site.clock, lambda entry: entry.owner.split("/")[0] == self.name)
-
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(self.stop)
-            await self.start()
-            stack.pop_all()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.stop()
 
     # --- Outages -------------------------------------------------------------------------------------------------------------------
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import base64
 import json
-from contextlib import AsyncExitStack
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from vkubelet.testing.cluster import kubeconfig
 from vkubelet.testing.cluster.controlplane import ControlPlane
+from vkubelet.testing.cluster.lifetime import Lifetime
 from vkubelet.testing.cluster.processes import ClusterError, CommandFailed, spawn, tail, wait_until
 
 NAME = "metrics-server"
@@ -26,7 +25,7 @@ _RBAC = "rbac.authorization.k8s.io"
 _SERVICE = f"{NAME}.{NAMESPACE}.svc"
 
 
-class MetricsServer:
+class MetricsServer(Lifetime):
     """Use as an async context manager, or `start` and `stop` it; one per control plane, which needs its controllers.
 
     It finds kubelets at the port their Nodes name, asks them with its token, and the apiserver finds it at this machine's address.
@@ -71,16 +70,6 @@ class MetricsServer:
             await self.cluster.kubectl("delete", "apiservice", API, "--ignore-not-found")
         finally:
             await self.cluster.site.ledger.undo(self.cluster.site.clock, lambda entry: entry.owner == self._owner)
-
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(self.stop)
-            await self.start()
-            stack.pop_all()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.stop()
 
     async def _apply(self, *bodies: dict[str, Any]) -> None:
         await self.cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(bodies)}))

@@ -6,11 +6,10 @@ Invariant: only Nodes with the annotation below are touched, so real nodes of th
 from __future__ import annotations
 
 import json
-from contextlib import AsyncExitStack
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from vkubelet.testing.cluster.controlplane import ControlPlane
+from vkubelet.testing.cluster.lifetime import Lifetime
 from vkubelet.testing.cluster.processes import ClusterError, spawn, tail, wait_until
 
 KWOK: Final = "kwok"
@@ -21,7 +20,7 @@ READY_SECONDS: Final = 60.0
 _BATCH: Final = 200
 
 
-class SimulatedNodes:
+class SimulatedNodes(Lifetime):
     """Use as an async context manager, or `start` and `stop` it; needs a started control plane, and no root rights.
 
     There are `count` Nodes `NAME-1` …, with the label `simulated=kwok` and without taints: the scheduler uses them like any other.
@@ -50,16 +49,6 @@ class SimulatedNodes:
     async def stop(self) -> None:
         """End KWOK; the Node objects stay with their cluster."""
         await self.site.ledger.undo(self.site.clock, lambda entry: entry.owner == self._owner)
-
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(self.stop)
-            await self.start()
-            stack.pop_all()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.stop()
 
     def _flags(self) -> list[str]:
         """With a TLS server of its own, so that `kubectl logs` is told that there are none, and does not wait."""

@@ -8,15 +8,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.testing.cluster import guard, network
 from vkubelet.testing.cluster.binaries import Binaries
 from vkubelet.testing.cluster.ledger import Entry, Kind, Ledger
+from vkubelet.testing.cluster.lifetime import Lifetime
 from vkubelet.testing.cluster.network import Network
 from vkubelet.testing.cluster.processes import ClusterError, ProcessId, wait_until
 
@@ -28,7 +26,7 @@ def quiet(line: str) -> None:
     """Progress for nobody."""
 
 
-class Site:
+class Site(Lifetime):
     """Use as an async context manager, or `start` and `stop` it; both may run in different event loops.
 
     `directory` is made in the temporary directory when none is given, and removed at the end. With `detached`, the clusters outlive this
@@ -99,16 +97,6 @@ class Site:
                 self.ledger.add(Entry(kind=Kind.LINK, name=self.network.host_link(node), owner=owner))
                 return node
         raise ClusterError("no node number left")
-
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(self.stop)
-            await self.start()
-            stack.pop_all()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.stop()
 
 
 async def _ended(process: ProcessId) -> bool:

@@ -9,15 +9,13 @@ import asyncio
 import json
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from vkubelet.testing.cluster import cgroups, images, kubeconfig, nodeconfig
 from vkubelet.testing.cluster.binaries import cache_directory
 from vkubelet.testing.cluster.controlplane import ControlPlane
 from vkubelet.testing.cluster.ledger import Entry, Kind
+from vkubelet.testing.cluster.lifetime import Lifetime
 from vkubelet.testing.cluster.nodeconfig import NodePlan
 from vkubelet.testing.cluster.processes import (
     ClusterError,
@@ -41,7 +39,7 @@ KUBELET = "kubelet"
 COVERED = (Path("/run"), Path("/var/run"), Path("/var/lib"), Path("/var/log"), Path("/proc"))
 
 
-class WorkerNode:
+class WorkerNode(Lifetime):
     """Use as an async context manager, or `start` and `stop` it; needs root and a started control plane with controllers.
 
     Several nodes may join one cluster; pods of nodes of the same run reach one another and the host, nothing beyond.
@@ -96,16 +94,6 @@ class WorkerNode:
     async def stop(self) -> None:
         """End everything on the node and remove it from the machine; the Node object stays with its cluster."""
         await self.site.ledger.undo(self.site.clock, lambda entry: entry.owner == self._owner)
-
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(self.stop)
-            await self.start()
-            stack.pop_all()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.stop()
 
     # --- Use -----------------------------------------------------------------------------------------------------------------------
 
