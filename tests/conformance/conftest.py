@@ -11,8 +11,9 @@ from functools import cache
 import pytest
 
 from tests.conformance import subjects
+from tests.support.program import PATIENCE
 from vkubelet.clock import SystemClock
-from vkubelet.testing.cluster import ControlPlane
+from vkubelet.testing.cluster import ControlPlane, Site
 from vkubelet.testing.conformance import Kubectl, Options, Report, Subject, examine, table
 from vkubelet.testing.fixtures import run_apart
 
@@ -24,9 +25,14 @@ _ECHO = (
     "while True: threading.Thread(target=echo, args=(s.accept()[0],)).start()"
 )
 
-PATIENCE = {"minimal": Options(patience=15.0), "process": Options(echo=f'exec python3 -S -c "{_ECHO}"')}
-"""The first has nothing to wait for, and a third of this goes by until its lack of ephemeral containers is believed. The second has the
-programs of this host, which may have no other that listens."""
+
+def options_of(name: str, site: Site) -> Options:
+    """How a provider is examined. A third of the patience goes by until a lack of ephemeral containers is believed; processes have the
+    ports of this host, and its programs, of which perhaps no other listens.
+    """
+    if name == "process":
+        return Options(patience=PATIENCE, port=site.free_port(), echo=f'exec python3 -S -c "{_ECHO}"')
+    return Options(patience=PATIENCE if name != "minimal" else PATIENCE / 2)
 
 
 @pytest.fixture(scope="session")
@@ -60,11 +66,12 @@ def kubeocean_subject(hub: ControlPlane, worker: ControlPlane, tmp_path_factory:
 @pytest.fixture(scope="session")
 def report_of(request: pytest.FixtureRequest) -> Callable[[str], Report]:
     """The report of a provider by its name."""
+    site: Site = request.getfixturevalue("cluster_site")
 
     @cache
     def report(name: str) -> Report:
         began = SystemClock().monotonic()
-        made = run_apart(examine(request.getfixturevalue(f"{name}_subject"), PATIENCE.get(name, Options())))
+        made = run_apart(examine(request.getfixturevalue(f"{name}_subject"), options_of(name, site)))
         print(f"{name} was examined in {SystemClock().monotonic() - began:.1f} s\n{table(made)}")
         return made
 

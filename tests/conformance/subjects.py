@@ -6,6 +6,7 @@ Invariant: the settings are those of an ordinary process, but for ports that are
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing, contextmanager
 from pathlib import Path
@@ -61,7 +62,8 @@ def mock(plane: ControlPlane, judge: Kubectl) -> Subject:
 def process(plane: ControlPlane, judge: Kubectl, *, directory: Path) -> Iterator[Subject]:
     """With a directory and control groups of its own; pods are processes of this host."""
     directory.chmod(0o711)
-    own = Process.Settings(node="c-process", address=plane.host_address, directory=str(directory), allow_root=True, cgroup=directory.name)
+    group = f"vkubelet-test-{uuid.uuid4().hex[:8]}"
+    own = Process.Settings(node="c-process", address=plane.host_address, directory=str(directory), allow_root=True, cgroup=group)
     try:
         made = runtime_settings(plane, "conformance-process")
         yield Subject(make=lambda: Process(own), settings=made, kubeconfig=plane.kubeconfig, judge=judge)

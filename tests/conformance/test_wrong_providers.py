@@ -32,7 +32,7 @@ def reports(bare_judge: Kubectl, bare_hub: ControlPlane) -> Mapping[str, Report]
             kubeconfig=bare_hub.kubeconfig,
             judge=bare_judge,
         )
-        return asyncio.run(examine(subject, Options(patience=10.0), only=(fault.rule, *fault.others)))
+        return asyncio.run(examine(subject, Options(patience=20.0), only=(fault.rule, *fault.others)))
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return dict(zip([fault.name for fault in FAULTS], pool.map(examined, FAULTS), strict=True))

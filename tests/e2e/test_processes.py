@@ -124,14 +124,21 @@ async def test_crash_loops_back_off_as_on_a_kubelet(played: Played) -> None:
         print(f"{name}: started again after {list(found['gaps'].values())} s", *found["course"], sep="\n  ")
     for key in ("waiting", "events"):
         assert ours[key] == real[key], f"{key}{pretty(real[key], ours[key])}"
-    # A kubelet on a loaded machine may tell of no short run before it tells of its end.
-    lasting = [step for step in ours["course"] if step in real["course"] or "waits" in step]
-    assert lasting == real["course"], pretty(real["course"], ours["course"])
-    assert ours["course"][-1].endswith(LAST_WORDS) and list(ours["gaps"]) == [1, 2, 3]
+    # A loaded machine tells of no short run before it tells of its end, and a kubelet there misses the beginning of a back-off.
+    runs = [f"Running, ready True, {number} restarts, runs" for number in range(len(BACK_OFF) + 1)]
+    (real_told, real_waits), (our_told, our_waits) = (split(found["course"], runs) for found in (real, ours))
+    assert our_waits[-1].endswith(LAST_WORDS) and len(our_waits) == len(BACK_OFF), pretty(real["course"], ours["course"])
+    assert real_waits == [step for step in our_waits if step in real_waits], pretty(real["course"], ours["course"])
+    assert min(len(real_told), len(our_told)) >= 2, pretty(real["course"], ours["course"])
     for number, due in enumerate(BACK_OFF, start=1):
-        assert due <= ours["gaps"][number] + 1 <= due + 1 + LATE
-        theirs = real["gaps"].get(number, due)
-        assert due <= theirs + 1 and ours["gaps"][number] <= theirs + LATE
+        mine, theirs = ours["gaps"].get(number, due), real["gaps"].get(number, due)
+        assert due <= mine + 1 <= due + 1 + LATE
+        assert due <= theirs + 1 and mine <= theirs + LATE
+
+
+def split(course: Sequence[str], apart: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The steps that are among those of `apart`, and all others; each in order."""
+    return [step for step in course if step in apart], [step for step in course if step not in apart]
 
 
 async def test_cron_job_fires_on_both(played: Played) -> None:

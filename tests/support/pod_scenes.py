@@ -280,4 +280,9 @@ async def crashed(side: Side) -> dict[str, Any]:
         if runs(seen.object) and (restarts := status_of(seen.object)["restartCount"]) and restarts not in gaps:
             gaps[restarts] = times(seen.object)[2]
     waiting = [each for each in side.history("crash") if waits(each.object) == "CrashLoopBackOff"]
-    return {"course": side.course("crash"), "gaps": gaps, "waiting": side.view(waiting[0].object["status"]), "events": side.events("crash")}
+    return {
+        "course": side.course("crash"),
+        "gaps": gaps,
+        "waiting": side.view(waiting[-1].object["status"]),
+        "events": side.events("crash"),
+    }

@@ -15,18 +15,22 @@ import yaml
 from attrs import field, frozen
 
 from tests.integration.process.conftest import clear, remove_groups
-from tests.support.program import Program, eventually
+from tests.support.program import PATIENCE, Program, eventually
 from vkubelet.settings import merged
 from vkubelet.testing.cluster import ControlPlane, WorkerNode
 from vkubelet_providers.process import Process
 
-_ENDS = 45.0
-
 
 async def telling_as(node: WorkerNode) -> dict[str, Any]:
     """Settings by which the pods of a process node are told of it what those of `node` are told: its size and its DNS."""
-    allocatable = json.loads(await node.cluster.kubectl("get", "node", node.name, "-o", "jsonpath={.status.allocatable}"))
-    told = {name: allocatable[name] for name in ("cpu", "memory", "ephemeral-storage")}
+
+    async def sizes() -> dict[str, str] | None:
+        allocatable = json.loads(await node.cluster.kubectl("get", "node", node.name, "-o", "jsonpath={.status.allocatable}") or "{}")
+        found = {name: allocatable[name] for name in ("cpu", "memory", "ephemeral-storage") if name in allocatable}
+        return found if len(found) == 3 else None
+
+    # A kubelet knows its disk a moment after the rest.
+    told = await eventually(sizes, "the node tells its size")
     # The kubelet of the development clusters is told of no cluster domain.
     return {"pods": {"resolv_conf": node.plan.path("resolv.conf"), "cluster_domain": ""}, "provider": {"allocatable": told}}
 
@@ -77,7 +81,7 @@ class ProcessNode:
         """All pods end; the program must run."""
         here = f"--field-selector=spec.nodeName={self.name}"
         await self.plane.kubectl("delete", "pods", "--all-namespaces", here, "--grace-period=1", "--wait=false")
-        await eventually(lambda: not self.pods.exists() or not list(self.pods.iterdir()), "nothing is left of its pods", seconds=_ENDS)
+        await eventually(lambda: not self.pods.exists() or not list(self.pods.iterdir()), "nothing is left of its pods", seconds=PATIENCE)
 
     async def removed(self) -> None:
         """What is left; the program must have ended."""

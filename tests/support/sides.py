@@ -42,7 +42,7 @@ _OWN_WORDS = frozenset({"Pulled", "Pulling", "Scheduled", "MissingClusterDNS", "
 """Reasons of events that only an engine with images has, or a kubelet that is configured so; of what is not the node's; of one that a
 node of ours tells beside the kubelet's own; and of a kubelet whose caches are not filled yet on a loaded machine.
 """
-_STARTS_FAILED = frozenset({"Failed", "FailedCreatePodSandBox"})
+_ENGINE_FAILED = frozenset({"Failed", "FailedCreatePodSandBox", "SandboxChanged"})
 _DIFFERS = frozenset({"image", "podIP", "podIPs", "hostIP", "hostIPs", "imageID", "containerID", "user"})
 _TIMES = frozenset({"startTime", "lastTransitionTime", "lastProbeTime", "startedAt", "finishedAt"})
 
@@ -164,7 +164,11 @@ class Side:
         def check() -> Body | None:
             return next((seen.object for seen in self.history(name) if wanted(seen.object)), None)
 
-        out: Body = await eventually(check, f"{self.name}: {name}: {what}", seconds=seconds, every=0.25)
+        try:
+            out: Body = await eventually(check, f"{self.name}: {name}: {what}", seconds=seconds, every=0.25)
+        except AssertionError as error:
+            found = {"status": (self.latest(name) or {}).get("status"), "events": self.events(name)}
+            raise AssertionError(f"{error}\n{json.dumps(found)}") from None
         return out
 
     async def gone(self, name: str) -> float:
@@ -280,8 +284,8 @@ class Sides:
         await self.both(lambda side: side.apply(*bodies))
 
     def engine_failed(self) -> list[str]:
-        """What the real node alone told of starts that failed, as those of an engine on a loaded machine may."""
-        real, ours = ({side.plain(each["message"]) for each in side.all_events() if each["reason"] in _STARTS_FAILED} for side in self)
+        """What the real node alone told of starts that failed or had to be done again, as those of an engine on a loaded machine may."""
+        real, ours = ({side.plain(each["message"]) for each in side.all_events() if each["reason"] in _ENGINE_FAILED} for side in self)
         return sorted(real - ours)
 
 

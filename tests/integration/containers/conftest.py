@@ -14,7 +14,7 @@ import pytest
 from attrs import define
 from kubernetes import client as k8s
 
-from tests.support.program import eventually
+from tests.support.program import PATIENCE, eventually
 from tests.support.starter import Executor
 from tests.support.witness import api_client
 from vkubelet.client.connection import load_connection
@@ -70,7 +70,7 @@ class Scene:
         body: Body = self.witness.api_client.sanitize_for_serialization(found)
         return body
 
-    async def until(self, name: str, wanted: Callable[[Body], Any], what: str, *, seconds: float = 30.0) -> Body:
+    async def until(self, name: str, wanted: Callable[[Body], Any], what: str, *, seconds: float = PATIENCE) -> Body:
         async def check() -> Body | None:
             found = await self.read(name)
             return found if found is not None and wanted(found) else None
@@ -88,17 +88,15 @@ class Scene:
     def end(self, uid: str, container: str = "main", *, code: int) -> None:
         self.provider.backend.end(uid, container, code)
 
-    async def event(self, pod: str, reason: str) -> str:
-        """The message of an event about a pod."""
+    async def told(self, pod: str, reason: str, text: str = "") -> None:
+        """Wait for an event about a pod whose message holds `text`; there may be others for the same reason."""
         fields = f"reason={reason},involvedObject.name={pod}"
 
-        async def check() -> list[Any]:
+        async def check() -> bool:
             found = await asyncio.to_thread(self.witness.list_namespaced_event, self.namespace, field_selector=fields)
-            return list(found.items)
+            return any(text in each.message for each in found.items)
 
-        found = await eventually(check, f"event {reason} of {pod}")
-        text: str = found[0].message
-        return text
+        await eventually(check, f"event {reason} of {pod}: {text}")
 
     async def change(self, name: str, subresource: str, body: Body) -> None:
         patch = getattr(self.witness, f"patch_namespaced_pod_{subresource}")
@@ -124,7 +122,7 @@ async def scene(hub: ControlPlane) -> AsyncIterator[Scene]:
     finally:
         for remove in (
             lambda: witness.delete_collection_namespaced_pod(namespace, grace_period_seconds=0),
-            lambda: witness.delete_node(made.provider.node),
+            lambda: witness.delete_collection_node(field_selector=f"metadata.name={made.provider.node}"),
         ):
             await asyncio.to_thread(remove)
 

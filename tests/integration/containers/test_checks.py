@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tests.support.program import PATIENCE
 from tests.support.starter import Executor
 from vkubelet.api.objects import PodRef
 from vkubelet.api.shapes import Json
@@ -35,7 +36,7 @@ class Server:
         self.headers.append({name.lower(): value for name, value in request.headers.items()})
         where = request.path
         if where == "/slow":
-            await SystemClock().sleep(5)
+            await asyncio.Event().wait()
         if where == "/away":
             raise web.HTTPFound("http://example.test/")
         if where == "/moved":
@@ -58,14 +59,14 @@ async def server() -> AsyncIterator[Server]:
 
 
 @pytest.fixture
-def unused_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
+def unused_port() -> Iterator[int]:
+    """A port at which nobody listens, and nobody else can begin to while the test runs."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
-async def run(action: Json, *, timeout: float = 2.0, provider: object = None, ports: list[Json] | None = None) -> Outcome:
+async def run(action: Json, *, timeout: float = PATIENCE, provider: object = None, ports: list[Json] | None = None) -> Outcome:
     async with Checks(provider, clock=SystemClock()) as checks:
         return await checks.run(Target(REF, "main", {"name": "main", "ports": ports or []}, "127.0.0.1"), action, timeout=timeout)
 
@@ -112,7 +113,7 @@ async def test_named_port_and_one_that_is_not_there(server: Server) -> None:
 
 
 async def test_timeout_is_a_failure(server: Server) -> None:
-    outcome = await run({"httpGet": {"port": server.port, "path": "/slow"}}, timeout=0.2)
+    outcome = await run({"httpGet": {"port": server.port, "path": "/slow"}}, timeout=0.5)
     text = f'Get "http://127.0.0.1:{server.port}/slow": context deadline exceeded (Client.Timeout exceeded while awaiting headers)'
     assert (outcome.ok, outcome.output) == (False, text)
 
@@ -124,7 +125,7 @@ async def test_nobody_who_listens(unused_port: int) -> None:
     refused = f"dial tcp 127.0.0.1:{unused_port}: connect: connection refused"
     assert http == Outcome(False, f'Get "http://127.0.0.1:{unused_port}/x": {refused}')
     assert tcp == Outcome(False, refused)
-    text = f'timeout: failed to connect service "127.0.0.1:{unused_port}" within 2s: context deadline exceeded'
+    text = f'timeout: failed to connect service "127.0.0.1:{unused_port}" within {PATIENCE:g}s: context deadline exceeded'
     assert grpc == Outcome(False, text)
 
 
@@ -203,7 +204,9 @@ async def test_answers_of_grpc_servers(answer: bytes, ok: bool, output: str) -> 
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while b"some.service" not in asked:
-            asked.extend(await reader.read(4096))
+            block = await reader.read(4096)
+            assert block, "the client has gone"
+            asked.extend(block)
         writer.write(answer)
         await writer.drain()
         writer.close()

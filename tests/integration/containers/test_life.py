@@ -8,7 +8,7 @@ from datetime import datetime
 from aiohttp import web
 
 from tests.integration.containers.conftest import Body, Scene, condition, status_of
-from tests.support.program import eventually
+from tests.support.program import PATIENCE, eventually
 from vkubelet.errors import Unavailable
 
 
@@ -18,6 +18,17 @@ def phase(wanted: str) -> object:
 
 def ready(pod: Body) -> bool:
     return condition(pod, "Ready").get("status") == "True"
+
+
+def waits_for(pod: Body) -> str:
+    reason: str = status_of(pod).get("state", {}).get("waiting", {}).get("reason", "")
+    return reason
+
+
+def restarted_after(status: Body) -> float:
+    """Seconds from the end of the run before to the start of the present one."""
+    began, ended = status["state"]["running"]["startedAt"], status["lastState"]["terminated"]["finishedAt"]
+    return (datetime.fromisoformat(began) - datetime.fromisoformat(ended)).total_seconds()
 
 
 async def test_init_containers_sidecars_and_the_end_of_a_job(scene: Scene) -> None:
@@ -51,22 +62,26 @@ async def test_crash_loop_is_shown_and_a_new_process_neither_restarts_nor_forget
         scene.end(uid, code=1)
         await scene.started(uid)
         scene.end(uid, code=2)
-        pod = await scene.until("crash", lambda p: "waiting" in status_of(p).get("state", {}) and status_of(p)["restartCount"], "waits")
+        pod = await scene.until("crash", lambda p: waits_for(p) == "CrashLoopBackOff", "waits")
         shown = status_of(pod)
-        assert shown["state"]["waiting"]["reason"] == "CrashLoopBackOff"
         assert shown["state"]["waiting"]["message"].startswith("back-off 10s restarting failed container=main pod=crash_")
         assert (shown["lastState"]["terminated"]["exitCode"], shown["restartCount"]) == (2, 1)
         assert pod["status"]["phase"] == "Running"
-        assert "Back-off restarting failed container main" in await scene.event("crash", "BackOff")
+        await scene.told("crash", "BackOff", "Back-off restarting failed container main")
     calls = len(scene.provider.backend.calls)
     scene.end(uid, "calm", code=5)
     async with scene.running():
-        pod = await scene.until("crash", lambda p: status_of(p, "calm").get("restartCount") == 1, "the end of the other is seen")
+
+        def seen(pod: Body) -> bool:
+            return status_of(pod, "calm").get("restartCount") == 1 and waits_for(pod) in ("CrashLoopBackOff", "")
+
+        pod = await scene.until("crash", seen, "the end of the other is seen")
         assert status_of(pod, "calm")["lastState"]["terminated"]["exitCode"] == 5
-        assert scene.provider.backend.calls[calls:] == ["prepare crash", "start calm 1"]
-        # The back-off of the first goes on.
-        assert status_of(pod)["state"]["waiting"]["reason"] == "CrashLoopBackOff"
-        assert (status_of(pod)["restartCount"], status_of(pod)["lastState"]["terminated"]["exitCode"]) == (1, 2)
+        later = [call for call in scene.provider.backend.calls[calls:] if call != "start main 2"]
+        assert later == ["prepare crash", "start calm 1"]
+        # The back-off of the first goes on, for as long as it was told.
+        assert status_of(pod)["lastState"]["terminated"]["exitCode"] == 2
+        assert (status_of(pod)["restartCount"], waits_for(pod)) == (1, "CrashLoopBackOff") or restarted_after(status_of(pod)) >= 10
 
 
 async def test_deadline_fails_the_pod_in_time(scene: Scene) -> None:
@@ -77,8 +92,8 @@ async def test_deadline_fails_the_pod_in_time(scene: Scene) -> None:
         assert pod["status"]["message"] == "Pod was active on the node longer than the specified deadline"
         ended = datetime.fromisoformat(status_of(pod)["state"]["terminated"]["finishedAt"])
         began = datetime.fromisoformat(pod["status"]["startTime"])
-        assert 3 <= (ended - began).total_seconds() <= 5
-        assert await scene.event("late", "DeadlineExceeded")
+        assert 3 <= (ended - began).total_seconds() <= 3 + PATIENCE
+        await scene.told("late", "DeadlineExceeded")
 
 
 async def test_probes_of_all_kinds_and_hooks_reach_a_real_server(scene: Scene) -> None:
@@ -95,7 +110,8 @@ async def test_probes_of_all_kinds_and_hooks_reach_a_real_server(scene: Scene) -
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = runner.addresses[0][1]
-    quick = {"periodSeconds": 1, "failureThreshold": 2}
+    # An answer that is only late fails no probe here.
+    quick = {"periodSeconds": 1, "failureThreshold": 2, "timeoutSeconds": int(PATIENCE)}
     main = {
         "name": "main",
         "ports": [{"name": "web", "containerPort": port}],
@@ -112,7 +128,7 @@ async def test_probes_of_all_kinds_and_hooks_reach_a_real_server(scene: Scene) -
             pod = await scene.until("probed", lambda pod: status_of(pod, "store").get("ready"), "gRPC answers")
             pod = await scene.until("probed", lambda pod: status_of(pod).get("started"), "started")
             assert not status_of(pod)["ready"] and condition(pod, "Ready")["reason"] == "ContainersNotReady"
-            assert await scene.event("probed", "Unhealthy") == "Readiness probe failed: HTTP probe failed with statuscode: 500"
+            await scene.told("probed", "Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 500")
             healthy["status"] = 200
             await scene.until("probed", ready, "ready")
             assert asked[0] == "/started kube-lifecycle/1.34"
@@ -120,11 +136,11 @@ async def test_probes_of_all_kinds_and_hooks_reach_a_real_server(scene: Scene) -
             scene.provider.codes["alive"] = 1
             await scene.until("probed", lambda pod: status_of(pod).get("restartCount"), "restarted by its liveness probe")
             scene.provider.codes["alive"] = 0
-            assert await scene.event("probed", "Killing") == "Container main failed liveness probe, will be restarted"
+            await scene.told("probed", "Killing", "Container main failed liveness probe, will be restarted")
             await scene.started(uid)
             await scene.delete("probed")
             await scene.absent("probed")
-            assert asked[-1] == "/bye kube-lifecycle/1.34" or "/bye kube-lifecycle/1.34" in asked
+            assert "/bye kube-lifecycle/1.34" in asked
     finally:
         await runner.cleanup()
 
@@ -144,7 +160,7 @@ async def test_ephemeral_container_and_a_resize_come_through_their_subresources(
         pod = await scene.until("grown", lambda pod: condition(pod, "PodResizePending"), "the wish is judged")
         assert condition(pod, "PodResizePending")["reason"] == "Infeasible"
         assert status_of(pod)["allocatedResources"] == {"cpu": "1"}
-        assert "can not change the resources" in await scene.event("grown", "ResizeInfeasible")
+        await scene.told("grown", "ResizeInfeasible", "can not change the resources")
 
 
 async def test_pods_deleted_while_they_start_wait_and_back_off_all_go(scene: Scene) -> None:

@@ -31,7 +31,6 @@ class Resolver:
     node: str
     files: Path
     resolved: dict[str, ResolvedPod] = field(factory=dict)
-    syncs: dict[str, int] = field(factory=dict)
     held: dict[str, PodReport] = field(factory=dict)
     host: Any = None
 
@@ -42,7 +41,6 @@ class Resolver:
 
     async def sync_pod(self, pod: Pod) -> None:
         self.resolved[pod.ref.name] = await self.host.resolve(pod, files=self.files / pod.ref.uid, pod_ips=POD_IPS)
-        self.syncs[pod.ref.name] = self.syncs.get(pod.ref.name, 0) + 1
         self.held[pod.ref.uid] = all_running(pod, ips=POD_IPS)
         self.host.report(self.held[pod.ref.uid])
 
@@ -94,15 +92,15 @@ class Scene:
         await self.admin.running(name)
         return self.provider.resolved[name]
 
-    async def event(self, name: str, reason: str) -> str:
-        """The message of an event about a pod, waited for."""
+    async def event(self, name: str, reason: str, text: str = "") -> str:
+        """The message of an event about a pod that holds `text`, waited for; there may be others for the same reason."""
         fields = f"involvedObject.name={name},reason={reason}"
 
         def look() -> str | None:
             found = self.admin.witness.list_namespaced_event(self.admin.namespace, field_selector=fields).items
-            return str(found[-1].message) if found else None
+            return next((str(each.message) for each in found if text in each.message), None)
 
-        return await eventually(lambda: asyncio.to_thread(look), f"event {reason} about {name}")
+        return await eventually(lambda: asyncio.to_thread(look), f"event {reason} about {name}: {text}")
 
     async def events(self, name: str) -> list[Any]:
         """All there are about a pod now."""
@@ -110,15 +108,15 @@ class Scene:
         found = await asyncio.to_thread(self.admin.witness.list_namespaced_event, self.admin.namespace, field_selector=fields)
         return list(found.items)
 
-    async def waiting(self, name: str, reason: str) -> str:
-        """The message of a container that waits for `reason`."""
+    async def waiting(self, name: str, reason: str, message: str) -> None:
+        """Wait until a container waits for `reason` and says so."""
 
-        def waits(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+        def waits(pod: Mapping[str, Any]) -> bool:
             statuses = pod["status"].get("containerStatuses") or [{}]
-            return dict(statuses[0].get("state", {}).get("waiting") or {})
+            found = statuses[0].get("state", {}).get("waiting") or {}
+            return (found.get("reason"), found.get("message")) == (reason, message)
 
-        pod = await self.admin.until(name, lambda pod: waits(pod).get("reason") == reason, f"waits for {reason}")
-        return str(waits(pod).get("message"))
+        await self.admin.until(name, waits, f"waits for {reason}: {message}")
 
 
 @asynccontextmanager
@@ -154,4 +152,8 @@ def volume_of(resolved: ResolvedPod, path: str, name: str = "main") -> Path:
 
 
 def text_of(path: Path) -> str | None:
-    return path.read_text() if path.exists() else None
+    """Files are replaced as a whole, also between two looks at them."""
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return None

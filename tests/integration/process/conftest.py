@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 from attrs import define, field
 
-from tests.support.program import eventually
+from tests.support.program import PATIENCE, eventually
 from vkubelet import ContainerReport, Pod, PodRef, Running, Terminated
 from vkubelet.clock import SystemClock
 from vkubelet.provider import LogOptions, Mount, ResolvedContainer, ResolvedPod
@@ -144,19 +145,29 @@ def groups(name: str) -> list[Path]:
 
 def remove_groups(name: str) -> None:
     """A keeper lets go of its lock a moment before it has left its group."""
+    end = time.monotonic() + PATIENCE
     for path in groups(name):
-        for patience in range(100, -1, -1):
+        while path.exists():
             try:
                 path.rmdir()
-                break
             except OSError:
-                if not patience:
+                if time.monotonic() > end:
                     raise
                 time.sleep(0.02)
 
 
-def processes(matching: Callable[[bytes], bool]) -> list[int]:
-    """Whose command lines match."""
+def long_time() -> str:
+    """Seconds for which nobody else sleeps, whatever runs on this machine beside the test: by them its processes are known."""
+    return str(random.randrange(10**8, 10**9))
+
+
+def sleeping(seconds: str) -> list[int]:
+    """Processes that are `sleep SECONDS`, and nothing else."""
+    return processes(seconds, whole=b"sleep\0%b\0" % seconds.encode())
+
+
+def processes(mark: str, *, whole: bytes = b"") -> list[int]:
+    """Whose command lines hold the mark, or are just that."""
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -164,6 +175,6 @@ def processes(matching: Callable[[bytes], bool]) -> list[int]:
                 line = Path(f"/proc/{name}/cmdline").read_bytes()
             except OSError:
                 continue
-            if matching(line):
+            if line == whole if whole else mark.encode() in line:
                 found.append(int(name))
     return found

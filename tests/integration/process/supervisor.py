@@ -12,7 +12,7 @@ import sys
 from tests.integration.process.conftest import NODE, running
 from vkubelet_providers.process import Process
 
-SCRIPT = "i=0; while [ ! -e {stop}.{number} ]; do echo line $i; i=$((i+1)); sleep 0.05; done; echo lines $i; exit {number}"
+SCRIPT = "i=0; while echo line $i; i=$((i+1)); [ ! -e {stop}.{number} ]; do sleep 0.05; done; echo lines $i; exit {number}"
 
 
 async def main(directory: str, group: str, count: int) -> None:

@@ -15,7 +15,7 @@ import pytest
 from attrs import define, evolve
 
 from tests.integration.process.conftest import clear
-from tests.support.program import eventually
+from tests.support.program import PATIENCE, eventually
 from vkubelet.client.connection import load_connection
 from vkubelet.runtime import Runtime
 from vkubelet.settings import Settings, convert
@@ -75,7 +75,7 @@ async def scene(bare_hub: ControlPlane, settings: Process.Settings) -> AsyncIter
         finally:
             await made.kubectl("delete", "pods", "--all", "--grace-period=0", "--force")
             runtime.stop()
-    await made.kubectl("delete", "node", node)
+    await made.kubectl("delete", "node", node, "--ignore-not-found")
     await clear(own)
 
 
@@ -89,7 +89,8 @@ async def test_pods_live_as_the_api_says(scene: Scene, settings: Process.Setting
     }
     await scene.pod("once", 'cat /etc/config-98769/key; echo " $COLOUR $IP"', container=container, restartPolicy="Never", **volume)
     await scene.pod("crash", "echo attempt; exit 3")
-    await scene.pod("server", "trap 'exit 0' TERM; while :; do sleep 0.1; done")
+    # It ends because it is asked to: its grace period is longer than anybody waits here.
+    await scene.pod("server", "trap 'exit 0' TERM; while :; do sleep 0.1; done", terminationGracePeriodSeconds=600)
     once = await scene.until("once", lambda pod: pod["status"]["phase"] == "Succeeded", "succeeds")
     assert once["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
     address = once["status"]["podIP"]
@@ -105,6 +106,6 @@ async def test_pods_live_as_the_api_says(scene: Scene, settings: Process.Setting
     assert (await scene.kubectl("logs", "crash", "-p")).strip() == "attempt"
     await scene.until("server", lambda pod: pod["status"]["phase"] == "Running", "runs")
     assert (await scene.kubectl("exec", "server", "--", "sh", "-c", "hostname; echo $HOSTNAME")).split() == ["server", "server"]
-    await scene.kubectl("delete", "pods", "--all", "--timeout=30s")
+    await scene.kubectl("delete", "pods", "--all", f"--timeout={PATIENCE:g}s")
     pods = Path(settings.directory) / "pods"
     await eventually(lambda: not list(pods.iterdir()), "nothing is left of them")

@@ -13,14 +13,17 @@ import shutil
 import signal
 import socket
 import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import evolve
 
-from tests.integration.process.conftest import NODE, Bench, processes, running
-from tests.support.program import eventually
+from tests.integration.process.conftest import NODE, Bench, long_time, processes, running, sleeping
+from tests.support.program import PATIENCE, eventually
 from vkubelet import Pod, Running, Terminated, Unavailable
 from vkubelet.resolve.references import Content, Kind, Reference
 from vkubelet.testing.host import make_pod
@@ -70,11 +73,16 @@ async def test_a_program_gets_nothing_of_ours(bench: Bench, monkeypatch: pytest.
     keep = os.open("/", os.O_RDONLY)
     os.set_inheritable(keep, True)
     try:
-        script = "env; for each in /proc/self/fd/*; do readlink $each; done; sleep 1000"
+        script = "env; for each in /proc/self/fd/*; do readlink $each; done; echo END; sleep 1000"
         pod = await bench.start("web", "sh", "-c", script + " & wait")
         io = MemoryIO()
         await bench.provider.exec(pod.ref, "main", ["sh", "-c", "env; ls -l /proc/self/fd"], io)
-        first = await eventually(lambda: bench.logs(pod), "it has spoken", every=0.05)
+
+        async def spoken() -> str:
+            text = await bench.logs(pod)
+            return text if text.endswith("END\n") else ""
+
+        first = await eventually(spoken, "it has spoken", every=0.05)
     finally:
         os.close(keep)
     assert "KUBECONFIG" not in first and b"KUBECONFIG" not in io.stdout
@@ -94,29 +102,31 @@ async def test_a_start_that_nobody_waits_for_any_more_is_found_again(bench: Benc
         os.close(writing)
         raise asyncio.CancelledError
 
+    long = long_time()
     nursery.launch = cut_off  # type: ignore[method-assign]
     with pytest.raises(asyncio.CancelledError):
-        await bench.start("web", "sleep", "98751")
+        await bench.start("web", "sleep", long)
     nursery.launch = usual  # type: ignore[method-assign]
-    await eventually(lambda: processes(lambda line: b"98751" in line), "it runs", every=0.02)
-    (before,) = processes(lambda line: line == b"sleep\x0098751\x00")
-    pod = await bench.start("web", "sleep", "98751")
+    (before,) = await eventually(lambda: sleeping(long), "it runs", every=0.02)
+    pod = await bench.start("web", "sleep", long)
     assert await bench.running(pod) and container(bench, pod).state.pid == before
     assert container(bench, pod).attempt.is_kept()
 
 
 @root_only
-@pytest.mark.parametrize("top", ["/data-98752", "/tmp"], ids=["beside", "over the provider's own files"])
+@pytest.mark.parametrize("top", [f"/data-{uuid.uuid4().hex}", "/tmp"], ids=["beside", "over the provider's own files"])
 async def test_a_volume_below_a_volume_leaves_the_upper_one_what_it_is(bench: Bench, tmp_path: Path, top: str) -> None:
     (tmp_path / "key").write_text("inner")
+    sub = f"{top}/sub-{uuid.uuid4().hex}"
     volumes = {"data": {"emptyDir": {}}, "inner": {"hostPath": {"path": str(tmp_path)}}}
-    script = f"echo kept > {top}/file; cat {top}/sub/deep/key; dd if=/dev/zero of={top}/big bs=1M count=20 2>&1"
-    pod = await mounted(bench, "web", script, volumes=volumes, at={"inner": f"{top}/sub/deep", "data": top})
+    script = f"echo kept > {top}/file; cat {sub}/deep/key; dd if=/dev/zero of={top}/big bs=1M count=20 2>&1"
+    pod = await mounted(bench, "web", script, volumes=volumes, at={"inner": f"{sub}/deep", "data": top})
     ended = await bench.ended(pod)
     assert ended.exit_code == 0, await bench.logs(pod)
     held = bench.provider.pods.get(pod.ref.uid)
     assert held is not None and (held.volumes / "data/file").read_text() == "kept\n"
-    assert (await bench.logs(pod)).startswith("inner") and not Path("/data-98752").exists() and not Path("/tmp/sub").exists()
+    assert (await bench.logs(pod)).startswith("inner") and not Path(sub).exists()
+    assert top == "/tmp" or not Path(top).exists()
 
 
 @root_only
@@ -191,16 +201,18 @@ async def test_pods_do_not_reach_the_files_of_one_another(bench: Bench, tmp_path
 
 
 async def test_a_keeper_that_is_killed_takes_the_session_along_without_groups(settings: Process.Settings) -> None:
+    long = long_time()
     async with running(evolve(settings, cgroup="")) as bench:
-        pod = await bench.start("web", "sh", "-c", "sleep 98753 & sleep 98753 & wait")
+        pod = await bench.start("web", "sh", "-c", f"sleep {long} & sleep {long} & wait")
         try:
-            await eventually(lambda: len(processes(lambda line: line == b"sleep\x0098753\x00")) == 2, "both run", every=0.02)
+            await eventually(lambda: len(sleeping(long)) == 2, "both run", every=0.02)
             os.kill(container(bench, pod).state.keeper, signal.SIGKILL)
             await bench.ended(pod)
-            await eventually(lambda: not processes(lambda line: line == b"sleep\x0098753\x00"), "all end", every=0.02)
+            await eventually(lambda: not processes(long), "all end", every=0.02)
         finally:
-            for pid in processes(lambda line: line == b"sleep\x0098753\x00"):
-                os.kill(pid, signal.SIGKILL)
+            for pid in sleeping(long):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             await bench.remove(pod)
 
 
@@ -209,31 +221,33 @@ async def test_a_keeper_that_does_not_answer_is_ended_with_its_pod(
     settings: Process.Settings, monkeypatch: pytest.MonkeyPatch, group: bool
 ) -> None:
     monkeypatch.setattr(pods, "_PATIENCE", 0.3)
+    long = long_time()
     async with running(settings if group else evolve(settings, cgroup="")) as bench:
-        pod = await bench.start("web", "sh", "-c", "sleep 98754; true")
+        pod = await bench.start("web", "sh", "-c", f"sleep {long}; true")
         keeper = container(bench, pod).state.keeper
         os.kill(keeper, signal.SIGSTOP)
         try:
-            await asyncio.wait_for(bench.remove(pod), 30)
+            await asyncio.wait_for(bench.remove(pod), PATIENCE)
         finally:
-            if Path(f"/proc/{keeper}").exists():
+            with suppress(ProcessLookupError):
                 os.kill(keeper, signal.SIGCONT)
-        await eventually(lambda: not processes(lambda line: b"98754" in line), "it has ended", every=0.02)
+        await eventually(lambda: not processes(long), "it has ended", every=0.02)
 
 
 @pytest.mark.parametrize("text", ['{"namespace": "default", "name": "web", "uid": "uid-web", "node": "node", "later": 1}', "{"])
 async def test_what_can_not_be_read_of_a_pod_does_not_cost_its_life(settings: Process.Settings, text: str) -> None:
     """Such as what a later version has written."""
+    long = long_time()
     async with running(settings) as bench:
-        pod = await bench.start("web", "sleep", "98755")
+        pod = await bench.start("web", "sleep", long)
         reference, before = container(bench, pod).attempt.directory.parents[2] / "pod.json", container(bench, pod).state
     reference.write_text(text)
     async with running(settings) as bench:
         bench.pods.append(pod.ref)
         await bench.provider.prepare_pod(pod)
-        await bench.start("web", "sleep", "98755", pod=pod)
+        await bench.start("web", "sleep", long, pod=pod)
         assert container(bench, pod).state == before and await bench.running(pod)
-        assert len(processes(lambda line: line == b"sleep\x0098755\x00")) == 1
+        assert len(sleeping(long)) == 1
         await bench.remove(pod)
 
 
@@ -293,13 +307,26 @@ async def test_a_keeper_leaves_the_groups_of_a_service(bench: Bench, settings: P
     assert kept and all(settings.cgroup in line for line in kept), kept
 
 
+@contextmanager
+def listening_on_one_family() -> Iterator[socket.socket]:
+    """A server of IPv6 whose port nobody else serves by IPv4 meanwhile. Raises OSError."""
+    while True:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6) as server, socket.socket() as other:
+            try:
+                other.bind(("127.0.0.1", server.getsockname()[1]))
+            except OSError:
+                continue
+            yield server
+            return
+
+
 async def test_port_forward_reaches_a_server_of_the_other_family(bench: Bench) -> None:
-    try:
-        server = socket.create_server(("::1", 0), family=socket.AF_INET6)
-    except OSError:
-        pytest.skip("no IPv6 here")
-    with server:
-        server.settimeout(10)
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(listening_on_one_family())
+        except OSError:
+            pytest.skip("no IPv6 here")
+        server.settimeout(PATIENCE)
         pod = await bench.start("web", "sleep", "1000")
         stream = MemoryStream(b"hello")
         stream.end()

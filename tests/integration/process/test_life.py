@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from tests.integration.process.conftest import NODE, Bench, groups, processes, running
+from tests.integration.process.conftest import NODE, Bench, groups, long_time, processes, running
 from tests.support.program import eventually
 from vkubelet import PodRejected, Running, Terminated, Unavailable
 from vkubelet.clock import SystemClock
@@ -80,7 +80,10 @@ async def test_what_can_not_start_says_why_and_leaves_nothing(
 
 
 async def test_stop_asks_first_and_then_ends_everything(bench: Bench) -> None:
-    stubborn = "trap '' TERM; setsid sleep 98761 & (setsid setsid sleep 98762 &) ; sleep 98763 & echo ready; while :; do sleep 0.1; done"
+    long = long_time()
+    stubborn = (
+        f"trap '' TERM; setsid sleep {long} & (setsid setsid sleep {long} &) ; sleep {long} & echo ready; while :; do sleep 0.1; done"
+    )
     polite = await bench.start("polite", "sh", "-c", "trap 'echo asked; exit 4' TERM; echo ready; while :; do sleep 0.1; done")
     other = await bench.start("other", "sh", "-c", stubborn)
     custom = await bench.start(
@@ -92,7 +95,7 @@ async def test_stop_asks_first_and_then_ends_everything(bench: Bench) -> None:
     assert (await bench.ended(polite)).exit_code == 4
     assert (await bench.ended(custom)).exit_code == 5
     assert (await bench.ended(other)).exit_code == 137
-    assert not processes(lambda line: b"9876" in line)
+    assert not processes(long)
     assert (await bench.logs(polite)).endswith("asked\n")
 
 
@@ -111,8 +114,9 @@ async def test_the_message_of_the_end_comes_from_its_file(bench: Bench) -> None:
 
 @pytest.mark.parametrize("group", [True, False], ids=["with groups", "without"])
 async def test_a_keeper_that_is_killed_is_told_as_unknown_and_its_process_ends(settings: Process.Settings, group: bool) -> None:
+    long = long_time()
     async with running(settings if group else evolve(settings, cgroup="")) as bench:
-        pod = await bench.start("web", "sleep", "98764")
+        pod = await bench.start("web", "sleep", long)
         held = bench.provider.pods.get("uid-web")
         assert held is not None
         state = held.containers["main"].state
@@ -120,21 +124,21 @@ async def test_a_keeper_that_is_killed_is_told_as_unknown_and_its_process_ends(s
             os.kill(state.keeper, signal.SIGKILL)
             ended = await bench.ended(pod)
             assert (ended.exit_code, ended.reason) == (137, "ContainerStatusUnknown")
-            await eventually(lambda: not processes(lambda line: b"98764" in line), "its process ends", every=0.02)
+            await eventually(lambda: not processes(long), "its process ends", every=0.02)
         finally:
             await bench.remove(pod)
 
 
 async def test_a_keeper_that_is_killed_takes_its_process_along_while_nobody_looks(settings: Process.Settings) -> None:
     """Without control groups and without vkubelet."""
-    own = evolve(settings, cgroup="")
+    own, long = evolve(settings, cgroup=""), long_time()
     async with running(own) as bench:
-        pod = await bench.start("web", "sleep", "98760")
+        pod = await bench.start("web", "sleep", long)
         held = bench.provider.pods.get("uid-web")
         assert held is not None
         keeper = held.containers["main"].state.keeper
     os.kill(keeper, signal.SIGKILL)
-    await eventually(lambda: not processes(lambda line: b"98760" in line), "its process ends", every=0.02)
+    await eventually(lambda: not processes(long), "its process ends", every=0.02)
     async with running(own) as bench:
         (report,) = await bench.provider.list_containers(NODE)
         state = report.containers[0].state
@@ -173,9 +177,10 @@ async def test_files_lie_where_the_pod_says_and_the_host_has_none_of_them(bench:
     for expected in ("confighost", "127.0.0.1\tfiles\n", "\nfiles\n", "65534\n65534 4711\n4711\n", "Read-only file system", "tmpfs"):
         assert expected in out, out
     assert not any(Path(path).exists() for path in ("/etc/config", "/data-98765", "/run/fast", "/srv/deep"))
-    assert "uid-files" in Path("/proc/self/mountinfo").read_text()
+    own = f"{bench.provider.directory}/pods/uid-files/"
+    assert own in Path("/proc/self/mountinfo").read_text()
     await bench.remove(pod)
-    assert "uid-files" not in Path("/proc/self/mountinfo").read_text()
+    assert own not in Path("/proc/self/mountinfo").read_text()
     assert (tmp_path / "key").read_text() == "host"
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from tests.integration.process.conftest import Bench, processes, running
-from tests.support.program import eventually
+from tests.integration.process.conftest import Bench, long_time, processes, running, sleeping
+from tests.support.program import PATIENCE, eventually
 from vkubelet import BadRequest, NoSuchContainer, Pod
 from vkubelet.provider import LogOptions, TerminalSize
 from vkubelet.testing.streams import MemoryIO, MemoryStream
-from vkubelet_providers.process import Process
+from vkubelet_providers.process import Process, keepers
 
 
 async def test_following_through_rotations_gives_every_line_once(settings: Process.Settings) -> None:
@@ -116,26 +116,32 @@ async def test_exec_passes_big_input_through(bench: Bench, pod: Pod, size: int) 
     assert hashlib.sha256(io.stdout).digest() == hashlib.sha256(data).digest()
 
 
+def shows_size(io: MemoryIO, size: bytes) -> bool:
+    """Ask once more: what is typed may be read before the size that was told with it."""
+    io.type(b"stty size\n")
+    return size in io.stdout
+
+
 async def test_exec_at_a_terminal_follows_its_size(bench: Bench, pod: Pod) -> None:
-    io = MemoryIO(tty=True, open_stdin=True, size=TerminalSize(91, 17))
+    io, long = MemoryIO(tty=True, open_stdin=True, size=TerminalSize(91, 17)), long_time()
     async with asyncio.TaskGroup() as group:
         session = group.create_task(bench.provider.exec(pod.ref, "main", ["sh"], io))
         await eventually(lambda: b"$ " in io.stdout or b"# " in io.stdout, "there is a prompt", every=0.02)
         io.type(b"tty && stty size\n")
         await eventually(lambda: b"17 91" in io.stdout, "the first size is there", every=0.02)
         io.resize(120, 40)
-        io.type(b"sleep 0.2; stty size\n")
-        await eventually(lambda: b"40 120" in io.stdout, "the second size is there", every=0.02)
-        io.type(b"sleep 98766\n")
-        await eventually(lambda: processes(lambda line: line == b"sleep\x0098766\x00"), "it sleeps", every=0.02)
+        await eventually(lambda: shows_size(io, b"40 120"), "the second size is there")
+        io.type(b"sleep %b\n" % long.encode())
+        await eventually(lambda: sleeping(long), "it sleeps", every=0.02)
         io.type(b"\x03")
         io.type(b"exit 9\n")
         assert await session == 9
     assert b"/dev/pts/" in io.stdout
 
 
-async def test_a_command_at_a_terminal_finds_the_first_size(bench: Bench, pod: Pod) -> None:
+async def test_a_command_at_a_terminal_finds_the_first_size(bench: Bench, pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     """It asks at once, and the client tells it a moment later."""
+    monkeypatch.setattr(keepers, "_SIZE_SECONDS", PATIENCE)
     io = MemoryIO(tty=True, open_stdin=True)
     async with asyncio.TaskGroup() as group:
         session = group.create_task(bench.provider.exec(pod.ref, "main", ["stty", "size"], io))
@@ -146,18 +152,20 @@ async def test_a_command_at_a_terminal_finds_the_first_size(bench: Bench, pod: P
 
 
 async def test_a_client_that_leaves_ends_its_command(bench: Bench, pod: Pod) -> None:
+    long = long_time()
     async with asyncio.TaskGroup() as group:
-        command = ["sh", "-c", "setsid sleep 98767 & sleep 98767"]
+        command = ["sh", "-c", f"setsid sleep {long} & sleep {long}"]
         session = group.create_task(bench.provider.exec(pod.ref, "main", command, MemoryIO(open_stdin=True)))
-        await eventually(lambda: len(processes(lambda line: line == b"sleep\x0098767\x00")) == 2, "it runs", every=0.02)
+        await eventually(lambda: len(sleeping(long)) == 2, "it runs", every=0.02)
         session.cancel()
-    await eventually(lambda: not processes(lambda line: b"98767" in line), "it ends", every=0.02)
+    await eventually(lambda: not processes(long), "it ends", every=0.02)
 
 
 async def test_the_end_of_the_container_ends_its_commands(bench: Bench, pod: Pod) -> None:
+    long = long_time()
     async with asyncio.TaskGroup() as group:
-        session = group.create_task(bench.provider.exec(pod.ref, "main", ["sleep", "98768"], MemoryIO()))
-        await eventually(lambda: processes(lambda line: b"98768" in line), "it runs", every=0.02)
+        session = group.create_task(bench.provider.exec(pod.ref, "main", ["sleep", long], MemoryIO()))
+        await eventually(lambda: sleeping(long), "it runs", every=0.02)
         await bench.provider.stop_container(pod.ref, "main", grace=0)
         assert await session in (-9, 137)
     with pytest.raises(NoSuchContainer):
@@ -179,8 +187,8 @@ async def test_attach_to_a_terminal_can_be_left_and_come_back_to(bench: Bench) -
         async with asyncio.TaskGroup() as group:
             io = MemoryIO(tty=True, open_stdin=True, size=TerminalSize(70 + number, 20))
             session = group.create_task(bench.provider.attach(pod.ref, "main", io))
-            io.type(b"sleep 0.1; echo again-$((40 + %d)); stty size\n" % number)
-            await eventually(lambda io=io, number=number: b"20 %d" % (70 + number) in io.stdout, "it answers", every=0.02)
+            io.type(b"echo again-$((40 + %d))\n" % number)
+            await eventually(lambda io=io, number=number: shows_size(io, b"20 %d" % (70 + number)), "it answers")
             assert b"again-%d" % (40 + number) in io.stdout
             session.cancel()
     assert (await bench.running(pod)) is not None
