@@ -81,6 +81,9 @@ class Metrics:
         self.certificate_lived = Histogram(
             "kubelet_certificate_manager_server_rotation_seconds", "Age of a replaced certificate.", buckets=_DAYS, registry=registry
         )
+        self.admission_rejections = Counter(
+            "kubelet_admission_rejections", "Pods that their node did not take.", ["reason"], registry=registry
+        )
         self.certificate_errors = Counter("kubelet_server_expiration_renew_errors", "Certificate requests that failed.", registry=registry)
 
     def render(self) -> bytes:

@@ -275,6 +275,8 @@ class Lifecycle:
             self._parts.recorder.event(ObjectReference.of(PODS, pod), error.reason, error.message, warning=True)
             # The kubelet's words for a pod that it did not admit (rejectPod); a provider's own stand alone.
             message = error.message if admitted else f"{_NOT_ADMITTED}{error.message}"
+            if not admitted and self._parts.metrics is not None:
+                self._parts.metrics.admission_rejections.labels(error.reason).inc()
             self.board.end(life.ref.uid, End(error.reason, message, failed=True))
             log.info("pod rejected")
             return None

@@ -8,6 +8,7 @@ from typing import Any
 from tests.integration.runtime.fleet import Body, Fleet
 from tests.integration.runtime.test_pod_life import create, events
 from tests.support.program import eventually
+from tests.support.scrape import Scrape
 
 NODE = {"cpu": "2", "memory": "1Gi", "pods": "4"}
 MANY = 40
@@ -40,7 +41,9 @@ async def test_what_a_node_can_not_take_fails_with_the_reasons_of_a_kubelet(flee
     node = fleet.name("m")
     provider: dict[str, Any] = {"node": node, **NODE}
     port = [{**asking()[0], "ports": [{"containerPort": 80, "hostPort": 80}]}]
-    with fleet.program("mock", node={"taint": ""}, provider=provider) as program:
+    metrics = f"127.0.0.1:{fleet.plane.site.free_port()}"
+    health = {"health_address": "", "metrics_address": metrics}
+    with fleet.program("mock", node={"taint": ""}, provider=provider, health=health) as program:
         await fleet.ready([node], program=program)
         await create(fleet, "first", containers=[{**asking(cpu="1", memory="512Mi")[0], "ports": port[0]["ports"]}])
         await fleet.running("first")
@@ -60,6 +63,10 @@ async def test_what_a_node_can_not_take_fails_with_the_reasons_of_a_kubelet(flee
             await fleet.running(f"more-{number}")
         await create(fleet, "pods")
         await refused(fleet, "pods", "OutOfpods", f"{enough}: pods, requested: 1, used: 4, capacity: 4")
+        reasons = ("OutOfcpu", "OutOfmemory", "OutOfpods", "NodeAffinity", "NodePorts", "PodOSNotSupported")
+        counted = Scrape.of(metrics)
+        assert {each: counted.value("kubelet_admission_rejections_total", reason=each) for each in reasons} == dict.fromkeys(reasons, 1)
+        assert sum(counted.values("kubelet_admission_rejections_total")) == len(reasons)
 
 
 async def test_a_node_that_evicts_takes_nothing_that_it_would_evict(fleet: Fleet) -> None:
