@@ -6,15 +6,16 @@ Invariant: every test has a namespace and node names of its own; what the API ho
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from attrs import define, field
 from kubernetes import client as k8s
 
+from tests.support.program import PATIENCE, eventually
 from tests.support.witness import Record, api_client, watching
 from vkubelet.api.objects import Key, Node, Pod, PodRef
 from vkubelet.client.connection import load_connection
@@ -28,21 +29,7 @@ from vkubelet.provider import NodeDescription, PodReport, Provider, ResolvedPod,
 from vkubelet.testing.cluster import ControlPlane
 from vkubelet.testing.host import RecordingHost
 
-T = TypeVar("T")
 HOST_IP = "192.0.2.1"
-
-
-async def eventually(check: Callable[[], T | None] | Callable[[], Awaitable[T | None]], what: str, *, seconds: float = 40.0) -> T:
-    """Ask until there is an answer."""
-    clock = SystemClock()
-    end = clock.monotonic() + seconds
-    while clock.monotonic() < end:
-        found = check()
-        found = await found if isinstance(found, Awaitable) else found
-        if found:
-            return found
-        await clock.sleep(0.05)
-    raise AssertionError(f"not within {seconds} s: {what}")
 
 
 class WiredHost(RecordingHost):
@@ -191,26 +178,26 @@ class World:
                 return None
             raise
 
-    async def until(self, name: str, wanted: Callable[[dict[str, Any]], bool], what: str, *, seconds: float = 40.0) -> dict[str, Any]:
+    async def until(self, name: str, wanted: Callable[[dict[str, Any]], bool], what: str, *, seconds: float = PATIENCE) -> dict[str, Any]:
         async def check() -> dict[str, Any] | None:
             found = await self.read(name)
             return found if found is not None and wanted(found) else None
 
         try:
-            return await eventually(check, f"{name}: {what}", seconds=seconds)
+            found: dict[str, Any] = await eventually(check, f"{name}: {what}", seconds=seconds)
         except AssertionError as error:
             error.add_note(f"it was: {(await self.read(name) or {}).get('status')}")
             raise
+        return found
 
     async def running(self, name: str) -> dict[str, Any]:
         return await self.until(name, lambda pod: pod["status"].get("phase") == "Running", "Running")
 
-    async def absent(self, name: str, *, seconds: float = 25.0) -> None:
-        async def check() -> bool | None:
+    async def absent(self, name: str, *, seconds: float = PATIENCE) -> None:
+        async def check() -> bool:
             return await self.read(name) is None
 
-        gone: bool = await eventually(check, f"{name} gone", seconds=seconds)
-        assert gone
+        await eventually(check, f"{name} gone", seconds=seconds)
 
     async def delete(self, name: str, *, grace: int | None = None) -> None:
         await self.client.delete(PODS, Key(self.namespace, name), grace=grace)

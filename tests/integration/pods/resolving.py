@@ -12,7 +12,8 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from tests.integration.pods.conftest import World, eventually
+from tests.integration.pods.conftest import World
+from tests.support.program import eventually
 from vkubelet.api.objects import Node, Pod, PodRef
 from vkubelet.client.connection import load_connection
 from vkubelet.client.rest import Client

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.integration.pods.conftest import Scripted, World, condition, eventually
+from tests.integration.pods.conftest import Scripted, World, condition
+from tests.support.program import eventually
 from vkubelet.api.objects import Key
 from vkubelet.client.resources import PODS
 from vkubelet.clock import SystemClock

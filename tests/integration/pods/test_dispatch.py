@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.integration.pods.conftest import Scripted, World, eventually
+from tests.integration.pods.conftest import Scripted, World
+from tests.support.program import eventually
 from vkubelet.api.names import MIRROR_POD
 from vkubelet.api.objects import Pod
 from vkubelet.client.resources import NODES, PODS

@@ -6,7 +6,8 @@ import asyncio
 
 from kubernetes import client as k8s
 
-from tests.integration.pods.conftest import HOST_IP, Scripted, World, condition, eventually
+from tests.integration.pods.conftest import HOST_IP, Scripted, World, condition
+from tests.support.program import eventually
 from vkubelet.client.resources import PODS
 from vkubelet.clock import SystemClock
 from vkubelet.control.informer import Change

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.integration.pods.conftest import World, condition, eventually
+from tests.integration.pods.conftest import World, condition
+from tests.support.program import eventually
 from vkubelet_providers.minimal import Minimal
 from vkubelet_providers.mock import Mock
 

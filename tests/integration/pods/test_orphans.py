@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.pods.conftest import Scripted, World, eventually
+from tests.integration.pods.conftest import Scripted, World
 from tests.integration.pods.test_lifecycle import events
+from tests.support.program import eventually
 from vkubelet.api.objects import PodRef
 from vkubelet.clock import SystemClock
 from vkubelet.errors import Unavailable

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from kubernetes import client as k8s
 
-from tests.integration.pods.conftest import HOST_IP, World, eventually
+from tests.integration.pods.conftest import HOST_IP, World
 from tests.integration.pods.resolving import (
     ALLOCATABLE,
     AheadClock,
@@ -32,6 +32,7 @@ from tests.integration.pods.resolving import (
     volume_of,
 )
 from tests.support.audit import Audit, Call
+from tests.support.program import eventually
 from tests.support.witness import api_client
 from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import Node, Pod

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from tests.integration.process.conftest import NODE, Bench, groups, long_time, processes, running
+from tests.integration.process.conftest import NODE, Bench, groups, long_time, processes, running, sleeping
 from tests.support.program import eventually
 from vkubelet import PodRejected, Running, Terminated, Unavailable
 from vkubelet.clock import SystemClock
@@ -89,6 +89,7 @@ async def test_stop_asks_first_and_then_ends_everything(bench: Bench) -> None:
     custom = await bench.start(
         "custom", "sh", "-c", "trap 'exit 5' USR1; echo ready; while :; do sleep 0.1; done", lifecycle={"stopSignal": "SIGUSR1"}
     )
+    await eventually(lambda: len(sleeping(long)) == 3, "all that it starts runs", every=0.02)
     for pod in (polite, other, custom):
         await eventually(lambda pod=pod: b"ready" in _log(bench, pod.metadata.name, 0), "it is ready", every=0.02)
         await bench.provider.stop_container(pod.ref, "main", grace=30 if pod is not other else 0.5)
