@@ -95,7 +95,7 @@ async def storage(stage: Stage) -> AsyncIterator[Storage]:
     await hub.kubectl("delete", "pods,persistentvolumeclaims", "--all", "-n", stage.namespace, "--wait=false")
     for volume in await items(hub, "pv"):
         if volume["metadata"]["name"].startswith(f"{stage.namespace}-"):
-            await hub.kubectl("delete", "pv", volume["metadata"]["name"], "--wait=false")
+            await hub.kubectl("delete", "pv", volume["metadata"]["name"], "--ignore-not-found", "--wait=false")
 
 
 def csi(handle: str, **more: Any) -> Body:
@@ -364,4 +364,4 @@ async def detached(cluster: Any, name: str) -> None:
 async def forget_attachments(cluster: Any, nodes: set[str]) -> None:
     for each in await items(cluster, "volumeattachments"):
         if each["spec"]["nodeName"] in nodes:
-            await cluster.kubectl("delete", "volumeattachment", each["metadata"]["name"], "--wait=false")
+            await cluster.kubectl("delete", "volumeattachment", each["metadata"]["name"], "--ignore-not-found", "--wait=false")
