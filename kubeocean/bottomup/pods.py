@@ -15,8 +15,9 @@ from kubeocean import keys
 from kubeocean.topdown.identity import identity
 from kubeocean.topdown.status import REFUSED, virtual_annotations, virtual_labels, virtual_status
 from kubeocean.worker import WorkerCluster, virtual_uid
+from vkubelet.api.conditions import get_condition
 from vkubelet.api.objects import Key, Pod, PodRef
-from vkubelet.api.shapes import Json
+from vkubelet.api.shapes import Json, JsonView
 from vkubelet.client.resources import PODS
 from vkubelet.client.rest import PatchKind
 from vkubelet.clock import parse_rfc3339
@@ -35,8 +36,11 @@ log = logging.getLogger(__name__)
 LOST = "PhysicalPodLost"
 
 _LOOK_AGAIN = 10.0
-_FIRST_WORD = 1.0
-"""Seconds that a new pod's place and status wait for the kubelet over there: mostly it has something to say by then, and one write does."""
+_FIRST_WORD = 5.0
+"""Seconds that a new pod's place and status wait for the kubelet over there, or for the scheduler's word that there is no place.
+
+Mostly it has something to say by then, also when many pods come at once, and one write does.
+"""
 
 
 @frozen(kw_only=True)
@@ -90,7 +94,7 @@ class PhysicalPodReconciler:
 
     def _wait_for_first_word(self, pod: Pod, physical: Pod) -> float:
         """Seconds left; 0 as soon as there is something to tell."""
-        if where(pod).name or physical.terminating or physical.terminal or physical.status.get("startTime"):
+        if where(pod).name or physical.terminating or physical.terminal or _has_word(physical.status):
             self._silent_since.pop(pod.metadata.uid, None)
             return 0.0
         now = self._parts.host.clock.monotonic()
@@ -234,6 +238,12 @@ class PhysicalPodReconciler:
     def _is_unowned(self, physical: Pod, ref: PodRef) -> bool:
         """Made by Kubeocean (Go) for a pod of ours (layout.md section 16, rule 6)."""
         return keys.Owner.of(physical.metadata) is None and self._parts.host.pods.by_uid(ref.uid) is not None
+
+
+def _has_word(status: JsonView) -> bool:
+    """Of its kubelet, or of the scheduler that has found no place."""
+    scheduled = get_condition(status.get("conditions") or (), "PodScheduled") or {}
+    return bool(status.get("startTime")) or scheduled.get("status") == "False"
 
 
 def _who(physical: Pod) -> tuple[str, PodRef | None]:
