@@ -37,6 +37,8 @@ LANES: Sequence[Sequence[Sequence[str]]] = (
 )
 """Lanes of parts, side by side, as they wait more than they compute; about equally long. What stands alone loads the machine as far as it
 goes, and compares what that does to times: nothing of other tests may go on meanwhile."""
+_MEASURES: Mapping[str, str] = {"VKUBELET_COLD_PROGRAMS": "1"}
+"""For what stands alone: there a program costs what it costs its users, its imports included."""
 _NOT_TESTS = {"benchmarks", "support", "__pycache__"}
 _INTERRUPTED = 2
 
@@ -52,6 +54,7 @@ def run(part: str) -> tuple[int, list[str]]:
     command = (sys.executable, "-m", "pytest", *PARTS[part])
     # Memory is plenty and CPU is scarce: the programs of the clusters collect garbage at five times what they need instead of at twice.
     environment = {"GOGC": "400", **os.environ, "VKUBELET_CLUSTER_LOGS": f"build/cluster-logs/{part}"}
+    environment |= _MEASURES if part == "alone" else {}
     lines: list[str] = []
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environment

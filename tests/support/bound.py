@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 from attrs import field, frozen
 
+from tests.support.objects import Question, objects_of
 from tests.support.program import PATIENCE, Program, eventually
 from vkubelet.testing.cluster import ControlPlane
 from vkubelet.testing.cluster.processes import CommandFailed
@@ -32,11 +33,16 @@ Body = dict[str, Any]
 
 async def apply(cluster: ControlPlane, *bodies: Mapping[str, Any]) -> None:
     """`kubectl apply` of bodies."""
-    await cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(bodies)}))
+    left = [body for body in bodies if not await objects_of(cluster).apply(body)]
+    if left:
+        await cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": left}))
 
 
 async def get(cluster: ControlPlane, *args: str) -> Any:
     """`kubectl get ARGS` decoded; a missing object is None."""
+    question = Question.of(args)
+    if question is not None:
+        return await objects_of(cluster).get(question)
     out = await cluster.kubectl("get", *args, "-o", "json", "--ignore-not-found")
     return json.loads(out) if out.strip() else None
 
@@ -191,9 +197,9 @@ async def established(cluster: ControlPlane, *crd: str) -> bool:
 
 async def _define(cluster: ControlPlane, definition: str, *bodies: Body) -> None:
     """A definition of custom resources, and other objects."""
-    file = str(CRDS / definition)
-    await cluster.kubectl("apply", "-f", file)
-    await eventually(lambda: established(cluster, "-f", file), f"{definition} is established")
+    wanted = yaml.safe_load((CRDS / definition).read_text())
+    await apply(cluster, wanted)
+    await eventually(lambda: established(cluster, "crd", wanted["metadata"]["name"]), f"{definition} is established")
     await apply(cluster, *bodies)
 
 

@@ -6,41 +6,42 @@ Invariant: it is ended with the test that started it, by its own process id; its
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from tests.support.warm import PROGRAMS, Forked, die_with_parent, fork
 
 STOP_SECONDS = 30.0
 PATIENCE = 45.0
 """Seconds that anything may take where no limit is to be shown. On a loaded machine the imports alone of a program take 15; and what is
 noticed at once has to be told apart from what is noticed by the sweep of every minute.
 """
-_PR_SET_PDEATHSIG = 1
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+COLD = "VKUBELET_COLD_PROGRAMS"
+"""Set in the environment where the cost of a program is measured: each start is then by an interpreter of its own."""
 
 
 class Program:
-    """`python -m MODULE ARGS`; use as a context manager. `log` is its stderr and stdout."""
+    """`python -m MODULE ARGS`; use as a context manager. `log` is its stderr and stdout.
+
+    Unless it is `cold`, it is forked from an interpreter that has imported it already.
+    """
 
     def __init__(self, module: str, *args: str, log: Path, env: Mapping[str, str] | None = None) -> None:
         self.arguments = args
-        self._command: Sequence[str] = (sys.executable, "-m", module, *args)
+        self.cold = COLD in os.environ or module not in PROGRAMS
+        self._module = module
         self._env = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self.log = log
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
+    def process(self) -> subprocess.Popen[bytes] | Forked:
         assert self._process is not None, "the program was not started"
         return self._process
 
@@ -51,9 +52,13 @@ class Program:
     def start(self) -> Self:
         assert not self.alive, "the program already runs"
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        if not self.cold:
+            self._process = fork(self._module, *self.arguments, log=self.log, env=self._env)
+            return self
+        command = (sys.executable, "-m", self._module, *self.arguments)
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
-                self._command, env=self._env, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent
+                command, env=self._env, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent
             )
         return self
 

@@ -20,7 +20,8 @@ import yaml
 from attrs import define, field
 
 from tests.support.bound import ROOT
-from tests.support.program import STOP_SECONDS, _die_with_parent
+from tests.support.program import STOP_SECONDS
+from tests.support.warm import die_with_parent
 from vkubelet.testing.cluster import network, packages
 
 ALERTS = ROOT / "deploy" / "charts" / "kubeocean" / "files" / "alerts.yaml"
@@ -77,7 +78,7 @@ class Prometheus:
                 cwd=self.directory,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
         return self
 

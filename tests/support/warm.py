@@ -1,10 +1,13 @@
-"""Our programs without the seconds that their imports take, for tests that start one again and again.
+"""Our programs without the second of CPU that their imports take.
 
-Invariant: each start is a process of its own, forked from an interpreter that has imported the program and done nothing else.
+Invariant: each start is a process of its own, forked from an interpreter that has imported the programs and done nothing else.
 """
 
 from __future__ import annotations
 
+import atexit
+import ctypes
+import gc
 import importlib
 import json
 import os
@@ -12,43 +15,49 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any
 
-from tests.support.program import STOP_SECONDS, Program, _die_with_parent
+PROGRAMS = ("vkubelet", "kubeocean")
+_LATER = ("uvloop", "kubeocean.provider", "vkubelet_providers.minimal", "vkubelet_providers.mock", "vkubelet_providers.process")
+"""What a program imports when it knows its settings."""
 
 _EVERY = 0.02
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """For a child between its fork and its program."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Interpreter:
-    """Use as a context manager. It forks `MODULE.main(ARGS)` as often as it is asked to."""
+    """It forks as often as it is asked to, and ends with the process that has started it, as do those it has forked."""
 
-    def __init__(self, module: str) -> None:
-        self._command = (sys.executable, "-m", __name__, module)
-
-    def __enter__(self) -> Self:
+    def __init__(self) -> None:
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(
-            self._command,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            stdin=pipe,
-            stdout=pipe,
-            preexec_fn=_die_with_parent,
-            text=True,
-        )
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._process.kill()
-        self._process.communicate(timeout=STOP_SECONDS)
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        # It is not ended by the death of its parent, which would be that of a thread, but by the end of its input.
+        self._process = subprocess.Popen((sys.executable, "-m", __name__), env=environment, stdin=pipe, stdout=pipe, text=True)
+        self._lock = threading.Lock()
+        atexit.register(self._end)
 
     def ask(self, *question: Any) -> Any:
+        """Raises BrokenPipeError or ValueError when it is gone."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        print(json.dumps(question), file=self._process.stdin, flush=True)
-        return json.loads(self._process.stdout.readline())
+        with self._lock:
+            print(json.dumps(question), file=self._process.stdin, flush=True)
+            return json.loads(self._process.stdout.readline())
+
+    def _end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
 
 
 class Forked:
@@ -65,6 +74,7 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float) -> int:
+        """Raises subprocess.TimeoutExpired."""
         end = time.monotonic() + timeout
         while (code := self.poll()) is None:
             if time.monotonic() > end:
@@ -73,35 +83,42 @@ class Forked:
         return code
 
     def kill(self) -> None:
-        self._signal(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
     def terminate(self) -> None:
-        self._signal(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
 
-    def _signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: int) -> None:
         # Until it is asked for its end its pid is nobody else's.
         if self.poll() is None:
             os.kill(self.pid, number)
 
 
-class WarmProgram(Program):
-    """A program that is started by an interpreter; arguments and log are those of another one, which is not started itself."""
-
-    def __init__(self, like: Program, interpreter: Interpreter) -> None:
-        super().__init__("", *like.arguments, log=like.log)
-        self._interpreter = interpreter
-
-    def start(self) -> Self:
-        assert not self.alive, "the program already runs"
-        pid = self._interpreter.ask("fork", str(self.log), self.arguments)
-        self._process = cast("subprocess.Popen[bytes]", Forked(self._interpreter, pid))
-        return self
+def fork(program: str, *args: str, log: Path, env: Mapping[str, str]) -> Forked:
+    """`python -m PROGRAM ARGS` with this environment; `log` gets what it writes."""
+    interpreter = _interpreter()
+    return Forked(interpreter, interpreter.ask("fork", program, args, str(log), os.getcwd(), dict(env)))
 
 
-def _serve(main: Callable[[list[str]], None]) -> None:
+@cache
+def _interpreter() -> Interpreter:
+    return Interpreter()
+
+
+# --- Inside of the interpreter ---------------------------------------------------------------------------------------------------------
+
+
+def _serve() -> None:
+    # Ctrl-C is for the tests, which end what they have started.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    programs = {name: importlib.import_module(f"{name}.cli").main for name in PROGRAMS}
+    for name in _LATER:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
     for line in sys.stdin:
         what, *rest = json.loads(line)
-        print(json.dumps(_fork(main, *rest) if what == "fork" else _poll(*rest)), flush=True)
+        print(json.dumps(_fork(programs[rest[0]], *rest[1:]) if what == "fork" else _poll(*rest)), flush=True)
 
 
 def _poll(pid: int) -> int | None:
@@ -109,28 +126,35 @@ def _poll(pid: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if found else None
 
 
-def _fork(main: Callable[[list[str]], None], log: str, arguments: list[str]) -> int:
+def _fork(main: Callable[[list[str]], None], *rest: Any) -> int:
     pid = os.fork()
     if pid == 0:
-        _become(main, Path(log), arguments)
+        _become(main, *rest)
     return pid
 
 
-def _become(main: Callable[[list[str]], None], log: Path, arguments: list[str]) -> None:
-    _die_with_parent()
+def _become(main: Callable[[list[str]], None], arguments: list[str], log: str, directory: str, environment: Mapping[str, str]) -> None:
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     random.seed()
-    with log.open("ab") as out, open(os.devnull, "rb") as nothing:
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(environment)
+    with Path(log).open("ab") as out, Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
     code = 1
     try:
         main(arguments)
+        code = 0
     except SystemExit as end:
-        code = int(end.code or 0)
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(code)
 
 
 if __name__ == "__main__":
-    _serve(importlib.import_module(sys.argv[1]).main)
+    _serve()

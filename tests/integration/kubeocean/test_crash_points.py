@@ -16,7 +16,7 @@ from itertools import chain, count
 from typing import Any
 
 import pytest
-from attrs import define, evolve, field
+from attrs import define, field
 
 from tests.integration.kubeocean.conftest import MakeScene, Scene
 from tests.support.audit import Audit
@@ -24,7 +24,6 @@ from tests.support.bound import Body, condition, items
 from tests.support.gate import Gate
 from tests.support.program import eventually
 from tests.support.stage import Stage, physical_name, uid_of, virtual_uid
-from tests.support.warm import Interpreter, WarmProgram
 from vkubelet.testing.cluster import ControlPlane
 
 PODS = ("full", "plain", "two")
@@ -213,11 +212,10 @@ async def test_killed_at_every_write_and_started_again_it_reaches_the_wanted_sta
 ) -> None:
     settings = {**SETTINGS, "server": {"node_address": hub.host_address, "main_port": 0, "certificate": "self-signed"}}
     scenes = [await scene(start=False, way=gate.way, settings=settings, spec={"allowInsecureWorker": True}) for gate in gates]
-    with Interpreter("kubeocean.cli") as interpreter, ExitStack() as stack:
-        lanes = []
-        for first, (made, gate) in enumerate(zip(scenes, gates, strict=True), 1):
-            program = stack.enter_context(WarmProgram(made.program, interpreter))
-            lanes.append(Lane(evolve(made, program=program), gate, first))
+    lanes = [Lane(made, gate, first) for first, (made, gate) in enumerate(zip(scenes, gates, strict=True), 1)]
+    with ExitStack() as stack:
+        for made in scenes:
+            stack.enter_context(made.program)
         await asyncio.gather(*(lane.scene.ready() for lane in lanes))
         await _killed_everywhere(lanes)
 

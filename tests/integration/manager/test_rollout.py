@@ -125,7 +125,7 @@ async def test_installation_of_the_go_version_is_taken_over(computing: Computing
     assert computing.deployment(proxier) is not None
     await binding.available()
     await eventually(lambda: computing.deployment(proxier) is None, "the old proxier is gone")
-    assert "ProxierRetired" in await eventually(lambda: computing.events(binding.name), "events")
+    await eventually(lambda: "ProxierRetired" in computing.events(binding.name), "an event says that the old proxier is gone")
     binding.delete()
     await binding.gone()
     assert core.read_namespaced_service_account("kubeocean-syncer", SYSTEM)

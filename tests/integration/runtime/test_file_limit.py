@@ -16,7 +16,10 @@ FIT = 127
 
 
 async def test_process_takes_the_files_it_may_have_and_says_when_they_are_too_few(fleet: Fleet) -> None:
-    with fleet.program("mock", provider={"node": fleet.name("n"), "nodes": NODES}) as program:
+    program = fleet.program("mock", provider={"node": fleet.name("n"), "nodes": NODES})
+    # While it imports there is time to limit it.
+    program.cold = True
+    with program:
         pid = program.process.pid
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (SOFT, HARD))
 

@@ -163,10 +163,11 @@ class ControlPlane(Lifetime):
 
     async def namespace(self, prefix: str = "test") -> str:
         """Make a namespace that nobody else uses, with its ServiceAccount `default`; returns its name."""
-        created = await self.kubectl(
-            "create", "-o", "jsonpath={.metadata.name}", "-f", "-",
-            stdin=json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": f"{prefix}-"}}),
-        )  # fmt: skip
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": f"{prefix}-"}}
+        async with self._session() as session, session.post(f"{self.url}/api/v1/namespaces", json=body) as response:
+            if response.status != 201:
+                raise ClusterError(f"{self.name}: no namespace could be made: {await response.text()}")
+            created: str = (await response.json())["metadata"]["name"]
         if self.options.controllers:
             await self._wait(f"/api/v1/namespaces/{created}/serviceaccounts/default", f"the ServiceAccount default of {created} exists")
         return created
@@ -223,7 +224,7 @@ class ControlPlane(Lifetime):
 
     async def _wait(self, path: str, what: str) -> None:
         """Wait for a 200 at that path, but not for a control plane whose programs have ended."""
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self._ssl())) as session:
+        async with self._session() as session:
 
             async def answers() -> bool:
                 for process in self.processes.values():
@@ -237,10 +238,11 @@ class ControlPlane(Lifetime):
                 error.add_note("\n".join(f"--- {name}\n{tail(self.log(name))}" for name in self.processes))
                 raise
 
-    def _ssl(self) -> ssl.SSLContext:
+    def _session(self) -> aiohttp.ClientSession:
+        """As admin."""
         context = ssl.create_default_context(cafile=str(self.ca))
         context.load_cert_chain(self.directory / "pki" / "admin.crt", self.directory / "pki" / "admin.key")
-        return context
+        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context))
 
 
 def _claim_number(site: Path, directory: Path) -> int:

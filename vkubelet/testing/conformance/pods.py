@@ -70,7 +70,7 @@ async def sync_again(stand: Stand) -> None:
     before = incarnations(stand.pods.known[pod.uid])
     for number in range(3):
         await synced_by(stand, pod, "annotate", "pod", pod.name, "--overwrite", f"vkubelet.io/conformance-round={number}")
-    expect_same(stand, pod, before)
+    expect_same(await stand.shown(pod), before)
     count = sum(report.pod.uid == pod.uid for report in await stand.listed())
     expect(count <= 1, f"list_pods shows the pod {count} times")
     await stand.delete("again")
@@ -122,7 +122,7 @@ async def ephemeral_container(stand: Stand) -> str:
         seen = "reported " + _debugger(shown)
     except Broken:
         seen = "not supported"
-    expect_same(stand, pod, before)
+    expect_same(await stand.shown(pod), before)
     await stand.delete("ephemeral")
     await stand.ended(pod)
     return seen
@@ -147,8 +147,8 @@ async def synced_by(stand: Stand, pod: Made, *change: str) -> None:
     await recording.news.until(ended, f"a sync_pod of {pod.name} after it was changed", seconds=stand.patience)
 
 
-def expect_same(stand: Stand, pod: Made, before: dict[str, Incarnation]) -> None:
-    after = incarnations(stand.pods.known[pod.uid])
+def expect_same(shown: JsonView, before: dict[str, Incarnation]) -> None:
+    after = incarnations(shown)
     expect(after == before, f"a container was started anew: {_shown(before)} became {_shown(after)}")
 
 

@@ -13,7 +13,7 @@ from vkubelet.testing.conformance.rules import Phase, rule
 from vkubelet.testing.conformance.stand import Made, Stand
 
 SETTLE = 1.0
-"""Seconds in which a report that was made has come to the cluster."""
+"""Seconds in which a provider says what became of its containers."""
 
 
 @rule(phase=Phase.ALONE)
@@ -30,7 +30,7 @@ async def run_again(stand: Stand) -> None:
     await stand.clock.sleep(SETTLE)
     for pod in pods:
         await stand.pods.until(pod.name, running, "is Running and Ready", seconds=stand.patience)
-        _expect_honest(stand, pod, before[pod.uid])
+        _expect_honest(await stand.shown(pod), before[pod.uid])
     await stand.delete(*(pod.name for pod in pods))
     await stand.ended(*pods)
 
@@ -51,7 +51,7 @@ async def new_process(stand: Stand) -> str:
     held, stand.recording.held_before = stand.recording.held_before.get(kept.uid, False), None
     if held:
         await stand.clock.sleep(SETTLE)
-        expect_same(stand, kept, before)
+        expect_same(await stand.shown(kept), before)
     elif any(was.id for was in before.values()):
         what = "runs in containers with other ids, as list_pods did not show it before it was synced"
         await stand.pods.until(kept.name, lambda pod: running(pod) and _all_new(before, pod), what, seconds=stand.patience)
@@ -75,9 +75,9 @@ def _all_new(before: dict[str, Incarnation], shown: JsonView) -> bool:
     return all(name in after and after[name].id != was.id for name, was in before.items())
 
 
-def _expect_honest(stand: Stand, pod: Made, before: dict[str, Incarnation]) -> None:
+def _expect_honest(shown: JsonView, before: dict[str, Incarnation]) -> None:
     """A container that was started at another time is another container, or counts one more restart."""
-    for name, now in incarnations(stand.pods.known[pod.uid]).items():
+    for name, now in incarnations(shown).items():
         was = before.get(name)
         if was is None or now.started == was.started:
             continue

@@ -217,6 +217,12 @@ class Stand:
             await self.pods.until(each.name, running, "is Running and Ready", seconds=self.patience)
         return made
 
+    async def shown(self, pod: Made) -> JsonView:
+        """The pod as the cluster has it when all is written that the provider has reported so far."""
+        if self._runtime is not None:
+            await self._runtime.pods.published()
+        return await self.judge.json("get", "pod", pod.name)
+
     async def delete(self, *names: str, grace: int | None = None) -> None:
         """Ask for the deletion; does not wait for it."""
         how = [] if grace is None else [f"--grace-period={grace}", *(["--force"] if grace == 0 else [])]
