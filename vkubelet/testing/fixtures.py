@@ -69,15 +69,16 @@ def cluster_site(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 @pytest.fixture(scope="session")
 def hub(cluster_site: Site, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
-    """A whole control plane; it verifies kubelet certificates with its CA."""
-    with running(ControlPlane("hub", cluster_site), request) as plane:
+    """A whole control plane; it verifies kubelet certificates with its CA. APIs of others are served if a test has `metrics_server`."""
+    options = Options(aggregation=any("metrics_server" in getattr(item, "fixturenames", ()) for item in request.session.items))
+    with running(ControlPlane("hub", cluster_site, options=options), request) as plane:
         yield plane
 
 
 @pytest.fixture(scope="session")
 def worker(cluster_site: Site, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
-    """A second one, a stranger to `hub`: other CA, other service range."""
-    with running(ControlPlane("worker", cluster_site), request) as plane:
+    """A second one, a stranger to `hub`: other CA, other service range. It serves no APIs of others."""
+    with running(ControlPlane("worker", cluster_site, options=Options(aggregation=False)), request) as plane:
         yield plane
 
 

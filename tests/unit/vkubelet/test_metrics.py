@@ -11,7 +11,7 @@ EXPECTED = """
     vkubelet_streams vkubelet_loop_lag_seconds vkubelet_watch_stale_seconds
     kubelet_http_requests kubelet_http_requests_duration_seconds kubelet_http_inflight_requests
     kubelet_certificate_manager_server_ttl_seconds kubelet_certificate_manager_server_rotation_seconds
-    kubelet_server_expiration_renew_errors
+    kubelet_server_expiration_renew_errors kubelet_admission_rejections
 """
 
 
