@@ -68,8 +68,10 @@ class Question:
                 return None
             else:
                 words.append(word + equals + value)
-        kind, _, name = words[0].partition("/") if len(words) == 1 else (words[0], "", words[-1])
-        if len(words) > 2 or "," in kind or "/" in name:
+        if len(words) not in (1, 2):
+            return None
+        kind, _, name = words[0].partition("/") if len(words) == 1 else (words[0], "", words[1])
+        if "," in kind or "/" in kind or "/" in name:
             return None
         return cls(kind, name, **told)
 
@@ -119,7 +121,7 @@ class Objects:
         if status != 409:
             return status == 201
         status, there = self._call("GET", kind.path(namespace, meta["name"]))
-        return status == 200 and _is_applied(body, there)
+        return status == 200 and is_applied(body, there)
 
     def _kind(self, word: str) -> Kind:
         found = self._known().get(word.lower()) or self._known(anew=True).get(word.lower())
@@ -162,7 +164,7 @@ def _add(found: dict[str, Kind], root: str, group: str, version: Mapping[str, An
             found.setdefault(f"{word}.{group}", kind)
 
 
-def _is_applied(body: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
+def is_applied(body: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
     """Nothing would be changed, and nothing that was applied before would be taken away."""
     before = json.loads((there["metadata"].get("annotations") or {}).get(_APPLIED, "{}"))
     return _within(body, there) and _within(before, body)
