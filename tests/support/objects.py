@@ -147,9 +147,11 @@ class Objects:
         headers = {"Accept": accept, "Content-Type": "application/json"}
         try:
             answer: Any = self._api.call_api(method, f"{self._api.configuration.host}{path}", header_params=headers, body=body)
-            return answer.status, json.loads(answer.read())
+            text = answer.read().decode(errors="replace")
         except HTTPError as error:
             raise CommandFailed((method, path), 1, str(error)) from error
+        # Of paths that it does not have the server tells in plain text.
+        return answer.status, json.loads(text) if text.startswith("{") else {"message": text}
 
 
 def _add(found: dict[str, Kind], root: str, group: str, version: Mapping[str, Any]) -> None:
