@@ -6,8 +6,10 @@ Invariant: only answered requests count, and reviews and dry runs, which change 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from attrs import field, frozen
@@ -17,6 +19,8 @@ from vkubelet.testing.cluster import ControlPlane
 
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
 _REVIEWS = ("tokenreviews", "subjectaccessreviews", "selfsubjectaccessreviews", "selfsubjectreviews")
+_LONGEST_LINE = 4 << 20
+"""Bytes."""
 
 
 @frozen
@@ -47,7 +51,7 @@ class Audit:
     def __init__(self, cluster: ControlPlane, user: str) -> None:
         self._log = cluster.audit_log
         self._user = user
-        self._from, self._since = self._log.stat().st_size, datetime.now(UTC)
+        self._from, self._since = _last_line(self._log), datetime.now(UTC)
 
     def calls(self) -> list[Call]:
         """All calls so far, watches when they end."""
@@ -65,6 +69,14 @@ class Audit:
                     entry = json.loads(line)
                     if entry["stage"] == "ResponseComplete":
                         yield entry
+
+
+def _last_line(log: Path) -> int:
+    """Where the last line begins that is not whole yet: the API server does not write them in one piece."""
+    with log.open("rb") as lines:
+        size = lines.seek(0, os.SEEK_END)
+        begin = lines.seek(max(0, size - _LONGEST_LINE))
+        return begin + lines.read(size - begin).rfind(b"\n") + 1
 
 
 def _call(entry: dict[str, Any]) -> Call:

@@ -51,7 +51,7 @@ async def test_init_containers_sidecars_and_the_end_of_a_job(scene: Scene) -> No
         assert condition(pod, "Ready")["reason"] == "PodCompleted"
         await scene.delete("job")
         await scene.absent("job")
-        assert scene.provider.backend.calls[-1] == "remove job"
+        await eventually(lambda: scene.provider.backend.calls[-1] == "remove job", "nothing of it is kept")
 
 
 async def test_crash_loop_is_shown_and_a_new_process_neither_restarts_nor_forgets(scene: Scene) -> None:

@@ -139,8 +139,8 @@ async def may(bound: Bound, verb: str, resource: str, answer: bool, *, namespace
 def refused(scene: Scene, since: datetime, *, verb: str, resource: str, name: str = "") -> list[Body]:
     """What the worker's API server refused us since then, by its audit log."""
     out = []
-    for line in scene.bound.worker.audit_log.read_text().splitlines():
-        entry = json.loads(line) if line.endswith("}") else {}
+    for line in scene.bound.worker.audit_log.read_text().splitlines(keepends=True):
+        entry = json.loads(line) if line.endswith("\n") else {}
         if entry.get("user", {}).get("username") != scene.bound.user or entry.get("responseStatus", {}).get("code") != 403:
             continue
         about: dict[str, Any] = entry.get("objectRef", {})
