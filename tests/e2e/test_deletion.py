@@ -84,6 +84,8 @@ async def test_pod_with_a_slow_process_keeps_its_grace_period(leased: Bound) -> 
     with watching(leased.hub.kubeconfig, namespace=namespace) as seen:
         await leased.hub.kubectl("delete", "pod", "slow", "-n", namespace, "--wait=false", "--grace-period=20")
         await _gone(leased.hub, virtual, seconds=15)
+        # The watch may be behind.
+        await eventually(lambda: seen.where(lambda event: event.kind == "DELETED"), "the watch tells of the end")
     final = seen.where(lambda event: event.kind != "DELETED")[-1].object["status"]
     assert final["phase"] == "Succeeded"
     assert final["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 0

@@ -128,7 +128,10 @@ async def rolled(side: Side) -> dict[str, Any]:
     await through("restart")
     took = time.monotonic() - began
     await side.apply(web(broken=True))
-    story = [await progress("False ProgressDeadlineExceeded"), len(await items(side.plane, "pods", "-n", side.namespace))]
+    story: list[Any] = [await progress("False ProgressDeadlineExceeded")]
+    # A loaded node may still be ending a pod of the rollout before.
+    pods = await items(side.plane, "pods", "-n", side.namespace)
+    story.append(len([each for each in pods if not each["metadata"].get("deletionTimestamp")]))
     await through("undo")
     story += [await progress("True NewReplicaSetAvailable")]
     return {"story": story, "ready": fewest_ready(side, since=began), "took": took}
@@ -168,6 +171,8 @@ async def renewed(side: Side) -> list[str]:
     await side.until("db-0", lambda body: ready(body) and body["metadata"]["uid"] != first, "is there again")
     await side.kubectl("rollout", "restart", "statefulset/db")
     await side.kubectl("rollout", "status", "statefulset/db", "--timeout=60s")
+    # The watch may be behind what kubectl knows. Pods are renewed from the last to the first.
+    await eventually(lambda: "db-0 #3 is ready" in milestones(side, "db-"), f"{side.name}: the last pod was seen ready")
     return milestones(side, "db-")
 
 

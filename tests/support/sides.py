@@ -213,6 +213,16 @@ class Side:
         mine = {"kind": "Pod", "namespace": self.namespace}
         return [each for each in list(self.told.events) if mine.items() <= each["involvedObject"].items()]
 
+    def forgotten(self) -> set[str]:
+        """Containers that run again, of which it is not told how they ended."""
+        mine = self.told.pods.where(lambda seen: seen.object["metadata"]["namespace"] == self.namespace)
+        found = ((seen.key, status) for seen in mine for status in seen.object["status"].get("containerStatuses") or ())
+        return {
+            f"{key}: no last state of {status['name']}"
+            for key, status in found
+            if status["restartCount"] and "running" in status["state"] and not status.get("lastState")
+        }
+
     async def event(self, name: str, reason: str) -> str:
         """The text of one, once it is written."""
         found = await eventually(
@@ -284,9 +294,12 @@ class Sides:
         await self.both(lambda side: side.apply(*bodies))
 
     def engine_failed(self) -> list[str]:
-        """What the real node alone told of starts that failed or had to be done again, as those of an engine on a loaded machine may."""
+        """What the real node alone told of starts that failed or had to be done again, as those of an engine on a loaded machine may.
+
+        And of ends that it has forgotten: it restarts a container and keeps no last state, when the engine has removed the one before.
+        """
         real, ours = ({side.plain(each["message"]) for each in side.all_events() if each["reason"] in _ENGINE_FAILED} for side in self)
-        return sorted(real - ours)
+        return sorted((real - ours) | self.real.forgotten())
 
 
 Pair = tuple[Any, Any]

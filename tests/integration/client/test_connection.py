@@ -18,6 +18,7 @@ import yaml
 from kubernetes import client as k8s
 
 from tests.integration.client.proxy import Proxy
+from tests.integration.server.backend import granted
 from vkubelet.client.connection import Connection, connection_from_kubeconfig, in_cluster, load_connection
 from vkubelet.client.credentials import TokenFile
 from vkubelet.client.resources import CONFIGMAPS, NAMESPACES, SERVICEACCOUNTS
@@ -30,13 +31,15 @@ NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 
 @pytest.fixture
-async def token(client: Client, namespace: str, witness: Any) -> AsyncIterator[str]:
+async def token(hub: ControlPlane, client: Client, namespace: str, witness: Any) -> AsyncIterator[str]:
     """Of a service account that may read everything."""
     subject = k8s.RbacV1Subject(kind="ServiceAccount", name="default", namespace=namespace)
     role = k8s.V1RoleRef(api_group="rbac.authorization.k8s.io", kind="ClusterRole", name="view")
     binding = k8s.V1ClusterRoleBinding(metadata=k8s.V1ObjectMeta(name=namespace), subjects=[subject], role_ref=role)
     rbac = k8s.RbacAuthorizationV1Api(witness.api_client)
     rbac.create_cluster_role_binding(binding)
+    # The API server learns of the binding a moment later.
+    await granted(hub, f"system:serviceaccount:{namespace}:default", "namespaces")
     yield await token_of(client, namespace)
     rbac.delete_cluster_role_binding(namespace)
 

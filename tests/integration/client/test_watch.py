@@ -144,7 +144,8 @@ async def test_history_compacted_away_expires_watches_but_not_lists(forgetful: C
 
 async def test_silent_stream_is_unreachable(hub: ControlPlane, namespace: str) -> None:
     async with Proxy() as proxy:
-        connection = attrs.evolve(await load_connection(kubeconfig=hub.kubeconfig), proxy=proxy.url, timeouts=Timeouts(silence=0.5))
+        # Also what a busy API server may take to begin the watch.
+        connection = attrs.evolve(await load_connection(kubeconfig=hub.kubeconfig), proxy=proxy.url, timeouts=Timeouts(silence=3.0))
         async with Client(connection) as client:
             start = await make(client, namespace, "a")
             events = client.watch(CONFIGMAPS, since=start, where=mine(namespace))

@@ -219,7 +219,8 @@ async def test_missing_rights_are_told_and_asked_for_again(hub: ControlPlane, na
             await hub.kubectl("-n", namespace, "create", "rolebinding", "reader", "--role=reader", "--user=informer-reader")
             await synced(informer)
             assert informer.last_error is None
-            assert Key(namespace, "kube-root-ca.crt") in informer.store
+            # The cluster's controller may make it later than the namespace.
+            await eventually(lambda: Key(namespace, "kube-root-ca.crt") in informer.store, "the ConfigMap of every namespace")
 
 
 def definition(plural: str) -> dict[str, Any]:

@@ -153,8 +153,13 @@ async def test_worker_cut_off_for_a_minute_is_in_step_soon_after_and_nothing_is_
     assert {now[name]["reason"] for name in _names("lost")} == {"PhysicalPodLost"}
     names = [physical_name(stage.namespace, name) for fate in FATES for name in _names(fate)]
     assert Counter(_created(outage.there)) == Counter(names), "one physical pod for each, and no second"
-    ended = {call.name for call in outage.home.writes() if (call.verb, call.what) == ("delete", "pods")}
-    assert ended == set(_names("deleted"))
+
+    def ended() -> set[str]:
+        return {call.name for call in outage.home.writes() if (call.verb, call.what) == ("delete", "pods")}
+
+    # The line of a deletion is written a moment after the pod is gone.
+    await eventually(lambda: len(ended()) >= EACH, "the hub's audit log has the deletions")
+    assert ended() == set(_names("deleted"))
 
 
 async def _fates(stage: Stage) -> dict[str, dict[str, Any]]:

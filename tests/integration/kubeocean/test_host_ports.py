@@ -87,13 +87,20 @@ async def until_none(stage: Stage) -> None:
 
 async def test_host_ports_of_local_pods_stand_on_one_placeholder(stage: Stage, local_pods: Locals) -> None:
     """Lines 108, 109, 110, 112 and 113."""
+    await local_pods.create("done", port(6000), script={"run-for": "0.1"}, restartPolicy="Never")
+
+    async def has_ended() -> bool:
+        found = await stage.there.get("pods", "done", local_pods.namespace)
+        return found is not None and found["status"]["phase"] == "Succeeded"
+
+    # Before the others come: else a placeholder with the ports of all others could be seen that is yet to be replaced twice.
+    await eventually(has_ended, "the pod that is done has ended")
     await local_pods.create("plain", port(8081, inside=80), port(8080), port(8080, protocol="UDP"))
     await local_pods.create("addresses", port(8090, hostIP="10.1.2.3"), port(8090, hostIP="10.1.2.4"))
     await local_pods.create("early", port(7000), init=True)
     # An init container has ended before another pod's container takes the same port.
     await local_pods.create("later", port(7000, inside=81))
     await local_pods.create("host-network", {"containerPort": 9100}, hostNetwork=True)
-    await local_pods.create("done", port(6000), script={"run-for": "0.1"}, restartPolicy="Never")
     body = stage.body("leased")
     body["spec"]["containers"][0]["ports"] = [port(8095)]
     await stage.home.create("pods", body)

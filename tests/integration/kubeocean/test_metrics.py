@@ -143,6 +143,7 @@ async def refused(mine: Stage, address: str) -> None:
     """A pod that the worker does not let in counts as one that could not be created."""
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none", "namespace": mine.bound.mount}}
     await apply(mine.bound.worker, {**quota, "spec": {"hard": {"pods": "2"}}})
+    await mine.until_refused_there("exceeded quota: none")
     await mine.create("three")
 
     def counted() -> bool:

@@ -81,7 +81,8 @@ class Closing:
 @pytest.fixture(scope="module", autouse=True)
 def closing(hub: ControlPlane, worker: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Closing]:
     """Edges are whole minutes, so this one is waited for while the other tests run."""
-    edge = (datetime.now(UTC) + timedelta(seconds=90)).replace(second=0, microsecond=0)
+    # Three quarters of a minute ahead at least: a busy machine takes its time until the scene is there and watched.
+    edge = (datetime.now(UTC) + timedelta(seconds=105)).replace(second=0, microsecond=0)
     windows = [{"start": f"{edge - timedelta(hours=2):%H:%M}", "end": f"{edge - timedelta(minutes=1):%H:%M}"}]
 
     def policies(bound: Bound) -> list[Body]:
@@ -412,7 +413,7 @@ async def test_window_edge_is_acted_on_within_a_second(closing: Closing) -> None
     """Line 97 of section 11."""
     made, name = closing.scene, default_policy(closing.scene)
     await holds(lambda: _names_its_edge(closing, name))
-    seen = await first(closing.nodes, "closed at the edge", lambda event: CLOSED in taints(event.object), seconds=100)
+    seen = await first(closing.nodes, "closed at the edge", lambda event: CLOSED in taints(event.object), seconds=115)
     late = (datetime.now(UTC) - timedelta(seconds=time.monotonic() - seen.at) - closing.edge).total_seconds()
     print(f"closed {late:.2f} s after the edge")
     assert 0 <= late < ACTS_ON_EDGES_WITHIN

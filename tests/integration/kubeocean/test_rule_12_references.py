@@ -58,7 +58,7 @@ async def test_secret_of_type_service_account_token_arrives_as_opaque_and_stays(
     volumes = [{"name": name, "secret": {"secretName": name}} for name in ("legacy", "bootstrap-token-abcdef")]
     await stage.create("reader", volumes=volumes)
     await stage.running("reader")
-    copy = await stage.until_physical("legacy", lambda s: s["data"].get("token"), "has its token", kind="secrets")
+    copy = await stage.until_physical("legacy", lambda s: s.get("data", {}).get("token"), "has its token", kind="secrets")
     assert copy["type"] == "Opaque"
     assert not [key for key in copy["metadata"]["annotations"] if "kubernetes.io/service-account" in key or key.startswith("example.com")]
     original = await stage.home.get("secrets", "legacy", stage.namespace)

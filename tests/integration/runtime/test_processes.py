@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from attrs import frozen
 
-from tests.integration.runtime.fleet import Body, Fleet, audited, complaints, listens, port, received
+from tests.integration.runtime.fleet import Body, Fleet, audited, complaints, listens, port, received, renewed_at
 from tests.support.bound import condition
 from tests.support.program import Program, eventually
 from tests.support.witness import Record
@@ -177,6 +177,8 @@ async def test_restart_is_invisible(fleet: Fleet) -> None:
         await fleet.create("p", "q", node=names[0])
         await fleet.running("p", "q")
         await fleet.settled(*names)
+        # The second renewal comes anywhere in the interval, later ones almost a whole one apart: none may fall into the stop.
+        await eventually(lambda: _newly_renewed(fleet, names), "no Lease is due soon", seconds=100)
         before = await _versions(fleet, names)
         ports = {node["metadata"]["name"]: port(node) for node in await fleet.nodes()}
         async with fleet.watched() as pods, fleet.watched("nodes") as nodes:
@@ -251,6 +253,19 @@ async def _leading(first: Any, second: Any) -> tuple[Any, Any]:
 def _assert_untouched(pods: Record, nodes: Record) -> None:
     assert not pods.where(lambda event: event.kind == "DELETED" or event.deleting or event.restarts > 0)
     assert not nodes.where(lambda event: event.kind == "DELETED" or event.condition("Ready") != "True")
+
+
+async def _newly_renewed(fleet: Fleet, names: list[str]) -> bool:
+    """Whether each Lease was renewed after its creation, and not long ago."""
+    for name in names:
+        lease = await fleet.lease(name)
+        if lease is None:
+            return False
+        made = datetime.fromisoformat(lease["metadata"]["creationTimestamp"])
+        # The time of creation is cut to seconds, and the second renewal comes three seconds after it at the earliest.
+        if renewed_at(lease) < made + timedelta(seconds=2) or datetime.now(UTC) - renewed_at(lease) > timedelta(seconds=18):
+            return False
+    return True
 
 
 async def _versions(fleet: Fleet, names: list[str]) -> dict[str, str]:

@@ -169,7 +169,12 @@ async def test_pods_outlive_the_kubelet(worker: ControlPlane, worker_node: Worke
     namespace = await worker.namespace()
     await run_pod(worker, namespace, pod("lasting", "sh", "-c", "echo once; exec sleep 1000"))
     await worker_node.kill("kubelet")
-    assert "once" in await worker_node.run("sh", "-c", f"cat /var/log/pods/{namespace}_lasting_*/main/0.log")
+
+    async def said() -> bool:
+        return "once" in await worker_node.run("sh", "-c", f"cat /var/log/pods/{namespace}_lasting_*/main/0.log")
+
+    # A pod is Ready before its shell has spoken.
+    await wait_until(SystemClock(), said, what="the container has spoken", timeout=30)
     with pytest.raises(CommandFailed):
         await worker.kubectl("-n", namespace, "logs", "lasting")
     await worker_node.start_kubelet()
