@@ -108,8 +108,7 @@ class Objects:
         return {"apiVersion": "v1", "kind": "List", "items": [{**each, **item} for item in found["items"]]}
 
     def _apply(self, body: Mapping[str, Any]) -> bool:
-        named = f"{body['apiVersion']}/{body['kind']}"
-        kind = self._known().get(named) or self._known(anew=True).get(named)
+        kind = self._find(f"{body['apiVersion']}/{body['kind']}")
         if kind is None:
             return False
         meta = body["metadata"]
@@ -124,10 +123,14 @@ class Objects:
         return status == 200 and is_applied(body, there)
 
     def _kind(self, word: str) -> Kind:
-        found = self._known().get(word.lower()) or self._known(anew=True).get(word.lower())
+        found = self._find(word.lower())
         if found is None:
             raise CommandFailed(("get", word), 1, f'error: the server doesn\'t have a resource type "{word}"')
         return found
+
+    def _find(self, word: str) -> Kind | None:
+        """What is not known may have come since it was asked for."""
+        return self._known().get(word) or self._known(anew=True).get(word)
 
     def _known(self, *, anew: bool = False) -> Mapping[str, Kind]:
         """By plural, singular, kind and short names, alone and with the group; by `apiVersion/kind`, too."""
