@@ -1,13 +1,15 @@
 """Pods on a node of processes live as on a real kubelet: the same manifests go to both at once, and what becomes of them is compared.
 
-Invariant: nothing is expected of one node that the other does not show; limits of time are named beside what they are for. The scenes are
-played beside one another, because most of each is waiting; a test judges one of them.
+Invariant: nothing is expected of one node that the other does not show. Of times both nodes are held to what must not be sooner, and ours
+to being sooner than with another value of what is tested: a machine that is late is no mistake of either. The scenes are played beside one
+another, because most of each is waiting; a test judges one of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import itertools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +19,7 @@ from tests.support.background import background
 from tests.support.controller_scenes import JOBS, cron_job, daemonset, deployment, jobs, pod_on, statefulset
 from tests.support.pod_scenes import (
     ENDS,
+    GRACE_OF_GATED,
     HOOKED,
     LAST_WORDS,
     LEAVING,
@@ -36,12 +39,13 @@ from vkubelet.testing.cluster import ControlPlane, WorkerNode
 
 Played = Callable[[Scene], Awaitable[Any]]
 
-BACK_OFF = (0, 10, 20)
+BACK_OFF = (0, 10, 20, 40)
+DEFAULT_GRACE = 30
+LIVED = (3, 20)
+"""Seconds of a first run that a probe ends: what all of these probes need, and what two failures need with the default period of 10."""
+
 AT_LEAST = {"polite": 2, "endless": 5, "failing": 0, "deaf": 2}
 """Seconds from the deletion to the end: a hook, a grace of three seconds that it used up, and the two that every container gets."""
-
-LATE = 4.0
-"""Seconds by which anything may be later on one node than on the other: steps of the kubelet take up to two, and the machine is loaded."""
 
 
 async def test_statuses_and_events_are_those_of_a_kubelet(played: Played) -> None:
@@ -60,7 +64,8 @@ async def test_probes_restart_and_hold_back_as_those_of_a_kubelet(played: Played
             f"{name}: ran {real_ran:g} s on the real node, {our_ran:g} s on ours; started again after {real_pause:g} s and {our_pause:g} s"
         )
         assert ours == real, f"{name}{pretty(real, ours)}"
-        assert abs(our_ran - real_ran) <= LATE and our_pause <= real_pause + LATE
+        assert LIVED[0] <= real_ran and LIVED[0] <= our_ran < LIVED[1]
+        assert our_pause < BACK_OFF[1], "the first restart is not held back"
     assert found["sick"][1][2]["exitCode"] == 7 and found["stubborn"][1][2]["exitCode"] == 137
     (real_texts, real_conditions), (our_texts, our_conditions) = found["unready"]
     assert our_texts == real_texts, pretty(real_texts, our_texts)
@@ -71,8 +76,7 @@ async def test_readiness_gates_a_service_as_on_a_kubelet(played: Played) -> None
     (real, real_delays), (ours, our_delays) = await played(service)
     print(*(f"{name}: {[round(each, 1) for each in delays]} s" for name, delays in (("real", real_delays), ("process", our_delays))))
     assert ours == real == [[SHUT], [OPEN], [SHUT], [OPEN], [LEAVING], []]
-    assert all(mine <= theirs + LATE for mine, theirs in zip(our_delays, real_delays, strict=True))
-    assert our_delays[-1] >= 3, "it was left until its hook was through"
+    assert 3 <= our_delays[-1] < GRACE_OF_GATED, "it was left until its hook was through"
 
 
 async def test_hooks_and_grace_are_those_of_a_kubelet(played: Played) -> None:
@@ -81,8 +85,7 @@ async def test_hooks_and_grace_are_those_of_a_kubelet(played: Played) -> None:
         (*real, real_took), (*ours, our_took) = found[name]
         print(f"{name}: gone after {real_took:.1f} s on the real node, {our_took:.1f} s on ours")
         assert ours == real, f"{name}{pretty(real, ours)}"
-        assert our_took <= real_took + LATE
-        assert our_took >= AT_LEAST[name] <= real_took, name
+        assert AT_LEAST[name] <= our_took < DEFAULT_GRACE and AT_LEAST[name] <= real_took, name
     assert found["polite"][1][0][3] == "hook\nterm\n"
     real_hook, our_hook = found["unhooked"]
     assert our_hook == real_hook, pretty(real_hook, our_hook)
@@ -100,7 +103,6 @@ async def test_deployment_rolls_forth_and_back_as_on_a_kubelet(played: Played) -
     print(f"two replicas rolled out in {real['took']:.1f} s on the real node, {ours['took']:.1f} s on ours")
     assert ours["story"] == real["story"] == ["False ProgressDeadlineExceeded", 3, "True NewReplicaSetAvailable"]
     assert ours["ready"] == real["ready"] == 2, "never fewer than asked for"
-    assert ours["took"] <= real["took"] + LATE
 
 
 async def test_statefulset_keeps_order_and_names_as_on_a_kubelet(played: Played) -> None:
@@ -125,15 +127,14 @@ async def test_crash_loops_back_off_as_on_a_kubelet(played: Played) -> None:
     for key in ("waiting", "events"):
         assert ours[key] == real[key], f"{key}{pretty(real[key], ours[key])}"
     # A loaded machine tells of no short run before it tells of its end, and a kubelet there misses the beginning of a back-off.
-    runs = [f"Running, ready True, {number} restarts, runs" for number in range(len(BACK_OFF) + 1)]
+    runs = [f"Running, ready True, {number} restarts, runs" for number in range(len(BACK_OFF))]
     (real_told, real_waits), (our_told, our_waits) = (split(found["course"], runs) for found in (real, ours))
-    assert our_waits[-1].endswith(LAST_WORDS) and len(our_waits) == len(BACK_OFF), pretty(real["course"], ours["course"])
+    assert our_waits[-1].endswith(LAST_WORDS) and len(our_waits) == len(BACK_OFF) - 1, pretty(real["course"], ours["course"])
     assert real_waits == [step for step in our_waits if step in real_waits], pretty(real["course"], ours["course"])
     assert min(len(real_told), len(our_told)) >= 2, pretty(real["course"], ours["course"])
-    for number, due in enumerate(BACK_OFF, start=1):
+    for number, (due, next_due) in enumerate(itertools.pairwise(BACK_OFF), start=1):
         mine, theirs = ours["gaps"].get(number, due), real["gaps"].get(number, due)
-        assert due <= mine + 1 <= due + 1 + LATE
-        assert due <= theirs + 1 and mine <= theirs + LATE
+        assert due <= mine + 1 and mine < next_due and due <= theirs + 1
 
 
 def split(course: Sequence[str], apart: Sequence[str]) -> tuple[list[str], list[str]]:

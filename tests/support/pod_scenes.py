@@ -5,6 +5,7 @@ Invariant: a scene gives what was seen on either node and judges nothing.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -170,6 +171,7 @@ def times(body: Body) -> tuple[Body, float, float]:
     return {key: end.get(key) for key in ("exitCode", "reason", "message")}, ran, paused
 
 
+GRACE_OF_GATED = 20
 GATED = pod(
     "gated",
     CALM,
@@ -178,7 +180,7 @@ GATED = pod(
         "readinessProbe": {**shell("test -e /state/ready"), **QUICK},
         "lifecycle": {"preStop": {"sleep": {"seconds": 3}}},
     },
-    terminationGracePeriodSeconds=20,
+    terminationGracePeriodSeconds=GRACE_OF_GATED,
 )
 SERVICE = {
     "apiVersion": "v1",
@@ -200,31 +202,30 @@ async def gated(side: Side) -> tuple[list[Any], list[float]]:
     def told() -> list[Body]:
         return [each for each in list(side.told.slices) if each["metadata"]["namespace"] == side.namespace]
 
-    def known() -> list[Any]:
-        steps: list[Any] = []
-        for body in told():
-            flags = [tuple(bool(each["conditions"].get(key)) for key in _FLAGS) for each in body["endpoints"] or ()]
-            if not steps or steps[-1] != flags:
-                steps.append(flags)
-        return steps
+    def flags(body: Body) -> list[Any]:
+        return [tuple(bool(each["conditions"].get(key)) for key in _FLAGS) for each in body["endpoints"] or ()]
 
-    async def after(began: float, state: Any) -> float:
-        await eventually(lambda: known()[-1:] == [state], f"{side.name}: the endpoint is {state}", every=0.05)
-        return float(told()[-1]["seen"] - began)
+    async def after(count: int, state: Any) -> float:
+        """When that was told first, after so many other words: it may be over before anybody looks."""
+        what = f"{side.name}: the endpoint is {state}"
+        found = await eventually(lambda: [each for each in told()[count:] if flags(each) == state], what, every=0.1)
+        return float(found[0]["seen"])
 
     await side.apply(GATED)
     await side.until("gated", runs, "runs")
-    await after(0.0, [SHUT])
+    await after(0, [SHUT])
     delays = []
     for change, state in (("touch", OPEN), ("rm", SHUT), ("touch", OPEN)):
+        before = len(told())
         await side.kubectl("exec", "gated", "--", "busybox", change, "/state/ready")
-        delays.append(await after(time.monotonic(), [state]))
-    began = time.monotonic()
+        changed = time.monotonic()
+        delays.append(await after(before, [state]) - changed)
+    before, began = len(told()), time.monotonic()
     await side.kubectl("delete", "pod", "gated", "--wait=false")
-    delays.append(await after(began, [LEAVING]))
-    delays.append(await after(began, []))
+    delays += [await after(before, state) - began for state in ([LEAVING], [])]
+    known = [key for key, _ in itertools.groupby(flags(each) for each in told())]
     # Between its end and its deletion no time need pass, and then nobody tells of it.
-    steps = [step for step in known() if step != [ENDED]]
+    steps = [step for step in known if step != [ENDED]]
     return steps[steps.index([SHUT]) :], delays
 
 
