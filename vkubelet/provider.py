@@ -51,7 +51,8 @@ class NodeDescription:
 
     Quantities are Kubernetes strings ("4", "8Gi"). `allocatable` defaults to the capacity. `conditions` are complete condition objects;
     without one of type Ready the node is Ready. `addresses` are `{"type", "address"}` objects; without any, the runtime publishes the
-    InternalIP it listens on. `info` is merged over the runtime's own `status.nodeInfo`.
+    InternalIP it listens on. `info` is merged over the runtime's own `status.nodeInfo`; `features` is `status.features`, by which pods are
+    admitted that ask for one of them.
     """
 
     name: str
@@ -66,6 +67,7 @@ class NodeDescription:
     arch: str = field(default="amd64", kw_only=True)
     provider_id: str = field(default="", kw_only=True)
     info: Mapping[str, str] = field(factory=dict, kw_only=True)
+    features: Mapping[str, bool] = field(factory=dict, kw_only=True)
 
 
 # --- Pods ------------------------------------------------------------------------------------------------------------------------------

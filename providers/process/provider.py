@@ -174,6 +174,8 @@ class Process:
             addresses=[{"type": "InternalIP", "address": self._address}, {"type": "Hostname", "address": machine.hostname()}],
             arch=machine.architecture(),
             info=machine.info(importlib.metadata.version("vkubelet")),
+            # Root gives a process the groups that its pod names and no others; of another user it has those, too.
+            features={"supplementalGroupsPolicy": os.getuid() == 0},
         )
 
     async def ping(self, node: str) -> None:

@@ -6,6 +6,7 @@ Invariant: both halves of a pair are the same pod in the same namespace; what th
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -119,3 +120,23 @@ async def test_forty_pods_see_as_processes_what_they_see_as_containers(
     found = [f"{case.name}: {line}" for case in CASES for line in dumps[f"{case.name}-{REAL}"].differences(dumps[f"{case.name}-{OURS}"])]
     assert not found, f"{len(found)} differences, first the container's, then the process's:\n" + "\n".join(found)
     assert sum(len(dump.env) + len(dump.files) for dump in dumps.values()) > 1000, "the pods have seen little"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root chooses groups")
+async def test_a_pod_gets_no_groups_but_its_own_where_it_insists(worker: ControlPlane, process_node: ProcessNode) -> None:
+    namespace = await worker.namespace("groups")
+    strict = {"supplementalGroupsPolicy": "Strict", "runAsUser": 65534, "supplementalGroups": [4711]}
+    container = {"name": "main", "image": BUSYBOX, "command": ["busybox", "id", "-G"]}
+    spec = {
+        "nodeName": process_node.name,
+        "tolerations": [{"operator": "Exists"}],
+        "restartPolicy": "Never",
+        "securityContext": strict,
+        "containers": [container],
+    }
+    try:
+        await apply(worker, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "strict", "namespace": namespace}, "spec": spec})
+        await worker.kubectl("-n", namespace, "wait", "pod/strict", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+        assert await worker.kubectl("-n", namespace, "logs", "strict") == "65534 4711\n"
+    finally:
+        await worker.kubectl("delete", "namespace", namespace, "--wait=false")

@@ -120,6 +120,7 @@ def _status(node: NodeDescription, endpoint: Endpoint) -> Json:
             **dict.fromkeys(("bootID", "kernelVersion", "kubeProxyVersion", "machineID", "osImage", "systemUUID"), ""),
             **node.info,
         },
+        "features": dict(node.features),
     }
 
 
@@ -217,9 +218,9 @@ def _map_difference(live: Mapping[str, str], want: Mapping[str, str], owned: Col
 
 def _status_difference(live: JsonView, want: JsonView) -> Json:
     change: Json = {}
-    for kind in ("capacity", "allocatable"):
-        have = live.get(kind, {})
-        # The resources of a node are all ours: what is not wanted any more goes.
+    for kind in ("capacity", "allocatable", "features"):
+        have = live.get(kind) or {}
+        # The resources and features of a node are all ours: what is not wanted any more goes.
         difference = _map_difference(have, want[kind], have)
         if difference:
             change[kind] = difference

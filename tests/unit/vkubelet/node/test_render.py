@@ -98,12 +98,14 @@ def test_foreign_labels_conditions_and_annotations_are_not_mentioned() -> None:
 
 
 def test_dropped_keys_of_ours_are_nulled_and_dropped_conditions_deleted() -> None:
-    before = NodeDescription("n1", {"cpu": "4", "gpu": "1"}, labels={"gone": "1"}, conditions=[{"type": "Extra", "status": "True"}])
+    before = NodeDescription(
+        "n1", {"cpu": "4", "gpu": "1"}, labels={"gone": "1"}, conditions=[{"type": "Extra", "status": "True"}], features={"old": True}
+    )
     after = NodeDescription("n1", {"cpu": "4"}, conditions=[{"type": "Ready", "status": "True"}])
     patch = render.status_patch(written(wanted(before)), wanted(after), now=NOW)
     assert patch is not None
     assert patch["metadata"]["labels"] == {"gone": None}
-    assert patch["status"]["capacity"] == {"gpu": None}
+    assert patch["status"]["capacity"] == {"gpu": None} and patch["status"]["features"] == {"old": None}
     assert {"$patch": "delete", "type": "Extra"} in patch["status"]["conditions"]
 
 
