@@ -46,9 +46,16 @@ class Limits:
         return cls(cpu=milli(limits), cpu_request=milli(requests) or milli(limits), memory=memory)
 
 
+def weight(milli: int | None, *, version: int) -> tuple[str, str]:
+    """The file, and what is written there, by which a group that asked for so much CPU is measured against the others beside it."""
+    if version == 1:
+        return "cpu.shares", str(shares(milli))
+    return "cpu.weight", str(1 + (shares(milli) - 2) * 9999 // 262142)
+
+
 def settings_v1(limits: Limits) -> Iterator[tuple[str, str]]:
     """Files and what is written there, in order."""
-    yield "cpu.shares", str(shares(limits.cpu_request))
+    yield weight(limits.cpu_request, version=1)
     yield "cpu.cfs_quota_us", str(max(1000, limits.cpu * _PERIOD // 1000)) if limits.cpu else "-1"
     if limits.memory:
         yield "memory.limit_in_bytes", str(limits.memory)
@@ -57,7 +64,7 @@ def settings_v1(limits: Limits) -> Iterator[tuple[str, str]]:
 
 def settings_v2(limits: Limits) -> Iterator[tuple[str, str]]:
     """Files and what is written there, in order."""
-    yield "cpu.weight", str(1 + (shares(limits.cpu_request) - 2) * 9999 // 262142)
+    yield weight(limits.cpu_request, version=2)
     yield "cpu.max", f"{max(1000, limits.cpu * _PERIOD // 1000) if limits.cpu else 'max'} {_PERIOD}"
     if limits.memory:
         yield "memory.max", str(limits.memory)
@@ -117,8 +124,10 @@ class Cgroups:
     """Those without controllers of ours, which keepers and all that they start leave for a group of this node."""
 
     @classmethod
-    def find(cls, base: str) -> Cgroups:
-        """Those that can be written to; none when `base` is empty."""
+    def find(cls, base: str, *, cpu: int = 0) -> Cgroups:
+        """Those that can be written to; none when `base` is empty. `cpu`, in thousandths of a core, is what the pods of the node may have:
+        against the rest of the host they weigh as much, as a kubelet's `kubepods` do (pkg/kubelet/cm/node_container_manager_linux.go).
+        """
         if not base:
             return cls()
         base = base.strip("/")
@@ -127,7 +136,11 @@ class Cgroups:
         for hierarchy in parse_mounts(Path("/proc/mounts").read_text()):
             place = hierarchy.top / base / "keepers"
             with suppress(OSError):
+                # What lies above and is there already is weighed by its owner.
+                new = [path for path in place.parents if not path.exists()]
                 place.mkdir(parents=True, exist_ok=True)
+                for path in {place.parent, *new}:
+                    _weigh(path, cpu, version=hierarchy.version)
                 if os.access(place / "cgroup.procs", os.W_OK):
                     usable = hierarchy if hierarchy.version == 1 else hierarchy.handed_down(base)
                     (found if usable.controllers else trackers).append(usable)
@@ -140,22 +153,25 @@ class Cgroups:
     def keeper_files(self) -> list[str]:
         return [str(each.top / self.base / "keepers" / "cgroup.procs") for each in (*self.hierarchies, *self.trackers)]
 
-    def create(self, uid: str, name: str, *, limits: Limits) -> None:
-        """The group of one start of a container. Raises OSError."""
+    def create(self, uid: str, name: str, *, limits: Limits, pod_cpu: int) -> None:
+        """The group of one start of a container, in that of its pod, which asks for so many thousandths of a core. Raises OSError."""
         for each in self.hierarchies:
             place = each.top / self.base / f"pod{uid}" / name
             place.mkdir(parents=True, exist_ok=True)
             if each.version == 2:
                 _hand_down(each.top, place, each.controllers)
+            _weigh(place.parent, pod_cpu, version=each.version)
             settings = settings_v2 if each.version == 2 else settings_v1
             for file, text in settings(limits):
                 if file.partition(".")[0] in each.controllers and (place / file).exists():
                     (place / file).write_text(text)
 
-    def update(self, uid: str, name: str, *, limits: Limits) -> None:
+    def update(self, uid: str, name: str, *, limits: Limits, pod_cpu: int | None) -> None:
         """Other limits for those who are in it. Raises OSError, such as when they use more than that."""
         for each in self.hierarchies:
             place = each.top / self.base / f"pod{uid}" / name
+            if pod_cpu is not None:
+                _weigh(place.parent, pod_cpu, version=each.version)
             settings = list(settings_v2(limits) if each.version == 2 else settings_v1(limits))
             named = [
                 (place / file, text) for file, text in settings if file.partition(".")[0] in each.controllers and (place / file).exists()
@@ -237,6 +253,12 @@ def _memory(used: int, *, inactive: int, limit: str) -> dict[str, float]:
     if limit.strip().isdigit() and int(limit) < _UNLIMITED:
         values["memory_limit_bytes"] = int(limit)
     return values
+
+
+def _weigh(place: Path, milli: int, *, version: int) -> None:
+    file, text = weight(milli, version=version)
+    if (place / file).exists():
+        (place / file).write_text(text)
 
 
 def _write(settings: Sequence[tuple[Path, str]]) -> None:

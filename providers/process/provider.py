@@ -32,6 +32,8 @@ from vkubelet import (
     Taint,
     Unavailable,
 )
+from vkubelet.api.quantity import Quantity
+from vkubelet.api.scheduling import effective_requests
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.client.resources import PODS
 from vkubelet.containers.contract import Sandbox
@@ -150,7 +152,12 @@ class Process:
             os.close(lock)
 
     def _find_ways(self) -> starting.Ways:
+        """Raises SettingsError."""
         settings = self.settings
+        try:
+            cpu = Quantity.parse(self.describe().allocatable["cpu"]).milli()
+        except ValueError as error:
+            raise SettingsError("provider.allocatable", f"cpu: {error}") from error
         return starting.Ways(
             mounts=settings.mounts and os.getuid() == 0 and machine.can_mount(),
             path=settings.path,
@@ -158,7 +165,7 @@ class Process:
             log_files=settings.log_files,
             memory=machine.memory()["MemTotal"],
             host_paths=settings.host_paths,
-            cgroups=Cgroups.find(settings.cgroup and f"{settings.cgroup}/{self.node}"),
+            cgroups=Cgroups.find(settings.cgroup and f"{settings.cgroup}/{self.node}", cpu=cpu),
         )
 
     def describe(self) -> NodeDescription:
@@ -255,7 +262,8 @@ class Process:
         """All files that a start needs. Raises Unavailable, OSError."""
         attempt.make(starting.about(container), uid=who.uid)
         order = starting.order(pod, container, held=held, attempt=attempt, who=who, ways=self.ways)
-        self.ways.cgroups.create(held.ref.uid, group_of(attempt), limits=Limits.of(container.spec))
+        limits = Limits.of(container.spec)
+        self.ways.cgroups.create(held.ref.uid, group_of(attempt), limits=limits, pod_cpu=_cpu_of(pod.pod))
         return order
 
     async def _launch(self, order: Order, attempt: Attempt) -> None:
@@ -289,11 +297,12 @@ class Process:
 
     async def resize_container(self, pod: PodRef, container: str, resources: JsonView) -> None:
         """Raises NoSuchPod, NoSuchContainer, Unavailable."""
-        known, cgroups = self._running(pod, container), self.ways.cgroups
+        known, cgroups, stored = self._running(pod, container), self.ways.cgroups, self.host.pods.get(pod)
         if not cgroups.hierarchies:
             raise Unavailable("this host lets us limit nothing: no control group can be written to")
         try:
-            cgroups.update(pod.uid, group_of(known.attempt), limits=Limits.of({"resources": resources}))
+            limits, pod_cpu = Limits.of({"resources": resources}), _cpu_of(stored) if stored is not None else None
+            cgroups.update(pod.uid, group_of(known.attempt), limits=limits, pod_cpu=pod_cpu)
         except OSError as error:
             raise Unavailable(f"the limits can not be set now: {error.strerror}") from error
 
@@ -394,6 +403,12 @@ class Process:
 
     async def metrics(self, node: str, endpoint: MetricsEndpoint) -> bytes:
         return metrics(endpoint, await self.usage_of(node), now=self.host.clock.now())
+
+
+def _cpu_of(pod: Pod) -> int:
+    """What it asks for, in thousandths of a core."""
+    asked = effective_requests(pod.spec).get("cpu")
+    return asked.milli() if asked is not None else 0
 
 
 def _state_directory() -> Path:

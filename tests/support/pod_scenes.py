@@ -38,7 +38,7 @@ ENDS = {
     ),
     "killed": pod("killed", "exit 137", restartPolicy="Never"),
     "hindered": pod("hindered", "true", initContainers=[busy("first", "exit 4")], restartPolicy="Never"),
-    "overdue": pod("overdue", CALM, activeDeadlineSeconds=6, restartPolicy="Never"),
+    "overdue": pod("overdue", CALM, activeDeadlineSeconds=12, restartPolicy="Never"),
 }
 STAYS = {
     "whole": pod(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ from tests.integration.process.conftest import clear, remove_groups
 from tests.support.program import PATIENCE, Program, eventually
 from vkubelet.settings import merged
 from vkubelet.testing.cluster import ControlPlane, WorkerNode
+from vkubelet.testing.cluster.cgroups import hierarchies
 from vkubelet_providers.process import Process
+
+_WEIGHT = "cpu.shares"
 
 
 async def telling_as(node: WorkerNode) -> dict[str, Any]:
@@ -72,10 +76,19 @@ class ProcessNode:
         }
         self.directory.mkdir(parents=True, exist_ok=True)
         self.directory.chmod(0o711)
+        self._make_room()
         config = self.directory / "settings.yaml"
         config.write_text(yaml.safe_dump(merged(settings, self.settings)))
         arguments = ("run", "--provider", "process", "--config", str(config), "--kubeconfig", str(self.plane.kubeconfig))
         return Program("vkubelet", *arguments, log=self.directory / "vkubelet.log")
+
+    def _make_room(self) -> None:
+        """The engine of a real node is in no group, where on this machine each process weighs as much as a whole group does by itself."""
+        with suppress(PermissionError):
+            for top in hierarchies():
+                if (top / _WEIGHT).exists():
+                    (top / self.cgroup).mkdir(exist_ok=True)
+                    (top / self.cgroup / _WEIGHT).write_text(str(64 << 10))
 
     async def emptied(self) -> None:
         """All pods end; the program must run."""

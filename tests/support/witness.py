@@ -18,6 +18,8 @@ from kubernetes import client as k8s
 from kubernetes import config as k8s_config
 from kubernetes import watch as k8s_watch
 
+from tests.support.program import PATIENCE
+
 
 def api_client(kubeconfig: Path) -> k8s.ApiClient:
     """A client of the official package for one kubeconfig."""
@@ -83,7 +85,7 @@ def watching(kubeconfig: Path, kind: str = "pods", *, labels: str = "", namespac
     record, stop, ready = Record(), threading.Event(), threading.Event()
     thread = threading.Thread(target=_watch, args=(kubeconfig, kind, labels, namespace, record, stop, ready), daemon=True)
     thread.start()
-    assert ready.wait(30), "the witness did not start"
+    assert ready.wait(PATIENCE), "the witness did not start"
     try:
         yield record
     finally:

@@ -15,7 +15,8 @@ from attrs import evolve
 
 from tests.integration.process.conftest import NODE, Bench, groups, long_time, processes, running, sleeping
 from tests.support.program import eventually
-from vkubelet import PodRejected, Running, Terminated, Unavailable
+from vkubelet import Pod, PodRejected, Running, Terminated, Unavailable
+from vkubelet.api.quantity import Quantity
 from vkubelet.clock import SystemClock
 from vkubelet.containers.contract import ContainerProvider
 from vkubelet.provider import Mount
@@ -96,7 +97,8 @@ async def test_stop_asks_first_and_then_ends_everything(bench: Bench) -> None:
     assert (await bench.ended(polite)).exit_code == 4
     assert (await bench.ended(custom)).exit_code == 5
     assert (await bench.ended(other)).exit_code == 137
-    assert not processes(long)
+    # Without control groups nobody waits for what was killed.
+    await eventually(lambda: not processes(long), "everything ends", every=0.02)
     assert (await bench.logs(polite)).endswith("asked\n")
 
 
@@ -225,6 +227,32 @@ async def test_memory_that_is_too_much_is_told_as_oom_killed(bench: Bench, setti
     assert (await bench.ended(pod)).exit_code == 0
     await bench.remove(pod)
     assert not [path for path in groups(settings.cgroup) if "poduid-modest" in str(path)]
+
+
+async def test_pods_weigh_against_each_other_as_much_as_they_ask_for(bench: Bench, settings: Process.Settings) -> None:
+    """And all of them against the rest of the host as much as the node has for pods."""
+    if not bench.provider.ways.cgroups.limits("cpu"):
+        pytest.skip("this host lets us share out no CPU")
+
+    def weight(*inner: str) -> int:
+        """Hundreds of thousandths of a core, as far as numbers of version 2 tell."""
+        here = [path for path in groups(settings.cgroup) if path.parts[-1 - len(inner) :] == (settings.cgroup, *inner)]
+        texts = {file: path / file for path in here for file in ("cpu.shares", "cpu.weight") if (path / file).exists()}
+        (told,) = [(file, int(path.read_text())) for file, path in texts.items()]
+        shares = told[1] if told[0] == "cpu.shares" else (told[1] - 1) * 262142 // 9999 + 2
+        return round(shares / 102.4)
+
+    def pod(name: str, cpu: str) -> Pod:
+        spec = {"name": "main", "image": "image", "resources": {"requests": {"cpu": cpu}} if cpu else {}}
+        return make_pod(name, node=NODE, spec={"containers": [spec, {**spec, "name": "other"}]})
+
+    for name, cpu in (("heavy", "500m"), ("light", "100m"), ("none", "")):
+        await bench.start(name, "sleep", "1000", pod=pod(name, cpu))
+    assert [weight("node", f"poduid-{name}") for name in ("heavy", "light", "none")] == [10, 2, 0]
+    assert weight("node") == weight() == Quantity.parse(bench.provider.describe().allocatable["cpu"]).milli() // 100
+    bench.host.pods.put(pod("heavy", "1"))
+    await bench.provider.resize_container(pod("heavy", "1").ref, "main", {"requests": {"cpu": "1"}})
+    assert weight("node", "poduid-heavy") == 20
 
 
 async def test_stats_tell_what_a_container_uses(bench: Bench) -> None:

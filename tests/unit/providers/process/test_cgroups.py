@@ -69,7 +69,7 @@ def test_numbers_of_version_1(tmp_path: Path) -> None:
 
 def test_a_host_without_them_is_no_error() -> None:
     none = Cgroups.find("")
-    none.create("uid", "main.0", limits=Limits(cpu=1))
+    none.create("uid", "main.0", limits=Limits(cpu=1), pod_cpu=0)
     assert none.join_files("uid", "main.0") == [] and none.remove("uid") and not none.kill("uid") and not none.limits("memory")
 
 
