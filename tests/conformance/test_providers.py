@@ -29,7 +29,8 @@ AFTER_RESTART = {
     "kubeocean": "pods are kept",
 }
 
-pytestmark = pytest.mark.parametrize("provider", CAPABILITIES)
+# The first test of a provider waits for its whole examination, in which each rule has a limit of its own.
+pytestmark = [pytest.mark.parametrize("provider", CAPABILITIES), pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)

@@ -13,11 +13,15 @@ import pytest
 
 from tests.conformance.subjects import runtime_settings
 from tests.conformance.wrong import FAULTS, Fault
+from tests.support.program import PATIENCE
 from vkubelet.testing.cluster import ControlPlane
-from vkubelet.testing.conformance import RULES, Kubectl, Outcome, Report, Subject, examine, table
+from vkubelet.testing.conformance import RULES, Kubectl, Options, Outcome, Report, Subject, examine, table
 from vkubelet_providers.minimal import Minimal
 
 AT_ONCE = 5
+
+# The first test waits for all examinations, in which each rule has a limit of its own.
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +38,7 @@ def reports(bare_judge: Kubectl, bare_hub: ControlPlane) -> Mapping[str, Report]
         )
 
     def examined(fault: Fault, subject: Subject) -> Report:
-        return asyncio.run(examine(subject, only=(fault.rule, *fault.others)))
+        return asyncio.run(examine(subject, Options(patience=PATIENCE), only=(fault.rule, *fault.others)))
 
     # msgspec crashes when several threads are the first to convert to a class, so that is done before there are any.
     subjects = [subject(fault) for fault in FAULTS]

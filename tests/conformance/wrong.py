@@ -33,7 +33,7 @@ class Blocks(Minimal):
     async def sync_pod(self, pod: Pod) -> None:
         self.syncs += 1
         if self.syncs % 5 == 1:
-            time.sleep(0.6)
+            time.sleep(1.5)
         await super().sync_pod(pod)
 
 
@@ -49,6 +49,7 @@ class Overlaps(Minimal):
     """Lets the work of a sync_pod go on beside and behind everything that is asked later of the same pod."""
 
     async def run(self, host: Host) -> None:
+        self.deleted = asyncio.Event()
         async with asyncio.TaskGroup() as self.group:
             await super().run(host)
 
@@ -56,8 +57,17 @@ class Overlaps(Minimal):
         self.group.create_task(self._bring_about(pod))
 
     async def _bring_about(self, pod: Pod) -> None:
+        if pod.ref.name.startswith("hasty"):
+            # However long it takes until it is deleted.
+            await self.deleted.wait()
         await asyncio.sleep(0.7)
         await super().sync_pod(pod)
+
+    async def delete_pod(self, pod: PodRef, grace: float) -> None:
+        await super().delete_pod(pod, grace)
+        if pod.name.startswith("hasty"):
+            self.deleted.set()
+            self.deleted = asyncio.Event()
 
 
 class MixesUp(Minimal):
@@ -81,8 +91,15 @@ class Stubborn(Minimal):
 
     async def sync_pod(self, pod: Pod) -> None:
         await super().sync_pod(pod)
-        end = time.monotonic() + 7.0
-        while pod.ref.name.startswith("hasty") and (left := end - time.monotonic()) > 0:
+        if pod.ref.name.startswith("hasty"):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                await self._go_on(7.0)
+
+    async def _go_on(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
             try:
                 await asyncio.sleep(left)
             except asyncio.CancelledError:

@@ -35,7 +35,7 @@ def speaker(worker: ControlPlane, worker_node: WorkerNode) -> str:
     async def start() -> str:
         namespace = await worker.namespace("channels")
         await apply(worker, pod(NAME, namespace))
-        await worker.kubectl("wait", f"pod/{NAME}", "-n", namespace, "--for=condition=Ready", "--timeout=40s")
+        await worker.kubectl("wait", f"pod/{NAME}", "-n", namespace, "--for=condition=Ready", "--timeout=60s")
         return namespace
 
     return run_apart(start())

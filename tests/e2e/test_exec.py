@@ -26,7 +26,7 @@ from tests.integration.server.terminal import kubectl_at_terminal
 from tests.support.bound import Bound, apply, get, items, pod, running
 from tests.support.kubectl import Kubectl
 from tests.support.outside import Outside
-from tests.support.program import Program, eventually
+from tests.support.program import PATIENCE, Program, eventually
 from tests.support.sockets import connections_to
 from vkubelet.testing.fixtures import run_apart
 
@@ -134,7 +134,7 @@ async def test_a_terminal_is_resized_while_the_shell_runs(kubectl: Kubectl) -> N
         terminal.type(b"\x03")
         await terminal.expect(rb"\^Ccode 5\r\n")
         terminal.type(b"exit 7\r")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             assert await terminal.process.wait() == 7
 
 
@@ -188,7 +188,7 @@ async def forwarded(kubectl: Kubectl, port: int) -> AsyncIterator[tuple[int, asy
     """The local port."""
     async with kubectl.kubectl("port-forward", POD, f":{port}", "--address=127.0.0.1") as process:
         assert process.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             line = (await process.stdout.readline()).decode()
         found = re.search(r"127\.0\.0\.1:(\d+) -> ", line)
         assert found, line
@@ -221,7 +221,7 @@ async def test_a_closed_port_is_told_as_a_kubelet_tells_it(kubectl: Kubectl) -> 
     async with forwarded(kubectl, CLOSED_PORT) as (port, process):
         assert process.stderr is not None
         with socket.create_connection(("127.0.0.1", port), 20):
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 said = b""
                 while b"connection refused" not in said:
                     line = await process.stderr.readline()
@@ -255,7 +255,7 @@ async def test_a_client_that_neither_reads_nor_lets_go_costs_little_and_holds_up
             kubectl.kubectl(*endless, "echo begun; exec sleep 1000", stdin=zeros.fileno()) as writing,
         ):
             assert writing.stdout is not None
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 assert await asyncio.to_thread(os.read, unread, 1) == b"\0"
                 assert await writing.stdout.readline() == b"begun\n"
             for _ in range(10):
@@ -286,7 +286,7 @@ async def test_streams_in_the_worker_end_with_their_clients(served: tuple[Bound,
     ):
         for process in (reading, talking):
             assert process.stdout is not None
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 assert await process.stdout.readline() == b"begun\n"
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"hello")
@@ -315,14 +315,14 @@ async def ephemeral(bound: Bound, kubectl: Kubectl, name: str, *, state: Callabl
         statuses = found["status"].get("ephemeralContainerStatuses") or ()
         return next((each for each in statuses if each["name"] == name and state(each["state"])), None)
 
-    return await eventually(check, f"ephemeral container {name} is as wanted", seconds=30, every=0.3)
+    return await eventually(check, f"ephemeral container {name} is as wanted", every=0.3)
 
 
 async def test_a_debugger_joins_the_pod_and_can_be_left_and_met_again(leased: Bound, kubectl: Kubectl) -> None:
     name = "debug-websocket" if kubectl.websockets else "debug-spdy"
     begin = ("debug", "-it", POD, "--profile=baseline", "--image=localhost/busybox:dev", "--target=main", f"--container={name}", "--", "sh")
     async with kubectl_at_terminal(kubectl, *begin, websockets=kubectl.websockets) as terminal:
-        await terminal.expect(rb"/ # ", within=30)
+        await terminal.expect(rb"/ # ", within=PATIENCE)
         # It sees the processes of its target.
         terminal.type(b"tr '\\0' ' ' < /proc/1/cmdline | grep -c 'while true'; echo seen-$((40+2))\r")
         await terminal.expect(rb"\n1\r\nseen-42\r\n")
@@ -345,7 +345,7 @@ async def test_a_debugger_that_the_worker_refuses_says_so_and_keeps_no_other_out
         async with busy.kubectl("debug", "-i", POD, "--profile=sysadmin", image, "--container=mighty", "--", "true") as mighty:
             assert mighty.stderr is not None
             said = ""
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 while "violates PodSecurity" not in said:
                     line = (await mighty.stderr.readline()).decode()
                     assert line, said

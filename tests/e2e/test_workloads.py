@@ -186,7 +186,7 @@ async def test_budget_blocks_an_eviction_until_there_is_room(leased: Bound, work
         there = await get(leased.worker, "pod", spared["metadata"]["name"], "-n", leased.mount)
         return there is None and await get(hub, "pod", name, "-n", namespace) is None
 
-    await eventually(gone, "the evicted pod has ended in both clusters", seconds=40)
+    await eventually(gone, "the evicted pod has ended in both clusters")
     await hub.kubectl("delete", "namespace", namespace, "--wait=false")
 
 

@@ -59,7 +59,7 @@ def test_the_cluster_answers(vkubelet_cluster):
 
 
 def test_a_provider_is_examined(vkubelet_conformance):
-    report = vkubelet_conformance(lambda: Half(Half.Settings("half")), Options(patience=10.0), only=["list-complete", "delete-ends"])
+    report = vkubelet_conformance(lambda: Half(Half.Settings("half")), Options(patience=45.0), only=["list-complete", "delete-ends"])
     assert report.names(Outcome.FAILED) == ["list-complete"], table(report)
     assert report.names(Outcome.PASSED) == ["node-ready", "delete-ends"]
 """
@@ -75,7 +75,7 @@ def test_the_plug_in_is_there_and_has_loaded_nothing(request):
     assert not heavy & set(sys.modules)
 """
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def pytest_packages(empty_venv: Path, tmp_path_factory: pytest.TempPathFactory) 
         str(target),
         "pytest",
     ]
-    done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stderr
     return target
 
@@ -102,7 +102,7 @@ def run_pytest(venv: Path, packages: Path, directory: Path, *args: str) -> str:
     """Its output; all tests have to pass."""
     env = {**os.environ, "PYTHONPATH": str(packages)}
     command = [str(venv / "bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", *args]
-    done = subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -21,9 +21,10 @@ from vkubelet.testing.cluster import ControlPlane
 from vkubelet.testing.conformance import RULES
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "a-backend-of-your-own.md"
-SECONDS = 240.0
+SECONDS = 600.0
+"""For the whole page, in which what waits has a limit of its own; only what hangs takes longer, for good."""
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(700)
 
 
 @frozen

@@ -20,7 +20,7 @@ from vkubelet.testing.cluster import ControlPlane
 ROOT = Path(__file__).parents[2]
 TUTORIAL = ROOT / "docs" / "tutorial" / "node-in-five-minutes.md"
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import attrs
 import pytest
 
 from tests.integration.client.proxy import Proxy
+from tests.support.program import PATIENCE
 from vkubelet.api.codec import decode_json
 from vkubelet.api.objects import Key
 from vkubelet.api.quantity import Quantity
@@ -199,7 +200,7 @@ async def test_a_stream_goes_on_when_its_client_is_left_and_the_last_one_closes_
             assert connector is not None
         async with Client(await load_connection(kubeconfig=hub.kubeconfig)) as other:
             await other.create(CONFIGMAPS, configmap("late", namespace))
-        assert b'"late"' in await asyncio.wait_for(anext(parts), 10)
+        assert b'"late"' in await asyncio.wait_for(anext(parts), PATIENCE)
         assert not connector.closed
         with pytest.raises(RuntimeError, match="not open"):
             await left.get(CONFIGMAPS, Key(namespace, "late"))
@@ -257,11 +258,13 @@ async def test_nobody_there_is_unreachable(hub: ControlPlane) -> None:
 async def test_write_without_answer_is_unreachable_in_time_and_the_pool_survives(hub: ControlPlane, namespace: str) -> None:
     async with Proxy() as proxy:
         connection = await load_connection(kubeconfig=hub.kubeconfig)
-        connection = attrs.evolve(connection, proxy=proxy.url, timeouts=Timeouts(read=1.6, write=1.2))
+        # Also what a busy API server may take before and afterwards.
+        connection = attrs.evolve(connection, proxy=proxy.url, timeouts=Timeouts(read=4.0, write=3.0))
         async with Client(connection) as client:
             await client.create(CONFIGMAPS, configmap("one", namespace))
             proxy.stall()
-            async with asyncio.timeout(15):
+            # By default the two are given five seconds and thirty.
+            async with asyncio.timeout(30):
                 with pytest.raises(Unreachable, match="no answer in time"):
                     await client.create(CONFIGMAPS, configmap("two", namespace))
                 with pytest.raises(Unreachable):

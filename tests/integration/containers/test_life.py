@@ -11,6 +11,9 @@ from tests.integration.containers.conftest import Body, Scene, condition, status
 from tests.support.program import PATIENCE, eventually
 from vkubelet.errors import Unavailable
 
+DEADLINE = 10
+"""Seconds, in which also a busy machine has started the container that has to run when they are over."""
+
 
 def phase(wanted: str) -> object:
     return lambda pod: pod["status"].get("phase") == wanted
@@ -86,13 +89,14 @@ async def test_crash_loop_is_shown_and_a_new_process_neither_restarts_nor_forget
 
 async def test_deadline_fails_the_pod_in_time(scene: Scene) -> None:
     async with scene.running():
-        await scene.create("late", activeDeadlineSeconds=3)
+        await scene.create("late", activeDeadlineSeconds=DEADLINE)
         pod = await scene.until("late", phase("Failed"), "failed")  # type: ignore[arg-type]
         assert pod["status"]["reason"] == "DeadlineExceeded"
         assert pod["status"]["message"] == "Pod was active on the node longer than the specified deadline"
         ended = datetime.fromisoformat(status_of(pod)["state"]["terminated"]["finishedAt"])
         began = datetime.fromisoformat(pod["status"]["startTime"])
-        assert 3 <= (ended - began).total_seconds() <= 3 + PATIENCE
+        # As soon as it is over, and not with some look of every minute.
+        assert DEADLINE <= (ended - began).total_seconds() < DEADLINE + 60
         await scene.told("late", "DeadlineExceeded")
 
 
@@ -178,4 +182,4 @@ async def test_pods_deleted_while_they_start_wait_and_back_off_all_go(scene: Sce
                 group.create_task(scene.delete(name))
         await scene.absent("waits")
         await scene.absent("crashed")
-        assert not scene.provider.backend.boxes
+        await eventually(lambda: not scene.provider.backend.boxes, "nothing of them is kept")

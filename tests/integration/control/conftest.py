@@ -1,32 +1,33 @@
-"""A clock that runs fast."""
+"""The time of those who stand for election."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-
 import pytest
 
-from vkubelet.clock import SystemClock
+from tests.support.program import eventually
+from vkubelet.testing.clock import ManualClock
 
 
-class FastClock(SystemClock):
-    """Ten seconds pass in one."""
-
-    FACTOR = 10.0
+class CandidatesClock(ManualClock):
+    """Goes on only when it is told to, and while all candidates sleep: however long the API server takes to answer, it takes no time."""
 
     def __init__(self) -> None:
-        self._began = super().now()
+        super().__init__()
+        self.candidates = 0
+        """How many run now; each has one task that sleeps or waits for an answer."""
 
-    def now(self) -> datetime:
-        return self._began + timedelta(seconds=(super().now() - self._began).total_seconds() * self.FACTOR)
+    async def advance(self, seconds: float) -> None:
+        end = self.monotonic() + seconds
+        await self._all_asleep()
+        while (due := self._next_due()) is not None and due <= end:
+            self._wake_next()
+            await self._all_asleep()
+        self._elapsed = max(self._elapsed, end)
 
-    def monotonic(self) -> float:
-        return super().monotonic() * self.FACTOR
-
-    async def sleep(self, seconds: float) -> None:
-        await super().sleep(seconds / self.FACTOR)
+    async def _all_asleep(self) -> None:
+        await eventually(lambda: self.sleepers >= self.candidates, "all candidates have their answers", every=0.005)
 
 
 @pytest.fixture
-def fast_clock() -> FastClock:
-    return FastClock()
+def clock() -> CandidatesClock:
+    return CandidatesClock()

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.integration.client.proxy import Proxy
-from tests.support.program import eventually
+from tests.support.program import PATIENCE, eventually
 from vkubelet.api.objects import Key, ObjectMeta, Unknown
 from vkubelet.client.connection import Timeouts, load_connection
 from vkubelet.client.resources import CONFIGMAPS, CRDS, Resource
@@ -56,7 +56,7 @@ async def running(informer: Informer[Any]) -> AsyncIterator[None]:
         task.cancel()
 
 
-async def synced(informer: Informer[Any], seconds: float = 20) -> None:
+async def synced(informer: Informer[Any], seconds: float = PATIENCE) -> None:
     async with asyncio.timeout(seconds):
         await informer.wait_synced()
 
@@ -155,7 +155,7 @@ async def test_what_happened_while_away_is_delivered_after_expiry_and_outage_rem
             assert len(informer.store) == 3
             assert not changes
             await own.start_apiserver()
-            await synced(informer, 60)
+            await synced(informer)
             await eventually(lambda: len(changes) == 3, "the difference")
             assert informer.last_error is None
             assert sorted(steps(changes)) == [("deleted", "gone"), ("new", "appeared"), ("remade", "changed")]
@@ -191,7 +191,8 @@ async def test_cut_stream_resumes_without_a_list_and_deletions_are_certain(hub: 
 
 async def test_silent_stream_is_reopened_and_counts_as_unsynced_meanwhile(hub: ControlPlane, client: Client, namespace: str) -> None:
     await make(client, namespace, "a")
-    async with Proxy() as proxy, through(proxy, hub.kubeconfig, silence=1.0) as far:
+    # Also what a busy API server may take to begin the watch.
+    async with Proxy() as proxy, through(proxy, hub.kubeconfig, silence=3.0) as far:
         informer = Informer(far, CONFIGMAPS, where=mine(namespace))
         async with running(informer):
             await synced(informer)
@@ -243,7 +244,7 @@ async def test_resource_that_does_not_exist_yet_is_waited_for(client: Client) ->
         await eventually(lambda: isinstance(informer.last_error, NotFound), "the 404")
         await client.create(CRDS, definition(things.plural))
         try:
-            await synced(informer, 30)
+            await synced(informer)
         finally:
             await client.delete(CRDS, f"{things.plural}.example.org")
 

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.integration.control.conftest import FastClock
 from tests.support.program import eventually
 from vkubelet.client.connection import Connection
 from vkubelet.client.resources import CONFIGMAPS, NODES
@@ -15,6 +14,7 @@ from vkubelet.client.rest import Client
 from vkubelet.clock import SystemClock
 from vkubelet.control.leader import LeaderFence
 from vkubelet.control.recorder import ObjectReference, Recorder
+from vkubelet.testing.clock import ManualClock
 
 
 @asynccontextmanager
@@ -52,11 +52,12 @@ async def test_event_is_written_with_all_that_kubectl_shows(client: Client, name
 
 async def test_repetition_counts_up_instead_of_making_new_events(client: Client, namespace: str, witness: Any) -> None:
     about = await subject(client, namespace)
-    recorder = Recorder(client, "vkubelet", clock=FastClock())
+    clock = ManualClock()
+    recorder = Recorder(client, "vkubelet", clock=clock)
     async with running(recorder):
         recorder.event(about, "Retry", "again")
         await eventually(lambda: events_about(witness, namespace, about), "the first")
-        await asyncio.sleep(0.2)
+        await clock.advance(2)
         for _ in range(3):
             recorder.event(about, "Retry", "again")
         recorder.event(about, "Retry", "another message")
@@ -121,9 +122,10 @@ async def test_what_waits_at_the_end_is_still_written(client: Client, namespace:
     recorder = Recorder(client, "vkubelet", clock=SystemClock())
     async with running(recorder):
         await asyncio.sleep(0)
-        for number in range(5):
+        # Few, as all of them get two seconds.
+        for number in range(2):
             recorder.event(about, "Stopping", f"last words {number}")
-    assert len(events_about(witness, namespace, about)) == 5
+    assert len(events_about(witness, namespace, about)) == 2
 
 
 async def test_server_that_hangs_does_not_hold_up_the_end() -> None:

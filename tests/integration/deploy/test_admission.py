@@ -78,8 +78,8 @@ def confined(bare_hub: ControlPlane) -> Iterator[Confined]:
 
     made, stdin = run_apart(install())
     yield made
-    run_apart(bare_hub.kubectl("delete", "--filename", "-", stdin=stdin))
-    run_apart(bare_hub.kubectl("delete", "clusterrolebinding", made.space))
+    run_apart(bare_hub.kubectl("delete", "--ignore-not-found", "--filename", "-", stdin=stdin))
+    run_apart(bare_hub.kubectl("delete", "clusterrolebinding", made.space, "--ignore-not-found"))
 
 
 async def in_force(confined: Confined) -> bool:
@@ -101,6 +101,9 @@ def lease(name: str, namespace: str = "kube-node-lease") -> Body:
 
 
 def pod(name: str, namespace: str, on: str) -> Body:
+    """Bound to a node that does not exist; another one for each that is made, as the cluster collects pods of nodes that it has missed for
+    some time.
+    """
     containers = [{"name": "main", "image": "example.invalid/never-pulled"}]
     spec = {"nodeName": on, "containers": containers, "automountServiceAccountToken": False, "serviceAccountName": "default"}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
@@ -141,7 +144,7 @@ async def test_leases_of_others_are_not_written(confined: Confined) -> None:
 
 async def test_pods_on_nodes_of_others_are_not_written(confined: Confined) -> None:
     one, two, space = confined.identity("one"), confined.identity("two"), confined.space
-    await confined.plane.kubectl("create", "--filename", "-", stdin=json.dumps(pod("web", space, "vnode-one-a")))
+    await confined.plane.kubectl("create", "--filename", "-", stdin=json.dumps(pod("web", space, "vnode-one-web")))
     for command in (("patch", "pod", "web", LABEL), ("patch", "pod", "web", "--subresource=status", PHASE), ("delete", "pod", "web")):
         where = ("-n", space, "--dry-run=server")
         assert await confined.may(*command, *where, as_=one) and not await confined.may(*command, *where, as_=two)
@@ -149,15 +152,15 @@ async def test_pods_on_nodes_of_others_are_not_written(confined: Confined) -> No
     assert await confined.may(*dry, as_=one, body=pod("port", FAKE, "vnode-one-a"))
     assert not await confined.may(*dry, as_=one, body=pod("port", FAKE, "real-1"))
     assert not await confined.may(*dry, as_=one, body=pod("port", space, "vnode-one-a"))
-    await confined.plane.kubectl("delete", "pod", "web", "-n", space, "--grace-period=0", "--force")
+    await confined.plane.kubectl("delete", "pod", "web", "-n", space, "--ignore-not-found", "--grace-period=0", "--force")
 
 
 async def test_tokens_are_bound_to_pods_and_data_is_left_alone(confined: Confined) -> None:
     one, space = confined.identity("one"), confined.space
-    await confined.plane.kubectl("create", "--filename", "-", stdin=json.dumps(pod("bound", space, "vnode-one-a")))
+    await confined.plane.kubectl("create", "--filename", "-", stdin=json.dumps(pod("bound", space, "vnode-one-bound")))
     assert not await confined.may("create", "token", "default", "-n", space, as_=one)
     assert await confined.may("create", "token", "default", "-n", space, "--bound-object-kind=Pod", "--bound-object-name=bound", as_=one)
-    await confined.plane.kubectl("delete", "pod", "bound", "-n", space, "--grace-period=0", "--force")
+    await confined.plane.kubectl("delete", "pod", "bound", "-n", space, "--ignore-not-found", "--grace-period=0", "--force")
     await confined.plane.kubectl("create", "configmap", "settings", "-n", space, "--from-literal=a=b")
     await confined.plane.kubectl("create", "secret", "generic", "password", "-n", space, "--from-literal=a=b")
     for kind, name, value in (("configmap", "settings", "c"), ("secret", "password", "Yw==")):

@@ -12,7 +12,7 @@ from tests.integration.kubeocean.leases import taints, vnode
 from tests.support.audit import Audit
 from tests.support.bound import apply, condition, get, pod, roles_for, running
 from tests.support.kubectl import Kubectl
-from tests.support.program import Program, eventually
+from tests.support.program import PATIENCE, Program, eventually
 from tests.support.stage import MOCK
 from tests.support.witness import watching
 from vkubelet.testing.cluster import ControlPlane
@@ -51,10 +51,10 @@ async def test_taint_and_kubeconfig_of_a_served_binding_change_without_a_restart
             await eventually(lambda disabled=disabled: tainted(not disabled), f"disableNodeDefaultTaint {disabled} is followed")
         async with Kubectl(bound.hub, namespace).kubectl("logs", "--follow", "--timestamps", "--tail=1", "stays") as follower:
             assert follower.stdout is not None
-            await asyncio.wait_for(follower.stdout.readline(), 10)
+            await asyncio.wait_for(follower.stdout.readline(), PATIENCE)
             await _credentials_are_exchanged(made.bound.user, made)
             now = datetime.now(UTC)
-            while datetime.fromisoformat((await asyncio.wait_for(follower.stdout.readline(), 5)).split()[0].decode()) <= now:
+            while datetime.fromisoformat((await asyncio.wait_for(follower.stdout.readline(), PATIENCE)).split()[0].decode()) <= now:
                 assert made.program.alive
         await apply(bound.hub, pod("later", namespace, node=made.vnodes[1]))
         await running(bound, namespace, "later")

@@ -22,7 +22,7 @@ from tests.integration.kubeocean.conftest import MakeScene, Scene
 from tests.support.audit import Audit
 from tests.support.bound import Body, condition, items
 from tests.support.gate import Gate
-from tests.support.program import eventually
+from tests.support.program import PATIENCE, eventually
 from tests.support.stage import Stage, physical_name, uid_of, virtual_uid
 from vkubelet.testing.cluster import ControlPlane
 
@@ -198,7 +198,9 @@ async def _quiet(audits: Sequence[Audit]) -> None:
         writes = (call for audit in audits for call in audit.writes())
         return max((call.at for call in writes if call.what != "leases"), default=begin)
 
-    await eventually(lambda: datetime.now(UTC) - last() > QUIET, "nothing is written any more", seconds=30, every=0.5)
+    await eventually(
+        lambda: datetime.now(UTC) - last() > QUIET, "nothing is written any more", seconds=QUIET.total_seconds() + PATIENCE, every=0.5
+    )
 
 
 @pytest.fixture

@@ -131,7 +131,7 @@ async def with_the_node(scene: Scene) -> None:
         owner = found["metadata"]["ownerReferences"][0]["uid"] if found is not None else ""
         return node is not None and uid_of(node) != before and owner == uid_of(node)
 
-    await eventually(owned_by_the_new_one, "the CSINode is that of the new Node", seconds=40)
+    await eventually(owned_by_the_new_one, "the CSINode is that of the new Node")
     since = now()
     async with without_right(scene, "csinodes", "get"):
         await bound.worker.kubectl("delete", CSI, scene.nodes[0])

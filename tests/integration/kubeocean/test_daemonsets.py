@@ -32,4 +32,4 @@ async def test_virtual_node_goes_although_a_daemonset_keeps_a_pod_on_it(scene: M
     async def gone() -> bool:
         return await get(bound.hub, "node", vnode) is None
 
-    await eventually(gone, "the virtual node is gone", seconds=30)
+    await eventually(gone, "the virtual node is gone")

@@ -176,7 +176,7 @@ async def test_schedulers_and_drains_see_the_placeholder_for_what_it_is(stage: S
         await hub.kubectl("delete", "pod", "lucky", "unlucky", "-n", stage.namespace, "--wait")
         await eventually(lambda: alone(stage), "nothing else is on the node")
         # Without --force: that is for pods nobody makes anew.
-        drained = await hub.kubectl("drain", stage.vnode, "--timeout=20s")
+        drained = await hub.kubectl("drain", stage.vnode, "--timeout=40s")
         assert before["metadata"]["name"] not in drained
     finally:
         await hub.kubectl("uncordon", stage.vnode)
@@ -203,11 +203,11 @@ async def test_placeholder_goes_with_its_node(scene: MakeScene) -> None:
         found = await placeholders(made.bound.hub, stage.vnode)
         return len(found) == 1 and uid_of(found[0]) != uid_of(first) and condition(found[0], "PodScheduled") == "True"
 
-    await eventually(of_another_node, "the new Node has a placeholder", seconds=30)
+    await eventually(of_another_node, "the new Node has a placeholder")
     await made.bound.worker.kubectl("delete", "resourceleasingpolicy", f"all-of-{made.bound.name}", "--wait=false")
 
     async def gone() -> bool:
         return await get(made.bound.hub, "node", stage.vnode) is None and not await placeholders(made.bound.hub, stage.vnode)
 
-    await eventually(gone, "node and placeholder are gone", seconds=30)
+    await eventually(gone, "node and placeholder are gone")
     await local_pods.delete("busy")

@@ -18,14 +18,14 @@ from attrs import frozen
 from tests.integration.kubeocean.conftest import Scene, lasting_scene
 from tests.support.audit import Audit, Call
 from tests.support.bound import get
-from tests.support.program import eventually
+from tests.support.program import PATIENCE, eventually
 from tests.support.stage import Stage
 from vkubelet.testing.cluster import ControlPlane
 
 IDLE = timedelta(minutes=3)
 QUIET = timedelta(seconds=5)
 """Without any write but leases: what the pods' creation caused has ended."""
-LEASE_EVERY = timedelta(seconds=10)
+LEASE_EVERY, LEASE_LASTS = timedelta(seconds=10), timedelta(seconds=40)
 BEATS = 3
 """More than the writes of the status of a node that are allowed."""
 
@@ -103,7 +103,7 @@ async def test_idle_for_three_minutes_only_leases_and_the_status_of_nodes_are_wr
     await eventually(
         lambda: [call for call in idle.home.writes() if call.what == "leases" and call.at >= end],
         "a lease is renewed after the three minutes",
-        seconds=IDLE.total_seconds() + 30,
+        seconds=IDLE.total_seconds() + PATIENCE,
         every=1,
     )
     assert [str(call) for call in idle.writes(idle.there)] == []
@@ -111,7 +111,8 @@ async def test_idle_for_three_minutes_only_leases_and_the_status_of_nodes_are_wr
     print(f"{len(idle.home.calls())} calls at home, {len(idle.there.calls())} in the worker since the start; idle: {dict(home)}")
     for node in idle.scene.vnodes:
         renewals = home.pop(("update", "leases", node), 0)
-        assert IDLE / LEASE_EVERY * 0.8 <= renewals <= IDLE / LEASE_EVERY * 1.25, renewals
+        # Few enough to be no other rhythm, and as many as it takes to keep a node alive: a machine that stands still renews later.
+        assert IDLE / LEASE_LASTS < renewals <= IDLE / LEASE_EVERY * 1.25, renewals
         # Every five minutes, so at most once in three.
         assert home.pop(("patch", "nodes/status", node), 0) <= 1
     assert not home, home

@@ -13,6 +13,8 @@ from tests.support.program import PATIENCE, eventually
 from tests.support.stage import Stage
 
 QUIET_SECONDS = 12.0
+SPANS = 3
+"""On a machine that stands still for seconds something does happen, and is said. What is said time and again is said in each span."""
 Line = dict[str, Any]
 
 # Everything periodic happens many times in that span.
@@ -58,6 +60,14 @@ async def settled(made: Scene) -> int:
     return int(state["count"])
 
 
+async def in_a_span(made: Scene) -> list[Line]:
+    """What is said while nothing happens."""
+    before = await settled(made)
+    end = time.monotonic() + QUIET_SECONDS
+    await eventually(lambda: time.monotonic() > end, "the span is over", seconds=QUIET_SECONDS + PATIENCE, every=1)
+    return made.program.messages()[before:]
+
+
 async def test_log_is_silent_while_nothing_happens_and_follows_its_settings_file(scene: MakeScene) -> None:
     made = await scene(settings=SETTINGS)
     stage = await Stage.of(made.bound, made.nodes)
@@ -65,14 +75,15 @@ async def test_log_is_silent_while_nothing_happens_and_follows_its_settings_file
     for name in ("one", "two"):
         await stage.create(name, volumes=[{"name": "c", "configMap": {"name": "c"}}])
         await stage.running(name)
-    before = await settled(made)
-    end = time.monotonic() + QUIET_SECONDS
-    await eventually(lambda: time.monotonic() > end, "the span is over", seconds=QUIET_SECONDS + 10, every=1)
-    assert made.program.messages()[before:] == []
+    said_in_spans: list[list[Line]] = []
+    while not said_in_spans or (said_in_spans[-1] and len(said_in_spans) < SPANS):
+        said_in_spans.append(await in_a_span(made))
+    assert said_in_spans[-1] == [], said_in_spans
 
     change_file(made, lambda body: body["log"].update(level="DEBUG"))
     assert (await said(made, "log level changed"))["to"] == "DEBUG"
-    await eventually(lambda: probes(made, seconds=5) >= 5, "the worker is asked twice a second", every=0.5)
+    # By itself it would be once in ten.
+    await eventually(lambda: probes(made, seconds=5) >= 3, "the worker is asked often in five seconds", every=0.5)
     change_file(made, lambda body: (body["provider"].update(probe_interval=60.0), body["server"].update(port_last=20000)))
     assert (await said(made, "settings changed"))["settings"] == "provider.probe_interval"
     left = await said(made, "settings changed that count only after a restart")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from tests.support.audit import Audit
@@ -31,8 +30,10 @@ def _restarts(body: dict[str, Any]) -> int:
 
 async def test_readiness_goes_up(stage: Stage) -> None:
     with watching(stage.bound.hub.kubeconfig, namespace=stage.namespace) as seen:
-        await stage.create("slow", script={"start-delay": "0.5", "ready-delay": "2"})
+        # Long enough for a process to tell of it that stands still for a while.
+        await stage.create("slow", script={"start-delay": "0.5", "ready-delay": "6"})
         await stage.until("slow", lambda p: _ready(p) == "True", "Ready")
+        await eventually(lambda: seen.where(lambda event: event.condition("Ready") == "True"), "the watch tells of it")
     states = [(event.phase, event.condition("Ready")) for event in seen.events if event.condition("Ready")]
     assert ("Running", "False") in states and states[-1] == ("Running", "True")
     assert ("Pending", "True") not in states
@@ -217,4 +218,4 @@ async def test_deleted_pod_that_never_started_is_gone_at_once(stage: Stage) -> N
     await stage.event("unborn", "FailedCreatePod")
     with watching(stage.bound.hub.kubeconfig, namespace=stage.namespace) as seen:
         await stage.bound.hub.kubectl("delete", "pod", "unborn", "-n", stage.namespace, "--timeout=30s")
-    assert seen.where(lambda event: event.kind == "DELETED"), json.dumps([event.kind for event in seen.events])
+        await eventually(lambda: seen.where(lambda event: event.kind == "DELETED"), "the watch tells of the end")

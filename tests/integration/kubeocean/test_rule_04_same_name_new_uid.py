@@ -34,8 +34,8 @@ async def test_twenty_quick_rounds_of_one_name_make_twenty_physical_pods_one_aft
 
 async def test_physical_pod_of_an_earlier_uid_ends_by_its_own_uid_before_the_new_one_is_made(stage: Stage) -> None:
     labels, annotations = await stage.marks()
-    # Between two attempts of a back-off that doubles from 0.2 s on: the next would come seconds later.
-    annotations["mock.vkubelet.io/stop-delay"] = "3.7"
+    # Just after the sixth attempt of a back-off that doubles from 0.2 s on; the next would come at 11 s.
+    annotations["mock.vkubelet.io/stop-delay"] = "6.5"
     audit = Audit(stage.bound.worker, stage.bound.user)
     old = await stage.there.create("pods", stage.twin("name", str(uuid.uuid4()), labels=labels, annotations=annotations))
     await stage.until_physical("name", lambda p: p["status"]["phase"] == "Running", "the old one runs")
@@ -46,7 +46,7 @@ async def test_physical_pod_of_an_earlier_uid_ends_by_its_own_uid_before_the_new
     gone = seen.where(lambda event: event.uid == uid_of(old) and event.kind == "DELETED")[0]
     made = seen.where(lambda event: virtual_uid(event.object) == uid_of(new) and event.kind == "ADDED")[0]
     assert seen.events.index(gone) < seen.events.index(made)
-    assert made.at - gone.at < 1.5, "its end wakes the new one, no back-off"
+    assert made.at - gone.at < 4, "its end wakes the new one, no back-off"
     deletions = [call for call in audit.writes() if call.verb == "delete" and call.name == stage.physical_name("name")]
     assert {call.body["preconditions"]["uid"] for call in deletions} == {uid_of(old)}
 

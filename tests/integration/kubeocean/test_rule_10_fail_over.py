@@ -11,7 +11,7 @@ from tests.integration.kubeocean.outages import SHORT, all_nodes, events_of, is_
 from tests.support.audit import Audit
 from tests.support.bound import Body, condition
 from tests.support.cable import Cable
-from tests.support.program import eventually
+from tests.support.program import PATIENCE, eventually
 from tests.support.stage import Stage, uid_of, virtual_uid
 from tests.support.witness import watching
 
@@ -46,7 +46,7 @@ async def test_pods_of_a_worker_that_stays_silent_are_deleted_and_their_copies_e
         await all_nodes(made, is_unknown, what="Unknown")
         assert not above.where(lambda event: event.deleting)
         await eventually(
-            lambda: len({e.uid for e in above.events if e.deleting}) == 2, "both replicas are deleted at home", seconds=AFTER + 30
+            lambda: len({e.uid for e in above.events if e.deleting}) == 2, "both replicas are deleted at home", seconds=AFTER + PATIENCE
         )
         waited = time.monotonic() - began
         await eventually(lambda: events_of(made, "FailingOver"), "an event about it")

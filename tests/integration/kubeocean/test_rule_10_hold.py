@@ -22,13 +22,13 @@ from tests.integration.kubeocean.test_restarts import ready
 from tests.support.bound import Body, apply, condition, get, physical, pod, running
 from tests.support.cable import Cable
 from tests.support.moments import moments_of
-from tests.support.program import eventually
+from tests.support.program import PATIENCE, eventually
 from tests.support.witness import Record, watching
 
-LOST_WITHIN = 40.0
-BACK_WITHIN = 30.0
-
-
+LOST_WITHIN = 50.0
+"""Seconds: it is lost after 40 without an answer, and with one more question, which comes every ten, it would have been this."""
+ENDS_AFTER = 40
+"""Seconds: the pod that ends by itself runs when the worker falls silent, and ends in the outage."""
 BINDINGS = "/apis/cloud.tencent.com/v1beta1/clusterbindings"
 
 
@@ -46,7 +46,7 @@ async def test_silent_worker_is_held_after_forty_seconds_and_everything_is_back_
     bound = made.bound
     namespace = await running_pods(made, 4)
     ends = pod("ends", namespace, node=made.vnodes[0], restartPolicy="Never")
-    ends["metadata"]["annotations"] = {"mock.vkubelet.io/run-for": "20"}
+    ends["metadata"]["annotations"] = {"mock.vkubelet.io/run-for": str(ENDS_AFTER)}
     await apply(bound.hub, ends)
     await running(bound, namespace, "ends")
     ending, deleted = await _physical_name(made, namespace, "ends"), await _physical_name(made, namespace, "p3")
@@ -59,7 +59,7 @@ async def test_silent_worker_is_held_after_forty_seconds_and_everything_is_back_
     ):
         cable.silence()
         began = time.monotonic()
-        await eventually(lambda: len(lost), "Connected=False", seconds=60)
+        await eventually(lambda: len(lost), "Connected=False", seconds=LOST_WITHIN + PATIENCE)
         lost_after = lost.first(bound.name) - began
         await all_nodes(made, is_held, what="held")
         await all_pods(made, namespace, lambda body: not ready(body), what="not ready", count=5)
@@ -73,13 +73,14 @@ async def test_silent_worker_is_held_after_forty_seconds_and_everything_is_back_
         assert only_deleted(above, {"p3"}) and only_deleted(below, set())
         cable.mend()
         outage, back = time.monotonic() - began, time.monotonic()
-        await all_nodes(made, is_released, what="released", seconds=BACK_WITHIN)
-        await all_pods(made, namespace, _as_it_should_be, what="up to date", count=4, seconds=BACK_WITHIN)
+        # Sooner than a sweep of every minute would bring it about.
+        await all_nodes(made, is_released, what="released")
+        await all_pods(made, namespace, _as_it_should_be, what="up to date", count=4)
         back_after = time.monotonic() - back
         await eventually(lambda: _is_connected(made), "Connected=True")
         await eventually(lambda: _is_gone(made, deleted), "the physical pod of the deleted one is gone")
     print(f"lost after {lost_after:.1f} s, outage {outage:.1f} s, back after {back_after:.1f} s")
-    assert lost_after < LOST_WITHIN + 1
+    assert lost_after < LOST_WITHIN
     assert only_deleted(above, {"p3"}) and only_deleted(below, {deleted})
     assert not nodes.where(lambda event: event.kind == "DELETED" or event.condition("Ready") != "True")
     assert not below.where(lambda event: event.restarts > 0 or event.kind == "ADDED")
@@ -140,8 +141,8 @@ async def test_hold_survives_a_restart_and_what_happened_meanwhile_is_made_up_fo
         await all_nodes(made, is_held, what="held")
         assert await _phase(bound.hub, namespace, "late", "Pending")
         cable.mend()
-        await all_nodes(made, is_released, what="released", seconds=BACK_WITHIN)
-        await all_pods(made, namespace, ready, what="ready", count=5, seconds=BACK_WITHIN)
+        await all_nodes(made, is_released, what="released")
+        await all_pods(made, namespace, ready, what="ready", count=5)
         await comes_to_offer(made, cpu="60")
     assert only_deleted(above, set()) and only_deleted(below, set())
     assert not below.where(lambda event: event.restarts > 0)

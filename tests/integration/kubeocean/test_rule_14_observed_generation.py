@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 
 from tests.integration.kubeocean.conftest import Scene
+from tests.support.program import eventually
 from tests.support.stage import Stage
-from tests.support.witness import watching
+from tests.support.witness import Seen, watching
 
 AGNHOST = "localhost/agnhost:dev"
 
@@ -15,6 +16,10 @@ def observed(body: dict[str, object]) -> int:
     status = body["status"]
     assert isinstance(status, dict)
     return int(status.get("observedGeneration", 0))
+
+
+def _is_noted(event: Seen) -> bool:
+    return bool(event.object["metadata"]["annotations"].get("example.com/there"))
 
 
 async def test_observed_generation_follows_only_when_the_physical_kubelet_has_seen_the_change(common: Scene, stage: Stage) -> None:
@@ -34,6 +39,8 @@ async def test_observed_generation_follows_only_when_the_physical_kubelet_has_se
             noted = {"metadata": {"annotations": {"example.com/there": "yes"}}}
             await stage.there.patch("pods", stage.physical_name("changed"), noted, namespace=stage.bound.mount)
             await stage.until("changed", lambda p: p["metadata"]["annotations"].get("example.com/there"), "was published once more")
+            # The watch may be behind.
+            await eventually(lambda: above.where(_is_noted), "the watch has it")
             assert {observed(event.object) for event in above.where(lambda e: e.object["metadata"]["generation"] == 2)} == {1}
         finally:
             common.kubelet.process.send_signal(signal.SIGCONT)

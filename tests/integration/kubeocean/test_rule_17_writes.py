@@ -41,7 +41,7 @@ async def wave(stage: Stage) -> Wave:
         for name in names:
             await stage.create(name, script={"start-delay": "1"})
         for name in names:
-            await stage.until(name, _is_ready, "Ready", seconds=30)
+            await stage.until(name, _is_ready, "Ready")
 
         def quiet() -> bool:
             own = [call for call in _of_pods(home) if call.namespace == stage.namespace]

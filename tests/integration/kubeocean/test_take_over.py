@@ -112,7 +112,7 @@ class Installation:
         self.tokens = {volume: self.go.token_name(virtual, volume) for volume in projected}
         made = await self.go.pod(virtual, self.stage.nodes[0])
         self.before |= {"web": uid_of(virtual), "web there": uid_of(made)}
-        running = await self.stage.until_physical("web", lambda p: p["status"]["phase"] == "Running", "Running", seconds=40)
+        running = await self.stage.until_physical("web", lambda p: p["status"]["phase"] == "Running", "Running")
         parts = ("phase", "conditions", "podIP", "podIPs", "startTime", "containerStatuses")
         status = {part: running["status"][part] for part in parts if part in running["status"]}
         await self.stage.home.patch("pods", "web", {"status": status}, namespace=self.stage.namespace, subresource="status")

@@ -16,9 +16,9 @@ from tests.integration.kubeocean.test_dependents import configmap, secret, volum
 from tests.support.audit import Audit
 from tests.support.bound import Body, apply, get
 from tests.support.cable import Cable
-from tests.support.program import eventually
+from tests.support.program import eventually, holds
 from tests.support.stage import Stage, away, physical_name, uid_of
-from tests.support.witness import watching
+from tests.support.witness import Seen, watching
 from vkubelet.testing.cluster import ControlPlane
 
 SYNCER = "kubeocean.io/clusterbinding-syncer"
@@ -105,8 +105,8 @@ async def test_unbinding_leaves_nothing_in_either_cluster_and_nodes_go_first(sce
         await gone(made)
         assert await traces(bound.hub, made) == []
         assert await traces(bound.worker, made) == []
-    ended = next(event for event in below.events if event.kind == "DELETED")
-    assert ended.deleting and len(nodes.where(lambda event: event.kind == "DELETED")) == 2
+        await eventually(lambda: len(nodes.where(_is_deleted)) == 2 and below.where(_is_deleted), "the watches tell of the ends")
+    assert below.where(_is_deleted)[0].deleting
     copies = [call.at for call in there.writes() if (call.verb, call.what) == ("delete", "configmaps")]
     assert _last(at_home, "delete", "nodes") < min(copies)
     assert await stage.home.get("configmaps", "settings", stage.namespace) and await stage.home.get("secrets", "keys", stage.namespace)
@@ -117,6 +117,10 @@ async def test_unbinding_leaves_nothing_in_either_cluster_and_nodes_go_first(sce
     await made.ready()
     await stage.create("again")
     await stage.running("again")
+
+
+def _is_deleted(event: Seen) -> bool:
+    return event.kind == "DELETED"
 
 
 async def _has_finalizer(scene: Scene) -> bool:
@@ -153,7 +157,12 @@ async def test_only_what_bears_our_mark_is_waited_for_and_touched_also_after_a_r
         await gone(made)
     assert not seen.where(lambda event: event.uid in {uid_of(body) for body in kept[1:]} and (event.deleting or event.kind == "DELETED"))
     assert uid_of(await stage.there.get("configmaps", "of-a-stranger", bound.mount) or {"metadata": {"uid": ""}}) == uid_of(kept[0])
-    # Nodes go before copies, each copy before the marks on its original, and the binding's finalizer is the last.
+    # The line of the last write comes a moment after it.
+    await holds(lambda: _went_in_order(above, below))
+
+
+def _went_in_order(above: Audit, below: Audit) -> None:
+    """Nodes go before copies, each copy before the marks on its original, and the binding's finalizer is the last."""
     copies = {(call.what, call.name): call.at for call in reversed(below.writes()) if call.verb == "delete"}
     assert _last(above, "delete", "nodes") < min(at for (what, _), at in copies.items() if what == "configmaps")
     marks = [call for call in above.writes() if call.verb == "patch" and call.what in ("configmaps", "secrets")]
@@ -172,7 +181,9 @@ def _marked(stage: Stage, name: str, labels: Mapping[str, str], annotations: Map
 
 
 def _last(audit: Audit, verb: str, what: str) -> datetime:
-    return max(call.at for call in audit.writes() if (call.verb, call.what) == (verb, what))
+    times = [call.at for call in audit.writes() if (call.verb, call.what) == (verb, what)]
+    assert times, f"the audit log has no {verb} of {what}"
+    return max(times)
 
 
 def _connections(scene: Scene) -> list[Body]:

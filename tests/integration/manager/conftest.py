@@ -22,7 +22,7 @@ from kubernetes import client as k8s
 
 from kubeocean import permissions
 from tests.support.bound import CRDS, FAKE, SYSTEM, Body
-from tests.support.program import Program, eventually
+from tests.support.program import PATIENCE, Program, eventually
 from tests.support.witness import api_client
 from vkubelet.testing.cluster import ControlPlane, Options, Site
 from vkubelet.testing.fixtures import run_apart, running
@@ -278,7 +278,7 @@ async def _install(hub: ControlPlane) -> None:
     namespaces[0]["metadata"]["labels"] = {"pod-security.kubernetes.io/enforce": "restricted"}
     rights = [_for_user(body) for body in permissions.manager_objects() if body["kind"] != "ServiceAccount"]
     await hub.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": [*namespaces, *rights]}))
-    await hub.kubectl("wait", "--for=condition=Established", "-f", str(CRDS / "clusterbindings.yaml"), "--timeout=30s")
+    await hub.kubectl("wait", "--for=condition=Established", "-f", str(CRDS / "clusterbindings.yaml"), f"--timeout={PATIENCE:.0f}s")
 
 
 def _for_user(body: Body) -> Body:

@@ -15,10 +15,15 @@ MANAGER_FINALIZER, SYNCER_FINALIZER = "kubeocean.io/clusterbinding-manager", "ku
 
 def versions(computing: Computing, created: dict[str, Any]) -> list[dict[str, Any]]:
     """Every version of a binding that was written since its creation, as the API server remembers them."""
-    meta = created["metadata"]
-    options = {"field_selector": f"metadata.name={meta['name']}", "resource_version": meta["resourceVersion"], "timeout_seconds": 1}
-    call = computing.custom.list_cluster_custom_object
-    return [event["object"] for event in k8s_watch.Watch().stream(call, GROUP, VERSION, PLURAL, **options)]
+    meta, call = created["metadata"], computing.custom.list_cluster_custom_object
+    now = call(GROUP, VERSION, PLURAL, field_selector=f"metadata.name={meta['name']}")["items"][0]["metadata"]["resourceVersion"]
+    options = {"field_selector": f"metadata.name={meta['name']}", "resource_version": meta["resourceVersion"], "timeout_seconds": 30}
+    out: list[dict[str, Any]] = []
+    for event in k8s_watch.Watch().stream(call, GROUP, VERSION, PLURAL, **options):
+        out.append(event["object"])
+        if out[-1]["metadata"]["resourceVersion"] == now:
+            return out
+    raise AssertionError(f"the API server did not tell of version {now}")
 
 
 def owned_by(body: dict[str, Any] | None, binding: Binding) -> bool:

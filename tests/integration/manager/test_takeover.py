@@ -6,7 +6,6 @@ Both wait for a Lease to run out, so one scene shows both.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -14,12 +13,13 @@ from datetime import UTC, datetime, timedelta
 from tests.integration.kubeocean.conftest import STARTS_WITHIN, only_simulated
 from tests.integration.manager.conftest import SYSTEM, Binding, Computing, MakeBinding
 from tests.support.bound import condition, items, pod
-from tests.support.program import Program, eventually
+from tests.support.program import PATIENCE, Program, eventually
 from tests.support.simulated import all_ready, simulated_nodes
 from tests.support.witness import watching
+from vkubelet.control.leader import DURATION
 
-TAKEOVER = 20.0
-"""Seconds; a Lease runs out after 15, and is looked at every 2."""
+TAKEOVER = DURATION + 5.0
+"""Seconds; a Lease runs out that long after its last renewal was seen, and is looked at every two."""
 NODE = "sim-takeover"
 STANDS_BY = "another process leads"
 
@@ -59,20 +59,24 @@ async def test_who_stands_by_goes_on_where_a_leader_died(computing: Computing, b
                 assert not nodes.where(lambda seen: seen.object["metadata"]["name"] == vnode and seen.condition("Ready") != "True")
                 assert not pods.where(lambda seen: seen.key == "default/steady" and (seen.kind == "DELETED" or seen.phase != "Running"))
                 assert await physical_pods(binding) == before != []
-                await computing.hub.kubectl("delete", "pod", "steady", "-n", "default", "--grace-period=1", "--timeout=30s")
+                await computing.hub.kubectl("delete", "pod", "steady", "-n", "default", "--grace-period=1", f"--timeout={PATIENCE:.0f}s")
             finally:
                 stood_by = computing.program.text().count(STANDS_BY)
                 if not computing.program.alive:
                     computing.program.start()
             await eventually(lambda: computing.program.text().count(STANDS_BY) > stood_by, "it stands by", seconds=STARTS_WITHIN)
+            asked = datetime.now(UTC)
             second.terminate()
-            stopped = time.monotonic()
+            stopped = datetime.now(UTC)
+            await eventually(lambda: led_since(computing.program) > asked, "the first leads again")
             await bind().deployed()
-            assert time.monotonic() - stopped < 15.0, "a Lease that was handed on is not waited for"
+            # Some two seconds before its end it was renewed.
+            handed_on = led_since(computing.program) - stopped < timedelta(seconds=DURATION - 3)
+            assert handed_on, "a Lease that was handed on is not waited for"
 
 
 async def the_leaders_die(computing: Computing, second: Program, serving: Program, processes: Sequence[Program]) -> None:
-    """And those that stand by lead, each within the time of its Lease."""
+    """And those that stand by lead, each within the time of its Lease; one of the two may be held up by a loaded machine for another."""
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/kubeocean-manager"
     holder = (computing.raw(lease) or {})["spec"]["holderIdentity"]
     killed = datetime.now(UTC)
@@ -81,7 +85,8 @@ async def the_leaders_die(computing: Computing, second: Program, serving: Progra
     await eventually(lambda: leads(second) and leader(processes), "both are followed")
     followed_at = [led_since(each) for each in (second, leader(processes)) if each is not None]
     print("followed after", [f"{(at - killed).total_seconds():.1f} s" for at in followed_at])
-    assert max(followed_at) - killed < timedelta(seconds=TAKEOVER), followed_at
+    assert min(followed_at) - killed < timedelta(seconds=TAKEOVER), followed_at
+    assert max(followed_at) - killed < timedelta(seconds=2 * DURATION), followed_at
     assert (computing.raw(lease) or {})["spec"]["holderIdentity"] != holder
 
 

@@ -15,10 +15,10 @@ import pytest
 from attrs import define, field
 from kubernetes import client as k8s
 
+from tests.integration.patient import patient_connection
 from tests.support.program import PATIENCE, eventually
 from tests.support.witness import Record, api_client, watching
 from vkubelet.api.objects import Key, Node, Pod, PodRef
-from vkubelet.client.connection import load_connection
 from vkubelet.client.resources import PODS
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock, SystemClock
@@ -216,7 +216,7 @@ class World:
 
 @pytest.fixture
 async def world(hub: ControlPlane) -> AsyncIterator[World]:
-    async with Client(await load_connection(kubeconfig=hub.kubeconfig), field_manager="vkubelet-tests") as client:
+    async with Client(await patient_connection(hub.kubeconfig), field_manager="vkubelet-tests") as client:
         namespace = await hub.namespace("pods")
         yield World(hub, client, namespace, k8s.CoreV1Api(api_client(hub.kubeconfig)))
 

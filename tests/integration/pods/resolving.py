@@ -12,10 +12,10 @@ from typing import Any
 
 from attrs import define, evolve, field
 
+from tests.integration.patient import patient_connection
 from tests.integration.pods.conftest import World
 from tests.support.program import eventually
 from vkubelet.api.objects import Node, Pod, PodRef
-from vkubelet.client.connection import load_connection
 from vkubelet.client.rest import Client
 from vkubelet.clock import SystemClock
 from vkubelet.pods import Pods
@@ -123,7 +123,7 @@ class Scene:
 @asynccontextmanager
 async def acting(world: World, node: str, files: Path, *, clock: SystemClock, shown: Node) -> AsyncIterator[Scene]:
     identity = world.hub.client_config(f"system:node:{node}", ["system:nodes"])
-    async with Client(await load_connection(kubeconfig=identity), field_manager="vkubelet-tests") as client:
+    async with Client(await patient_connection(identity), field_manager="vkubelet-tests") as client:
         ours = evolve(world, client=client, clock=clock, node=lambda name: shown)
         provider = Resolver(node, files)
         async with ours.side(provider, single_node=node) as pods:

@@ -17,6 +17,9 @@ from vkubelet.control.informer import Change
 from vkubelet.metrics import Metrics
 from vkubelet.pods.dispatch import Dispatch, Standing
 
+BEHIND = 30.0
+"""Seconds after the last creation. A queue with the usual limit of client-go, a hundred at once and ten a second, would be 40 behind."""
+
 
 class Following:
     """A dispatch that runs, and what it delivered."""
@@ -116,10 +119,9 @@ async def test_five_hundred_pods_at_once_are_handed_over_within_seconds(world: W
             async with limit:
                 await world.create(f"web-{number}", "many")
 
-        began = SystemClock().monotonic()
         async with asyncio.TaskGroup() as group:
             for number in range(500):
                 group.create_task(create(number))
-        await eventually(lambda: len(provider.calls) >= 500, "all handed over")
+        # However long their creation took.
+        await eventually(lambda: len(provider.calls) >= 500, "all handed over", seconds=BEHIND)
         assert len({name for _, name, _ in provider.calls}) == 500
-        assert SystemClock().monotonic() - began < 90.0

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from kubernetes import client as k8s
 
 from tests.integration.pods.conftest import HOST_IP, Scripted, World, condition
+from tests.integration.tries import median_within
 from tests.support.program import eventually
+from tests.support.witness import Seen
 from vkubelet.client.resources import PODS
 from vkubelet.clock import SystemClock
 from vkubelet.control.informer import Change
 from vkubelet.errors import PodRejected, Unavailable
 from vkubelet.provider import ContainerReport, PodReport, Terminated
 
-SOON = 6.0
-"""Seconds: one, on a machine that has nothing else to do; far less than a grace or a sweep."""
+GRACE = 300
+"""Seconds that nobody waits here: what ends does not end by them, nor by the sweep of every minute."""
 
 
 async def test_bound_pod_is_handed_over_once_and_runs_with_its_whole_status(world: World) -> None:
@@ -54,25 +57,36 @@ async def test_pods_of_other_nodes_never_reach_the_provider(world: World) -> Non
         assert [pod.ref.name for pod in pods.store] == ["ours"]
 
 
+def observes_its_deletion(pod: dict[str, Any]) -> bool:
+    return bool(pod["status"]["observedGeneration"] == pod["metadata"]["generation"] > 1)
+
+
 async def test_graceful_deletion_tells_the_grace_once_and_ends_within_a_second_of_the_report(world: World) -> None:
     provider = Scripted("life-4", gone_after_delete=False)
+    names, deleted = iter("abcdefgh"), list[Seen]()
     async with world.watched() as record, world.side(provider) as pods:
-        created = await world.create("web", "life-4")
-        await world.running("web")
-        await world.delete("web", grace=300)
-        await eventually(lambda: provider.graces("web"), "told")
-        assert 295 < provider.graces("web")[0] <= 300
-        await world.until("web", lambda pod: pod["status"]["observedGeneration"] == pod["metadata"]["generation"] > 1, "deletion observed")
-        began = SystemClock().monotonic()
-        pods.report(PodReport(created.ref, [ContainerReport("main", Terminated(0))]))
-        pods.pod_gone(created.ref)
-        await world.absent("web")
-        # Neither the grace nor a sweep was waited for.
-        assert SystemClock().monotonic() - began < SOON
-        assert len(provider.graces("web")) == 1
-        last = await eventually(lambda: next((e for e in record.events if e.kind == "DELETED"), None), "DELETED seen")
-    assert last.phase == "Succeeded"
-    assert "terminated" in last.object["status"]["containerStatuses"][0]["state"]
+
+        async def once() -> float:
+            name = next(names)
+            created = await world.create(name, "life-4")
+            await world.running(name)
+            await world.delete(name, grace=GRACE)
+            await eventually(lambda: provider.graces(name), "told")
+            assert GRACE - 5 < provider.graces(name)[0] <= GRACE
+            await world.until(name, observes_its_deletion, "deletion observed")
+            began = SystemClock().monotonic()
+            pods.report(PodReport(created.ref, [ContainerReport("main", Terminated(0))]))
+            pods.pod_gone(created.ref)
+            uid = created.metadata.uid
+            (last,) = await eventually(lambda: record.where(lambda seen: (seen.kind, seen.uid) == ("DELETED", uid)), "DELETED seen")
+            assert len(provider.graces(name)) == 1
+            deleted.append(last)
+            return float(last.at) - began
+
+        await median_within(1.0, once, "the end after its report")
+    for last in deleted:
+        assert last.phase == "Succeeded"
+        assert "terminated" in last.object["status"]["containerStatuses"][0]["state"]
 
 
 async def test_terminal_report_alone_removes_the_object_and_the_provider_is_not_pressed(world: World) -> None:
@@ -98,7 +112,7 @@ async def test_shorter_grace_is_passed_on_and_zero_follows_when_it_is_over(world
         await world.delete("web", grace=3)
         await eventually(lambda: len(provider.graces("web")) >= 2, "told again")
         assert provider.graces("web")[1] <= 3
-        await eventually(lambda: len(provider.graces("web")) == 3, "told zero")
+        await eventually(lambda: len(provider.graces("web")) >= 3, "told zero")
         assert provider.graces("web")[2] == 0
         pods.pod_gone(created.ref)
         await world.absent("web")

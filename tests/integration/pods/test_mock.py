@@ -34,13 +34,14 @@ async def test_deletion_takes_as_long_as_the_script_says(world: World) -> None:
     mock = Mock(Mock.Settings(node="mock-b"))
     async with world.watched() as record, world.side(mock):
         await world.create("quick", "mock-b")
-        await world.create("slow", "mock-b", metadata=script(stop_delay=60))
+        await world.create("slow", "mock-b", metadata=script(stop_delay=600))
         await world.running("quick")
         await world.running("slow")
-        await world.delete("quick")
-        await world.absent("quick", seconds=10.0)
+        # Neither the grace of the one nor the script of the other is waited for here.
+        await world.delete("quick", grace=600)
+        await world.absent("quick")
         await world.delete("slow", grace=2)
-        await world.absent("slow", seconds=20.0)
+        await world.absent("slow")
         assert not mock.pods
         await eventually(lambda: len(record.where(lambda seen: seen.kind == "DELETED")) == 2, "both deleted")
     ends = record.where(lambda seen: seen.kind == "DELETED")
@@ -54,8 +55,8 @@ async def test_backend_that_tells_nothing_is_polled(world: World) -> None:
         await world.until("web", lambda pod: condition(pod, "Ready") == "True", "Ready")
         await world.create("job", "mock-p", metadata=script(run_for=0.3, exit_code=7), restartPolicy="Never")
         await world.until("job", lambda pod: pod["status"]["phase"] == "Failed", "Failed")
-        await world.delete("web")
-        await world.absent("web", seconds=20.0)
+        await world.delete("web", grace=600)
+        await world.absent("web")
 
 
 async def test_minimal_provider_runs_and_ends_pods(world: World) -> None:

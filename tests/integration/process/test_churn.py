@@ -122,7 +122,8 @@ async def test_many_pods_of_random_life_leave_nothing(bench: Bench, settings: Pr
     assert len(kinds) == 5
     # Without control groups nobody waits for what was killed; nothing of it ends by itself in this time.
     await eventually(lambda: not marked(mark), "no process is left")
-    assert not holders(settings.directory)
+    # A keeper lets go of its lock before it has ended.
+    await eventually(lambda: not holders(settings.directory), "no keeper is left")
     await eventually(lambda: not zombies(), "every child is waited for")
     assert not list((Path(settings.directory) / "pods").iterdir())
     assert not [path for path in groups(settings.cgroup) if "pod" in path.name]

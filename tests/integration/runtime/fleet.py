@@ -269,6 +269,12 @@ def complaints(program: Program) -> list[str]:
     return [f"{m['logger']}: {m['message']}" for m in program.messages() if m["level"] in ("WARNING", "ERROR", "CRITICAL")]
 
 
+def stop_took(program: Program) -> float:
+    """Seconds, by its own log: what the machine needs to end a process, and to tell of it, is not part of a stop."""
+    said = {line["message"]: datetime.fromisoformat(line["time"]) for line in program.messages()}
+    return (said["stopped"] - said["stopping"]).total_seconds()
+
+
 def audited(plane: ControlPlane, user: str) -> Iterator[Body]:
     """The completed requests of a user, from the audit log; a line of it may be written a moment after the answer is given."""
     mark = f'"{user}"'.encode()

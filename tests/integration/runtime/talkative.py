@@ -11,7 +11,8 @@ from vkubelet import Host, Pod, PodRef, Terminated
 from vkubelet.control.recorder import ObjectReference
 from vkubelet_providers.mock import Mock
 
-DIFFERENT, EQUAL, LAST = 60, 20, 10
+DIFFERENT, EQUAL, LAST = 60, 20, 3
+"""Events of a pod: more of one kind than one object gets, equal ones, and at the stop few, as all of them get two seconds then."""
 
 
 class Talkative(Mock):

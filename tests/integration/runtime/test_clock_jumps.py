@@ -11,11 +11,10 @@ from tests.integration.runtime.fleet import Body, Fleet, complaints, renewed_at
 from tests.support.bound import condition
 from tests.support.moments import LEASES, moments_of
 from tests.support.program import eventually
+from vkubelet.node.lease import DURATION
 
 JUMPING = Path(__file__).with_name("jumping.py")
 RENEW_EVERY = 0.5
-SOON = 6.0
-"""Seconds: far more than any wait of the program here, far less than the clock jumps by."""
 
 
 async def test_clock_jumps_disturb_neither_leases_nor_retries(fleet: Fleet) -> None:
@@ -27,7 +26,6 @@ async def test_clock_jumps_disturb_neither_leases_nor_retries(fleet: Fleet) -> N
         await fleet.ready([name], program=program)
         await fleet.kubectl("create", "-f", "-", stdin=json.dumps(failing(name, times=5)))
         await fleet.until_pod("p", waiting, "it waits for another try")
-        began = time.monotonic()
         for hours in (1, -1):
             before, since = await fleet.lease(name), time.monotonic()
             fleet.tell("offset", str(hours * 3600))
@@ -35,17 +33,17 @@ async def test_clock_jumps_disturb_neither_leases_nor_retries(fleet: Fleet) -> N
             def again(since: float = since) -> bool:
                 return len(renewals.since(since, [name])) >= 5
 
-            await eventually(again, f"the Lease is renewed after the clock jumped to {hours} h", seconds=20)
-            assert renewals.longest([name], since=since, until=time.monotonic()) < SOON
+            await eventually(again, f"the Lease is renewed after the clock jumped to {hours} h")
+            # Who waits for the clock waits for an hour; the cluster waits for as long as a Lease lasts.
+            assert renewals.longest([name], since=since, until=time.monotonic()) < DURATION
             after = await fleet.lease(name)
             assert before is not None
             assert after is not None
             # Only a later time is a renewal for the node controller, whatever our clock says.
             assert renewed_at(after) > renewed_at(before)
             assert renewed_at(after) - datetime.now(UTC) > timedelta(minutes=59)
-        await fleet.running("p", seconds=30)
-        # 0.2 + 0.4 + 0.8 + 1.6 + 3.2 s of back-off, each a little longer.
-        assert time.monotonic() - began < 4 * SOON
+        # After 0.2 + 0.4 + 0.8 + 1.6 + 3.2 s of back-off, and not after an hour.
+        await fleet.running("p")
         (node,) = await fleet.nodes()
         assert condition(node, "Ready") == "True"
         assert complaints(program) == []

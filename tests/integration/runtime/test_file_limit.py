@@ -40,7 +40,7 @@ async def test_process_takes_the_files_it_may_have_and_says_when_they_are_too_fe
         await eventually(all_that_fit, "as many as fit are registered", seconds=60, every=0.3)
         names = [node["metadata"]["name"] for node in await fleet.nodes()]
         await fleet.ready(names, program=program)
-        await eventually(lambda: _all_leases(fleet, names), "all have a Lease", seconds=30, every=0.3)
+        await eventually(lambda: _all_leases(fleet, names), "all have a Lease", every=0.3)
         await fleet.create("p", node=names[0])
         await fleet.running("p")
         assert Outside(pid).descriptors() < HARD

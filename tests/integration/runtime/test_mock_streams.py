@@ -27,6 +27,7 @@ import pytest
 from attrs import evolve, frozen
 
 from tests.integration.runtime.fleet import Fleet
+from tests.support.program import PATIENCE
 from vkubelet.testing.cluster import ControlPlane
 from vkubelet.testing.fixtures import run_apart
 
@@ -193,7 +194,7 @@ def test_a_debugger_joins_the_pod(kubectl: Kubectl) -> None:
     done = kubectl("debug", "-i", "web", "--image=busybox", f"--container={name}", stdin=b"hostname > /tmp/x; cat /tmp/x\nexit 4\n")
     assert b"web\n" in done.stdout, done
     ended = f'{{.status.ephemeralContainerStatuses[?(@.name=="{name}")].state.terminated.exitCode}}'
-    waited = kubectl("wait", "pod/web", f"--for=jsonpath={ended}=4", "--timeout=20s")
+    waited = kubectl("wait", "pod/web", f"--for=jsonpath={ended}=4", f"--timeout={PATIENCE:.0f}s")
     assert waited.returncode == 0, waited.stderr
     assert kubectl("get", "pod", "web", "-o", "jsonpath={.status.phase}").stdout == b"Running"
 

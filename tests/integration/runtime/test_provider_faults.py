@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from tests.integration.runtime.fleet import Body, Fleet, complaints, reason, renewed_at
@@ -39,10 +37,9 @@ async def test_crashing_provider_is_not_started_without_pause(fleet: Fleet) -> N
     fleet.tell("crash")
     with fleet.program() as program:
         await eventually(lambda: len(fleet.calls("run")) >= 5, "it is started again, and again")
-        began = time.monotonic()
         assert program.terminate() == 0
-        # One that runs would be given five seconds.
-        assert time.monotonic() - began < 4.5, "nobody waits for a provider that does not run"
+    # One that runs is given five seconds, and then this is said.
+    assert not any("did not end in time" in each for each in complaints(program)), "nobody waits for a provider that does not run"
 
 
 @pytest.mark.parametrize(("told", "shown"), [("fail", "PingFailed"), ("hang", "PingTimeout"), ("bug", "PingFailed")])

@@ -66,16 +66,20 @@ async def test_pod_that_comes_while_the_node_drains_is_refused(fleet: Fleet) -> 
     (name,) = fleet.declare("a")
     with fleet.program("mock", shutdown={"nodes": "drain", "seconds": 30}, provider={"node": name}) as program:
         await fleet.ready([name], program=program)
-        spec = {"nodeName": name, "terminationGracePeriodSeconds": 20, "containers": [{"name": "main", "image": "none"}]}
-        metadata = {"name": "slow", "annotations": {"mock.vkubelet.io/stop-delay": "8"}}
-        await fleet.kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}))
-        await fleet.running("slow")
+        spec = {"nodeName": name, "terminationGracePeriodSeconds": 25, "containers": [{"name": "main", "image": "none"}]}
+        for pod, seconds in (("slow", "2"), ("slower", "300")):
+            metadata = {"name": pod, "annotations": {"mock.vkubelet.io/stop-delay": seconds}}
+            body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+            await fleet.kubectl("create", "-f", "-", stdin=json.dumps(body))
+        await fleet.running("slow", "slower")
         ending = asyncio.create_task(stopped(program))
         await fleet.until_node(name, lambda body: condition(body, "Ready") == "False", "shutting down")
         await fleet.create("late", node=name)
         late = await fleet.until_pod("late", lambda body: body["status"]["phase"] == "Failed", "refused")
         told = ("NodeShutdown", "Pod was rejected: Pod was rejected as the node is shutting down.")
         assert (late["status"]["reason"], late["status"]["message"]) == told
+        # It has held up the end for as long as it took to ask.
+        await fleet.kubectl("delete", "pod", "slower", "--grace-period=1", "--wait=false")
         assert await ending == 0
         slow_pod = await fleet.pod("slow")
     assert slow_pod is not None and slow_pod["status"]["reason"] == "Terminated"

@@ -9,9 +9,11 @@ import asyncio
 import json
 import time
 import urllib.request
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from tests.integration.runtime.fleet import Fleet
 from tests.support.audit import Audit
 from tests.support.outside import Meter
 from tests.support.program import eventually
+from vkubelet.node.lease import DURATION as LEASE
 from vkubelet.testing.cluster import ControlPlane
 from vkubelet.testing.fixtures import run_apart
 
@@ -52,13 +55,15 @@ class Found:
     rss_with_pods: float
     descriptors: int
     """Each node has a listener; watches and other connections do not grow with the nodes."""
-    lateness: float
+    filling: float
+    """Until a thousand pods ran."""
+    oldest: float
     cpu_per_renewal: float
     cores: float
     change: Change
     few_oldest: float
-    few_renewals: Sequence[float]
-    """When, counted from the beginning of the last interval."""
+    few_busy: float
+    """The share of seconds in which some of their Leases were renewed."""
 
 
 @pytest.fixture(scope="module")
@@ -81,35 +86,64 @@ def _fleet(plane: ControlPlane, directory: Path) -> Fleet:
 
 async def _watch(large: Fleet, small: Fleet) -> Found:
     audit, metrics = Audit(large.plane, large.instance), large.plane.site.free_port()
+    few_audit = Audit(small.plane, small.instance)
     async with AsyncExitStack() as stack:
         many = await stack.enter_async_context(
             crowd(large, NODES, health={"health_address": "", "metrics_address": f"127.0.0.1:{metrics}"})
         )
         print(f"{NODES} nodes Ready after {many.ready_after:.1f} s")
         few = await stack.enter_async_context(crowd(small, FEW))
+        both_ready = datetime.now(UTC)
         await eventually(lambda: all(name in many.leases.times for name in many.names), "all have a Lease")
         # A write can be seen before its answer is in the audit log.
         await eventually(lambda: all(_written(audit)[each] >= NODES for each in ONCE_EACH), "every write is answered", every=0.5)
         writes = _written(audit)
         empty = many.process.rss_mib()
-        print(f"{await many.fill(1):.0f} pods/s")
-        full, idle, since = many.process.rss_mib(), Meter(many.process), time.monotonic()
-        await asyncio.sleep(max(IDLE, few.ready_at + WATCHED - since))
+        rate = await many.fill(1)
+        print(f"{rate:.0f} pods/s")
+        full, idle, since = many.process.rss_mib(), Meter(many.process), datetime.now(UTC)
+        await asyncio.sleep(max(IDLE, few.ready_at + WATCHED - time.monotonic()))
         idle.stop()
-        end = time.monotonic()
+        end = datetime.now(UTC)
+        # A hundred renewals later the audit log has all of them.
+        change = await _change_one(many, metrics)
+        renewals = _renewals(audit, many.names, since=both_ready, until=end)
+        few_renewals = _renewals(few_audit, few.names, since=both_ready, until=end)
         return Found(
             writes=writes,
             flips=await many.flips(),
             rss_without_pods=empty,
             rss_with_pods=full,
             descriptors=many.process.descriptors(),
-            lateness=many.lateness(since=many.ready_at, until=end),
-            cpu_per_renewal=idle.cpu / many.leases.count(since=since, until=end),
+            filling=NODES / rate,
+            oldest=_longest_pause(renewals),
+            cpu_per_renewal=idle.cpu / sum(since <= at < end for times in renewals.values() for at in times),
             cores=idle.cores,
-            change=await _change_one(many, metrics),
-            few_oldest=few.leases.longest(few.names, since=few.ready_at, until=end),
-            few_renewals=[at - (end - RENEW_EVERY) for at in few.leases.since(end - RENEW_EVERY, few.names)],
+            change=change,
+            few_oldest=_longest_pause(few_renewals),
+            few_busy=_busy(few_renewals),
         )
+
+
+def _renewals(audit: Audit, names: Sequence[str], *, since: datetime, until: datetime) -> Mapping[str, Sequence[datetime]]:
+    """When the API server received them, as our own watch may be told of them late; and the edges of the span, as if they were some."""
+    found: dict[str, list[datetime]] = defaultdict(list)
+    for call in audit.writes():
+        if call.what == "leases" and since <= call.at < until:
+            found[call.name].append(call.at)
+    return {name: [since, *sorted(found[name]), until] for name in names}
+
+
+def _longest_pause(renewals: Mapping[str, Sequence[datetime]]) -> float:
+    """Seconds."""
+    return max((after - before).total_seconds() for times in renewals.values() for before, after in pairwise(times))
+
+
+def _busy(renewals: Mapping[str, Sequence[datetime]]) -> float:
+    since, *_, until = next(iter(renewals.values()))
+    seconds = Counter(int((at - since).total_seconds()) for times in renewals.values() for at in times[1:-1])
+    print(sorted(seconds.items()))
+    return len(seconds) / (until - since).total_seconds()
 
 
 def _written(audit: Audit) -> Counter[tuple[str, str]]:
@@ -139,9 +173,9 @@ def test_a_thousand_nodes_are_written_once_each_and_stay_ready(found: Found) -> 
     assert found.flips == []
     written = {key: number / NODES for key, number in found.writes.items()}
     print(written)
-    # A write whose answer is late is repeated.
+    # A write whose answer is late is repeated; two for each would be twice as many.
     assert set(written) <= {*ONCE_EACH, ("update", "leases")}
-    assert all(1 <= written[each] < 1.1 for each in ONCE_EACH)
+    assert all(1 <= written[each] < 1.5 for each in ONCE_EACH)
 
 
 def test_a_thousand_nodes_with_pods_need_little_memory_and_little_cpu_at_rest(found: Found) -> None:
@@ -156,16 +190,17 @@ def test_a_thousand_nodes_with_pods_need_little_memory_and_little_cpu_at_rest(fo
 
 
 def test_no_lease_of_a_thousand_nodes_is_late_while_a_thousand_pods_start(found: Found) -> None:
-    print(f"late by {found.lateness:.1f} s at most")
-    assert found.lateness < 5
+    print(f"oldest {found.oldest:.1f} s, the pods took {found.filling:.1f} s")
+    # Did Leases wait for pods, they would be late by all the time that these take; and without a renewal for 40 s a node is lost.
+    assert found.oldest < min(RENEW_EVERY + max(RENEW_EVERY / 2, found.filling / 2), LEASE)
 
 
 def test_leases_of_a_hundred_nodes_are_spread_over_the_interval_and_none_is_old(found: Found) -> None:
     print(f"oldest {found.few_oldest:.1f} s")
+    # V20: two intervals, so that none was left out.
     assert found.few_oldest < 20
-    seconds = Counter(int(at) for at in found.few_renewals)
-    print(sorted(seconds.items()))
-    assert max(seconds.values()) <= 0.3 * FEW
+    # All at once, they would fill one or two seconds of each interval; a machine that stands still for a while takes away some.
+    assert found.few_busy > 0.5
 
 
 def test_one_pod_change_causes_work_for_one_node_only(found: Found) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 import aiohttp
 from attrs import define, field, frozen
 
+from tests.integration.patient import patient_connection
 from tests.support.program import eventually
 from vkubelet.api.objects import Key, Pod, PodRef
-from vkubelet.client.connection import load_connection
 from vkubelet.client.resources import NODES, PODS, SUBJECTACCESSREVIEWS
 from vkubelet.client.rest import Client
 from vkubelet.clock import SystemClock
@@ -201,8 +201,7 @@ async def serving(
     """A kubelet server with a certificate of the hub's CA, at the hub's host address, main port any."""
     async with AsyncExitStack() as stack:
         pods, metrics = Pods(), Metrics()
-        connection = await load_connection(kubeconfig=hub.kubeconfig)
-        client = await stack.enter_async_context(Client(connection, field_manager="tests", metrics=metrics))
+        client = await stack.enter_async_context(Client(await patient_connection(hub.kubeconfig), field_manager="tests", metrics=metrics))
         if "certificate" not in settings:
             pair = hub.serving_certificate("system:node:stand", [hub.host_address])
             settings |= {"certificate": "files", "certificate_file": str(pair.certificate), "key_file": str(pair.key)}
@@ -241,7 +240,7 @@ async def granted(hub: ControlPlane, user: str, *resources: str, name: str = "")
             answers.append(await client.create(SUBJECTACCESSREVIEWS, {"spec": {"user": user, "resourceAttributes": asked}}))
         return all(answer.body["status"]["allowed"] for answer in answers)
 
-    async with Client(await load_connection(kubeconfig=hub.kubeconfig), field_manager="tests") as client:
+    async with Client(await patient_connection(hub.kubeconfig), field_manager="tests") as client:
         await eventually(allowed, f"{user} has got its rights")
 
 

@@ -18,6 +18,7 @@ import uvloop
 from aiohttp import web
 from attrs import define, field
 
+from tests.support.program import PATIENCE
 from tests.support.spdy_client import SpdyClient, connected, upgrade_request
 from vkubelet.clock import SystemClock
 from vkubelet.server.spdy import SpdySession, SpdyStream, StreamReset, spdy_session
@@ -72,8 +73,9 @@ class Sessions:
             self.ended.append(how)
             self.changed.set()
 
-    async def until_ended(self, count: int = 1, *, within: float = 20.0) -> list[str]:
-        async with asyncio.timeout(within):
+    async def until_ended(self, count: int = 1) -> list[str]:
+        """How handlers ended, once so many have; what ends is noticed before a session counts as idle."""
+        async with asyncio.timeout(PATIENCE):
             while len(self.ended) < count:
                 self.changed.clear()
                 await self.changed.wait()

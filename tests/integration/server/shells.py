@@ -37,8 +37,8 @@ STATES = {
     "coming": {"state": {"waiting": {"reason": "ContainerCreating"}}},
 }
 WEBSOCKETS, SPDY = True, False
-SOON = 8.0
-"""Seconds in which the loss of a client is noticed: two on a machine that has nothing else to do. Nothing else would end a call sooner."""
+NOTICED = 2.0
+"""Seconds in which the loss of a client ends its call. Nothing else would end one for hours, but a time that a test shortens."""
 
 
 @frozen
@@ -118,9 +118,11 @@ class Shells(Target):
         value = self.stand.metrics.registry.get_sample_value("vkubelet_streams", {"kind": kind})
         return value or 0.0
 
-    async def until_idle(self, *, seconds: float = SOON) -> None:
-        """No call of the provider is under way."""
-        await eventually(lambda: self.backend.calls.running.total() == 0, "all calls have ended", seconds=seconds, every=0.02)
+    async def until_idle(self) -> float:
+        """Wait until no call of the provider is under way; the seconds that this took."""
+        began = asyncio.get_running_loop().time()
+        await eventually(lambda: self.backend.calls.running.total() == 0, "all calls have ended", every=0.02)
+        return asyncio.get_running_loop().time() - began
 
 
 @asynccontextmanager

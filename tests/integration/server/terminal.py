@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager, suppress
 from attrs import define, field
 
 from tests.integration.server.shells import Shells
+from tests.support.program import PATIENCE
 
 CTRL_C = b"\x03"
 
@@ -38,7 +39,7 @@ class Terminal:
     def resize(self, *, rows: int, columns: int) -> None:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
-    async def expect(self, pattern: bytes, *, within: float = 20.0) -> None:
+    async def expect(self, pattern: bytes, *, within: float = PATIENCE) -> None:
         """Wait until it is shown, behind what was waited for before."""
         try:
             async with asyncio.timeout(within):
@@ -49,7 +50,7 @@ class Terminal:
             raise AssertionError(f"{pattern!r} is not shown, but {bytes(self.seen)!r}") from None
         self._looked_at += match.end()
 
-    async def prompted(self, prompt: bytes, *, within: float = 20.0) -> None:
+    async def prompted(self, prompt: bytes, *, within: float = PATIENCE) -> None:
         """Press Enter until a shell answers: what is typed at one that was there before may come while nobody shows what it says."""
         async with asyncio.timeout(within):
             while re.search(prompt, self.seen[self._looked_at :]) is None:

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.server.shells import SPDY, WEBSOCKETS, Shells
 from tests.integration.server.terminal import interrupt, kubectl_at_terminal
 from tests.integration.server.test_negotiation import opened
-from tests.support.program import eventually
+from tests.support.program import PATIENCE, eventually
 from tests.support.spdy_client import data_frame
 from vkubelet.provider import TerminalSize
 
@@ -23,7 +23,7 @@ READING = "while read -r line; do echo got $line; echo noted $line >&2; test $li
 async def test_stdin_and_both_outputs_until_the_container_ends(shells: Shells, *, websockets: bool) -> None:
     async with shells.backend.container(shells.pod.metadata.uid, "reading", ["sh", "-c", READING]):
         args = ("attach", "-i", "-q", shells.name, "-c", "reading")
-        async with asyncio.timeout(30), shells.kubectl(*args, websockets=websockets, stdin=PIPE) as kubectl:
+        async with asyncio.timeout(PATIENCE), shells.kubectl(*args, websockets=websockets, stdin=PIPE) as kubectl:
             assert kubectl.stdin is not None and kubectl.stdout is not None and kubectl.stderr is not None
             kubectl.stdin.write(b"one\n")
             assert await kubectl.stdout.readline() == b"got one\n"
@@ -40,7 +40,7 @@ async def test_leaving_leaves_the_container_alone_and_one_can_come_back(shells: 
     async with shells.backend.container(shells.pod.metadata.uid, "reading", ["sh", "-c", READING]) as container:
         for word in (b"first", b"second"):
             args = ("attach", "-i", "-q", shells.name, "-c", "reading")
-            async with asyncio.timeout(30), shells.kubectl(*args, websockets=websockets, stdin=PIPE) as kubectl:
+            async with asyncio.timeout(PATIENCE), shells.kubectl(*args, websockets=websockets, stdin=PIPE) as kubectl:
                 assert kubectl.stdin is not None and kubectl.stdout is not None
                 kubectl.stdin.write(word + b"\n")
                 assert await kubectl.stdout.readline() == b"got " + word + b"\n"
@@ -53,7 +53,8 @@ async def test_leaving_leaves_the_container_alone_and_one_can_come_back(shells: 
 @both_modes
 async def test_a_client_without_stdin_only_looks_on(shells: Shells, *, websockets: bool) -> None:
     async with shells.backend.container(shells.pod.metadata.uid, "reading", ["sh", "-c", READING]) as container:
-        async with asyncio.timeout(30), shells.kubectl("attach", "-q", shells.name, "-c", "reading", websockets=websockets) as kubectl:
+        args = ("attach", "-q", shells.name, "-c", "reading")
+        async with asyncio.timeout(PATIENCE), shells.kubectl(*args, websockets=websockets) as kubectl:
             assert kubectl.stdout is not None
             await eventually(lambda: shells.backend.calls.running["attach"] == 1, "it is attached")
             container.writer.write(b"from elsewhere\n")
@@ -88,7 +89,7 @@ async def test_a_terminal_is_the_containers_matter_and_not_the_clients(shells: S
             terminal.type(b"echo interrupted by $?\n")
             await terminal.expect(rb"interrupted by 130\r\n")
             terminal.type(b"exit 9\n")
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 await terminal.process.wait()
         assert await container.process.wait() == 9
     await shells.until_idle()

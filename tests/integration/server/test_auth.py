@@ -232,7 +232,7 @@ async def test_client_ca_file_is_followed_without_restart(hub: ControlPlane, bar
             except (aiohttp.ClientError, OSError):
                 return False
 
-        await eventually(let_in, "the new CA counts", seconds=30)
+        await eventually(let_in, "the new CA counts")
 
 
 async def test_kubectl_of_a_user_without_rights_does_not_reach_the_kubelet(hub: ControlPlane, stand: Stand, node: str) -> None:

@@ -11,9 +11,9 @@ import aiohttp
 import pytest
 from cryptography import x509 as reader
 
+from tests.integration.patient import patient_connection
 from tests.integration.server.backend import Backend, Stand, call, serving, tls
 from tests.support.program import eventually
-from vkubelet.client.connection import load_connection
 from vkubelet.client.resources import CSRS
 from vkubelet.client.rest import Client
 from vkubelet.clock import SystemClock
@@ -125,7 +125,7 @@ async def test_streams_over_a_connection_of_an_old_client_ca_do_not_keep_it_open
 
 async def test_a_due_certificate_is_replaced_by_a_new_request(hub: ControlPlane) -> None:
     installed: list[Pair] = []
-    async with Client(await load_connection(kubeconfig=hub.kubeconfig), field_manager="tests") as client:
+    async with Client(await patient_connection(hub.kubeconfig), field_manager="tests") as client:
         settings = ServerSettings(approve_own_csr=True)
         # A share of nothing makes each certificate due as soon as it is issued.
         certificates = Certificates(settings=settings, client=client, clock=SystemClock(), install=installed.append, share=lambda: 0.0)

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.integration.server.sessions import echo_stream
 from tests.support.memory_transport import MemoryTransport
+from tests.support.program import PATIENCE
 from tests.support.spdy_client import data_frame, syn_stream
 from vkubelet.clock import SystemClock
 from vkubelet.server import spdy_frames as spdy
@@ -24,6 +26,9 @@ from vkubelet.server.spdy import SESSION_BUFFER, SessionClosed, SpdySession
 
 CASES, EXAMPLES = 100_000, 1000
 """Each example gives as many cases as it takes: the same frames, broken in other ways."""
+
+pytestmark = pytest.mark.timeout(1500)
+"""It is work and waits for nothing: a minute of a processor, of which a busy machine gives it a small part. What hangs, hangs for good."""
 
 Frame = Callable[[spdy.HeaderCompressor], bytes]
 
@@ -124,7 +129,7 @@ async def one_case(data: bytes, random: Random) -> None:
         assert not [frame for frame in answers.feed(bytes(transport.sent)) if isinstance(frame, spdy.SynStream | spdy.LaterHeaders)]
         assert answers.buffered == 0
     if serving is not None:
-        await asyncio.wait_for(serving, 10)
+        await asyncio.wait_for(serving, PATIENCE)
 
 
 def memory() -> int:

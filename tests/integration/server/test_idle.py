@@ -10,11 +10,12 @@ from pathlib import Path
 from tests.integration.server.shells import SPDY, WEBSOCKETS, shells_on
 from tests.integration.server.test_negotiation import V4, opened
 from tests.integration.server.test_port_forward import echo, forwarded, listening
+from tests.support.program import PATIENCE
 from vkubelet.server import spdy_frames as spdy
 from vkubelet.testing.cluster import ControlPlane
 
-IDLE = 12.0
-"""Longer than the 10 s that lie between two pings at most: 5 s between those of the API server, 10 s between those of kubectl."""
+IDLE = 20.0
+"""Twice the time between two pings, so that one may be late: 5 s between those of the API server, 10 s between those of kubectl."""
 
 
 async def test_idle_sessions_outlive_the_limit_by_their_pings_and_silent_ones_do_not(
@@ -34,7 +35,7 @@ async def test_idle_sessions_outlive_the_limit_by_their_pings_and_silent_ones_do
         assert asyncio.get_running_loop().time() - began > IDLE - 1
         assert spdy.Reset(1, spdy.CANCEL) in frames
         await asyncio.sleep(began + 1.35 * IDLE - asyncio.get_running_loop().time())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             for kubectl in executing:
                 assert kubectl.stdin is not None and kubectl.stdout is not None
                 kubectl.stdin.write(b"still here\n")

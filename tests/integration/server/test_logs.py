@@ -10,8 +10,11 @@ import aiohttp
 import pytest
 
 from tests.integration.server.backend import ApplyingBackend, Backend, Silent, Stand, call, serving, tls
-from tests.support.program import eventually
+from tests.integration.server.shells import NOTICED
+from tests.integration.tries import median_within
+from tests.support.program import PATIENCE, eventually
 from vkubelet.api.objects import Pod
+from vkubelet.clock import SystemClock
 from vkubelet.errors import BadRequest, NoSuchContainer, NoSuchPod, Unavailable
 from vkubelet.provider import LogOptions
 from vkubelet.server import Endpoint, kubelet
@@ -29,8 +32,6 @@ def lines(*ages_and_texts: tuple[int, str]) -> bytes:
 
 
 HOUR = 3600
-SOON = 8.0
-"""Seconds in which the loss of a client is noticed: two on a machine that has nothing else to do."""
 # Hours apart: the ages are fixed when the tests are collected, which may be long before this one runs.
 THREE = ((72 * HOUR, "one"), (10 * HOUR, "two"), (5, "three"))
 
@@ -84,7 +85,7 @@ async def test_follow_shows_each_line_at_once_and_ends_with_the_container(hub: C
     args = ("logs", "-f", "--tail=1", "-n", pod.metadata.namespace, "web", "-c", "app")
     process = await asyncio.create_subprocess_exec(str(kubectl), f"--kubeconfig={hub.kubeconfig}", *args, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         assert await process.stdout.readline() == b"three\n"
         for number in range(3):
             log.append(lines((0, f"new {number}")))
@@ -125,14 +126,22 @@ class followed:
 
 async def test_provider_stream_is_closed_within_two_seconds_when_kubectl_is_killed(hub: ControlPlane, stand: Stand, pod: Pod) -> None:
     kubectl = (await hub.site.binaries.ensure(["kubectl"]))["kubectl"]
-    args = ("logs", "-f", "-n", pod.metadata.namespace, "web", "-c", "app")
-    process = await asyncio.create_subprocess_exec(str(kubectl), f"--kubeconfig={hub.kubeconfig}", *args, stdout=asyncio.subprocess.PIPE)
-    assert process.stdout is not None
-    assert await process.stdout.readline() == b"one\n"
-    assert stand.backend.streams == 1
-    process.kill()
-    await process.wait()
-    await eventually(lambda: stand.backend.streams == 0, "the provider's stream is closed", seconds=SOON)
+    command = (str(kubectl), f"--kubeconfig={hub.kubeconfig}", "logs", "-f", "-n", pod.metadata.namespace, "web", "-c", "app")
+    clock = SystemClock()
+
+    async def once() -> float:
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"one\n"
+        assert stand.backend.streams == 1
+        process.kill()
+        began = clock.monotonic()
+        await eventually(lambda: stand.backend.streams == 0, "the provider's stream is closed", every=0.02)
+        seconds = clock.monotonic() - began
+        await process.wait()
+        return seconds
+
+    await median_within(NOTICED, once, "the end of a killed kubectl's stream")
 
 
 async def test_streams_of_leaving_clients_leave_nothing_behind(hub: ControlPlane, stand: Stand, pod: Pod, endpoint: Endpoint) -> None:
@@ -140,7 +149,7 @@ async def test_streams_of_leaving_clients_leave_nothing_behind(hub: ControlPlane
     for _ in range(50):
         async with followed(hub, endpoint, pod) as response:
             assert await response.content.readline() == b"one\n"
-    await eventually(lambda: stand.backend.streams == 0, "all streams are closed", seconds=SOON)
+    await eventually(lambda: stand.backend.streams == 0, "all streams are closed")
     await eventually(lambda: len(asyncio.all_tasks()) <= tasks, "no task is left")
 
 
@@ -156,7 +165,7 @@ async def test_client_that_does_not_read_holds_the_provider_back(hub: ControlPla
         await asyncio.sleep(0.5)
     assert given < 500
     writer.transport.abort()
-    await eventually(lambda: stand.backend.streams == 0, "the stream is closed", seconds=SOON)
+    await eventually(lambda: stand.backend.streams == 0, "the stream is closed")
 
 
 async def test_a_thousand_followers_at_once_all_get_the_line(hub: ControlPlane, stand: Stand, pod: Pod, endpoint: Endpoint) -> None:

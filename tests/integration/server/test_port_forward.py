@@ -19,9 +19,10 @@ from kubernetes import client as k8s
 from kubernetes.stream import portforward
 
 from tests.integration.server.backend import call
-from tests.integration.server.shells import SPDY, WEBSOCKETS, Shells, shells_on
+from tests.integration.server.shells import NOTICED, SPDY, WEBSOCKETS, Shells, shells_on
 from tests.integration.server.test_websocket import connected as websocket
-from tests.support.program import eventually
+from tests.integration.tries import median_within
+from tests.support.program import PATIENCE, eventually
 from tests.support.spdy_client import SpdyClient, data_frame
 from tests.support.witness import api_client
 from vkubelet.errors import NoSuchPod
@@ -77,7 +78,7 @@ async def forwarded(shells: Shells, port: int, *, websockets: bool) -> AsyncIter
     """A kubectl that forwards to `port`, and its local port."""
     async with shells.kubectl("port-forward", shells.name, f":{port}", "--address=127.0.0.1", websockets=websockets) as kubectl:
         assert kubectl.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             line = (await kubectl.stdout.readline()).decode()
         found = re.search(r"127\.0\.0\.1:(\d+) -> ", line)
         assert found, line
@@ -97,7 +98,7 @@ async def exchange(port: int, data: bytes) -> bytes:
 
 @both_modes
 async def test_fifty_connections_at_once(shells: Shells, *, websockets: bool) -> None:
-    async with listening(echo) as port, forwarded(shells, port, websockets=websockets) as (_, local), asyncio.timeout(60):
+    async with listening(echo) as port, forwarded(shells, port, websockets=websockets) as (_, local):
 
         async def both_ways(number: int) -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", local)
@@ -115,7 +116,7 @@ async def test_fifty_connections_at_once(shells: Shells, *, websockets: bool) ->
         async with asyncio.TaskGroup() as group:
             for number in range(50):
                 group.create_task(both_ways(number))
-            await eventually(lambda: len(reached) == 50, "all fifty are open and have their data", seconds=45)
+            await eventually(lambda: len(reached) == 50, "all fifty are open and have their data")
             assert shells.backend.calls.running["portforward"] == 50
             assert shells.streams("portforward") == 1
             everybody.set()
@@ -124,16 +125,17 @@ async def test_fifty_connections_at_once(shells: Shells, *, websockets: bool) ->
 
 @both_modes
 async def test_a_client_that_has_said_all_still_gets_its_answer(shells: Shells, *, websockets: bool) -> None:
-    async with listening(answer_at_the_end) as port, forwarded(shells, port, websockets=websockets) as (_, local), asyncio.timeout(30):
-        assert await exchange(local, bytes(300_000)) == b"300000 bytes\n"
-        assert await exchange(local, b"") == b"0 bytes\n"
+    async with listening(answer_at_the_end) as port, forwarded(shells, port, websockets=websockets) as (_, local):
+        async with asyncio.timeout(PATIENCE):
+            assert await exchange(local, bytes(300_000)) == b"300000 bytes\n"
+            assert await exchange(local, b"") == b"0 bytes\n"
         await shells.until_idle()
 
 
 @both_modes
 async def test_a_port_where_nobody_listens(shells: Shells, closed_port: int, *, websockets: bool) -> None:
     port = closed_port
-    async with forwarded(shells, port, websockets=websockets) as (kubectl, local), asyncio.timeout(30):
+    async with forwarded(shells, port, websockets=websockets) as (kubectl, local), asyncio.timeout(PATIENCE):
         assert await exchange(local, b"") == b""
         # kubectl gives the whole session up for that.
         _, stderr = await kubectl.communicate()
@@ -143,16 +145,19 @@ async def test_a_port_where_nobody_listens(shells: Shells, closed_port: int, *, 
 
 @both_modes
 async def test_killed_kubectl_closes_its_connections_within_two_seconds(shells: Shells, *, websockets: bool) -> None:
-    async with listening(echo) as port, forwarded(shells, port, websockets=websockets) as (kubectl, local):
-        connections = [await asyncio.open_connection("127.0.0.1", local) for _ in range(5)]
-        for reader, writer in connections:
-            writer.write(b"x")
-            assert await reader.readexactly(1) == b"x"
-        kubectl.kill()
-        await kubectl.wait()
-        await shells.until_idle()
-        for _, writer in connections:
-            writer.close()
+    async def once() -> float:
+        async with listening(echo) as port, forwarded(shells, port, websockets=websockets) as (kubectl, local):
+            connections = [await asyncio.open_connection("127.0.0.1", local) for _ in range(5)]
+            for reader, writer in connections:
+                writer.write(b"x")
+                assert await reader.readexactly(1) == b"x"
+            kubectl.kill()
+            seconds = await shells.until_idle()
+            for _, writer in connections:
+                writer.close()
+        return seconds
+
+    await median_within(NOTICED, once, "the end of a killed kubectl's connections")
 
 
 # --- Streams ------------------------------------------------------------------------------------------------------------------------------
@@ -331,7 +336,7 @@ async def test_the_kubernetes_package_forwards_two_ports(shells: Shells) -> None
             first, second = forward.socket(one), forward.socket(two)
             for connection in (first, second):
                 connection.setblocking(True)
-                connection.settimeout(20)
+                connection.settimeout(PATIENCE)
             first.sendall(b"through")
             got = first.recv(100)
             second.sendall(b"unanswered")

@@ -15,6 +15,7 @@ import pytest
 
 from tests.integration.server.backend import Backend, call, serving, tls
 from tests.integration.server.sessions import PROTOCOL, echo, on_every_loop, sessions
+from tests.support.program import PATIENCE
 from tests.support.spdy_client import connected, data_frame, syn_stream, upgrade_request
 from vkubelet.server import spdy_frames as spdy
 from vkubelet.server.spdy import SESSION_BUFFER, STREAM_BUFFER, SessionClosed, SpdySession, SpdyStream, StreamReset
@@ -32,8 +33,8 @@ def holding(held: list[SpdySession], streams: list[SpdyStream]) -> Callable[[Spd
     return serve
 
 
-async def eventually(condition: Callable[[], bool], *, within: float = 20.0) -> None:
-    async with asyncio.timeout(within):
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -214,7 +215,7 @@ async def test_handler_that_reads_nothing_bounds_what_is_taken_in(tmp_path: Path
         assert not sending.done()
         # What is given up is drained.
         streams[0].reset()
-        await asyncio.wait_for(sending, 20)
+        await asyncio.wait_for(sending, PATIENCE)
         assert held[0].buffered == 0
         await client.send(spdy.ping(1))
         await client.next(spdy.Ping)
@@ -231,7 +232,7 @@ async def test_client_that_leaves_while_nothing_is_read_is_noticed(tmp_path: Pat
             await eventually(lambda: bool(held) and held[0].buffered >= STREAM_BUFFER)
             assert running.ended == []
             client.abort()
-        assert await running.until_ended(within=10.0) == ["cancelled"]
+        assert await running.until_ended() == ["cancelled"]
 
 
 @on_every_loop
@@ -298,9 +299,9 @@ async def test_stop_of_the_server_ends_sessions_with_goaway(tmp_path: Path, pati
     async with sessions(serve, tmp_path) as running, running.session() as client:
         await client.send(client.open_frame(1, {}))
         await client.next(spdy.SynReply)
-        stopping = asyncio.create_task(running.connections.stop(within=20.0 if patient else 0.2))
+        stopping = asyncio.create_task(running.connections.stop(within=PATIENCE if patient else 0.2))
         frames = await client.until_closed()
-        await asyncio.wait_for(stopping, 20)
+        await asyncio.wait_for(stopping, PATIENCE)
         assert running.ended == ["returned" if patient else "cancelled"]
         last = [spdy.Data(1, b"last words"), spdy.Data(1, b"", fin=True)] if patient else []
         assert frames[1 : 1 + len(last)] == last
@@ -321,7 +322,7 @@ async def test_refused_upgrade_is_the_last_answer_of_its_connection(tmp_path: Pa
         for path, status in (("/refused", 403), ("/plain", 200)):
             async with echoes.connect() as client:
                 assert await client.upgrade(upgrade_request(path, PROTOCOL), behind=b"GET /plain HTTP/1.1\r\nHost: n\r\n\r\n") == status
-                rest = await asyncio.wait_for(client.reader.read(), 20)
+                rest = await asyncio.wait_for(client.reader.read(), PATIENCE)
                 assert rest in (b"not you", b"plain POST")
         assert echoes.ended == []
         async with echoes.connect() as client:
@@ -347,7 +348,7 @@ async def test_nobody_gets_to_spdy_without_credentials(hub: ControlPlane) -> Non
                 async with connected(hub.host_address, port, tls(hub, certificate=False)) as client:
                     assert await client.upgrade(upgrade_request(path, PROTOCOL, **extra), behind=behind) == 401
                     assert "SPDY" not in client.head
-                    assert await asyncio.wait_for(client.reader.read(), 20) == b"Unauthorized"
+                    assert await asyncio.wait_for(client.reader.read(), PATIENCE) == b"Unauthorized"
             async with connected(hub.host_address, port, tls(hub, certificate=True)) as client:
                 assert await client.upgrade(upgrade_request(path, PROTOCOL), behind=behind) not in (101, 401, 403)
         endpoint = await stand.server.open("v-spdy-none")

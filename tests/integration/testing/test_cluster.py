@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from attrs import frozen
 
+from tests.support.program import PATIENCE
 from vkubelet.clock import SystemClock
 from vkubelet.testing.cluster import ClusterError, CommandFailed, ControlPlane, Options, Site, WorkerNode
 from vkubelet.testing.cluster.cgroups import hierarchies
@@ -90,7 +91,7 @@ async def test_requests_are_in_the_audit_log(hub: ControlPlane) -> None:
         found = [event for event in map(json.loads, lines) if event.get("objectRef", {}).get("name") == "audited"]
         return [(event["user"]["username"], event["responseStatus"]["code"]) for event in found] == [("hub-admin", 404)]
 
-    await wait_until(SystemClock(), logged, what="the request is in the audit log", timeout=30)
+    await wait_until(SystemClock(), logged, what="the request is in the audit log", timeout=PATIENCE)
 
 
 async def test_outages_of_the_apiserver_keep_its_address_and_data(cluster_site: Site) -> None:
@@ -134,7 +135,7 @@ async def test_pods_run_and_kubectl_reaches_into_them(worker: ControlPlane, work
     async def said() -> bool:
         return await worker.kubectl("-n", namespace, "logs", "web") == "started\n"
 
-    await wait_until(SystemClock(), said, what="the container has spoken", timeout=20)
+    await wait_until(SystemClock(), said, what="the container has spoken", timeout=PATIENCE)
     assert await worker.kubectl("-n", namespace, "exec", "-i", "web", "--", "tr", "a-z", "A-Z", stdin="hello") == "HELLO"
     node = await worker.kubectl("-n", namespace, "get", "pod", "web", "-o", "jsonpath={.spec.nodeName} {.status.hostIP}")
     assert node == f"{worker_node.name} {worker_node.address}"
@@ -174,7 +175,7 @@ async def test_pods_outlive_the_kubelet(worker: ControlPlane, worker_node: Worke
         return "once" in await worker_node.run("sh", "-c", f"cat /var/log/pods/{namespace}_lasting_*/main/0.log")
 
     # A pod is Ready before its shell has spoken.
-    await wait_until(SystemClock(), said, what="the container has spoken", timeout=30)
+    await wait_until(SystemClock(), said, what="the container has spoken", timeout=PATIENCE)
     with pytest.raises(CommandFailed):
         await worker.kubectl("-n", namespace, "logs", "lasting")
     await worker_node.start_kubelet()
@@ -185,7 +186,7 @@ async def test_pods_outlive_the_kubelet(worker: ControlPlane, worker_node: Worke
         except CommandFailed:
             return False
 
-    await wait_until(SystemClock(), answers, what="the new kubelet serves the old pod", timeout=30)
+    await wait_until(SystemClock(), answers, what="the new kubelet serves the old pod", timeout=PATIENCE)
 
 
 # --- Nothing is left -------------------------------------------------------------------------------------------------------------------
@@ -232,7 +233,7 @@ class Traces:
         async def gone() -> bool:
             return not self.left()
 
-        await wait_until(SystemClock(), gone, what="everything is gone", timeout=30)
+        await wait_until(SystemClock(), gone, what="everything is gone", timeout=PATIENCE)
 
 
 def namespaces_of(pid: int) -> list[str]:

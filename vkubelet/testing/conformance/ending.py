@@ -31,11 +31,10 @@ SETTLE = 1.5
 async def delete_ends(stand: Stand) -> str:
     """delete_pod ends a pod: within its grace and a little, host.pod_gone is said, list_pods shows it no more, and the cluster drops it."""
     (pod,) = await stand.running("ends", grace=GRACE)
-    began = stand.clock.monotonic()
     await stand.delete("ends")
+    began = (await _called(stand, "delete_pod", pod)).began
     await stand.ended(pod)
-    gone = stand.recording.gone_at(pod.uid)
-    seconds = (gone or began) - began
+    seconds = (stand.recording.gone_at(pod.uid) or began) - began
     expect(seconds <= GRACE + MARGIN, f"with a grace of {GRACE} s the end took {seconds:.1f} s")
     await stand.not_listed(pod.uid)
     return f"{seconds:.1f} s"

@@ -14,21 +14,21 @@ from vkubelet.errors import NoSuchPod, ProviderError
 from vkubelet.provider import LogOptions, SupportsLogs
 from vkubelet.testing.conformance.broken import Broken, expect
 from vkubelet.testing.conformance.rules import rule
-from vkubelet.testing.conformance.stand import Stand
+from vkubelet.testing.conformance.stand import Made, Stand
 
 END_SECONDS = 10.0
 """Within which a follower is let go when its container has ended, or a stream is closed when its reader has left."""
+
+AGAIN = 0.2
+"""Seconds after which a log is read again in which nothing is yet."""
 
 
 @rule(needs=SupportsLogs)
 async def log_times(stand: Stand) -> str:
     """Each line of a log begins with an RFC 3339 time, and the times do not run backwards."""
     (pod,) = await stand.running("logged")
-    options = LogOptions(timestamps=True)
-    provider = stand.capability(SupportsLogs)
-    data = b"".join([chunk async for chunk in provider.stream_logs(pod.ref, "main", options)])
+    data = await _written(stand, pod)
     lines = data.decode(errors="replace").splitlines()
-    expect(lines, "the log of a container that writes is empty")
     expect(data.endswith(b"\n"), f"the last line does not end: {lines[-1]!r}")
     _expect_times(lines)
     shown = (await stand.judge.ok("logs", "logged", "--timestamps")).decode(errors="replace").splitlines()
@@ -38,6 +38,17 @@ async def log_times(stand: Stand) -> str:
     await stand.delete("logged")
     await stand.ended(pod)
     return f"{len(lines)} lines"
+
+
+async def _written(stand: Stand, pod: Made) -> bytes:
+    """The log once there is something in it: a container runs before it has written. Raises Broken."""
+    provider, end = stand.capability(SupportsLogs), stand.clock.monotonic() + stand.patience
+    while True:
+        data = b"".join([chunk async for chunk in provider.stream_logs(pod.ref, "main", LogOptions(timestamps=True))])
+        if data:
+            return data
+        expect(stand.clock.monotonic() < end, "the log of a container that writes is empty")
+        await stand.clock.sleep(AGAIN)
 
 
 def _expect_times(lines: list[str]) -> None:

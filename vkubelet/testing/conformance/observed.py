@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from types import TracebackType
 from typing import Any, cast
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from vkubelet import provider as contract
 from vkubelet.api.objects import Pod, PodRef
@@ -50,6 +50,14 @@ class Said:
     at: float
 
 
+@frozen
+class Stop:
+    """How a `run` ended that was told to stop, and how many seconds it took."""
+
+    seconds: float
+    cancelled: bool
+
+
 @define(eq=False)
 class Recording:
     """Everything since the start, over all processes that were played."""
@@ -68,8 +76,10 @@ class Recording:
     held_before: dict[str, bool] | None = None
     """When set: whether `list_pods` showed a pod before its first `sync_pod`."""
     stop_told: float | None = None
-    stops: list[float] = field(factory=list)
-    """Seconds each `run` took to return after it was told to stop."""
+    """When the runtime was asked to stop; it leaves the nodes before it tells the provider."""
+    stop_heard: float | None = None
+    """When `until_stopped` returned."""
+    stops: list[Stop] = field(factory=list)
     scope: asyncio.Timeout | None = None
     news: News = field(factory=News)
 
@@ -141,6 +151,11 @@ class ObservedHost:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._host, name)
 
+    async def until_stopped(self) -> None:
+        await self._host.until_stopped()
+        if self._recording.stop_heard is None:
+            self._recording.stop_heard = self._recording.clock.monotonic()
+
     def set_node(self, node: NodeDescription) -> None:
         self._recording.nodes[node.name] = node
         self._recording.ever_declared.add(node.name)
@@ -203,6 +218,7 @@ def _members(kind: type) -> list[str]:
 def _run(inner: Provider, recording: Recording) -> Callable[[object, Host], Awaitable[None]]:
     async def run(self: object, host: Host) -> None:
         recording.runs += 1
+        cancelled = False
         try:
             async with asyncio.timeout(None) as scope:
                 recording.scope = scope
@@ -211,9 +227,13 @@ def _run(inner: Provider, recording: Recording) -> Callable[[object, Host], Awai
             if not scope.expired():
                 raise
             raise Unavailable("the suite cut the provider off") from error
+        except asyncio.CancelledError:
+            cancelled = True
+            raise
         finally:
             if recording.stop_told is not None:
-                recording.stops.append(recording.clock.monotonic() - recording.stop_told)
+                heard = recording.stop_told if recording.stop_heard is None else recording.stop_heard
+                recording.stops.append(Stop(recording.clock.monotonic() - heard, cancelled))
 
     return run
 

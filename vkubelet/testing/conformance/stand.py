@@ -137,7 +137,8 @@ class Stand:
         if self._running is not None:
             return
         connection = await load_connection(kubeconfig=self.subject.kubeconfig, context=self.subject.judge.context)
-        self.recording.nodes, self.recording.complete, self.recording.stop_told = {}, False, None
+        self.recording.nodes, self.recording.complete = {}, False
+        self.recording.stop_told = self.recording.stop_heard = None
         self._provider = observed(adapt(self.subject.make()), self.recording)
         self._runtime = Runtime(self._provider, self.subject.settings, connection=connection)
         self._running = self.group.create_task(self._runtime.run(), name="runtime")

@@ -11,6 +11,7 @@ import random
 import uuid
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from vkubelet.api.objects import PodRef
 from vkubelet.errors import NoSuchPod, ProviderError
@@ -26,6 +27,8 @@ END_SECONDS = 10.0
 STDIN_BYTES = 1 << 20
 FORWARDED_BYTES = 64 << 10
 CONNECTIONS = 3
+AGAIN = 0.2
+"""Seconds after which a port is tried again at which nobody listens yet."""
 
 
 @rule(needs=SupportsExec)
@@ -125,9 +128,9 @@ async def port_forward(stand: Stand) -> None:
     """port_forward carries bytes both ways, several connections beside one another, and closes when either side has."""
     port = stand.options.port
     (pod,) = await stand.running("forwarded", container={"command": ["sh", "-c", stand.options.echo.replace("PORT", str(port))]})
-    async with stand.judge.started("port-forward", f"pod/{pod.name}", f":{port}", "--address=127.0.0.1") as process:
-        words = (await _says(process, b"Forwarding from", stand.patience)).split()
-        local = int(words[2].rpartition(b":")[2])
+    await _listens(stand, pod)
+    before = len(stand.recording.of("port_forward", pod.uid))
+    async with _forwarded(stand, pod) as local:
         for number in range(CONNECTIONS):
             async with asyncio.TaskGroup() as group:
                 for each in range(number + 1):
@@ -139,11 +142,34 @@ async def port_forward(stand: Stand) -> None:
         await reader.read(1)
         writer.transport.abort()
         await _over(stand, "port_forward", pod)
-    calls = len(stand.recording.of("port_forward", pod.uid))
+    calls = len(stand.recording.of("port_forward", pod.uid)) - before
     expected = CONNECTIONS * (CONNECTIONS + 1) // 2 + 1
     expect(calls == expected, f"{expected} connections were {calls} calls of port_forward")
     await stand.delete(pod.name)
     await stand.ended(pod)
+
+
+@asynccontextmanager
+async def _forwarded(stand: Stand, pod: Made) -> AsyncIterator[int]:
+    """A kubectl that forwards the pod's port; the local one."""
+    async with stand.judge.started("port-forward", f"pod/{pod.name}", f":{stand.options.port}", "--address=127.0.0.1") as process:
+        words = (await _says(process, b"Forwarding from", stand.patience)).split()
+        yield int(words[2].rpartition(b":")[2])
+
+
+async def _listens(stand: Stand, pod: Made) -> None:
+    """Wait until the port echoes: a container runs before its server listens, and kubectl gives up at the first refusal. Raises Broken."""
+    end = stand.clock.monotonic() + stand.patience
+    while True:
+        try:
+            async with _forwarded(stand, pod) as local:
+                await _echoed(local, b"is anybody there", stand.patience)
+            break
+        except Broken:
+            if stand.clock.monotonic() > end:
+                raise
+        await stand.clock.sleep(AGAIN)
+    await _over(stand, "port_forward", pod)
 
 
 async def _echoed(port: int, data: bytes, seconds: float) -> None:
