@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from attrs import define, field
 
+from tests.support.program import PATIENCE
 from vkubelet.server import spdy_frames as spdy
 
 F = TypeVar("F")
@@ -68,7 +69,7 @@ class SpdyClient:
         """SYN_STREAM with the next state of the compression; to be sent before the next one is made."""
         return syn_stream(number, self.compressor.compress(headers), flags=flags)
 
-    async def next(self, kind: type[F], where: Callable[[F], bool] = lambda frame: True, *, within: float = 20.0) -> F:
+    async def next(self, kind: type[F], where: Callable[[F], bool] = lambda frame: True, *, within: float = PATIENCE) -> F:
         """The next frame of this kind that was not given yet; those before it are passed over. Raises EOFError."""
         async with asyncio.timeout(within):
             while True:
@@ -79,7 +80,7 @@ class SpdyClient:
                         return frame
                 await self._more()
 
-    async def read_stream(self, number: int, *, within: float = 20.0) -> bytes:
+    async def read_stream(self, number: int, *, within: float = PATIENCE) -> bytes:
         """The data of one stream up to its end."""
         parts: list[bytes] = []
         while True:
@@ -88,7 +89,7 @@ class SpdyClient:
             if part.fin:
                 return b"".join(parts)
 
-    async def until_closed(self, *, within: float = 20.0) -> list[spdy.Frame]:
+    async def until_closed(self, *, within: float = PATIENCE) -> list[spdy.Frame]:
         """All frames, once the server has closed the connection."""
         async with asyncio.timeout(within):
             while not self.closed:
