@@ -103,26 +103,29 @@ RARE = {**QUICK, "periodSeconds": 10}
 
 CLOSED = 9
 """A port where nobody listens."""
-UNREADY = pod("unready", CALM) | {
-    "spec": {
-        **pod("unready", CALM)["spec"],
-        "containers": [
-            busy(name, CALM, readinessProbe={**RARE, **probe})
-            for name, probe in {
-                "http": {"httpGet": {"port": CLOSED, "path": "/x"}},
-                "tcp": {"tcpSocket": {"port": CLOSED}},
-                "grpc": {"grpc": {"port": CLOSED}, "timeoutSeconds": 1},
-                "exec": shell("echo no; echo never >&2; exit 5"),
-                "late": {**shell("sleep 9"), "timeoutSeconds": 1},
-                "none": {"exec": {"command": ["/no/such/program"]}},
-            }.items()
-        ],
-    }
+FAILING: dict[str, dict[str, Body]] = {
+    "silent": {
+        "http": {"httpGet": {"port": CLOSED, "path": "/x"}},
+        "tcp": {"tcpSocket": {"port": CLOSED}},
+        "grpc": {"grpc": {"port": CLOSED}, "timeoutSeconds": 1},
+    },
+    "unfit": {
+        "exec": shell("echo no; echo never >&2; exit 5"),
+        "late": {**shell("sleep 9"), "timeoutSeconds": 1},
+        "none": {"exec": {"command": ["/no/such/program"]}},
+    },
 }
+"""By pod: a kubelet tells of 25 events of one, among them three for each container that starts, and then falls silent."""
+
+
+def unready(name: str) -> Body:
+    body = pod(name, CALM)
+    body["spec"]["containers"] = [busy(each, CALM, readinessProbe={**RARE, **probe}) for each, probe in FAILING[name].items()]
+    return body
 
 
 async def probes(sides: Sides) -> dict[str, Any]:
-    await sides.apply(*RESTARTED.values(), UNREADY)
+    await sides.apply(*RESTARTED.values(), *map(unready, FAILING))
 
     async def restarted(side: Side) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -130,22 +133,23 @@ async def probes(sides: Sides) -> dict[str, Any]:
             body = await side.until(name, lambda body: runs(body) and "terminated" in status_of(body)["lastState"], "was restarted")
             await side.event(name, "Killing")
             found[name] = (side.course(name)[:2], calm(side.events(name)), *times(body))
-        unready = UNREADY["spec"]["containers"]
-        await eventually(
-            lambda: (
-                {each[0] for each in side.events("unready") if each[1] == "Unhealthy"}
-                == {f"spec.containers{{{each['name']}}}" for each in unready}
-            ),
-            f"{side.name}: all probes failed",
-        )
-        last = side.latest("unready")
-        assert last is not None
-        texts = {where: in_common(text) for where, reason, text in side.events("unready") if reason == "Unhealthy"}
-        found["unready"] = (texts, side.view(last["status"]["conditions"]))
-        return found
+        return found | {name: await failing(side, name) for name in FAILING}
 
     real, ours = await sides.both(restarted)
     return {name: (real[name], ours[name]) for name in real}
+
+
+async def failing(side: Side, name: str) -> tuple[dict[str, str], Any]:
+    """What is said of each container of one of those pods, and the conditions of the pod."""
+
+    def told() -> dict[str, str]:
+        return {where: in_common(text) for where, reason, text in side.events(name) if reason == "Unhealthy"}
+
+    containers = {f"spec.containers{{{each}}}" for each in FAILING[name]}
+    await eventually(lambda: told().keys() == containers, f"{side.name}: all probes of {name} failed")
+    last = side.latest(name)
+    assert last is not None
+    return told(), side.view(last["status"]["conditions"])
 
 
 def in_common(text: str) -> str:

@@ -91,12 +91,15 @@ def _become(order: Order, command: Sequence[str], *, stdio: Stdio, tty: bool, ma
 
     # Whatever vkubelet's own is: places of mounts, and what the program makes, are for the program's user.
     os.umask(0o022)
+    groups: list[int] = []
     try:
         run("session", os.setsid)
-        run("cgroup", lambda: _join_cgroups(order))
+        run("cgroup", lambda: groups.extend(os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in order["cgroups"]))
         run("mounts", lambda: _join_mounts(order, main) if main else _make_mounts(order))
         run("terminal", lambda: _take_stdio(stdio, tty=tty))
         run("workingDir", lambda: os.chdir(order["cwd"]))
+        # Not sooner: on a busy host a pod that asks for no CPU gets so little that its mounts alone would take seconds.
+        run("cgroup", lambda: _join(groups))
         run("securityContext", lambda: _take_user(order, keeper))
         run("command", lambda: _execute(order, command, tty=tty))
     except OSError as error:
@@ -121,10 +124,10 @@ def _sentence(step: str, error: OSError, *, order: Order, command: Sequence[str]
     return f"{step}: {error.strerror}" + (f": {error.filename}" if error.filename else "")
 
 
-def _join_cgroups(order: Order) -> None:
-    for path in order["cgroups"]:
-        with open(path, "w", encoding="ascii") as file:
-            file.write(str(os.getpid()))
+def _join(groups: Sequence[int]) -> None:
+    for descriptor in groups:
+        os.write(descriptor, b"%d" % os.getpid())
+        os.close(descriptor)
 
 
 def _make_mounts(order: Order) -> None:
