@@ -255,10 +255,11 @@ async def hooks(sides: Sides) -> dict[str, Any]:
     async def deleted(side: Side) -> dict[str, Any]:
         for name in HOOKED:
             await side.until(name, ready, "runs")
+        began = time.monotonic()
         await side.kubectl("delete", "pods", *HOOKED, "--wait=false")
         found: dict[str, Any] = {}
         for name in HOOKED:
-            took = await side.gone(name) - next(seen.at for seen in side.history(name) if seen.deleting)
+            took = await side.gone(name) - began
             end = side.history(name)[-1].object["status"]
             state = dict(end["containerStatuses"][0]["state"]["terminated"])
             outcome = (end["phase"], *(state.get(key) for key in ("exitCode", "reason", "message")))
