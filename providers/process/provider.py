@@ -157,7 +157,8 @@ class Process:
         try:
             cpu = Quantity.parse(self.describe().allocatable["cpu"]).milli()
         except ValueError as error:
-            raise SettingsError("provider.allocatable", f"cpu: {error}") from error
+            field = "allocatable" if "cpu" in settings.allocatable else "capacity"
+            raise SettingsError(f"provider.{field}", f"cpu: {error}") from error
         return starting.Ways(
             mounts=settings.mounts and os.getuid() == 0 and machine.can_mount(),
             path=settings.path,

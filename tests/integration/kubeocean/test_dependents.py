@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import time
 from typing import Any
 
+from tests.integration.tries import best_within
 from tests.support.audit import Audit
 from tests.support.program import eventually
 from tests.support.stage import Stage, uid_of
@@ -13,7 +15,6 @@ from tests.support.stage import Stage, uid_of
 SOON = 2.0
 ASKED_AGAIN_WITHIN = 10.0
 """Seconds: what is missing is asked for every five, and a back-off that doubles would have come to ten at the second time."""
-TRIES = 3
 
 
 def configmap(stage: Stage, name: str, **data: str) -> dict[str, Any]:
@@ -145,8 +146,11 @@ def waiting_for(pod: dict[str, Any]) -> str:
 async def test_missing_mandatory_secret_is_told_by_the_kubelets_reason_and_starts_the_pod_soon_when_it_comes(stage: Stage) -> None:
     variable = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "absent", "key": "one"}}}
 
-    async def started_after(name: str) -> float:
+    names = (f"keyless-{number}" for number in itertools.count())
+
+    async def started_after() -> float:
         """Seconds from the answer to the creation of the Secret."""
+        name = next(names)
         await stage.create(name, containers=[{"name": "main", "image": "busybox", "env": [variable]}])
         await stage.event(name, "MandatorySecretNotFound")
         await stage.until(name, lambda p: waiting_for(p) == "CreateContainerConfigError", "waits")
@@ -157,10 +161,7 @@ async def test_missing_mandatory_secret_is_told_by_the_kubelets_reason_and_start
         await stage.home.delete("secrets", "absent", stage.namespace)
         return took
 
-    tries: list[float] = []
-    while not tries or (min(tries) >= ASKED_AGAIN_WITHIN and len(tries) < TRIES):
-        tries.append(await started_after(f"keyless-{len(tries)}"))
-    assert min(tries) < ASKED_AGAIN_WITHIN, tries
+    await best_within(ASKED_AGAIN_WITHIN, started_after, "the start after a missing Secret")
 
 
 async def test_missing_optional_object_does_not_block_and_arrives_later(stage: Stage) -> None:

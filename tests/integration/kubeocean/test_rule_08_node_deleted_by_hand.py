@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 
+from tests.integration.tries import best_within
 from tests.support.program import eventually
 from tests.support.stage import Stage, uid_of
 from tests.support.witness import watching
 
 OURS = "kubeocean.io/"
 WITHIN = 10.0
-TRIES = 3
-"""Of which the best counts: a machine that runs other tests stands still now and then, who looks too seldom is late each time."""
 
 
 async def test_deleted_node_is_registered_again_within_ten_seconds_and_its_pods_survive(stage: Stage) -> None:
@@ -25,11 +24,7 @@ async def test_deleted_node_is_registered_again_within_ten_seconds_and_its_pods_
         watching(stage.bound.hub.kubeconfig, namespace=stage.namespace) as above,
         watching(stage.bound.worker.kubeconfig, namespace=stage.bound.mount) as below,
     ):
-        tries: list[float] = []
-        while not tries or (min(tries) >= WITHIN and len(tries) < TRIES):
-            tries.append(await _back_after(stage))
-        print(f"back after {tries} s")
-        assert min(tries) < WITHIN, tries
+        await best_within(WITHIN, lambda: _back_after(stage), "the way back of a deleted Node")
         # Its life goes on: a new pod runs, and the old one still answers to a change.
         await stage.create("newcomer")
         await stage.running("newcomer")

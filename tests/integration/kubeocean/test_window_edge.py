@@ -26,8 +26,8 @@ from vkubelet.testing.cluster import ControlPlane
 GRACE = 10
 ACTS_WITHIN = 1.0
 TIMES_ALONE = 10
-"""In the best of three cases; on a machine where one write that waits for the same moment comes late, so many times as long: all three
-policies and nodes change at once, and a look every so often would be seconds apart. Tries at several edges: test_policies.py.
+"""On a machine where one write that waits for the same moment comes late, so many times as long: all three policies and nodes change at
+once, and a look every so often would be seconds apart. Tries at several edges: test_policies.py.
 """
 SOONEST = timedelta(seconds=20)
 """From setting the windows to the edge: both have to be in force by then."""
@@ -183,7 +183,7 @@ async def test_everything_that_happens_at_an_edge_happens_within_a_second_of_it(
     late = {"closed": at.first(vnodes[CLOSES]), "handed over": at.first(vnodes[HANDS_OVER]), "opened": at.first(vnodes[OPENS])}
     print("acted after the edge:", {what: f"{seconds:.3f} s" for what, seconds in late.items()}, f"a write of our own: {alone:.3f} s")
     assert min(late.values()) >= 0, late
-    assert min(late.values()) < max(ACTS_WITHIN, TIMES_ALONE * alone), late
+    assert max(late.values()) < max(ACTS_WITHIN, TIMES_ALONE * alone), late
 
     after = {name: (when - edge).total_seconds() for name in ("free", "excess", "guarded") if (when := asked(pods, name))}
     print("ended after the edge:", after)

@@ -15,7 +15,7 @@ from attrs import evolve
 
 from tests.integration.process.conftest import NODE, Bench, groups, long_time, processes, running, sleeping
 from tests.support.program import eventually
-from vkubelet import Pod, PodRejected, Running, Terminated, Unavailable
+from vkubelet import Pod, PodRejected, Running, SettingsError, Terminated, Unavailable
 from vkubelet.api.quantity import Quantity
 from vkubelet.clock import SystemClock
 from vkubelet.containers.contract import ContainerProvider
@@ -253,6 +253,15 @@ async def test_pods_weigh_against_each_other_as_much_as_they_ask_for(bench: Benc
     bench.host.pods.put(pod("heavy", "1"))
     await bench.provider.resize_container(pod("heavy", "1").ref, "main", {"requests": {"cpu": "1"}})
     assert weight("node", "poduid-heavy") == 20
+
+
+@pytest.mark.parametrize("setting", ["capacity", "allocatable"])
+async def test_an_amount_of_cpu_that_is_none_is_refused_by_the_name_of_its_setting(settings: Process.Settings, setting: str) -> None:
+    with pytest.raises(ExceptionGroup) as caught:
+        async with running(evolve(settings, **{setting: {"cpu": "many"}})):
+            pass
+    (problem,) = caught.value.exceptions
+    assert isinstance(problem, SettingsError) and f"provider.{setting}" in str(problem) and "cpu" in str(problem)
 
 
 async def test_stats_tell_what_a_container_uses(bench: Bench) -> None:
