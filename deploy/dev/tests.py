@@ -28,11 +28,12 @@ PARTS: Mapping[str, Sequence[str]] = {
         *(f"--ignore={path}" for path in ("tests/integration/kubeocean", "tests/integration/manager", *ALONE)),
     ),
     "unit": ("tests/unit",),
+    "mutants": ("tests/mutants",),
     "alone": ALONE,
 }
 """Each is a pytest process with clusters of its own, which end with it."""
 LANES: Sequence[Sequence[Sequence[str]]] = (
-    (("kubeocean",), ("rules", "manager", "end-to-end"), ("conformance", "runtime", "unit")),
+    (("kubeocean",), ("rules", "manager", "end-to-end"), ("conformance", "runtime", "unit", "mutants")),
     (("alone",),),
 )
 """Lanes of parts, side by side, as they wait more than they compute; about equally long. What stands alone loads the machine as far as it

@@ -51,7 +51,7 @@ TREE = {
     "bottomup topdown manager manifests commands conditions.py connect.py fields.py metrics.py permissions.py "
     "resources.py service.py session.py "
     "unbinding.py",
-    "tests": "conftest.py support unit integration e2e faults conformance benchmarks",
+    "tests": "conftest.py support unit integration e2e faults conformance benchmarks mutants",
     "docs": "index.md tutorial how-to explanation reference decisions changes",
 }
 MADE_BY_TOOLS = {"build", "dist", "__pycache__"}
