@@ -151,6 +151,13 @@ class _Queue:
     resized: set[str] = field(factory=set)
     """Pods whose spec has changed since they were judged."""
 
+    def stop_waiting(self, uid: str) -> None:
+        """Remove a pod that was deleted before it was judged."""
+        left = [entry for entry in self.waiting if entry[2] != uid]
+        if len(left) < len(self.waiting):
+            heapq.heapify(left)
+            self.waiting = left
+
 
 class Admission:
     """Judges the pods of all nodes; `node` gives the live Node, `pod` the live pod by uid."""
@@ -228,5 +235,6 @@ class Admission:
         queue = self._queues.get(node)
         if queue is not None:
             queue.refused.pop(uid, None)
+            queue.stop_waiting(uid)
             if not queue.load.demands and not queue.waiting and not queue.refused:
                 del self._queues[node]

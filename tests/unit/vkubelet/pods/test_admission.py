@@ -193,6 +193,15 @@ def test_an_older_pod_that_ended_before_its_turn_takes_nothing() -> None:
     assert not scene.admission._queues, "nothing is kept of pods that are gone"
 
 
+def test_nothing_is_kept_of_pods_that_were_deleted_before_they_were_judged() -> None:
+    scene = Scene(asking("a", created="1", cpu="2"), asking("b", created="2", cpu="2"), asking("c", created="3", cpu="1"))
+    scene.admission.forget("uid-b")
+    assert scene.takes("a"), "those that still wait keep their turn"
+    scene.admission.forget("uid-a")
+    scene.admission.forget("uid-c")
+    assert not scene.admission._queues
+
+
 def test_an_older_pod_that_is_being_deleted_before_its_turn_takes_nothing() -> None:
     going = make_pod(
         "a",
