@@ -164,6 +164,8 @@ class ResourceLeasingPolicy:
     windows: Sequence[TimeWindow] = ()
     limits: Sequence[ResourceLimit] = ()
     force_reclaim: bool = False
+    allow_out_of_window_pods: bool = False
+    """Whether pods that tolerate the taint of closed nodes may start and stay while no window is open."""
     grace: timedelta = timedelta()
     priority: int = 0
     time_zone: str = ""
@@ -188,6 +190,7 @@ class ResourceLeasingPolicy:
             windows=tuple(_window(each) for each in spec.items("timeWindows")),
             limits=tuple(_limit(each) for each in spec.items("resourceLimits")),
             force_reclaim=spec.flag("forceReclaim"),
+            allow_out_of_window_pods=spec.flag("allowOutOfWindowPods"),
             grace=timedelta(seconds=max(-1, min(spec.number("gracefulReclaimPeriodSeconds"), _LONGEST_GRACE))),
             priority=spec.number("priority"),
             time_zone=spec.text("timeZone"),

@@ -108,7 +108,13 @@ async def test_new_fields_are_accepted(cluster: ControlPlane) -> None:
         "dns": {"servers": ["10.0.0.2", "fd00::2"], "domain": "hub.example"},
     }
     await accepted(cluster, "ClusterBinding", {**SAMPLE_BINDING, **ours})
-    policy = {**SAMPLE_POLICY, "priority": -3, "timeZone": "UTC", "timeWindows": [{"start": "18:00", "end": "24:00", "days": ["MONDAY"]}]}
+    policy = {
+        **SAMPLE_POLICY,
+        "allowOutOfWindowPods": True,
+        "priority": -3,
+        "timeZone": "UTC",
+        "timeWindows": [{"start": "18:00", "end": "24:00", "days": ["MONDAY"]}],
+    }
     await accepted(cluster, "ResourceLeasingPolicy", policy)
     await accepted(
         cluster, "ResourceLeasingPolicy", {**SAMPLE_POLICY, "resourceLimits": [{"resource": "cpu", "quantity": 0, "percent": 0}]}
@@ -166,6 +172,7 @@ async def test_bad_bindings_are_refused(cluster: ControlPlane, change: Json, fie
         ({"resourceLimits": [{"resource": "cpu", "quantity": "much"}]}, "spec.resourceLimits[0].quantity"),
         ({"gracefulReclaimPeriodSeconds": -1}, "spec.gracefulReclaimPeriodSeconds"),
         ({"priority": "high"}, "spec.priority"),
+        ({"allowOutOfWindowPods": "yes"}, "spec.allowOutOfWindowPods"),
     ],
 )
 async def test_bad_policies_are_refused(cluster: ControlPlane, change: Json, field: str) -> None:

@@ -89,6 +89,11 @@ def test_policy_with_the_fields_of_the_sample() -> None:
     assert found.validate() == []
 
 
+def test_pods_outside_the_windows_are_allowed_only_where_the_policy_states_it() -> None:
+    assert not policy().allow_out_of_window_pods
+    assert policy(spec={"allowOutOfWindowPods": True}).allow_out_of_window_pods
+
+
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
@@ -106,6 +111,7 @@ def test_policy_with_the_fields_of_the_sample() -> None:
         ({"nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [{"key": 1}]}]}}, "spec.nodeSelector.nodeSelectorTerms[0]"),
         ({"timeWindows": {"start": "09:00"}}, "spec.timeWindows: must be a list"),
         ({"priority": True}, "spec.priority: must be a whole number"),
+        ({"allowOutOfWindowPods": "yes"}, "spec.allowOutOfWindowPods: must be true or false"),
     ],
 )
 def test_policy_problem_names_field_and_remedy(spec: Json, problem: str) -> None:
