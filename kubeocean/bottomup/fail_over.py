@@ -6,8 +6,9 @@ process counts from its own start, whatever an earlier one saw: nobody asked in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import Final
 
 from attrs import frozen
 
@@ -17,12 +18,15 @@ from kubeocean.bottomup.virtual_nodes import VirtualNodes
 from kubeocean.crds import FAIL_OVER, ClusterBinding
 from kubeocean.worker import Reach
 from vkubelet.api.objects import Pod
+from vkubelet.api.scheduling import tolerates
 from vkubelet.provider import Host
 
-_LOOK_EVERY = 1.0
-_LOOK_AGAIN = 5.0
-"""Seconds between two looks at all pods; one that appears on a closed node is in no hurry."""
-_UNREACHABLE = "node.kubernetes.io/unreachable"
+_CHECK_EVERY = 1.0
+_RECHECK_EVERY = 5.0
+"""Seconds between two passes over all pods; one that appears on a closed node is in no hurry."""
+_NODES_AT_ONCE = 20
+"""Nodes whose pods are ordered to end before other tasks run again: leases and the leadership have to be renewed meanwhile."""
+_UNREACHABLE: Final = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
 
 
 @frozen(kw_only=True)
@@ -43,31 +47,62 @@ class FailOver:
         self._parts = parts
         self._ordered: set[str] = set()
         self._since: datetime | None = None
+        self._known: dict[str, tuple[bytes, bool]] = {}
+        """By uid, with the spec it was read from: most pods are the same at each pass."""
 
     async def run(self) -> None:
         """Work until cancelled."""
         while True:
-            self.look()
-            await self._parts.host.clock.sleep(_LOOK_AGAIN if self._ordered and self._parts.reach.lost else _LOOK_EVERY)
+            await self.check()
+            await self._parts.host.clock.sleep(_RECHECK_EVERY if self._ordered and self._parts.reach.lost else _CHECK_EVERY)
 
-    def look(self) -> None:
-        """Order the end of all pods as soon as the time has come, and take the order back as soon as the worker is."""
-        parts, binding = self._parts, self._parts.binding.current
-        if binding is None or parts.binding.ending or not is_due(binding, parts.reach):
-            for node in self._ordered:
-                parts.reclaimer.order(node, ())
-            self._ordered.clear()
-            self._since = None
+    async def check(self) -> None:
+        """Orders the end of all pods as soon as the time has come, and withdraws the orders as soon as the worker answers."""
+        if not self._is_due():
+            await self._withdraw()
             return
-        if self._since is None:
-            self._since = parts.host.clock.now()
-            text = f"the worker cluster has not answered for {parts.reach.silent_for:.0f} s; its pods are deleted here and made elsewhere"
-            parts.binding.event("FailingOver", text, warning=True)
+        since = self._since or self._announce()
+        for position, declared in enumerate(self._parts.virtual):
+            await self._yield_at(position)
+            if not self._is_due():
+                return
+            self._give_up(declared.description.name, since)
+
+    async def _withdraw(self) -> None:
+        self._since = None
+        self._known.clear()
+        for position, node in enumerate(list(self._ordered)):
+            await self._yield_at(position)
+            self._parts.reclaimer.order(node, ())
+            self._ordered.discard(node)
+
+    async def _yield_at(self, position: int) -> None:
+        if position % _NODES_AT_ONCE == 0:
+            await self._parts.host.clock.sleep(0)
+
+    def _is_due(self) -> bool:
+        binding = self._parts.binding.current
+        return binding is not None and not self._parts.binding.ending and is_due(binding, self._parts.reach)
+
+    def _announce(self) -> datetime:
+        self._since = self._parts.host.clock.now()
+        silent = self._parts.reach.silent_for
+        text = f"the worker cluster has not answered for {silent:.0f} s; its pods are deleted, and their controllers replace them"
+        self._parts.binding.event("FailingOver", text, warning=True)
+        return self._since
+
+    def _give_up(self, node: str, since: datetime) -> None:
         why = "the worker cluster does not answer, and its binding asks for failing over"
-        for declared in parts.virtual:
-            node = declared.description.name
-            self._ordered.add(node)
-            parts.reclaimer.order(node, [Order(pod.ref, self._since, why, "FailingOver") for pod in leaving(parts.host.pods.on_node(node))])
+        pods = leaving(self._parts.host.pods.on_node(node), stays=self._stays)
+        self._ordered.add(node)
+        self._parts.reclaimer.order(node, [Order(pod.ref, since, why, "FailingOver") for pod in pods])
+
+    def _stays(self, pod: Pod) -> bool:
+        spec, stays = self._known.get(pod.metadata.uid, (b"", False))
+        if spec != pod.spec_json:
+            stays = tolerates_unreachable(pod)
+            self._known[pod.metadata.uid] = (pod.spec_json, stays)
+        return stays
 
 
 def gives_up(binding: ClusterBinding | None) -> bool:
@@ -80,17 +115,13 @@ def is_due(binding: ClusterBinding, reach: Reach) -> bool:
     return gives_up(binding) and reach.lost and bool(reach.error) and reach.silent_for >= binding.on_unreachable.after
 
 
-def leaving(pods: Sequence[Pod]) -> list[Pod]:
-    """Those that are given up: not what has ended, and not what stays on unreachable nodes for ever, as pods of DaemonSets do."""
-    return [pod for pod in pods if not (pod.terminating or pod.terminal or _stays(pod))]
+def leaving(pods: Sequence[Pod], *, stays: Callable[[Pod], bool] | None = None) -> list[Pod]:
+    """Returns the pods that are given up: neither those that have ended nor those that stay on unreachable nodes, as of DaemonSets."""
+    stays = stays or tolerates_unreachable
+    return [pod for pod in pods if not (pod.terminating or pod.terminal or stays(pod))]
 
 
-def _stays(pod: Pod) -> bool:
-    return any(
-        toleration.get("key") in (None, "", _UNREACHABLE)
-        and toleration.get("effect") in (None, "", "NoExecute")
-        and (toleration.get("operator") == "Exists" or not toleration.get("value"))
-        and toleration.get("tolerationSeconds") is None
-        and (toleration.get("key") or toleration.get("operator") == "Exists")
-        for toleration in pod.spec.get("tolerations") or ()
-    )
+def tolerates_unreachable(pod: Pod) -> bool:
+    """Returns whether the pod tolerates an unreachable node for ever."""
+    forever = [each for each in pod.spec.get("tolerations") or () if each.get("tolerationSeconds") is None]
+    return tolerates(forever, _UNREACHABLE)

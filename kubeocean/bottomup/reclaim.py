@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from attrs import frozen
@@ -44,8 +44,8 @@ class Reclaimer:
         self._orders: dict[str, Order] = {}
         self._by_node: dict[str, frozenset[str]] = {}
         self._announced: set[str] = set()
-        self._due: dict[str, datetime] = {}
-        """By when each pod that was ordered to end should have, until it has."""
+        self._due: dict[str, dict[str, datetime]] = {}
+        """By node and uid: the deadline of each pod that was ordered to end and still exists."""
         self._bucket = TokenBucket(per_second, per_second, clock=host.clock)
         self.controller: Controller[str] = Controller("reclaim", self.reconcile, workers=4, clock=host.clock, metrics=host.metrics)
 
@@ -54,15 +54,11 @@ class Reclaimer:
         self._bucket = TokenBucket(per_second, per_second, clock=self._host.clock)
 
     def order(self, node: str, orders: Iterable[Order]) -> None:
-        """What has to go from a node now; a pod that is not named any more stays."""
+        """Replaces the orders of a node; a pod without an order stays. The cost depends on the pods of this node alone."""
         wanted = {order.pod.uid: order for order in orders}
         for uid in self._by_node.pop(node, frozenset()) - wanted.keys():
             self._orders.pop(uid, None)
-            pod = self._host.pods.by_uid(uid)
-            if pod is not None and not pod.terminating:
-                self._due.pop(uid, None)
-        self._due.update({uid: order.until for uid, order in wanted.items()})
-        self._forget_ended()
+        self._set_due(node, wanted)
         if wanted:
             self._by_node[node] = frozenset(wanted)
         for uid, order in wanted.items():
@@ -70,16 +66,31 @@ class Reclaimer:
                 self._orders[uid] = order
                 self.controller.add(uid)
 
-    def overdue(self, now: datetime) -> float:
-        """Seconds since the earliest deadline that a pod has outlived, also one that is being deleted; 0 when none has."""
-        self._forget_ended()
-        return max([0.0, *((now - until).total_seconds() for until in self._due.values())])
+    def _set_due(self, node: str, wanted: Mapping[str, Order]) -> None:
+        before = self._due.pop(node, {})
+        ending = {uid: until for uid, until in before.items() if uid not in wanted and self._is_ending(uid)}
+        if due := {**ending, **{uid: order.until for uid, order in wanted.items()}}:
+            self._due[node] = due
 
-    def _forget_ended(self) -> None:
-        for uid in list(self._due):
-            pod = self._host.pods.by_uid(uid)
-            if pod is None or pod.terminal:
-                del self._due[uid]
+    def overdue(self, now: datetime) -> float:
+        """Returns the seconds since the earliest deadline that a pod has outlived, also one that is being deleted; 0 when none has."""
+        earliest = now
+        for node, due in sorted(self._due.items(), key=_earliest):
+            if _earliest((node, due)) >= earliest:
+                break
+            self._due[node] = left = {uid: until for uid, until in due.items() if self._exists(uid)}
+            if not left:
+                del self._due[node]
+            earliest = min([earliest, *left.values()])
+        return (now - earliest).total_seconds()
+
+    def _exists(self, uid: str) -> bool:
+        pod = self._host.pods.by_uid(uid)
+        return pod is not None and not pod.terminal
+
+    def _is_ending(self, uid: str) -> bool:
+        pod = self._host.pods.by_uid(uid)
+        return pod is not None and pod.terminating and not pod.terminal
 
     def ordered(self) -> frozenset[str]:
         """The uids of all pods that have to go."""
@@ -131,3 +142,7 @@ class Reclaimer:
         except (NotFound, Conflict):
             log.debug("pod is gone already")
         return 5.0
+
+
+def _earliest(due: tuple[str, Mapping[str, datetime]]) -> datetime:
+    return min(due[1].values())

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
+import pytest
+
 from kubeocean.bottomup.reclaim import Order, Reclaimer
 from tests.unit.kubeocean.builders import at, pod
+from tests.unit.kubeocean.crowd import PODS, CrowdedHost
 from vkubelet.testing.clock import ManualClock
 from vkubelet.testing.host import RecordingHost
 
@@ -41,3 +46,26 @@ async def test_overdue_is_the_oldest_deadline_of_a_pod_that_is_still_there() -> 
     assert reclaimer.overdue(now) == 600, "one that has ended is not"
     host.pods.remove(pods["two"])
     assert reclaimer.overdue(now) == 0
+
+
+@pytest.mark.parametrize("nodes", [20, 40])
+async def test_ordering_for_one_node_costs_what_its_own_pods_cost(nodes: int) -> None:
+    host = CrowdedHost(nodes)
+    reclaimer = Reclaimer(host, per_second=10)
+    for name in host.names:
+        reclaimer.order(name, [Order(pod.ref, host.clock.now(), "closed") for pod in host.pods.on_node(name)])
+    host.pods.lookups = 0
+    reclaimer.order(host.names[0], [Order(pod.ref, host.clock.now(), "closed") for pod in host.pods.on_node(host.names[0])])
+    reclaimer.order(host.names[0], ())
+    assert host.pods.lookups <= PODS
+
+
+async def test_overdue_looks_at_the_pods_of_one_node_when_none_has_ended() -> None:
+    host = CrowdedHost(40)
+    reclaimer = Reclaimer(host, per_second=10)
+    for number, name in enumerate(host.names):
+        until = host.clock.now() - timedelta(seconds=number)
+        reclaimer.order(name, [Order(pod.ref, until, "closed") for pod in host.pods.on_node(name)])
+    host.pods.lookups = 0
+    assert reclaimer.overdue(host.clock.now()) == 39
+    assert host.pods.lookups <= PODS
