@@ -94,7 +94,7 @@ class Attempt:
 
     @property
     def root(self) -> Path:
-        """Where the process begins, unless the pod says otherwise; goes with the attempt."""
+        """Where the process begins, unless the pod names another directory; deleted with the attempt."""
         return self.directory / "root"
 
     @property
@@ -108,7 +108,7 @@ class Attempt:
     def make(self, about: About, *, uid: int | None) -> None:
         """Whatever the umask, others get to nothing but its own. Raises OSError."""
         modes = {self.directory.parents[1]: 0o711, self.directory.parent: 0o711, self.directory: 0o711}
-        modes |= {self.logs: 0o700, self.root: 0o755, self.stage: 0o700}
+        modes |= {self.logs: 0o700, self.root: 0o700, self.stage: 0o700}
         for path, mode in modes.items():
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(mode)

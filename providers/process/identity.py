@@ -81,7 +81,13 @@ def _default(own: Own, default: int | None, *, allow_root: bool) -> int:
     return 0 if allow_root else NOBODY
 
 
-def not_kept(pod: JsonView, container: JsonView, *, uid: int | None = None) -> Iterator[str]:
+def asks_for_escalation(container: JsonView) -> bool:
+    """Whether it names the right to gain privileges by set-user-ID programs; Kubernetes' default, where it names nothing, is not enough."""
+    security = container.get("securityContext") or {}
+    return security.get("allowPrivilegeEscalation") is True or security.get("privileged") is True
+
+
+def not_kept(pod: JsonView, container: JsonView, *, uid: int | None = None, privilege_escalation: bool = False) -> Iterator[str]:
     """Fields that ask for an isolation, or for rights, which a process of the host does not have. `uid` None: ours, which is not root's."""
     outer, inner = pod.get("securityContext") or {}, container.get("securityContext") or {}
     for name in ("readOnlyRootFilesystem", "procMount"):
@@ -90,6 +96,8 @@ def not_kept(pod: JsonView, container: JsonView, *, uid: int | None = None) -> I
     capabilities = inner.get("capabilities") or {}
     if capabilities.get("add") or (capabilities.get("drop") and uid == 0):
         yield "securityContext.capabilities"
+    if inner.get("allowPrivilegeEscalation") and uid != 0 and not privilege_escalation:
+        yield "securityContext.allowPrivilegeEscalation"
     if inner.get("privileged") and uid != 0:
         yield "securityContext.privileged"
     for name in ("seccompProfile", "appArmorProfile", "seLinuxOptions"):

@@ -80,6 +80,9 @@ class Process:
         taints: Sequence[Taint] = ()
         allow_root: bool = False
         """Whether processes may run as root of the host, when vkubelet does; such a pod can do everything on it."""
+        allow_privilege_escalation: bool = False
+        """Whether set-user-ID programs such as `sudo` have their effect in containers that set `allowPrivilegeEscalation` or `privileged`.
+        A pod chooses the files that such a program trusts, so each pod that asks for this can become root."""
         user: int | None = None
         """The user of pods that name none, when vkubelet runs as root; by default 65534 (nobody), or root where that is allowed."""
         host_paths: Sequence[str] = ()
@@ -88,6 +91,8 @@ class Process:
         """Mount volumes where pods say, in a mount namespace, where the host lets us; off: links below `$VKUBELET_ROOT`."""
         cgroup: str = "vkubelet"
         """Control group, from the top of each hierarchy, below which pods get theirs, where it can be written to; empty: none."""
+        start_timeout: float = 30.0
+        """Seconds for a container's process to start; after that it is killed and tried again later, as when a disk does not answer."""
         path: str = _PATH
         """`PATH` of containers that set none."""
         log_size: int = 10 << 20
@@ -166,6 +171,8 @@ class Process:
             log_files=settings.log_files,
             memory=machine.memory()["MemTotal"],
             host_paths=settings.host_paths,
+            privilege_escalation=settings.allow_privilege_escalation,
+            start_timeout=settings.start_timeout,
             cgroups=Cgroups.find(settings.cgroup and f"{settings.cgroup}/{self.node}", cpu=cpu),
         )
 
@@ -277,7 +284,8 @@ class Process:
                 os.close(lock)
 
     def _say_what_is_not_kept(self, pod: Pod, container: ResolvedContainer, who: Identity) -> None:
-        fields = list(not_kept(pod.spec, container.spec, uid=who.uid))
+        escalation = self.settings.allow_privilege_escalation
+        fields = list(not_kept(pod.spec, container.spec, uid=who.uid, privilege_escalation=escalation))
         if not self.ways.mounts:
             fields += [f"mountPath {mount.path}" for mount in container.mounts if os.path.lexists(mount.path)]
         limits, groups = Limits.of(container.spec), self.ways.cgroups

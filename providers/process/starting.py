@@ -22,7 +22,7 @@ from vkubelet.api.shapes import JsonView
 from vkubelet.provider import ResolvedContainer, ResolvedPod
 from vkubelet_providers.process.attempts import About, Attempt
 from vkubelet_providers.process.cgroups import Cgroups, Limits
-from vkubelet_providers.process.identity import Identity
+from vkubelet_providers.process.identity import Identity, asks_for_escalation
 from vkubelet_providers.process.keeper.child import Order
 from vkubelet_providers.process.keeper.mounts import Bind
 from vkubelet_providers.process.pods import Held
@@ -30,6 +30,8 @@ from vkubelet_providers.process.usage import group_of
 from vkubelet_providers.process.volumes import ROOT_VARIABLE, Places, binds, inside, link
 
 _MESSAGE_PATH: Final = "/dev/termination-log"
+_OF_DEV: Final = ("shm", "termination-log")
+"""In /dev a pod may mount at these, and where the host has nothing."""
 _REAL_TIME: Final = re.compile(r"SIGRT(MIN|MAX)(?:([+-])([0-9]+))?")
 
 
@@ -46,6 +48,9 @@ class Ways:
     """Of the host, in bytes."""
     cgroups: Cgroups
     host_paths: Sequence[str] = ()
+    privilege_escalation: bool = False
+    """Whether a container that asks for it may run set-user-ID programs as such."""
+    start_timeout: float = 30.0
 
     @property
     def private(self) -> bool:
@@ -74,6 +79,8 @@ def order(pod: ResolvedPod, container: ResolvedContainer, *, held: Held, attempt
     mounts = binds(
         container, Places.of(pod.pod.spec, held.volumes, host_paths=ways.host_paths), extra=_files(pod, container, held, attempt)
     )
+    if ways.mounts:
+        refuse_targets(mounts)
     cwd = container.working_dir or str(attempt.root)
     env = {**_given(pod, who, ways), **container.env}
     if not ways.mounts:
@@ -81,20 +88,21 @@ def order(pod: ResolvedPod, container: ResolvedContainer, *, held: Held, attempt
         env[ROOT_VARIABLE] = str(attempt.root)
         place = attempt.root / inside(container.working_dir).lstrip("/")
         cwd = str(place) if place.is_dir() else cwd
-    security = spec.get("securityContext") or {}
     group = group_of(attempt)
     return Order(
         directory=str(attempt.directory),
         command=command_of(container),
         env=env,
         cwd=cwd,
+        root=str(attempt.root),
         uid=who.uid,
         gid=who.gid,
         groups=list(who.groups) if who.groups is not None else None,
         stdin=bool(spec.get("stdin")),
         stdin_once=bool(spec.get("stdinOnce")),
         tty=bool(spec.get("tty")),
-        no_new_privileges=security.get("allowPrivilegeEscalation") is False,
+        no_new_privileges=not (ways.privilege_escalation and asks_for_escalation(spec)),
+        start_timeout=ways.start_timeout,
         hostname=pod.hostname,
         binds=mounts if ways.mounts else None,
         stage=str(attempt.stage),
@@ -107,6 +115,19 @@ def order(pod: ResolvedPod, container: ResolvedContainer, *, held: Held, attempt
         log_size=ways.log_size,
         log_files=ways.log_files,
     )
+
+
+def refuse_targets(mounts: Sequence[Bind]) -> None:
+    """For what the host has there is how processes and devices are seen as they are. Raises Unavailable (RunContainerError)."""
+    for one in mounts:
+        _, top, *below = one["target"].split("/")
+        is_free = top == "dev" and below and (below[0] in _OF_DEV or not os.path.lexists(f"/dev/{below[0]}"))
+        if top in ("proc", "sys", "dev") and not is_free:
+            raise Unavailable(
+                f"{one['target']} cannot be mounted: it is in /{top}, which each container shares with the host; choose another path",
+                event="Failed",
+                waiting="RunContainerError",
+            )
 
 
 def _given(pod: ResolvedPod, who: Identity, ways: Ways) -> dict[str, str]:

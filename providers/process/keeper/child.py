@@ -9,15 +9,23 @@ import errno
 import fcntl
 import json
 import os
+import select
 import signal
 import socket
+import sys
 import termios
+import time
+
+# Used by os.execvpe, which would load it too late.
+import warnings as warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NoReturn, TypedDict
 
-from . import mounts
+from . import kernel, mounts
 
 START_FAILED = 128
+_KILL_SECONDS = 2.0
 
 
 class Order(TypedDict):
@@ -27,6 +35,8 @@ class Order(TypedDict):
     command: list[str]
     env: dict[str, str]
     cwd: str
+    root: str
+    """The directory of its own, which is entered although only root may reach it by its path."""
     uid: int | None
     gid: int | None
     groups: list[int] | None
@@ -34,6 +44,8 @@ class Order(TypedDict):
     stdin_once: bool
     tty: bool
     no_new_privileges: bool
+    start_timeout: float
+    """Seconds for a new process to become its program: a disk that does not answer must not hold a start for ever."""
     hostname: str
     binds: list[mounts.Bind] | None
     """None: no mount namespace."""
@@ -57,8 +69,54 @@ Stdio = Sequence[int]
 """Three descriptors; those of a terminal are one three times."""
 
 
-def spawn(order: Order, command: Sequence[str], *, stdio: Stdio, tty: bool, main: int) -> int:
-    """The number of a new process that runs `command`; with `main` it joins that process, else it is the container's own. Raises Failed."""
+class Birth:
+    """A process that has been forked, until it has become its program or has failed to."""
+
+    def __init__(self, pid: int, reading: int, *, patience: float) -> None:
+        os.set_blocking(reading, False)
+        self.pid = pid
+        self._patience = patience
+        self.reading = reading
+        """Readable when there may be a result."""
+        self._deadline = time.monotonic_ns() / 1e9 + patience
+        self._heard = b""
+
+    @property
+    def left(self) -> float:
+        """Seconds until it is late."""
+        return max(0.0, self._deadline - time.monotonic_ns() / 1e9)
+
+    def is_over(self) -> bool:
+        """Whether it runs its program. Raises Failed; then there is no process any more, or one that will never run its program."""
+        try:
+            while data := os.read(self.reading, 4096):
+                self._heard += data
+        except BlockingIOError:
+            if self.left:
+                return False
+            self._abandon()
+        os.close(self.reading)
+        trouble = self._heard.rpartition(b"\n")[2]
+        if trouble:
+            with suppress(ChildProcessError):
+                os.waitpid(self.pid, 0)
+            raise Failed(json.loads(trouble))
+        return True
+
+    def _abandon(self) -> NoReturn:
+        """It may not even end by SIGKILL now, but runs nothing when it is woken up."""
+        os.kill(self.pid, signal.SIGKILL)
+        deadline = time.monotonic_ns() / 1e9 + _KILL_SECONDS
+        with suppress(ChildProcessError):
+            while not os.waitpid(self.pid, os.WNOHANG)[0] and time.monotonic_ns() / 1e9 < deadline:
+                select.select([], [], [], 0.01)
+        os.close(self.reading)
+        steps = self._heard.decode().split()
+        raise Failed(f"{steps[-1] if steps else 'start'}: not done within {self._patience:g} s")
+
+
+def fork(order: Order, command: Sequence[str], *, stdio: Stdio, tty: bool, main: int) -> Birth:
+    """Starts a process that will run `command`; with `main` it joins that process, else it is the container's own. Raises OSError."""
     reading, writing = os.pipe()
     keeper = os.getpid()
     try:
@@ -69,16 +127,19 @@ def spawn(order: Order, command: Sequence[str], *, stdio: Stdio, tty: bool, main
         raise
     if pid == 0:
         os.close(reading)
-        if not mounts.ends_with_parent(signal.SIGKILL, keeper):
+        if not kernel.ends_with_parent(signal.SIGKILL, keeper):
             os._exit(START_FAILED)
         _become(order, command, stdio=stdio, tty=tty, main=main, told=writing)
     os.close(writing)
-    with os.fdopen(reading, "rb") as file:
-        trouble = file.read()
-    if trouble:
-        os.waitpid(pid, 0)
-        raise Failed(json.loads(trouble))
-    return pid
+    return Birth(pid, reading, patience=order["start_timeout"])
+
+
+def spawn(order: Order, command: Sequence[str], *, stdio: Stdio, tty: bool) -> int:
+    """The number of the container's own process, once it runs its program. Raises Failed, OSError."""
+    birth = fork(order, command, stdio=stdio, tty=tty, main=0)
+    while not birth.is_over():
+        select.select([birth.reading], [], [], birth.left)
+    return birth.pid
 
 
 def _become(order: Order, command: Sequence[str], *, stdio: Stdio, tty: bool, main: int, told: int) -> NoReturn:
@@ -87,26 +148,40 @@ def _become(order: Order, command: Sequence[str], *, stdio: Stdio, tty: bool, ma
     def run(name: str, work: Callable[[], None]) -> None:
         nonlocal step
         step = name
+        os.write(told, name.encode() + b"\n")
         work()
 
     # Whatever vkubelet's own is: places of mounts, and what the program makes, are for the program's user.
     os.umask(0o022)
+    _load_no_more()
     groups: list[int] = []
+    begin: list[int] = []
     try:
         run("session", os.setsid)
+        # /proc is the host's now; what a pod has mounted must not be opened by root.
+        run("oomScore", lambda: _set_oom_score(order["oom_score"]))
         run("cgroup", lambda: groups.extend(os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in order["cgroups"]))
-        run("mounts", lambda: _join_mounts(order, main) if main else _make_mounts(order))
+        run("mounts", lambda: begin.extend(_join_mounts(order, main) if main else _make_mounts(order)))
         run("terminal", lambda: _take_stdio(stdio, tty=tty))
-        run("workingDir", lambda: os.chdir(order["cwd"]))
         # Not sooner: on a busy host a pod that asks for no CPU gets so little that its mounts alone would take seconds.
         run("cgroup", lambda: _join(groups))
         run("securityContext", lambda: _take_user(order, keeper))
+        run("workingDir", lambda: _enter(order, begin))
         run("command", lambda: _execute(order, command, tty=tty))
     except OSError as error:
         _tell(told, _sentence(step, error, order=order, command=command))
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         _tell(told, f"{step}: {error}")
-    os._exit(START_FAILED)
+    finally:
+        # Whatever happens, it must not go on as a second keeper.
+        os._exit(START_FAILED)
+
+
+def _load_no_more() -> None:
+    """From the pod's tree no module of Python may be loaded: it could be the pod's own, and run as root."""
+    sys.meta_path.clear()
+    sys.path_hooks.clear()
+    sys.path.clear()
 
 
 def _tell(told: int, text: str) -> None:
@@ -130,30 +205,59 @@ def _join(groups: Sequence[int]) -> None:
         os.close(descriptor)
 
 
-def _make_mounts(order: Order) -> None:
-    binds = order["binds"]
+def _make_mounts(order: Order) -> list[int]:
+    """As `_begin` returns it."""
+    binds, own = order["binds"], os.stat(order["root"])
     if binds is None:
-        return
+        return _begin(order, own)
     tree = mounts.Tree(order["stage"])
-    tree.enter()
+    tree.enter(no_suid=order["no_new_privileges"])
     if order["hostname"]:
         socket.sethostname(order["hostname"])
     sources = [(one, mounts.held(one["source"])) for one in binds]
     for one, source in sorted(sources, key=lambda pair: pair[0]["target"].rstrip("/").count("/")):
         tree.bind(one, source)
         os.close(source)
-    tree.place(order["cwd"], directory=True)
+    tree.make(order["cwd"])
     tree.leave()
+    return _begin(order, own)
 
 
-def _join_mounts(order: Order, main: int) -> None:
+def _join_mounts(order: Order, main: int) -> list[int]:
+    """As `_begin` returns it."""
+    own = os.stat(order["root"])
     if order["binds"] is None:
-        return
-    for name in ("uts", "mnt"):
-        descriptor = os.open(f"/proc/{main}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        if os.fstat(descriptor).st_ino != os.stat(f"/proc/self/ns/{name}").st_ino:
-            mounts.join(descriptor)
-        os.close(descriptor)
+        return _begin(order, own)
+    names = ("uts", "mnt")
+    spaces = [os.open(f"/proc/{main}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names]
+    others = [not os.path.samestat(os.fstat(space), os.stat(f"/proc/self/ns/{name}")) for space, name in zip(spaces, names, strict=True)]
+    for space, is_other in zip(spaces, others, strict=True):
+        if is_other:
+            kernel.join(space)
+        os.close(space)
+    return _begin(order, own)
+
+
+def _begin(order: Order, own: os.stat_result) -> list[int]:
+    """A descriptor of the directory that was made for the container, if it begins there and no mount hides it."""
+    if order["cwd"] != order["root"]:
+        return []
+    try:
+        found = mounts.held(order["root"])
+    except OSError:
+        return []
+    if not os.path.samestat(os.fstat(found), own):
+        os.close(found)
+        return []
+    return [found]
+
+
+def _enter(order: Order, begin: Sequence[int]) -> None:
+    """As the program's user: what that user may not reach is no place to begin."""
+    if begin:
+        os.fchdir(begin[0])
+    else:
+        os.chdir(order["cwd"])
 
 
 def _take_stdio(stdio: Stdio, *, tty: bool) -> None:
@@ -164,27 +268,30 @@ def _take_stdio(stdio: Stdio, *, tty: bool) -> None:
 
 
 def _take_user(order: Order, keeper: int) -> None:
-    _set_oom_score(order["oom_score"])
+    kernel.leave_keyring()
     if order["groups"] is not None:
         os.setgroups(order["groups"])
     if order["gid"] is not None:
         os.setresgid(order["gid"], order["gid"], order["gid"])
     if order["uid"] is not None:
         os.setresuid(order["uid"], order["uid"], order["uid"])
+    if os.geteuid() != 0:
+        kernel.drop_capabilities()
     if order["no_new_privileges"]:
-        mounts.no_new_privileges()
+        kernel.no_new_privileges()
     # Another user than the parent's clears this, so it comes last.
-    if not mounts.ends_with_parent(signal.SIGKILL, keeper):
+    if not kernel.ends_with_parent(signal.SIGKILL, keeper):
         os._exit(START_FAILED)
 
 
 def _set_oom_score(score: int) -> None:
-    try:
-        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-            file.write(str(score))
-    except PermissionError:
-        # Lowering it takes a right that only root has.
-        return
+    # Lowering it takes a right that only root has.
+    with suppress(PermissionError):
+        descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, b"%d" % score)
+        finally:
+            os.close(descriptor)
 
 
 def _execute(order: Order, command: Sequence[str], *, tty: bool) -> None:

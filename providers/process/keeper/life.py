@@ -16,8 +16,8 @@ import termios
 import time
 from collections.abc import Callable
 
-from . import frames, mounts, procfs
-from .child import Failed, Order, spawn
+from . import frames, kernel, procfs
+from .child import Birth, Failed, Order, fork, spawn
 from .clients import Client, Input
 from .logfile import LogFiles
 
@@ -58,6 +58,8 @@ class Keeper:
         self._terminal = -1
         self._clients: list[Client] = []
         self._execs: dict[int, Client] = {}
+        self._births: dict[int, tuple[Birth, Client]] = {}
+        """Of commands that do not run yet, by the numbers of their processes."""
         self._state: dict[str, object] = {}
         self._main = 0
         self._ended = 0.0
@@ -73,7 +75,7 @@ class Keeper:
         order = self._order
         stdio = self._open_terminal() if order["tty"] else self._open_pipes()
         try:
-            self._main = spawn(order, order["command"], stdio=stdio, tty=order["tty"], main=0)
+            self._main = spawn(order, order["command"], stdio=stdio, tty=order["tty"])
         finally:
             for descriptor in set(stdio):
                 os.close(descriptor)
@@ -147,6 +149,8 @@ class Keeper:
                 handler: Callable[[int], object] = key.data
                 handler(key.fd)
             self._reap()
+            for pid in list(self._births):
+                self._settle(pid)
             if self._kill_at and time.monotonic_ns() / 1e9 >= self._kill_at:
                 self._kill_main()
             if self._ended and not self._empty:
@@ -157,6 +161,8 @@ class Keeper:
     def _patience(self) -> float | None:
         if self._ended:
             return _SWEEP_SECONDS
+        if self._births:
+            return _LOOK_SECONDS
         if self._kill_at:
             return max(0.0, self._kill_at - time.monotonic_ns() / 1e9)
         return _LOOK_SECONDS if any(client.has_more for client in self._clients) else None
@@ -174,6 +180,8 @@ class Keeper:
                 if pid == 0:
                     return
                 code = os.waitstatus_to_exitcode(status)
+                if pid in self._births:
+                    self._settle(pid)
                 if pid == self._main:
                     self._ended = time.monotonic_ns() / 1e9
                     self._kill_at = 0.0
@@ -330,14 +338,25 @@ class Keeper:
         try:
             for descriptor in client.descriptors:
                 self._belongs_to_user(descriptor)
-            pid = spawn(self._order, command, stdio=client.descriptors, tty=tty, main=self._main)
-        except Failed as error:
-            client.answer(failed=str(error))
-            return
+            birth = fork(self._order, command, stdio=client.descriptors, tty=tty, main=self._main)
         finally:
             client.drop_descriptors()
-        self._execs[pid] = client
-        client.answer(started=pid)
+        self._births[birth.pid] = (birth, client)
+        self._selector.register(birth.reading, selectors.EVENT_READ, lambda descriptor: None)
+
+    def _settle(self, pid: int) -> None:
+        """Answer who waits for a command, once it runs or has failed."""
+        birth, client = self._births[pid]
+        try:
+            if not birth.is_over():
+                return
+        except Failed as error:
+            client.answer(failed=str(error))
+        else:
+            self._execs[pid] = client
+            client.answer(started=pid)
+        del self._births[pid]
+        self._selector.unregister(birth.reading)
 
     def _stop(self, grace: float) -> None:
         first, now = not self._kill_at, time.monotonic_ns() / 1e9
@@ -353,6 +372,8 @@ class Keeper:
             self._selector.unregister(client.connection)
         self._clients.remove(client)
         client.close()
+        for pid in [pid for pid, (_, owner) in self._births.items() if owner is client]:
+            _kill(pid, signal.SIGKILL)
         for pid in [pid for pid, owner in self._execs.items() if owner is client]:
             for each in (*procfs.descendants(pid), pid):
                 _kill(each, signal.SIGKILL)
@@ -388,7 +409,7 @@ def _oom_kills(paths: list[str]) -> int:
 def keep(order: Order, tell: Callable[[dict[str, object]], None]) -> None:
     """The whole life; `tell` is called once, with the state or with what failed."""
     try:
-        mounts.adopt_orphans()
+        kernel.adopt_orphans()
         keeper = Keeper(order)
         state = keeper.start()
     except Failed as error:

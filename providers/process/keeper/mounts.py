@@ -1,26 +1,31 @@
 """Mounts in a namespace of the container's own, so that its files lie where the pod says.
 
 Invariant: the host's own tree is never written to; where a path does not exist, its parent is replaced, in this namespace alone, by an
-empty directory in which everything that the host has there is bound. In a volume that may be written to, the path is made. What is mounted
-is what was looked at: no link on the way to it is followed.
+empty directory in which everything that the host has there is bound. In a volume that may be written to, the path is made. Everything is
+done through descriptors, so what is mounted, and where, is what was checked, whatever programs rename meanwhile.
+
+Mounts are named `self/fd/N` below a /proc that was opened before the namespace was changed: that works with every kernel, and no mount of
+the pod can cover it.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TypedDict
 
-NEW_MOUNTS, NEW_HOSTNAME = 0x00020000, 0x04000000
-_READ_ONLY, _NO_SUID, _NO_DEV, _REMOUNT, _BIND, _MOVE, _REC = 1, 2, 4, 32, 4096, 8192, 16384
-_UNBINDABLE, _PRIVATE, _SLAVE = 1 << 17, 1 << 18, 1 << 19
-_KEPT = 2 | 4 | 8
-"""Not to be trusted with other users, with devices, with programs."""
-_DETACH = 2
+from . import kernel
+
+_PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_KEPT = kernel.NO_SUID | kernel.NO_DEV | kernel.NO_EXEC
 _OLD = ".vkubelet-old"
-_SET_PDEATHSIG, _SET_SUBREAPER, _SET_NO_NEW_PRIVILEGES = 1, 36, 38
+_DIRECTORY, _FILE = "directory", "file"
+_MOST_LINKS = 40
+_MOST_TRIES = 1000
+_ACL = "system.posix_acl_access"
 
 
 class Bind(TypedDict):
@@ -31,58 +36,62 @@ class Bind(TypedDict):
     read_only: bool
 
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _call(name: str, *args: object) -> None:
-    """Raises OSError."""
-    if getattr(_libc, name)(*args) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-
-
-def mount(source: str, target: str, kind: str = "", *, flags: int = 0, options: str = "") -> None:
-    """Raises OSError."""
-    try:
-        _call("mount", source.encode(), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), options.encode())
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, target) from error
-
-
 def mount_tmpfs(target: str, options: str) -> None:
     """Raises OSError."""
-    mount("tmpfs", target, "tmpfs", flags=_NO_SUID | _NO_DEV, options=options)
+    kernel.mount("tmpfs", target, "tmpfs", flags=kernel.NO_SUID | kernel.NO_DEV, options=options)
 
 
 def unmount(target: str) -> None:
-    """At once, whoever still uses it. Raises OSError."""
-    _call("umount2", os.fsencode(target), _DETACH)
+    """Detaches a mount at once, whoever still uses it. Raises OSError."""
+    kernel.unmount(target)
 
 
-def unshare(flags: int) -> None:
-    """Raises OSError."""
-    _call("unshare", flags)
+class Way:
+    """Descriptors from the root of this namespace down to where a path leads; links lead where they lead a process with this root."""
 
+    def __init__(self, path: str) -> None:
+        """Raises OSError."""
+        self.opened = [os.open("/", _PATH)]
+        self.missing: list[str] = []
+        """Names that do not exist yet, below the last descriptor."""
+        try:
+            self._follow(path.split("/"))
+        except OSError:
+            self.close()
+            raise
 
-def join(descriptor: int) -> None:
-    """The namespace of an open `/proc/PID/ns/…`. Raises OSError."""
-    _call("setns", descriptor, 0)
+    def _follow(self, names: list[str]) -> None:
+        links = 0
+        while names:
+            name, *names = names
+            if name == "..":
+                self._rise(max(1, len(self.opened) - 1))
+            elif name not in ("", "."):
+                try:
+                    found = os.open(name, _PATH, dir_fd=self.end)
+                except FileNotFoundError:
+                    self.missing = [name, *names]
+                    return
+                self.opened.append(found)
+                if stat.S_ISLNK(os.fstat(found).st_mode):
+                    links += 1
+                    if links > _MOST_LINKS:
+                        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
+                    leads = os.readlink("", dir_fd=found)
+                    self._rise(1 if leads.startswith("/") else len(self.opened) - 1)
+                    names = leads.split("/") + names
 
+    def _rise(self, kept: int) -> None:
+        while len(self.opened) > kept:
+            os.close(self.opened.pop())
 
-def adopt_orphans() -> None:
-    """Processes below this one become its children when their parent ends. Raises OSError."""
-    _call("prctl", _SET_SUBREAPER, ctypes.c_ulong(1), *(ctypes.c_ulong(0),) * 3)
+    @property
+    def end(self) -> int:
+        """The last descriptor."""
+        return self.opened[-1]
 
-
-def ends_with_parent(signal: int, parent: int) -> bool:
-    """False when the parent has ended already: then no signal comes any more. Raises OSError."""
-    _call("prctl", _SET_PDEATHSIG, ctypes.c_ulong(signal), *(ctypes.c_ulong(0),) * 3)
-    return os.getppid() == parent
-
-
-def no_new_privileges() -> None:
-    """Raises OSError."""
-    _call("prctl", _SET_NO_NEW_PRIVILEGES, ctypes.c_ulong(1), *(ctypes.c_ulong(0),) * 3)
+    def close(self) -> None:
+        self._rise(0)
 
 
 class Tree:
@@ -92,100 +101,151 @@ class Tree:
         self._stage = stage
         self._ours: set[int] = set()
         """Devices of the directories that were replaced."""
-        self._home = -1
-        self._old = ""
-        self._volumes: dict[str, bool] = {}
-        """Whether what was mounted here may be written to."""
+        self._hosts: set[int] = set()
+        """Devices on which, and below which, nothing is mounted: those of /proc and /sys."""
+        self._home = self._proc = -1
+        self._pivoted = False
+        self._volumes: dict[int, bool] = {}
+        """Whether what was mounted here may be written to, by the number of the mount."""
 
-    def enter(self) -> None:
+    def enter(self, *, no_suid: bool = True) -> None:
         """What the host mounts later still appears; what is mounted here does not appear there. Raises OSError."""
-        unshare(NEW_MOUNTS | NEW_HOSTNAME)
-        mount("", "/", flags=_REC | _SLAVE)
-        self._home = os.open(os.path.dirname(self._stage) or "/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        kernel.unshare(kernel.NEW_MOUNTS | kernel.NEW_HOSTNAME)
+        kernel.mount("", "/", flags=kernel.REC | kernel.SLAVE)
+        if no_suid:
+            # A second lock: before Linux 5.12, and for what the host mounts later, there is `no_new_privileges` alone.
+            root = os.open("/", _PATH)
+            kernel.restrict(root, kernel.NO_SUID)
+            os.close(root)
+        self._proc = os.open("/proc", _PATH)
+        self._hosts = {os.stat(path).st_dev for path in ("/proc", "/sys") if os.path.ismount(path)}
+        self._home = os.open(self._stage or "/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        os.fchdir(self._proc)
 
     def leave(self) -> None:
         """When all is mounted. Raises OSError."""
         os.chdir("/")
         os.close(self._home)
-        if self._old:
-            unmount(self._old)
-            os.rmdir(self._old)
+        os.close(self._proc)
+        if self._pivoted:
+            kernel.unmount(f"/{_OLD}")
+            os.rmdir(f"/{_OLD}")
 
     def bind(self, one: Bind, source: int) -> None:
         """`source` is a descriptor of what lies there, from before the first mount, which may hide it. Raises OSError."""
-        directory = stat.S_ISDIR(os.fstat(source).st_mode)
-        target = self.place(one["target"], directory=directory)
-        mount(f"/proc/self/fd/{source}", target, flags=_BIND | _REC)
-        self._volumes[target] = directory and not one["read_only"]
-        if one["read_only"]:
-            # What else is said of it stays: the words of both are the same.
-            mount("", target, flags=_BIND | _REMOUNT | _READ_ONLY | (os.statvfs(target).f_flag & _KEPT))
+        kind = os.fstat(source).st_mode
+        flags = kernel.NO_SUID | (0 if stat.S_ISCHR(kind) or stat.S_ISBLK(kind) else kernel.NO_DEV)
+        with self._place(one["target"], directory=stat.S_ISDIR(kind)) as way:
+            self._refuse_hosts(way, one["target"])
+            mounted = self._staged(source, directory=stat.S_ISDIR(kind), flags=flags, read_only=one["read_only"])
+            self._volumes[self._mount_of(mounted)] = stat.S_ISDIR(kind) and not one["read_only"]
+            kernel.mount(_at(mounted), _at(way.end), flags=kernel.MOVE)
+            os.close(mounted)
 
-    def place(self, path: str, *, directory: bool) -> str:
-        """Where `path` leads, which exists afterwards. Raises OSError."""
-        here = "/"
-        parts = [part for part in path.split("/") if part]
-        for depth, part in enumerate(parts):
-            at = os.path.join(here, part)
-            if not os.path.lexists(at):
-                self._make(at, directory=directory or depth < len(parts) - 1)
-            here = os.path.realpath(at)
-        return here
-
-    def _make(self, path: str, *, directory: bool) -> None:
-        parent, name = os.path.split(path)
-        if os.stat(parent).st_dev not in self._ours and not self._in_volume(parent):
-            self._replace(parent)
-        above = held(parent)
-        try:
-            if directory:
-                os.mkdir(name, 0o755, dir_fd=above)
-            else:
-                os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=above))
-        except FileExistsError:
-            # Another container of the pod was faster.
+    def make(self, path: str) -> None:
+        """A directory, where there is nothing yet. Raises OSError."""
+        with self._place(path, directory=True):
             pass
-        finally:
-            os.close(above)
 
-    def _in_volume(self, path: str) -> bool:
-        """Whether it lies in one that may be written to, of those that are mounted already."""
-        while path not in self._volumes and path != "/":
-            path = os.path.dirname(path)
-        return self._volumes.get(path, False)
+    def _staged(self, source: int, *, directory: bool, flags: int, read_only: bool) -> int:
+        """A mount that no program reaches before it is protected; closed by the caller."""
+        name = _DIRECTORY if directory else _FILE
+        where = self._spot(name)
+        kernel.mount(_at(source), where, flags=kernel.BIND | kernel.REC)
+        mounted = os.open(name, _PATH, dir_fd=self._home)
+        kernel.restrict(mounted, flags)
+        kept = os.fstatvfs(mounted).f_flag & _KEPT | (kernel.READ_ONLY if read_only else 0)
+        kernel.mount("", where, flags=kernel.BIND | kernel.REMOUNT | flags | kept)
+        return mounted
 
-    def _replace(self, parent: str) -> None:
-        """By an empty directory with all that is there bound in it."""
-        # From where it lies, it is also found when a volume has been mounted above it.
-        os.fchdir(self._home)
-        stage, about = os.path.basename(self._stage), os.stat(parent)
-        options = f"mode={stat.S_IMODE(about.st_mode):o},uid={about.st_uid},gid={about.st_gid},size=16m"
-        mount("tmpfs", stage, "tmpfs", options=options)
-        mount("", stage, flags=_UNBINDABLE)
-        for name in os.listdir(parent):
+    def _spot(self, name: str) -> str:
+        """Where to mount before it is moved to where it belongs: below a directory that only root may enter."""
+        with suppress(FileExistsError):
+            if name == _DIRECTORY:
+                os.mkdir(name, 0o700, dir_fd=self._home)
+            else:
+                os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=self._home))
+        return f"{_at(self._home)}/{name}"
+
+    @contextmanager
+    def _place(self, path: str, *, directory: bool) -> Iterator[Way]:
+        """The way to `path`, which exists then. Raises OSError."""
+        for _ in range(_MOST_TRIES):
+            way = Way(path)
             try:
-                _copy(os.path.join(parent, name), os.path.join(stage, name))
-            except FileNotFoundError:
-                # It has gone meanwhile.
-                continue
-        if parent == "/":
+                if not way.missing:
+                    yield way
+                    return
+                self._refuse_hosts(way, path)
+                self._make(way, directory=directory or len(way.missing) > 1)
+            finally:
+                way.close()
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+
+    def _refuse_hosts(self, way: Way, path: str) -> None:
+        if any(os.fstat(each).st_dev in self._hosts for each in way.opened):
+            raise ValueError(f"{path} leads into /proc or /sys of the host, where nothing can be mounted")
+        if len(way.opened) == 1 and not way.missing:
+            raise ValueError(f"{path} leads to /, where nothing can be mounted")
+
+    def _make(self, way: Way, *, directory: bool) -> None:
+        """The first name that is missing, or room for it."""
+        if os.fstat(way.end).st_dev not in self._ours and not self._in_volume(way):
+            self._replace(way)
+            return
+        # Another container of the pod may be faster.
+        with suppress(FileExistsError):
+            if directory:
+                os.mkdir(way.missing[0], 0o755, dir_fd=way.end)
+            else:
+                os.close(os.open(way.missing[0], os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=way.end))
+
+    def _in_volume(self, way: Way) -> bool:
+        """Whether it ends in one that may be written to, of those that are mounted already."""
+        known = (self._volumes.get(self._mount_of(each)) for each in reversed(way.opened))
+        return next((writable for writable in known if writable is not None), False)
+
+    def _mount_of(self, descriptor: int) -> int:
+        """The number of its mount."""
+        with open(f"self/fdinfo/{descriptor}", "rb") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith(b"mnt_id:"))
+
+    def _replace(self, way: Way) -> None:
+        """The last directory, by an empty one with all that is there bound in it."""
+        about = os.fstat(way.end)
+        # With a list of access rights the mode's bits for the group are a mask: the group itself may have no rights at all.
+        acl = _acl_of(way.end)
+        mode = stat.S_IMODE(about.st_mode) & (~stat.S_IRWXG if acl else ~0)
+        where = self._spot(_DIRECTORY)
+        mount_tmpfs(where, f"mode={mode:o},uid={about.st_uid},gid={about.st_gid},size=16m")
+        kernel.mount("", where, flags=kernel.UNBINDABLE)
+        made = os.open(_DIRECTORY, _PATH, dir_fd=self._home)
+        if acl:
+            with suppress(OSError):
+                os.setxattr(_at(made), _ACL, acl)
+        for name in os.listdir(_at(way.end)):
+            # It may go meanwhile.
+            with suppress(FileNotFoundError):
+                _copy(name, way.end, made)
+        if len(way.opened) == 1:
             # What it was stays until the end: descriptors of sources lie there.
-            os.mkdir(os.path.join(stage, _OLD), 0o700)
-            _call("pivot_root", os.fsencode(stage), os.fsencode(os.path.join(stage, _OLD)))
-            self._old = f"/{_OLD}"
+            os.mkdir(_OLD, 0o700, dir_fd=made)
+            kernel.pivot_root(_at(made), f"{_at(made)}/{_OLD}")
+            self._pivoted = True
         else:
-            mount(stage, parent, flags=_MOVE)
-        mount("", parent, flags=_PRIVATE)
-        self._ours.add(os.stat(parent).st_dev)
+            kernel.mount(_at(made), _at(way.end), flags=kernel.MOVE)
+        kernel.mount("", _at(made), flags=kernel.PRIVATE)
+        self._ours.add(os.fstat(made).st_dev)
+        os.close(made)
 
 
 def held(path: str) -> int:
     """A descriptor of what lies there, which is no link, nor anything on the way to it; closed by the caller. Raises OSError."""
-    here = os.open("/", os.O_PATH | os.O_CLOEXEC)
+    here = os.open("/", _PATH)
     for part in [part for part in path.split("/") if part]:
         above = here
         try:
-            here = os.open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+            here = os.open(part, _PATH, dir_fd=above)
         finally:
             os.close(above)
         if stat.S_ISLNK(os.fstat(here).st_mode):
@@ -194,13 +254,29 @@ def held(path: str) -> int:
     return here
 
 
-def _copy(source: str, target: str) -> None:
-    kind = os.lstat(source)
-    if stat.S_ISLNK(kind.st_mode):
-        os.symlink(os.readlink(source), target)
-        return
-    if stat.S_ISDIR(kind.st_mode):
-        os.mkdir(target)
-    else:
-        os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
-    mount(source, target, flags=_BIND | _REC)
+def _at(descriptor: int) -> str:
+    """The path by which a descriptor is mounted or listed, from the directory that `Tree.enter` has made the current one."""
+    return f"self/fd/{descriptor}"
+
+
+def _acl_of(descriptor: int) -> bytes:
+    try:
+        return os.getxattr(_at(descriptor), _ACL)
+    except OSError:
+        return b""
+
+
+def _copy(name: str, above: int, made: int) -> None:
+    source = os.open(name, _PATH, dir_fd=above)
+    try:
+        kind = os.fstat(source).st_mode
+        if stat.S_ISLNK(kind):
+            os.symlink(os.readlink("", dir_fd=source), name, dir_fd=made)
+            return
+        if stat.S_ISDIR(kind):
+            os.mkdir(name, dir_fd=made)
+        else:
+            os.close(os.open(name, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, dir_fd=made))
+        kernel.mount(_at(source), f"{_at(made)}/{name}", flags=kernel.BIND | kernel.REC)
+    finally:
+        os.close(source)

@@ -137,7 +137,7 @@ def test_what_is_made_is_open_to_its_user_alone_whatever_the_umask(tmp_path: Pat
         finally:
             os.umask(before)
         modes = {path: path.stat().st_mode & 0o777 for path in (attempt.directory, attempt.root, attempt.logs, attempt.message_file)}
-        assert list(modes.values()) == [0o711, 0o755, 0o700, 0o600]
+        assert list(modes.values()) == [0o711, 0o700, 0o700, 0o600]
         assert not (attempt.directory / "container.json").stat().st_mode & 0o077
 
 

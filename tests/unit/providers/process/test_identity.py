@@ -101,3 +101,9 @@ def test_what_root_alone_could_have_or_lose_is_named() -> None:
         "volumeMounts[a].mountPropagation",
         "volumeMounts[b].recursiveReadOnly",
     ]
+
+
+def test_a_right_to_gain_privileges_that_the_node_does_not_give_is_named() -> None:
+    asks = {"securityContext": {"allowPrivilegeEscalation": True}}
+    assert list(not_kept({}, asks, uid=5)) == ["securityContext.allowPrivilegeEscalation"]
+    assert not list(not_kept({}, asks, uid=5, privilege_escalation=True)) and not list(not_kept({}, {}, uid=5))

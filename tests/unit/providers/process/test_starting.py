@@ -10,7 +10,7 @@ import pytest
 from attrs import evolve
 
 from vkubelet import Unavailable
-from vkubelet.provider import ResolvedContainer, ResolvedPod
+from vkubelet.provider import Mount, ResolvedContainer, ResolvedPod
 from vkubelet.testing.host import make_pod, with_status
 from vkubelet_providers.process.attempts import About
 from vkubelet_providers.process.cgroups import Cgroups
@@ -38,9 +38,31 @@ def test_the_environment_is_the_pods_and_three_variables(tmp_path: Path) -> None
 
 
 def test_command_and_arguments_are_one_and_the_user_is_kept(tmp_path: Path) -> None:
-    made = ordered(tmp_path, args=["--x"], spec={"stdin": True, "tty": True, "securityContext": {"allowPrivilegeEscalation": False}})
+    made = ordered(tmp_path, args=["--x"], spec={"stdin": True, "tty": True})
     assert made["command"] == ["run", "--x"] and (made["uid"], made["gid"], made["groups"]) == (7, 8, [8, 9])
-    assert made["stdin"] and made["tty"] and not made["stdin_once"] and made["no_new_privileges"]
+    assert made["stdin"] and made["tty"] and not made["stdin_once"]
+
+
+@pytest.mark.parametrize("asked", [{}, {"allowPrivilegeEscalation": False}, {"allowPrivilegeEscalation": True}, {"privileged": True}])
+@pytest.mark.parametrize("allowed", [False, True], ids=["forbidden", "allowed"])
+def test_privileges_are_gained_where_the_node_allows_and_the_pod_asks(tmp_path: Path, asked: dict[str, bool], allowed: bool) -> None:
+    made = ordered(tmp_path, ways=evolve(WAYS, privilege_escalation=allowed), spec={"securityContext": asked})
+    assert made["no_new_privileges"] is not (allowed and any(asked.values()))
+
+
+@pytest.mark.parametrize("path", ["/proc", "/proc/self/fd", "/sys", "/sys/fs/cgroup", "/dev", "/dev/null", "/dev/pts/0", "dev/../proc/x"])
+def test_a_mount_over_what_the_host_has_in_proc_sys_or_dev_is_refused(tmp_path: Path, path: str) -> None:
+    mount = Mount(volume="data", path=path, source=tmp_path)
+    with pytest.raises(Unavailable, match="cannot be mounted: it is in /") as refused:
+        ordered(tmp_path, mounts=[mount])
+    assert (refused.value.event, refused.value.waiting) == ("Failed", "RunContainerError")
+    with pytest.raises(Unavailable, match="cannot be mounted"):
+        ordered(tmp_path, spec={"terminationMessagePath": path})
+
+
+@pytest.mark.parametrize("path", ["/dev/shm", "/dev/shm/part", "/dev/of-the-pod/part", "/process", "/system", "/srv/proc"])
+def test_a_mount_beside_proc_and_sys_or_at_a_free_place_in_dev_is_made(tmp_path: Path, path: str) -> None:
+    assert path in {each["target"] for each in ordered(tmp_path, mounts=[Mount(volume="data", path=path, source=tmp_path)])["binds"]}
 
 
 def test_files_of_the_pod_are_mounted_if_there_is_something_in_them(tmp_path: Path) -> None:
