@@ -1,24 +1,27 @@
 """Writes volumes to disk.
 
-Invariant: who reads a volume sees all files of one moment: they lie in a directory of their own, to which `..data` leads, and an update
-renames that one link. So does the kubelet, and programs watch for it.
+Invariant: a reader of a volume sees the files of one moment: they lie in a directory of their own, to which `..data` leads, and an update
+renames that one link. So does the kubelet, and programs watch for it. Containers write to some volumes meanwhile, so everything here goes
+through `vkubelet.beneath`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import shutil
+import re
+import secrets
 import stat
-import tempfile
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from vkubelet.resolve.volumes import Files, ProjectedFile
+from vkubelet.beneath import Directory
+from vkubelet.resolve.volumes import Files
 
 DATA: Final = "..data"
 _NEXT: Final = "..data_tmp"
+_OLD: Final = re.compile(r"\.\.[0-9]")
 _DIRECTORY: Final = 0o755
 ON_DISK, IN_MEMORY = 0o777, 0o1777
 """Modes of a volume's root, as the kubelet leaves them on a disk and in a tmpfs of its own."""
@@ -30,18 +33,29 @@ _DIRECTORY_OF_GROUP: Final = 0o2550
 
 def make_root(root: Path, mode: int, *, group: int | None = None) -> Path:
     """The directory of a volume, of `group` where we may give it away; one that is there stays as it is."""
-    if not root.is_dir():
-        _make(root.parent)
-        root.mkdir()
-        root.chmod(mode)
-        if group is not None and _may_give(group):
-            _give(root, group)
+    with Directory.at(root.parent, make=_DIRECTORY) as above:
+        if not above.has(root.name):
+            with above.make(root.name, mode) as made:
+                if group is not None and _may_give(group):
+                    _give(made, ".", group)
     return root
 
 
 def is_written(root: Path) -> bool:
     """The volume has been complete at least once."""
-    return (root / DATA).is_symlink()
+    try:
+        with Directory.at(root) as top:
+            return bool(_current(top))
+    except OSError:
+        return False
+
+
+def _current(top: Directory) -> str:
+    """The directory that holds the files now; empty: there is none."""
+    try:
+        return PurePosixPath(top.target(DATA)).name
+    except OSError:
+        return ""
 
 
 def write_volume(root: Path, files: Files, *, group: int | None = None) -> bool:
@@ -51,15 +65,16 @@ def write_volume(root: Path, files: Files, *, group: int | None = None) -> bool:
     """
     for path in files:
         _check(path)
-    data = root / DATA
-    before = Path(os.readlink(data)).name if data.is_symlink() else ""
-    changed = not before or _differs(root / before, files)
-    if changed:
-        _swap(root, files, group=group)
-    _link(root, {PurePosixPath(path).parts[0] for path in files})
-    for old in root.glob("..[0-9]*"):
-        if old.name != Path(os.readlink(data)).name:
-            shutil.rmtree(old, ignore_errors=True)
+    with Directory.at(root) as top:
+        before = _current(top)
+        changed = not before or _differs(top, before, files)
+        if changed:
+            _swap(top, files, group=group)
+        _link(top, {PurePosixPath(path).parts[0] for path in files})
+        for old in top.names():
+            if _OLD.match(old) and old != _current(top):
+                with suppress(OSError):
+                    top.remove(old)
     return changed
 
 
@@ -69,130 +84,116 @@ def _check(path: str) -> None:
         raise ValueError(f"volumes: the path {path} must lie within the volume and must not begin with two dots")
 
 
-def _differs(directory: Path, files: Files) -> bool:
-    there = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if not path.is_dir()}
-    if there.keys() != {PurePosixPath(path).as_posix() for path in files}:
-        return True
-    return any(there[PurePosixPath(path).as_posix()].read_bytes() != file.data for path, file in files.items())
-
-
-def _swap(root: Path, files: Files, *, group: int | None) -> None:
-    fresh = Path(tempfile.mkdtemp(prefix="..0", dir=root))
+def _differs(top: Directory, before: str, files: Files) -> bool:
     try:
-        fresh.chmod(_DIRECTORY)
-        for path, file in files.items():
-            _write(fresh / path, file, root=fresh)
-        if group is not None and _may_give(group):
-            for each in (root, fresh, *fresh.rglob("*")):
-                _give(each, group)
-        following = root / _NEXT
-        following.unlink(missing_ok=True)
-        following.symlink_to(fresh.name)
-        following.replace(root / DATA)
+        with top.enter(before) as data:
+            there = {path for path, about in data.walk() if not stat.S_ISDIR(about.st_mode)}
+            if there != {PurePosixPath(path).as_posix() for path in files}:
+                return True
+            return any(data.read(path) != file.data for path, file in files.items())
+    except FileNotFoundError:
+        return True
+
+
+def _swap(top: Directory, files: Files, *, group: int | None) -> None:
+    name = f"..0{secrets.token_hex(4)}"
+    try:
+        with top.make(name, _DIRECTORY) as fresh:
+            for path, file in files.items():
+                with fresh.make(PurePosixPath(path).parent, _DIRECTORY) as above:
+                    owner = file.user if os.geteuid() == 0 else None
+                    above.create(PurePosixPath(path).name, file.data, mode=file.mode, user=owner)
+            if group is not None and _may_give(group):
+                _give(top, ".", group)
+                for path in [".", *(path for path, _ in fresh.walk())]:
+                    _give(fresh, path, group)
+        top.remove(_NEXT)
+        top.link(name, _NEXT)
+        top.move(_NEXT, DATA)
     except OSError:
         # It is tried again and again, and what was written may be secret.
-        shutil.rmtree(fresh, ignore_errors=True)
+        top.remove(name)
         raise
-
-
-def _write(path: Path, file: ProjectedFile, *, root: Path) -> None:
-    if path.parent != root:
-        _make(path.parent)
-    # Private until it has the mode that was asked for.
-    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as out:
-        out.write(file.data)
-    path.chmod(file.mode)
-    if file.user is not None and os.geteuid() == 0:
-        os.chown(path, file.user, -1)
 
 
 def _may_give(group: int) -> bool:
     return os.geteuid() == 0 or group in (os.getegid(), *os.getgroups())
 
 
-def _give(path: Path, group: int) -> None:
-    about = path.stat()
-    os.chown(path, -1, group)
-    path.chmod(stat.S_IMODE(about.st_mode) | (_DIRECTORY_OF_GROUP if stat.S_ISDIR(about.st_mode) else _FILE_OF_GROUP))
+def _give(top: Directory, path: str, group: int) -> None:
+    mode = top.status(path).st_mode
+    top.change(path, group=group, mode=stat.S_IMODE(mode) | (_DIRECTORY_OF_GROUP if stat.S_ISDIR(mode) else _FILE_OF_GROUP))
 
 
-def _make(directory: Path, mode: int = _DIRECTORY) -> None:
-    """With all that lead there, by default open to every user, whatever the umask; those that are there stay as they are."""
-    missing = [each for each in (directory, *directory.parents) if not each.exists()]
-    if not missing:
-        return
-    here = os.open(missing[-1].parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        for each in reversed(missing):
-            os.mkdir(each.name, dir_fd=here)
-            # Not by its path: a program that may write there could have put a link in the place of what was made.
-            above, here = here, os.open(each.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
-            os.close(above)
-            os.fchmod(here, mode)
-    finally:
-        os.close(here)
-
-
-def _link(root: Path, names: set[str]) -> None:
+def _link(top: Directory, names: set[str]) -> None:
     """What users see of a volume: a link for the first part of each path."""
-    for name in names:
-        if not (root / name).is_symlink():
-            (root / name).symlink_to(Path(DATA, name))
-    for entry in list(root.iterdir()):
-        if entry.is_symlink() and entry.name not in names and not entry.name.startswith(".."):
-            entry.unlink()
+    links = {name for name in top.names() if stat.S_ISLNK(top.status(name).st_mode)}
+    for name in sorted(names - links):
+        top.link(f"{DATA}/{name}", name)
+    for name in sorted(links - names):
+        if not name.startswith(".."):
+            top.remove(name)
 
 
 def sub_path(root: Path, path: str, *, pins: Path | None) -> Path:
     """What a container mounts of a volume at `root`: the file or directory `path` in it, which is made if it is missing.
 
     With `pins` it is a copy below that directory, which no update reaches; the same content has the same place. Raises ValueError when the
-    path leads out of the volume, by itself or by a link in it.
+    path leads out of the volume, by itself or by a link in it, OSError also when the path changes meanwhile.
     """
-    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
-        raise ValueError(f"subPath {path} must be relative and must not contain '..'")
-    place, real = (root / path).resolve(), root.resolve()
-    if not place.is_relative_to(real):
-        raise ValueError(f"subPath {path} leads out of the volume")
-    if pins is None or not place.exists():
-        # Each part is as the volume itself: where that hands its group on, so do they.
-        _make(place, stat.S_IMODE(root.stat().st_mode))
-        return place
-    pinned = pins / _digest(place) / PurePosixPath(path).name
-    if not pinned.exists():
-        _copy(place, pinned)
-    return pinned
+    with Directory.at(root) as top:
+        try:
+            place = top.lead(path)
+            if pins is not None and place.parts and top.has(place):
+                return pins / _pinned(top, place, pins, PurePosixPath(path).name)
+            # Each part is as the volume itself: where that hands its group on, so do they.
+            return root / top.part(path, stat.S_IMODE(top.status().st_mode))
+        except ValueError as error:
+            raise ValueError(f"subPath {error}") from error
 
 
-def _copy(source: Path, target: Path) -> None:
-    _make(target.parent)
-    draft = Path(tempfile.mkdtemp(dir=target.parent)) / target.name
-    if source.is_dir():
-        shutil.copytree(source, draft)
-    else:
-        shutil.copy2(source, draft)
-    _own_alike(source, draft)
-    draft.replace(target)
-    draft.parent.rmdir()
+def _pinned(top: Directory, place: PurePosixPath, pins: Path, name: str) -> PurePosixPath:
+    """The copy of `place` among the pins, which is made unless it is there."""
+    digest = _digest(top, place)
+    with Directory.at(pins / digest, make=_DIRECTORY) as kept:
+        if not kept.has(name):
+            draft = f".{secrets.token_hex(8)}"
+            try:
+                _copy(top, place, kept, draft)
+                kept.move(draft, name)
+            except OSError:
+                kept.remove(draft)
+                # Another start may have been faster.
+                if not kept.has(name):
+                    raise
+    return PurePosixPath(digest, name)
 
 
-def _own_alike(source: Path, copy: Path) -> None:
-    if os.geteuid() == 0:
-        for original in (source, *source.rglob("*")):
-            stat = original.stat()
-            os.chown(copy / original.relative_to(source), stat.st_uid, stat.st_gid)
+def _copy(top: Directory, place: PurePosixPath, kept: Directory, name: str) -> None:
+    """With owners and modes."""
+    for path, about in _tree(top, place):
+        target = PurePosixPath(name, path)
+        if stat.S_ISDIR(about.st_mode):
+            kept.make(target, _DIRECTORY).close()
+        else:
+            kept.create(target, top.read(place / path), mode=0o600)
+        owner = (about.st_uid, about.st_gid) if os.geteuid() == 0 else (-1, -1)
+        kept.change(target, user=owner[0], group=owner[1], mode=stat.S_IMODE(about.st_mode))
 
 
-def _digest(place: Path) -> str:
+def _digest(top: Directory, place: PurePosixPath) -> str:
     whole = hashlib.sha256()
-    for path in _files(place):
-        name, data = str(path.relative_to(place)).encode(), path.read_bytes()
-        whole.update(b"%d %o %d " % (len(name), path.stat().st_mode, len(data)) + name + data)
+    for path, about in _tree(top, place):
+        if stat.S_ISREG(about.st_mode):
+            name, data = path.encode(), top.read(place / path)
+            whole.update(b"%d %o %d " % (len(name), about.st_mode, len(data)) + name + data)
     return whole.hexdigest()[:16]
 
 
-def _files(place: Path) -> Iterator[Path]:
-    if place.is_file():
-        yield place
-    else:
-        yield from sorted(path for path in place.rglob("*") if path.is_file())
+def _tree(top: Directory, place: PurePosixPath) -> list[tuple[str, os.stat_result]]:
+    """What lies at `place`, and all files and directories below it, by their paths from there."""
+    about = top.status(place)
+    if not stat.S_ISDIR(about.st_mode):
+        return [("", about)]
+    with top.enter(place) as below:
+        return [("", about), *below.walk()]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.support.interleave import exchange, interleaved
 from vkubelet.resolve.files import DATA, IN_MEMORY, ON_DISK, is_written, make_root, sub_path, write_volume
 from vkubelet.resolve.volumes import Files, ProjectedFile
 
@@ -189,27 +191,31 @@ def test_every_user_can_get_to_a_volume_whatever_the_umask(tmp_path: Path) -> No
     assert [path.stat().st_mode & 0o7777 for path in (tmp_path / "pod", made.parent, made, pinned.parent)] == [0o755, 0o755, 0o1777, 0o755]
 
 
-@pytest.mark.parametrize("swapped", ["part", "part/deep"])
-def test_a_program_that_swaps_a_directory_for_a_link_opens_nothing_of_the_host(
-    root: Path, monkeypatch: pytest.MonkeyPatch, swapped: str
-) -> None:
+def test_a_link_put_in_the_way_of_a_sub_path_at_any_moment_leads_nowhere(root: Path) -> None:
     """A container that runs may write to the volume while another one's subPath is made in it."""
-    elsewhere, usual = root.parent / "elsewhere", os.mkdir
-    (elsewhere / "deep").mkdir(parents=True)
-    for each in (elsewhere, elsewhere / "deep"):
-        each.chmod(0o700)
+    outside, swap = root.parent / "outside", exchange(root / "d", root / "e")
+    outside.mkdir(mode=0o700)
 
-    def swap(path: object, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
-        usual(path, mode, dir_fd=dir_fd)  # type: ignore[call-overload]
-        if str(path).endswith("deep"):
-            (root / swapped).rename(root / "aside")
-            (root / swapped).symlink_to(elsewhere)
+    def restore() -> None:
+        for path in (root / "d", root / "e"):
+            if path.is_symlink():
+                path.unlink()
+            elif path.exists():
+                shutil.rmtree(path)
+        (root / "d").mkdir()
+        (root / "e").symlink_to(outside)
 
-    (root / "part").mkdir()
-    monkeypatch.setattr(os, "mkdir", swap)
-    try:
-        sub_path(root, "part/deep", pins=None)
-    except OSError:
-        # It is tried again.
-        pass
-    assert [each.stat().st_mode & 0o777 for each in (elsewhere, elsewhere / "deep")] == [0o700, 0o700]
+    restore()
+    assert interleaved(lambda: sub_path(root, "d/new/deep", pins=None), swap, undo=restore) > 5
+    assert not list(outside.iterdir()) and outside.stat().st_mode & 0o777 == 0o700
+
+
+def test_equal_content_has_a_pin_for_each_name(root: Path, tmp_path: Path) -> None:
+    write_volume(root, of(a="1", b="1", d__x="1"))
+    pins = [sub_path(root, name, pins=tmp_path / "pins") for name in ("a", "b", "d/x", "a")]
+    assert [pin.name for pin in pins] == ["a", "b", "x", "a"] and {pin.read_text() for pin in pins} == {"1"}
+
+
+def test_a_sub_path_that_is_the_volume_is_its_root(root: Path, tmp_path: Path) -> None:
+    write_volume(root, of(a="1"))
+    assert sub_path(root, "./", pins=tmp_path / "pins") == root
