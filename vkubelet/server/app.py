@@ -17,13 +17,14 @@ from vkubelet.clock import Clock
 from vkubelet.errors import ProviderError
 from vkubelet.logformat import bind
 from vkubelet.server.auth import Caller, Gate
-from vkubelet.server.debug import HANDLERS_OFF, debug_path
+from vkubelet.server.debug import HANDLERS_OFF
 from vkubelet.server.exec import ContainerStreams
 from vkubelet.server.listeners import MAIN
 from vkubelet.server.logs import ContainerLogs
 from vkubelet.server.node_endpoints import NodeEndpoints
 from vkubelet.server.pods import NodePods
 from vkubelet.server.portforward import PortForwards
+from vkubelet.server.rights import is_debug, served_path
 from vkubelet.server.statuses import HIDDEN, http_status
 from vkubelet.server.traffic import Traffic
 from vkubelet.server.upgrade import ACCEPTED_HEADER
@@ -92,7 +93,7 @@ class Routes:
             raise web.HTTPServiceUnavailable(text=STOPS)
         caller = await self.gate.authenticate(request)
         await self.gate.authorize(caller.user, request, node=self._node_asked_about(request, caller))
-        if not self.debugging and debug_path(request.rel_url.raw_path):
+        if not self.debugging and is_debug(served_path(request)):
             return web.Response(status=405, text=HANDLERS_OFF)
         return await handler(request)
 
@@ -151,7 +152,7 @@ def as_answer(error: web.HTTPException) -> web.Response:
     if error.status == 404 and text == "404: Not Found":
         text = "404 page not found"
     headers = CIMultiDict((name, value) for name, value in error.headers.items() if name in _MEANT_HEADERS)
-    return web.Response(status=error.status, text=text, headers=headers)
+    return web.Response(status=error.status, text=text, headers=headers, content_type=error.content_type)
 
 
 def provider_answer(error: ProviderError) -> web.Response:

@@ -6,7 +6,6 @@ Invariant: no route sees a request before its caller is known and allowed; a dou
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import logging
@@ -26,28 +25,19 @@ from vkubelet.clock import Clock
 from vkubelet.errors import ApiError
 from vkubelet.logformat import bind
 from vkubelet.server.cache import Answer, SharedCache
+from vkubelet.server.rights import needed, served_path
 from vkubelet.server.settings import ServerSettings
 from vkubelet.server.tls import peer_certificate
 
 log = logging.getLogger(__name__)
 
 AUTHENTICATED = "system:authenticated"
+UNAUTHORIZED = "Unauthorized"
 TOKEN_HELD, ALLOW_HELD, DENY_HELD = 120.0, 300.0, 30.0
 """Seconds for which an answer of the cluster counts; those of a kubelet by default."""
 
 _CREDENTIAL_ID = "authentication.kubernetes.io/credential-id"
 _TOKEN_PROTOCOL = "base64url.bearer.authorization.k8s.io."
-_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-_OWN_SUBRESOURCES = {
-    "stats": "stats",
-    "metrics": "metrics",
-    "logs": "log",
-    "checkpoint": "checkpoint",
-    "statusz": "statusz",
-    "flagz": "configz",
-}
-_WORKS_INSIDE = frozenset({"exec", "attach", "run", "portForward"})
-_FINE_SUBRESOURCES = {"pods": "pods", "runningpods": "pods", "healthz": "healthz", "configz": "configz"}
 
 
 @frozen
@@ -96,24 +86,23 @@ class Gate:
         """Who calls. Raises the 401 that a kubelet answers."""
         caller = await self._authenticate(request)
         if caller is None:
-            raise web.HTTPUnauthorized(text="Unauthorized")
+            raise web.HTTPUnauthorized(text=UNAUTHORIZED)
         return caller
 
-    async def authorize(self, user: User, request: web.BaseRequest, *, node: str) -> None:
-        """`user` may do what is asked on `node`. Raises the 403 or 500 that a kubelet answers."""
-        path = request.rel_url.raw_path
-        verb, wanted = verb_of(request.method, path, strict=self._settings.exec_needs_create), subresources(path)
-        asked = f"user={user.name}, verb={verb}, resource=nodes"
-        for subresource in wanted:
+    async def authorize(self, user: User, request: web.Request, *, node: str) -> None:
+        """Checks that `user` has the right on `node` that the matched route needs. Raises the 403 or 500 that a kubelet answers."""
+        right = needed(request.method, served_path(request), strict=self._settings.exec_needs_create)
+        asked = f"user={user.name}, verb={right.verb}, resource=nodes"
+        for subresource in right.subresources:
             try:
-                allowed = await self._may(Question(user, verb, subresource, node))
+                allowed = await self._may(Question(user, right.verb, subresource, node))
             except ApiError as error:
                 with bind(error=str(error)):
                     log.warning("authorization failed")
                 raise web.HTTPInternalServerError(text=f"Authorization error ({asked}, subresource={subresource})") from error
             if allowed:
                 return
-        raise web.HTTPForbidden(text=f"Forbidden ({asked}, subresource(s)=[{' '.join(wanted)}])")
+        raise web.HTTPForbidden(text=f"Forbidden ({asked}, subresource(s)=[{' '.join(right.subresources)}])")
 
     async def _authenticate(self, request: web.BaseRequest) -> Caller | None:
         """One proof is enough; a token that fails is never taken for no token."""
@@ -179,43 +168,31 @@ def _with_authenticated(groups: Sequence[str]) -> tuple[str, ...]:
 
 
 def bearer_token(headers: Mapping[str, str]) -> str:
-    """The token of the Authorization header or of a WebSocket subprotocol, "" for none."""
+    """The token of the Authorization header or of a WebSocket subprotocol, "" for none. Raises 401 for bytes that can be no token."""
     scheme, _, token = headers.get(hdrs.AUTHORIZATION, "").strip().partition(" ")
     if scheme.lower() == "bearer":
-        return token.strip()
+        return _encodable(token.strip())
     for protocol in headers.get(hdrs.SEC_WEBSOCKET_PROTOCOL, "").split(","):
         if protocol.strip().startswith(_TOKEN_PROTOCOL):
             return _decoded(protocol.strip().removeprefix(_TOKEN_PROTOCOL))
     return ""
 
 
+def _encodable(token: str) -> str:
+    """aiohttp decodes headers with surrogates, which no TokenReview can carry."""
+    try:
+        token.encode()
+    except UnicodeEncodeError as error:
+        raise web.HTTPUnauthorized(text=UNAUTHORIZED) from error
+    return token
+
+
 def _decoded(text: str) -> str:
     try:
-        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
-    except (binascii.Error, UnicodeDecodeError):
-        return ""
-
-
-def verb_of(method: str, path: str = "", *, strict: bool = False) -> str:
-    """The verb a review asks about (kubelet: everything unknown is a get); `strict`: what works inside containers is always a create."""
-    if strict and _first_segment(path) in _WORKS_INSIDE:
-        return "create"
-    return _VERBS.get(method.upper(), "get")
-
-
-def subresources(path: str) -> tuple[str, ...]:
-    """The subresources of `nodes` of which one must be allowed, in the order they are asked for (KEP-2862, on since Kubernetes 1.33).
-
-    The path must be the one the router sees, still escaped, so that no two readings of it differ.
-    """
-    first = _first_segment(path)
-    if first in _OWN_SUBRESOURCES:
-        return (_OWN_SUBRESOURCES[first],)
-    return (_FINE_SUBRESOURCES[first], "proxy") if first in _FINE_SUBRESOURCES else ("proxy",)
-
-
-def _first_segment(path: str) -> str:
-    return path.split("/")[1] if path.startswith("/") else ""
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
+    except ValueError as error:
+        # No base64, no ASCII, or no UTF-8 inside.
+        raise web.HTTPUnauthorized(text=UNAUTHORIZED) from error
 
 
 def access_review(question: Question) -> Json:

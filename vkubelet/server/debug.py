@@ -28,7 +28,6 @@ HANDLERS_OFF = "Debug endpoints are disabled."
 PROFILING_OFF = "profiling endpoint is disabled."
 FLAGS_OFF = "flags endpoint is disabled."
 
-_DEBUG_PATHS = ("run", "exec", "attach", "portForward", "containerLogs", "runningpods", "logs")
 _PROFILE_SECONDS, _LONGEST_PROFILE = 30.0, 600.0
 _DEBUG_VERBOSITY = 4
 """From this verbosity on Kubernetes' programs write debug lines (conventions of klog)."""
@@ -135,12 +134,6 @@ class DebugEndpoints:
 
     async def flagz(self, request: web.Request) -> web.Response:
         return _page(request, "flagz", [f"{name}={value}" for name, value in sorted(flat(self.flags).items())])
-
-
-def debug_path(path: str) -> bool:
-    """What answers 405 when the debug handlers are off; the path is the one the router sees."""
-    parts = path.split("/")
-    return len(parts) > 1 and (parts[1] in _DEBUG_PATHS or parts[1:3] == ["debug", "pprof"])
 
 
 def _disabled(text: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

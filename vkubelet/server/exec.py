@@ -36,7 +36,7 @@ class ContainerStreams:
         """A command, over SPDY or WebSocket."""
         provider = self.provider
         if not isinstance(provider, SupportsExec):
-            raise not_supported("exec")
+            raise statuses.not_supported("exec")
         wishes = Wishes.of(request.query)
         pod, container = self._running(request)
         command = request.query.getall("command", [])
@@ -53,7 +53,7 @@ class ContainerStreams:
         """The container's own process; whether it has a terminal or reads stdin is a matter of its spec, not of the client."""
         provider = self.provider
         if not isinstance(provider, SupportsAttach):
-            raise not_supported("attach")
+            raise statuses.not_supported("attach")
         wishes = Wishes.of(request.query)
         pod, container = self._attachable(request)
         spec = container_spec(pod, container) or {}
@@ -69,7 +69,7 @@ class ContainerStreams:
         """A command without input, to its end; the answer is what it printed."""
         provider = self.provider
         if not isinstance(provider, SupportsExec):
-            raise not_supported("exec")
+            raise statuses.not_supported("exec")
         pod, container = self._running(request)
         command = request.query.get("cmd", "").split(" ")
         printed = Printed()
@@ -125,10 +125,6 @@ def pod_of(request: web.Request, node_pods: NodePods) -> Pod:
     if request.match_info.get("uid", pod.metadata.uid) != pod.metadata.uid:
         raise web.HTTPNotFound(text="pod not found")
     return pod
-
-
-def not_supported(what: str) -> web.HTTPException:
-    return web.HTTPNotImplemented(text=f"501 not implemented: the provider of this node does not support {what}")
 
 
 def runs(pod: Pod, container: str) -> bool:

@@ -24,7 +24,7 @@ from vkubelet.logformat import bind
 from vkubelet.provider import Provider, SupportsPortForward
 from vkubelet.server import statuses
 from vkubelet.server.delivery import until_delivered
-from vkubelet.server.exec import not_supported, pod_of
+from vkubelet.server.exec import pod_of
 from vkubelet.server.pods import NodePods
 from vkubelet.server.remotecommand import Channel, Streaming
 from vkubelet.server.spdy import SessionClosed, SpdyStream, StreamReset, spdy_session
@@ -102,7 +102,7 @@ class PortForwards:
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """One session, until the client leaves."""
         if not isinstance(self.provider, SupportsPortForward):
-            raise not_supported("port-forward")
+            raise statuses.not_supported("port-forward")
         pod = pod_of(request, self.node_pods)
         with self.streaming.metrics.streams.labels(kind="portforward").track_inprogress():
             if wants_websocket(request.method, request.headers):

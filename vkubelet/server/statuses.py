@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from aiohttp import web
+
 from vkubelet.api.codec import encode_json
 from vkubelet.api.shapes import Json
 from vkubelet.errors import BadRequest, NoSuchContainer, NoSuchPod, NotSupported, ProviderError, Unavailable
@@ -20,6 +22,7 @@ HTTP_STATUS: Mapping[type[ProviderError], int] = {
 }
 HIDDEN, NOT_IMPLEMENTED = "internal error", "not implemented by the provider of this node"
 
+STATUS: Json = {"kind": "Status", "apiVersion": "v1", "metadata": {}}
 SUCCESS: Json = {"metadata": {}, "status": "Success"}
 _REASONS = {400: "BadRequest", 404: "NotFound", 501: "NotImplemented", 503: "ServiceUnavailable"}
 
@@ -74,6 +77,13 @@ def failure(error: BaseException | str, action: str) -> Json:
         "details": {"causes": [{"message": cause}]},
         "code": 500,
     }
+
+
+def not_supported(what: str) -> web.HTTPException:
+    """501 with a Status object: client-go takes every body that is a YAML mapping for a Status, so text such as `a: b` would be lost."""
+    message = f"the provider of this node does not support {what}"
+    status = {**STATUS, "status": "Failure", "message": message, "reason": _REASONS[501], "code": 501}
+    return web.HTTPNotImplemented(text=encode_json(status).decode(), content_type="application/json")
 
 
 def rendered(status: Json, *, structured: bool) -> bytes:

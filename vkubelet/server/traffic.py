@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aiohttp import hdrs, web
-from attrs import frozen
+from attrs import field, frozen
+from prometheus_client import Counter, Gauge, Histogram
 
 from vkubelet.clock import Clock
 from vkubelet.metrics import Metrics
+from vkubelet.server.rights import served_path
 
 OTHER = "other"
 _METHODS = frozenset(hdrs.METH_ALL)
@@ -32,22 +34,34 @@ class Traffic:
 
     metrics: Metrics
     clock: Clock
+    _known: dict[tuple[str, ...], tuple[Counter, Gauge, Histogram]] = field(factory=dict, init=False)
 
     @contextmanager
-    def watch(self, request: web.BaseRequest) -> Iterator[None]:
+    def watch(self, request: web.Request) -> Iterator[None]:
         """Count the request that is answered inside."""
-        labels = series(request.method, request.path)
+        labels = series(request.method, served_path(request))
+        requests, inflight, seconds = self._counters(labels)
         began = self.clock.monotonic()
-        self.metrics.http_requests.labels(*labels).inc()
-        with self.metrics.http_inflight.labels(*labels).track_inprogress():
+        requests.inc()
+        with inflight.track_inprogress():
             try:
                 yield
             finally:
-                self.metrics.http_seconds.labels(*labels).observe(self.clock.monotonic() - began)
+                seconds.observe(self.clock.monotonic() - began)
+
+    def _counters(self, labels: tuple[str, ...]) -> tuple[Counter, Gauge, Histogram]:
+        if labels not in self._known:
+            metrics = self.metrics
+            self._known[labels] = (
+                metrics.http_requests.labels(*labels),
+                metrics.http_inflight.labels(*labels),
+                metrics.http_seconds.labels(*labels),
+            )
+        return self._known[labels]
 
 
 def series(method: str, path: str) -> tuple[str, str, str, str]:
-    """Method, path, kind of server, and whether such a request may last long."""
+    """Method, path, kind of server, and whether such a request may last long, of a `served_path`."""
     parts = path.split("/")
     first = parts[1] if len(parts) > 1 and parts[1] in _FIRST else OTHER
     told = f"metrics/{parts[2]}" if first == "metrics" and len(parts) == 3 and parts[2] in _METRICS else first

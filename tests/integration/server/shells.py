@@ -72,16 +72,6 @@ class Target:
             assert await client.upgrade(upgrade_request(path, *protocols)) == status, client.head
             yield client
 
-
-@frozen
-class Shells(Target):
-    """`pod` on its own node, served by `stand`."""
-
-    stand: Stand
-    backend: ProcessBackend
-    pod: Pod
-    directory: Path
-
     # --- kubectl --------------------------------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
@@ -106,6 +96,16 @@ class Shells(Target):
         async with asyncio.timeout(within), self.kubectl(*args, websockets=websockets, stdin=DEVNULL if stdin is None else PIPE) as process:
             stdout, stderr = await process.communicate(stdin)
             return Ran(process.returncode or 0, stdout, stderr.decode())
+
+
+@frozen
+class Shells(Target):
+    """`pod` on its own node, served by `stand`."""
+
+    stand: Stand
+    backend: ProcessBackend
+    pod: Pod
+    directory: Path
 
     async def exec(
         self, *command: str, flags: str = "", websockets: bool = True, stdin: bytes | None = None, container: str = "app"

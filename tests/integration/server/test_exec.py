@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -13,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from tests.integration.server.backend import Backend, call, serving
-from tests.integration.server.shells import NOTICED, SPDY, WEBSOCKETS, Shells, shells_on
+from tests.integration.server.shells import NOTICED, SPDY, WEBSOCKETS, Shells, Target, shells_on
 from tests.integration.server.terminal import interrupt, kubectl_at_terminal
 from tests.integration.tries import median_within
 from tests.support.program import PATIENCE, eventually
-from vkubelet.errors import BadRequest, NoSuchContainer, Unavailable
+from vkubelet.errors import BadRequest, NoSuchContainer, NotSupported, Unavailable
 from vkubelet.provider import TerminalSize
+from vkubelet.server import Endpoint
 from vkubelet.testing.cluster import ControlPlane
 
 both_modes = pytest.mark.parametrize("websockets", [WEBSOCKETS, SPDY], ids=["websockets", "spdy"])
@@ -149,6 +151,7 @@ async def test_errors_of_the_provider_reach_the_user_as_far_as_they_are_meant_fo
     for failure, text in (
         (NoSuchContainer("it went away just now"), "it went away just now"),
         (BadRequest("not like this"), "not like this"),
+        (NotSupported("no shell here: use the console"), "no shell here: use the console"),
         (Unavailable("the backend restarts"), "the backend restarts"),
         (ExceptionGroup("several", [Unavailable("inside a group")]), "inside a group"),
         (NotImplementedError("who knows"), "not implemented by the provider of this node"),
@@ -236,9 +239,26 @@ async def test_a_provider_that_lacks_it_answers_501(hub: ControlPlane, namespace
         ):
             reply = await call(hub, endpoint, path.replace("NS", namespace), method="POST")
             assert reply.status == 501
-            assert reply.text.startswith("501 not implemented")
+            status = json.loads(reply.text)
+            assert (status["kind"], status["status"], status["code"]) == ("Status", "Failure", 501)
         reply = await call(hub, endpoint, f"/checkpoint/{namespace}/web/app", method="POST")
         assert reply.status == 501
+
+
+@both_modes
+async def test_kubectl_shows_which_capability_the_provider_lacks(hub: ControlPlane, namespace: str, node: str, *, websockets: bool) -> None:
+    async with serving(hub, Backend()) as stand:
+        await stand.node(node)
+        await stand.pod(namespace, node)
+        pod = Target(hub, Endpoint("", 0), namespace, "web")
+        for command, lacking in (
+            (("exec", "web", "-c", "app", "--", "ls"), "exec"),
+            (("attach", "web", "-c", "app"), "attach"),
+            (("port-forward", "web", "18080:80"), "port-forward"),
+        ):
+            ran = await pod.run(*command, websockets=websockets)
+            assert ran.code == 1
+            assert f"the provider of this node does not support {lacking}" in ran.stderr, ran.stderr
 
 
 async def test_pods_of_another_node_are_not_there(hub: ControlPlane, shells: Shells, node: str) -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from vkubelet.errors import BadRequest, NoSuchContainer, NoSuchPod, PodRejected, Unavailable
-from vkubelet.server.statuses import SUCCESS, exit_code, exit_status, failure, http_status, meant, rendered
+from vkubelet.server.statuses import SUCCESS, exit_code, exit_status, failure, http_status, meant, not_supported, rendered
 
 EXECUTING = "executing command in container"
 
@@ -72,3 +72,17 @@ def test_an_error_is_found_inside_groups_of_its_kind_alone() -> None:
     for mixed in (ExceptionGroup("a", [inner, ValueError()]), ExceptionGroup("a", [ValueError()])):
         with pytest.raises(ExceptionGroup):
             meant(mixed, (Unavailable,))
+
+
+def test_a_missing_capability_is_a_status_object_that_client_go_reads() -> None:
+    answer = not_supported("attach")
+    assert (answer.status, answer.content_type) == (501, "application/json")
+    assert json.loads(answer.text or "") == {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": "the provider of this node does not support attach",
+        "reason": "NotImplemented",
+        "code": 501,
+    }
