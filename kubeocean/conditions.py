@@ -10,6 +10,7 @@ from datetime import datetime
 
 from attrs import frozen
 
+from kubeocean.reach import Outcome
 from vkubelet.api.conditions import get_condition, set_condition
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import rfc3339
@@ -25,6 +26,8 @@ PROXIER_READY = "ProxierReady"
 RETIREMENT_HELD = "RetirementHeld"
 TERMINATING = "Terminating"
 
+NO_ANSWER = "the worker cluster does not answer"
+
 
 @frozen
 class Failure:
@@ -32,14 +35,17 @@ class Failure:
 
     reason: str
     message: str
+    outcome: Outcome = Outcome.SERVED
+    """What it says of the worker cluster."""
 
 
 @frozen(kw_only=True)
 class Health:
-    """What is known of a binding; `reachable` None means that the worker was not asked yet."""
+    """What is known of a binding; `reachable` None means that the worker was not asked yet, `unreachable` says why it is not."""
 
     problem: Failure | None = None
     reachable: bool | None = None
+    unreachable: str = NO_ANSWER
     syncer: Failure | None = None
     held: str = ""
     ending: str = ""
@@ -86,7 +92,7 @@ def _ready(health: Health) -> Json:
     if problem is not None:
         return _condition(READY, "False", problem.reason, problem.message)
     if health.reachable is False:
-        return _condition(READY, "False", CONNECTIVITY_FAILED, "the worker cluster does not answer")
+        return _condition(READY, "False", CONNECTIVITY_FAILED, health.unreachable)
     if health.reachable is None:
         return _condition(READY, "False", "Initializing", "the worker cluster has not answered yet")
     return _condition(READY, "True", "ValidationPassed", "the binding is served")
@@ -100,7 +106,7 @@ def _connected(health: Health) -> list[Json]:
         return [_condition(CONNECTED, "False", problem.reason, problem.message)]
     if health.reachable is None:
         return [_condition(CONNECTED, "Unknown", "Initializing", "the worker cluster was not asked yet")]
-    return [_condition(CONNECTED, "False", CONNECTIVITY_FAILED, "the worker cluster does not answer")]
+    return [_condition(CONNECTED, "False", CONNECTIVITY_FAILED, health.unreachable)]
 
 
 def _syncer(health: Health) -> Json:

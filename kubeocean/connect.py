@@ -15,6 +15,7 @@ from attrs import field, frozen
 from kubeocean import keys
 from kubeocean.conditions import CONNECTIVITY_FAILED, SYNCER_FAILED, VALIDATION_FAILED, Failure
 from kubeocean.crds import ClusterBinding
+from kubeocean.reach import Outcome, outcome_of
 from kubeocean.resources import CLUSTERBINDINGS
 from kubeocean.worker import Mount
 from vkubelet.api.objects import Key, ObjectMeta, Unknown
@@ -86,14 +87,15 @@ async def answers(worker: Client) -> Failure | None:
         await worker.request("GET", "/version")
     except Unauthorized:
         text = "spec.secretRef: the worker cluster does not accept the credentials of the kubeconfig; put a valid one into the Secret"
-        return Failure(CONNECTIVITY_FAILED, text)
+        return Failure(CONNECTIVITY_FAILED, text, Outcome.UNSERVED)
     except SettingsError as error:
-        return Failure(CONNECTIVITY_FAILED, f"spec.secretRef: the kubeconfig can not be used: {error}; put a new one into the Secret")
+        text = f"spec.secretRef: the kubeconfig cannot be used: {error}; put a new one into the Secret"
+        return Failure(CONNECTIVITY_FAILED, text, Outcome.UNSERVED)
     except ApiError as error:
         text = (
             f"spec.secretRef: the worker cluster does not answer as it should ({error}); check the server of the kubeconfig and the network"
         )
-        return Failure(CONNECTIVITY_FAILED, text)
+        return Failure(CONNECTIVITY_FAILED, text, outcome_of(error))
     return None
 
 
@@ -174,7 +176,7 @@ async def _recognise(worker: Client, mount: Mount, nodes: Collection[str]) -> Fa
     except (NotFound, Forbidden):
         return await _another_cluster(worker, mount, nodes)
     except ApiError as error:
-        return Failure(CONNECTIVITY_FAILED, f"spec.mountNamespace: the namespace can not be read: {error}")
+        return Failure(CONNECTIVITY_FAILED, f"spec.mountNamespace: the namespace cannot be read: {error}", Outcome.UNSERVED)
     return await _another_cluster(worker, mount, nodes)
 
 
@@ -199,7 +201,7 @@ async def _claim(worker: Client, mount: Mount, nodes: Collection[str], *, hold: 
     except Conflict:
         return Failure(CONNECTIVITY_FAILED, "spec.mountNamespace: somebody else is changing the namespace; it is tried again")
     except ApiError as error:
-        return Failure(CONNECTIVITY_FAILED, f"spec.mountNamespace: the namespace can not be read: {error}")
+        return Failure(CONNECTIVITY_FAILED, f"spec.mountNamespace: the namespace cannot be read: {error}", Outcome.UNSERVED)
     if owner != mount.owner.mark:
         text = f"spec.mountNamespace: {mount.namespace} belongs to binding {owner} already; name another namespace"
         return Failure(VALIDATION_FAILED, text)
@@ -225,7 +227,9 @@ async def _unclaimed(worker: Client, mount: Mount, nodes: Collection[str], *, ho
         text = "spec.secretRef: the worker cluster takes us for an anonymous user; put credentials that it knows into the Secret"
         return Failure(CONNECTIVITY_FAILED, text)
     except ApiError as error:
-        return Failure(CONNECTIVITY_FAILED, f"spec.mountNamespace: our rights in the namespace can not be asked for: {error}")
+        return Failure(
+            CONNECTIVITY_FAILED, f"spec.mountNamespace: our rights in the namespace cannot be asked for: {error}", Outcome.UNSERVED
+        )
     if granted:
         failure = await _another_cluster(worker, mount, nodes)
         if failure is None:

@@ -16,21 +16,22 @@ from attrs import evolve
 
 from kubeocean import keys
 from kubeocean.bottomup.binding import BindingReconciler
-from kubeocean.bottomup.fail_over import FailOver, FailOverParts, gives_up
+from kubeocean.bottomup.fail_over import UNREACHABLE_MESSAGE, FailOver, FailOverParts
 from kubeocean.bottomup.figures import Sources, snapshot
 from kubeocean.bottomup.pods import not_ready
 from kubeocean.bottomup.reclaim import Reclaimer
 from kubeocean.bottomup.virtual_nodes import VirtualNodes
-from kubeocean.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure
+from kubeocean.conditions import CONNECTIVITY_FAILED, NO_ANSWER, VALIDATION_FAILED, Failure
 from kubeocean.connect import Target, find_target, prove
 from kubeocean.crds import ClusterBinding, SecretReference
 from kubeocean.keys import Owner
 from kubeocean.leasing.windows import zone_of
 from kubeocean.metrics import Snapshot, SyncerMetrics
+from kubeocean.reach import Outcome, Reach
 from kubeocean.session import Lasting, Session
 from kubeocean.settings import KubeoceanSettings
 from kubeocean.unbinding import Unbinding, UnbindingParts
-from kubeocean.worker import Mount, Reach, WorkerCluster, head_of
+from kubeocean.worker import Mount, WorkerCluster, head_of
 from vkubelet.api.names import SYSTEM_NAMESPACE
 from vkubelet.api.objects import Node, PodRef, Unknown
 from vkubelet.client.resources import NAMESPACES, NODES, SECRETS
@@ -47,7 +48,6 @@ log = logging.getLogger(__name__)
 _PATIENCE = 300.0
 """Seconds a sync waits for the worker: thousands of pods that are told to try again would each say so in an Event."""
 _UNBINDING_LOOKS_EVERY = 1.0
-_UNREACHABLE = "the worker cluster does not answer; this is the last known state"
 
 
 class _Stopped(Exception):
@@ -61,7 +61,7 @@ class BindingService:
         self._host = host
         self._settings = settings
         self._zone = _process_zone(settings)
-        self._reach = Reach(host.clock, lost_after=settings.unreachable_after)
+        self._reach = Reach(host.clock, lost_after=settings.unreachable_after, ask_every=_ask_every(settings))
         self._virtual = VirtualNodes(host)
         self._binding = BindingReconciler(host, settings.binding)
         ours = Selection(labels=f"{keys.CLUSTER_BINDING}={keys.label_value(settings.binding)}")
@@ -85,6 +85,7 @@ class BindingService:
         self._given_up = False
         self._session: Session | None = None
         self._served: Target | None = None
+        self._asked = ""
         self._may_change_cluster = False
         self._serving: asyncio.Task[None] | None = None
         self._secret: tuple[SecretReference, asyncio.Task[None]] | None = None
@@ -92,6 +93,7 @@ class BindingService:
         self._look_again = asyncio.Event()
         self._answers = asyncio.Event()
         self._reach.on_flip(self._reach_changed)
+        self._reach.on_problem(self._tell_reach)
         self._binding.on_change(self._binding_changed)
         self._binding.on_confirm(self._confirmed)
         self._hub_nodes.on_change(self._hub_node_changed)
@@ -132,6 +134,7 @@ class BindingService:
         self._settings = evolve(self._settings, **{name: getattr(settings, name) for name in live})
         self._lasting = evolve(self._lasting, settings=self._settings)
         self._reach.lost_after = settings.unreachable_after
+        self._reach.expect(_ask_every(settings))
         self._reclaimer.pace(settings.evictions_per_second)
         if self._session is not None:
             self._session.take_settings(self._settings)
@@ -285,15 +288,19 @@ class BindingService:
             await self._binding.hold()
 
     async def _prove(self, target: Target) -> Failure | None:
+        if target.fingerprint != self._asked:
+            self._asked = target.fingerprint
+            self._reach.restart()
+        began = self._reach.now()
         async with self._client(target) as client:
             nodes = () if self._may_change_cluster else self._physical_uids()
             failure = await prove(client, target.mount, hold=None if self._binding.ending else self._binding.hold, nodes=nodes)
-        if failure is None or failure.reason != CONNECTIVITY_FAILED:
-            # A worker that refuses us is not lost: nothing is held because of it.
-            self._reach.answered()
-            self._binding.set_reachable(True)
-        else:
-            self._reach.failed(failure.message)
+        if failure is None or self._session is None:
+            # A worker that refuses us is not lost: nothing is held because of it. While there is a session, its probe reports its worker.
+            outcome = failure.outcome if failure is not None else Outcome.SERVED
+            self._reach.record(began, outcome, failure.message if failure is not None else "")
+            if outcome is Outcome.SERVED:
+                self._binding.set_reachable()
         return failure
 
     async def _switch(self, group: asyncio.TaskGroup, target: Target) -> None:
@@ -357,8 +364,7 @@ class BindingService:
         if not self._binding.ending:
             self._binding.set_ending("")
             self._given_up = False
-        if self._reach.lost:
-            self._hold()
+        self._fail_over.hold()
         if self._session is not None:
             self._session.binding_changed()
 
@@ -372,24 +378,26 @@ class BindingService:
         if self._session is not None:
             self._session.nodes.confirm()
 
-    def _hold(self) -> None:
-        self._virtual.hold(_UNREACHABLE, ready=not gives_up(self._binding.current))
+    def _tell_reach(self) -> None:
+        if self._reach.lost:
+            self._binding.set_unreachable(self._reach.problem or NO_ANSWER)
 
     def _reach_changed(self) -> None:
-        self._binding.set_reachable(not self._reach.lost)
         if not self._reach.lost:
+            self._binding.set_reachable()
             self._answers.set()
             self._virtual.release()
             if self._session is not None:
                 self._session.worker_returned()
             return
+        self._tell_reach()
         for live in self._hub_nodes.store:
             if not self._virtual.is_retired(live.metadata.name):
                 self._virtual.keep(live)
-        self._hold()
+        self._fail_over.hold()
         for pod in self._host.pods:
             if not pod.terminal and self._virtual.get(pod.node) is not None:
-                self._host.set_pod_status(pod.ref, not_ready(pod, _UNREACHABLE))
+                self._host.set_pod_status(pod.ref, not_ready(pod, UNREACHABLE_MESSAGE))
 
 
 def _allowed_change(served: Target, found: Target) -> Target | Failure:
@@ -398,6 +406,11 @@ def _allowed_change(served: Target, found: Target) -> Target | Failure:
         return found
     text = f"the running pods are found by clusterID {served.mount.owner.cluster_id} in namespace {served.mount.namespace}"
     return Failure(VALIDATION_FAILED, f"spec.clusterID and spec.mountNamespace can not be changed: {text}; set them back")
+
+
+def _ask_every(settings: KubeoceanSettings) -> float:
+    """Seconds between two attempts, with a session or without."""
+    return max(settings.probe_interval, settings.reconnect_interval)
 
 
 def _process_zone(settings: KubeoceanSettings) -> str:

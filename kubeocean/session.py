@@ -22,6 +22,7 @@ from kubeocean.bottomup.reclaim import Reclaimer
 from kubeocean.bottomup.virtual_nodes import VirtualNodes
 from kubeocean.bottomup.withdrawal import Withdrawal
 from kubeocean.metrics import SyncerMetrics
+from kubeocean.reach import Reach
 from kubeocean.settings import KubeoceanSettings
 from kubeocean.stats import NodeStats
 from kubeocean.streams import Backing
@@ -31,7 +32,7 @@ from kubeocean.topdown.inherited_tokens import InheritedTokens
 from kubeocean.topdown.placement import Placement, PlacementParts
 from kubeocean.topdown.pods import VirtualPodParts, VirtualPodReconciler
 from kubeocean.topdown.take_over import TakeOver, TakeOverParts
-from kubeocean.worker import Reach, WorkerCluster
+from kubeocean.worker import WorkerCluster
 from vkubelet.api.objects import Node, PodRef
 from vkubelet.control.guard import MassGuard
 from vkubelet.control.informer import Change, Informer
@@ -192,7 +193,7 @@ class Session:
         before = ""
         while True:
             await self._lasting.host.clock.sleep(_LISTS_CHECKED_EVERY)
-            now = self.worker.unreadable() if not self._lasting.reach.error else ""
+            now = self.worker.unreadable() if not self._lasting.reach.problem else ""
             # A watch that was cut just now is nothing to report.
             self._lasting.binding.set_unreadable(now if before else "")
             before = now

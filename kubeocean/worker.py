@@ -1,4 +1,4 @@
-"""The worker cluster of one binding, as long as one kubeconfig holds: its client, what is cached of it, and whether it answers.
+"""The worker cluster of one binding, as long as one kubeconfig holds: its client, what is cached of it, and the probe of its API server.
 
 Invariant: of pods outside the mount namespace only what they cost is kept, and the contents of Secrets and ConfigMaps never are.
 """
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from attrs import frozen
 
 from kubeocean import keys
+from kubeocean.reach import Reach, outcome_of, problem_of
 from kubeocean.resources import POLICIES
 from kubeocean.topdown.identity import identity
 from vkubelet.api.codec import encode_json
@@ -22,7 +23,7 @@ from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
 from vkubelet.control.informer import Informer
 from vkubelet.control.store import Store
-from vkubelet.errors import Forbidden, NotFound, ServerError, Unauthorized, Unreachable, VKubeletError
+from vkubelet.errors import Forbidden, NotFound, Unauthorized, VKubeletError
 from vkubelet.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,6 @@ BY_VIRTUAL_NODE = "virtual-node"
 BY_VIRTUAL_NAMESPACE = "virtual-namespace"
 
 _REFUSED = (Forbidden, NotFound, Unauthorized)
-_NO_ANSWER = (Unreachable, ServerError, Unauthorized)
 
 
 @frozen
@@ -44,52 +44,6 @@ class Mount:
     def copy_key(self, key: Key) -> Key:
         """Where the physical pod or the copy of a hub object lives."""
         return Key(self.namespace, keys.physical_name(key.namespace, key.name))
-
-
-class Reach:
-    """Since when the worker's API server has not answered; it outlives the connections."""
-
-    def __init__(self, clock: Clock, *, lost_after: float) -> None:
-        self._clock = clock
-        self.lost_after = lost_after
-        self._answered_at = clock.monotonic()
-        self._listeners: list[Callable[[], None]] = []
-        self.lost = False
-        self.error = ""
-
-    def on_flip(self, listener: Callable[[], None]) -> None:
-        """Call `listener()` when the worker is lost, and when it is back."""
-        self._listeners.append(listener)
-
-    @property
-    def silent_for(self) -> float:
-        """Seconds since the worker last answered, or since we began to ask."""
-        return self._clock.monotonic() - self._answered_at
-
-    def answered(self) -> None:
-        """The worker answered just now."""
-        self._answered_at = self._clock.monotonic()
-        self.error = ""
-        if self.lost:
-            self._flip(lost=False)
-
-    def failed(self, error: str) -> None:
-        """An attempt failed; only time makes it a loss."""
-        self.error = error
-
-    async def watch(self) -> None:
-        """Declare the worker lost as soon as it has been silent for too long; until cancelled."""
-        while True:
-            left = self._answered_at + self.lost_after - self._clock.monotonic()
-            if left <= 0 and not self.lost:
-                self._flip(lost=True)
-            await self._clock.sleep(left if left > 0 else 1.0)
-
-    def _flip(self, *, lost: bool) -> None:
-        self.lost = lost
-        log.info("worker cluster is lost" if lost else "worker cluster answers again")
-        for listener in self._listeners:
-            listener()
 
 
 def cost_of(pod: Pod) -> Pod:
@@ -226,15 +180,19 @@ class WorkerCluster:
 
     async def _probe(self, reach: Reach) -> None:
         while True:
-            try:
-                await self.client.request("GET", "/readyz")
-                reach.answered()
-            except _NO_ANSWER as error:
-                reach.failed(str(error))
-            except VKubeletError:
-                # Refused, but by somebody who lives.
-                reach.answered()
+            began = reach.now()
+            error = await self._failure()
+            reach.record(began, outcome_of(error), problem_of(error))
             await self._clock.sleep(self.probe_interval)
+
+    async def _failure(self) -> VKubeletError | None:
+        """Why the API server is not ready. Asked over a new connection: one that exists already does not show that others can be made."""
+        try:
+            async with Client(self.client.connection, clock=self._clock) as client:
+                await client.request("GET", "/readyz")
+        except VKubeletError as error:
+            return error
+        return None
 
     def _keep(self, pod: Pod) -> Pod:
         return pod if pod.metadata.namespace == self.mount.namespace else cost_of(pod)

@@ -103,9 +103,17 @@ class ServerError(ApiError):
 
 
 class Unreachable(ApiError):
-    """No answer: the connection failed, was cut, or timed out."""
+    """No answer: the connection failed, was cut, or timed out.
+
+    `silent` is True when the server's address was asked and no connection came about. Everything else leaves open whether the server
+    runs: its name was not resolved, its certificate not accepted, a proxy is in between, or its answer was late or cut.
+    """
 
     retryable = True
+
+    def __init__(self, attempt: str, message: str, *, silent: bool = False) -> None:
+        super().__init__(attempt, message)
+        self.silent = silent
 
 
 class ProviderError(VKubeletError):

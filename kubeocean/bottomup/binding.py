@@ -67,13 +67,17 @@ class BindingReconciler:
             if problem is not None:
                 self.event(problem.reason, problem.message, warning=True)
 
-    def set_reachable(self, reachable: bool) -> None:
-        """Whether the worker answers."""
-        if self._health.reachable is True and not reachable:
-            self.event("WorkerUnreachable", "the worker cluster does not answer; its nodes are held and take no new pods", warning=True)
-        if self._health.reachable is False and reachable:
+    def set_reachable(self) -> None:
+        """The worker can be used."""
+        if self._health.reachable is False:
             self.event("WorkerReachable", "the worker cluster answers again")
-        self._set(evolve(self._health, reachable=reachable))
+        self._set(evolve(self._health, reachable=True))
+
+    def set_unreachable(self, why: str) -> None:
+        """The worker cannot be used, and why not."""
+        if self._health.reachable is True:
+            self.event("WorkerUnreachable", f"{why}; until then its nodes are held and take no new pods, and pods stay", warning=True)
+        self._set(evolve(self._health, reachable=False, unreachable=why))
 
     def set_unreadable(self, what: str) -> None:
         """Which lists of the worker can not be read; empty: all can."""

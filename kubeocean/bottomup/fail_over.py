@@ -1,7 +1,7 @@
-"""A worker that stays silent is given up if its binding says so: the pods are deleted at home, so that their owners make others.
+"""FailOver: deletes the hub pods of a worker cluster that stays silent, so that their controllers replace them.
 
-Invariant: nothing is deleted because we lost our way: only a worker that was asked, and has not answered for the whole time, counts. So a
-process counts from its own start, whatever an earlier one saw: nobody asked in between.
+Invariant: only silence that this process has proven for the whole `afterSeconds` deletes pods (see kubeocean.reach); until then the nodes
+stay as in Hold, so that the hub's taint eviction does not delete them earlier. A restart, another leader and a new kubeconfig start at 0.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from kubeocean.bottomup.binding import BindingReconciler
 from kubeocean.bottomup.reclaim import Order, Reclaimer
 from kubeocean.bottomup.virtual_nodes import VirtualNodes
 from kubeocean.crds import FAIL_OVER, ClusterBinding
-from kubeocean.worker import Reach
+from kubeocean.reach import Reach
 from vkubelet.api.objects import Pod
 from vkubelet.api.scheduling import tolerates
 from vkubelet.provider import Host
 
 _CHECK_EVERY = 1.0
-_RECHECK_EVERY = 5.0
-"""Seconds between two passes over all pods; one that appears on a closed node is in no hurry."""
+_PASS_EVERY = 5
+"""Checks between two passes over all pods; one that appears on a closed node is in no hurry."""
 _NODES_AT_ONCE = 20
 """Nodes whose pods are ordered to end before other tasks run again: leases and the leadership have to be renewed meanwhile."""
+UNREACHABLE_MESSAGE: Final = (
+    "the worker cluster cannot be used; this is the last known state, see condition Connected of the ClusterBinding"
+)
 _UNREACHABLE: Final = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
 
 
@@ -54,7 +57,14 @@ class FailOver:
         """Work until cancelled."""
         while True:
             await self.check()
-            await self._parts.host.clock.sleep(_RECHECK_EVERY if self._ordered and self._parts.reach.lost else _CHECK_EVERY)
+            await self._rest()
+
+    async def _rest(self) -> None:
+        """Returns when the next pass is due: at once when the worker answers, because orders are being carried out meanwhile."""
+        for _ in range(_PASS_EVERY):
+            await self._parts.host.clock.sleep(_CHECK_EVERY)
+            if not (self._ordered and self._is_due()):
+                return
 
     async def check(self) -> None:
         """Orders the end of all pods as soon as the time has come, and withdraws the orders as soon as the worker answers."""
@@ -68,8 +78,15 @@ class FailOver:
                 return
             self._give_up(declared.description.name, since)
 
+    def hold(self) -> None:
+        """Publishes the nodes of a lost worker as held: Ready as before, and Unknown only from when their pods are given up."""
+        if self._parts.reach.lost:
+            self._parts.virtual.hold(UNREACHABLE_MESSAGE, ready=self._since is None)
+
     async def _withdraw(self) -> None:
-        self._since = None
+        if self._since is not None:
+            self._since = None
+            self.hold()
         self._known.clear()
         for position, node in enumerate(list(self._ordered)):
             await self._yield_at(position)
@@ -86,6 +103,7 @@ class FailOver:
 
     def _announce(self) -> datetime:
         self._since = self._parts.host.clock.now()
+        self.hold()
         silent = self._parts.reach.silent_for
         text = f"the worker cluster has not answered for {silent:.0f} s; its pods are deleted, and their controllers replace them"
         self._parts.binding.event("FailingOver", text, warning=True)
@@ -105,14 +123,10 @@ class FailOver:
         return stays
 
 
-def gives_up(binding: ClusterBinding | None) -> bool:
-    """The binding asks for failing over."""
-    return binding is not None and binding.on_unreachable.mode == FAIL_OVER
-
-
 def is_due(binding: ClusterBinding, reach: Reach) -> bool:
-    """The worker, which was asked, has been silent for as long as the binding says."""
-    return gives_up(binding) and reach.lost and bool(reach.error) and reach.silent_for >= binding.on_unreachable.after
+    """Returns whether the worker is proven to have been silent for as long as the binding says."""
+    asks_for_it = binding.on_unreachable.mode == FAIL_OVER
+    return asks_for_it and reach.lost and reach.silent_for >= binding.on_unreachable.after
 
 
 def leaving(pods: Sequence[Pod], *, stays: Callable[[Pod], bool] | None = None) -> list[Pod]:

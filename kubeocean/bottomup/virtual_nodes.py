@@ -20,6 +20,8 @@ from vkubelet.provider import Host, NodeDescription, Taint
 log = logging.getLogger(__name__)
 
 HOLD_REASON = "WorkerUnreachableHold"
+_GIVEN_UP = "WorkerUnreachable"
+"""Reason of a Ready condition that no physical node has: the pods of the node are given up."""
 UNREACHABLE_TAINT = Taint(key=keys.TAINT_WORKER_UNREACHABLE, effect="NoSchedule")
 
 
@@ -125,11 +127,11 @@ class VirtualNodes:
 def held(description: NodeDescription, message: str, *, ready: bool = True) -> NodeDescription:
     """Closed to new pods, Ready as before or Unknown, and honest about why (layout.md section 16, rule 10)."""
     conditions = [
-        _held_condition(condition) for condition in description.conditions if condition["type"] != keys.CONDITION_WORKER_REACHABLE
+        _held_condition(condition, message) for condition in description.conditions if condition["type"] != keys.CONDITION_WORKER_REACHABLE
     ]
     if not ready:
         conditions = [condition for condition in conditions if condition["type"] != "Ready"]
-        conditions.append({"type": "Ready", "status": "Unknown", "reason": "WorkerUnreachable", "message": message})
+        conditions.append({"type": "Ready", "status": "Unknown", "reason": _GIVEN_UP, "message": message})
     if not any(condition["type"] == "Ready" for condition in conditions):
         conditions.append({"type": "Ready", "status": "True", "reason": HOLD_REASON, "message": message})
     conditions.append({"type": keys.CONDITION_WORKER_REACHABLE, "status": "False", "reason": "WorkerUnreachable", "message": message})
@@ -137,9 +139,9 @@ def held(description: NodeDescription, message: str, *, ready: bool = True) -> N
     return evolve(description, conditions=conditions, taints=[*taints, UNREACHABLE_TAINT])
 
 
-def _held_condition(condition: JsonView) -> Json:
+def _held_condition(condition: JsonView, message: str) -> Json:
     if condition["type"] == "Ready" and condition["status"] == "True":
-        return {**condition, "reason": HOLD_REASON, "message": "the worker cluster does not answer; this is the last known state"}
+        return {**condition, "reason": HOLD_REASON, "message": message}
     return dict(condition)
 
 
@@ -154,7 +156,9 @@ def description_of(live: Node) -> NodeDescription:
         if taint["key"] in owned.taints and taint["key"] != UNREACHABLE_TAINT.key
     ]
     conditions = [
-        c for c in status.get("conditions") or () if c["type"] in owned.conditions and c["type"] != keys.CONDITION_WORKER_REACHABLE
+        c
+        for c in status.get("conditions") or ()
+        if c["type"] in owned.conditions and c["type"] != keys.CONDITION_WORKER_REACHABLE and c.get("reason") != _GIVEN_UP
     ]
     return NodeDescription(
         live.metadata.name,

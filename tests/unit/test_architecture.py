@@ -47,8 +47,8 @@ TREE = {
     "vkubelet": "__init__.py __main__.py beneath.py cli.py provider.py resolved.py streams.py stats.py runtime.py settings.py errors.py "
     "clock.py logformat.py metrics.py health.py py.typed api client containers control node pods resolve server testing",
     "providers": "__init__.py minimal.py mock process py.typed",
-    "kubeocean": "__init__.py __main__.py cli.py settings.py crds.py keys.py provider.py worker.py streams.py stats.py py.typed leasing "
-    "bottomup topdown manager manifests commands conditions.py connect.py fields.py metrics.py permissions.py "
+    "kubeocean": "__init__.py __main__.py cli.py settings.py crds.py keys.py provider.py reach.py worker.py streams.py stats.py py.typed "
+    "leasing bottomup topdown manager manifests commands conditions.py connect.py fields.py metrics.py permissions.py "
     "resources.py service.py session.py "
     "unbinding.py",
     "tests": "conftest.py support unit integration e2e faults conformance benchmarks mutants",

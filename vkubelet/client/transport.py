@@ -6,6 +6,7 @@ Invariant: what is logged of a call is its verb, path, status and duration; neve
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -32,6 +33,10 @@ log = logging.getLogger(__name__)
 
 _ERROR_BODY_LIMIT = 1 << 20
 _LONGEST_QUOTE = 4096
+_OUR_OWN = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM, errno.EAFNOSUPPORT}
+)
+"""Why this process could not even try to connect."""
 
 
 @frozen
@@ -181,7 +186,7 @@ class Transport:
             headers = {**outgoing.headers, "Accept-Encoding": "gzip" if call.compressed else "identity"}
             if call.body is not None:
                 headers["Content-Type"] = call.content_type
-            with unreachable(call.attempt):
+            with unreachable(call.attempt, direct=not self.connection.proxy):
                 response = await self.session.request(
                     call.method,
                     outgoing.url,
@@ -227,26 +232,35 @@ def _retry_after(header: str | None) -> float | None:
 
 
 @contextmanager
-def unreachable(attempt: str) -> Iterator[None]:
-    """Whatever the network does inside becomes Unreachable."""
+def unreachable(attempt: str, *, direct: bool = False) -> Iterator[None]:
+    """Whatever the network does inside becomes Unreachable; `direct` where connections are made, and to the server itself."""
     try:
         yield
+    except aiohttp.ConnectionTimeoutError as error:
+        raise Unreachable(attempt, "no connection in time", silent=direct) from error
     except TimeoutError as error:
         raise Unreachable(attempt, "no answer in time") from error
     except aiohttp.ClientResponseError as error:
         # Not its text: it contains the proxy's URL, which may contain a password.
-        raise Unreachable(attempt, f"{type(error).__name__} {error.status}", status=0) from error
+        raise Unreachable(attempt, f"{type(error).__name__} {error.status}") from error
     except aiohttp.InvalidURL as error:
         # Its text is the URL, likewise.
         raise Unreachable(attempt, "the URL of the server or of its proxy is invalid") from error
     except aiohttp.ClientConnectorError as error:
         # The TLS context is named by its address in memory: no two messages would be equal, and each would look like news.
-        raise Unreachable(attempt, str(error).replace(f" ssl:{error.ssl}", "")) from error
+        raise Unreachable(attempt, str(error).replace(f" ssl:{error.ssl}", ""), silent=direct and _is_silence(error)) from error
     except (aiohttp.ClientError, OSError) as error:
         raise Unreachable(attempt, str(error) or type(error).__name__) from error
     except ValueError as error:
         # A host name or a header that can not be put on the wire; the text may contain it.
         raise Unreachable(attempt, f"the request can not be sent ({type(error).__name__})") from error
+
+
+def _is_silence(error: aiohttp.ClientConnectorError) -> bool:
+    """The server was asked and did not even shake hands: neither its name nor its certificate nor this process kept us from it."""
+    if isinstance(error, (aiohttp.ClientConnectorDNSError, aiohttp.ClientSSLError)):
+        return False
+    return error.os_error.errno not in _OUR_OWN
 
 
 async def chunks(response: aiohttp.ClientResponse, attempt: str) -> AsyncGenerator[bytes, None]:

@@ -64,6 +64,10 @@ class ManualClock:
         self._elapsed = max(self._elapsed, end)
         await self.settle()
 
+    def stand_still(self, seconds: float) -> None:
+        """Let `seconds` pass in which no task goes on, as for a process that is stopped; sleepers whose time has come wake after them."""
+        self._elapsed += seconds
+
     async def settle(self) -> None:
         """Let all other tasks go on until they are blocked. Raises RuntimeError when one never is."""
         quiet = 0

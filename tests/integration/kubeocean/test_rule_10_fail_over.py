@@ -7,13 +7,13 @@ import time
 from collections.abc import Collection
 
 from tests.integration.kubeocean.conftest import MakeScene
-from tests.integration.kubeocean.outages import SHORT, all_nodes, events_of, is_released, now, renewed_after
+from tests.integration.kubeocean.outages import SHORT, all_nodes, events_of, is_held, is_released, now, renewed_after, taints
 from tests.support.audit import Audit
 from tests.support.bound import Body, condition
 from tests.support.cable import Cable
 from tests.support.program import PATIENCE, eventually
 from tests.support.stage import Stage, uid_of, virtual_uid
-from tests.support.witness import watching
+from tests.support.witness import Record, watching
 
 AFTER = 40.0
 """Seconds; less is refused by the definition."""
@@ -40,15 +40,17 @@ async def test_pods_of_a_worker_that_stays_silent_are_deleted_and_their_copies_e
     with (
         watching(bound.worker.kubeconfig, namespace=bound.mount) as below,
         watching(bound.hub.kubeconfig, namespace=stage.namespace) as above,
+        watching(bound.hub.kubeconfig, "nodes", labels=f"kubeocean.io/cluster-binding={bound.name}") as nodes,
     ):
         cable.silence()
         began, moment = time.monotonic(), now()
-        await all_nodes(made, is_unknown, what="Unknown")
-        assert not above.where(lambda event: event.deleting)
+        await all_nodes(made, is_held, what="held")
         await eventually(
-            lambda: len({e.uid for e in above.events if e.deleting}) == 2, "both replicas are deleted at home", seconds=AFTER + PATIENCE
+            lambda: len({e.uid for e in above.events if e.deleting}) == 2, "both replicas are deleted in the hub", seconds=AFTER + PATIENCE
         )
         waited = time.monotonic() - began
+        await all_nodes(made, is_unknown, what="Unknown")
+        assert _given_up_at(nodes) - began >= AFTER - 2, "before, the hub's taint eviction would have begun"
         await eventually(lambda: events_of(made, "FailingOver"), "an event about it")
         await renewed_after(made, moment)
         # Their owner makes others at once; what was given up may still run, so its UID stays until the worker is back.
@@ -70,9 +72,17 @@ async def test_pods_of_a_worker_that_stays_silent_are_deleted_and_their_copies_e
     assert all(len(uids) == 1 for uids in copies.values()), copies
 
 
+def _given_up_at(nodes: Record) -> float:
+    """When a node was first seen not Ready, or with the taint by which the hub's controllers evict."""
+    tainted = nodes.where(lambda event: event.condition("Ready") != "True" or UNREACHABLE["key"] in taints(event.object))
+    return tainted[0].at
+
+
 def _deployment(stage: Stage) -> str:
     template = stage.body("web")
     template["metadata"] = {"labels": {"app": "web"}}
+    # Shorter than `afterSeconds`: it counts from when the node becomes Unknown.
+    template["spec"]["tolerations"] = [*template["spec"].get("tolerations", []), {**UNREACHABLE, "tolerationSeconds": 5}]
     template["spec"] |= {"terminationGracePeriodSeconds": 2, "nodeSelector": {"kubeocean.io/cluster-binding": stage.bound.name}}
     template["spec"].pop("nodeName")
     spec = {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": {k: template[k] for k in ("metadata", "spec")}}

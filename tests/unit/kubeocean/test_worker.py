@@ -1,44 +1,10 @@
-"""What is kept of the worker, and when it counts as lost."""
-
-import asyncio
+"""What is kept of the worker."""
 
 from kubeocean.keys import physical_name
 from kubeocean.topdown.volumes import names_volume
-from kubeocean.worker import Reach, claim_of, cost_of
+from kubeocean.worker import claim_of, cost_of
 from tests.unit.kubeocean.builders import pod, unknown
 from vkubelet.api.scheduling import effective_requests
-from vkubelet.testing.clock import ManualClock
-
-
-async def watched(reach: Reach, flips: list[bool]) -> asyncio.Task[None]:
-    reach.on_flip(lambda: flips.append(reach.lost))
-    return asyncio.get_running_loop().create_task(reach.watch())
-
-
-async def test_a_worker_is_lost_after_forty_seconds_of_silence_and_not_before() -> None:
-    clock, flips = ManualClock(), list[bool]()
-    reach = Reach(clock, lost_after=40.0)
-    task = await watched(reach, flips)
-    await clock.advance(30)
-    reach.answered()
-    await clock.advance(39)
-    reach.failed("no route")
-    assert flips == []
-    await clock.advance(1)
-    assert flips == [True]
-    task.cancel()
-
-
-async def test_a_lost_worker_is_back_with_its_first_answer() -> None:
-    clock, flips = ManualClock(), list[bool]()
-    reach = Reach(clock, lost_after=40.0)
-    task = await watched(reach, flips)
-    await clock.advance(100)
-    reach.answered()
-    assert flips == [True, False]
-    await clock.advance(41)
-    assert flips == [True, False, True]
-    task.cancel()
 
 
 def test_of_a_foreign_pod_only_what_it_costs_is_kept() -> None:

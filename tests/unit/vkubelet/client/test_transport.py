@@ -1,7 +1,12 @@
 """What the connection pool promises whatever happens: errors of ours, no secrets in them, and a fence that is asked last."""
 
+import errno
+import socket
+import ssl
+
 import aiohttp
 import pytest
+from aiohttp.client_reqrep import ConnectionKey
 
 from vkubelet.api.objects import Key
 from vkubelet.client.connection import Connection
@@ -30,6 +35,28 @@ def test_whatever_the_network_raises_is_unreachable_and_tells_no_secret(problem:
     with pytest.raises(Unreachable) as caught, unreachable("get pods"):
         raise problem
     assert CANARY not in str(caught.value)
+
+
+KEY = ConnectionKey("api.example", 443, True, True, None, None, None)
+CERTIFICATE = ssl.SSLCertVerificationError(1, "certificate verify failed")
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        aiohttp.ClientConnectorDNSError(KEY, socket.gaierror(socket.EAI_NONAME, "unknown name")),
+        aiohttp.ClientConnectorCertificateError(KEY, CERTIFICATE),
+        aiohttp.ClientConnectorSSLError(KEY, ssl.SSLError(1, "wrong version number")),
+        aiohttp.ClientConnectorError(KEY, OSError(errno.EMFILE, "Too many open files")),
+        aiohttp.ServerDisconnectedError(),
+        TimeoutError(),
+    ],
+    ids=lambda problem: type(problem).__name__,
+)
+def test_what_keeps_us_from_asking_is_not_the_servers_silence(problem: Exception) -> None:
+    with pytest.raises(Unreachable) as caught, unreachable("get /readyz", direct=True):
+        raise problem
+    assert not caught.value.silent
 
 
 class _Fence:
