@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 from datetime import datetime
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from kubeocean import keys
 from kubeocean.bottomup.binding import BindingReconciler
@@ -18,13 +18,15 @@ from kubeocean.bottomup.inherited import inherited
 from kubeocean.bottomup.policies import ResourceLeasingPolicyReconciler
 from kubeocean.bottomup.policy_label import PolicyLabel, PolicyLabelParts
 from kubeocean.bottomup.policy_status import Amounts
-from kubeocean.bottomup.pressure import Pressure
+from kubeocean.bottomup.pressure import Outcome, Pressure
 from kubeocean.bottomup.reclaim import Reclaimer
 from kubeocean.bottomup.virtual_nodes import VirtualNode, VirtualNodes, description_of
 from kubeocean.bottomup.withdrawal import Cause, Withdrawal
 from kubeocean.crds import ClusterBinding
 from kubeocean.leasing.policy import Decision, NodeFacts, Terms, decide
+from kubeocean.leasing.record import LeaseRecord
 from kubeocean.leasing.usage import Usage
+from kubeocean.topdown.identity import daemonset_allowed, leaves_home
 from kubeocean.worker import WorkerCluster
 from vkubelet.api.objects import Key, Node, Pod
 from vkubelet.api.quantity import Resources, add_resources, parse_resources
@@ -36,7 +38,7 @@ from vkubelet.control.informer import Change, Informer
 from vkubelet.control.workqueue import Priority
 from vkubelet.errors import NotFound, Unavailable
 from vkubelet.logformat import bind
-from vkubelet.provider import Host
+from vkubelet.provider import Host, NodeDescription
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +69,7 @@ class PhysicalNodeReconciler:
     def __init__(self, parts: NodeParts) -> None:
         self._parts = parts
         self._usage = Usage()
-        self._pressure = Pressure(parts.host, parts.policies)
+        self._pressure = Pressure(parts.host, parts.policies, counts=self._leaves_hub)
         self._unsettled: set[str] | None = None
         self._label = PolicyLabel(
             PolicyLabelParts(
@@ -157,8 +159,13 @@ class PhysicalNodeReconciler:
             terms=terms,
             used=self._usage.local(facts.name),
             instant=self._parts.host.clock.now(),
-            closed_since=_closed_since(self._parts.virtual.get(virtual), live),
+            closed_since=_closed_since(_last_description(self._parts.virtual.get(virtual), live)),
         )
+
+    def _leaves_hub(self, pod: Pod) -> bool:
+        """Pods of system namespaces, and of DaemonSets that are not to run on virtual nodes, hold nothing that is leased."""
+        binding = self._parts.binding.current
+        return leaves_home(pod.metadata) and (binding is None or daemonset_allowed(pod.metadata, binding))
 
     def _is_another(self, virtual: str, node: Node) -> bool:
         """The virtual node was declared for an earlier physical node of this name."""
@@ -176,14 +183,14 @@ class PhysicalNodeReconciler:
         live = parts.hub_nodes.store.get(Key("", keys.vnode_name(binding.cluster_id, name)))
         description = describe(node, decision, binding=binding, prometheus_url=_prometheus_url(live), port=_port(live))
         before = parts.virtual.get(description.name)
-        said = before.description if before is not None else description_of(live) if live is not None else None
-        description = stamped(description, said, now=parts.host.clock.now())
+        said = _last_description(before, live)
+        outcome = self._pressure.of_declared(description.name, decision, facts=facts, terms=terms, record=_record(said))
+        description = stamped(_with_record(description, outcome), said, now=parts.host.clock.now())
         parts.virtual.declare(description, physical_name=name, physical_uid=node.metadata.uid)
         if before is None or before.description.allocatable != description.allocatable:
             self._tell_amounts(name)
         parts.withdrawal.settled(name)
-        virtual = description.name
-        parts.reclaimer.order(virtual, self._pressure.of_declared(virtual, decision, facts=facts, terms=terms))
+        parts.reclaimer.order(description.name, outcome.orders if outcome is not None else ())
         again = await self._label.show(node, decision.deciding.name if decision.deciding else "")
         if decision.next_edge is None:
             return again
@@ -212,8 +219,9 @@ class PhysicalNodeReconciler:
                 return None
             log.info("node is withdrawn")
             parts.virtual.retire(virtual)
-        policy = self._pressure.last_policy(virtual) or parts.policies.get(_policy_name(live))
-        parts.reclaimer.order(virtual, self._pressure.of_retired(virtual, policy, at_once=gone))
+        record = _record(description_of(live)) if live is not None else None
+        policy = parts.policies.get(record.decided_by.name if record is not None else _policy_name(live))
+        parts.reclaimer.order(virtual, self._pressure.of_retired(virtual, policy, record=record, at_once=gone))
         await self._label.show(node, "")
         return _WHILE_DRAINING
 
@@ -314,14 +322,32 @@ def _policy_name(virtual: Node | None) -> str:
     return virtual.metadata.annotations.get(keys.POLICIES_APPLIED, "").partition(",")[0] if virtual is not None else ""
 
 
-def _closed_since(declared: VirtualNode | None, live: Node | None) -> datetime | None:
-    """When the node was closed: as declared by this process, else as an earlier one wrote it to the Node."""
+def _last_description(declared: VirtualNode | None, live: Node | None) -> NodeDescription | None:
+    """As declared by this process, else as an earlier one wrote it to the Node."""
     if declared is not None:
-        times = [taint.time_added for taint in declared.description.taints if taint.key == keys.TAINT_CLOSED]
-    else:
-        taints = (live.spec.get("taints") or ()) if live is not None else ()
-        times = [taint.get("timeAdded") or "" for taint in taints if taint["key"] == keys.TAINT_CLOSED]
-    return next((parse_rfc3339(time) for time in times if time), None)
+        return declared.description
+    return description_of(live) if live is not None else None
+
+
+def _record(description: NodeDescription | None) -> LeaseRecord | None:
+    return LeaseRecord.decode(description.annotations.get(keys.LEASE_RECORD, "")) if description is not None else None
+
+
+def _with_record(description: NodeDescription, outcome: Outcome | None) -> NodeDescription:
+    """The annotation is ours alone: what somebody wrote to the physical node is not taken for it."""
+    annotations = {key: value for key, value in description.annotations.items() if key != keys.LEASE_RECORD}
+    if outcome is not None:
+        annotations[keys.LEASE_RECORD] = outcome.record.encode()
+    return evolve(description, annotations=annotations)
+
+
+def _closed_since(description: NodeDescription | None) -> datetime | None:
+    """When the node was closed. A Node without a record was written by an earlier version: its grace starts when this one decides."""
+    if description is None or _record(description) is None:
+        return None
+    return next(
+        (parse_rfc3339(taint.time_added) for taint in description.taints if taint.key == keys.TAINT_CLOSED and taint.time_added), None
+    )
 
 
 def _prometheus_url(virtual: Node | None) -> str:

@@ -1,13 +1,14 @@
-"""Which leased pods have to go, in which order, and how hard: pure arithmetic for `bottomup.reclaim`.
+"""Which leased pods are reclaimed, in which order, and how: pure arithmetic for `bottomup.reclaim`.
 
-Invariant: a pod that tolerates closed nodes is never named, and no more pods are named than it takes to fit.
+Invariant: no pod is named without which the others fit as well, and none that the policy lets stay outside of its windows.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
-from datetime import datetime
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Final
 
 from attrs import frozen
 
@@ -15,7 +16,9 @@ from kubeocean.crds import ResourceLeasingPolicy
 from kubeocean.keys import TAINT_CLOSED
 from vkubelet.api.objects import Pod, PodRef
 from vkubelet.api.quantity import ZERO, Quantity, Resources, add_resources, subtract_resources
-from vkubelet.api.scheduling import effective_requests
+from vkubelet.api.scheduling import effective_requests, tolerates
+
+_CLOSED: Final = {"key": TAINT_CLOSED, "effect": "NoExecute", "value": "true"}
 
 
 class Step(enum.Enum):
@@ -36,6 +39,19 @@ class Reclaim:
 
 
 @frozen(kw_only=True)
+class ReclaimRules:
+    """How a policy takes leased capacity back; kept beside the policy, which may be deleted before its pods are."""
+
+    force: bool = False
+    grace: timedelta = timedelta()
+    allow_out_of_window_pods: bool = False
+
+    @classmethod
+    def of(cls, policy: ResourceLeasingPolicy) -> ReclaimRules:
+        return cls(force=policy.force_reclaim, grace=policy.grace, allow_out_of_window_pods=policy.allow_out_of_window_pods)
+
+
+@frozen(kw_only=True)
 class LeasedPod:
     """A virtual pod as far as reclaiming asks for it; `created` is RFC 3339 text in UTC."""
 
@@ -43,45 +59,67 @@ class LeasedPod:
     priority: int
     created: str
     requests: Resources
-    exempt: bool
+    tolerates_closed: bool = False
 
     @classmethod
     def of(cls, pod: Pod) -> LeasedPod:
-        """Exempt is whose toleration names exactly the key of the taint on closed nodes (spec/kubeocean.md 3.7)."""
+        """Only a toleration without end counts: with `tolerationSeconds` the hub's own taint eviction ends the pod as well."""
         spec = pod.spec
+        endless = [each for each in spec.get("tolerations") or () if each.get("tolerationSeconds") is None]
         return cls(
             ref=pod.ref,
             priority=spec.get("priority") or 0,
             created=pod.metadata.creation_timestamp,
             requests=add_resources(effective_requests(spec), {"pods": Quantity.of(1)}),
-            exempt=any(toleration.get("key") == TAINT_CLOSED for toleration in spec.get("tolerations") or ()),
+            tolerates_closed=tolerates(endless, _CLOSED),
         )
 
 
-def reclaim(policy: ResourceLeasingPolicy, *, since: datetime, instant: datetime) -> Reclaim:
+def reclaim(rules: ReclaimRules, *, since: datetime, instant: datetime) -> Reclaim:
     """By the rules of the policy that ended at `since`: nothing unless it forces, evictions during its grace, deletions after it."""
-    if not policy.force_reclaim:
+    if not rules.force:
         return Reclaim(Step.NOTHING)
-    deadline = since + policy.grace
+    deadline = since + rules.grace
     return Reclaim(Step.EVICT if instant < deadline else Step.DELETE, deadline)
 
 
-def reclaim_order(pods: Iterable[LeasedPod]) -> list[LeasedPod]:
-    """Lowest priority first, then youngest; exempt ones are left out."""
-    youngest_first = sorted((pod for pod in pods if not pod.exempt), key=lambda pod: (pod.created, pod.ref.uid), reverse=True)
+def reclaim_order(pods: Iterable[LeasedPod], rules: ReclaimRules) -> list[LeasedPod]:
+    """Lowest priority first, then youngest; pods that the rules let stay outside of the windows are left out."""
+    taken = [pod for pod in pods if not (rules.allow_out_of_window_pods and pod.tolerates_closed)]
+    youngest_first = sorted(taken, key=lambda pod: (pod.created, pod.ref.uid), reverse=True)
     return sorted(youngest_first, key=lambda pod: pod.priority)
 
 
-def excess(pods: Iterable[LeasedPod], amounts: Resources) -> list[LeasedPod]:
-    """The pods that have to go so that the others fit into `amounts`: in reclaim order, those that hold what is short."""
-    everything = list(pods)
+def shortage(pods: Iterable[LeasedPod], amounts: Resources) -> Resources:
+    """By how much the requests of all pods exceed `amounts`; empty when the pods fit."""
     needed: Resources = {}
-    for pod in everything:
+    for pod in pods:
         needed = add_resources(needed, pod.requests)
-    over = {name: amount - amounts.get(name, ZERO) for name, amount in needed.items() if amount > amounts.get(name, ZERO)}
+    return {name: amount - amounts.get(name, ZERO) for name, amount in needed.items() if amount > amounts.get(name, ZERO)}
+
+
+def excess(pods: Iterable[LeasedPod], amounts: Resources, rules: ReclaimRules) -> list[LeasedPod]:
+    """The pods to be ended so that the others fit into `amounts`: chosen in reclaim order, then the last chosen are spared if possible."""
+    everything = list(pods)
+    over = left = shortage(everything, amounts)
     chosen = []
-    for pod in reclaim_order(everything):
-        if any(pod.requests.get(name) for name in over):
+    for pod in reclaim_order(everything, rules):
+        if any(pod.requests.get(name) for name in left):
             chosen.append(pod)
-            over = {name: amount for name, amount in subtract_resources(over, pod.requests).items() if amount > ZERO}
-    return chosen
+            left = {name: amount for name, amount in subtract_resources(left, pod.requests).items() if amount > ZERO}
+    return _without_spared(chosen, over)
+
+
+def _without_spared(chosen: Sequence[LeasedPod], over: Resources) -> list[LeasedPod]:
+    """As the scheduler reprieves victims of a preemption: the most valuable first, if the others free enough without it."""
+    freed: Resources = {}
+    for pod in chosen:
+        freed = add_resources(freed, pod.requests)
+    needed = {name: min(amount, freed.get(name, ZERO)) for name, amount in over.items()}
+    spared = set()
+    for pod in reversed(chosen):
+        without = subtract_resources(freed, pod.requests)
+        if all(without.get(name, ZERO) >= amount for name, amount in needed.items()):
+            freed = without
+            spared.add(pod.ref.uid)
+    return [pod for pod in chosen if pod.ref.uid not in spared]

@@ -1,0 +1,124 @@
+"""What the Node of the hub records of its lease, so that any process can tell the end of a policy from growing local use. Pure.
+
+Invariant: equal records have equal text, and no time is in it but that at which a policy ended.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from attrs import evolve, frozen
+
+from kubeocean.crds import ResourceLeasingPolicy
+from kubeocean.leasing.reclaim import ReclaimRules
+from vkubelet.api.shapes import Json
+
+
+@frozen
+class PolicyVersion:
+    """One generation of one policy object."""
+
+    name: str
+    uid: str
+    generation: int
+
+    @classmethod
+    def of(cls, policy: ResourceLeasingPolicy) -> PolicyVersion:
+        return cls(policy.name, policy.uid, policy.generation)
+
+
+@frozen
+class PolicyEnd:
+    """The policy by whose rules an excess is reclaimed, and when it ended or shrank."""
+
+    policy: str
+    rules: ReclaimRules
+    at: datetime
+
+
+@frozen(kw_only=True)
+class LeaseRecord:
+    """`decided_by` decided about the node last, with these `rules`; under `fitted` all pods of the node fitted last.
+
+    `ended`: whose end left the excess that there is under `decided_by`; None without an excess, or when it is owed to local use.
+    """
+
+    decided_by: PolicyVersion
+    rules: ReclaimRules
+    fitted: PolicyVersion
+    ended: PolicyEnd | None = None
+
+    @classmethod
+    def fitting(cls, policy: ResourceLeasingPolicy) -> LeaseRecord:
+        """All pods fit under this policy, or nothing else is known of them."""
+        version = PolicyVersion.of(policy)
+        return cls(decided_by=version, rules=ReclaimRules.of(policy), fitted=version)
+
+    def decided(self, policy: ResourceLeasingPolicy, *, ended: PolicyEnd | None = None) -> LeaseRecord:
+        """The record after this policy has decided."""
+        return evolve(self, decided_by=PolicyVersion.of(policy), rules=ReclaimRules.of(policy), ended=ended)
+
+    def encode(self) -> str:
+        """As JSON, for an annotation."""
+        body: Json = {"decidedBy": _version(self.decided_by), **_rules(self.rules)}
+        if self.fitted != self.decided_by:
+            body["fitted"] = _version(self.fitted)
+        if self.ended is not None:
+            body["ended"] = {"policy": self.ended.policy, "at": self.ended.at.isoformat(), **_rules(self.ended.rules)}
+        return json.dumps(body, separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str) -> LeaseRecord | None:
+        """None when there is no text, or it is damaged: then nothing is known of the node's earlier policies."""
+        try:
+            body = json.loads(text) if text else None
+            return cls._of(body) if isinstance(body, dict) else None
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+            return None
+
+    @classmethod
+    def _of(cls, body: Mapping[str, Any]) -> LeaseRecord:
+        decided_by, ended = _read_version(body["decidedBy"]), body.get("ended")
+        return cls(
+            decided_by=decided_by,
+            rules=_read_rules(body),
+            fitted=_read_version(body["fitted"]) if "fitted" in body else decided_by,
+            ended=PolicyEnd(str(ended["policy"]), _read_rules(ended), _read_time(ended["at"])) if ended else None,
+        )
+
+
+def _version(version: PolicyVersion) -> Json:
+    return {"policy": version.name, "uid": version.uid, "generation": version.generation}
+
+
+def _read_version(body: Mapping[str, Any]) -> PolicyVersion:
+    return PolicyVersion(str(body["policy"]), str(body["uid"]), int(body["generation"]))
+
+
+def _rules(rules: ReclaimRules) -> Json:
+    """Named as in the spec of a policy; what is not set is left out."""
+    body: Json = {
+        "forceReclaim": rules.force,
+        "gracefulReclaimPeriodSeconds": int(rules.grace.total_seconds()),
+        "allowOutOfWindowPods": rules.allow_out_of_window_pods,
+    }
+    return {name: value for name, value in body.items() if value}
+
+
+def _read_rules(body: Mapping[str, Any]) -> ReclaimRules:
+    return ReclaimRules(
+        force=body.get("forceReclaim") is True,
+        grace=timedelta(seconds=max(0, int(body.get("gracefulReclaimPeriodSeconds", 0)))),
+        allow_out_of_window_pods=body.get("allowOutOfWindowPods") is True,
+    )
+
+
+def _read_time(text: str) -> datetime:
+    """In UTC. Raises ValueError when it names no zone."""
+    time = datetime.fromisoformat(text)
+    if time.tzinfo is None:
+        raise ValueError(f"time without a zone: {text}")
+    return time.astimezone(UTC)

@@ -1,0 +1,46 @@
+"""What a Node records of its lease survives a process, and damage to it is harmless."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from kubeocean.leasing.reclaim import ReclaimRules
+from kubeocean.leasing.record import LeaseRecord, PolicyEnd
+from tests.unit.kubeocean.builders import at, policy
+
+NIGHT = policy(
+    "night", spec={"forceReclaim": True, "gracefulReclaimPeriodSeconds": 600, "allowOutOfWindowPods": True}, uid="n", generation=3
+)
+DAY = policy("day", uid="d", generation=1)
+
+
+def test_a_record_reads_as_it_was_written() -> None:
+    end = PolicyEnd("night", ReclaimRules.of(NIGHT), at("2026-01-05 08:00") + timedelta(microseconds=5))
+    records = [LeaseRecord.fitting(NIGHT), LeaseRecord.fitting(NIGHT).decided(DAY), LeaseRecord.fitting(NIGHT).decided(DAY, ended=end)]
+    for record in records:
+        assert LeaseRecord.decode(record.encode()) == record
+    assert len({record.encode() for record in records}) == 3
+
+
+def test_a_record_of_a_plain_policy_is_short() -> None:
+    assert LeaseRecord.fitting(DAY).encode() == '{"decidedBy":{"policy":"day","uid":"d","generation":1}}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "no JSON",
+        "[]",
+        "null",
+        "{}",
+        '{"decidedBy":"night"}',
+        '{"decidedBy":{"policy":"night","uid":"n","generation":"many"}}',
+        '{"decidedBy":{"policy":"night","uid":"n","generation":1},"gracefulReclaimPeriodSeconds":1e400}',
+        '{"decidedBy":{"policy":"night","uid":"n","generation":1},"ended":{"policy":"night","at":"soon"}}',
+    ],
+)
+def test_a_damaged_record_is_none(text: str) -> None:
+    assert LeaseRecord.decode(text) is None
