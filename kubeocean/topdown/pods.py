@@ -22,6 +22,7 @@ from kubeocean.crds import ClusterBinding
 from kubeocean.metrics import SyncerMetrics
 from kubeocean.topdown.changes import changes
 from kubeocean.topdown.dependents import Dependents
+from kubeocean.topdown.ending import grace_in_worker, is_out_of_service
 from kubeocean.topdown.identity import daemonset_allowed, identity, in_virtual_names, leaves_home
 from kubeocean.topdown.placement import Placement
 from kubeocean.topdown.references import references, untranslatable
@@ -29,13 +30,11 @@ from kubeocean.topdown.resize import Pending, Room
 from kubeocean.topdown.translate import physical_pod
 from kubeocean.topdown.update import EphemeralRefused, ResizePending, bring_up_to_date
 from kubeocean.worker import WorkerCluster, virtual_uid
-from vkubelet.api.conditions import get_condition
 from vkubelet.api.objects import Key, Pod, PodRef
 from vkubelet.api.quantity import Resources, add_resources
 from vkubelet.api.scheduling import effective_requests
 from vkubelet.api.shapes import Json
-from vkubelet.client.resources import PODS
-from vkubelet.clock import parse_rfc3339
+from vkubelet.client.resources import NODES, PODS
 from vkubelet.control.informer import Change
 from vkubelet.control.recorder import ObjectReference
 from vkubelet.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound, Unavailable, VKubeletError
@@ -47,8 +46,6 @@ _PREDECESSOR_ENDS = 60.0
 """Seconds a sync waits for the physical pod of an earlier uid; then it is asked again."""
 _IN_FLIGHT = 32
 """Pods that are made, or whose end is begun, at the same time: more of them would only open more connections to the same API servers."""
-_NODE_IS_DEAD = 60.0
-"""Seconds a physical node has to be NotReady before its pods are removed without its consent (rule 5)."""
 
 
 @frozen(kw_only=True)
@@ -106,7 +103,7 @@ class VirtualPodReconciler:
         if physical is None:
             self._parts.physical.gone(ref)
             return
-        seconds = 0 if grace <= 0 and self._node_is_dead(physical) else max(1, math.ceil(grace))
+        seconds = await self._grace(physical, ref, grace)
         left = physical.metadata.deletion_grace_period_seconds
         if physical.terminating and left is not None and left <= seconds:
             self._parts.physical.controller.add(ref)
@@ -279,17 +276,20 @@ class VirtualPodReconciler:
             return self._parts.host.pods.by_uid(virtual_uid(physical.metadata)) is not None
         return self._parts.worker.mount.owner.owns(physical.metadata)
 
-    def _node_is_dead(self, physical: Pod) -> bool:
-        if not physical.node or not self._parts.worker.nodes.synced:
-            return False
-        node = self._parts.worker.nodes.store.get(Key("", physical.node))
-        if node is None:
-            return True
-        ready = get_condition(node.status.get("conditions") or (), "Ready")
-        if ready is None or ready.get("status") == "True":
-            return False
-        since = parse_rfc3339(ready.get("lastTransitionTime") or node.metadata.creation_timestamp)
-        return (self._parts.host.clock.now() - since).total_seconds() > _NODE_IS_DEAD
+    async def _grace(self, physical: Pod, ref: PodRef, grace: float) -> int:
+        """Raises ApiError when it depends on a physical node that cannot be read."""
+        parts = self._parts
+        if not physical.node:
+            # Without a kubelet the worker deletes it at once, unless it was scheduled meanwhile.
+            return max(1, math.ceil(grace))
+        node = parts.worker.nodes.store.get(Key("", physical.node))
+        if grace <= 0 and (node is None or is_out_of_service(node)):
+            try:
+                # The cache may lag behind a node that registered again or is back in service.
+                node = await parts.worker.client.get(NODES, physical.node)
+            except NotFound:
+                node = None
+        return grace_in_worker(grace, pod=parts.host.pods.by_uid(ref.uid), node=node, now=parts.host.clock.now())
 
     def _tell_failure(self, pod: Pod, error: VKubeletError) -> None:
         # A cluster that does not answer is told of on the binding, not on each of its pods; refused containers are told of by name.
