@@ -27,6 +27,7 @@ from kubeocean.settings import KubeoceanSettings
 from kubeocean.stats import NodeStats
 from kubeocean.streams import Backing
 from kubeocean.topdown.access import HomeAccess
+from kubeocean.topdown.admission import AdmissionParts, LeaseAdmission
 from kubeocean.topdown.dependents import DependentParts, Dependents
 from kubeocean.topdown.inherited_tokens import InheritedTokens
 from kubeocean.topdown.placement import Placement, PlacementParts
@@ -92,6 +93,7 @@ class Session:
             TakeOverParts(host=host, worker=worker, binding=lasting.binding, virtual=lasting.virtual, hub_nodes=lasting.hub_nodes)
         )
         self._access = HomeAccess(host, lasting.binding, domain=settings.cluster_domain)
+        self._admission = LeaseAdmission(self._admission_parts())
         self.pods = VirtualPodReconciler(self._pod_parts())
         self.events = EventMirror(EventParts(host=host, worker=worker, binding=lasting.binding, metrics=lasting.metrics))
         self.stats = NodeStats(host, worker)
@@ -114,6 +116,17 @@ class Session:
             process_zone=lasting.process_zone,
         )
 
+    def _admission_parts(self) -> AdmissionParts:
+        lasting = self._lasting
+        return AdmissionParts(
+            host=lasting.host,
+            worker=self.worker,
+            virtual=lasting.virtual,
+            hub_nodes=lasting.hub_nodes.store,
+            binding=lambda: lasting.binding.current,
+            policy=self._policies.get,
+        )
+
     def _pod_parts(self) -> VirtualPodParts:
         lasting = self._lasting
         placement = PlacementParts(host=lasting.host, worker=self.worker, virtual=lasting.virtual, access=self._access)
@@ -124,6 +137,7 @@ class Session:
             virtual=lasting.virtual,
             dependents=self._dependents,
             placement=Placement(placement),
+            admission=self._admission,
             physical=self.physical,
             metrics=lasting.metrics,
         )
@@ -169,6 +183,7 @@ class Session:
 
     def _released(self, ref: PodRef) -> None:
         self._dependents.release(ref)
+        self._admission.forget(ref.uid)
         self._inherited.released(ref)
 
     def binding_changed(self) -> None:

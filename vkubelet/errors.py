@@ -10,6 +10,7 @@ Invariant: whether a failed step may be tried again is told by the attribute `re
     │   └─ TooManyRequests  ServerError  Unreachable          retryable
     ├─ ProviderError                     raised by providers, meant for the runtime
     │   ├─ PodRejected                   the pod becomes Failed
+    │   │   └─ NotAdmitted               before anything of it was started
     │   ├─ NoSuchPod  NoSuchContainer    404 at the kubelet server
     │   ├─ Unavailable                   503, or asked again later
     │   ├─ NotSupported                  501
@@ -127,6 +128,10 @@ class PodRejected(ProviderError):
         super().__init__(f"{reason}: {message}")
         self.reason = reason
         self.message = message
+
+
+class NotAdmitted(PodRejected):
+    """The node does not take the pod, as judged before anything of it was started; reason and message are the kubelet's."""
 
 
 class NoSuchPod(ProviderError):

@@ -277,7 +277,7 @@ class Provider(Protocol):
     async def delete_pod(self, pod: PodRef, grace: float) -> None:
         """Begin ending the pod within `grace` seconds; progress comes by `report`, the end by `pod_gone`. Also called for orphans.
 
-        0 means at once: the grace has expired, or a user forced the deletion; the pod's `deletionGracePeriodSeconds` is 0 in the second case.
+        0 means at once: the grace has expired, or a user forced the deletion, which sets the pod's `deletionGracePeriodSeconds` to 0.
         """
         ...
 

@@ -20,6 +20,7 @@ from kubeocean.bottomup.pods import PhysicalPodReconciler, where
 from kubeocean.bottomup.virtual_nodes import VirtualNodes
 from kubeocean.crds import ClusterBinding
 from kubeocean.metrics import SyncerMetrics
+from kubeocean.topdown.admission import LeaseAdmission
 from kubeocean.topdown.changes import changes
 from kubeocean.topdown.dependents import Dependents
 from kubeocean.topdown.ending import grace_in_worker, is_out_of_service
@@ -37,7 +38,7 @@ from vkubelet.api.shapes import Json
 from vkubelet.client.resources import NODES, PODS
 from vkubelet.control.informer import Change
 from vkubelet.control.recorder import ObjectReference
-from vkubelet.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound, Unavailable, VKubeletError
+from vkubelet.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotAdmitted, NotFound, Unavailable, VKubeletError
 from vkubelet.provider import Host, PodReport
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class VirtualPodParts:
     virtual: VirtualNodes
     dependents: Dependents
     placement: Placement
+    admission: LeaseAdmission
     physical: PhysicalPodReconciler
     metrics: SyncerMetrics
 
@@ -160,6 +162,8 @@ class VirtualPodReconciler:
         target = await self._parts.placement.target(pod, binding)
         body = physical_pod(pod, target)
         await self._end_predecessor(pod)
+        if (entered := await self._enter(pod)) is not None:
+            return entered
         async with self._making:
             await self._parts.dependents.ensure(pod, named)
             await self._parts.placement.ensure_priority_class(target)
@@ -168,6 +172,19 @@ class VirtualPodReconciler:
             return await self._taken(pod)
         self._parts.worker.pods.adopt(created)
         return created
+
+    async def _enter(self, pod: Pod) -> Pod | None:
+        """Judge a pod that has no physical pod; the physical pod if there is one after all. Raises NotAdmitted, Unavailable, ApiError."""
+        try:
+            self._parts.admission.admit(pod)
+        except NotAdmitted:
+            # The cache may lag behind what an earlier process has created, and what runs is not judged.
+            physical = await self._live(pod.ref)
+            if physical is None:
+                raise
+            self._parts.admission.forget(pod.metadata.uid)
+            return physical
+        return None
 
     async def _post(self, pod: Pod, body: Json) -> Pod | None:
         """None when the name is taken. Raises Unavailable, in the words of the worker and the names of the hub."""

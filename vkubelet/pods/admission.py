@@ -26,7 +26,7 @@ from vkubelet.api.scheduling import (
     ports_conflict,
     tolerates,
 )
-from vkubelet.errors import PodRejected
+from vkubelet.errors import NotAdmitted
 
 OS_LABEL: Final = "kubernetes.io/os"
 _IN_THOUSANDTHS: Final = "cpu"
@@ -79,7 +79,7 @@ class Load:
         return (port for demand in self.demands.values() for port in demand.ports)
 
 
-def judge(pod: Pod, node: Node, load: Load) -> PodRejected | None:
+def judge(pod: Pod, node: Node, load: Load) -> NotAdmitted | None:
     """Why the node does not take the pod beside those it has, with the kubelet's reasons and words; None: it does."""
     demand = Demand.of(pod)
     return (
@@ -90,27 +90,27 @@ def judge(pod: Pod, node: Node, load: Load) -> PodRejected | None:
     )
 
 
-def _other_system(pod: Pod, node: Node) -> PodRejected | None:
+def _other_system(pod: Pod, node: Node) -> NotAdmitted | None:
     here = node.metadata.labels.get(OS_LABEL)
     label = pod.metadata.labels.get(OS_LABEL)
     if here and label and label != here:
         text = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"
-        return PodRejected("PodOSSelectorNodeLabelDoesNotMatch", text)
+        return NotAdmitted("PodOSSelectorNodeLabelDoesNotMatch", text)
     system = (pod.spec.get("os") or {}).get("name")
     if here and system and system != here:
-        return PodRejected("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
+        return NotAdmitted("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
     return None
 
 
-def _other_groups(pod: Pod, node: Node) -> PodRejected | None:
+def _other_groups(pod: Pod, node: Node) -> NotAdmitted | None:
     """A pod that may have no groups but those it names needs a node that says it keeps to that (KEP-3619)."""
     policy = (pod.spec.get("securityContext") or {}).get("supplementalGroupsPolicy")
     if policy != "Strict" or (node.status.get("features") or {}).get("supplementalGroupsPolicy"):
         return None
-    return PodRejected("SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node")
+    return NotAdmitted("SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node")
 
 
-def _no_room(demand: Demand, allocatable: Resources, used: Resources) -> PodRejected | None:
+def _no_room(demand: Demand, allocatable: Resources, used: Resources) -> NotAdmitted | None:
     """The pod count first, then the resources every node has, then the others; extended ones that the node does not know are ignored."""
     others = sorted(demand.requests.keys() - {"pods", *_NATIVE})
     for name in ("pods", *_NATIVE, *others):
@@ -121,11 +121,11 @@ def _no_room(demand: Demand, allocatable: Resources, used: Resources) -> PodReje
         if has < wanted + taken:
             numbers = (str(each.milli() if name == _IN_THOUSANDTHS else each.value()) for each in (wanted, taken, has))
             text = "Node didn't have enough resource: {}, requested: {}, used: {}, capacity: {}".format(name, *numbers)
-            return PodRejected(f"OutOf{name}", text)
+            return NotAdmitted(f"OutOf{name}", text)
     return None
 
 
-def _failed_predicate(pod: Pod, node: Node, demand: Demand, load: Load) -> PodRejected | None:
+def _failed_predicate(pod: Pod, node: Node, demand: Demand, load: Load) -> NotAdmitted | None:
     spec = pod.spec
     if not matches_node(spec, labels=node.metadata.labels, name=node.metadata.name):
         return _predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
@@ -137,8 +137,8 @@ def _failed_predicate(pod: Pod, node: Node, demand: Demand, load: Load) -> PodRe
     return None
 
 
-def _predicate(name: str, text: str) -> PodRejected:
-    return PodRejected(name, f"Predicate {name} failed: {text}")
+def _predicate(name: str, text: str) -> NotAdmitted:
+    return NotAdmitted(name, f"Predicate {name} failed: {text}")
 
 
 @define
@@ -147,7 +147,7 @@ class _Queue:
 
     load: Load = field(factory=Load)
     waiting: list[tuple[str, str, str]] = field(factory=list)
-    refused: dict[str, PodRejected] = field(factory=dict)
+    refused: dict[str, NotAdmitted] = field(factory=dict)
     resized: set[str] = field(factory=set)
     """Pods whose spec has changed since they were judged."""
 
@@ -159,12 +159,27 @@ class _Queue:
             self.waiting = left
 
 
-class Admission:
-    """Judges the pods of all nodes; `node` gives the live Node, `pod` the live pod by uid."""
+def has_started(pod: Pod) -> bool:
+    """A kubelet reports the start time of a pod as soon as it has admitted it."""
+    return bool(pod.status.get("startTime"))
 
-    def __init__(self, *, node: Callable[[str], Node | None], pod: Callable[[str], Pod | None]) -> None:
+
+class Admission:
+    """Judges the pods of all nodes; `node` gives the live Node, `pod` the live pod by uid.
+
+    `admitted` tells the pods that an earlier process admitted.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: Callable[[str], Node | None],
+        pod: Callable[[str], Pod | None],
+        admitted: Callable[[Pod], bool] = has_started,
+    ) -> None:
         self._node = node
         self._pod = pod
+        self._admitted = admitted
         self._queues: dict[str, _Queue] = {}
         self._known: dict[str, str] = {}
 
@@ -179,7 +194,7 @@ class Admission:
             return
         self._known[uid] = pod.node
         queue = self._queues.setdefault(pod.node, _Queue())
-        if pod.status.get("startTime"):
+        if self._admitted(pod):
             queue.load.add(uid, Demand.of(pod))
         else:
             heapq.heappush(queue.waiting, (pod.metadata.creation_timestamp or "", str(pod.key), uid))
@@ -194,7 +209,7 @@ class Admission:
         queue.load.add(uid, Demand.of(pod))
 
     def admit(self, pod: Pod) -> None:
-        """Judge the pod, and before it those that are older. Raises PodRejected, at each call for the same pod."""
+        """Judge the pod, and before it those that are older. Raises NotAdmitted, at each call for the same pod."""
         uid = pod.metadata.uid
         self.observe(pod)
         queue = self._queues.get(pod.node)

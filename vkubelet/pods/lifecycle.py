@@ -22,7 +22,7 @@ from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change
 from vkubelet.control.recorder import ObjectReference, Recorder
 from vkubelet.control.workqueue import Priority
-from vkubelet.errors import Conflict, NoSuchPod, NotFound, PodRejected, Unavailable, VKubeletError
+from vkubelet.errors import Conflict, NoSuchPod, NotAdmitted, NotFound, PodRejected, Unavailable, VKubeletError
 from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
 from vkubelet.pods.admission import Admission
@@ -256,7 +256,7 @@ class Lifecycle:
         return next_step(life, situation, now=self._parts.clock.monotonic())
 
     async def _sync(self, pod: Pod, life: Life) -> float | None:
-        life.syncing, admitted = True, False
+        life.syncing = True
         try:
             async with self._slots:
                 # Pod or node may have changed while it waited.
@@ -265,7 +265,6 @@ class Lifecycle:
                     return 0.0
                 if self._parts.admission is not None and life.handed_at is None:
                     self._parts.admission.admit(pod)
-                admitted = True
                 life.held, told_in = True, self._round
                 operation = "create" if life.handed_at is None else "sync"
                 with self._timed(life.ref.node, operation), _Told(self, pod, "FailedSync"):
@@ -274,8 +273,9 @@ class Lifecycle:
             life.over = True
             self._parts.recorder.event(ObjectReference.of(PODS, pod), error.reason, error.message, warning=True)
             # The kubelet's words for a pod that it did not admit (rejectPod); a provider's own stand alone.
-            message = error.message if admitted else f"{_NOT_ADMITTED}{error.message}"
-            if not admitted and self._parts.metrics is not None:
+            refused = isinstance(error, NotAdmitted)
+            message = f"{_NOT_ADMITTED}{error.message}" if refused else error.message
+            if refused and self._parts.metrics is not None:
                 self._parts.metrics.admission_rejections.labels(error.reason).inc()
             self.board.end(life.ref.uid, End(error.reason, message, failed=True))
             log.info("pod rejected")
