@@ -18,6 +18,7 @@ from typing import Final
 from attrs import frozen
 
 from vkubelet import Running, Terminated, Unavailable
+from vkubelet.beneath import Directory
 from vkubelet_providers.process.keeper import frames, procfs
 from vkubelet_providers.process.keeper.life import write_state
 
@@ -106,33 +107,39 @@ class Attempt:
         return self.directory / MESSAGE_FILE
 
     def make(self, about: About, *, uid: int | None) -> None:
-        """Whatever the umask, others get to nothing but its own. Raises OSError."""
-        modes = {self.directory.parents[1]: 0o711, self.directory.parent: 0o711, self.directory: 0o711}
-        modes |= {self.logs: 0o700, self.root: 0o700, self.stage: 0o700}
-        for path, mode in modes.items():
-            path.mkdir(parents=True, exist_ok=True)
-            path.chmod(mode)
-        self.message_file.touch()
-        # A program of root may become another user, and speak then.
-        self.message_file.chmod(0o600 if uid != 0 else 0o666)
+        """Whatever the umask, other users reach nothing of it; `give` follows when all is laid out. Raises OSError."""
+        for above in (self.directory.parents[1], self.directory.parent, self.directory):
+            with Directory.at(above, make=0o711) as made:
+                made.change(mode=0o711)
+        with Directory.at(self.directory) as place:
+            for path, mode in {self.logs: 0o700, self.root: 0o700, self.stage: 0o700}.items():
+                place.make(path.name, mode).close()
+                place.change(path.name, mode=mode)
+            # A program of root may become another user, and write then.
+            place.store(MESSAGE_FILE, b"", mode=0o600 if uid != 0 else 0o666)
+            if uid is not None:
+                place.change(MESSAGE_FILE, user=uid)
+            values = {"image": about.image, "memory_limit": about.memory_limit}
+            place.store(_ABOUT, json.dumps(values).encode(), mode=0o600)
+
+    def give(self, *, uid: int | None) -> None:
+        """Its own directory to its user, whose programs change it from then on. Raises OSError."""
         if uid is not None:
-            os.chown(self.root, uid, -1)
-            os.chown(self.message_file, uid, -1)
-        values = {"image": about.image, "memory_limit": about.memory_limit}
-        (self.directory / _ABOUT).write_text(json.dumps(values))
-        (self.directory / _ABOUT).chmod(0o600)
+            with Directory.at(self.directory) as place:
+                place.change(self.root.name, user=uid)
 
     def about(self) -> About:
         try:
-            return About(**json.loads((self.directory / _ABOUT).read_text()))
+            with Directory.at(self.directory) as place:
+                return About(**json.loads(place.read(_ABOUT)))
         except (OSError, ValueError, TypeError):
             return About()
 
     def state(self) -> State | None:
         """None: it never ran."""
-        path = self.directory / frames.STATE
         try:
-            text, written = path.read_bytes().decode(errors="replace"), path.stat().st_mtime_ns
+            with Directory.at(self.directory) as place:
+                text, written = place.read(frames.STATE).decode(errors="replace"), place.status(frames.STATE).st_mtime_ns
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -143,7 +150,8 @@ class Attempt:
     def is_kept(self) -> bool:
         """Whether its keeper lives, or is just being started."""
         try:
-            descriptor = os.open(self.directory / frames.LOCK, os.O_RDWR)
+            with Directory.at(self.directory) as place:
+                descriptor = place.file(frames.LOCK, os.O_RDWR)
         except FileNotFoundError:
             return False
         try:
@@ -170,7 +178,8 @@ class Attempt:
 
     def lock(self) -> int:
         """A locked descriptor for the keeper. Raises BlockingIOError when there is one."""
-        descriptor = os.open(self.directory / frames.LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        with Directory.at(self.directory) as place:
+            descriptor = place.file(frames.LOCK, os.O_RDWR | os.O_CREAT)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return descriptor
 
@@ -197,8 +206,8 @@ class Attempt:
 
     def _message(self) -> str:
         try:
-            with self.message_file.open("rb") as file:
-                text = file.read(_LONGEST_MESSAGE)
+            with Directory.at(self.directory) as place:
+                text = place.read(MESSAGE_FILE, _LONGEST_MESSAGE)
         except OSError:
             text = b""
         return text.decode(errors="replace")

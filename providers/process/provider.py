@@ -270,6 +270,8 @@ class Process:
         """All files that a start needs. Raises Unavailable, OSError."""
         attempt.make(starting.about(container), uid=who.uid)
         order = starting.order(pod, container, held=held, attempt=attempt, who=who, ways=self.ways)
+        # Not sooner: until now its own directory was only ours.
+        attempt.give(uid=who.uid)
         limits = Limits.of(container.spec)
         self.ways.cgroups.create(held.ref.uid, group_of(attempt), limits=limits, pod_cpu=_cpu_of(pod.pod))
         return order

@@ -1,6 +1,7 @@
 """Where a container's files lie: volumes of the provider's own, and the mounts of all of them.
 
-Invariant: a host's directory is only given where a setting allows it, and no path leads out of its volume.
+Invariant: a host's directory is only given where a setting allows it, and no path leads out of its volume, whatever programs rename
+meanwhile: every path returned here has no link in it, and whoever opens it follows none (see `vkubelet.beneath` and `keeper.mounts.held`).
 """
 
 from __future__ import annotations
@@ -8,9 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from attrs import frozen
@@ -18,6 +18,7 @@ from attrs import frozen
 from vkubelet import PodRejected, Unavailable
 from vkubelet.api.quantity import Quantity
 from vkubelet.api.shapes import JsonView
+from vkubelet.beneath import Directory, real
 from vkubelet.provider import Mount, ResolvedContainer
 from vkubelet_providers.process.keeper.mounts import Bind, mount_tmpfs
 
@@ -50,9 +51,8 @@ def check(spec: JsonView, *, host_paths: Sequence[str]) -> None:
 
 
 def allows(host_paths: Sequence[str], path: str) -> bool:
-    """Whether it is one of them, or below one."""
-    real = os.path.realpath(path)
-    return any(real == top or real.startswith(top.rstrip("/") + "/") for top in map(os.path.realpath, host_paths))
+    """Whether it leads to one of them, or below one."""
+    return any(real(path).is_relative_to(real(top)) for top in host_paths)
 
 
 def make_read_only(spec: JsonView, directory: Path) -> None:
@@ -60,11 +60,10 @@ def make_read_only(spec: JsonView, directory: Path) -> None:
 
     Raises OSError.
     """
-    for volume in spec.get("volumes", ()):
-        path = directory / volume["name"]
-        if kind_of(volume) in WRITTEN and not path.exists():
-            path.mkdir(mode=stat.S_IRWXU, parents=True)
-            path.chmod(0o755)
+    with Directory.at(directory, make=0o755) as place:
+        for volume in spec.get("volumes", ()):
+            if kind_of(volume) in WRITTEN:
+                place.make(volume["name"], 0o755).close()
 
 
 def make_empty_dirs(spec: JsonView, directory: Path, *, group: int | None, root: bool) -> None:
@@ -72,24 +71,35 @@ def make_empty_dirs(spec: JsonView, directory: Path, *, group: int | None, root:
 
     Raises OSError.
     """
-    for volume in spec.get("volumes", ()):
-        path, wanted = directory / volume["name"], volume.get("emptyDir") or {}
-        if kind_of(volume) != "emptyDir":
-            continue
-        in_memory = wanted.get("medium") == "Memory"
-        # After a boot its memory is gone; and what was cut off while it was made is not open to all yet.
-        lacks_memory = root and in_memory and not path.is_mount()
-        if path.exists() and not lacks_memory and path.stat().st_mode & stat.S_IRWXO:
-            continue
-        path.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
-        if lacks_memory:
-            size = f",size={Quantity.parse(wanted['sizeLimit']).value()}" if "sizeLimit" in wanted else ""
-            mount_tmpfs(str(path), f"mode=0700{size}")
-        mode = 0o1777 if in_memory else 0o777
-        if root and group is not None:
-            os.chown(path, -1, group)
-            mode |= stat.S_ISGID
-        path.chmod(mode)
+    with Directory.at(directory, make=0o755) as place:
+        for volume in spec.get("volumes", ()):
+            if kind_of(volume) == "emptyDir":
+                _make_empty_dir(place, volume["name"], volume.get("emptyDir") or {}, group=group, root=root)
+
+
+def _make_empty_dir(place: Directory, name: str, wanted: JsonView, *, group: int | None, root: bool) -> None:
+    in_memory, found = wanted.get("medium") == "Memory", place.has(name)
+    # After a boot its memory is gone; and what was cut off while it was made is not open to all yet.
+    lacks_memory = root and in_memory and not (found and is_mount(place, name))
+    if found and not lacks_memory and place.status(name).st_mode & stat.S_IRWXO:
+        return
+    if lacks_memory:
+        size = f"size={Quantity.parse(wanted['sizeLimit']).value()}" if "sizeLimit" in wanted else ""
+        mount_memory(place, name, size)
+    mode = 0o1777 if in_memory else 0o777
+    given = root and group is not None
+    place.make(name, mode).close()
+    place.change(name, group=group if given and group is not None else -1, mode=mode | (stat.S_ISGID if given else 0))
+
+
+def mount_memory(place: Directory, name: str, options: str = "") -> None:
+    """A tmpfs at this name, private until its mode is set. Raises OSError."""
+    with place.make(name, stat.S_IRWXU) as point:
+        mount_tmpfs(f"/proc/self/fd/{point.descriptor}", ",".join(filter(None, ("mode=0700", options))))
+
+
+def is_mount(place: Directory, name: str) -> bool:
+    return place.status(name).st_dev != place.status().st_dev
 
 
 @frozen(kw_only=True)
@@ -111,60 +121,53 @@ class Places:
         volume = self.volumes.get(mount.volume)
         if volume is None:
             raise _refused(f"volumeMounts: there is no volume {mount.volume}")
-        top = self._top(volume)
-        part = mount.sub_path
-        if part.startswith("/") or ".." in Path(part).parts:
-            raise _refused(f"volumeMounts: subPath {part} must lie below the volume {mount.volume}")
-        if part:
-            _make_part(top, part)
-        path = (top / part).resolve()
-        if not path.is_relative_to(top):
-            raise _refused(f"volumeMounts: subPath {part} leads out of the volume {mount.volume}")
-        return path
+        if kind_of(volume) == "hostPath":
+            return self._of_host(volume["hostPath"], mount)
+        return _part(self.directory / volume["name"], mount)
 
-    def _top(self, volume: JsonView) -> Path:
-        if kind_of(volume) != "hostPath":
-            return (self.directory / str(volume["name"])).resolve()
-        path, kind = Path(volume["hostPath"]["path"]), volume["hostPath"].get("type", "")
-        if not allows(self.host_paths, str(path)):
-            raise _refused(f"volumes: hostPath {path} leads now where it is not allowed")
-        path = path.resolve()
-        if kind == "DirectoryOrCreate":
-            path.mkdir(mode=0o755, parents=True, exist_ok=True)
-        elif kind == "FileOrCreate" and not path.exists():
-            path.touch(0o644)
-        tests = {"": path.exists, "Directory": path.is_dir, "File": path.is_file, "Socket": path.is_socket}
-        tests |= {"DirectoryOrCreate": path.is_dir, "FileOrCreate": path.is_file, "CharDevice": path.is_char_device}
-        tests |= {"BlockDevice": path.is_block_device}
-        if not tests.get(kind, path.exists)():
-            raise Unavailable(f"hostPath {path} is not there, or not a {kind or 'path'}", event="FailedMount", waiting="ContainerCreating")
-        return path
+    def _of_host(self, volume: JsonView, mount: Mount) -> Path:
+        # Its links are followed here, once; who changes them later changes nothing of what is judged and opened.
+        path, kind = real(volume["path"]), volume.get("type") or ""
+        if not any(path.is_relative_to(real(top)) for top in self.host_paths):
+            raise _refused(f"volumes: hostPath {volume['path']} leads to {path}, which is not allowed")
+        with Directory.at(Path("/")) as host:
+            below = path.relative_to("/")
+            try:
+                if kind == "DirectoryOrCreate":
+                    host.make(below, 0o755).close()
+                elif kind == "FileOrCreate" and not host.has(below):
+                    host.create(below, mode=0o644)
+                mode = host.status(below).st_mode
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EEXIST):
+                    raise
+                mode = 0
+        if not mode or not _KINDS.get(kind, bool)(mode):
+            text = f"hostPath {volume['path']} does not exist, or is not a {kind or 'path'}"
+            raise Unavailable(text, event="FailedMount", waiting="ContainerCreating")
+        return _part(path, mount)
 
 
-def _make_part(top: Path, part: str) -> None:
-    """Directories on the way to `part`, as open to others as their volume; links that containers have made are not followed."""
-    mode = stat.S_IMODE(top.stat().st_mode)
-    with ExitStack() as stack:
+_KINDS: Final[Mapping[str, Callable[[int], bool]]] = {
+    "Directory": stat.S_ISDIR,
+    "DirectoryOrCreate": stat.S_ISDIR,
+    "File": stat.S_ISREG,
+    "FileOrCreate": stat.S_ISREG,
+    "Socket": stat.S_ISSOCK,
+    "CharDevice": stat.S_ISCHR,
+    "BlockDevice": stat.S_ISBLK,
+}
 
-        def opened(name: str, above: int | None) -> int:
-            # Held open, so that nobody puts a link in its place while something is made in it.
-            found = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
-            stack.callback(os.close, found)
-            return found
 
+def _part(top: Path, mount: Mount) -> Path:
+    """What a mount's subPath means of the volume at `top`, a path without links; missing parts are made as open as the volume."""
+    if not mount.sub_path:
+        return top
+    with Directory.at(Path("/")) as host, host.enter(top.relative_to("/")) as volume:
         try:
-            here = opened(str(top), None)
-            for name in Path(part).parts:
-                try:
-                    os.mkdir(name, stat.S_IRWXU, dir_fd=here)
-                except FileExistsError:
-                    here = opened(name, here)
-                else:
-                    here = opened(name, here)
-                    os.fchmod(here, mode)
-        except OSError as error:
-            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
-                raise
+            return top / volume.part(mount.sub_path, stat.S_IMODE(volume.status().st_mode))
+        except ValueError as error:
+            raise _refused(f"volumeMounts: volume {mount.volume}: subPath {error}") from error
 
 
 def binds(container: ResolvedContainer, places: Places, *, extra: Mapping[str, Path]) -> list[Bind]:
@@ -184,11 +187,16 @@ def inside(path: str) -> str:
 
 def link(mounts: Sequence[Bind], root: Path) -> None:
     """Instead of mounts, links below `root`. Raises OSError."""
-    for one in sorted(mounts, key=lambda bind: bind["target"].count("/")):
-        path = root / one["target"].lstrip("/")
-        if not os.path.lexists(path) and not any(parent.is_symlink() for parent in path.parents if parent.is_relative_to(root)):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.symlink_to(one["source"])
+    with Directory.at(root) as top:
+        for one in sorted(mounts, key=lambda bind: bind["target"].count("/")):
+            path = PurePosixPath(one["target"].lstrip("/"))
+            try:
+                with top.make(path.parent, 0o755) as above:
+                    above.link(one["source"], path.name)
+            except OSError as error:
+                # A volume below another one, or at the same path.
+                if error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.ELOOP):
+                    raise
 
 
 def hidden(mounts: Sequence[Bind]) -> Iterator[str]:

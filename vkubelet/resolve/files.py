@@ -34,8 +34,10 @@ _DIRECTORY_OF_GROUP: Final = 0o2550
 def make_root(root: Path, mode: int, *, group: int | None = None) -> Path:
     """The directory of a volume, of `group` where we may give it away; one that is there stays as it is."""
     with Directory.at(root.parent, make=_DIRECTORY) as above:
-        if not above.has(root.name):
+        # Without any rights it was cut off while it was made.
+        if not above.has(root.name) or not above.status(root.name).st_mode & 0o777:
             with above.make(root.name, mode) as made:
+                made.change(mode=mode)
                 if group is not None and _may_give(group):
                     _give(made, ".", group)
     return root

@@ -144,3 +144,13 @@ def test_what_is_made_is_open_to_its_user_alone_whatever_the_umask(tmp_path: Pat
 def test_who_is_given_up_is_told_also_by_a_disk_that_takes_nothing(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path / "gone", "main", 0)
     assert attempt.give_up(State(pid=10, start=20, keeper=9, started=7), finished=8).unknown
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_containers_directory_is_its_users_only_when_all_is_laid_out(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path / "0", "main", 0)
+    attempt.make(About(), uid=65534)
+    about = attempt.root.stat()
+    assert (about.st_uid, about.st_mode & 0o777) == (0, 0o700)
+    attempt.give(uid=65534)
+    assert attempt.root.stat().st_uid == attempt.message_file.stat().st_uid == 65534

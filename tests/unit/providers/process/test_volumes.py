@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.interleave import exchange, interleaved
 from vkubelet import PodRejected, Unavailable
 from vkubelet.provider import Mount, ResolvedContainer
 from vkubelet_providers.process.keeper.mounts import Bind
@@ -151,3 +154,83 @@ def test_nothing_is_mounted_at_the_root(tmp_path: Path) -> None:
     container = ResolvedContainer(name="main", image="", mounts=(Mount(volume="v", path="/a/..", source=tmp_path),))
     with pytest.raises(Unavailable, match="mountPath /"):
         binds(container, Places.of({}, tmp_path), extra={})
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    """A directory that hostPath volumes may name and a program changes, beside one of the host."""
+    (tmp_path / "outside/dir").mkdir(parents=True)
+    (tmp_path / "outside/file").touch()
+    (tmp_path / "scratch").mkdir()
+    refill(tmp_path / "scratch")
+    return tmp_path / "scratch"
+
+
+def refill(scratch: Path) -> None:
+    for path in (scratch / "d", scratch / "e"):
+        if path.is_symlink():
+            path.unlink()
+        elif path.exists():
+            shutil.rmtree(path)
+    (scratch / "d/dir").mkdir(parents=True)
+    (scratch / "d/file").touch()
+    (scratch / "e").symlink_to(scratch.parent / "outside")
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "part"),
+    [
+        ("FileOrCreate", "d/new", ""),
+        ("DirectoryOrCreate", "d/new/deep", ""),
+        ("", "d/dir", ""),
+        ("File", "d/file", ""),
+        ("Directory", "d", "new/deep"),
+        ("", "", "d/new"),
+    ],
+)
+def test_a_link_put_in_the_way_of_a_host_path_at_any_moment_leads_nowhere(scratch: Path, kind: str, path: str, part: str) -> None:
+    spec = {"volumes": [{"name": "v", "hostPath": {"path": str(scratch / path), "type": kind}}]}
+    places, swap = Places.of(spec, scratch, host_paths=[str(scratch)]), exchange(scratch / "d", scratch / "e")
+    found: list[Path] = []
+
+    def work() -> None:
+        # As a keeper opens it, which may be much later.
+        with suppress(Unavailable):
+            found.append(places.source(Mount(volume="v", path="/x", sub_path=part)))
+
+    assert interleaved(work, swap, undo=lambda: refill(scratch)) > 5
+    assert {each.name for each in (scratch.parent / "outside").rglob("*")} == {"dir", "file"}
+    assert found and all(each.is_relative_to(scratch) for each in found)
+
+
+def test_links_of_the_host_in_a_host_path_are_followed_once(tmp_path: Path) -> None:
+    (tmp_path / "disk/a").mkdir(parents=True)
+    (tmp_path / "data").symlink_to(tmp_path / "disk")
+    spec = {"volumes": [{"name": "v", "hostPath": {"path": str(tmp_path / "data/a"), "type": "Directory"}}]}
+    places = Places.of(spec, tmp_path, host_paths=[str(tmp_path / "data")])
+    assert places.source(Mount(volume="v", path="/x")) == tmp_path / "disk/a"
+
+
+@pytest.mark.parametrize("kind", ["Directory", "File", "Socket", "CharDevice", "BlockDevice", "FileOrCreate", "DirectoryOrCreate"])
+def test_a_host_path_of_another_type_is_waited_for(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "file").touch()
+    path = tmp_path / ("file" if kind in ("Directory", "DirectoryOrCreate") else "dir")
+    spec = {"volumes": [{"name": "v", "hostPath": {"path": str(path), "type": kind}}]}
+    with pytest.raises(Unavailable, match=f"is not a {kind}"):
+        Places.of(spec, tmp_path).source(Mount(volume="v", path="/x"))
+
+
+def test_a_link_put_in_the_way_of_a_link_at_any_moment_leads_nowhere(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    outside.mkdir()
+
+    def restore() -> None:
+        shutil.rmtree(root, ignore_errors=True)
+        (root / "srv").mkdir(parents=True)
+        (root / "x").symlink_to(outside)
+
+    restore()
+    mounts = [Bind(source="/volume", target="/srv/deep/evil", read_only=True)]
+    assert interleaved(lambda: link(mounts, root), exchange(root / "srv", root / "x"), undo=restore) > 3
+    assert not list(outside.iterdir())
