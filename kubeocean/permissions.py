@@ -12,6 +12,7 @@ from typing import Final
 from attrs import field, frozen
 
 from kubeocean import keys
+from kubeocean.guards import guard_objects
 from kubeocean.resources import GROUP
 from vkubelet.api.shapes import Json
 
@@ -236,7 +237,7 @@ def _worker_wide() -> tuple[Rule, ...]:
         Rule("nodes pods", _READ, why="What is free on which node."),
         Rule("resourceleasingpolicies", f"{_READ} patch", group=GROUP, why=policies),
         Rule("resourceleasingpolicies/status", "patch", group=GROUP, why="What became of it."),
-        Rule("priorityclasses", "get create", group="scheduling.k8s.io", why=below),
+        Rule("priorityclasses", "create", group="scheduling.k8s.io", why=below),
         Rule("csinodes", _READ, group=_STORAGE, essential=False, why="Which storage drivers a node has."),
         Rule("persistentvolumes", f"{_READ} create patch delete", essential=False, why=volumes),
     )
@@ -310,6 +311,25 @@ def token_name(name: str = SYNCER) -> str:
 def cluster_role_name(mount_namespace: str, name: str = SYNCER) -> str:
     """ClusterRoles have no namespace: identities of several mount namespaces must not overwrite one another's."""
     return name if mount_namespace == keys.WORKER_NAMESPACE else f"{name}-{mount_namespace}"
+
+
+def worker_guards(
+    mount_namespace: str = keys.WORKER_NAMESPACE,
+    *,
+    name: str = SYNCER,
+    policy_label: bool = False,
+    max_priority: str = "0",
+    labels: Json | None = None,
+) -> list[Json]:
+    """The admission policies that limit this identity; `max_priority` is the highest priority of a pod that it may create."""
+    return guard_objects(
+        mount_namespace,
+        user=f"system:serviceaccount:{mount_namespace}:{name}",
+        prefix=cluster_role_name(mount_namespace, name),
+        policy_label=policy_label,
+        max_priority=max_priority,
+        labels=labels,
+    )
 
 
 def worker_checks(

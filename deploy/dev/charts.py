@@ -25,9 +25,10 @@ MANIFESTS = ROOT / "deploy" / "manifests"
 CRDS = ROOT / "kubeocean" / "manifests"
 HUB, WORKER = CHARTS / "kubeocean", CHARTS / "kubeocean-worker"
 SPACE = "NAMESPACE"
-MADE = "Made by `make manifests` from kubeocean/permissions.py; change the rights there."
+MADE = "Made by `make manifests` from kubeocean/permissions.py and guards.py; change the rights there."
 _LABELS: Json = {"LABELS": "LABELS"}
 _NODES = "NODES"
+_PRIORITY = "PRIORITY"
 
 
 def files() -> dict[Path, str]:
@@ -37,6 +38,7 @@ def files() -> dict[Path, str]:
         WORKER / "files/crds/resourceleasingpolicies.yaml": (CRDS / "resourceleasingpolicies.yaml").read_text(),
         HUB / "templates/rbac.yaml": hub_roles(),
         WORKER / "templates/rbac.yaml": worker_roles(),
+        WORKER / "templates/admissionpolicies.yaml": worker_guards(),
     }
 
 
@@ -55,6 +57,17 @@ def worker_roles() -> str:
     usage = template(permissions.metrics_objects(SPACE, nodes=[_NODES]), (), chart="kubeocean-worker")
     usage = usage.replace(f"    resourceNames: [{_NODES}]\n", limited("usage.nodes"))
     return f"# {MADE}\n{text}{{{{- if .Values.usage.enabled }}}}\n---\n{usage}{{{{- end }}}}\n"
+
+
+def worker_guards() -> str:
+    """What limits the identity in the mount namespace; the guard of nodes is there where it may label them."""
+    guards = permissions.worker_guards(SPACE, policy_label=True, max_priority=_PRIORITY)
+    nodes = [body for body in guards if body["metadata"]["name"].endswith("-nodes")]
+    always = [body for body in guards if body not in nodes]
+    text, label = (template(bodies, (), chart="kubeocean-worker") for bodies in (always, nodes))
+    text = f"{text}{{{{- if .Values.policyLabel.enabled }}}}\n---\n{label}{{{{- end }}}}\n"
+    text = text.replace(_PRIORITY, "{{ .Values.admissionPolicy.maxPriority | int }}")
+    return f"# {MADE}\n{{{{- if .Values.admissionPolicy.enabled }}}}\n---\n{text}{{{{- end }}}}\n"
 
 
 def template(objects: Sequence[Json], rules: Sequence[Rule], *, chart: str) -> str:

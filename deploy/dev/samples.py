@@ -20,9 +20,12 @@ What kubeocean needs in a worker cluster: apply it there, or let `kubeocean bind
 this one namespace, which refuses host paths, privileges and the host's network."""
 _TOKEN = "A long-lived token for the kubeconfig that goes to the computing cluster; delete this Secret to lock kubeocean out at once."
 _WIDE = """\
-Cluster-wide: what is free on which node, and what is leased. Nothing here can be changed but the policies' finalizer and status, and
-volumes of borrowed claims. To see on the nodes which policy leases them (label kubeocean.io/policy-applied), add the verb `patch` on nodes;
-it is done without asking for more."""
+Cluster-wide: what is free on which node, and what is leased. RBAC cannot limit `patch` to single fields: worker-guards.yaml does, apply it
+too. To see on the nodes which policy leases them (label kubeocean.io/policy-applied), add the verb `patch` on nodes."""
+_GUARDS = """\
+Limits the identity of worker-rbac.yaml to what its rights are for, because RBAC grants verbs on whole objects: of policies only the
+finalizer and the status may change, of the mount namespace only its owner, and PersistentVolumes and PriorityClasses are those of leased
+pods. Apply it in the worker cluster (Kubernetes 1.30 or newer); without it the hub can raise its own lease."""
 _METRICS = """\
 Optional, in a worker cluster: lets `kubectl top`, autoscalers and Prometheus of the computing cluster see what its pods use here.
 Only the figures of the mount namespace are passed on; everything else works without it.
@@ -41,12 +44,13 @@ def samples() -> dict[str, str]:
         "worker-rbac.yaml": commented(
             permissions.worker_objects(), permissions.worker_rules(worker), notes={0: _WORKER, 2: _TOKEN, 3: _WIDE}
         ),
+        "worker-guards.yaml": commented(permissions.worker_guards(policy_label=True), (), notes={0: _GUARDS}),
         "worker-metrics-rbac.yaml": commented(permissions.metrics_objects(), (), notes={0: _METRICS}),
     }
 
 
 if __name__ == "__main__":
     for name, content in samples().items():
-        if (SAMPLES / name).read_text() != content:
+        if not (SAMPLES / name).exists() or (SAMPLES / name).read_text() != content:
             (SAMPLES / name).write_text(content)
             print(f"{name}: written", file=sys.stderr)

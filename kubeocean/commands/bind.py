@@ -21,6 +21,7 @@ from kubeocean.commands.plan import Plan, Wish
 from kubeocean.commands.terminal import Progress, Terminal
 from kubeocean.connect import KUBECONFIG
 from kubeocean.crds import ResourceLeasingPolicy
+from kubeocean.manager.status import unguarded_text
 from kubeocean.resources import CLUSTERBINDINGS, POLICIES
 from vkubelet.api.objects import Unknown
 from vkubelet.api.shapes import Json
@@ -141,8 +142,11 @@ class Bind:
 
     async def _make_identity(self, plan: Plan, worker: Client) -> Credentials:
         with explained(self.worker_choice):
-            made = await clusters.ensure_definition(worker, POLICIES, self.clock)
-            self._done(self.worker_choice, "CustomResourceDefinition of ResourceLeasingPolicy", "made" if made else "there already")
+            done = await clusters.ensure_definition(worker, POLICIES, self.clock)
+            self._done(self.worker_choice, "CustomResourceDefinition of ResourceLeasingPolicy", done)
+            # Before the identity can be used, it is limited.
+            for body in plan.identity.guards:
+                self._done(self.worker_choice, identity.title(body), await identity.apply_where_allowed(worker, body))
             for body in plan.identity.objects:
                 self._done(self.worker_choice, identity.title(body), await identity.apply(worker, body))
             return await identity.credentials(worker, plan.identity.token, self.clock)
@@ -153,11 +157,14 @@ class Bind:
         with explained(self.worker_choice):
             async with Client(connection) as probe:
                 missing = await identity.missing_rights(probe, plan.identity.checks, self.clock)
+                unguarded = await identity.unguarded(probe, plan.mount_namespace, self.clock)
         if any(check.essential for check in missing):
             lines = "".join(f"\n  {check}: {check.why}" for check in missing)
             raise CommandFailed(f"the identity lacks rights in the {self.worker_choice.title}; add them to its roles:{lines}")
         for check in missing:
             self.terminal.say(f"{self.worker_choice.what}: it may not {check}. Without: {check.why}")
+        if unguarded:
+            self.terminal.say(f"warning: {unguarded_text(unguarded)}")
         self._done(
             self.worker_choice, "the new identity", f"has {len(plan.identity.checks) - len(missing)} of {len(plan.identity.checks)} rights"
         )
@@ -169,7 +176,8 @@ class Bind:
         content = base64.b64encode(identity.text_of(kubeconfig).encode()).decode()
         secret: Json = {"metadata": plan.secret_metadata, "type": "Opaque", "data": {KUBECONFIG: content}}
         with explained(self.hub_choice):
-            await clusters.ensure_definition(hub, CLUSTERBINDINGS, self.clock)
+            done = await clusters.ensure_definition(hub, CLUSTERBINDINGS, self.clock)
+            self._done(self.hub_choice, "CustomResourceDefinition of ClusterBinding", done)
             await self._make_namespace(plan, hub)
             for resource, body in ((SECRETS, secret), (CLUSTERBINDINGS, plan.binding)):
                 before = await clusters.find(hub, resource, body)

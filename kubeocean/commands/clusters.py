@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.metadata
+import re
 import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -16,10 +18,12 @@ from typing import Any
 import yaml
 from attrs import frozen
 
+from kubeocean import keys
 from kubeocean.resources import definition
 from vkubelet.api.conditions import get_condition
-from vkubelet.api.objects import Key, Unknown
-from vkubelet.api.shapes import Json
+from vkubelet.api.names import LAST_APPLIED, md5_hex
+from vkubelet.api.objects import Key, ObjectMeta, Unknown
+from vkubelet.api.shapes import Json, JsonView
 from vkubelet.client.connection import Connection, load_connection
 from vkubelet.client.resources import CRDS, NAMESPACES, Resource
 from vkubelet.client.rest import Client
@@ -27,6 +31,7 @@ from vkubelet.clock import Clock
 from vkubelet.errors import AlreadyExists, ApiError, Forbidden, NotFound, SettingsError, Unauthorized, Unreachable, VKubeletError
 
 FIELD_MANAGER = "kubeocean-bind"
+MANAGED_BY = "app.kubernetes.io/managed-by"
 _ESTABLISHED_WITHIN = 30.0
 
 
@@ -154,28 +159,64 @@ async def find_named(client: Client, resource: Resource[Unknown], name: str, *, 
         return None
 
 
-async def ensure_definition(client: Client, resource: Resource[Unknown], clock: Clock) -> bool:
-    """Make the CRD where it is missing, and wait until it is served; whether it was made. One that is there stays as it is.
+async def ensure_definition(client: Client, resource: Resource[Unknown], clock: Clock) -> str:
+    """Creates the CRD, updates the one of an earlier version of this command, and waits until it is established; what was done.
 
-    Who may not look at definitions can still bind, where the definition is there. Raises CommandFailed where it is not.
+    A CRD of a Helm release, of `kubectl apply` or of a newer version stays as it is. A user who may not read CRDs can still bind where
+    the kind is served. Raises CommandFailed where it is not.
     """
-    body: Json = yaml.safe_load(definition(resource))
+    body = _definition(resource)
     try:
-        found, made = await find(client, CRDS, body), False
+        found, done = await find(client, CRDS, body), "there already"
         if found is None:
-            found, made = await _create_definition(client, body), True
+            found, done = await _create_definition(client, body), "made"
+        elif is_outdated(found.metadata, body):
+            found, done = await client.replace(CRDS, _updated(found, body)), "updated"
     except Forbidden as error:
         if await _is_served(client, resource):
-            return False
+            return "there already"
         remedy = f"ask its owner to apply kubeocean/manifests/{resource.plural}.yaml"
-        raise CommandFailed(f"this cluster knows no {resource.kind}, and you may not teach it ({error}); {remedy}") from error
+        raise CommandFailed(f"this cluster does not serve {resource.kind}, and you may not create its CRD ({error}); {remedy}") from error
     deadline = clock.monotonic() + _ESTABLISHED_WITHIN
     while found is None or not _established(found):
         if clock.monotonic() > deadline:
             raise CommandFailed(f"CustomResourceDefinition {body['metadata']['name']} is not established; see its status")
         await clock.sleep(0.2)
         found = await find(client, CRDS, body)
-    return made
+    return done
+
+
+def _definition(resource: Resource[Unknown]) -> Json:
+    """The CRD with the marks by which a later version of this command knows it."""
+    text = definition(resource)
+    body: Json = yaml.safe_load(text)
+    metadata = body["metadata"]
+    metadata["labels"] = {**metadata.get("labels", {}), MANAGED_BY: FIELD_MANAGER}
+    marks = {keys.APPLIED: md5_hex(text), keys.VERSION: importlib.metadata.version("vkubelet")}
+    metadata["annotations"] = {**metadata.get("annotations", {}), **marks}
+    return body
+
+
+def is_outdated(found: ObjectMeta, body: JsonView) -> bool:
+    """Whether this command made the CRD, with another content, in this version or an earlier one (pure)."""
+    if found.labels.get(MANAGED_BY, FIELD_MANAGER) != FIELD_MANAGER or LAST_APPLIED in found.annotations:
+        return False
+    ours = body["metadata"]["annotations"]
+    other_content = found.annotations.get(keys.APPLIED) != ours[keys.APPLIED]
+    return other_content and _release(found.annotations.get(keys.VERSION, "")) <= _release(ours[keys.VERSION])
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+def _updated(found: Unknown, body: Json) -> Json:
+    """The CRD with the desired spec; labels and annotations of others stay."""
+    now = found.body
+    metadata = now["metadata"]
+    for name in ("labels", "annotations"):
+        metadata[name] = {**metadata.get(name, {}), **body["metadata"][name]}
+    return {**now, "spec": body["spec"]}
 
 
 async def _create_definition(client: Client, body: Json) -> Unknown | None:

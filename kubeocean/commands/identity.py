@@ -15,13 +15,16 @@ import yaml
 from attrs import evolve, field, frozen
 
 from kubeocean import keys, permissions
-from kubeocean.commands.clusters import CommandFailed, find, find_named
-from kubeocean.manager.checks import lacking_rights
+from kubeocean.commands.clusters import FIELD_MANAGER, MANAGED_BY, CommandFailed, find, find_named
+from kubeocean.guards import trials
+from kubeocean.manager.checks import accepted_trials, lacking_rights
 from kubeocean.permissions import Check
 from vkubelet.api.objects import Key, ObjectMeta, Unknown
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.client.connection import Connection, connection_from_kubeconfig
 from vkubelet.client.resources import (
+    ADMISSIONPOLICIES,
+    ADMISSIONPOLICYBINDINGS,
     CLUSTERROLEBINDINGS,
     CLUSTERROLES,
     NAMESPACES,
@@ -35,17 +38,28 @@ from vkubelet.client.resources import (
 )
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import Clock
-from vkubelet.errors import NotFound
+from vkubelet.errors import Forbidden, NotFound
 
-MANAGED_BY: Final = "app.kubernetes.io/managed-by"
-OURS: Final = "kubeocean-bind"
+OURS: Final = FIELD_MANAGER
 LABELS: Final[Json] = {MANAGED_BY: OURS}
 POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
 
 _TOKEN_WITHIN = 30.0
 _GRANTED_WITHIN = 5.0
+_GUARDED_WITHIN = 10.0
 _RESOURCES: Final = {
-    each.kind: each for each in (NAMESPACES, SERVICEACCOUNTS, SECRETS, CLUSTERROLES, CLUSTERROLEBINDINGS, ROLES, ROLEBINDINGS)
+    each.kind: each
+    for each in (
+        NAMESPACES,
+        SERVICEACCOUNTS,
+        SECRETS,
+        CLUSTERROLES,
+        CLUSTERROLEBINDINGS,
+        ROLES,
+        ROLEBINDINGS,
+        ADMISSIONPOLICIES,
+        ADMISSIONPOLICYBINDINGS,
+    )
 }
 
 
@@ -60,6 +74,10 @@ class Identity:
     @property
     def objects(self) -> list[Json]:
         return permissions.worker_objects(self.mount_namespace, metrics=self.metrics, policy_label=self.policy_label, labels=LABELS)
+
+    @property
+    def guards(self) -> list[Json]:
+        return permissions.worker_guards(self.mount_namespace, policy_label=self.policy_label, labels=LABELS)
 
     @property
     def rules(self) -> tuple[permissions.Rule, ...]:
@@ -108,6 +126,14 @@ async def apply(worker: Client, body: Json) -> str:
         return await _namespace(worker, body, found)
     after = await worker.apply(resource, body)
     return "there already" if after.metadata.resource_version == found.metadata.resource_version else "repaired"
+
+
+async def apply_where_allowed(worker: Client, body: Json) -> str:
+    """As `apply`, for what is optional: where this user may not, or the API server does not serve the kind, it is left out."""
+    try:
+        return await apply(worker, body)
+    except (Forbidden, NotFound) as error:
+        return f"left out: {error}"
 
 
 async def _namespace(worker: Client, body: Json, found: Unknown) -> str:
@@ -184,6 +210,16 @@ async def missing_rights(client: Client, checks: Sequence[Check], clock: Clock) 
         await clock.sleep(0.5)
         missing = await lacking_rights(client, missing)
     return missing
+
+
+async def unguarded(client: Client, mount_namespace: str, clock: Clock) -> Sequence[str]:
+    """What this user gains beyond the lease, also after the time that API servers take to notice new admission policies."""
+    deadline = clock.monotonic() + _GUARDED_WITHIN
+    while gained := await accepted_trials(client, trials(mount_namespace)):
+        if clock.monotonic() >= deadline:
+            return gained
+        await clock.sleep(0.5)
+    return ()
 
 
 # --- Taking it away -----------------------------------------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ class Plan:
     # --- As text ----------------------------------------------------------------------------------------------------------------------
 
     def worker_yaml(self) -> str:
-        return SHARED + commented(self.identity.objects, self.identity.rules)
+        return SHARED + commented([*self.identity.objects, *self.identity.guards], self.identity.rules)
 
     def hub_yaml(self) -> str:
         return commented([self.hub_namespace, self.shown_secret(), self.binding], ())

@@ -17,7 +17,7 @@ from kubeocean.commands.outlook import outlook
 from kubeocean.commands.plan import Plan, Wish
 from kubeocean.commands.terminal import Progress, Terminal
 from kubeocean.crds import ClusterBinding
-from kubeocean.permissions import worker_objects
+from kubeocean.permissions import worker_guards, worker_objects
 from kubeocean.resources import CLUSTERBINDINGS
 from vkubelet.api.objects import Unknown
 from vkubelet.client.resources import NAMESPACES, NODES
@@ -155,7 +155,7 @@ class Unbind:
         say = self.terminal.say
         say("Left behind, so that it can be bound again:")
         say(f"  in the {self.hub_choice.title}: Secret {plan.secret} with the worker's kubeconfig")
-        for body in plan.identity.objects:
+        for body in (*plan.identity.objects, *plan.identity.guards):
             say(f"  in the worker cluster: {identity.title(body)}")
         say(f"  in the worker cluster: PriorityClass {keys.DEFAULT_PRIORITY_CLASS}, which all bindings share, if a pod ran there")
         mount = "" if plan.mount_namespace == keys.WORKER_NAMESPACE else f" --mount-namespace {plan.mount_namespace}"
@@ -164,7 +164,9 @@ class Unbind:
     async def _remove_identity(self, hub: Client, plan: Plan, worker_choice: Choice) -> None:
         async with clusters.opened(worker_choice) as worker:
             with explained(worker_choice):
-                for body in reversed(worker_objects(plan.mount_namespace, metrics=True)):
+                granted = worker_objects(plan.mount_namespace, metrics=True)
+                # The limits go last, so that the identity is never there without them.
+                for body in (*reversed(granted), *worker_guards(plan.mount_namespace, policy_label=True)):
                     if body["kind"] != NAMESPACES.kind:
                         self.terminal.say(f"{worker_choice.what}: {identity.title(body)}: {await identity.remove(worker, body)}")
                 shared = f"PriorityClass {keys.DEFAULT_PRIORITY_CLASS}"

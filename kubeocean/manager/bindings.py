@@ -172,6 +172,7 @@ class ClusterBindingReconciler:
             problem=findings.problem or findings.lacking,
             connected=findings.connected,
             missing=findings.missing,
+            unguarded=findings.unguarded,
             syncer=None if outlook.speaks else failure or outlook.failure,
         )
         latest = self.informer.store.get(obj.key)

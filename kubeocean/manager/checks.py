@@ -1,6 +1,6 @@
 """Asks a worker cluster whether a binding can be served: does it answer, is the namespace ours, may we do what has to be done?
 
-Invariant: nothing is written in the worker; what only the process of the binding may claim is looked at, never taken.
+Invariant: nothing is written in the worker but dry runs; what only the process of the binding may claim is looked at, never taken.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from kubeocean import keys, permissions
 from kubeocean.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure
 from kubeocean.connect import Target, answers, find_target, may
 from kubeocean.crds import ClusterBinding
+from kubeocean.guards import Trial, trials
 from kubeocean.manager.status import RIGHTS_MISSING, rights_text
 from kubeocean.permissions import Check
 from kubeocean.worker import Mount
 from vkubelet.client.resources import NAMESPACES
-from vkubelet.client.rest import Client
+from vkubelet.client.rest import Client, PatchKind
 from vkubelet.clock import Clock
-from vkubelet.errors import ApiError, Forbidden, NotFound
+from vkubelet.errors import ApiError, Forbidden, Invalid, NotFound
 
 _PATIENCE = 25.0
 """Seconds for everything that is asked of one worker."""
@@ -34,6 +35,8 @@ class Findings:
     problem: Failure | None = None
     connected: bool | None = None
     missing: Sequence[Check] | None = None
+    unguarded: Sequence[str] | None = None
+    """What the hub could do in the worker beyond its lease; None: not tried."""
 
     @property
     def rejected(self) -> bool:
@@ -68,10 +71,11 @@ async def _ask(target: Target, hub: Client, clock: Clock) -> Findings:
         try:
             missing = await lacking_rights(worker, permissions.worker_checks(target.mount.namespace))
             problem = await _foreign_mount(worker, target.mount)
+            unguarded = await accepted_trials(worker, trials(target.mount.namespace))
         except ApiError as error:
             text = f"spec.secretRef: the worker cluster answers, but not to what is asked ({error}); look at its API server"
             return Findings(problem=Failure(CONNECTIVITY_FAILED, text), connected=False)
-        return Findings(problem=problem, connected=True, missing=missing)
+        return Findings(problem=problem, connected=True, missing=missing, unguarded=unguarded)
 
 
 async def lacking_rights(worker: Client, checks: Iterable[Check]) -> tuple[Check, ...]:
@@ -89,6 +93,22 @@ async def lacking_rights(worker: Client, checks: Iterable[Check]) -> tuple[Check
     except* ApiError as problems:
         raise _first(problems) from problems
     return tuple(check for check, answer in zip(wanted, asked, strict=True) if not answer.result())
+
+
+async def accepted_trials(worker: Client, tried: Iterable[Trial]) -> tuple[str, ...]:
+    """What the trials gain that the worker's admission does not refuse; nothing is persisted. Raises ApiError for other failures."""
+    dry = worker.dry_run()
+    gained = []
+    for trial in tried:
+        try:
+            if trial.name:
+                await dry.patch(trial.resource, trial.name, trial.body, kind=PatchKind.MERGE)
+            else:
+                await dry.create(trial.resource, trial.body)
+        except (Forbidden, Invalid, NotFound):
+            continue
+        gained.append(trial.gains)
+    return tuple(gained)
 
 
 async def _foreign_mount(worker: Client, mount: Mount) -> Failure | None:

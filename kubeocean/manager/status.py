@@ -1,7 +1,7 @@
 """What the manager writes into the status of a binding (pure).
 
-Invariant: `Permitted`, `Stalled` and `status.observedGeneration` are the manager's. The phase and the conditions that tell how the binding
-is served are written here only while no process of it speaks for itself, so the two never overwrite one another in turns.
+Invariant: `Permitted`, `Guarded`, `Stalled` and `status.observedGeneration` are the manager's. The phase and the conditions that state how
+the binding is served are written here only while no process of the binding writes them, so the two never overwrite one another in turns.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from vkubelet.api.conditions import get_condition, set_condition
 from vkubelet.api.shapes import Json, JsonView
 
 PERMITTED = "Permitted"
+GUARDED = "Guarded"
 STALLED = "Stalled"
 RIGHTS_MISSING = "RightsMissing"
 INITIALIZING = "Initializing"
@@ -32,6 +33,8 @@ class View:
     problem: Failure | None = None
     connected: bool | None = None
     missing: Sequence[Check] | None = None
+    unguarded: Sequence[str] | None = None
+    """What the hub could do in the worker beyond its lease; None: not tried."""
     syncer: Failure | None = None
     """Why no process serves the binding; None where one speaks for itself."""
 
@@ -42,6 +45,12 @@ def rights_text(missing: Sequence[Check]) -> str:
     named = ", ".join(str(check) for check in ordered[:_NAMED])
     more = f" and {len(ordered) - _NAMED} more" if len(ordered) > _NAMED else ""
     return f"spec.secretRef: in the worker cluster the kubeconfig's user may not {named}{more}; grant it there"
+
+
+def unguarded_text(gains: Sequence[str]) -> str:
+    """What the worker's owner should close, and how."""
+    remedy = "install the admission policies of the chart kubeocean-worker there, and set a Pod Security level on the mount namespace"
+    return f"in the worker cluster, the identity of this binding can {'; '.join(gains)}; {remedy}"
 
 
 def first_status(*, generation: int, now: datetime) -> Json:
@@ -72,6 +81,10 @@ def _own(view: View, before: Sequence[JsonView]) -> list[Json]:
         out.append(_condition(PERMITTED, "True", "RightsGranted", "the kubeconfig's user may do all that is needed"))
     elif get_condition(before, PERMITTED) is None:
         out.append(_condition(PERMITTED, "Unknown", INITIALIZING, _NOT_ASKED))
+    if view.unguarded:
+        out.append(_condition(GUARDED, "False", "NotRefused", unguarded_text(view.unguarded)))
+    elif view.unguarded is not None:
+        out.append(_condition(GUARDED, "True", "Refused", "the worker cluster refuses what the lease does not include"))
     if view.problem is not None and view.problem.reason != CONNECTIVITY_FAILED:
         out.append(_condition(STALLED, "True", view.problem.reason, view.problem.message))
     elif get_condition(before, STALLED) is not None:

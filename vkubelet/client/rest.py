@@ -94,6 +94,7 @@ class Client:
         self.field_manager = field_manager
         self.transport = Transport(connection, clock=clock or SystemClock(), metrics=metrics)
         self._fence = fence
+        self._dry = False
         self._owns_transport = True
 
     async def __aenter__(self) -> Self:
@@ -109,6 +110,12 @@ class Client:
         """The same client and pool with another fence; the pool is open as long as this one is."""
         other = Client(self.connection, field_manager=self.field_manager, fence=fence)
         other.transport, other._owns_transport = self.transport, False
+        return other
+
+    def dry_run(self) -> Client:
+        """The same client and pool; its writes are admitted and validated by the API server, and not persisted."""
+        other = self.fenced(self._fence)
+        other._dry = True
         return other
 
     @property
@@ -186,6 +193,8 @@ class Client:
         preconditions = {name: value for name, value in (("uid", uid), ("resourceVersion", resource_version)) if value}
         if preconditions:
             options["preconditions"] = preconditions
+        if self._dry:
+            options["dryRun"] = ["All"]
         path = resource.path(key.namespace, key.name)
         await self._write(Call("DELETE", path, f"delete {resource} {key}", "delete", resource.plural, body=encode_json(options)))
 
@@ -235,6 +244,8 @@ class Client:
 
     async def _change(self, resource: Resource[T], change: _Change, body: object, *, content_type: str = "application/json") -> T:
         params = [("fieldManager", self.field_manager)]
+        if self._dry:
+            params.append(("dryRun", "All"))
         if change.verb == "apply":
             params.append(("force", "true"))
         if change.verb != "patch" and not (change.verb == "create" and change.subresource):

@@ -24,7 +24,7 @@ def made_samples() -> dict[str, str]:
     return out
 
 
-@pytest.mark.parametrize("name", ["hub-rbac.yaml", "worker-rbac.yaml", "worker-metrics-rbac.yaml"])
+@pytest.mark.parametrize("name", ["hub-rbac.yaml", "worker-rbac.yaml", "worker-guards.yaml", "worker-metrics-rbac.yaml"])
 def test_samples_are_made_of_these_rights(name: str) -> None:
     shipped = (ROOT / "deploy" / "samples" / name).read_text()
     assert shipped == made_samples()[name], "run: .venv/bin/python deploy/dev/samples.py"

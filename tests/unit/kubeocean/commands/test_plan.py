@@ -51,11 +51,11 @@ def test_what_a_binding_may_not_say_is_refused_before_anything_is_made(wish: Wis
 
 def test_what_is_shown_is_what_is_applied_with_a_reason_at_every_right() -> None:
     plan = Plan.of(Wish(name="demo", metrics=True, policy_label=True))
-    assert list(yaml.safe_load_all(plan.worker_yaml())) == plan.identity.objects
+    assert list(yaml.safe_load_all(plan.worker_yaml())) == [*plan.identity.objects, *plan.identity.guards]
     assert "PriorityClass kubeocean-default (-10000)" in plan.worker_yaml(), "what is made later, and not taken back"
     rules = plan.worker_yaml().splitlines()
     for number, line in enumerate(rules):
-        if line.strip().startswith("- apiGroups"):
+        if line.startswith("  - apiGroups"):
             assert rules[number - 1].strip().startswith("# "), line
     assert [body["kind"] for body in yaml.safe_load_all(plan.hub_yaml())] == ["Namespace", "Secret", "ClusterBinding"]
     assert HIDDEN in plan.hub_yaml()
