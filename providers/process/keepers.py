@@ -29,6 +29,7 @@ _FOLDER: Final = str(Path(__file__).parent)
 _TRIES: Final = 2
 _SIZE_SECONDS: Final = 0.5
 _ANSWER_SECONDS: Final = 10.0
+_END_SECONDS: Final = 1.0
 
 
 class Nursery:
@@ -40,7 +41,10 @@ class Nursery:
         self._sending = asyncio.Lock()
 
     async def launch(self, order: Order, lock: int) -> None:
-        """Start a keeper, which takes over the lock; when this returns its process runs. Raises Unavailable (RunContainerError)."""
+        """Start a keeper, which takes over the lock; when this returns its process runs. Raises Unavailable (RunContainerError).
+
+        When it raises, the process does not run and never will, except that a keeper which holds the lock may still be starting it.
+        """
         reading, writing = os.pipe()
         with ExitStack() as stack:
             stack.callback(os.close, reading)
@@ -53,10 +57,18 @@ class Nursery:
             stack.pop_all()
         reader, transport = await _reader(reading)
         try:
-            answer = await reader.read()
+            async with asyncio.timeout(order["start_timeout"] + _ANSWER_SECONDS):
+                answer = await reader.readline()
+            told = json.loads(answer) if answer else {"failed": "the keeper has gone without an answer"}
+            if "failed" in told:
+                # It ends then, unless its process hangs where no signal reaches it.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_END_SECONDS):
+                        await reader.read()
+        except TimeoutError as error:
+            raise Unavailable("the container's keeper does not answer", event="Failed", waiting="RunContainerError") from error
         finally:
             transport.close()
-        told = json.loads(answer) if answer else {"failed": "the keeper has gone without an answer"}
         if "failed" in told:
             raise Unavailable(told["failed"], event="Failed", waiting="RunContainerError")
 

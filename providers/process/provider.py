@@ -11,7 +11,7 @@ import importlib.metadata
 import logging
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -55,6 +55,8 @@ log = logging.getLogger(__name__)
 
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _STARTS_AT_ONCE: Final = 8
+_PLACE_SECONDS: Final = 2.0
+"""For which a start may keep its place among those; an idle host starts a container in a tenth of a second."""
 
 
 class Process:
@@ -255,8 +257,9 @@ class Process:
             order = await in_thread(self._lay_out, pod, container, held=held, attempt=attempt, who=who)
             await self._launch(order, attempt)
         except (OSError, Unavailable) as error:
-            await in_thread(erase, attempt.directory)
-            ways.cgroups.remove(held.ref.uid, group_of(attempt))
+            if not attempt.is_kept():
+                await in_thread(erase, attempt.directory)
+                await in_thread(ways.cgroups.remove, held.ref.uid, group_of(attempt))
             if isinstance(error, Unavailable):
                 raise
             raise Unavailable(f"container {container.name}: {error}", event="Failed", waiting="CreateContainerError") from error
@@ -278,12 +281,15 @@ class Process:
 
     async def _launch(self, order: Order, attempt: Attempt) -> None:
         """Raises Unavailable, OSError."""
-        async with self._starts:
+        await self._starts.acquire()
+        with ExitStack() as stack:
+            place = stack.enter_context(ExitStack())
+            place.callback(self._starts.release)
+            # What takes longer waits for a disk, and must not keep others from starting.
+            stack.callback(asyncio.get_running_loop().call_later(_PLACE_SECONDS, place.close).cancel)
             lock = attempt.lock()
-            try:
-                await self._nursery.launch(order, lock)
-            finally:
-                os.close(lock)
+            stack.callback(os.close, lock)
+            await self._nursery.launch(order, lock)
 
     def _say_what_is_not_kept(self, pod: Pod, container: ResolvedContainer, who: Identity) -> None:
         escalation = self.settings.allow_privilege_escalation
@@ -313,7 +319,8 @@ class Process:
             raise Unavailable("this host lets us limit nothing: no control group can be written to")
         try:
             limits, pod_cpu = Limits.of({"resources": resources}), _cpu_of(stored) if stored is not None else None
-            cgroups.update(pod.uid, group_of(known.attempt), limits=limits, pod_cpu=pod_cpu)
+            # To lower a limit the kernel may have to write out what is in memory.
+            await in_thread(cgroups.update, pod.uid, group_of(known.attempt), limits=limits, pod_cpu=pod_cpu)
         except OSError as error:
             raise Unavailable(f"the limits can not be set now: {error.strerror}") from error
 

@@ -1,12 +1,18 @@
-"""Work on files in a thread, so that a slow disk holds up nobody else.
+"""Work on files in a thread, so that a slow disk delays no other work.
 
-Invariant: when the call has ended, by a cancellation too, the work has ended: nothing is made behind the back of who removes it.
+Invariant: when the call has ended, by a cancellation too, the work has ended: nothing is made behind the back of the caller, who may
+delete it.
+
+Each call has a thread of its own. In a pool of threads, a few pods on a disk that does not answer would keep all other pods from
+starting, and the process from ending.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -15,8 +21,10 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """What `work` returns; it can not be cut off, so a cancellation waits for it."""
-    future = asyncio.get_running_loop().run_in_executor(None, partial(work, *args, **kwargs))
+    """Returns what `work` returns, or raises what it raises; it cannot be cut off, so a cancellation waits for it."""
+    result: Future[T] = Future()
+    threading.Thread(target=_do, args=(partial(work, *args, **kwargs), result), daemon=True).start()
+    future = asyncio.wrap_future(result)
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
@@ -24,7 +32,14 @@ async def in_thread(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) 
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        # Asked for, so that nobody complains of an error that was not looked at.
+        # Retrieved, so that asyncio does not log it as never retrieved.
         future.exception()
         raise cancelled
     return future.result()
+
+
+def _do(work: Callable[[], T], result: Future[T]) -> None:
+    try:
+        result.set_result(work())
+    except BaseException as error:
+        result.set_exception(error)

@@ -57,7 +57,7 @@ def _keep(body: bytes, answering: int) -> NoReturn:
         _leave_cgroups(order["keeper_cgroups"])
 
         def tell(answer: dict[str, object]) -> None:
-            os.write(answering, json.dumps(answer).encode())
+            os.write(answering, json.dumps(answer).encode() + b"\n")
             if "failed" not in answer:
                 # After a failure the end of the answer is also the keeper's.
                 os.close(answering)

@@ -24,11 +24,12 @@ from attrs import evolve
 
 from tests.integration.process.conftest import NODE, Bench, long_time, processes, running, sleeping
 from tests.support.program import PATIENCE, eventually
-from vkubelet import Pod, Running, Terminated, Unavailable
+from vkubelet import BadRequest, Pod, Running, Terminated, Unavailable
 from vkubelet.resolve.references import Content, Kind, Reference
 from vkubelet.testing.host import make_pod
 from vkubelet.testing.streams import MemoryIO, MemoryStream
-from vkubelet_providers.process import Process, pods
+from vkubelet_providers.process import Process, pods, provider
+from vkubelet_providers.process.cgroups import Cgroups
 from vkubelet_providers.process.keeper import frames
 from vkubelet_providers.process.keeper.mounts import mount_tmpfs, unmount
 from vkubelet_providers.process.pods import Container
@@ -340,3 +341,63 @@ async def test_port_forward_reaches_a_server_of_the_other_family(bench: Bench) -
             got = group.create_task(asyncio.to_thread(answer))
             await bench.provider.port_forward(pod.ref, server.getsockname()[1], stream)
         assert got.result() == b"hello"
+
+
+@pytest.fixture
+def fifo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A file that processes of pods named `hang…` open when they start: that lasts until there is a reader, as with a disk that hangs."""
+    path, usual = str(tmp_path / "fifo"), Cgroups.join_files
+    os.mkfifo(path)
+    monkeypatch.setattr(Cgroups, "join_files", lambda self, uid, name: [path] if "hang" in uid else usual(self, uid, name))
+    return path
+
+
+async def test_starts_that_hang_do_not_keep_others_from_starting(bench: Bench, fifo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provider, "_PLACE_SECONDS", 0.2)
+    async with asyncio.TaskGroup() as group:
+        hanging = [group.create_task(bench.start(f"hang-{number}", "sleep", "1000")) for number in range(2 * provider._STARTS_AT_ONCE)]
+        other = await bench.start("other", "sleep", "1000")
+        assert await bench.running(other) and not any(task.done() for task in hanging)
+        reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    assert all([await bench.running(task.result()) for task in hanging])
+    os.close(reader)
+
+
+async def test_a_command_that_hangs_stops_neither_the_container_nor_its_log(settings: Process.Settings, fifo: str) -> None:
+    async with running(evolve(settings, start_timeout=1.0)) as bench:
+        reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+        pod = await bench.start("hang", "sh", "-c", "while echo line; do sleep 0.02; done")
+        os.close(reader)
+        async with asyncio.TaskGroup() as group:
+            command = group.create_task(refused(bench, pod))
+            before = (await bench.logs(pod)).count("line")
+
+            async def more() -> bool:
+                return (await bench.logs(pod)).count("line") > before + 5
+
+            await eventually(more, "the log grows", every=0.05)
+            assert not command.done()
+        assert "cgroup: not done within 1 s" in command.result()
+        await bench.remove(pod)
+
+
+async def refused(bench: Bench, pod: Pod) -> str:
+    with pytest.raises(BadRequest) as error:
+        await bench.provider.exec(pod.ref, "main", ["true"], MemoryIO())
+    return str(error.value)
+
+
+async def test_limits_are_written_in_a_thread(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To lower a limit the kernel may first write out what is in memory."""
+    if not bench.provider.ways.cgroups.hierarchies:
+        pytest.skip("no control group can be written to")
+    usual, threads = Cgroups.update, set[int]()
+
+    def noted(self: Cgroups, uid: str, name: str, **limits: Any) -> None:
+        threads.add(threading.get_ident())
+        usual(self, uid, name, **limits)
+
+    monkeypatch.setattr(Cgroups, "update", noted)
+    pod = await bench.start("web", "sleep", "1000")
+    await bench.provider.resize_container(pod.ref, "main", {"limits": {"memory": "64Mi"}})
+    assert threads and threading.get_ident() not in threads

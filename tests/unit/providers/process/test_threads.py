@@ -34,3 +34,15 @@ async def test_what_the_work_returns_or_raises_comes_back() -> None:
     assert await in_thread(int, "12") == 12
     with pytest.raises(ValueError):
         await in_thread(int, "twelve")
+
+
+async def test_work_that_hangs_takes_no_thread_from_other_work() -> None:
+    may_end = threading.Event()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(40):
+            group.create_task(in_thread(may_end.wait, 30))
+        try:
+            async with asyncio.timeout(10):
+                assert await in_thread(int, "12") == 12
+        finally:
+            may_end.set()
