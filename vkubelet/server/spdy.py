@@ -2,8 +2,8 @@
 
 SPDY as Kubernetes speaks it has no flow control, so a stream that nobody reads holds up the others: there is only TCP to push back with.
 
-Invariant: a stream holds at most STREAM_BUFFER bytes and all of a session SESSION_BUFFER, but for the one read of the socket that
-exceeded it.
+Invariant: a stream holds at most STREAM_BUFFER bytes and all of a session SESSION_BUFFER, headers and the streams themselves included, but
+for the one read of the socket that exceeded it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,13 @@ MAX_STREAMS: Final = 2000
 FRAME: Final = 32 * 1024 - 8
 """Data of one frame; with its head it fills two TLS records."""
 
+_HEADERS = ("streamtype", "port", "requestid")
+"""All that Kubernetes reads of a stream's headers; no others are kept."""
+_LONGEST_HEADER = 256
+_STREAM = 768
+"""Bytes a stream costs beside its headers and data."""
+_HEADS_BUFFER = SESSION_BUFFER // 2
+"""Bytes that open streams may cost together without their data; further streams are refused, so that reading never stops for good."""
 _PIECE = 64
 """Bytes a queued piece costs beside its data, so that many small ones are bounded too."""
 
@@ -50,6 +57,7 @@ class SpdyStream:
     def __init__(self, session: SpdySession, number: int, headers: Mapping[str, str]) -> None:
         self.id = number
         self.headers = headers
+        self.cost = _STREAM + sum(len(value) for value in headers.values())
         self.held = 0
         self.remote_done = False
         self.local_done = False
@@ -149,6 +157,7 @@ class SpdySession:
         self._closed = ""
         self._refusing = False
         self._held = 0
+        self._heads = 0
         self._full: set[int] = set()
 
     async def accept(self) -> SpdyStream:
@@ -164,6 +173,11 @@ class SpdySession:
     def buffered(self) -> int:
         """Bytes that came and were not read yet."""
         return self._held + (self._parser.buffered if self._parser is not None else 0)
+
+    @property
+    def cost(self) -> int:
+        """Bytes that are buffered, and what the open streams cost."""
+        return self.buffered + self._heads
 
     # --- As the transport calls it -----------------------------------------------------------------------------------------------------
 
@@ -235,12 +249,14 @@ class SpdySession:
             self._wire.answer(spdy.rst_stream(frame.stream, spdy.PROTOCOL_ERROR))
             return
         self._last = frame.stream
-        if self._refusing or len(self._streams) >= MAX_STREAMS:
+        stream = SpdyStream(self, frame.stream, {name: frame.headers[name] for name in _HEADERS if name in frame.headers})
+        full = len(self._streams) >= MAX_STREAMS or self._heads + stream.cost > _HEADS_BUFFER
+        if self._refusing or full or any(len(value) > _LONGEST_HEADER for value in stream.headers.values()):
             self._wire.answer(spdy.rst_stream(frame.stream, spdy.REFUSED_STREAM))
             return
-        stream = SpdyStream(self, frame.stream, frame.headers)
         stream.remote_done, stream.local_done = frame.fin, frame.unidirectional
         self._streams[frame.stream] = stream
+        self._heads += stream.cost
         if not frame.unidirectional:
             self._wire.answer(spdy.syn_reply(frame.stream, self._compressor.compress({})))
         self._new.append(stream)
@@ -257,8 +273,8 @@ class SpdySession:
         self._forget_if_done(stream)
 
     def _forget_if_done(self, stream: SpdyStream) -> None:
-        if stream.done:
-            self._streams.pop(stream.id, None)
+        if stream.done and self._streams.pop(stream.id, None) is not None:
+            self._heads -= stream.cost
 
     # --- What streams ask for ----------------------------------------------------------------------------------------------------------
 
@@ -288,7 +304,7 @@ class SpdySession:
         self._control_reading()
 
     def _control_reading(self) -> None:
-        self._wire.read(not self._full and self._held < SESSION_BUFFER and self._wire.answers_are_read)
+        self._wire.read(not self._full and self._held + self._heads < SESSION_BUFFER and self._wire.answers_are_read)
 
     # --- The end ------------------------------------------------------------------------------------------------------------------------
 

@@ -121,7 +121,7 @@ async def one_case(data: bytes, random: Random) -> None:
             if not transport.reading:
                 break
             served.data_received(part)
-            assert served.buffered <= SESSION_BUFFER + len(part) + spdy.MAX_CONTROL
+            assert served.cost <= SESSION_BUFFER + len(part) + spdy.MAX_CONTROL
             if serving is not None:
                 await asyncio.sleep(0)
         # Whatever came, what goes out is well-formed.

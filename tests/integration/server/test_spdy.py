@@ -173,7 +173,7 @@ async def test_slow_reader_costs_a_bounded_buffer_and_holds_nobody_up(tmp_path: 
 
     async def flood(session: SpdySession) -> None:
         stream = await session.accept()
-        while stream.headers.get("flood"):
+        while stream.headers.get("streamtype") == "flood":
             await stream.write(bytes(65536))
             written.append(65536)
         await stream.write(b"quick")
@@ -182,7 +182,7 @@ async def test_slow_reader_costs_a_bounded_buffer_and_holds_nobody_up(tmp_path: 
     async with sessions(flood, tmp_path) as running, running.session() as slow:
         # The client's own reader holds something too, before it stops to read the socket.
         slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        await slow.send(slow.open_frame(1, {"flood": "yes"}))
+        await slow.send(slow.open_frame(1, {"streamtype": "flood"}))
         taken = [-1, -1]
         while not taken[-1] == taken[-2] == sum(written):
             taken.append(sum(written))

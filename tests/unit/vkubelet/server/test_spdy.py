@@ -169,7 +169,7 @@ async def test_reset_of_ours_is_told_once_and_drops_what_came(line: Line) -> Non
     stream.reset()
     await stream.close()
     assert line.answers() == [spdy.Reset(1, spdy.REFUSED_STREAM)]
-    assert line.session.buffered == 0
+    assert line.session.cost == 0
     line.send(data_frame(1, b"x" * STREAM_BUFFER * 2))
     assert (line.session.buffered, line.transport.reading, line.answers()) == (0, True, [])
     with pytest.raises(StreamReset, match="given up"):
@@ -200,10 +200,10 @@ async def test_frames_that_mean_nothing_here_are_ignored(line: Line) -> None:
 @pytest.mark.parametrize("number", [0, 2, 1, 3])
 async def test_bad_stream_ids_are_refused_and_the_compression_goes_on(line: Line, number: int) -> None:
     stream = await line.stream(5)
-    line.send(line.open_frame(number, some="header"))
+    line.send(line.open_frame(number, port="80"))
     assert line.answers() == [spdy.Reset(number, spdy.PROTOCOL_ERROR)]
-    line.send(line.open_frame(7, some="header"))
-    assert (await line.session.accept()).headers == {"some": "header"}
+    line.send(line.open_frame(7, port="80"))
+    assert (await line.session.accept()).headers == {"port": "80"}
     await stream.write(b"alive")
 
 
@@ -283,9 +283,36 @@ async def test_all_streams_together_are_bounded(line: Line) -> None:
         line.send(line.open_frame(number), data_frame(number, part))
         streams.append(await line.session.accept())
         sent, number = sent + len(part), number + 2
-    assert sent <= SESSION_BUFFER <= line.session.buffered < SESSION_BUFFER + len(part)
+    assert sent <= SESSION_BUFFER <= line.session.cost < SESSION_BUFFER + len(part)
     await streams[0].read()
     assert line.transport.reading
+
+
+async def test_headers_that_nothing_reads_are_not_kept(line: Line) -> None:
+    line.send(line.open_frame(1, streamtype="data", port="80", requestid="1", other="x" * 60_000))
+    assert (await line.session.accept()).headers == {"streamtype": "data", "port": "80", "requestid": "1"}
+    assert line.session.cost < 2000
+
+
+async def test_stream_with_a_long_header_is_refused(line: Line) -> None:
+    line.send(line.open_frame(1, streamtype="data", requestid="a" * 60_000))
+    assert line.answers() == [spdy.Reset(1, spdy.REFUSED_STREAM)]
+    assert line.session.cost == 0
+
+
+async def test_open_streams_count_for_what_they_cost_and_never_stop_reading(line: Line) -> None:
+    opened = 0
+    for number in range(1, 2 * MAX_STREAMS, 2):
+        line.send(line.open_frame(number, streamtype="data" * 60, port="8" * 250, requestid=f"{number:0250}"))
+        opened += isinstance(line.answers()[0], spdy.SynReply)
+    assert 1000 < opened < MAX_STREAMS
+    assert 1000 * opened < line.session.cost <= SESSION_BUFFER // 2
+    assert line.transport.reading
+    for number in range(1, 2 * MAX_STREAMS, 2):
+        line.send(spdy.rst_stream(number, spdy.CANCEL))
+    for _ in range(opened):
+        (await line.session.accept()).discard()
+    assert line.session.cost == 0
 
 
 @pytest.mark.parametrize("how", ["discard", "reset"])
