@@ -226,7 +226,8 @@ class Runtime:
     async def _open_endpoint(self, node: str, port: int | None) -> Endpoint:
         known = self.nodes.get(node)
         published = known.description.addresses if known is not None and known.description is not None else ()
-        opened = await self._server.open(node, preferred_port=port, addresses=[each["address"] for each in published])
+        alone = self.nodes.names() == [node] if self.nodes.complete else None
+        opened = await self._server.open(node, preferred_port=port, alone=alone, addresses=[each["address"] for each in published])
         return Endpoint(opened.address, opened.port, opened.also)
 
     def _connect_parts(self) -> None:
@@ -243,6 +244,9 @@ class Runtime:
 
     def _node_declared(self, name: str) -> None:
         self._register.add(name)
+        if self._server.sole_node not in (None, name):
+            # It has company now and gets a port of its own.
+            self._register.add(str(self._server.sole_node))
 
     def provider_lives(self) -> None:
         """A provider that declares nodes has recovered from an earlier failure."""

@@ -10,11 +10,12 @@ import base64
 import logging
 import os
 import random
+import tempfile
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from vkubelet.api.objects import Unknown
 from vkubelet.api.shapes import Json
@@ -68,7 +69,7 @@ class Subject:
         return tuple(dict.fromkeys((*first, *(address for wanted in self._wanted.values() for address in wanted))))
 
 
-@frozen(kw_only=True)
+@define(kw_only=True)
 class Certificates:
     """Installs the certificate of the settings' choice, and its successors; `share` draws after which part of its life one is replaced."""
 
@@ -78,10 +79,15 @@ class Certificates:
     install: Install
     metrics: Metrics | None = None
     share: Callable[[], float] = field(default=lambda: random.uniform(0.7, 0.9))
+    _from_files: Pair | None = field(default=None, init=False)
 
-    def load_files(self) -> None:
-        """Install from the files of the settings. Raises SettingsError."""
-        self._serve(self._read_files())
+    def prepare(self) -> None:
+        """Installs the certificate files, or creates the certificate directory. Raises SettingsError."""
+        match self.settings.certificate:
+            case "files":
+                self.load_files()
+            case "csr" if self.settings.certificate_directory:
+                make_directory(Path(self.settings.certificate_directory), "server.certificate_directory")
 
     async def run(self, subject: Subject) -> None:
         """Keep a valid certificate installed, for ever."""
@@ -106,22 +112,25 @@ class Certificates:
         certificate, key = (Path(name) for name in (self.settings.certificate_file, self.settings.key_file))
         return Pair(read_file(certificate, "server.certificate_file"), read_file(key, "server.key_file"))
 
+    def load_files(self) -> bool:
+        """Installs the certificate files; returns whether they differ from the installed ones. Raises SettingsError."""
+        found = self._read_files()
+        if found == self._from_files:
+            return False
+        self._serve(found)
+        self._from_files = found
+        return True
+
     async def _follow_files(self) -> None:
-        seen = self._read_files()
         while True:
-            await self.clock.sleep(_FILES_EVERY)
             try:
-                found = self._read_files()
-                if found == seen:
-                    continue
-                self._serve(found)
+                if self.load_files():
+                    log.info("serving certificate reloaded")
             except SettingsError as error:
-                # Half of a replacement is on disk, or somebody blundered: the old one serves on.
+                # Half of a replacement is on disk, or the new files are wrong: the old certificate stays.
                 with bind(error=str(error)):
                     log.warning("serving certificate not reloaded")
-                continue
-            seen = found
-            log.info("serving certificate reloaded")
+            await self.clock.sleep(_FILES_EVERY)
 
     # --- Made here -------------------------------------------------------------------------------------------------------------------
 
@@ -264,3 +273,13 @@ def read_file(path: Path, setting: str) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise SettingsError(setting, f"{path} can not be read ({error.strerror})") from error
+
+
+def make_directory(path: Path, setting: str) -> None:
+    """Creates a directory for secrets, or checks that files can be created in it. Raises SettingsError that names the setting."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            return
+    except OSError as error:
+        raise SettingsError(setting, f"cannot write to {path} ({error.strerror}); name a directory that this user may write to") from error

@@ -127,10 +127,13 @@ class KubeletServer:
     def ready(self) -> bool:
         return self.problem is None
 
-    async def open(self, node: str, *, preferred_port: int | None = None, addresses: Collection[str] = ()) -> Endpoint:
-        """Listen for a node; where it is reached. The same answer again for a node that is open.
+    async def open(
+        self, node: str, *, preferred_port: int | None = None, alone: bool | None = False, addresses: Collection[str] = ()
+    ) -> Endpoint:
+        """Listens for a node and returns where it is reached; the same endpoint for a node that is open.
 
-        `addresses` are further ones that the Node publishes, so that the serving certificate must be valid for them.
+        A node that is `alone` in the process is served at the main port; None: not known yet, so it keeps the main port if it has published
+        that. `addresses` are further ones that the Node publishes, so that the serving certificate must be valid for them.
         Raises Unavailable when no port is free or no own address is known yet.
         """
         settings = self._settings
@@ -139,11 +142,26 @@ class KubeletServer:
         address, *also = await self._published_addresses()
         if settings.listening == "shared":
             port = self._listeners.share(node)
+        elif self._has_main(node, preferred_port, alone=alone):
+            port = self._listeners.give_main(node)
         else:
+            self._listeners.take_main(node)
             ports = ports_for(node, preferred_port, first=settings.port_first, last=settings.port_last)
             port = await self._listeners.open(node, ports)
         self._names.want(node, addresses)
         return Endpoint(address, port, tuple(also))
+
+    @property
+    def sole_node(self) -> str | None:
+        """The node that is served at the main port, if it is the only one."""
+        return self._listeners.sole
+
+    def _has_main(self, node: str, published: int | None, *, alone: bool | None) -> bool:
+        """Whether the main port is the port of this node: not if it changes at every start (0), and not once the node has another."""
+        main = self._settings.main_port
+        if not main or self._listeners.sole not in (None, node) or self._listeners.port_of(node) not in (None, self.main_port):
+            return False
+        return published == main if alone is None else alone
 
     async def close(self, node: str) -> None:
         """Listen no more for a node; streams that are open go on."""
@@ -163,8 +181,7 @@ class KubeletServer:
             group.create_task(self._certify(), name="serving certificate")
 
     async def __aenter__(self) -> Self:
-        if self._settings.certificate == "files":
-            self._certificates.load_files()
+        self._certificates.prepare()
         self._client_ca.load_file()
         runner = web.AppRunner(
             self._routes().application(),

@@ -48,15 +48,18 @@ class Listeners:
         self._servers: dict[str, tuple[asyncio.Server, int]] = {}
         self._nodes: dict[int, str] = {}
         self._sharing: set[str] = set()
+        self.sole: str | None = None
+        """The node that has the main port to itself."""
         self._opening = asyncio.Lock()
         self._told_of_limit = False
 
     def node_of(self, port: int) -> str | None:
         """The node that has this port, MAIN for the main port, None for nobody."""
-        return self._nodes.get(port)
+        node = self._nodes.get(port)
+        return self.sole if node == MAIN and self.sole is not None else node
 
     def port_of(self, node: str) -> int | None:
-        found = self._servers.get(node)
+        found = self._servers.get(MAIN if node == self.sole else node)
         return found[1] if found else None
 
     @property
@@ -71,6 +74,16 @@ class Listeners:
         """Let `node` have the main port, which is open, beside others."""
         self._sharing.add(node)
         return self._servers[MAIN][1]
+
+    def give_main(self, node: str) -> int:
+        """Serve `node`, the only one of the process, at the main port, which is open."""
+        self.sole = node
+        return self._servers[MAIN][1]
+
+    def take_main(self, node: str) -> None:
+        """The main port serves all nodes again; nothing to do when `node` does not have it to itself."""
+        if node == self.sole:
+            self.sole = None
 
     async def open(self, node: str, ports: Iterable[int]) -> int:
         """Listen for `node` on the first of `ports` that is free; the port it has, if it has one.
@@ -95,6 +108,7 @@ class Listeners:
     def close(self, node: str) -> None:
         """Take no more connections; those that are open end by themselves. Nothing to do when it is not open."""
         self._sharing.discard(node)
+        self.take_main(node)
         server, port = self._servers.pop(node, (None, 0))
         if server is not None:
             server.close()

@@ -1,6 +1,6 @@
 """Which port a virtual node listens on.
 
-Invariant: the same name gives the same order of ports in every process, so a node keeps its port wherever it is not taken.
+Invariant: the same name gives the same order of ports in every process, so a node keeps its port while that is free and in the range.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from zlib import crc32
 
 
 def ports_for(node: str, preferred: int | None = None, *, first: int, last: int) -> Iterator[int]:
-    """The ports to try, best first: the one the Node already publishes, wherever it lies, then all from `first` to `last` once,
-    beginning at the hash of the name and wrapping around.
+    """The ports to try, best first: the one the Node publishes if it lies in the range, then all others from `first` to `last`, starting at
+    the hash of the name and wrapping around.
     """
-    if preferred is not None:
+    if preferred is not None and first <= preferred <= last:
         yield preferred
     count = last - first + 1
     start = crc32(node.encode()) % count

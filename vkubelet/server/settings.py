@@ -43,11 +43,11 @@ class ServerSettings:
     """IP address the nodes publish as InternalIP, or one of each family with a comma between, the one that the API server is to use first;
     empty: the one listened on, or else the one from which the API server is reached."""
     port_first: int = 15000
-    """First port for nodes; each node has one of its own."""
+    """First port for nodes; each node has one of its own. A Node that publishes a port outside the range gets another."""
     port_last: int = 29999
     """Last port for nodes; above lie NodePorts and the ports of outgoing connections."""
     main_port: int | bool = 10250
-    """Port that serves the pods of all nodes; 0: any free one; off: none."""
+    """Port that serves the pods of all nodes, and the port of a node that is the only one of the process; 0: any free one; off: none."""
     certificate: Literal["csr", "files", "self-signed"] = "csr"
     """Where the serving certificate comes from: signed by the cluster on request, files, or made here (then nobody can verify it)."""
     certificate_file: str = ""
@@ -55,7 +55,7 @@ class ServerSettings:
     key_file: str = ""
     """PEM private key of it."""
     certificate_directory: str = ""
-    """Directory in which a certificate signed on request survives a restart; empty: it is kept in memory only."""
+    """Directory in which a certificate signed on request survives a restart, created with mode 0700; empty: it is kept in memory only."""
     approve_own_csr: bool = False
     """Approve our own certificate requests; needs the rights `update certificatesigningrequests/approval` and `approve signers`."""
     self_signed_until_issued: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import stat
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -97,7 +98,7 @@ def write(directory: Path, pair: Pair) -> ServerSettings:
 async def test_files_are_read_again_and_half_a_replacement_changes_nothing(tmp_path: Path) -> None:
     first, second = (x509.self_signed("edge", ADDRESSES, now=ManualClock().now()) for _ in range(2))
     stage = Stage(write(tmp_path, first))
-    stage.certificates.load_files()
+    stage.certificates.prepare()
     async with stage.running():
         await stage.clock.advance(30)
         assert stage.installed == [first]
@@ -112,10 +113,47 @@ async def test_files_are_read_again_and_half_a_replacement_changes_nothing(tmp_p
         assert stage.installed == [first, second]
 
 
+async def test_files_replaced_before_the_first_check_are_installed(tmp_path: Path) -> None:
+    first, second = (x509.self_signed("edge", ADDRESSES, now=ManualClock().now()) for _ in range(2))
+    stage = Stage(write(tmp_path, first))
+    stage.certificates.prepare()
+    write(tmp_path, second)
+    async with stage.running():
+        await stage.clock.advance(15)
+        assert stage.installed == [first, second]
+
+
+async def test_files_missing_at_the_first_check_are_followed_all_the_same(tmp_path: Path) -> None:
+    first, second = (x509.self_signed("edge", ADDRESSES, now=ManualClock().now()) for _ in range(2))
+    stage = Stage(write(tmp_path, first))
+    stage.certificates.prepare()
+    (tmp_path / "tls.key").unlink()
+    async with stage.running():
+        await stage.clock.advance(15)
+        write(tmp_path, second)
+        await stage.clock.advance(15)
+        assert stage.installed == [first, second]
+
+
+def test_certificate_directory_is_created_for_its_owner_alone(tmp_path: Path) -> None:
+    directory = tmp_path / "var" / "certificates"
+    stage = Stage(ServerSettings(certificate_directory=str(directory)))
+    stage.certificates.prepare()
+    stage.certificates.prepare()
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert not list(directory.iterdir())
+
+
+def test_certificate_directory_that_cannot_be_one_is_named_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match=r"server\.certificate_directory: cannot write to .*file"):
+        Stage(ServerSettings(certificate_directory=str(tmp_path / "file"))).certificates.prepare()
+
+
 def test_files_that_do_not_exist_are_named_at_the_start(tmp_path: Path) -> None:
     stage = Stage(ServerSettings(certificate="files", certificate_file=str(tmp_path / "none"), key_file=str(tmp_path / "none")))
     with pytest.raises(SettingsError, match=r"server\.certificate_file: .*none can not be read"):
-        stage.certificates.load_files()
+        stage.certificates.prepare()
 
 
 def test_client_ca_file_that_is_none_is_named_at_the_start(tmp_path: Path) -> None:
