@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.support.memory_transport import MemoryTransport
 from tests.support.spdy_client import data_frame, syn_stream
+from tests.support.spdy_line import Line
 from vkubelet.server import spdy_frames as spdy
 from vkubelet.server.spdy import (
     FRAME,
@@ -15,44 +15,9 @@ from vkubelet.server.spdy import (
     SESSION_BUFFER,
     STREAM_BUFFER,
     SessionClosed,
-    SpdySession,
-    SpdyStream,
     StreamReset,
     greeting,
 )
-from vkubelet.testing.clock import ManualClock
-
-
-class Line:
-    """A session and its other end."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.transport = MemoryTransport()
-        self.session = SpdySession(self.transport, self.clock)
-        self.transport.protocol = self.session
-        self._compressor = spdy.HeaderCompressor()
-        self._parser = spdy.FrameParser()
-        self._read = 0
-
-    def send(self, *frames: bytes) -> None:
-        self.session.data_received(b"".join(frames))
-
-    def open_frame(self, number: int, *, flags: int = 0, **headers: str) -> bytes:
-        return syn_stream(number, self._compressor.compress(headers), flags=flags)
-
-    async def stream(self, number: int = 1) -> SpdyStream:
-        """Opened and accepted; what was answered is passed over."""
-        self.send(self.open_frame(number))
-        stream = await self.session.accept()
-        self.answers()
-        return stream
-
-    def answers(self) -> list[spdy.Frame]:
-        """Frames sent since the last call."""
-        data = bytes(self.transport.sent[self._read :])
-        self._read += len(data)
-        return list(self._parser.feed(data))
 
 
 @pytest.fixture
@@ -286,33 +251,6 @@ async def test_all_streams_together_are_bounded(line: Line) -> None:
     assert sent <= SESSION_BUFFER <= line.session.cost < SESSION_BUFFER + len(part)
     await streams[0].read()
     assert line.transport.reading
-
-
-async def test_headers_that_nothing_reads_are_not_kept(line: Line) -> None:
-    line.send(line.open_frame(1, streamtype="data", port="80", requestid="1", other="x" * 60_000))
-    assert (await line.session.accept()).headers == {"streamtype": "data", "port": "80", "requestid": "1"}
-    assert line.session.cost < 2000
-
-
-async def test_stream_with_a_long_header_is_refused(line: Line) -> None:
-    line.send(line.open_frame(1, streamtype="data", requestid="a" * 60_000))
-    assert line.answers() == [spdy.Reset(1, spdy.REFUSED_STREAM)]
-    assert line.session.cost == 0
-
-
-async def test_open_streams_count_for_what_they_cost_and_never_stop_reading(line: Line) -> None:
-    opened = 0
-    for number in range(1, 2 * MAX_STREAMS, 2):
-        line.send(line.open_frame(number, streamtype="data" * 60, port="8" * 250, requestid=f"{number:0250}"))
-        opened += isinstance(line.answers()[0], spdy.SynReply)
-    assert 1000 < opened < MAX_STREAMS
-    assert 1000 * opened < line.session.cost <= SESSION_BUFFER // 2
-    assert line.transport.reading
-    for number in range(1, 2 * MAX_STREAMS, 2):
-        line.send(spdy.rst_stream(number, spdy.CANCEL))
-    for _ in range(opened):
-        (await line.session.accept()).discard()
-    assert line.session.cost == 0
 
 
 @pytest.mark.parametrize("how", ["discard", "reset"])
