@@ -38,6 +38,9 @@ Reconcile = Callable[[K], Awaitable[float | None]]
 
 _FATAL = (LeadershipLost, SettingsError)
 _EXPECTED = (Conflict, NotFound, AlreadyExists)
+LONGEST_RETRY = 60.0
+"""Seconds between two tries of a key that keeps failing, unless a controller sets another limit."""
+
 _OUTAGE_LIMIT = 5.0
 """Seconds between two tries while nothing can be reached or written."""
 
@@ -48,13 +51,23 @@ _PATIENCE = 8
 class Controller(Generic[K]):
     """Calls `reconcile` for added keys, at most `workers` at a time and never twice at once for the same key."""
 
-    def __init__(self, name: str, reconcile: Reconcile[K], *, workers: int, clock: Clock, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        reconcile: Reconcile[K],
+        *,
+        workers: int,
+        clock: Clock,
+        metrics: Metrics | None = None,
+        longest_retry: float = LONGEST_RETRY,
+    ) -> None:
+        """`longest_retry`: the limit of the back-off, in seconds."""
         self.name = name
         self.queue: Workqueue[K] = Workqueue(name, clock=clock, metrics=metrics)
         self._reconcile = reconcile
         self._clock = clock
         self._count = _counting(metrics, name) if metrics is not None else None
-        self._backoff = Backoff()
+        self._backoff = Backoff(limit=longest_retry)
         self._slots = asyncio.Semaphore(workers)
         self._running: dict[K, asyncio.Task[None]] = {}
 

@@ -18,6 +18,7 @@ from vkubelet.api.objects import Pod, PodRef
 from vkubelet.client.resources import PODS
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
+from vkubelet.control.answered import answered
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change
 from vkubelet.control.recorder import ObjectReference, Recorder
@@ -313,7 +314,8 @@ class Lifecycle:
         pod = self._parts.dispatch.store.by_uid(life.ref.uid)
         try:
             with self._timed(life.ref.node, "kill"), _Told(self, pod, "FailedKillPod"):
-                await self._parts.provider.delete_pod(life.ref, grace)
+                call = self._parts.provider.delete_pod(life.ref, grace)
+                await answered(call, "delete_pod", clock=self._parts.clock)
         except NoSuchPod:
             life.gone = True
         if pod is not None and pod.terminating:

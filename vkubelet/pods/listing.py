@@ -1,27 +1,25 @@
 """Asks the provider regularly what its backend holds for each node.
 
-Invariant: a listing is passed on only when the provider gave all of it; a node whose listing fails disturbs no other.
+Invariant: a listing is passed on only when the provider gave all of it; one that fails is repeated within the interval and disturbs no
+other node.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 from attrs import frozen
 
 from vkubelet.clock import Clock
-from vkubelet.control.controller import Controller
-from vkubelet.errors import SettingsError, Unavailable
+from vkubelet.control.answered import answered
+from vkubelet.control.controller import LONGEST_RETRY, Controller
+from vkubelet.errors import SettingsError
 from vkubelet.metrics import Metrics
 from vkubelet.pods.dispatch import Dispatch, Standing
 from vkubelet.provider import PodReport, Provider, SupportsPolling
 
 UNSYNCED = 0.5
 """Seconds to wait for the first list of pods: before it, everything the backend holds would look unknown."""
-
-PATIENCE = 30.0
-"""Seconds a listing may take."""
 
 
 @frozen(kw_only=True)
@@ -64,7 +62,11 @@ class Lister:
         self._clock = clock
         self._every = min(every, provider.poll_interval) if isinstance(provider, SupportsPolling) else every
         self._listeners: list[Callable[[Listing], None]] = []
-        self.controller: Controller[str] = Controller("pod-lists", self._list, workers=8, clock=clock, metrics=metrics)
+        # A failed listing is repeated within the interval: polling is back at its pace as soon as the backend is.
+        longest = min(self._every, LONGEST_RETRY)
+        self.controller: Controller[str] = Controller(
+            "pod-lists", self._list, workers=8, clock=clock, metrics=metrics, longest_retry=longest
+        )
 
     def on_list(self, listener: Callable[[Listing], None]) -> None:
         self._listeners.append(listener)
@@ -75,11 +77,7 @@ class Lister:
         if not self._dispatch.informer.ever_synced:
             return UNSYNCED
         asked = self._clock.monotonic()
-        try:
-            async with asyncio.timeout(PATIENCE):
-                reports = tuple(await self._provider.list_pods(node))
-        except TimeoutError as error:
-            raise Unavailable(f"list_pods of node {node} did not answer within {PATIENCE:.0f} s") from error
+        reports = tuple(await answered(self._provider.list_pods(node), f"list_pods of node {node}", clock=self._clock))
         if self._dispatch.standing(node) is None:
             return None
         listing = Listing(node, reports, asked, self._clock.monotonic())

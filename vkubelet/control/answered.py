@@ -1,0 +1,41 @@
+"""A time limit for a call to a provider, so that a backend that hangs is asked again.
+
+Invariant: a call that exceeds its limit is cancelled before the caller sees Unavailable, so no two calls of one caller overlap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from vkubelet.clock import Clock
+from vkubelet.errors import Unavailable
+
+T = TypeVar("T")
+
+LIMIT = 30.0
+"""Seconds for a call that only passes a request on, or reads what there is."""
+
+
+async def answered(call: Awaitable[T], what: str, *, clock: Clock, within: float = LIMIT) -> T:
+    """Returns what `call` returns. Raises Unavailable, naming `what`, when it takes longer than `within` seconds of `clock`."""
+    scope = asyncio.timeout(None)
+    try:
+        async with scope, asyncio.TaskGroup() as group:
+            limit = group.create_task(_expire(scope, clock, within))
+            try:
+                return await call
+            finally:
+                limit.cancel()
+    except ExceptionGroup as errors:
+        # The limit itself never fails: this is what the call raised, a TimeoutError of its own included.
+        raise errors.exceptions[0] from None
+    except TimeoutError as error:
+        raise Unavailable(f"{what} did not answer within {within:g} s") from error
+    raise AssertionError("a task group neither returned nor raised")
+
+
+async def _expire(scope: asyncio.Timeout, clock: Clock, seconds: float) -> None:
+    await clock.sleep(seconds)
+    scope.reschedule(asyncio.get_running_loop().time())

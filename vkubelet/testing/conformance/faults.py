@@ -1,0 +1,109 @@
+"""The provider under examination, with a backend that fails, loses answers or hangs.
+
+Invariant: a call without a planned fault passes unchanged, and the provider shows every capability that it has, and none more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Awaitable, Callable
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from attrs import define, field
+
+from vkubelet.api.objects import Pod, PodRef
+from vkubelet.errors import Unavailable
+from vkubelet.provider import ResolvedPod
+
+P = TypeVar("P")
+
+CONTAINER_CALLS = ("prepare_pod", "start_container", "stop_container", "remove_pod", "list_containers")
+POD_CALLS = ("sync_pod", "delete_pod", "list_pods")
+CALLS = (*CONTAINER_CALLS, *POD_CALLS, "ping")
+"""The calls that can be made to fail: all that the runtime repeats."""
+
+
+class Fault(enum.Enum):
+    """What becomes of a call."""
+
+    BEFORE = "fails before it takes effect"
+    AFTER = "takes effect, then fails"
+    HANGS = "hangs until the backend is back, then fails without effect"
+    SILENT = "takes effect and never answers"
+
+
+@define
+class _Plan:
+    method: str
+    fault: Fault
+    pod: str
+    times: int | None
+
+
+@define(eq=False)
+class Faults:
+    """The faults of one backend. `met`: by method, how often a fault was met."""
+
+    _plans: list[_Plan] = field(factory=list)
+    _back: asyncio.Event = field(factory=asyncio.Event)
+    met: dict[str, int] = field(factory=dict)
+
+    def plan(self, *methods: str, fault: Fault, pod: str = "", times: int | None = None) -> None:
+        """The next `times` calls of each method fail, None: all until `clear`; only those for the pod of this name if one is given."""
+        self._plans += [_Plan(method, fault, pod, times) for method in methods]
+
+    def clear(self, *, pod: str = "") -> None:
+        """The backend is back: it answers, and calls that hang fail; only those for this pod if one is given."""
+        self._plans = [plan for plan in self._plans if pod and plan.pod != pod]
+        self._back.set()
+        self._back = asyncio.Event()
+
+    async def play(self, method: str, about: object, call: Callable[[], Awaitable[Any]]) -> Any:
+        """The call with the fault that is planned for it. Raises Unavailable."""
+        fault = self._take(method, _pod_of(about))
+        if fault is None:
+            return await call()
+        if fault is Fault.HANGS:
+            await self._back.wait()
+        elif fault is not Fault.BEFORE:
+            await call()
+        if fault is Fault.SILENT:
+            await asyncio.Event().wait()
+        raise Unavailable(f"{method} was made to fail: it {fault.value}")
+
+    def _take(self, method: str, pod: str) -> Fault | None:
+        plan = next((p for p in self._plans if p.method == method and p.pod in ("", pod) and p.times != 0), None)
+        if plan is None:
+            return None
+        if plan.times is not None:
+            plan.times -= 1
+        self.met[method] = self.met.get(method, 0) + 1
+        return plan.fault
+
+
+def _pod_of(about: object) -> str:
+    """Name of the pod that a call is about; empty for a node."""
+    if isinstance(about, ResolvedPod):
+        about = about.pod
+    if isinstance(about, Pod):
+        about = about.ref
+    return about.name if isinstance(about, PodRef) else ""
+
+
+def faulty(inner: P, faults: Faults) -> P:
+    """The same provider, whose calls fail as planned."""
+    public = [name for name in dir(inner) if not name.startswith("_")]
+    body: dict[str, object] = {name: property(attrgetter(f"inner.{name}")) for name in public}
+    body |= {name: _failing(name, faults) for name in CALLS if name in public}
+    made = type(type(inner).__name__, (), {**body, "__module__": type(inner).__module__, "inner": inner})()
+    found: P = made
+    return found
+
+
+def _failing(name: str, faults: Faults) -> Callable[..., Awaitable[Any]]:
+    async def call(self: Any, about: object, *more: Any, **named: Any) -> Any:
+        return await faults.play(name, about, lambda: getattr(self.inner, name)(about, *more, **named))
+
+    return call
