@@ -19,8 +19,11 @@ MIN_GRACE = 2.0
 LOOKS_AGAIN = 10.0
 """Seconds for which a kubelet tells of a failed hook before it tells of the back-off (its backOffPeriod)."""
 
+REPEAT = 30.0
+"""Seconds after the time at which a container should have been killed; if it still runs then, the provider is asked again."""
+
 _SHORTER = 0.5
-"""Seconds by which an end must come forward to be told again."""
+"""Seconds by which an end must come forward for the provider to be asked again."""
 
 
 @frozen
@@ -163,11 +166,11 @@ def _go_on(container: ContainerLife, stop: Stop, decision: Decision, now: float,
     if not over and (stop.hook_due or stop.hook_runs or not turn):
         decision.wait(stop.until)
         return
-    if stop.telling:
-        return
     grace = max(MIN_GRACE, stop.until - now)
-    if stop.told is None or now + grace < stop.told - _SHORTER:
+    if stop.killed_by is None or now + grace < stop.killed_by - _SHORTER or now >= stop.killed_by + REPEAT:
         decision.actions.append(Kill(container.plan.name, grace))
+    else:
+        decision.wait(stop.killed_by + REPEAT)
 
 
 # --- Starting ----------------------------------------------------------------------------------------------------------------------------

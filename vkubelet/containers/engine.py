@@ -28,6 +28,7 @@ from vkubelet.containers.reporting import report_of
 from vkubelet.containers.resizer import Resizer
 from vkubelet.containers.tail import wants_log
 from vkubelet.containers.work import Job, Verb, Work, WorkParts
+from vkubelet.control.answered import answered
 from vkubelet.control.controller import Controller
 from vkubelet.control.recorder import ObjectReference
 from vkubelet.provider import Host, NodeDescription, PodFailure, PodReport, Terminated, Waiting
@@ -49,7 +50,10 @@ class Engine:
         self._lives: dict[str, PodLife] = {}
         self._pods: dict[str, Pod] = {}
         self._nodes: dict[str, NodeDescription] = {}
-        self._held = Held(provider)
+        self._held = Held(provider, host.clock)
+        self._listed: dict[str, float] = {}
+        """By node: when the last list was asked for that came back."""
+        self._list_locks: dict[str, asyncio.Lock] = {}
         self._checks = Checks(provider, clock=host.clock)
         self._decisions: Controller[str] = Controller("containers", self._decide, workers=_WORKERS, clock=host.clock, metrics=host.metrics)
         self._prober = Prober(self._prober_parts())
@@ -78,6 +82,8 @@ class Engine:
             removed=self._removed,
             begun=self._prober.wake,
             interrupt=self._interrupt,
+            list_since=self._list_since,
+            vanished=self._vanished,
         )
 
     async def run(self) -> None:
@@ -115,12 +121,7 @@ class Engine:
             await self._provider.remove_pod(ref)
             self._host.pod_gone(ref)
             return
-        now = self._clock.monotonic()
-        life.end(now + grace, remove=True)
-        for container in life.containers.values():
-            if grace <= 0 and container.stop is not None and container.stop.told is not None and container.stop.told < now:
-                # It should have ended long ago: the provider is asked once more.
-                container.stop.told = None
+        life.end(self._clock.monotonic() + grace, remove=True)
         self._interrupt(life)
         self._poke(ref.uid)
 
@@ -130,22 +131,35 @@ class Engine:
         held = {report.pod.uid: report for report in await self._provider.list_containers(node)}
         for report in held.values():
             self.hear(report)
+        self._listed[node] = asked
         known = {uid: life for uid, life in self._lives.items() if life.ref.node == node}
         for uid, life in known.items():
             self._miss(life, held.get(uid), asked)
         now = self._clock.monotonic()
         return [*(report_of(life, now) for life in known.values()), *(report for uid, report in held.items() if uid not in known)]
 
+    async def _list_since(self, node: str, moment: float) -> None:
+        """Returns when a list that was asked for after `moment` has been taken in; callers share one. Raises Unavailable."""
+        async with self._list_locks.setdefault(node, asyncio.Lock()):
+            if self._listed.get(node, -math.inf) <= moment:
+                await answered(self.reports(node), f"list_containers of node {node}", clock=self._clock)
+
     def _miss(self, life: PodLife, held: PodReport | None, asked: float) -> None:
         """What ran before the backend was asked, and is not there, has ended unseen."""
         there = {c.name for c in held.containers} if held is not None else set[str]()
         for name, container in life.containers.items():
-            if container.running and name not in there and container.since < asked and not container.with_provider:
-                end = Terminated(UNSEEN, "ContainerStatusUnknown", "The container could not be located when the pod was looked at")
-                hooks = hooks_of(container)
-                container.end_run(evolve(end, finished_at=self._clock.now()), now=self._clock.monotonic())
-                self._follow(life, container, hooks)
-                self._poke(life.ref.uid)
+            if name not in there and container.since < asked and not container.with_provider:
+                self._vanished(life, container)
+
+    def _vanished(self, life: PodLife, container: ContainerLife) -> None:
+        """The backend does not know a container: if it ran it has ended unseen."""
+        if not container.running:
+            return
+        end = Terminated(UNSEEN, "ContainerStatusUnknown", "The container could not be located when the pod was looked at")
+        hooks = hooks_of(container)
+        container.end_run(evolve(end, finished_at=self._clock.now()), now=self._clock.monotonic())
+        self._follow(life, container, hooks)
+        self._poke(life.ref.uid)
 
     def probe_metrics(self, node: str) -> bytes:
         return self._prober.metrics(node)
@@ -175,6 +189,8 @@ class Engine:
             hooks = hooks_of(container) if container is not None else ()
             if container is not None and container.hear(told, now=now, wall=wall):
                 news.append(container)
+                if container.begun:
+                    self._work.note_report(life, container)
                 self._follow(life, container, hooks)
         if news or moved:
             self._poke(life.ref.uid)
@@ -314,7 +330,7 @@ class Engine:
                 assert stop is not None
                 self._work.cancel(Job(uid, Verb.PRE_STOP, name))
                 stop.hook_cut = stop.hook_cut or stop.hook_runs
-                stop.hook_runs, stop.telling, stop.told = False, True, now + grace
+                stop.hook_runs, stop.killed_by = False, now + grace
                 self._work.add(Job(uid, Verb.KILL, name))
             case Finish():
                 life.end(now + life.plan.grace)
@@ -348,6 +364,10 @@ class Engine:
             if container.stage is not Stage.STARTING:
                 continue
             self._work.cancel(Job(life.ref.uid, Verb.START, container.plan.name))
+            if container.begun:
+                # It is known to run: it is ended like the others.
+                container.end_start()
+                continue
             container.stage = Stage.IDLE
             if isinstance(container.state, Waiting) and container.last is not None and container.created:
                 container.state, container.last = container.last, None

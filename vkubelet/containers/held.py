@@ -10,15 +10,18 @@ import asyncio
 from attrs import evolve
 
 from vkubelet.api.objects import PodRef
+from vkubelet.clock import Clock
 from vkubelet.containers.contract import ContainerProvider
+from vkubelet.control.answered import answered
 from vkubelet.provider import PodReport
 
 
 class Held:
     """Pods that are taken over are to be forgotten here."""
 
-    def __init__(self, provider: ContainerProvider) -> None:
+    def __init__(self, provider: ContainerProvider, clock: Clock) -> None:
         self._provider = provider
+        self._clock = clock
         self._nodes: dict[str, dict[str, PodReport]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._meanwhile: dict[str, list[PodReport]] = {}
@@ -33,7 +36,8 @@ class Held:
     async def _list(self, node: str) -> None:
         self._meanwhile[node] = []
         try:
-            found = {report.pod.uid: report for report in await self._provider.list_containers(node)}
+            call = self._provider.list_containers(node)
+            found = {report.pod.uid: report for report in await answered(call, f"list_containers of node {node}", clock=self._clock)}
         finally:
             meanwhile = self._meanwhile.pop(node)
         self._nodes[node] = found

@@ -61,8 +61,8 @@ class Stop:
     until: float
     hook_due: bool = False
     hook_runs: bool = False
-    told: float | None = None
-    telling: bool = False
+    killed_by: float | None = None
+    """When the provider is to have killed it, by the last stop_container that was decided; that call is tried until it succeeds."""
     again: bool = False
     """It is ended to be started again, however it ends."""
     hook_cut: bool = False
@@ -92,6 +92,8 @@ class ContainerLife:
     """The end of its log is being read."""
     with_provider: bool = False
     """The provider is just being asked to start it."""
+    unanswered: float | None = None
+    """When the last start failed in a way that leaves open whether it took effect (monotonic seconds)."""
     run: int = 0
     since: float = 0.0
     ended_at: float = 0.0
@@ -151,6 +153,11 @@ class ContainerLife:
         """It is just being started; one whose start has failed keeps nobody waiting."""
         return self.stage is Stage.HOOKING or (self.stage is Stage.STARTING and (self.with_provider or not self.failures))
 
+    @property
+    def begun(self) -> bool:
+        """The provider has reported the run whose start is still tried."""
+        return self.stage is Stage.STARTING and not isinstance(self.state, Waiting)
+
     # --- what happens to it ---
 
     def take(self, plan: ContainerPlan) -> None:
@@ -167,7 +174,12 @@ class ContainerLife:
                 self.crashes.note_restart(self.ended_at, now=now)
             self.ended_before = self.ended_at
         self.stage, self.attempt = Stage.STARTING, self.restarts + 1 if self.created else 0
-        self.state = Waiting("ContainerCreating")
+        self.state, self.unanswered = Waiting("ContainerCreating"), None
+
+    def end_start(self) -> None:
+        """The start is over: its call succeeded, or its run was reported whatever the call came to."""
+        self.stage = Stage.HOOKING if self.running and not self.hooked else Stage.IDLE
+        self.unanswered = None
 
     def begin_run(self, started_at: datetime | None, *, now: float) -> None:
         """The start that was tried has succeeded."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 
 from attrs import evolve, frozen
@@ -22,8 +22,9 @@ from vkubelet.containers.life import ContainerLife, PodLife, Resize, Stage
 from vkubelet.containers.plan import Kind
 from vkubelet.containers.resize import unfinished
 from vkubelet.containers.tail import log_tail, wants_log
+from vkubelet.control.answered import answered
 from vkubelet.control.controller import Controller
-from vkubelet.errors import PodRejected, Unavailable, VKubeletError
+from vkubelet.errors import NoSuchContainer, NoSuchPod, PodRejected, Unavailable, VKubeletError
 from vkubelet.provider import Host, PodFailure, ResolvedContainer, ResolvedPod, Running, Terminated, Waiting
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,15 @@ _PATIENCE = 5.0
 """Seconds for the end of a log."""
 
 _LONGEST_RETRY = 10.0
+_REMOVAL = 120.0
+"""Seconds for one remove_pod, which returns only when nothing is left."""
+
+_LATE = 30.0
+"""Seconds that start_container may take to return after its run was reported."""
+
+_NO_REASON = "ProviderFailed"
+"""The waiting reason of an Unavailable that names none."""
+
 _PULL_FIRST, _PULL_LONGEST = 10.0, 300.0
 _PULLS = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ErrImageNeverPull"})
 
@@ -41,6 +51,7 @@ class Verb(enum.Enum):
     """What is done; of the pod as a whole are REMOVE and RESIZE."""
 
     START = "start"
+    GIVE_UP = "give up"
     POST_START = "postStart"
     PRE_STOP = "preStop"
     KILL = "kill"
@@ -62,7 +73,8 @@ class Job:
 class WorkParts:
     """What the work needs; `decided` is called after each step, `removed` when nothing is left of a pod.
 
-    `interrupt` ends what is being started of a pod that ends.
+    `interrupt` ends what is being started of a pod that ends. `list_since(node, moment)` returns when the containers of the node were
+    listed after that moment. `vanished` is called for a container that the provider does not know.
     """
 
     provider: ContainerProvider
@@ -75,6 +87,8 @@ class WorkParts:
     removed: Callable[[PodLife], None]
     begun: Callable[[PodLife, ContainerLife], None]
     interrupt: Callable[[PodLife], None]
+    list_since: Callable[[str, float], Awaitable[None]]
+    vanished: Callable[[PodLife, ContainerLife], None]
 
 
 class Work:
@@ -83,10 +97,12 @@ class Work:
     def __init__(self, parts: WorkParts) -> None:
         self._parts = parts
         clock, metrics = parts.host.clock, parts.host.metrics
-        self.controller: Controller[Job] = Controller("container-work", self._do, workers=_WORKERS, clock=clock, metrics=metrics)
+        self.controller: Controller[Job] = Controller(
+            "container-work", self._do, workers=_WORKERS, clock=clock, metrics=metrics, longest_retry=_LONGEST_RETRY
+        )
 
-    def add(self, job: Job) -> None:
-        self.controller.add(job)
+    def add(self, job: Job, *, after: float = 0.0) -> None:
+        self.controller.add(job, after=after)
 
     def cancel(self, job: Job) -> None:
         """It is not wanted any more."""
@@ -114,6 +130,7 @@ class Work:
             return None
         work = {
             Verb.START: self._start,
+            Verb.GIVE_UP: self._give_up,
             Verb.POST_START: self._post_start,
             Verb.PRE_STOP: self._pre_stop,
             Verb.KILL: self._kill,
@@ -130,7 +147,9 @@ class Work:
         try:
             container.with_provider = True
             with _Failing(self, life, container):
-                await self._resolve_and_start(pod, life, container)
+                await self._list_if_unanswered(life, container)
+                if not container.begun:
+                    await self._resolve_and_start(pod, life, container)
         except Unavailable as error:
             return self._retry(container, error)
         except PodRejected as error:
@@ -143,11 +162,17 @@ class Work:
         finally:
             container.with_provider = False
             self._parts.decided(life.ref.uid)
-        if isinstance(container.state, Waiting):
-            container.begin_run(self._parts.host.clock.now(), now=self._now)
-        container.stage = Stage.HOOKING if container.running and not container.hooked else Stage.IDLE
-        self._tell_start(life, container)
+        if container.stage is Stage.STARTING:
+            if not container.begun:
+                container.begin_run(self._parts.host.clock.now(), now=self._now)
+            self._started(life, container)
         return None
+
+    async def _list_if_unanswered(self, life: PodLife, container: ContainerLife) -> None:
+        """A start that failed may have taken effect, and its run may be over by now: it is not repeated before that is known."""
+        if container.unanswered is not None:
+            await self._parts.list_since(life.ref.node, container.unanswered)
+            container.unanswered = None
 
     async def _resolve_and_start(self, pod: Pod, life: PodLife, container: ContainerLife) -> None:
         sandbox, name = life.sandbox, container.plan.name
@@ -158,9 +183,29 @@ class Work:
             raise Unavailable(f"container {container.plan.name} could not be resolved", waiting="CreateContainerConfigError")
         granted = with_resources(found, container)
         whole: ResolvedPod = evolve(resolved, containers={**resolved.containers, container.plan.name: granted})
+        container.unanswered = self._now
         await self._parts.provider.start_container(whole, granted, restarts=container.attempt)
 
-    def _tell_start(self, life: PodLife, container: ContainerLife) -> None:
+    def note_report(self, life: PodLife, container: ContainerLife) -> None:
+        """A run was reported whose start is still tried: that ends the tries, and in a while a call that does not return."""
+        if container.with_provider:
+            self.add(Job(life.ref.uid, Verb.GIVE_UP, container.plan.name), after=_LATE)
+        else:
+            self.controller.discard(Job(life.ref.uid, Verb.START, container.plan.name))
+            self._started(life, container)
+
+    async def _give_up(self, life: PodLife, container: ContainerLife) -> float | None:
+        if not container.begun:
+            return None
+        left = container.since + _LATE - self._now
+        if left > 0:
+            return left
+        self.cancel(Job(life.ref.uid, Verb.START, container.plan.name))
+        self._started(life, container)
+        return None
+
+    def _started(self, life: PodLife, container: ContainerLife) -> None:
+        container.end_start()
         name = container.plan.name
         self._parts.say(life, container, "Created", f"Created container: {name}")
         self._parts.say(life, container, "Started", f"Started container {name}")
@@ -174,10 +219,15 @@ class Work:
     def failed(self, life: PodLife, container: ContainerLife, error: BaseException) -> None:
         """A start did not succeed: say why it waits, and for what."""
         container.failures += 1
+        if isinstance(error, Unavailable) and error.waiting != _NO_REASON:
+            # Who knows why the container does not run knows that it does not.
+            container.unanswered = None
+        elif container.unanswered is not None:
+            container.unanswered = self._now
         # The first, second, fourth, eighth … time: a failure that stays may not use up the events of the pod.
         tell = container.failures & (container.failures - 1) == 0
         if isinstance(error, Unavailable):
-            reason = "RunContainerError" if error.waiting == "ProviderFailed" else error.waiting
+            reason = "RunContainerError" if error.waiting == _NO_REASON else error.waiting
             event, text = "Failed" if error.event == "FailedSync" else error.event, str(error)
             container.state = self._waits(life, container, reason, text)
         else:
@@ -241,18 +291,25 @@ class Work:
 
     async def _kill(self, life: PodLife, container: ContainerLife) -> float | None:
         stop = container.stop
-        if life.ending is None if stop is None else stop.told is None:
-            # One that was tried again after the end of the run that it was meant for.
+        if life.ending is None if stop is None else stop.killed_by is None:
+            # A retry of a call for a run that has ended meanwhile.
             return None
-        left = max(0.0, stop.told - self._now) if stop is not None and stop.told is not None else 0.0
-        await self._parts.provider.stop_container(life.ref, container.plan.name, grace=left)
-        if stop is not None:
-            stop.telling = False
+        name, killed_by = container.plan.name, stop.killed_by if stop is not None else None
+        left = max(0.0, killed_by - self._now) if killed_by is not None else 0.0
+        try:
+            call = self._parts.provider.stop_container(life.ref, name, grace=left)
+            await answered(call, f"stop_container of {name}", clock=self._parts.host.clock)
+        except (NoSuchPod, NoSuchContainer):
+            if container.stop is stop:
+                self._parts.vanished(life, container)
         self._parts.decided(life.ref.uid)
         return None
 
     async def _remove(self, life: PodLife) -> float | None:
-        await self._parts.provider.remove_pod(life.ref)
+        try:
+            await answered(self._parts.provider.remove_pod(life.ref), "remove_pod", clock=self._parts.host.clock, within=_REMOVAL)
+        except NoSuchPod:
+            log.debug("there was nothing to remove")
         if self._parts.life(life.ref.uid) is life:
             self._parts.removed(life)
         return None
@@ -317,7 +374,7 @@ def with_resources(found: ResolvedContainer, container: ContainerLife) -> Resolv
 
 
 class _Failing:
-    """Makes a failed start visible, whatever was raised, and lets it pass."""
+    """Makes a failed start visible, whatever was raised, and lets it pass, unless the provider has reported that it succeeded."""
 
     def __init__(self, work: Work, life: PodLife, container: ContainerLife) -> None:
         self._work, self._life, self._container = work, life, container
@@ -325,6 +382,11 @@ class _Failing:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if error is not None and isinstance(error, Exception) and not isinstance(error, PodRejected):
-            self._work.failed(self._life, self._container, error)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, PodRejected):
+            return False
+        if self._container.begun:
+            log.debug("start_container failed, but its run was reported: %s", error)
+            return True
+        self._work.failed(self._life, self._container, error)
+        return False
