@@ -44,6 +44,28 @@ async def test_no_more_than_80_lines_and_2_kib() -> None:
     assert len(await tail(Logs(b"t " + b"x" * 5000 + b"\n"))) == 2048
 
 
+async def test_long_line_is_cut_from_its_beginning_and_loses_its_time_only() -> None:
+    chunks = [b"2026-01-01T00:00:00Z begin ", *[b"x" * 60_000] * 20, b" end\n2026-01-01T00:00:01Z last\n"]
+    text = await tail(Logs(*chunks))
+    assert text == ("x" * 2100 + " end\nlast\n")[-2048:]
+
+
+class Counted(bytes):
+    """Bytes that count how many of them are copied by being put together."""
+
+    copied = 0
+
+    def __radd__(self, before: bytes) -> bytes:
+        Counted.copied += len(before) + len(self)
+        return before + bytes(self)
+
+
+async def test_reading_a_line_without_end_costs_no_more_than_its_bytes() -> None:
+    chunks = [Counted(b"t " + b"x" * 10_000) for _ in range(200)]
+    await tail(Logs(*chunks))
+    assert Counted.copied <= 2 * sum(map(len, chunks))
+
+
 async def test_no_log_is_no_message() -> None:
     assert await tail(object()) == ""
     assert await tail(Logs(b"")) == ""
