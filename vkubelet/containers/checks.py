@@ -121,9 +121,13 @@ class Checks:
                 host = action["tcpSocket"].get("host") or target.address
                 return await _tcp(host, port_of(target.spec, action["tcpSocket"]["port"]))
             if action.get("grpc") is not None:
+                port_of(target.spec, action["grpc"]["port"])
                 return await _grpc(target.address, action["grpc"], timeout)
         except LookupError as error:
             return Outcome(None, str(error))
+        except (ValueError, OverflowError):
+            # A host that is no name and no address: nothing can be reached there, as for the dialler of a kubelet.
+            return Outcome(False, f"dial tcp: lookup {ascii(_host(target, action))}: no such host")
         return Outcome(None, f"missing handler for {target.pod.name}_{target.pod.namespace}({target.pod.uid}):{target.container}")
 
     async def _exec(self, target: Target, action: JsonView) -> Outcome:
@@ -177,13 +181,13 @@ def _http_outcome(status: int, body: str) -> Outcome:
 
 
 def request_url(target: Target, action: JsonView) -> URL:
-    """Raises LookupError when the port has no such name."""
+    """Raises LookupError when there is no such port, ValueError when the host cannot be part of a URL."""
     host = action.get("host") or target.address
     scheme = (action.get("scheme") or "HTTP").lower()
     path = action.get("path") or "/"
     port = port_of(target.spec, action["port"])
-    around = f"[{host}]" if ":" in host else host
-    return URL(f"{scheme}://{around}:{port}{path if path.startswith('/') else f'/{path}'}")
+    # The host is set apart, so that nothing in it becomes a user, a path or a query.
+    return URL(f"{scheme}://host{path if path.startswith('/') else f'/{path}'}").with_host(host).with_port(port)
 
 
 def _shown(url: URL) -> str:
@@ -196,13 +200,20 @@ def _authority(host: str, port: int | None) -> str:
 
 
 def port_of(container: JsonView, port: int | str) -> int:
-    """A number, or the name of one of the container's ports. Raises LookupError."""
-    if isinstance(port, int) or port.isdigit():
-        return int(port)
-    for each in container.get("ports") or ():
-        if each.get("name") == port:
-            return int(each["containerPort"])
-    raise LookupError(f"couldn't find port: {port} in container {container.get('name', '')}")
+    """A number, or the name of one of the container's ports. Raises LookupError, also for a number that is no port (ResolveContainerPort)."""
+    named = {each["name"]: each["containerPort"] for each in container.get("ports") or () if each.get("name")}
+    if isinstance(port, str) and port not in named and not port.isdecimal():
+        raise LookupError(f"couldn't find port: {port} in container {container.get('name', '')}")
+    number = int(named.get(port, port) if isinstance(port, str) else port)
+    if not 0 < number < 65536:
+        raise LookupError(f"invalid port number: {number}")
+    return number
+
+
+def _host(target: Target, action: JsonView) -> str:
+    """Where a request or connection goes."""
+    asked = next((action[kind] for kind in ("httpGet", "tcpSocket") if action.get(kind) is not None), {})
+    return asked.get("host") or target.address
 
 
 async def _tcp(host: str, port: int) -> Outcome:

@@ -36,6 +36,30 @@ def test_port_without_such_a_name() -> None:
         port_of(target().spec, "grpc")
 
 
+@pytest.mark.parametrize(
+    ("kind", "host"),
+    [
+        *(("httpGet", host) for host in ("a b", "[::1]", "a/b", "user@host", "a:b", "#", "?", "%", "\x00", "\udcff")),
+        *(("tcpSocket", host) for host in ("a..b", "a" * 70 + ".x", "\udcff")),
+    ],
+)
+async def test_odd_host_of_a_probe_or_hook_is_a_failure(kind: str, host: str) -> None:
+    async with Checks(None, clock=SystemClock()) as checks:
+        outcome = await checks.run(target(), {kind: {"host": host, "port": 1}}, timeout=5)
+    assert outcome.ok is False
+    assert "no such host" in outcome.output
+    assert outcome.output.encode()
+
+
+@pytest.mark.parametrize("kind", ["httpGet", "tcpSocket", "grpc"])
+@pytest.mark.parametrize("port", ["99999", 70000, 0, -1, "-1", "²", ""])
+async def test_odd_port_of_a_probe_or_hook_is_an_error(kind: str, port: int | str) -> None:
+    async with Checks(None, clock=SystemClock()) as checks:
+        outcome = await checks.run(target("127.0.0.1"), {kind: {"port": port}}, timeout=5)
+    assert outcome.ok is None
+    assert "port" in outcome.output
+
+
 async def test_action_of_no_known_kind_can_not_be_carried_out() -> None:
     outcome = await Checks(None, clock=SystemClock()).run(target(), {}, timeout=1)
     assert outcome == Outcome(None, "missing handler for web_default(uid):main")
