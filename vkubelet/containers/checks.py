@@ -200,7 +200,7 @@ def _authority(host: str, port: int | None) -> str:
 
 
 def port_of(container: JsonView, port: int | str) -> int:
-    """A number, or the name of a port of the container, as in ResolveContainerPort. Raises LookupError, also for a number that is no port."""
+    """A number, or the name of a port of the container. Raises LookupError, also when the number is no port (ResolveContainerPort)."""
     named = {each["name"]: each["containerPort"] for each in container.get("ports") or () if each.get("name")}
     if isinstance(port, str) and port not in named and not port.isdecimal():
         raise LookupError(f"couldn't find port: {port} in container {container.get('name', '')}")
