@@ -212,8 +212,8 @@ def port_of(container: JsonView, port: int | str) -> int:
 
 def _host(target: Target, action: JsonView) -> str:
     """Where a request or connection goes."""
-    asked = next((action[kind] for kind in ("httpGet", "tcpSocket") if action.get(kind) is not None), {})
-    return asked.get("host") or target.address
+    asked: JsonView = action.get("httpGet") or action.get("tcpSocket") or {}
+    return str(asked.get("host") or target.address)
 
 
 async def _tcp(host: str, port: int) -> Outcome:
