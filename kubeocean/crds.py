@@ -11,6 +11,7 @@ import binascii
 import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import cached_property
 from typing import Final
 
 from attrs import field, frozen
@@ -197,6 +198,11 @@ class ResourceLeasingPolicy:
             status=body.get("status") or {},
             misread=tuple(problems),
         )
+
+    @cached_property
+    def is_valid(self) -> bool:
+        """Nothing keeps it from leasing; asked for each node that it matches."""
+        return not self.validate()
 
     def validate(self) -> list[Problem]:
         """Everything that keeps it from leasing; empty when it is sound. A policy with a problem leases nothing."""

@@ -115,15 +115,12 @@ def decide(
     if not match_node_selector(terms.selector, node.labels, node.name):
         return Decision(exists=False, reason=_EXCLUDED_BY_BINDING)
     found = matching(policies, node=node, terms=terms)
-    valid = [policy for policy in found if not policy.validate()]
+    valid = [policy for policy in found if policy.is_valid]
     if not valid:
         return Decision(exists=False, reason=_INVALID if found else _NO_POLICY)
-    deciding = _decider(valid, terms, instant)
-    is_closed = deciding is None
-    if deciding is None:
-        before = _before(valid, terms, instant)
-        deciding = before.policy if before else valid[0]
-    edges = [next_edge(policy.windows, terms.zone_for(policy), instant) for policy in valid if policy.windows]
+    turn = _turn(valid, terms, instant)
+    deciding = turn.deciding or (turn.before.policy if turn.before else valid[0])
+    is_closed = turn.deciding is None
     since = (closed_since or instant) if is_closed else None
     grace_ends = since + deciding.grace if since and deciding.force_reclaim else None
     effect = "" if not is_closed else NO_EXECUTE if grace_ends and grace_ends <= instant else NO_SCHEDULE
@@ -134,7 +131,7 @@ def decide(
         open=not is_closed,
         effect=effect,
         closed_since=since,
-        next_edge=min((edge for edge in (*edges, grace_ends) if edge and edge > instant), default=None),
+        next_edge=min((edge for edge in (turn.until, grace_ends) if edge and edge > instant), default=None),
     )
 
 
@@ -156,8 +153,40 @@ def ended(policies: Iterable[ResourceLeasingPolicy], *, node: NodeFacts, terms: 
 
     A policy that was deleted or changed is not seen here: it ends when that is noticed, with its own grace.
     """
-    valid = [policy for policy in matching(policies, node=node, terms=terms) if not policy.validate()]
-    return _before(valid, terms, instant)
+    valid = [policy for policy in matching(policies, node=node, terms=terms) if policy.is_valid]
+    return _turn(valid, terms, instant).before
+
+
+@frozen
+class _Turn:
+    """Who decides from `since` until the next edge of any window, and who did before; `of` are the valid policies, the first best."""
+
+    of: Sequence[ResourceLeasingPolicy]
+    since: datetime
+    until: datetime | None
+    deciding: ResourceLeasingPolicy | None
+    before: Ended | None
+
+
+_turns: Final[dict[tuple[object, ...], _Turn]] = {}
+_MOST_TURNS: Final = 64
+
+
+def _turn(ordered: Sequence[ResourceLeasingPolicy], terms: Terms, instant: datetime) -> _Turn:
+    """Worked out once for all nodes that the same policies match: a calendar takes longer than all else that is decided of a node.
+
+    A turn is remembered by the identity of its policies, which it keeps alive; a changed policy is another object.
+    """
+    key = (terms.zone, *map(id, ordered))
+    known = _turns.get(key)
+    if known is not None and known.since <= instant and (known.until is None or instant < known.until):
+        return known
+    edges = [next_edge(policy.windows, terms.zone_for(policy), instant) for policy in ordered if policy.windows]
+    until = min(filter(None, edges), default=None)
+    if len(_turns) >= _MOST_TURNS:
+        _turns.clear()
+    _turns[key] = turn = _Turn(ordered, instant, until, _decider(ordered, terms, instant), _before(ordered, terms, instant))
+    return turn
 
 
 def _decider(ordered: Sequence[ResourceLeasingPolicy], terms: Terms, instant: datetime) -> ResourceLeasingPolicy | None:

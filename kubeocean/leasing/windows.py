@@ -124,7 +124,8 @@ def _holds(spans: Sequence[_Span], zone: ZoneInfo, instant: datetime) -> bool:
 def _candidates(spans: Sequence[_Span], zone: ZoneInfo, day: date) -> list[datetime]:
     """Every instant of a local day at which a window may open or close, ascending: its times, midnight, and the change of the clock."""
     minutes = {0} | {span.first for span in spans} | {(span.last + 1) % _DAY for span in spans}
-    found = {instant for minute in minutes for instant in _instants(zone, day, minute)}
+    # Where the clock skips midnight, one of the instants nearby is on the day before, among whose candidates it would be out of order.
+    found = {instant for minute in minutes for instant in _instants(zone, day, minute) if instant.astimezone(zone).date() == day}
     found.update(_clock_changes(zone, day))
     return sorted(found)
 

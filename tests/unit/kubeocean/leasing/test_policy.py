@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+from attrs import evolve
 
 from kubeocean.crds import ResourceLeasingPolicy
 from kubeocean.leasing.policy import NO_EXECUTE, NO_SCHEDULE, Decision, NodeFacts, Terms, decide, ended
-from kubeocean.leasing.windows import is_open
+from kubeocean.leasing.windows import TimeWindow, is_open
 from tests.unit.kubeocean.builders import at, binding, limit, node, policy
 from vkubelet.api.quantity import Resources, format_resources, parse_resources
 from vkubelet.api.shapes import Json
@@ -230,3 +231,28 @@ async def test_upstreams_all_day_samples_have_no_gap(sample: list[Json]) -> None
         found = decide(NODE, [lent], terms=TERMS, used={}, instant=clock.now())
         assert (found.open, found.next_edge, found.effect) == (True, None, "")
         await clock.advance(600)
+
+
+class CountedWindows(tuple[TimeWindow, ...]):
+    """The windows of a policy; `read` counts how often they were gone through."""
+
+    read = 0
+
+    def __iter__(self) -> Iterator[TimeWindow]:
+        self.read += 1
+        return super().__iter__()
+
+
+def test_edges_are_worked_out_once_for_all_nodes_of_a_policy() -> None:
+    windows = CountedWindows([TimeWindow("20:00", "06:59")])
+    tidal = evolve(policy(spec={"forceReclaim": True}), windows=windows)
+    first = decided([tidal])
+    once = windows.read
+    for number in range(50):
+        node_facts = NodeFacts(f"node-{number}", {}, NODE.allocatable)
+        later = MONDAY_NOON + timedelta(seconds=number)
+        again = decide(node_facts, [tidal], terms=TERMS, used={}, instant=later, closed_since=MONDAY_NOON)
+        assert (again.open, again.next_edge) == (first.open, first.next_edge)
+    assert windows.read == once
+    assert decided([tidal], instant=at("2026-01-05 20:00")).open
+    assert not decided([tidal], instant=MONDAY_NOON).open, "also when the clock was set back"

@@ -152,3 +152,10 @@ def test_first_named_zone_counts_and_utc_without_any() -> None:
 @pytest.mark.parametrize("bad", [("24:00", "08:00"), ("8:00", "09:00"), ("08:00", "24:01"), ("08:60", "09:00"), ("", "")])
 def test_bad_times_are_named(bad: tuple[str, str]) -> None:
     assert TimeWindow(*bad).problems()
+
+
+def test_previous_edge_is_right_where_the_clock_skips_midnight() -> None:
+    """In Cairo 2026-04-24 begins at 01:00; the window opened at 23:30 on the evening before."""
+    cairo = ZoneInfo("Africa/Cairo")
+    assert previous_edge([window("23:30", "22:59")], cairo, at("2026-04-24 10:06")) == at("2026-04-23 21:30")
+    assert next_edge([window("23:30", "22:59")], cairo, at("2026-04-23 21:00")) == at("2026-04-23 21:30")
