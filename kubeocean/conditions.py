@@ -24,6 +24,7 @@ CONNECTED = "Connected"
 SYNCER_READY = "SyncerReady"
 PROXIER_READY = "ProxierReady"
 RETIREMENT_HELD = "RetirementHeld"
+POLICIES_SHARED = "PoliciesShared"
 TERMINATING = "Terminating"
 
 NO_ANSWER = "the worker cluster does not answer"
@@ -48,6 +49,8 @@ class Health:
     unreachable: str = NO_ANSWER
     syncer: Failure | None = None
     held: str = ""
+    shared: str = ""
+    """Which policies another hub serves as well."""
     ending: str = ""
     """What is still there of a binding that is being deleted, and what it waits for."""
 
@@ -82,6 +85,10 @@ def _conditions(health: Health, before: Sequence[JsonView]) -> list[Json]:
         conditions.append(_condition(RETIREMENT_HELD, "True", "TooManyNodes", health.held))
     elif get_condition(before, RETIREMENT_HELD) is not None:
         conditions.append(_condition(RETIREMENT_HELD, "False", "NothingHeld", "no retirement waits for confirmation"))
+    if health.shared:
+        conditions.append(_condition(POLICIES_SHARED, "True", "ServedByAnotherHub", health.shared))
+    elif get_condition(before, POLICIES_SHARED) is not None:
+        conditions.append(_condition(POLICIES_SHARED, "False", "NotShared", "no other hub serves the policies of this binding"))
     return conditions
 
 

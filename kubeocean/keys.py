@@ -122,7 +122,9 @@ SERVICE_ACCOUNT: Final = "kubeocean.io/service-account"
 
 FINALIZER_MANAGER: Final = "kubeocean.io/clusterbinding-manager"
 FINALIZER_SYNCER: Final = "kubeocean.io/clusterbinding-syncer"
+POLICY_CLAIM: Final = "policy.kubeocean.io/"
 FINALIZER_POLICY: Final = "policy.kubeocean.io/finalizer"
+"""Of Kubeocean (Go) and of versions before `policy_finalizer`; it does not tell hubs apart, and is only ever removed."""
 FINALIZER_VNODE: Final = "kubeocean.io/vnode"
 """Never set here; removed from Nodes that Kubeocean (Go) left behind."""
 
@@ -155,6 +157,11 @@ def deleting(cluster_id: str) -> str:
 def object_finalizer(cluster_id: str) -> str:
     """Finalizer of a hub object that has a copy in the worker cluster of this binding."""
     return f"kubeocean.io/finalizer-{cluster_id}"
+
+
+def policy_finalizer(owner: Owner) -> str:
+    """Finalizer of a ResourceLeasingPolicy by which this binding of this hub leases."""
+    return f"{POLICY_CLAIM}{owner.mark}"
 
 
 @frozen

@@ -17,6 +17,7 @@ from attrs import field, frozen
 from kubeocean import keys
 from kubeocean.bottomup.binding import BindingReconciler
 from kubeocean.bottomup.inherited import inherited
+from kubeocean.bottomup.policy_claim import released
 from kubeocean.bottomup.reclaim import Order, Reclaimer
 from kubeocean.bottomup.virtual_nodes import VirtualNodes
 from kubeocean.crds import ClusterBinding, ResourceLeasingPolicy
@@ -108,7 +109,7 @@ class Unbinding:
             words = ", ".join(f"{count} {kind}" for kind, count in sorted(left.items()))
             return f"in namespace {mount.namespace} of the worker cluster there are still: {words}"
         await self._unmark(mount, freed=Counter())
-        await _release_policies(worker, binding.name)
+        await _release_policies(worker, binding.name, mount.owner)
         await _release_namespace(worker, mount)
         self._tell(binding, "Unbound", "nothing of this binding is left in either cluster")
         return ""
@@ -143,7 +144,7 @@ class Unbinding:
         copies = ", ".join(f"{count} {kind}" for kind, count in sorted(given.copies.items()))
         what = f"pods: {pods or 'none known'}; copies: {copies or 'none known'}"
         where = f"delete there what bears the label {keys.OWNER}={mount.owner.mark} in namespace {mount.namespace}, and PersistentVolumes"
-        rest = f"the namespace's annotation {keys.MOUNT_OWNER} and the finalizer {keys.FINALIZER_POLICY} of policies of {name}"
+        rest = f"the namespace's annotation {keys.MOUNT_OWNER} and the finalizer {keys.policy_finalizer(mount.owner)} of policies of {name}"
         return f"the worker cluster was given up and not cleaned up ({what}); {where}; take off {rest}"
 
     def _nodes_left(self) -> str:
@@ -245,11 +246,12 @@ async def _delete(worker: Client, kind: Resource[T], meta: ObjectMeta) -> None:
         log.debug("object is gone already")
 
 
-async def _release_policies(worker: Client, binding: str) -> None:
-    """Our finalizer goes from the policies meant for this binding; where another hub serves one of that name, it is put on again."""
+async def _release_policies(worker: Client, binding: str, owner: keys.Owner) -> None:
+    """Removes our claim from every policy, also from one that names another binding by now."""
     for obj in (await worker.list(POLICIES)).items:
-        if ResourceLeasingPolicy.parse(obj).cluster == binding and keys.FINALIZER_POLICY in obj.metadata.finalizers:
-            left = [each for each in obj.metadata.finalizers if each != keys.FINALIZER_POLICY]
+        finalizers = obj.metadata.finalizers
+        left = released(finalizers, owner, meant=ResourceLeasingPolicy.parse(obj).cluster == binding)
+        if list(left) != list(finalizers):
             await _patch(worker, POLICIES, obj.metadata, {"finalizers": left})
 
 

@@ -6,7 +6,7 @@ Invariant: the status is written only when it would say something else; a bindin
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from attrs import evolve
 
@@ -25,6 +25,8 @@ from vkubelet.provider import Host
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
+_SHARED_NAMED = 5
+_SHARED_REMEDY = "both lease by them, and that hub writes their status; give the bindings different names, and each policies of its own"
 
 
 class BindingReconciler:
@@ -91,6 +93,14 @@ class BindingReconciler:
         if why and not self._health.held:
             self.event("RetirementHeld", why, warning=True)
         self._set(evolve(self._health, held=why))
+
+    def set_shared(self, writers: Mapping[str, str]) -> None:
+        """Which policies another hub serves as well, with the mark of that hub; empty: none."""
+        named = ", ".join(f"{policy} (by {mark})" for policy, mark in sorted(writers.items())[:_SHARED_NAMED])
+        text = f"{len(writers)} ResourceLeasingPolicies are served by another hub whose binding has this name: {named}; {_SHARED_REMEDY}"
+        if writers and not self._health.shared:
+            self.event("PoliciesShared", text, warning=True)
+        self._set(evolve(self._health, shared=text if writers else ""))
 
     def set_ending(self, what: str) -> None:
         """What is still there of a binding that is being deleted; empty: it is not."""

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from kubeocean import keys
 from kubeocean.bottomup.binding import BindingReconciler
+from kubeocean.bottomup.policy_claim import claimed, other_writer, released
 from kubeocean.bottomup.policy_status import Amounts, Pace, Verdict, status_change
 from kubeocean.crds import ResourceLeasingPolicy
 from kubeocean.leasing.policy import Terms
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 _LONGEST_WAIT = 300.0
 _NODES_COUNTED_AFTER = 1.0
 _AMOUNTS_COUNTED_AFTER = 2.0
+_SHARED_AFTER = 30.0
+"""Seconds until it is reported that another hub serves a policy."""
 
 
 class LentNodes(Protocol):
@@ -58,6 +61,8 @@ class ResourceLeasingPolicyReconciler:
         self._told: dict[str, Json] = {}
         self._nodes: LentNodes | None = None
         self._pace = Pace(host.clock)
+        self._others: dict[str, tuple[float, str]] = {}
+        """By policy: since when another hub writes its status, and the mark of that hub."""
         self._listeners: list[Callable[[], None]] = []
         self.controller: Controller[str] = Controller("policies", self.reconcile, workers=2, clock=host.clock, metrics=host.metrics)
         worker.policies.on_change(self._changed)
@@ -109,16 +114,18 @@ class ResourceLeasingPolicyReconciler:
         if policy is None or obj is None:
             return None
         with bind(policy=name):
-            if policy.cluster != self._binding.name:
-                return None
-            if policy.deleting:
-                return await self._release(obj)
+            if policy.cluster != self._binding.name or policy.deleting:
+                return await self._release(obj, meant=policy.cluster == self._binding.name)
             if self._binding.ending:
                 # What it holds of ours is taken off with the binding's end.
                 return None
-            if keys.FINALIZER_POLICY not in policy.finalizers:
-                await self._patch(obj, {"metadata": {"finalizers": [*policy.finalizers, keys.FINALIZER_POLICY]}})
+            finalizers = claimed(policy.finalizers, self._owner)
+            if finalizers != policy.finalizers:
+                await self._patch(obj, {"metadata": {"finalizers": finalizers}})
                 return 0.0
+            if other := other_writer(policy.finalizers, self._owner):
+                return self._note_other(name, other)
+            self._note_other(name, "")
             return await self._report(policy, obj)
 
     async def _report(self, policy: ResourceLeasingPolicy, obj: Unknown) -> float:
@@ -130,6 +137,8 @@ class ResourceLeasingPolicyReconciler:
             self._pace.settled(policy.name)
             return min(_LONGEST_WAIT, edge)
         if report.only_amounts and (wait := self._pace.wait(policy.name, report.said)) > 0:
+            return min(_LONGEST_WAIT, edge, wait)
+        if report.repeated and (wait := self._pace.wait_to_repeat(policy.name)) > 0:
             return min(_LONGEST_WAIT, edge, wait)
         if verdict.problems:
             self._binding.event("InvalidPolicy", f"ResourceLeasingPolicy {policy.name} leases nothing: {verdict.problems}", warning=True)
@@ -162,15 +171,34 @@ class ResourceLeasingPolicyReconciler:
     def _decided_by(self, name: str) -> Sequence[str]:
         return self._nodes.decided_by(name) if self._nodes is not None else ()
 
-    async def _release(self, obj: Unknown) -> float | None:
+    def _note_other(self, policy: str, writer: str) -> float:
+        """Reports on the binding which policies another hub serves; a policy that changes its binding has two servers for a moment."""
+        now = self._host.clock.monotonic()
+        if writer:
+            since, _ = self._others.get(policy, (now, ""))
+            self._others[policy] = (since, writer)
+        else:
+            self._others.pop(policy, None)
+        self._binding.set_shared({name: mark for name, (since, mark) in self._others.items() if now - since >= _SHARED_AFTER})
+        return _SHARED_AFTER
+
+    @property
+    def _owner(self) -> keys.Owner:
+        return self._worker.mount.owner
+
+    async def _release(self, obj: Unknown, *, meant: bool) -> float | None:
+        """Our claim goes as soon as no node is decided by the policy: it is deleted, or names another binding by now."""
+        self._note_other(obj.metadata.name, "")
+        finalizers = obj.metadata.finalizers
+        left = released(finalizers, self._owner, meant=meant)
+        if list(left) == list(finalizers):
+            return None
         if self._decided_by(obj.metadata.name):
             return 2.0
-        if keys.FINALIZER_POLICY in obj.metadata.finalizers:
-            left = [each for each in obj.metadata.finalizers if each != keys.FINALIZER_POLICY]
-            try:
-                await self._patch(obj, {"metadata": {"finalizers": left}})
-            except NotFound:
-                log.debug("policy is gone already")
+        try:
+            await self._patch(obj, {"metadata": {"finalizers": left}})
+        except NotFound:
+            log.debug("policy is gone already")
         return None
 
     async def _patch(self, obj: Unknown, change: Json, *, subresource: str = "") -> None:
@@ -180,6 +208,7 @@ class ResourceLeasingPolicyReconciler:
 
     def _changed(self, change: Change[Unknown]) -> None:
         if change.new is None:
+            self._note_other(change.key.name, "")
             ended = self._parsed.pop(change.key.name, None)
             self._told.pop(ended.uid if ended is not None else "", None)
             self._pace.forget(change.key.name)

@@ -6,6 +6,7 @@ told when they have stood still for a moment, after half a minute at the latest,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -27,6 +28,8 @@ _ADDED: Final = frozenset({"observedGeneration", "timeZone", "nextEdge", "decidi
 _STILL: Final = 1.0
 _LATEST: Final = 30.0
 _BURST: Final = 3
+_FIRST_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 300.0
 
 
 @frozen
@@ -55,11 +58,15 @@ class Verdict:
 
 @frozen
 class Report:
-    """A status to be written: `said` in full, `patch` as a merge patch. `only_amounts`: nothing else is new."""
+    """A status to be written: `said` in full, `patch` as a merge patch. `only_amounts`: nothing else differs.
+
+    `repeated`: but for amounts it was written before, and another client replaced it.
+    """
 
     said: Json
     patch: Json
     only_amounts: bool
+    repeated: bool = False
 
 
 def status_change(policy: ResourceLeasingPolicy, verdict: Verdict, *, now: datetime, told: JsonView | None = None) -> Report | None:
@@ -85,7 +92,17 @@ def status_change(policy: ResourceLeasingPolicy, verdict: Verdict, *, now: datet
     if not differing:
         return None
     patch = {**said, **{name: _replacing(policy.status.get(name) or {}, said[name]) for name in AMOUNTS}}
-    return Report(said, {"status": {**patch, "lastAppliedTime": rfc3339(now)}}, differing <= set(AMOUNTS))
+    only_amounts = differing <= set(AMOUNTS)
+    repeated = not only_amounts and told is not None and _without_times(told) == _without_times(said)
+    return Report(said, {"status": {**patch, "lastAppliedTime": rfc3339(now)}}, only_amounts, repeated)
+
+
+def _without_times(said: JsonView) -> Json:
+    """What a status says apart from amounts, and from the times at which another client's writes moved its conditions."""
+    fields = ("type", "status", "reason", "message", "observedGeneration")
+    conditions = [{name: each.get(name) for name in fields} for each in said.get("conditions") or ()]
+    rest = {name: value for name, value in said.items() if name not in AMOUNTS}
+    return {**rest, "conditions": sorted(conditions, key=lambda each: str(each["type"]))}
 
 
 def _amounts(verdict: Verdict, present: JsonView) -> Json:
@@ -123,6 +140,8 @@ class Pace:
         self._clock = clock
         self._unwritten: dict[str, _Unwritten] = {}
         self._written: dict[str, list[float]] = {}
+        self._repeated: dict[str, tuple[float, float]] = {}
+        """By policy: when a status that another client replaced was written again last, and the seconds until the next time."""
 
     def wait(self, policy: str, said: JsonView) -> float:
         """Seconds until this may be written, if it does not change until then; 0: now."""
@@ -135,6 +154,15 @@ class Pace:
         if len(written) == _BURST:
             due = max(due, written[0] + _BURST * _LATEST)
         return max(0.0, due - now)
+
+    def wait_to_repeat(self, policy: str) -> float:
+        """Seconds until a status that another client replaced may be written again; 0: now, and twice as many later the next time."""
+        now = self._clock.monotonic()
+        last, pause = self._repeated.get(policy, (-math.inf, 0.0))
+        if now < last + pause:
+            return last + pause - now
+        self._repeated[policy] = (now, _FIRST_PAUSE if now > last + _LONGEST_PAUSE + pause else min(_LONGEST_PAUSE, 2 * pause))
+        return 0.0
 
     def settled(self, policy: str) -> None:
         """What is told is true."""
@@ -149,3 +177,4 @@ class Pace:
         """The policy is gone."""
         self.settled(policy)
         self._written.pop(policy, None)
+        self._repeated.pop(policy, None)

@@ -191,7 +191,7 @@ async def test_closed_window_without_force_keeps_its_pods_and_with_it_ends_all_t
         again = await closed("NoSchedule")
         assert again is not None and again["timeAdded"] == taint["timeAdded"], "line 95"
         assert not ends(seen), "line 91"
-        await patch_policy(lent, whole(lent), forceReclaim=True, gracefulReclaimPeriodSeconds=0)
+        await patch_policy(lent, whole(lent), forceReclaim=True, gracefulReclaimPeriodSeconds=0, allowOutOfWindowPods=True)
         await eventually(lambda: closed("NoExecute"), "closed to running pods")
         await ended(seen, "ordinary")
         await stage.absent("ordinary")

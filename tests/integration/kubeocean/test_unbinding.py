@@ -68,7 +68,7 @@ async def traces(cluster: ControlPlane, scene: Scene) -> list[str]:
         name = re.compile(rf"\b{re.escape(bound.name)}\b")
         # Users and physical nodes are named after the scene as well.
         said = {text: text.replace(bound.user, "").replace(f"sim-{bound.name}", "") for text in texts}
-        about = [text for text in texts if name.search(said[text]) or text == "policy.kubeocean.io/finalizer"]
+        about = [text for text in texts if name.search(said[text]) or text.startswith("policy.kubeocean.io/")]
         of_another = item["kind"] == "ResourceLeasingPolicy" and item["spec"]["cluster"] != bound.name
         if not of_another and (about or item["metadata"]["name"].startswith(f"vnode-{bound.name}-")):
             out.append(f"{item['kind']} {meta.get('namespace', '')}/{meta['name']}: {about}")

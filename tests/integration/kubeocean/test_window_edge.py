@@ -33,6 +33,7 @@ SOONEST = timedelta(seconds=20)
 """From setting the windows to the edge: both have to be in force by then."""
 
 CLOSES, HANDS_OVER, OPENS = 0, 1, 2
+FORCED = {"forceReclaim": True, "gracefulReclaimPeriodSeconds": GRACE, "allowOutOfWindowPods": True}
 """Which physical node does what at the edge."""
 
 
@@ -56,7 +57,7 @@ def lent(hub: ControlPlane, worker: ControlPlane, tmp_path_factory: pytest.TempP
 def policy(bound: Bound, name: str, node: str, **spec: Any) -> Body:
     here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
     selector = {"nodeSelectorTerms": [{"matchExpressions": [here]}]}
-    return bound.policy(name, nodeSelector=selector, timeZone="UTC", forceReclaim=True, gracefulReclaimPeriodSeconds=GRACE, **spec)
+    return bound.policy(name, nodeSelector=selector, timeZone="UTC", **FORCED, **spec)
 
 
 def windows(start: timedelta, end: timedelta, *, about: datetime | None = None) -> Body:

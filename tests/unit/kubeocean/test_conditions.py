@@ -69,6 +69,12 @@ def test_held_retirements_stand_in_a_condition_that_is_taken_back() -> None:
     assert said(written(held, Health(reachable=True)), "RetirementHeld")[0] == "False"
 
 
+def test_policies_that_another_hub_serves_stand_in_a_condition_that_is_taken_back() -> None:
+    shared = written({}, Health(reachable=True, shared="1 ResourceLeasingPolicies are served by another hub"))
+    assert said(shared, "PoliciesShared")[:2] == ("True", "ServedByAnotherHub")
+    assert said(written(shared, Health(reachable=True)), "PoliciesShared")[0] == "False"
+
+
 def test_nothing_is_said_of_retirements_that_were_never_held() -> None:
     assert get_condition(written({}, Health(reachable=True))["conditions"], "RetirementHeld") is None
 

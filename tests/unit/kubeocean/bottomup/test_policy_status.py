@@ -130,3 +130,40 @@ async def test_many_small_changes_apart_cost_no_more_than_three_writes_at_once()
             pace.wrote("p")
         await clock.advance(1)
     assert 100 <= writes <= 123
+
+
+async def test_a_status_that_another_client_replaces_each_time_is_written_less_and_less_often() -> None:
+    """For an hour it names other nodes, and moves the condition, a second after each of our writes."""
+    clock = ManualClock(at("2026-01-05 09:00"))
+    pace, writes, told = Pace(clock), 0, None
+    there = policy()
+    for second in range(3600):
+        ours = Verdict("", open=True, zone="UTC", nodes=("a", "b"), amounts=amounts(str(second // 600)))
+        report = status_change(there, ours, now=clock.now(), told=told)
+        assert report is not None
+        if not report.repeated or pace.wait_to_repeat("p") == 0.0:
+            told, writes = report.said, writes + 1
+            there = stored(reported(Verdict("", open=False, zone="UTC", nodes=("a",))))
+        await clock.advance(1)
+    assert writes < 25
+
+
+async def test_what_is_new_is_written_at_once_beside_another_writer() -> None:
+    ours = Verdict("", open=True, zone="UTC", nodes=("a", "b"))
+    first = status_change(policy(), ours, now=NOW)
+    assert first is not None and not first.repeated
+    theirs = stored(reported(Verdict("", open=True, zone="UTC", nodes=("a",))))
+    undone = status_change(theirs, ours, now=NOW, told=first.said)
+    assert undone is not None and undone.repeated
+    new = status_change(theirs, Verdict("", open=False, zone="UTC", nodes=("a", "b")), now=NOW, told=first.said)
+    assert new is not None and not new.repeated
+
+
+async def test_a_quiet_time_forgets_that_a_status_was_replaced() -> None:
+    clock = ManualClock()
+    pace = Pace(clock)
+    for _ in range(20):
+        await clock.advance(pace.wait_to_repeat("p"))
+    await clock.advance(1000)
+    assert pace.wait_to_repeat("p") == 0.0
+    assert pace.wait_to_repeat("p") == 1.0
