@@ -18,7 +18,7 @@ from kubeocean.crds import ClusterBinding
 from kubeocean.reach import Outcome, outcome_of
 from kubeocean.resources import CLUSTERBINDINGS
 from kubeocean.worker import Mount
-from vkubelet.api.objects import Key, ObjectMeta, Unknown
+from vkubelet.api.objects import Key, Unknown
 from vkubelet.client.connection import Connection, connection_from_kubeconfig
 from vkubelet.client.resources import NAMESPACES, NODES, SECRETS, SELFSUBJECTACCESSREVIEWS
 from vkubelet.client.rest import Client, PatchKind
@@ -100,11 +100,11 @@ async def answers(worker: Client) -> Failure | None:
 
 
 def changed_identity(binding: ClusterBinding) -> Failure | None:
-    """A definition made for Kubeocean (Go) lets a clusterID be changed; what runs already is found by the one that was accepted (pure)."""
-    accepted, _, uid = binding.annotations.get(keys.ACCEPTED_AS, "").partition("_")
-    if uid != binding.uid or accepted == binding.cluster_id:
+    """A definition made for Kubeocean (Go) lets both fields be changed; what runs already is found by what was accepted (pure)."""
+    if binding.asked == binding.identity:
         return None
-    text = f"spec.clusterID: it can not be changed, nodes and pods are found by {accepted}; set it back, or make a new binding"
+    found = f"nodes and pods are found by {binding.cluster_id} in namespace {binding.mount_namespace}"
+    text = f"spec.clusterID and spec.mountNamespace cannot be changed: {found}; set them back, or create a new binding"
     return Failure(VALIDATION_FAILED, text)
 
 
@@ -126,17 +126,13 @@ def older_of_like_id(binding: ClusterBinding, listed: Sequence[Unknown]) -> str:
 
 def _age(obj: Unknown) -> tuple[bool, str, str]:
     meta = obj.metadata
-    return (not _accepted(meta), meta.creation_timestamp, meta.name)
+    return (keys.Identity.accepted(meta) is None, meta.creation_timestamp, meta.name)
 
 
 def _identities(obj: Unknown) -> set[str]:
     """What it asks for, and what it was accepted as, by which its pods are found though it asks for something else by now."""
-    return {ClusterBinding.parse(obj).cluster_id, _accepted(obj.metadata)} - {""}
-
-
-def _accepted(meta: ObjectMeta) -> str:
-    accepted, _, uid = meta.annotations.get(keys.ACCEPTED_AS, "").partition("_")
-    return accepted if uid == meta.uid else ""
+    binding = ClusterBinding.parse(obj)
+    return {binding.cluster_id, binding.asked.cluster_id} - {""}
 
 
 def _alike(one: str, other: str) -> bool:

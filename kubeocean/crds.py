@@ -16,6 +16,7 @@ from typing import Final
 
 from attrs import field, frozen
 
+from kubeocean import keys
 from kubeocean.fields import Fields, Problem, is_address
 from kubeocean.leasing.limits import ResourceLimit
 from kubeocean.leasing.windows import TimeWindow, zone_of
@@ -70,7 +71,10 @@ class DnsAccess:
 
 @frozen(kw_only=True)
 class ClusterBinding:
-    """One worker cluster; names follow spec/kubeocean.md 1.1."""
+    """One worker cluster; names follow spec/kubeocean.md 1.1.
+
+    `cluster_id` and `mount_namespace` are those under which it is served, whatever its spec asks for since: by them everything is found.
+    """
 
     name: str
     uid: str
@@ -82,6 +86,8 @@ class ClusterBinding:
     secret: SecretReference
     node_selector: JsonView | None
     mount_namespace: str
+    asked: keys.Identity
+    """What the spec asks for now."""
     service_namespaces: Sequence[str]
     disable_default_taint: bool
     priority_class: str
@@ -107,6 +113,8 @@ class ClusterBinding:
         problems: list[Problem] = []
         spec = Fields(body.get("spec"), "spec", problems)
         secret = spec.inner("secretRef")
+        asked = keys.Identity(spec.text("clusterID"), spec.text("mountNamespace"))
+        served = keys.Identity.accepted(meta) or asked
         return cls(
             name=meta.name,
             uid=meta.uid,
@@ -114,10 +122,11 @@ class ClusterBinding:
             deleting=meta.deletion_timestamp is not None,
             annotations=meta.annotations,
             finalizers=meta.finalizers,
-            cluster_id=spec.text("clusterID"),
+            cluster_id=served.cluster_id,
             secret=SecretReference(secret.text("name"), secret.text("namespace")),
             node_selector=spec.selector("nodeSelector"),
-            mount_namespace=spec.text("mountNamespace"),
+            mount_namespace=served.mount_namespace or asked.mount_namespace,
+            asked=asked,
             service_namespaces=spec.texts("serviceNamespaces"),
             disable_default_taint=spec.flag("disableNodeDefaultTaint"),
             priority_class=spec.text("podPriorityClassName"),
@@ -135,9 +144,14 @@ class ClusterBinding:
             misread=tuple(problems),
         )
 
+    @property
+    def identity(self) -> keys.Identity:
+        """As it is served."""
+        return keys.Identity(self.cluster_id, self.mount_namespace)
+
     def validate(self) -> list[Problem]:
         """Everything that keeps it from working, without asking any cluster; empty when it is sound."""
-        problems = [*self.misread, *_identity_problems(self), *self.overrides.problems()]
+        problems = [*self.misread, *_identity_problems(self.asked), *_secret_problems(self.secret), *self.overrides.problems()]
         for at, namespace in enumerate(self.service_namespaces):
             if not namespace:
                 problems.append(Problem(f"spec.serviceNamespaces[{at}]", "is empty; name a namespace or leave it out"))
@@ -218,21 +232,26 @@ class ResourceLeasingPolicy:
         return problems + _zone_problems(self.time_zone)
 
 
-def _identity_problems(binding: ClusterBinding) -> list[Problem]:
+def _identity_problems(asked: keys.Identity) -> list[Problem]:
     problems = []
-    if not binding.cluster_id:
+    if not asked.cluster_id:
         problems.append(Problem("spec.clusterID", "is empty; choose a short name of the worker cluster"))
-    elif len(binding.cluster_id) > CLUSTER_ID_LIMIT or not _CLUSTER_ID.fullmatch(binding.cluster_id):
+    elif len(asked.cluster_id) > CLUSTER_ID_LIMIT or not _CLUSTER_ID.fullmatch(asked.cluster_id):
         rule = f"at most {CLUSTER_ID_LIMIT} lower case letters, digits and '-', beginning and ending with a letter or digit"
         problems.append(Problem("spec.clusterID", f"must be {rule}"))
-    if not binding.secret.name:
-        problems.append(Problem("spec.secretRef.name", "is empty; name the Secret with the worker's kubeconfig"))
-    if not binding.secret.namespace:
-        problems.append(Problem("spec.secretRef.namespace", "is empty; name the namespace of that Secret"))
-    if not binding.mount_namespace:
+    if not asked.mount_namespace:
         problems.append(Problem("spec.mountNamespace", "is empty; name the namespace of the worker cluster in which pods shall run"))
-    elif not is_dns_label(binding.mount_namespace):
+    elif not is_dns_label(asked.mount_namespace):
         problems.append(Problem("spec.mountNamespace", "is not the name of a namespace"))
+    return problems
+
+
+def _secret_problems(secret: SecretReference) -> list[Problem]:
+    problems = []
+    if not secret.name:
+        problems.append(Problem("spec.secretRef.name", "is empty; name the Secret with the worker's kubeconfig"))
+    if not secret.namespace:
+        problems.append(Problem("spec.secretRef.namespace", "is empty; name the namespace of that Secret"))
     return problems
 
 

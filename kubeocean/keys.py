@@ -32,7 +32,7 @@ MOUNT_OWNER: Final = "kubeocean.io/mount-owner"
 # --- Bindings -----------------------------------------------------------------------------------------------------------------------------
 
 ACCEPTED_AS: Final = "kubeocean.io/accepted-as"
-"""Annotation of a binding: the identity under which it is served, see `accepted_as`; written once, when it is first found sound."""
+"""Annotation of a binding: the Identity under which it is served; written once, when it is first found sound."""
 APPLIED: Final = "kubeocean.io/applied"
 """Annotation of an object that the manager made: a hash of what it wanted there."""
 VERSION: Final = "kubeocean.io/version"
@@ -139,9 +139,23 @@ SYSTEM_NAMESPACES: Final = frozenset({"kube-system", "kube-public", "kube-node-l
 _VNODE_LIMIT: Final = 63
 
 
-def accepted_as(cluster_id: str, uid: str) -> str:
-    """The value of ACCEPTED_AS; with the uid of the binding, because people make bindings of the YAML of others."""
-    return f"{cluster_id}_{uid}"
+@frozen
+class Identity:
+    """By what everything of a binding is found: its clusterID, in names and marks, and its mount namespace. Fixed once it is served."""
+
+    cluster_id: str
+    mount_namespace: str
+
+    def note(self, uid: str) -> str:
+        """The value of ACCEPTED_AS; with the uid of the binding, because people make bindings of the YAML of others."""
+        return f"{self.cluster_id}_{uid}_{self.mount_namespace}"
+
+    @classmethod
+    def accepted(cls, meta: ObjectMeta) -> Identity | None:
+        """What the binding is served as; None before. Earlier versions noted no namespace."""
+        cluster_id, _, rest = meta.annotations.get(ACCEPTED_AS, "").partition("_")
+        uid, _, namespace = rest.partition("_")
+        return cls(cluster_id, namespace) if cluster_id and uid == meta.uid else None
 
 
 def synced_by(cluster_id: str) -> str:

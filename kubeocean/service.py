@@ -21,7 +21,7 @@ from kubeocean.bottomup.figures import Sources, snapshot
 from kubeocean.bottomup.pods import not_ready
 from kubeocean.bottomup.reclaim import Reclaimer
 from kubeocean.bottomup.virtual_nodes import VirtualNodes
-from kubeocean.conditions import CONNECTIVITY_FAILED, NO_ANSWER, VALIDATION_FAILED, Failure
+from kubeocean.conditions import CONNECTIVITY_FAILED, NO_ANSWER, Failure
 from kubeocean.connect import Target, find_target, prove
 from kubeocean.crds import ClusterBinding, SecretReference
 from kubeocean.keys import Owner
@@ -210,11 +210,9 @@ class BindingService:
         self._watch_secret(group, binding)
         try:
             found = await find_target(self._host.client, binding, hub_uid)
-            if isinstance(found, Target) and self._served is not None:
-                if found.fingerprint == self._served.fingerprint:
-                    await self._keep_hold()
-                    return None
-                found = _allowed_change(self._served, found)
+            if isinstance(found, Target) and self._served is not None and found.fingerprint == self._served.fingerprint:
+                await self._keep_hold()
+                return None
             failure = found if isinstance(found, Failure) else await self._prove(found)
         except VKubeletError as error:
             return Failure(CONNECTIVITY_FAILED, f"this cluster can not be asked: {error}")
@@ -398,14 +396,6 @@ class BindingService:
         for pod in self._host.pods:
             if not pod.terminal and self._virtual.get(pod.node) is not None:
                 self._host.set_pod_status(pod.ref, not_ready(pod, UNREACHABLE_MESSAGE))
-
-
-def _allowed_change(served: Target, found: Target) -> Target | Failure:
-    """A binding may get another kubeconfig; what its physical objects are found by stays."""
-    if served.mount == found.mount:
-        return found
-    text = f"the running pods are found by clusterID {served.mount.owner.cluster_id} in namespace {served.mount.namespace}"
-    return Failure(VALIDATION_FAILED, f"spec.clusterID and spec.mountNamespace can not be changed: {text}; set them back")
 
 
 def _ask_every(settings: KubeoceanSettings) -> float:

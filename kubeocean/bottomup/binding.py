@@ -14,7 +14,7 @@ from kubeocean import keys
 from kubeocean.conditions import SYNCER_FAILED, Failure, Health, status_patch
 from kubeocean.crds import ClusterBinding
 from kubeocean.resources import CLUSTERBINDINGS
-from vkubelet.api.objects import Key, Unknown
+from vkubelet.api.objects import Key, ObjectMeta, Unknown
 from vkubelet.client.rest import PatchKind, Selection
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
@@ -122,8 +122,9 @@ class BindingReconciler:
             return None
 
     async def hold(self) -> None:
-        """Our finalizer stands on the binding, so that its deletion waits for what is about to be made. Raises ApiError."""
-        if self.current is None or keys.FINALIZER_SYNCER not in self.current.finalizers:
+        """Puts our finalizer on the binding, and the identity by which everything that is about to be made is found. Raises ApiError."""
+        current = self.current
+        if current is None or keys.FINALIZER_SYNCER not in current.finalizers or not _is_noted(current):
             await self._write_finalizers(lambda there: there if keys.FINALIZER_SYNCER in there else [*there, keys.FINALIZER_SYNCER])
 
     async def let_go(self) -> None:
@@ -140,15 +141,20 @@ class BindingReconciler:
         for attempt in range(_ATTEMPTS):
             meta = (await self._host.client.get(CLUSTERBINDINGS, self.name)).metadata
             finalizers = list(wanted(meta.finalizers))
-            if finalizers == list(meta.finalizers):
+            note = self._note(meta) if keys.FINALIZER_SYNCER in finalizers else {}
+            if finalizers == list(meta.finalizers) and note.items() <= meta.annotations.items():
                 return
-            metadata = {"uid": meta.uid, "resourceVersion": meta.resource_version, "finalizers": finalizers}
+            metadata = {"uid": meta.uid, "resourceVersion": meta.resource_version, "finalizers": finalizers, "annotations": note}
             try:
                 await self._host.client.patch(CLUSTERBINDINGS, self.name, {"metadata": metadata}, kind=PatchKind.MERGE)
                 return
             except Conflict:
                 if attempt + 1 == _ATTEMPTS:
                     raise
+
+    def _note(self, meta: ObjectMeta) -> dict[str, str]:
+        current = self.current
+        return {keys.ACCEPTED_AS: current.identity.note(meta.uid)} if current is not None and current.uid == meta.uid else {}
 
     async def reconcile(self, name: str) -> float | None:
         """Write the status if it is not what it should be."""
@@ -179,8 +185,19 @@ class BindingReconciler:
     def _changed(self, change: Change[Unknown]) -> None:
         self.gone = change.new is None
         if change.new is not None:
-            self.current = ClusterBinding.parse(change.new)
+            self.current = _as_served(ClusterBinding.parse(change.new), self.current)
         self.controller.add(self.name)
         if change.more_than_status:
             for listener in self._listeners:
                 listener()
+
+
+def _is_noted(binding: ClusterBinding) -> bool:
+    return binding.annotations.get(keys.ACCEPTED_AS) == binding.identity.note(binding.uid)
+
+
+def _as_served(binding: ClusterBinding, before: ClusterBinding | None) -> ClusterBinding:
+    """Under the identity that was held before, also when the annotation that says so was removed together with a change of it."""
+    if before is None or before.uid != binding.uid or keys.FINALIZER_SYNCER not in before.finalizers:
+        return binding
+    return evolve(binding, cluster_id=before.cluster_id, mount_namespace=before.mount_namespace)

@@ -21,7 +21,7 @@ from kubeocean.manager.owned import ForeignObject, Owned
 from kubeocean.manager.removal import Removal
 from kubeocean.manager.settings import ManagerSettings
 from kubeocean.manager.status import RIGHTS_MISSING, View, first_status, rights_text, status_patch
-from kubeocean.manager.workloads import as_accepted, unheeded_certificate, workloads
+from kubeocean.manager.workloads import unheeded_certificate, workloads
 from kubeocean.metrics import ManagerMetrics
 from kubeocean.resources import CLUSTERBINDINGS
 from vkubelet.api.names import SYSTEM_NAMESPACE
@@ -149,7 +149,7 @@ class ClusterBindingReconciler:
         binding = ClusterBinding.parse(obj)
         with bind(binding=name, uid=binding.uid):
             if binding.deleting:
-                return await self._removal.reconcile(obj, as_accepted(binding))
+                return await self._removal.reconcile(obj, binding)
             if keys.FINALIZER_MANAGER not in binding.finalizers:
                 await self._write(obj, {"metadata": {"finalizers": [*binding.finalizers, keys.FINALIZER_MANAGER]}})
                 return None
@@ -161,11 +161,11 @@ class ClusterBindingReconciler:
 
     async def _serve(self, obj: Unknown, binding: ClusterBinding) -> float | None:
         findings = await self._find(binding)
-        outlook = self.owned.outlook(as_accepted(binding))
+        outlook = self.owned.outlook(binding)
         failure: Failure | None = None
         if not findings.rejected and (outlook.exists or (findings.problem or findings.lacking) is None):
             failure = await self._deploy(obj, binding)
-            outlook = self.owned.outlook(as_accepted(binding))
+            outlook = self.owned.outlook(binding)
         if outlook.available and await self.owned.retire_old_proxier(binding):
             self.event(obj, "ProxierRetired", "the process of the binding serves the kubelet port; the separate proxier is removed")
         view = View(
@@ -208,7 +208,7 @@ class ClusterBindingReconciler:
 
     async def _accept(self, binding: ClusterBinding, findings: Findings) -> Findings:
         """From now on this clusterID is this binding's, also for the managers after us. Raises ApiError."""
-        identity = keys.accepted_as(binding.cluster_id, binding.uid)
+        identity = binding.identity.note(binding.uid)
         if binding.annotations.get(keys.ACCEPTED_AS) == identity:
             return findings
         async with self._accepting:

@@ -70,7 +70,7 @@ class Removal:
         if remaining is not None and remaining <= 0 and not outlook.speaks:
             await self._give_up(obj, binding)
             return None
-        if outlook.exists or _is_accepted(binding):
+        if outlook.exists or keys.Identity.accepted(obj.metadata) is not None:
             await self._keep_running(obj, binding)
         until = "" if remaining is None else "; it is given up when it takes longer than spec.forceUnbindAfter"
         text = f"waiting for the process of the binding to clean up in both clusters{until}"
@@ -139,7 +139,3 @@ class Removal:
         if (obj.metadata.uid, reason) not in self._told:
             self._told.add((obj.metadata.uid, reason))
             self._announce(obj, reason, message, warning=warning)
-
-
-def _is_accepted(binding: ClusterBinding) -> bool:
-    return binding.annotations.get(keys.ACCEPTED_AS) == keys.accepted_as(binding.cluster_id, binding.uid)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import yaml
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from kubeocean import keys, permissions
 from kubeocean.crds import ClusterBinding
@@ -88,12 +88,6 @@ def deployment_name(cluster_id: str) -> str:
 def old_proxier_name(cluster_id: str) -> str:
     """Deployment of Kubeocean (Go) whose work the syncer does here."""
     return f"kubeocean-proxier-{cluster_id}"
-
-
-def as_accepted(binding: ClusterBinding) -> ClusterBinding:
-    """The binding under the clusterID that was accepted, whatever it says by now: by that everything made for it is found."""
-    accepted, _, uid = binding.annotations.get(keys.ACCEPTED_AS, "").partition("_")
-    return evolve(binding, cluster_id=accepted) if accepted and uid == binding.uid else binding
 
 
 def service_name(cluster_id: str) -> str:

@@ -59,11 +59,16 @@ def test_annotation_copied_with_the_yaml_of_another_says_nothing() -> None:
     assert older(unknown(copied), binding("one", "a", EARLY)) == "one"
 
 
-def test_changed_id_is_refused_by_the_one_that_was_accepted() -> None:
+def test_changed_identity_is_refused_by_the_one_that_was_accepted() -> None:
     changed = accepted("one", "a", EARLY).body
     changed["spec"]["clusterID"] = "b"
     failure = changed_identity(ClusterBinding.parse(unknown(changed)))
     assert failure is not None and failure.reason == "ValidationFailed" and "found by a" in failure.message
+    moved = accepted("one", "a", EARLY).body
+    moved["metadata"]["annotations"]["kubeocean.io/accepted-as"] += "_mnt"
+    moved["spec"]["mountNamespace"] = "other"
+    failure = changed_identity(ClusterBinding.parse(unknown(moved)))
+    assert failure is not None and "in namespace mnt" in failure.message
     assert changed_identity(ClusterBinding.parse(accepted("one", "a", EARLY))) is None
     assert changed_identity(ClusterBinding.parse(binding("one", "a", EARLY))) is None
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import base64
+import re
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kubeocean
 from kubeocean.crds import ApiServerAccess, ClusterBinding, DnsAccess, OnUnreachable, ResourceLeasingPolicy, SecretReference
+from kubeocean.keys import ACCEPTED_AS, Identity
 from kubeocean.leasing.limits import ResourceLimit
 from kubeocean.leasing.windows import TimeWindow
 from tests.unit.kubeocean.builders import binding, limit, policy, unknown
@@ -138,3 +142,27 @@ def test_any_stored_binding_can_be_parsed_and_judged(spec: object) -> None:
 @given(st.dictionaries(st.sampled_from(POLICY_FIELDS), anything) | anything)
 def test_any_stored_policy_can_be_parsed_and_judged(spec: object) -> None:
     assert all(str(problem) for problem in ResourceLeasingPolicy.parse(unknown({"metadata": {"name": "x"}, "spec": spec})).validate())
+
+
+def test_a_binding_keeps_the_identity_under_which_it_was_accepted() -> None:
+    note = Identity("demo", "mnt").note("uid-b")
+    changed = binding({"clusterID": "new", "mountNamespace": "other"}, uid="uid-b", annotations={ACCEPTED_AS: note})
+    assert (changed.identity, changed.asked) == (Identity("demo", "mnt"), Identity("new", "other"))
+    assert not changed.validate()
+    copied = binding({"clusterID": "new"}, uid="uid-c", annotations={ACCEPTED_AS: note})
+    assert copied.cluster_id == "new", "the annotation of the binding whose YAML was copied"
+
+
+def test_an_identity_that_an_earlier_version_noted_has_no_namespace() -> None:
+    old = binding({"clusterID": "new", "mountNamespace": "mnt"}, uid="uid-b", annotations={ACCEPTED_AS: "demo_uid-b"})
+    assert old.identity == Identity("demo", "mnt")
+
+
+def test_nothing_but_its_judges_reads_what_a_binding_asks_to_be_called_now() -> None:
+    """Whatever made something of a binding has to find it again by the identity that was accepted."""
+    readers = {
+        path.name: found
+        for path in sorted(Path(kubeocean.__file__).parent.rglob("*.py"))
+        if (found := re.findall(r"\.asked\b|text\(\"(?:clusterID|mountNamespace)\"", path.read_text()))
+    }
+    assert set(readers) == {"crds.py", "connect.py"}

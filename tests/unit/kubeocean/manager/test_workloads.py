@@ -10,7 +10,7 @@ import yaml
 from kubeocean import keys
 from kubeocean.crds import ClusterBinding
 from kubeocean.manager.settings import ManagerSettings
-from kubeocean.manager.workloads import MANAGER, as_accepted, unheeded_certificate, workloads
+from kubeocean.manager.workloads import MANAGER, unheeded_certificate, workloads
 from tests.unit.kubeocean.builders import binding
 from vkubelet import settings as runtime
 from vkubelet.api.shapes import Json
@@ -173,10 +173,3 @@ def test_a_certificate_of_another_namespace_can_not_be_mounted_and_that_is_said(
     assert template(elsewhere) == template()
     assert "logs-proxy-secret-namespace" in unheeded_certificate(elsewhere, chosen())
     assert not unheeded_certificate(DEMO, chosen())
-
-
-def test_what_was_made_is_found_by_the_accepted_id() -> None:
-    changed = binding({"clusterID": "new"}, uid="uid-b", annotations={keys.ACCEPTED_AS: "demo_uid-b"})
-    assert as_accepted(changed).cluster_id == "demo" and as_accepted(DEMO) is DEMO
-    copied = binding({"clusterID": "new"}, uid="uid-c", annotations={keys.ACCEPTED_AS: "demo_uid-b"})
-    assert as_accepted(copied).cluster_id == "new", "the annotation of the binding whose YAML was copied"

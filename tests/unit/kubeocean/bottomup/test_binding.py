@@ -1,0 +1,54 @@
+"""The binding as its process sees it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kubeocean import keys
+from kubeocean.bottomup.binding import BindingReconciler
+from tests.unit.kubeocean.builders import unknown
+from vkubelet.api.shapes import Json
+from vkubelet.client.connection import Connection
+from vkubelet.client.rest import Client
+from vkubelet.testing.host import RecordingHost
+
+DEMO = keys.Identity("demo", "mnt")
+
+
+def stored(
+    version: int, *, cluster_id: str = "demo", mount: str = "mnt", served: bool = True, noted: bool = True, uid: str = "uid-b"
+) -> Json:
+    meta: Json = {"name": "demo", "uid": uid, "resourceVersion": str(version)}
+    meta["finalizers"] = [keys.FINALIZER_SYNCER] if served else []
+    meta["annotations"] = {keys.ACCEPTED_AS: DEMO.note("uid-b")} if noted else {}
+    spec = {"clusterID": cluster_id, "mountNamespace": mount, "secretRef": {"name": "k", "namespace": "n"}}
+    return {"metadata": meta, "spec": spec}
+
+
+@pytest.fixture
+def bound() -> BindingReconciler:
+    return BindingReconciler(RecordingHost(client=Client(Connection("https://192.0.2.1"))), "demo")
+
+
+def seen(bound: BindingReconciler, *bodies: Json) -> keys.Identity:
+    for body in bodies:
+        bound.informer.adopt(unknown(body))
+    assert bound.current is not None
+    return bound.current.identity
+
+
+@pytest.mark.parametrize("noted", [True, False], ids=["the note stays", "the note is removed with it"])
+def test_a_served_binding_keeps_its_identity_when_its_spec_is_edited(bound: BindingReconciler, noted: bool) -> None:
+    edited = stored(2, cluster_id="renamed", mount="other", noted=noted)
+    assert seen(bound, stored(1), edited) == DEMO
+    assert seen(bound, stored(3, cluster_id="renamed", mount="other", noted=False)) == DEMO
+
+
+def test_a_binding_that_was_never_served_may_still_be_corrected(bound: BindingReconciler) -> None:
+    before = stored(1, cluster_id="typo", served=False, noted=False)
+    assert seen(bound, before, stored(2, served=False, noted=False)) == DEMO
+
+
+def test_another_binding_of_the_same_name_has_its_own_identity(bound: BindingReconciler) -> None:
+    again = stored(2, cluster_id="new", uid="uid-c")
+    assert seen(bound, stored(1), again) == keys.Identity("new", "mnt")
