@@ -75,10 +75,14 @@ def _chosen(arguments: argparse.Namespace) -> tuple[Settings, KubeoceanSettings]
 
 
 def runtime_defaults(binding: str) -> Json:
-    """How the runtime's settings differ for kubeocean: names by the binding, and Kubeocean's own taint in the place of the runtime's."""
+    """How the runtime's settings differ for kubeocean: Kubeocean's own taint replaces the runtime's, and names follow the binding.
+
+    A binding's name may have 253 characters, a label 63 and a field manager 128: longer names are hashed, as in the labels of its nodes.
+    """
+    label = keys.label_value(binding)
     return {
-        "instance": binding,
-        "field_manager": f"kubeocean-{binding}",
-        "node": {"taint": "", "selector": f"{keys.CLUSTER_BINDING}={binding}"},
+        "instance": label,
+        "field_manager": f"kubeocean-{label}",
+        "node": {"taint": "", "selector": f"{keys.CLUSTER_BINDING}={label}"},
         "leader": {"namespace": keys.NAMESPACE},
     }

@@ -227,7 +227,7 @@ class Bind:
         say(f"\nThen:\n\n  {self._nodes(plan)}")
 
     def _nodes(self, plan: Plan) -> str:
-        return f"{self.hub_choice.kubectl} get nodes -l {keys.CLUSTER_BINDING}={plan.name}"
+        return f"{self.hub_choice.kubectl} get nodes -l {keys.CLUSTER_BINDING}={keys.label_value(plan.name)}"
 
     def _done(self, where: Choice, what: str, how: str) -> None:
         self.terminal.say(f"{where.what}: {what}: {how}")

@@ -18,7 +18,6 @@ from kubeocean.connect import KUBECONFIG
 from kubeocean.crds import ClusterBinding
 from kubeocean.resources import CLUSTERBINDINGS, POLICIES, definition
 from vkubelet.api.codec import decode_object, encode_json
-from vkubelet.api.names import LABEL_LIMIT
 from vkubelet.api.objects import Key, Unknown
 from vkubelet.api.shapes import Json
 from vkubelet.errors import SettingsError
@@ -100,7 +99,7 @@ class Plan:
 
     @property
     def secret_metadata(self) -> Json:
-        labels = {**LABELS, keys.CLUSTER_BINDING: self.name} if len(self.name) <= LABEL_LIMIT else dict(LABELS)
+        labels = {**LABELS, keys.CLUSTER_BINDING: keys.label_value(self.name)}
         return {"name": self.secret.name, "namespace": self.secret.namespace, "labels": labels}
 
     def shown_secret(self) -> Json:
