@@ -17,6 +17,7 @@ from kubeocean.resources import POLICIES
 from kubeocean.topdown.identity import identity
 from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import Key, Node, ObjectMeta, Pod, PodRef, Unknown
+from vkubelet.api.scheduling import reserved_spec
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.client.resources import CONFIGMAPS, CSINODES, NODES, PODS, PVCS, SECRETS, Resource
 from vkubelet.client.rest import Client, Selection
@@ -47,8 +48,8 @@ class Mount:
 
 
 def cost_of(pod: Pod) -> Pod:
-    """A foreign pod with nothing left but what it takes from its node: resources and host ports."""
-    spec = pod.spec
+    """A foreign pod with nothing left but what it takes from its node: resources, as the scheduler counts them, and host ports."""
+    spec = reserved_spec(pod.spec, pod.status)
     kept: Json = {"containers": _costs(spec.get("containers", ())), "initContainers": _costs(spec.get("initContainers", ()))}
     kept.update({key: spec[key] for key in ("overhead", "resources", "hostNetwork") if key in spec})
     meta = pod.metadata

@@ -11,7 +11,7 @@ from attrs import frozen
 
 from vkubelet.api.objects import Pod
 from vkubelet.api.quantity import Quantity, Resources, add_resources, subtract_resources
-from vkubelet.api.scheduling import effective_requests
+from vkubelet.api.scheduling import effective_requests, reserved_spec
 
 _COUNTED: Final = frozenset({"Running", "Pending", ""})
 _ONE_POD: Final = {"pods": Quantity.of(1)}
@@ -36,7 +36,7 @@ class Usage:
         before = self._pods.get(pod.metadata.uid)
         if not pod.node or pod.phase not in _COUNTED:
             return self.remove(pod.metadata.uid)
-        requests = {name: amount for name, amount in effective_requests(pod.spec).items() if amount}
+        requests = {name: amount for name, amount in effective_requests(reserved_spec(pod.spec, pod.status)).items() if amount}
         now = _Counted(pod.node, leased, add_resources(requests, _ONE_POD))
         if before == now:
             return frozenset()

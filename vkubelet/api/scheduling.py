@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from vkubelet.api.quantity import Quantity, Resources, add_resources, max_resources, parse_resources
+from vkubelet.api.quantity import Quantity, Resources, add_resources, format_resources, max_resources, parse_resources
 from vkubelet.api.selectors import match_node_selector
 from vkubelet.api.shapes import JsonView
 
@@ -42,6 +42,32 @@ def allocated_spec(spec: JsonView, status: JsonView) -> JsonView:
         return spec
     lists = {name: [_with_requests(each, granted.get(each["name"])) for each in spec.get(name) or ()] for name in _LISTS}
     return {**spec, **lists}
+
+
+def reserved_spec(spec: JsonView, status: JsonView) -> JsonView:
+    """Returns the spec with the requests that the scheduler counts while a resize is under way or refused.
+
+    Of each app container and sidecar the largest of what it asks for, what the kubelet has allocated, and what it runs with;
+    without the first when the kubelet found the resize infeasible.
+    Source: k8s.io/component-helpers/resource, `determineContainerReqs` with `UseStatusResources` (KEP-1287).
+    """
+    conditions: Sequence[JsonView] = status.get("conditions") or ()
+    refused = any((each.get("type"), each.get("reason")) == ("PodResizePending", "Infeasible") for each in conditions)
+    entries = (entry for name in ("initContainerStatuses", "containerStatuses") for entry in status.get(name) or ())
+    granted = {
+        entry["name"]: max_resources(_amounts(entry.get("allocatedResources")), _requests(entry))
+        for entry in entries
+        if entry.get("resources") is not None
+    }
+
+    def reserved(container: JsonView) -> JsonView:
+        asked, has = _requests(container), granted.get(container["name"])
+        if has is None or has == asked:
+            return container
+        return _with_requests(container, format_resources(has if refused else max_resources(asked, has)))
+
+    init = [reserved(each) if each.get("restartPolicy") == "Always" else each for each in spec.get("initContainers") or ()]
+    return {**spec, "initContainers": init, "containers": [reserved(each) for each in spec.get("containers") or ()]}
 
 
 _LISTS = ("initContainers", "containers")

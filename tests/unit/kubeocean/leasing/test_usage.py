@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeocean.leasing.usage import Usage
+from kubeocean.worker import cost_of
 from tests.unit.kubeocean.builders import pod
 from vkubelet.api.objects import Pod
 from vkubelet.api.quantity import Resources, format_resources
@@ -66,6 +70,18 @@ def test_pod_counts_only_once_it_is_bound() -> None:
     assert usage.remove("uid-1") == {"node-2"}
     assert usage.remove("uid-1") == frozenset()
     assert not usage.local("node-2")
+
+
+@pytest.mark.parametrize("keep", [lambda pod: pod, cost_of], ids=["all of it", "its cost"])
+def test_a_local_pod_counts_with_what_its_kubelet_holds_for_it(keep: Callable[[Pod], Pod]) -> None:
+    entry = {"name": "c", "allocatedResources": {"cpu": "4"}, "resources": {"requests": {"cpu": "4"}}}
+    refused = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
+    status = {"phase": "Running", "containerStatuses": [entry], "conditions": [refused]}
+    usage = Usage()
+    usage.put(keep(pod({"nodeName": "node-1", "containers": [container("64")]}, status=status)), leased=False)
+    assert text(usage.local("node-1"))["cpu"] == "4"
+    usage.put(keep(pod({"nodeName": "node-1", "containers": [container("1")]}, status={**status, "conditions": []})), leased=False)
+    assert text(usage.local("node-1"))["cpu"] == "4"
 
 
 steps = st.lists(

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from vkubelet.api.quantity import format_resources
-from vkubelet.api.scheduling import allocated_spec, effective_requests, host_ports, is_extended, matches_node, ports_conflict, tolerates
+from vkubelet.api.scheduling import (
+    allocated_spec,
+    effective_requests,
+    host_ports,
+    is_extended,
+    matches_node,
+    ports_conflict,
+    reserved_spec,
+    tolerates,
+)
 from vkubelet.api.shapes import Json
 
 
@@ -49,6 +58,42 @@ def test_what_containers_were_granted_counts_in_place_of_what_they_ask_for() -> 
     }
     assert format_resources(effective_requests(allocated_spec(spec, told))) == {"cpu": "2500m", "memory": "1Gi"}
     assert allocated_spec(spec, {}) == spec
+
+
+INFEASIBLE = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
+DEFERRED = {"type": "PodResizePending", "status": "True", "reason": "Deferred"}
+IN_PROGRESS = {"type": "PodResizeInProgress", "status": "True"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "allocated", "runs", "condition", "counted"),
+    [
+        ("4", "4", "4", {}, "4"),
+        # It grows: what is not granted yet is reserved, unless the kubelet will never grant it.
+        ("64", "4", "4", DEFERRED, "64"),
+        ("64", "4", "4", INFEASIBLE, "4"),
+        # It shrinks: what is not given back yet is still held.
+        ("1", "6", "6", IN_PROGRESS, "6"),
+        ("1", "1", "6", IN_PROGRESS, "6"),
+        ("1", "1", "1", {}, "1"),
+        # A kubelet that does not report.
+        ("1", "", "", {}, "1"),
+    ],
+)
+def test_a_resize_counts_as_the_scheduler_counts_it(asked: str, allocated: str, runs: str, condition: Json, counted: str) -> None:
+    entry: Json = {"name": "c"}
+    if allocated:
+        entry |= {"allocatedResources": {"cpu": allocated}, "resources": {"requests": {"cpu": runs}}}
+    status = {"containerStatuses": [entry], "conditions": [condition]}
+    assert format_resources(effective_requests(reserved_spec({"containers": [container(asked)]}, status))) == {"cpu": counted}
+
+
+def test_sidecars_are_resized_and_other_init_containers_are_not() -> None:
+    entry = {"allocatedResources": {"cpu": "8"}, "resources": {"requests": {"cpu": "8"}}}
+    status = {"initContainerStatuses": [{"name": "c", **entry}]}
+    for init, counted in ((sidecar("1"), "8"), (container("1"), "1")):
+        found = reserved_spec({"initContainers": [init], "containers": []}, status)
+        assert format_resources(effective_requests(found)) == {"cpu": counted}
 
 
 @pytest.mark.parametrize(
