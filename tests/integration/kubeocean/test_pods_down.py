@@ -112,10 +112,8 @@ async def test_pod_that_the_worker_can_not_schedule_is_given_up(special: Scene) 
 
     async def unscheduled() -> bool:
         """The first pod that is made after the process has heard of the change."""
-        name = f"big-{len(await stage.home.list('pods', stage.namespace))}"
-        body = stage.body(name)
-        body["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "500"}}
-        await stage.home.create("pods", body)
+        name = f"late-{len(await stage.home.list('pods', stage.namespace))}"
+        await stage.create(name)
         below = await stage.until_physical(name, bool, "there")
         if below["spec"].get("nodeName"):
             return False
@@ -124,7 +122,11 @@ async def test_pod_that_the_worker_can_not_schedule_is_given_up(special: Scene) 
         await stage.event(name, "FailedSchedulingPod")
         return bool(failed["status"]["reason"] == "PhysicalPodLost")
 
-    await eventually(unscheduled, "the pod is given up with the event FailedSchedulingPod")
+    await special.bound.worker.kubectl("cordon", special.nodes[0])
+    try:
+        await eventually(unscheduled, "the pod is given up with the event FailedSchedulingPod")
+    finally:
+        await special.bound.worker.kubectl("uncordon", special.nodes[0])
 
 
 async def test_status_is_the_workers_and_stays_so_whoever_writes_it(stage: Stage) -> None:
