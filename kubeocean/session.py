@@ -187,9 +187,10 @@ class Session:
         self._inherited.released(ref)
 
     def binding_changed(self) -> None:
-        """The binding says something else: policies and nodes follow."""
+        """The binding says something else: policies, nodes and copies follow."""
         self._policies.recheck()
         self.nodes.recheck()
+        self._dependents.binding_changed()
 
     def worker_returned(self) -> None:
         """The worker answers again: nodes and pods are published as they are."""

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from kubeocean import keys
+from kubeocean.crds import ApiServerAccess
 from vkubelet.api.names import LAST_APPLIED
 from vkubelet.api.objects import Key, ObjectMeta, Pod, Unknown
 from vkubelet.api.shapes import Json, JsonView
@@ -27,14 +28,19 @@ _CONTENT: Final = ("data", "binaryData", "type")
 
 
 def physical_configmap(obj: Unknown, *, owner: keys.Owner, namespace: str, ca_bundle: str = "") -> Json:
-    """The copy of a ConfigMap; `ca_bundle` is added to the certificates by which pods know the API server."""
+    """The copy of a ConfigMap; `ca_bundle` (see `bundle_for`) is added to its certificates."""
     body = obj.body
     copy = marked_copy("ConfigMap", obj.metadata, owner, namespace=namespace)
     copy |= {name: body[name] for name in ("data", "binaryData") if body.get(name)}
-    if ca_bundle and obj.metadata.name == _ROOT_CA:
+    if ca_bundle:
         own = (body.get("data") or {}).get("ca.crt", "")
         copy["data"] = {**(body.get("data") or {}), "ca.crt": f"{own.rstrip()}\n{ca_bundle}".lstrip()}
     return copy
+
+
+def bundle_for(original: Key, access: ApiServerAccess | None) -> str:
+    """The certificates of `spec.apiServerAccess` for the ConfigMap by which pods know the API server; "" for any other."""
+    return access.ca_bundle if access is not None and original.name == _ROOT_CA else ""
 
 
 def physical_secret(obj: Unknown, *, owner: keys.Owner, namespace: str) -> Json:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
-from attrs import frozen
+from attrs import field, frozen
 
 from kubeocean import keys
 from kubeocean.topdown import marks
@@ -36,10 +36,14 @@ _LOOK_AGAIN = 30.0
 
 @frozen
 class CopyKind:
-    """What differs between ConfigMaps and Secrets: where they are, and what the copy of one looks like."""
+    """What differs between ConfigMaps and Secrets: where they are, and what the copy of one looks like.
+
+    `made_with` is what a copy contains beside its original.
+    """
 
     resource: Resource[Unknown]
     render: Callable[[Unknown], Json]
+    made_with: Callable[[Key], str] = field(default=lambda key: "", kw_only=True)
 
 
 @frozen(kw_only=True)
@@ -60,9 +64,10 @@ class CopyParts:
 
 @frozen
 class _Written:
-    """Which version of the original the copy holds, and which copy that is."""
+    """Which version of the original the copy contains, what beside it, and which copy that is."""
 
     original: str
+    made_with: str
     copy_uid: str
     copy_version: str
 
@@ -89,6 +94,12 @@ class CopyReconciler:
     def released(self, key: Key) -> None:
         """A pod that named this original is gone."""
         self.controller.add(key, priority=Priority.LOW)
+
+    def recheck(self) -> None:
+        """Reconcile the copies that contain something beside their originals that has changed."""
+        for key, written in self._written.items():
+            if written.made_with != self._kind.made_with(key):
+                self.controller.add(key)
 
     async def ensure(self, key: Key) -> None:
         """The copy exists and is current. Raises NotFound when the original does not exist, Unavailable when its name is taken."""
@@ -125,6 +136,7 @@ class CopyReconciler:
             head is not None
             and written is not None
             and head.metadata.resource_version == written.original
+            and self._kind.made_with(key) == written.made_with
             and self._parts.originals.synced
             and not head.metadata.deletion_timestamp
         )
@@ -146,7 +158,8 @@ class CopyReconciler:
         self.controller.add(key, priority=Priority.LOW if change.initial else Priority.HIGH)
 
     def _is_copy(self, copy: Unknown, key: Key) -> bool:
-        return copy.key == self.copy_key(key) and self._parts.mount.owner.owns(copy.metadata)
+        """Ours, and of this original: a name is a hash, so it is not enough; stripped annotations name no other."""
+        return copy.key == self.copy_key(key) and self._parts.mount.owner.owns(copy.metadata) and copy_of(copy.metadata) in (None, key)
 
     def _is_unowned_copy(self, copy: Unknown, key: Key) -> bool:
         """Made by Kubeocean (Go), which knew no owners, for exactly this original: it is taken over."""
@@ -161,11 +174,11 @@ class CopyReconciler:
         if original.metadata.deletion_timestamp:
             raise NotFound(f"get {resource} {key}", "it is being deleted", status=404)
         original = await self._mark(original)
-        wanted = self._kind.render(original)
+        made_with, wanted = self._kind.made_with(key), self._kind.render(original)
         copy = None if self._has_copy(key) else await self._create(wanted)
         if copy is None:
             copy = await self._update(key, wanted)
-        self._written[key] = _Written(original.metadata.resource_version, copy.metadata.uid, copy.metadata.resource_version)
+        self._written[key] = _Written(original.metadata.resource_version, made_with, copy.metadata.uid, copy.metadata.resource_version)
         # The watches will tell the same in a moment; until then others who need it would ask both clusters again.
         self._parts.originals.adopt(original)
         self._parts.copies.adopt(copy)
@@ -222,7 +235,7 @@ class CopyReconciler:
         self._written.pop(key, None)
         try:
             copy = await self._parts.worker.get(resource, self.copy_key(key))
-            if self._parts.mount.owner.owns(copy.metadata):
+            if self._is_copy(copy, key):
                 await self._parts.worker.delete(resource, copy.key, uid=copy.metadata.uid, resource_version=copy.metadata.resource_version)
                 log.debug("unused copy deleted")
         except NotFound:

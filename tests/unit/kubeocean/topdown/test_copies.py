@@ -6,8 +6,10 @@ import base64
 
 import pytest
 
+from kubeocean.crds import ApiServerAccess
 from kubeocean.keys import physical_name, token_secret_name
 from kubeocean.topdown.copies import (
+    bundle_for,
     copy_of,
     physical_configmap,
     physical_secret,
@@ -51,11 +53,16 @@ def test_configmap_copy_has_content_and_marks_and_nothing_else() -> None:
     }
 
 
-def test_ca_bundle_is_added_to_the_root_certificates_only() -> None:
+def test_ca_bundle_is_added_to_the_certificates() -> None:
     root = unknown({"metadata": {**META, "name": "kube-root-ca.crt"}, "data": {"ca.crt": "OWN\n"}})
     assert physical_configmap(root, owner=OWNER, namespace="mnt", ca_bundle="MORE\n")["data"] == {"ca.crt": "OWN\nMORE\n"}
-    other = unknown({"metadata": META, "data": {"ca.crt": "OWN\n"}})
-    assert physical_configmap(other, owner=OWNER, namespace="mnt", ca_bundle="MORE\n")["data"] == {"ca.crt": "OWN\n"}
+    assert physical_configmap(root, owner=OWNER, namespace="mnt")["data"] == {"ca.crt": "OWN\n"}
+
+
+def test_ca_bundle_is_for_the_root_certificates_only() -> None:
+    access = ApiServerAccess("192.0.2.1", ca_bundle="MORE")
+    assert [bundle_for(Key("default", name), access) for name in ("kube-root-ca.crt", "settings")] == ["MORE", ""]
+    assert bundle_for(Key("default", "kube-root-ca.crt"), None) == ""
 
 
 def test_secret_copy_keeps_its_type() -> None:
