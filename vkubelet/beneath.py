@@ -175,10 +175,9 @@ class Directory:
 
     def create(self, path: StrPath, data: bytes = b"", *, mode: int, user: int | None = None, sync: bool = False) -> None:
         """A new file, private until it has its content, owner and mode. Raises FileExistsError."""
-        with open(self.file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb", buffering=0) as file:
-            view = memoryview(data)
-            while view:
-                view = view[file.write(view) :]
+        with open(self.file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+            file.write(data)
+            file.flush()
             if user is not None:
                 os.fchown(file.fileno(), user, -1)
             os.fchmod(file.fileno(), mode)
@@ -196,6 +195,15 @@ class Directory:
             except OSError:
                 above.remove(draft)
                 raise
+
+    def write(self, path: StrPath, data: bytes, *, mode: int) -> None:
+        """A file, in place unless it has this content: also those who have it open or mounted see it."""
+        with open(self.file(path, os.O_RDWR | os.O_CREAT), "r+b") as file:
+            if file.read() != data:
+                file.seek(0)
+                file.truncate()
+                file.write(data)
+            os.fchmod(file.fileno(), mode)
 
     def link(self, target: StrPath, path: StrPath) -> None:
         """Makes a symbolic link. Raises FileExistsError."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 import html
 import logging
 import logging.handlers
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from vkubelet.beneath import Directory
 from vkubelet.logformat import JsonFormatter
 
 FILE: Final = "vkubelet.log"
@@ -23,7 +25,7 @@ _BLOCK: Final = 64 * 1024
 @contextmanager
 def writing(directory: Path) -> Iterator[None]:
     """Everything that is logged goes there too while the block runs."""
-    directory.mkdir(parents=True, exist_ok=True)
+    Directory.at(directory, make=0o755).close()
     handler = logging.handlers.RotatingFileHandler(directory / FILE, maxBytes=_LARGEST, backupCount=_MORE, delay=True)
     handler.setFormatter(JsonFormatter())
     logging.getLogger().addHandler(handler)
@@ -37,15 +39,20 @@ def writing(directory: Path) -> Iterator[None]:
 async def read(directory: Path, path: str) -> AsyncIterator[bytes]:
     """Raises FileNotFoundError."""
     if not path or path.endswith("/"):
-        names = sorted(each.name for each in directory.iterdir()) if not path.strip("/") else None
-        if names is None:
+        if path.strip("/"):
             raise FileNotFoundError(path)
+        with Directory.at(directory) as place:
+            names = place.names()
         links = "".join(f'<a href="{html.escape(name)}">{html.escape(name)}</a>\n' for name in names)
         yield f"<pre>\n{links}</pre>\n".encode()
         return
-    found = (directory / path).resolve()
-    if found.parent != directory.resolve() or not found.is_file():
-        raise FileNotFoundError(path)
-    with found.open("rb") as file:
-        while data := file.read(_BLOCK):
+    try:
+        with Directory.at(directory) as place:
+            found = place.file(path)
+    except (OSError, ValueError) as error:
+        raise FileNotFoundError(path) from error
+    try:
+        while data := os.read(found, _BLOCK):
             yield data
+    finally:
+        os.close(found)

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final
 
+from vkubelet.beneath import Directory
 from vkubelet.clock import Clock
 from vkubelet_providers.process.keeper.logfile import name_of, numbers
 
@@ -52,7 +53,8 @@ def begin_of_tail(directory: Path, lines: int) -> int:
     for number in reversed(numbers(str(directory))):
         chosen = number
         try:
-            found += len(_WHOLE.findall((directory / name_of(number)).read_bytes()))
+            with Directory.at(directory) as place:
+                found += len(_WHOLE.findall(place.read(name_of(number))))
         except OSError:
             break
         # The first of them may have begun in the file before.
@@ -98,7 +100,8 @@ async def read(directory: Path, *, begin: int, ended: Callable[[], bool] | None,
 
 def _open(directory: Path, number: int) -> int:
     try:
-        return os.open(directory / name_of(number), os.O_RDONLY | os.O_CLOEXEC)
+        with Directory.at(directory) as place:
+            return place.file(name_of(number))
     except FileNotFoundError:
         return -1
 

@@ -127,6 +127,12 @@ def stats(name: str, directory: Path) -> NodeStats:
     )
 
 
+def mount_points() -> list[str]:
+    """All that this process sees."""
+    lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
+    return [os.fsdecode(procfs.unescaped(line.split()[4])) for line in lines]
+
+
 def can_mount() -> bool:
     """Whether a process of ours may have mounts of its own; tried out in one that ends at once."""
     program = "import sys; sys.path.append(sys.argv[1]); from keeper.mounts import Tree; Tree('').enter()"

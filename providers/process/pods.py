@@ -9,9 +9,8 @@ import asyncio
 import json
 import logging
 import os
-import shutil
+import secrets
 import signal
-import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,11 +19,11 @@ from typing import Final
 from attrs import define, field
 
 from vkubelet import ContainerReport, NoSuchContainer, PodRef, PodReport, Terminated, Unavailable
+from vkubelet.beneath import Directory, real
 from vkubelet.clock import Clock
-from vkubelet_providers.process import keepers
+from vkubelet_providers.process import keepers, machine
 from vkubelet_providers.process.attempts import Attempt, State, as_running, session_of
 from vkubelet_providers.process.cgroups import Cgroups
-from vkubelet_providers.process.keeper import procfs
 from vkubelet_providers.process.keeper.mounts import unmount
 from vkubelet_providers.process.threads import in_thread
 from vkubelet_providers.process.usage import group_of
@@ -32,6 +31,8 @@ from vkubelet_providers.process.usage import group_of
 log = logging.getLogger(__name__)
 
 _REF: Final = "pod.json"
+_REMOVED: Final = "."
+"""How the name begins that a directory has while it is removed."""
 _STARTING_SECONDS, _STOPPING_SECONDS, _LOOK_SECONDS = 20.0, 30.0, 0.02
 _PATIENCE: Final = 10.0
 """Seconds that a keeper has to end its container when it is asked to do so at once."""
@@ -73,14 +74,14 @@ class Held:
 
     def guard(self, *, private: bool) -> None:
         """Where containers reach volumes by their mounts alone, or are of our own user, nobody else gets there. Raises OSError."""
-        for path, mode in ((self.files, 0o700 if private else 0o711), (self.etc, 0o755)):
-            path.mkdir(exist_ok=True)
-            path.chmod(mode)
+        with Directory.at(self.directory) as place:
+            for path, mode in ((self.files, 0o700 if private else 0o711), (self.etc, 0o755)):
+                place.make(path.name, mode).close()
+                place.change(path.name, mode=mode)
 
     def attempts(self, container: str) -> list[Attempt]:
         """Of one container as they lie on the disk, oldest first."""
-        place = self.directory / "containers" / container
-        numbers = sorted(int(path.name) for path in place.iterdir() if path.name.isdigit()) if place.is_dir() else []
+        numbers = sorted(int(name) for name in _names(self.directory / "containers" / container) if name.isdigit())
         return [self.attempt(container, number) for number in numbers]
 
     def attempt(self, container: str, number: int) -> Attempt:
@@ -88,8 +89,7 @@ class Held:
 
     def names(self) -> list[str]:
         """Of containers that were ever started."""
-        place = self.directory / "containers"
-        return sorted(path.name for path in place.iterdir()) if place.is_dir() else []
+        return _names(self.directory / "containers")
 
 
 class Pods:
@@ -119,13 +119,12 @@ class Pods:
         return self._held.setdefault(ref.uid, Held(ref, directory))
 
     def _make(self, ref: PodRef, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        # Users of containers must reach the directory in which they begin, and need not see more.
-        directory.chmod(0o711)
-        path = directory / f"{_REF}.new"
-        path.write_text(json.dumps({"namespace": ref.namespace, "name": ref.name, "uid": ref.uid, "node": ref.node}))
-        path.chmod(0o600)
-        path.rename(directory / _REF)
+        with Directory.at(directory, make=0o711) as place:
+            # Users of containers must reach the directory in which they begin, and need not see more.
+            place.change(mode=0o711)
+            values = {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid, "node": ref.node}
+            # On the disk before anything runs: a pod whose name is lost is not found again after a power cut.
+            place.store(_REF, json.dumps(values).encode(), mode=0o600, sync=True)
 
     def report(self, held: Held) -> PodReport:
         containers = [self._report(name, each, held) for name, each in held.containers.items()]
@@ -140,16 +139,18 @@ class Pods:
 
     async def load(self) -> None:
         """Adopt everything that is there, and start nothing. Raises OSError."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self._directory.chmod(0o711)
-        for place in sorted(self._directory.iterdir()):
-            held = _read_held(place)
+        with Directory.at(self._directory, make=0o711) as top:
+            top.change(mode=0o711)
+            places = [self._directory / name for name in top.names()]
+        for place in places:
+            is_removed = place.name.startswith(_REMOVED)
+            held = None if is_removed else _read_held(place)
             if held is None:
-                if place.is_dir() and any(place.glob("containers/*/*")):
+                if not is_removed and _has_run(place):
                     # It goes on, and is found again when it is to be started.
-                    log.warning("what is kept of a pod can not be read", extra={"uid": place.name})
+                    log.warning("the record of a pod cannot be read", extra={"uid": place.name})
                 else:
-                    # Cut off while it was made, before anything ran.
+                    # Cut off while it was made, before anything ran, or while it was removed.
                     await in_thread(erase, place)
                 continue
             self._held[held.ref.uid] = held
@@ -294,35 +295,39 @@ class Pods:
 def _read_held(place: Path) -> Held | None:
     """None for what is no pod. Raises OSError."""
     try:
-        known = json.loads((place / _REF).read_text())
+        with Directory.at(place) as found:
+            known = json.loads(found.read(_REF))
         # A later version may have written more.
         return Held(PodRef(**{name: known[name] for name in ("namespace", "name", "uid", "node")}), place)
     except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError):
         return None
 
 
+def _has_run(place: Path) -> bool:
+    return any(_names(place / "containers" / name) for name in _names(place / "containers"))
+
+
+def _names(place: Path) -> list[str]:
+    """In a directory that may be missing."""
+    try:
+        with Directory.at(place) as found:
+            return found.names()
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def erase(place: Path) -> None:
-    """A directory with all in it, mounts too. Raises OSError."""
+    """Removes a directory with its mounts and everything in it; its name goes first, so that half of it is never found. Raises OSError."""
     for top in _mounted_below(place):
         unmount(top)
-
-    def make_writable(function: Callable[[str], object], path: str, error: object) -> None:
-        # Programs may have taken rights away, from themselves too.
-        for each in (os.path.dirname(path), path):
-            with suppress(OSError):
-                # A link that a program has made may lead anywhere.
-                if not os.path.islink(each):
-                    os.chmod(each, stat.S_IRWXU)
-        with suppress(FileNotFoundError):
-            shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
-
-    if place.exists():
-        shutil.rmtree(place, onerror=make_writable)
+    with Directory.at(place.parent) as above:
+        if above.has(place.name):
+            going = f"{_REMOVED}{secrets.token_hex(8)}"
+            above.move(place.name, going)
+            above.remove(going)
 
 
 def _mounted_below(place: Path) -> list[str]:
     """Deepest first."""
-    with open("/proc/self/mountinfo", "rb") as file:
-        points = [os.fsdecode(procfs.unescaped(line.split()[4])) for line in file]
-    top = f"{place.resolve()}/"
-    return sorted((point for point in points if point.startswith(top)), key=len, reverse=True)
+    top = f"{real(place)}/"
+    return sorted((point for point in machine.mount_points() if point.startswith(top)), key=len, reverse=True)

@@ -19,6 +19,7 @@ from attrs import frozen
 from vkubelet import Pod, Unavailable
 from vkubelet.api.quantity import Quantity
 from vkubelet.api.shapes import JsonView
+from vkubelet.beneath import Directory
 from vkubelet.provider import ResolvedContainer, ResolvedPod
 from vkubelet_providers.process.attempts import About, Attempt
 from vkubelet_providers.process.cgroups import Cgroups, Limits
@@ -157,14 +158,12 @@ def _files(pod: ResolvedPod, container: ResolvedContainer, held: Held, attempt: 
     """Files of the pod by the path at which its containers find them."""
     texts = {"/etc/hosts": pod.hosts, "/etc/resolv.conf": pod.resolv_conf, "/etc/hostname": f"{pod.hostname}\n" if pod.hostname else ""}
     found = {container.spec.get("terminationMessagePath") or _MESSAGE_PATH: attempt.message_file}
-    held.etc.mkdir(exist_ok=True)
-    for path, text in texts.items():
-        if text:
-            place = held.etc / os.path.basename(path)
-            if not place.exists() or place.read_text() != text:
-                place.write_text(text)
-            place.chmod(0o644)
-            found[path] = place
+    with Directory.at(held.etc, make=0o755) as etc:
+        for path, text in texts.items():
+            if text:
+                # In place: other containers of the pod have it mounted.
+                etc.write(os.path.basename(path), text.encode(), mode=0o644)
+                found[path] = held.etc / os.path.basename(path)
     return found
 
 

@@ -13,6 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+_OF_NAMES = (os.fspath, os.path._path_normpath)  # type: ignore[attr-defined]
+"""Calls that leave the kernel alone."""
+
 
 def interleaved(work: Callable[[], object], change: Callable[[], None], *, undo: Callable[[], None]) -> int:
     """How many such moments `work` has; it may raise OSError, ValueError and what is derived from them."""
@@ -29,7 +32,7 @@ def _once(work: Callable[[], object], change: Callable[[], None], moment: int) -
     def profile(frame: FrameType, event: str, argument: object) -> None:
         nonlocal calls
         # The call of openat2 goes through ctypes, which is not reported; the Python function around it is.
-        into_kernel = event == "c_call" and getattr(argument, "__module__", "") in ("posix", "io", "_io")
+        into_kernel = event == "c_call" and getattr(argument, "__module__", "") in ("posix", "io") and argument not in _OF_NAMES
         if into_kernel or (event == "call" and frame.f_code.co_name == "_openat2"):
             calls += 1
             if calls == moment + 1:

@@ -181,18 +181,6 @@ def test_owners_change_before_modes_which_they_would_cut(top: Directory) -> None
     assert (directory.st_uid, directory.st_gid, directory.st_mode & 0o7777) == (1000, 2000, 0o2770)
 
 
-def test_a_tree_deeper_than_there_are_descriptors_is_removed(top: Directory) -> None:
-    here = os.open(top.path, os.O_RDONLY)
-    for _ in range(1100):
-        os.mkdir("deep", dir_fd=here)
-        above, here = here, os.open("deep", os.O_RDONLY, dir_fd=here)
-        os.close(above)
-    os.close(here)
-    before = len(os.listdir("/proc/self/fd"))
-    top.remove("deep")
-    assert top.names() == ["d", "e"] and len(os.listdir("/proc/self/fd")) == before
-
-
 def test_a_tree_without_rights_is_removed_and_a_missing_one_is_no_error(top: Directory) -> None:
     for path in ("d/sub", "d"):
         (top.path / path).chmod(0)
