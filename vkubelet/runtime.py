@@ -139,7 +139,13 @@ class Runtime:
         self._gate = WriteGate()
         manager = settings.field_manager or f"vkubelet-{settings.instance}"
         self.client = Client(connection, field_manager=manager, clock=self.clock, fence=self._gate, metrics=self.metrics)
-        self.recorder = Recorder(self.client, "vkubelet", host=settings.instance, clock=self.clock)
+        self.recorder = Recorder(
+            self.client,
+            "vkubelet",
+            host=settings.instance,
+            clock=self.clock,
+            redact=lambda uid, text: self.pods.redacted(uid, text),
+        )
         self.nodes = DeclaredNodes(self.clock)
         ours = Selection(labels=settings.node.selector or f"{INSTANCE}={settings.instance}")
         self._live = Informer(self.client, NODES, where=ours, clock=self.clock, metrics=self.metrics)

@@ -6,7 +6,7 @@ Invariant: what comes out shares no memory with what went in, so the buffer of a
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar, cast
 
 import msgspec
@@ -112,6 +112,8 @@ _status = msgspec.json.Decoder(_Status).decode
 _marker = msgspec.json.Decoder(_Marker).decode
 _any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises; the last for text that nests thousands of levels."""
 _TYPES = {each.value: each for each in EventType}
 
 
@@ -119,7 +121,7 @@ def decode_object(head: type[T], data: bytes) -> T:
     """One object. Raises ServerError when it is none."""
     try:
         return head.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise _unreadable(head, error) from error
 
 
@@ -128,7 +130,7 @@ def decode_list(head: type[T], data: bytes) -> ObjectList[T]:
     try:
         page = _list(data)
         items = [head.decode(item) for item in page.items or ()]
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise _unreadable(head, error) from error
     return ObjectList(items, page.metadata.resource_version, page.metadata.continue_)
 
@@ -148,7 +150,7 @@ def decode_event(head: type[T], line: bytes) -> WatchEvent[T]:
             annotations = _marker(envelope.object).metadata.annotations
             return WatchEvent(type_, event.object, annotations.get(_INITIAL_END) == "true")
         return event
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise _unreadable(head, error) from error
 
 
@@ -156,7 +158,7 @@ def decode_json(data: bytes) -> Json:
     """A JSON object as a plain dict. Raises ValueError, without its content, when it is none."""
     try:
         value = _any(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise ValueError("not valid JSON") from error
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
@@ -164,8 +166,21 @@ def decode_json(data: bytes) -> Json:
 
 
 def encode_json(value: object) -> bytes:
-    """Compact JSON of dicts, lists, text, numbers."""
-    return _encode(value)
+    """Compact JSON of dicts, lists, text, numbers. Lone surrogates, which stand for bytes that are no UTF-8, become "?"."""
+    try:
+        return _encode(value)
+    except UnicodeEncodeError:
+        return _encode(_encodable(value))
+
+
+def _encodable(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, Mapping):
+        return {_encodable(key): _encodable(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(each) for each in value]
+    return value
 
 
 def status_error(attempt: str, data: bytes, *, code: int = 0, retry_after: float | None = None, plain: str = "") -> ApiError:
@@ -175,7 +190,7 @@ def status_error(attempt: str, data: bytes, *, code: int = 0, retry_after: float
     """
     try:
         status = _status(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _UNREADABLE:
         status = _Status()
     code = code or status.code
     details = status.details or _Details()

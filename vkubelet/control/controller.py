@@ -142,12 +142,12 @@ class Controller(Generic[K]):
         return max(wait, error.retry_after or 0.0) if isinstance(error, ApiError) else wait
 
     def _tell(self, key: K, error: Exception) -> None:
-        if not isinstance(error, VKubeletError):
-            log.error("reconcile failed unexpectedly", exc_info=error)
-            return
         failures = self._backoff.failures(key)
         # At the first, second, fourth, eighth … failure: an error that stays is not repeated every minute for each of thousands of keys.
         milestone = failures & (failures - 1) == 0
+        if not isinstance(error, VKubeletError):
+            log.log(logging.ERROR if milestone else logging.DEBUG, "reconcile failed unexpectedly", exc_info=error)
+            return
         usual = error.retryable or isinstance(error, _EXPECTED)
         level = logging.WARNING if milestone and (not usual or failures >= _PATIENCE) else logging.DEBUG
         log.log(level, "reconcile failed, it will be repeated: %s", error)

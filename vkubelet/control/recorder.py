@@ -22,6 +22,7 @@ from vkubelet.client.rest import Client
 from vkubelet.client.retry import with_retry
 from vkubelet.clock import Clock, rfc3339
 from vkubelet.control.backoff import TokenBucket
+from vkubelet.control.isolation import Isolation
 from vkubelet.errors import AlreadyExists, NotFound, VKubeletError
 
 log = logging.getLogger(__name__)
@@ -107,10 +108,20 @@ class _Recent(Generic[V]):
 class Recorder:
     """Writes core/v1 Events in the name of `component` on `host`; equal ones become one Event with a count."""
 
-    def __init__(self, client: Client, component: str, *, host: str = "", clock: Clock) -> None:
+    def __init__(
+        self,
+        client: Client,
+        component: str,
+        *,
+        host: str = "",
+        clock: Clock,
+        redact: Callable[[str, str], str] = lambda uid, text: text,
+    ) -> None:
+        """`redact(uid, text)` removes what must not be published about the object with this uid."""
         self._client = client
         self._component = component
         self._host = host
+        self._redact = redact
         self._clock = clock
         self._pending: OrderedDict[_Said, _Series] = OrderedDict()
         self._written: _Recent[_Series] = _Recent(lambda: _Series(0, clock.now(), clock.now()))
@@ -118,6 +129,7 @@ class Recorder:
         self._wake = asyncio.Event()
         self._written_out = asyncio.Event()
         self._written_out.set()
+        self._isolated = Isolation("events")
         self.dropped = 0
         """Events that were not written: too many, or refused."""
 
@@ -126,7 +138,7 @@ class Recorder:
         if not self._buckets[subject.uid or (subject.kind, subject.namespace, subject.name)].take():
             self.dropped += 1
             return
-        said = _Said(subject, reason, message[:_MESSAGE_LIMIT], warning)
+        said = _Said(subject, reason, self._redact(subject.uid, message)[:_MESSAGE_LIMIT], warning)
         now = self._clock.now()
         waiting = self._pending.get(said)
         if waiting is not None:
@@ -161,12 +173,19 @@ class Recorder:
     async def _flush(self, attempts: int) -> None:
         while self._pending:
             said, series = self._pending.popitem(last=False)
-            try:
-                await self._write(said, series, attempts)
-            except VKubeletError as error:
-                self.dropped += series.count
-                log.debug("event dropped: %s", error)
+            written = False
+            with self._isolated(f"{said.subject.kind} {said.subject.namespace}/{said.subject.name}"):
+                written = await self._try_to_write(said, series, attempts)
+            self.dropped += 0 if written else series.count
         self._written_out.set()
+
+    async def _try_to_write(self, said: _Said, series: _Series, attempts: int) -> bool:
+        try:
+            await self._write(said, series, attempts)
+        except VKubeletError as error:
+            log.debug("event dropped: %s", error)
+            return False
+        return True
 
     async def _write(self, said: _Said, new: _Series, attempts: int) -> None:
         series = self._written[said]

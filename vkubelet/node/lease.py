@@ -19,6 +19,7 @@ from vkubelet.api.shapes import Json
 from vkubelet.client.resources import LEASES
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock, parse_rfc3339, rfc3339_micro
+from vkubelet.control.isolation import Isolation
 from vkubelet.errors import AlreadyExists, Conflict, LeadershipLost, NotFound, SettingsError, VKubeletError
 from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
@@ -74,6 +75,7 @@ class LeaseKeeper:
         self._heap: list[tuple[float, str]] = []
         self._changed = asyncio.Event()
         self._slots = asyncio.Semaphore(IN_FLIGHT)
+        self._isolated = Isolation("node leases")
 
     def keep(self, node: str, uid: str) -> None:
         """Renew this node's Lease from now on, first at once; `uid` is the Node's, which owns the Lease."""
@@ -135,7 +137,8 @@ class LeaseKeeper:
         kept = self._kept.get(node)
         try:
             if kept is not None:
-                await self._renew_and_plan(node, kept)
+                with self._isolated(node):
+                    await self._renew_and_plan(node, kept)
         finally:
             self._slots.release()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from attrs import define, evolve, field, frozen
 
@@ -24,7 +25,7 @@ from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
 from vkubelet.pods.dispatch import PodCache
 from vkubelet.pods.opinion import Opinion, gates, wanted_status
-from vkubelet.pods.status import End, status_patch
+from vkubelet.pods.status import End, redact_status, status_patch
 from vkubelet.provider import PodReport, Waiting
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,8 @@ class BoardParts:
     node_ips: Callable[[str], Sequence[str]]
     clock: Clock
     metrics: Metrics | None = None
+    redact: Callable[[str, str], str] = lambda uid, text: text
+    """`redact(uid, text)` removes what must not be published about a pod."""
 
 
 @define
@@ -185,6 +188,8 @@ class StatusBoard:
             return None
         parts = self._parts
         wanted = wanted_status(pod, entry.opinion, now=parts.clock.now(), host_ips=parts.node_ips(pod.node))
+        if wanted is not None:
+            redact_status(wanted, partial(parts.redact, uid))
         patch = self._patch(pod, entry, wanted) if wanted is not None else None
         if wanted is None or patch is None:
             entry.since = None

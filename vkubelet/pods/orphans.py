@@ -16,6 +16,7 @@ from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.control.controller import Controller
 from vkubelet.control.recorder import ObjectReference, Recorder
+from vkubelet.errors import ApiError
 from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
 from vkubelet.pods.dispatch import Dispatch
@@ -89,7 +90,7 @@ class Orphans:
             return 5.0
         ripe = [s.ref for found in self._suspects.values() for s in found.values() if self._ripe(s)]
         allowed = max(AT_LEAST, int(SHARE * sum(self._listed.values())))
-        orphans = [ref for ref in ripe[: 2 * allowed + 1] if not await exists(self._parts.node_client(ref.node), ref)]
+        orphans = [ref for ref in ripe[: 2 * allowed + 1] if await self._is_missing(ref)]
         if len(orphans) > allowed:
             self._alarm(orphans, allowed)
             return self._parts.interval
@@ -98,6 +99,17 @@ class Orphans:
             if not self._known(ref):
                 self._end(ref)
         return self._parts.interval
+
+    async def _is_missing(self, ref: PodRef) -> bool:
+        """False also when the API server refuses to answer for this pod: unknown is not gone. Raises ApiError when it is away."""
+        try:
+            return not await exists(self._parts.node_client(ref.node), ref)
+        except ApiError as error:
+            if error.retryable:
+                raise
+            with bind(node=ref.node, pod=str(ref.key), uid=ref.uid):
+                log.debug("cannot determine whether the pod exists: %s", error)
+            return False
 
     def _ripe(self, suspect: _Suspect) -> bool:
         return suspect.last - suspect.first >= self._parts.interval and not self._known(suspect.ref)

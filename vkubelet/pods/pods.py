@@ -87,7 +87,12 @@ class Pods:
     def _board_parts(self) -> BoardParts:
         parts = self._parts
         return BoardParts(
-            pods=self._dispatch.store, node_client=parts.node_client, node_ips=parts.node_ips, clock=parts.clock, metrics=parts.metrics
+            pods=self._dispatch.store,
+            node_client=parts.node_client,
+            node_ips=parts.node_ips,
+            clock=parts.clock,
+            metrics=parts.metrics,
+            redact=self.redacted,
         )
 
     def _orphan_parts(self) -> OrphanParts:
@@ -247,6 +252,10 @@ class Pods:
     ) -> ResolvedPod:
         """Everything the pod refers to; see `vkubelet.provider.Host.resolve`."""
         return await self._resolver.resolve(pod, files=files, pod_ips=pod_ips, containers=containers)
+
+    def redacted(self, uid: str, text: str) -> str:
+        """A text about a pod, without values of its Secrets."""
+        return self._resolver.redacted(uid, text)
 
     # --- tests ---
 

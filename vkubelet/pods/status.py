@@ -5,7 +5,7 @@ Invariant: conditions of others, the start time and a terminal phase survive; a 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 
 from attrs import frozen
@@ -179,6 +179,14 @@ def _merged(old: Sequence[JsonView], new: Sequence[JsonView], *, now: datetime, 
 
 
 # --- The difference, as a strategic merge patch ------------------------------------------------------------------------------------------
+
+
+def redact_status(status: Json, redact: Callable[[str], str]) -> None:
+    """Replace the texts of the status that may quote what a provider was given; a termination message is the program's own."""
+    waiting = [each["state"]["waiting"] for kind in LISTS for each in status.get(kind) or () if "waiting" in (each.get("state") or {})]
+    for holder in (status, *waiting):
+        if holder.get("message"):
+            holder["message"] = redact(holder["message"])
 
 
 def status_patch(

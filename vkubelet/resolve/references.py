@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import enum
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -17,6 +18,9 @@ from vkubelet.api.shapes import JsonView
 
 CONTAINERS: Final = ("initContainers", "containers", "ephemeralContainers")
 """The lists of containers in a pod's spec."""
+
+
+_SHORTEST_SECRET: Final = 4
 
 
 class Kind(enum.Enum):
@@ -55,6 +59,12 @@ class Content:
         if not self.secret:
             return dict(self.text)
         return {key: value.decode(errors="surrogateescape") for key, value in self.binary.items()}
+
+    def secrets(self) -> Iterable[str]:
+        """The values of a Secret, plain and quoted, that a text must not contain; values of a few characters occur in texts by chance."""
+        values = {text for value in self.variables().values() for text in (value, value.strip())} if self.secret else ()
+        spellings = (text for value in values for text in (value, repr(value)[1:-1], json.dumps(value)[1:-1]))
+        return {text for text in spellings if len(text) >= _SHORTEST_SECRET}
 
     def file(self, key: str) -> bytes | None:
         """As a file; None when there is no such key."""

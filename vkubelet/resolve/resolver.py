@@ -50,6 +50,9 @@ from vkubelet.resolve.volumes import Tokens, token_sources
 
 log = logging.getLogger(__name__)
 
+HIDDEN: Final = "[hidden]"
+"""In place of a Secret's value in events and statuses."""
+
 _SERVICES_PATIENCE: Final = 5.0
 _AT_LEAST: Final = 1.0
 """Seconds between two looks at a pod's volumes."""
@@ -138,6 +141,14 @@ class Resolver:
         self.controller.add(uid)
         if record.waiting:
             self._parts.wake(uid)
+
+    def redacted(self, uid: str, text: str) -> str:
+        """The text without values of the Secrets that the pod's environment came from, such as an error that quotes a command."""
+        record = self._records.get(uid)
+        secrets = {value for content in record.seen.values() for value in content.secrets()} if record is not None else ()
+        for value in sorted(secrets, key=len, reverse=True):
+            text = text.replace(value, HIDDEN)
+        return text
 
     # --- one pod ---
 

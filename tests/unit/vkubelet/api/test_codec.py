@@ -135,3 +135,19 @@ def test_a_page_that_is_no_status_is_not_quoted() -> None:
     assert isinstance(error, ServerError)
     assert "secret" not in str(error)
     assert "502" in str(error)
+
+
+def test_lone_surrogates_are_sent_as_question_marks() -> None:
+    value = {"a\udcff": ["\ud800b", ("c", "\udfff")], "n": 1, "deep": {"x": "ü😀\udcff"}}
+    assert decode_json(encode_json(value)) == {"a?": ["?b", ["c", "?"]], "n": 1, "deep": {"x": "ü😀?"}}
+
+
+@pytest.mark.parametrize("depth", [2_000, 100_000])
+def test_text_that_nests_too_deep_is_no_object_and_no_crash(depth: int) -> None:
+    deep = b"[" * depth + b"]" * depth
+    with pytest.raises(ServerError):
+        decode_object(Pod, b'{"metadata":{"name":"a"},"spec":{"x":' + deep + b"}}")
+    with pytest.raises(ServerError):
+        decode_event(Unknown, b'{"type":"ADDED","object":{"spec":' + deep + b"}}")
+    with pytest.raises(ValueError, match="JSON"):
+        decode_json(b'{"x":' + deep + b"}")

@@ -1,5 +1,10 @@
 """What of recording can be told without a server: it never waits, and its memory is bounded."""
 
+import asyncio
+
+import pytest
+
+from tests.support.memory_api import MemoryApi
 from vkubelet.api.objects import Node, ObjectMeta, Pod
 from vkubelet.client.connection import Connection
 from vkubelet.client.resources import NODES, PODS
@@ -55,3 +60,31 @@ def test_equal_events_share_one_place_in_the_queue() -> None:
     for number in range(1, QUEUE_LIMIT):
         events.event(pod(number), "Started", "hello")
     assert events.dropped == 0
+
+
+@pytest.mark.parametrize("message", ['exec: "/bin/\udcff": no such file', "plain"])
+async def test_an_event_that_cannot_be_written_stops_no_other(message: str, caplog: pytest.LogCaptureFixture) -> None:
+    api = MemoryApi()
+    events = Recorder(api.client(), "vkubelet", clock=ManualClock())
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(events.run())
+        events.event(pod(), "Failed", message)
+        events.event(ObjectReference("v1", "Pod", "web", "default", object()), "Failed", "cannot be encoded")  # type: ignore[arg-type]
+        events.event(pod(1), "Started", "other pod")
+        await events.written()
+        running.cancel()
+    written = [write.body["message"] for write in api.writes]
+    assert written == [message.replace("\udcff", "?"), "other pod"]
+    assert events.dropped == 1
+    assert len([record for record in caplog.records if record.exc_info]) == 1
+
+
+async def test_what_must_not_be_published_is_removed_before_the_message_is_cut() -> None:
+    api, secret = MemoryApi(), "s" * 2000
+    events = Recorder(api.client(), "vkubelet", clock=ManualClock(), redact=lambda uid, text: text.replace(secret, uid))
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(events.run())
+        events.event(pod(7), "Failed", f"no {secret}")
+        await events.written()
+        running.cancel()
+    assert [write.body["message"] for write in api.writes] == ["no uid-7"]

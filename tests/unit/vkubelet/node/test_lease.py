@@ -4,7 +4,9 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from tests.support.memory_api import MemoryApi
 from vkubelet.api.codec import decode_object, encode_json
 from vkubelet.api.objects import Lease
 from vkubelet.client.rest import Client
@@ -91,3 +93,19 @@ async def test_lease_stays_in_the_round_whatever_befalls_a_renewal(problem: Base
         task.cancel()
     assert len(asked) >= 5
     assert max(after - before for before, after in zip(asked, asked[1:], strict=False)) < 9
+
+
+async def test_a_lease_that_cannot_be_understood_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    api, clock = MemoryApi(), ManualClock()
+    odd, path = "0000-01-01T00:00:00.000000Z", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+    api.put(f"{path}/odd", {"metadata": {"name": "odd", "namespace": "kube-node-lease"}, "spec": {"renewTime": odd}})
+    client = api.client()
+    keeper = LeaseKeeper(lambda node: client, identity="me", clock=clock, settings=LeaseSettings(), metrics=Metrics(CollectorRegistry()))
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(keeper.run())
+        for name in ("odd", "plain"):
+            keeper.keep(name, f"uid-{name}")
+        await clock.advance(30.0)
+        running.cancel()
+    assert sum(write.path.endswith("/plain") or write.body["metadata"]["name"] == "plain" for write in api.writes) >= 3
+    assert len([record for record in caplog.records if record.exc_info]) == 1
