@@ -25,6 +25,7 @@ from vkubelet.client.rest import Client, Selection
 from vkubelet.client.transport import Transport
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.control.backoff import Backoff
+from vkubelet.control.isolation import Isolation
 from vkubelet.control.store import Store
 from vkubelet.errors import Expired, Forbidden, Invalid, NotFound, VKubeletError
 from vkubelet.logformat import bind
@@ -95,6 +96,7 @@ class Informer(Generic[T]):
         self._metrics = metrics
         self._events = cache(partial(metrics.watch_events.labels, resource.plural)) if metrics is not None else None
         self._handlers: list[Callable[[Change[T]], None]] = []
+        self._isolated = Isolation(f"informer {resource.plural}")
         self._backoff = Backoff(first=0.2, limit=30.0, jitter=0.5)
         self._version = ""
         self._synced = asyncio.Event()
@@ -123,10 +125,13 @@ class Informer(Generic[T]):
         return self._clock.monotonic() - self._heard_at
 
     def on_change(self, handler: Callable[[Change[T]], None]) -> None:
-        """Call `handler` after each change of the store, and now for each object that is in it. It must neither wait nor raise."""
+        """Call `handler` after each change of the store, and now for each object that is in it. It must not wait.
+
+        What it raises is logged: neither other handlers nor other objects depend on it.
+        """
         self._handlers.append(handler)
         for obj in self.store:
-            handler(Change(obj.key, None, obj, initial=True))
+            self._call(handler, Change(obj.key, None, obj, initial=True))
 
     def adopt(self, obj: T) -> None:
         """Take in an object that another call answered, unless the watch has already told of something later.
@@ -189,15 +194,20 @@ class Informer(Generic[T]):
             await self._consume(events)
 
     async def _list_and_follow(self) -> None:
-        self._listing, self._adopted = {}, {}
+        self._begin_list()
         if self._client.transport not in _only_pages and await self._stream_and_follow():
             return
+        # An object that the abandoned stream showed may have been deleted since; no event would ever remove it.
+        self._begin_list()
         listing = await self._client.list(self._resource, self._where)
         _only_pages.add(self._client.transport)
         for obj in listing.items:
             self._list(obj)
         await self._replace(listing.resource_version)
         await self._follow()
+
+    def _begin_list(self) -> None:
+        self._listing, self._adopted = {}, {}
 
     async def _stream_and_follow(self) -> bool:
         """False when the server does not send initial events, or no end of them in time."""
@@ -217,24 +227,41 @@ class Informer(Generic[T]):
         """Note the objects before the end marker; its resourceVersion, or "" when the stream ended without one."""
         async for event in events:
             self._heard(event)
-            if event.type is not EventType.BOOKMARK:
+            if event.type is EventType.DELETED:
+                self._unlist(event.object)
+            elif event.type is not EventType.BOOKMARK:
                 self._list(event.object)
             elif event.initial_end:
                 return event.object.metadata.resource_version
         return ""
 
     def _list(self, obj: T) -> None:
-        admitted = self.store.admit(obj)
-        if self._listing is not None and admitted is not None:
+        assert self._listing is not None, "objects are listed between the begin of a list and its end"
+        # What `keep` cannot judge stays as it is: unknown is not gone.
+        admitted = self.store.get(obj.key)
+        with self._isolated(str(obj.key)):
+            admitted = self.store.admit(obj)
+        if admitted is not None:
             self._listing[obj.key] = admitted
+        else:
+            self._listing.pop(obj.key, None)
+
+    def _unlist(self, obj: T) -> None:
+        """Drop an object that was deleted before the list was complete."""
+        self._remember_deleted(obj.metadata.uid)
+        for objects in (self._listing, self._adopted):
+            known = objects.get(obj.key) if objects else None
+            if objects and known is not None and known.metadata.uid == obj.metadata.uid:
+                del objects[obj.key]
 
     async def _consume(self, events: AsyncGenerator[WatchEvent[T], None]) -> None:
         async for event in events:
             self._heard(event)
-            if event.type is EventType.DELETED:
-                self._remove(event.object)
-            elif event.type is not EventType.BOOKMARK:
-                self._put(event.object)
+            with self._isolated(str(event.object.key)):
+                if event.type is EventType.DELETED:
+                    self._remove(event.object)
+                elif event.type is not EventType.BOOKMARK:
+                    self._put(event.object)
             self._version = event.object.metadata.resource_version
 
     async def _replace(self, version: str) -> None:
@@ -247,16 +274,20 @@ class Informer(Generic[T]):
                 self._notify(Change(key, self.store.remove(key), None, suspected=True))
             await self._let_others_run(number)
         for number, new in enumerate(listed.values()):
-            known = self.store.get(new.key)
-            if known is None or not _same(new, known):
-                old = self.store.remove(new.key)
-                self.store.place(new)
-                self._notify(Change(new.key, old, new, initial=first))
+            with self._isolated(str(new.key)):
+                self._place_listed(new, initial=first)
             await self._let_others_run(number)
         self._version = version
         self._heard_at = self._clock.monotonic()
         self.ever_synced = True
         self._succeeded()
+
+    def _place_listed(self, new: T, *, initial: bool) -> None:
+        known = self.store.get(new.key)
+        if known is None or not _same(new, known):
+            old = self.store.remove(new.key)
+            self.store.place(new)
+            self._notify(Change(new.key, old, new, initial=initial))
 
     def _with_adopted(self, listed: dict[Key, T], version: str) -> dict[Key, T]:
         """What was adopted while the list was read is part of it, if it is later, or if only a stub of it was listed."""
@@ -283,15 +314,22 @@ class Informer(Generic[T]):
 
     def _remove(self, obj: T) -> None:
         uid = obj.metadata.uid
-        self._deleted[uid] = None
-        if len(self._deleted) > _DELETED_REMEMBERED:
-            self._deleted.popitem(last=False)
+        self._remember_deleted(uid)
         known = self.store.get(obj.key)
         if known is not None and known.metadata.uid == uid:
             self._notify(Change(obj.key, self.store.remove(obj.key), None))
 
+    def _remember_deleted(self, uid: str) -> None:
+        self._deleted[uid] = None
+        if len(self._deleted) > _DELETED_REMEMBERED:
+            self._deleted.popitem(last=False)
+
     def _notify(self, change: Change[T]) -> None:
         for handler in self._handlers:
+            self._call(handler, change)
+
+    def _call(self, handler: Callable[[Change[T]], None], change: Change[T]) -> None:
+        with self._isolated(str(change.key), part=handler):
             handler(change)
 
     def _failed(self, error: VKubeletError) -> None:

@@ -3,8 +3,8 @@
 Invariant: nothing is delivered of a pod whose node is not known here; of a known node every pod is, whichever of the two was seen first.
 
 Of pods of other nodes a stub is kept: name, uid and node, without version and bodies. When such a node becomes known, and stubs of it
-exist, its pods are listed once and fill the stubs. The list races with the watch and loses: only a stub of the same uid that still
-stands is filled, everything else the watch has told, or will tell, by itself.
+exist or come from a list that was being read meanwhile, its pods are listed once and fill the stubs. The list races with the watch and
+loses: only a stub of the same uid that still stands is filled, everything else the watch has told, or will tell, by itself.
 
 Mirror pods are left out altogether, as a kubelet leaves them out of its own: they are the API's picture of what runs anyway.
 """
@@ -24,6 +24,7 @@ from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
+from vkubelet.control.isolation import Isolation
 from vkubelet.control.store import Store
 from vkubelet.metrics import Metrics
 
@@ -82,6 +83,7 @@ class Dispatch:
         self._metrics = metrics
         self._standings: dict[str, Standing] = {}
         self._listeners: list[Callable[[Change[Pod]], None]] = []
+        self._isolated = Isolation("dispatch of pods")
         self._phases: Counter[str] = Counter()
         self._all: Store[Pod] = Store(
             indexes={"uid": lambda pod: [pod.metadata.uid], "node": lambda pod: [pod.node]},
@@ -139,6 +141,9 @@ class Dispatch:
 
     def _changed(self, change: Change[Pod]) -> None:
         old, new = self._visible(change.old), self._visible(change.new)
+        if change.new is not None and is_stub(change.new) and change.new.node in self._standings:
+            # Its node became known while a list was read that had made a stub of it already.
+            self.controller.add(change.new.node)
         if old is None and new is None:
             return
         if old is not None and new is not None and old.metadata.uid != new.metadata.uid:
@@ -152,7 +157,8 @@ class Dispatch:
     def _deliver(self, change: Change[Pod]) -> None:
         self._count(change.old, change.new)
         for listener in self._listeners:
-            listener(change)
+            with self._isolated(str(change.key), part=listener):
+                listener(change)
 
     def _count(self, old: Pod | None, new: Pod | None) -> None:
         if self._metrics is None or (old is not None and new is not None and old.phase == new.phase):

@@ -1,0 +1,290 @@
+"""The store equals the server's objects, wherever the first list was cut; what it does against a real server is in tests/integration."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from itertools import chain, combinations
+
+import pytest
+
+from vkubelet.api.codec import EventType, ObjectList, WatchEvent, encode_json
+from vkubelet.api.objects import Key, Pod
+from vkubelet.client.resources import PODS
+from vkubelet.control import informer as module
+from vkubelet.control.informer import Change, Informer
+from vkubelet.control.store import Store
+from vkubelet.errors import Invalid, Unreachable
+from vkubelet.testing.clock import ManualClock
+
+Events = AsyncGenerator[WatchEvent[Pod], None]
+
+
+def pod(name: str, version: int, *, uid: str = "", node: str = "n") -> Pod:
+    meta = {"name": name, "namespace": "default", "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
+    return Pod.decode(encode_json({"metadata": meta, "spec": {"nodeName": node}, "status": {}}))
+
+
+class Api:
+    """An API server as an informer sees it: `objects` as of now, and a log of all events.
+
+    Its first stream of initial events runs `broken`; later ones are complete.
+    """
+
+    def __init__(self, broken: Callable[[Api], Events] | None = None) -> None:
+        self.transport = asyncio.Event()
+        """Any object: informers only remember which transport has no initial events."""
+        self.objects: dict[Key, Pod] = {}
+        self.version = 0
+        self._log: list[WatchEvent[Pod]] = []
+        self._broken = broken
+        self._news = asyncio.Event()
+
+    def put(self, name: str, *, uid: str = "", node: str = "n") -> WatchEvent[Pod]:
+        self.version += 1
+        made = pod(name, self.version, uid=uid, node=node)
+        type_ = EventType.MODIFIED if made.key in self.objects else EventType.ADDED
+        self.objects[made.key] = made
+        return self._note(WatchEvent(type_, made))
+
+    def delete(self, name: str) -> WatchEvent[Pod]:
+        self.version += 1
+        gone = self.objects.pop(Key("default", name))
+        return self._note(WatchEvent(EventType.DELETED, pod(name, self.version, uid=gone.metadata.uid)))
+
+    def _note(self, event: WatchEvent[Pod]) -> WatchEvent[Pod]:
+        self._log.append(event)
+        self._news.set()
+        return event
+
+    def end_marker(self) -> WatchEvent[Pod]:
+        return WatchEvent(EventType.BOOKMARK, pod("", self.version), initial_end=True)
+
+    async def request(self, *_: object, **__: object) -> bytes:
+        return b"{}"
+
+    async def list(self, *_: object, **__: object) -> ObjectList[Pod]:
+        return ObjectList(list(self.objects.values()), str(self.version))
+
+    def watch(self, resource: object, *, since: str = "", where: object = None, initial: bool = False) -> Events:
+        broken, self._broken = (self._broken, None) if initial else (None, self._broken)
+        return broken(self) if broken is not None else self._events(since, initial)
+
+    async def _events(self, since: str, initial: bool) -> Events:
+        if initial:
+            for each in list(self.objects.values()):
+                yield WatchEvent(EventType.ADDED, each)
+            since = str(self.version)
+            yield self.end_marker()
+        while True:
+            for event in [e for e in self._log if int(e.object.metadata.resource_version) > int(since)]:
+                since = event.object.metadata.resource_version
+                yield event
+            self._news.clear()
+            await self._news.wait()
+
+
+def mirrored(changes: list[Change[Pod]]) -> dict[Key, str]:
+    """What a handler that follows the changes holds: uids by key."""
+    held: dict[Key, str] = {}
+    for change in changes:
+        held.pop(change.key, None)
+        if change.new is not None:
+            held[change.key] = change.new.metadata.uid
+    return held
+
+
+async def check(api: Api, *, store: Store[Pod] | None = None) -> Informer[Pod]:
+    """Run an informer until it is synced, change something more, and compare."""
+    clock = ManualClock()
+    informer: Informer[Pod] = Informer(api, PODS, clock=clock, store=store)  # type: ignore[arg-type]
+    changes = list[Change[Pod]]()
+    informer.on_change(changes.append)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(informer.run())
+        await clock.advance(5.0)
+        assert informer.synced
+        assert versions(informer) == truth(api)
+        api.put("late")
+        await clock.settle()
+        assert versions(informer) == truth(api)
+        assert mirrored(changes) == {key: each.metadata.uid for key, each in api.objects.items()}
+        running.cancel()
+    return informer
+
+
+def versions(informer: Informer[Pod]) -> dict[Key, tuple[str, str]]:
+    return {each.key: (each.metadata.uid, each.metadata.resource_version) for each in informer.store}
+
+
+def truth(api: Api) -> dict[Key, tuple[str, str]]:
+    return {key: (each.metadata.uid, each.metadata.resource_version) for key, each in api.objects.items()}
+
+
+NAMES = ("a", "b", "c")
+SUBSETS = tuple(chain.from_iterable(combinations(NAMES, size) for size in range(len(NAMES) + 1)))
+
+
+async def silence() -> None:
+    await asyncio.Event().wait()
+
+
+async def cut() -> None:
+    raise Unreachable("watch pods", "the stream was cut")
+
+
+async def refused() -> None:
+    raise Invalid("watch pods", "sendInitialEvents is forbidden")
+
+
+async def ended() -> None:
+    """The server closes the stream in order."""
+
+
+ENDS = (silence, cut, refused, ended)
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
+@pytest.mark.parametrize("deleted", SUBSETS, ids="".join)
+async def test_nothing_of_a_half_read_list_stays(
+    end: Callable[[], object], deleted: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "END_MARKER_SECONDS", 0.0)
+    for length in range(len(NAMES) + 1):
+
+        async def broken(api: Api, length: int = length) -> Events:
+            for name in NAMES[:length]:
+                yield WatchEvent(EventType.ADDED, api.objects[Key("default", name)])
+            for name in deleted:
+                api.delete(name)
+            await end()  # type: ignore[misc]
+
+        api = Api(broken)
+        for name in NAMES:
+            api.put(name)
+        await check(api)
+
+
+@pytest.mark.parametrize("end", [*ENDS, None], ids=lambda end: end.__name__ if end else "complete")
+async def test_changes_before_the_end_marker_count(end: Callable[[], object] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "END_MARKER_SECONDS", 0.0)
+    changes: list[Callable[[Api], WatchEvent[Pod]]] = [
+        lambda api: api.delete("b"),
+        lambda api: api.put("a"),
+        lambda api: api.put("b", uid="second"),
+        lambda api: api.delete("a"),
+        lambda api: api.delete("b"),
+        lambda api: api.put("b", uid="third"),
+    ]
+    for length in range(len(changes) + 1):
+
+        async def stream(api: Api, length: int = length) -> Events:
+            for each in list(api.objects.values()):
+                yield WatchEvent(EventType.ADDED, each)
+            for change in changes[:length]:
+                yield change(api)
+            if end is not None:
+                await end()  # type: ignore[misc]
+                return
+            yield api.end_marker()
+            async for event in api.watch(PODS, since=str(api.version)):
+                yield event
+
+        api = Api(stream)
+        for name in NAMES:
+            api.put(name)
+        await check(api)
+
+
+async def test_an_object_that_left_the_selection_before_the_end_marker_is_not_listed() -> None:
+    async def stream(api: Api) -> Events:
+        yield WatchEvent(EventType.ADDED, api.objects[Key("default", "a")])
+        yield api.put("a", node="other")
+        yield api.end_marker()
+        await silence()
+
+    api, clock = Api(stream), ManualClock()
+    api.put("a")
+    store: Store[Pod] = Store(keep=lambda each: each if each.node == "n" else None)
+    informer: Informer[Pod] = Informer(api, PODS, clock=clock, store=store)  # type: ignore[arg-type]
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(informer.run())
+        await clock.advance(5.0)
+        assert informer.synced
+        assert not len(store)
+        running.cancel()
+
+
+async def test_an_object_deleted_before_the_end_marker_is_not_adopted() -> None:
+    async def stream(api: Api) -> Events:
+        yield WatchEvent(EventType.ADDED, api.objects[Key("default", "a")])
+        gone.append(api.objects[Key("default", "a")])
+        informer.adopt(api.put("a").object)
+        yield api.delete("a")
+        yield api.end_marker()
+        await silence()
+
+    gone, api, clock = list[Pod](), Api(stream), ManualClock()
+    api.put("a")
+    informer: Informer[Pod] = Informer(api, PODS, clock=clock)  # type: ignore[arg-type]
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(informer.run())
+        await clock.advance(5.0)
+        assert informer.synced
+        informer.adopt(gone[0])
+        assert not len(informer.store)
+        running.cancel()
+
+
+async def test_a_handler_that_fails_for_one_object_misses_nothing_of_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    def odd(change: Change[Pod]) -> None:
+        if change.key.name == "b":
+            raise UnicodeError("odd name")
+        seen.append(change.key.name)
+
+    api, clock, seen = Api(), ManualClock(), list[str]()
+    for name in NAMES:
+        api.put(name)
+    informer: Informer[Pod] = Informer(api, PODS, clock=clock)  # type: ignore[arg-type]
+    informer.on_change(odd)
+    changes = list[Change[Pod]]()
+    informer.on_change(changes.append)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(informer.run())
+        await clock.advance(5.0)
+        assert informer.synced
+        for name in NAMES:
+            api.put(name)
+        await clock.settle()
+        assert versions(informer) == truth(api)
+        running.cancel()
+    assert seen == ["a", "c", "a", "c"]
+    assert [change.key.name for change in changes] == [*NAMES, *NAMES]
+    assert len([record for record in caplog.records if record.exc_info]) == 1
+
+
+async def test_an_object_that_the_store_cannot_judge_keeps_its_last_state() -> None:
+    def keep(each: Pod) -> Pod | None:
+        if each.node == "odd":
+            raise ValueError("odd node")
+        return each
+
+    async def stream(api: Api) -> Events:
+        for each in list(api.objects.values()):
+            yield WatchEvent(EventType.ADDED, each)
+        yield api.end_marker()
+        yield api.put("a", node="odd")
+        api.put("b")
+        raise module.Expired("watch pods", "too old")
+
+    api, clock = Api(stream), ManualClock()
+    api.put("a")
+    api.put("b")
+    informer: Informer[Pod] = Informer(api, PODS, clock=clock, store=Store(keep=keep))  # type: ignore[arg-type]
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(informer.run())
+        await clock.advance(5.0)
+        assert informer.synced
+        await clock.settle()
+        assert {each.key.name: each.metadata.resource_version for each in informer.store} == {"a": "1", "b": "4"}
+        running.cancel()
