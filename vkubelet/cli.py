@@ -18,7 +18,6 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence, Set
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -111,8 +110,8 @@ async def _run(made: Provider, chosen: Settings, read: Read) -> None:
     log.info("starting")
     try:
         async with asyncio.TaskGroup() as group:
-            take = partial(_take, made, read)
-            following = group.create_task(settings.follow(lambda: _tree(*read()), take=take, clock=runtime.clock), name="settings")
+            live = LiveSettings(made, read)
+            following = group.create_task(settings.follow(live.read, take=live.take, clock=runtime.clock), name="settings")
             await runtime.run()
             following.cancel()
     except* VKubeletError as problems:
@@ -123,19 +122,30 @@ def _tree(chosen: Settings, own: object | None) -> Json:
     return {**settings.effective(chosen), "provider": settings.effective(own) if own is not None else {}}
 
 
-def _take(made: Provider, read: Read, changed: Set[str]) -> Set[str]:
-    """Put in force what can be without a restart."""
-    chosen, own = read()
-    level = changed & {"log.level"}
-    if level:
-        logformat.change_level(chosen.log.level)
-    if not isinstance(made, TakesSettings) or not any(name.startswith("provider.") for name in changed):
-        return level
-    taken = changed & {f"provider.{name}" for name in made.take_settings(own)}
-    if taken:
-        with logformat.bind(settings=", ".join(sorted(taken))):
-            log.info("settings changed")
-    return level | taken
+class LiveSettings:
+    """The settings of a running process; what is put in force is what was read and compared, whatever the file contains by then."""
+
+    def __init__(self, made: Provider, read: Read) -> None:
+        self._made = made
+        self._read = read
+        self._chosen, self._own = read()
+
+    def read(self) -> Json:
+        self._chosen, self._own = self._read()
+        return _tree(self._chosen, self._own)
+
+    def take(self, changed: Set[str]) -> Set[str]:
+        """Put in force what can be without a restart; what that was."""
+        level = changed & {"log.level"}
+        if level:
+            logformat.change_level(self._chosen.log.level)
+        if not isinstance(self._made, TakesSettings) or not any(name.startswith("provider.") for name in changed):
+            return level
+        taken = changed & {f"provider.{name}" for name in self._made.take_settings(self._own)}
+        if taken:
+            with logformat.bind(settings=", ".join(sorted(taken))):
+                log.info("settings changed")
+        return level | taken
 
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
@@ -197,17 +207,23 @@ def _command_check(arguments: argparse.Namespace) -> None:
 
 def _load(arguments: argparse.Namespace) -> tuple[Provider, Settings, object | None]:
     data = settings_data(arguments)
-    section = data.pop("provider", None) or {}
-    if not isinstance(section, dict):
-        raise SettingsError("provider", "must be a mapping of the provider's settings")
+    section = _provider_section(data)
     kind = find_provider(arguments.provider)
     made, own = make_provider(kind, section)
     return made, settings.convert(data, Settings), own
 
 
+def _provider_section(data: Json) -> Json:
+    """Take the section `provider:` out of `data`. Raises SettingsError."""
+    section = data.pop("provider", None) or {}
+    if not isinstance(section, dict):
+        raise SettingsError("provider", "must be a mapping of the provider's settings")
+    return section
+
+
 def read_settings(data: Json, kind: type[Provider]) -> tuple[Settings, object | None]:
     """What a settings file says to the runtime and to a provider of this class. Raises SettingsError."""
-    section = data.pop("provider", None) or {}
+    section = _provider_section(data)
     return settings.convert(data, Settings), provider_settings(kind, section)
 
 

@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 Scalar = str | int | float | bool | None
 
 _OURS = ("vkubelet", "kubeocean", "vkubelet_providers")
+_OF_EVERY_RECORD = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime"})
+"""Attributes that are no field of `extra=`."""
+
 _fields: ContextVar[Mapping[str, object]] = ContextVar("log_fields", default=MappingProxyType({}))
 
 
@@ -41,7 +44,7 @@ def bind(**fields: object) -> Iterator[None]:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time, level, logger, message, the bound fields, and a traceback as `exception`."""
+    """One JSON object per line: time, level, logger, message, the fields of `extra=`, the bound fields, and a traceback as `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Scalar] = {
@@ -50,7 +53,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        for name, value in _fields.get().items():
+        extra = {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
+        for name, value in {**_fields.get(), **extra}.items():
             line.setdefault(name, _scalar(value))
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

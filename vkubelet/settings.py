@@ -19,6 +19,7 @@ from attrs import field, frozen
 
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import Clock
+from vkubelet.control.isolation import Isolation
 from vkubelet.errors import SettingsError
 from vkubelet.health import parse_address
 from vkubelet.logformat import bind
@@ -205,24 +206,37 @@ def differences(before: JsonView, after: JsonView, path: str = "") -> set[str]:
 
 
 async def follow(read: Callable[[], Json], *, take: Callable[[Set[str]], Set[str]], clock: Clock) -> None:
-    """Watch what `read` gives, for ever: changed settings are given to `take` by their paths, which tells and returns what it put in force.
+    """Poll what `read` returns until cancelled, and call `take` with the paths of changed settings; it returns those it put in force.
 
-    What is left needs a restart, which is said here. A SettingsError of `read` changes nothing.
+    The others need a restart, which is logged. No error of `read` or `take` ends the process: the settings stay as they are.
     """
-    known, told = read(), ""
+    follower, isolated = _Follower(read, take), Isolation("settings")
     while True:
         await clock.sleep(LOOK_EVERY)
+        with isolated("file"):
+            follower.poll()
+
+
+class _Follower:
+    """The settings as they were read last."""
+
+    def __init__(self, read: Callable[[], Json], take: Callable[[Set[str]], Set[str]]) -> None:
+        self._read = read
+        self._take = take
+        self._known = read()
+        self._problem = ""
+
+    def poll(self) -> None:
         try:
-            now = read()
+            now = self._read()
         except SettingsError as error:
-            if str(error) != told:
+            if str(error) != self._problem:
                 log.warning("the settings stay as they are: %s", error)
-            told = str(error)
-            continue
-        told = ""
-        changed = differences(known, now)
-        left = changed - take(changed) if changed else changed
-        known = now
+            self._problem = str(error)
+            return
+        self._problem = ""
+        changed, self._known = differences(self._known, now), now
+        left = changed - self._take(changed) if changed else changed
         if left:
             with bind(settings=", ".join(sorted(left))):
                 log.warning("settings changed that count only after a restart")

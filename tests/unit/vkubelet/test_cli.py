@@ -1,12 +1,17 @@
 """How the command line finds providers and settings."""
 
+import asyncio
+import logging
 import sys
 from pathlib import Path
 
 import pytest
 
-from vkubelet.cli import find_provider, main, make_provider
+from vkubelet import settings
+from vkubelet.cli import LiveSettings, find_provider, main, make_provider, read_settings
 from vkubelet.errors import SettingsError
+from vkubelet.logformat import change_level
+from vkubelet.testing.clock import ManualClock
 
 PROVIDER = """
 from attrs import frozen
@@ -148,3 +153,44 @@ def test_check_refuses_what_run_refuses(text: str, path: str, tmp_path: Path, ca
         main(["check", "--provider", write(tmp_path, PROVIDER.format(name="Mine")), "--config", str(config)])
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith(f"error: {path}: ")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *("provider: edge-1", "provider: [a]", "provider: {1: x}", "provider: {taints: [{key: 1}]}", "1: x", "? [1]\n: x", "- a"),
+        *("ping: {every: -1}", "log: {level: LOUD}", "node: {taint: 5}", "lease: {renew_every: .nan}", "server: {bind_address: x}"),
+    ],
+)
+async def test_a_live_edit_to_a_wrong_setting_is_reported_and_changes_nothing(
+    wrong: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, clock, kind = tmp_path / "node.yaml", ManualClock(), find_provider(write(tmp_path, WITH_SETTINGS))
+    file.write_text("provider: {}\n")
+    live = LiveSettings(make_provider(kind, {})[0], lambda: read_settings(settings.read_yaml(file), kind))
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(settings.follow(live.read, take=live.take, clock=clock))
+        await clock.advance(settings.LOOK_EVERY)
+        file.write_text(wrong)
+        await clock.advance(2 * settings.LOOK_EVERY)
+        file.write_text("provider: {node: other}")
+        await clock.advance(settings.LOOK_EVERY)
+        assert not following.done()
+        following.cancel()
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert said[0].startswith("the settings stay as they are: ")
+    assert said[1] == "settings changed that count only after a restart"
+
+
+def test_settings_put_in_force_are_those_that_were_compared(tmp_path: Path) -> None:
+    reads = iter(["WARNING", "ERROR"])
+
+    def read() -> tuple[settings.Settings, None]:
+        return settings.Settings(log=settings.LogSettings(level=next(reads))), None  # type: ignore[arg-type]
+
+    live = LiveSettings(find_provider(write(tmp_path, PROVIDER.format(name="Mine")))(), read)
+    live.read()
+    assert live.take({"log.level"}) == {"log.level"}
+    assert logging.getLogger("vkubelet").level == logging.ERROR
+    change_level("INFO")

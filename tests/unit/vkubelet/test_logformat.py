@@ -145,3 +145,18 @@ def test_a_change_of_the_level_counts_at_once_and_is_told(stream: io.StringIO) -
     change_level("DEBUG")
     assert logging.getLogger("vkubelet").level == logging.getLogger("kubeocean").level == logging.DEBUG
     assert [(line["message"], line["to"]) for line in lines(stream)] == [("log level changed", "DEBUG")]
+
+
+def test_no_field_of_a_line_is_lost(stream: io.StringIO) -> None:
+    configure(stream=stream)
+    with bind(node="n-1", uid="bound", level="never"):
+        log.warning("keeper gone", extra={"uid": "u1", "container": "main", "count": 3})
+    (line,) = lines(stream)
+    assert {key: line[key] for key in ("node", "uid", "container", "count", "level")} == {
+        "node": "n-1",
+        "uid": "u1",
+        "container": "main",
+        "count": 3,
+        "level": "WARNING",
+    }
+    assert set(line) == {"time", "level", "logger", "message", "node", "uid", "container", "count"}

@@ -147,3 +147,30 @@ async def test_changed_settings_are_taken_or_said_to_need_a_restart(caplog: pyte
     assert offered == [{"a"}, {"a", "b.c"}]
     said = [record.getMessage() for record in caplog.records]
     assert said == ["the settings stay as they are: broken: is no setting", "settings changed that count only after a restart"]
+
+
+@pytest.mark.parametrize("where", ["read", "take"])
+async def test_an_error_of_reading_or_taking_settings_ends_nothing(where: str, caplog: pytest.LogCaptureFixture) -> None:
+    clock, now, taken = ManualClock(), [0], list[int]()
+
+    def fail(place: str) -> None:
+        if place == where and now[0] in (1, 2):
+            raise AttributeError("odd")
+
+    def read() -> Json:
+        fail("read")
+        return {"a": now[0]}
+
+    def take(changed: Set[str]) -> Set[str]:
+        fail("take")
+        taken.append(now[0])
+        return changed
+
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(follow(read, take=take, clock=clock))
+        await clock.advance(1.0)
+        for now[0] in (1, 2, 3):
+            await clock.advance(LOOK_EVERY)
+        following.cancel()
+    assert taken == [3]
+    assert len([record for record in caplog.records if record.exc_info]) == 1
