@@ -21,7 +21,7 @@ PACKAGES = ("vkubelet", "kubeocean", "providers")
 SHIPPED = tuple(path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
 SOURCES = (*SHIPPED, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "deploy").rglob("*.py")))
 
-# The worker loop must outlive any reconciler, other loops any item, the error middleware any route, a thread returns its error to the caller.
+# The worker loop outlives any reconciler, other loops any item, the error middleware any route; a thread hands its error to the caller.
 BROAD_EXCEPTS = {
     "vkubelet/control/controller.py": 1,
     "vkubelet/control/isolation.py": 1,
