@@ -6,13 +6,12 @@ worker before it is used are exactly the rights that its roles grant.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
-
-from attrs import field, frozen
 
 from kubeocean import keys
 from kubeocean.guards import guard_objects
+from kubeocean.rbac import RBAC, READ, Check, Rule, checks_of, granted, labelled, namespace_body, role_binding
 from kubeocean.resources import GROUP
 from vkubelet.api.shapes import Json
 
@@ -21,71 +20,11 @@ SYNCER: Final = "kubeocean-syncer"
 MANAGER: Final = "kubeocean-manager"
 """ServiceAccount of `kubeocean manager`, and name of its roles."""
 
-_READ: Final = "get list watch"
 _LEASES: Final = "coordination.k8s.io"
 _CERTIFICATES: Final = "certificates.k8s.io"
 _STORAGE: Final = "storage.k8s.io"
-_RBAC: Final = "rbac.authorization.k8s.io"
 _LEASE_NAMESPACE: Final = "kube-node-lease"
 _AUTHENTICATION_READER: Final = "extension-apiserver-authentication-reader"
-
-
-def _words(value: str | Sequence[str]) -> tuple[str, ...]:
-    return tuple(value.split()) if isinstance(value, str) else tuple(value)
-
-
-@frozen
-class Rule:
-    """One rule of a role; resources and verbs may be written as words. `namespace` is empty where it holds in the whole cluster."""
-
-    resources: Sequence[str] = field(converter=_words)
-    verbs: Sequence[str] = field(converter=_words)
-    why: str = field(kw_only=True)
-    group: str = field(default="", kw_only=True)
-    names: Sequence[str] = field(default=(), converter=_words, kw_only=True)
-    namespace: str = field(default="", kw_only=True)
-    essential: bool = field(default=True, kw_only=True)
-    """Without it no pod runs; without another one something smaller is missing, which `why` names."""
-
-    @property
-    def body(self) -> Json:
-        """As it stands in a Role."""
-        out: Json = {"apiGroups": [self.group], "resources": list(self.resources), "verbs": list(self.verbs)}
-        if self.names:
-            out["resourceNames"] = list(self.names)
-        return out
-
-
-@frozen(kw_only=True)
-class Check:
-    """One right, as a SelfSubjectAccessReview asks for it."""
-
-    group: str
-    resource: str
-    subresource: str
-    verb: str
-    namespace: str
-    name: str = ""
-    why: str = ""
-    essential: bool = True
-
-    @property
-    def attributes(self) -> dict[str, str]:
-        """`spec.resourceAttributes` of the review."""
-        found = {
-            "group": self.group,
-            "resource": self.resource,
-            "subresource": self.subresource,
-            "verb": self.verb,
-            "namespace": self.namespace,
-            "name": self.name,
-        }
-        return {key: value for key, value in found.items() if value}
-
-    def __str__(self) -> str:
-        """As people say it: `create pods/exec in namespace kubeocean-worker`."""
-        what = self.resource + (f".{self.group}" if self.group else "") + (f"/{self.subresource}" if self.subresource else "")
-        return f"{self.verb} {what}" + (f" in namespace {self.namespace}" if self.namespace else "")
 
 
 # --- The computing cluster ----------------------------------------------------------------------------------------------------------------
@@ -104,31 +43,37 @@ def hub_rules(*, binding: str = "", namespace: str = keys.NAMESPACE) -> tuple[Ru
 def _hub_objects_of_ours(binding: str) -> tuple[Rule, ...]:
     own = (binding,) if binding else ()
     drivers = "Which storage drivers a virtual node has."
+    alone = "Its own ClusterBinding, by name; the manager may write every one."
+    nodes = "policy nodes: names that begin with vnode-<clusterID>-."
     return (
-        Rule("clusterbindings", _READ, group=GROUP, why="The bindings: which are older, and what ours says."),
-        Rule("clusterbindings", "patch", group=GROUP, names=own, why="The finalizer of the binding."),
-        Rule("clusterbindings/status", "patch", group=GROUP, names=own, why="What became of it."),
-        Rule("nodes", f"{_READ} create patch delete", why="Virtual nodes; their leases are in a Role below."),
-        Rule("nodes/status", "patch", why="How they are."),
-        Rule("csinodes", f"{_READ} create patch delete", group=_STORAGE, essential=False, why=drivers),
+        Rule("clusterbindings", READ, group=GROUP, why="The bindings: which are older, and what ours says."),
+        Rule("clusterbindings", "patch", group=GROUP, names=own, why="The finalizer of the binding.", bound=alone),
+        Rule("clusterbindings/status", "patch", group=GROUP, names=own, why="What became of it.", bound=alone),
+        Rule("nodes", f"{READ} create patch delete", why="Virtual nodes; their leases are in a Role below.", bound=nodes),
+        Rule("nodes/status", "patch", why="How they are.", bound=nodes),
+        Rule("csinodes", f"{READ} create patch delete", group=_STORAGE, essential=False, why=drivers, bound=nodes),
     )
 
 
 def _hub_pods() -> tuple[Rule, ...]:
     secrets = "What pods refer to. Reading Secrets in every namespace is what it looks like: this identity can read them all."
     claims = "Claims that pods name, and the volumes behind them."
+    pods = "policy pods: pods on nodes whose names begin with vnode-<clusterID>-."
+    data = "policy data: metadata alone may change."
+    size = "Nothing: the status of every claim."
+    tokens = "policy tokens: bound to a pod, of any ServiceAccount in the cluster."
     return (
-        Rule("pods", f"{_READ} patch delete", why="Virtual pods: their marks, and their end."),
-        Rule("pods/status", "patch", why="How they are."),
-        Rule("pods/eviction", "create", why="Leased capacity is taken back by eviction."),
+        Rule("pods", f"{READ} patch delete", why="Virtual pods: their marks, and their end.", bound=pods),
+        Rule("pods/status", "patch", why="How they are.", bound=pods),
+        Rule("pods/eviction", "create", why="Leased capacity is taken back by eviction.", bound="PodDisruptionBudgets, on every node."),
         Rule("replicasets", "get", group="apps", essential=False, why="Which Deployment a pod is of."),
-        Rule("configmaps secrets", f"{_READ} patch", why=secrets),
-        Rule("persistentvolumeclaims persistentvolumes", f"{_READ} patch", essential=False, why=claims),
-        Rule("persistentvolumeclaims/status", "patch", essential=False, why="A file system that has grown in the worker."),
-        Rule("serviceaccounts/token", "create", why="Tokens of pods, bound to them."),
+        Rule("configmaps secrets", f"{READ} patch", why=secrets, bound="policy data: metadata alone may change. Reading is not limited."),
+        Rule("persistentvolumeclaims persistentvolumes", f"{READ} patch", essential=False, why=claims, bound=data),
+        Rule("persistentvolumeclaims/status", "patch", essential=False, why="A file system that has grown in the worker.", bound=size),
+        Rule("serviceaccounts/token", "create", why="Tokens of pods, bound to them.", bound=tokens),
         Rule("namespaces", "get", why="Which cluster this is: the UID of kube-system."),
-        Rule("services", _READ, why="Where pods in the worker reach the API server and the DNS of this cluster."),
-        Rule("events", "create patch", why="What happens is told by events."),
+        Rule("services", READ, why="Where pods in the worker reach the API server and the DNS of this cluster."),
+        Rule("events", "create patch", why="What happens is recorded as Events.", bound="Nothing: an Event can be about any object."),
     )
 
 
@@ -136,22 +81,38 @@ def _hub_port() -> tuple[Rule, ...]:
     asked = "The serving certificate of the kubelet port."
     approved = "Its approval; without this and the next rule, somebody else approves it: kubectl certificate approve."
     signer = "kubernetes.io/kubelet-serving"
+    review = "Reviews persist nothing."
+    signed = "The signer kubelet-serving, for any node name. Without both rules a person approves."
     return (
-        Rule("tokenreviews", "create", group="authentication.k8s.io", why="Who calls the kubelet port?"),
-        Rule("subjectaccessreviews", "create", group="authorization.k8s.io", why="And may they?"),
-        Rule("certificatesigningrequests", "create get", group=_CERTIFICATES, why=asked),
-        Rule("certificatesigningrequests/approval", "update", group=_CERTIFICATES, essential=False, why=approved),
-        Rule("signers", "approve", group=_CERTIFICATES, names=signer, essential=False, why="For this one signer."),
+        Rule("tokenreviews", "create", group="authentication.k8s.io", why="Who calls the kubelet port?", bound=review),
+        Rule("subjectaccessreviews", "create", group="authorization.k8s.io", why="And may they?", bound=review),
+        Rule(
+            "certificatesigningrequests",
+            "create get",
+            group=_CERTIFICATES,
+            why=asked,
+            bound="A request grants nothing until it is approved.",
+        ),
+        Rule("certificatesigningrequests/approval", "update", group=_CERTIFICATES, essential=False, why=approved, bound=signed),
+        Rule("signers", "approve", group=_CERTIFICATES, names=signer, essential=False, why="For this one signer.", bound=signed),
     )
 
 
 def _hub_namespaced(namespace: str) -> tuple[Rule, ...]:
     leader = "The leader's Lease, when more than one replica runs."
+    leases = "policy leases: those of its virtual nodes, and its own."
     ports = "Pods that stand for host ports taken in the worker."
     return (
-        Rule("leases", "get create update delete", group=_LEASES, namespace=_LEASE_NAMESPACE, why="The leases of virtual nodes."),
-        Rule("leases", "get create update", group=_LEASES, namespace=namespace, why=leader),
-        Rule("pods", "create", namespace=keys.FAKE_NAMESPACE, essential=False, why=ports),
+        Rule(
+            "leases",
+            "get create update delete",
+            group=_LEASES,
+            namespace=_LEASE_NAMESPACE,
+            why="The leases of virtual nodes.",
+            bound=leases,
+        ),
+        Rule("leases", "get create update", group=_LEASES, namespace=namespace, why=leader, bound=leases),
+        Rule("pods", "create", namespace=keys.FAKE_NAMESPACE, essential=False, why=ports, bound="policy pods: on its own virtual nodes."),
     )
 
 
@@ -160,11 +121,11 @@ def hub_objects(
 ) -> list[Json]:
     """Namespaces, ServiceAccount, roles and their bindings of one `kubeocean run`; one binding has one `name`: `syncer_name`."""
     subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
-    made: list[Json] = [_namespace(namespace), _namespace(keys.FAKE_NAMESPACE, "privileged")] if namespaces else []
+    made: list[Json] = [namespace_body(namespace), namespace_body(keys.FAKE_NAMESPACE, "privileged")] if namespaces else []
     made.append({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}})
-    made += _granted(hub_rules(binding=binding, namespace=namespace), name, cluster_name=name, subject=subject)
-    reader = _binding(f"{name}-authentication-reader", "kube-system", role=_AUTHENTICATION_READER, subject=subject)
-    return [_labelled(each, labels) for each in (*made, reader)]
+    made += granted(hub_rules(binding=binding, namespace=namespace), name, cluster_name=name, subject=subject)
+    reader = role_binding(f"{name}-authentication-reader", "kube-system", role=_AUTHENTICATION_READER, subject=subject)
+    return [labelled(each, labels) for each in (*made, reader)]
 
 
 # --- The manager --------------------------------------------------------------------------------------------------------------------------
@@ -177,31 +138,58 @@ def manager_rules(*, namespace: str = keys.NAMESPACE) -> tuple[Rule, ...]:
 
 def _manager_wide() -> tuple[Rule, ...]:
     wide = "The roles of each binding's process, with the rights above and none beside."
+    granted = "The API server refuses a role with rights that the manager lacks; it can change and delete every other role."
     return (
-        Rule("clusterroles clusterrolebindings", f"{_READ} create patch delete", group=_RBAC, why=wide),
-        Rule("roles rolebindings", _READ, group=_RBAC, why="Likewise; they are written in the namespaces below alone."),
+        Rule("clusterroles clusterrolebindings", f"{READ} create patch delete", group=RBAC, why=wide, bound=granted),
+        Rule("roles rolebindings", READ, group=RBAC, why="Likewise; they are written in the namespaces below alone."),
     )
 
 
 def _manager_roles(namespace: str) -> tuple[Rule, ...]:
     spaces = (_LEASE_NAMESPACE, namespace, keys.FAKE_NAMESPACE)
+    granted = "The API server refuses to bind a role with rights that the manager lacks."
     reader = "Which client certificates are the API server's is read by each binding's process: it is bound to this one role."
     return (
-        *(Rule("roles rolebindings", "create patch delete", group=_RBAC, namespace=each, why="As above.") for each in spaces),
-        Rule("rolebindings", "create patch delete", group=_RBAC, namespace="kube-system", why=reader),
-        Rule("roles", "bind", group=_RBAC, names=_AUTHENTICATION_READER, namespace="kube-system", why="The right to bind to it."),
+        *(
+            Rule("roles rolebindings", "create patch delete", group=RBAC, namespace=each, why="As above.", bound="This namespace.")
+            for each in spaces
+        ),
+        Rule("rolebindings", "create patch delete", group=RBAC, namespace="kube-system", why=reader, bound=granted),
+        Rule(
+            "roles",
+            "bind",
+            group=RBAC,
+            names=_AUTHENTICATION_READER,
+            namespace="kube-system",
+            why="The right to bind to it.",
+            bound="This one role, by name.",
+        ),
     )
 
 
 def _manager_namespaced(namespace: str) -> tuple[Rule, ...]:
-    every = f"{_READ} create patch delete"
+    every = f"{READ} create patch delete"
     parts = "What runs a binding."
+    space = "The namespace of Kubeocean: a Deployment there can run as any ServiceAccount of that namespace."
     budget = "So that a drained node does not end all replicas at once."
     return (
-        Rule("deployments", every, group="apps", namespace=namespace, why=parts),
-        Rule("configmaps serviceaccounts services", every, namespace=namespace, why="Its settings, its identity, its kubelet port."),
-        Rule("poddisruptionbudgets", every, group="policy", namespace=namespace, why=budget),
-        Rule("secrets", "delete", namespace=namespace, essential=False, why="Certificates that Kubeocean (Go) made for a binding."),
+        Rule("deployments", every, group="apps", namespace=namespace, why=parts, bound=space),
+        Rule(
+            "configmaps serviceaccounts services",
+            every,
+            namespace=namespace,
+            why="Its settings, its identity, its kubelet port.",
+            bound=space,
+        ),
+        Rule("poddisruptionbudgets", every, group="policy", namespace=namespace, why=budget, bound=space),
+        Rule(
+            "secrets",
+            "delete",
+            namespace=namespace,
+            essential=False,
+            why="Certificates that Kubeocean (Go) made for a binding.",
+            bound=space,
+        ),
     )
 
 
@@ -209,7 +197,7 @@ def manager_objects(*, namespace: str = keys.NAMESPACE) -> list[Json]:
     """ServiceAccount, roles and their bindings of `kubeocean manager`."""
     subject = {"kind": "ServiceAccount", "name": MANAGER, "namespace": namespace}
     account: Json = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": MANAGER, "namespace": namespace}}
-    return [account, *_granted(manager_rules(namespace=namespace), MANAGER, cluster_name=MANAGER, subject=subject)]
+    return [account, *granted(manager_rules(namespace=namespace), MANAGER, cluster_name=MANAGER, subject=subject)]
 
 
 # --- The worker cluster -------------------------------------------------------------------------------------------------------------------
@@ -218,7 +206,7 @@ def manager_objects(*, namespace: str = keys.NAMESPACE) -> list[Json]:
 def worker_rules(mount_namespace: str, *, metrics: bool = False, policy_label: bool = False) -> tuple[Rule, ...]:
     """What `kubeocean run` does in the worker; `metrics` adds `metrics_rule`, `policy_label` a write to the nodes there."""
     shown = "Shows on the nodes which policy leases them (label kubeocean.io/policy-applied)."
-    label = Rule("nodes", "patch", essential=False, why=shown)
+    label = Rule("nodes", "patch", essential=False, why=shown, bound="guard nodes")
     extra = (*((label,) if policy_label else ()), *((metrics_rule(),) if metrics else ()))
     return (*_worker_wide(), *extra, *_mounted(mount_namespace), *_mounted_streams(mount_namespace))
 
@@ -234,34 +222,57 @@ def _worker_wide() -> tuple[Rule, ...]:
     volumes = "The volumes of borrowed pods' claims: they have no namespace. Those of others are never written."
     below = "The class of borrowed pods: below those of the worker's own."
     return (
-        Rule("nodes pods", _READ, why="What is free on which node."),
-        Rule("resourceleasingpolicies", f"{_READ} patch", group=GROUP, why=policies),
-        Rule("resourceleasingpolicies/status", "patch", group=GROUP, why="What became of it."),
-        Rule("priorityclasses", "create", group="scheduling.k8s.io", why=below),
-        Rule("csinodes", _READ, group=_STORAGE, essential=False, why="Which storage drivers a node has."),
-        Rule("persistentvolumes", f"{_READ} create patch delete", essential=False, why=volumes),
+        Rule("nodes pods", READ, why="What is free on which node."),
+        Rule("resourceleasingpolicies", f"{READ} patch", group=GROUP, why=policies, bound="guard policies"),
+        Rule("resourceleasingpolicies/status", "patch", group=GROUP, why="What became of it.", bound="guard policies"),
+        Rule("priorityclasses", "create", group="scheduling.k8s.io", why=below, bound="guard priorityclasses"),
+        Rule("csinodes", READ, group=_STORAGE, essential=False, why="Which storage drivers a node has."),
+        Rule("persistentvolumes", f"{READ} create patch delete", essential=False, why=volumes, bound="guard volumes"),
     )
 
 
 def _mounted(space: str) -> tuple[Rule, ...]:
-    every = f"{_READ} create patch delete"
+    every = f"{READ} create patch delete"
     owner = "The namespace itself: it bears the name of the binding that owns it."
+    space_ = "The mount namespace, which contains nothing but copies."
+    secrets = f"guard secrets. {space_}"
     return (
-        Rule("pods", "create patch delete", namespace=space, why="The pods of the computing cluster, here and nowhere else."),
-        Rule("configmaps secrets", f"{every} update", namespace=space, why="Copies of what they refer to."),
-        Rule("persistentvolumeclaims", every, namespace=space, essential=False, why="Copies of their claims."),
-        Rule("events", "list watch", namespace=space, essential=False, why="What happened to them is told at home."),
-        Rule("namespaces", "get patch", names=space, namespace=space, essential=False, why=owner),
+        Rule(
+            "pods",
+            "create patch delete",
+            namespace=space,
+            why="The pods of the computing cluster, here and nowhere else.",
+            bound="guard pods",
+        ),
+        Rule("configmaps secrets", f"{every} update", namespace=space, why="Copies of what they refer to.", bound=secrets),
+        Rule(
+            "persistentvolumeclaims",
+            every,
+            namespace=space,
+            essential=False,
+            why="Copies of their claims.",
+            bound=f"{space_} ResourceQuota limits their storage.",
+        ),
+        Rule("events", "list watch", namespace=space, essential=False, why="Their Events are mirrored to the hub."),
+        Rule("namespaces", "get patch", names=space, namespace=space, essential=False, why=owner, bound="guard namespace"),
     )
 
 
 def _mounted_streams(space: str) -> tuple[Rule, ...]:
     streams = "kubectl exec, attach, cp and port-forward. Over WebSocket they arrive as GET; newer API servers ask for `create` beside it."
+    own = "Pods in the mount namespace."
     changes = "A resize in place; kubectl debug adds ephemeral containers."
     return (
         Rule("pods/log", "get", namespace=space, essential=False, why="kubectl logs."),
-        Rule("pods/exec pods/attach pods/portforward", "get create", namespace=space, essential=False, why=streams),
-        Rule("pods/resize pods/ephemeralcontainers", "patch", namespace=space, essential=False, why=changes),
+        Rule("pods/exec pods/attach pods/portforward", "get create", namespace=space, essential=False, why=streams, bound=own),
+        Rule(
+            "pods/resize pods/ephemeralcontainers",
+            "patch",
+            namespace=space,
+            essential=False,
+            why=changes,
+            bound="Pod Security level and quota of the mount namespace.",
+        ),
     )
 
 
@@ -287,20 +298,20 @@ def worker_objects(
         },
         "type": "kubernetes.io/service-account-token",
     }
-    made = [_namespace(mount_namespace, pod_security), {**account, "automountServiceAccountToken": False}, token]
+    made = [namespace_body(mount_namespace, pod_security), {**account, "automountServiceAccountToken": False}, token]
     rules = worker_rules(mount_namespace, policy_label=policy_label)
     wide = cluster_role_name(mount_namespace, name)
-    made += _granted(rules, name, cluster_name=wide, subject=subject)
+    made += granted(rules, name, cluster_name=wide, subject=subject)
     if metrics:
         made += metrics_objects(mount_namespace, name=name)
-    return [_labelled(each, labels) for each in made]
+    return [labelled(each, labels) for each in made]
 
 
 def metrics_objects(mount_namespace: str = keys.WORKER_NAMESPACE, *, name: str = SYNCER, nodes: Sequence[str] = ()) -> list[Json]:
     """The optional right to see usage, as a role of its own that can be taken away alone."""
     subject = {"kind": "ServiceAccount", "name": name, "namespace": mount_namespace}
     wide = f"{cluster_role_name(mount_namespace, name)}-metrics"
-    return _granted((metrics_rule(nodes),), wide, cluster_name=wide, subject=subject)
+    return granted((metrics_rule(nodes),), wide, cluster_name=wide, subject=subject)
 
 
 def token_name(name: str = SYNCER) -> str:
@@ -338,67 +349,3 @@ def worker_checks(
     """Every right of `worker_rules`, one by one."""
     rules = worker_rules(mount_namespace, metrics=metrics, policy_label=policy_label)
     return checks_of(rule for rule in rules if rule.essential or not essential_only)
-
-
-def checks_of(rules: Iterable[Rule]) -> tuple[Check, ...]:
-    """Every right that rules grant, one by one."""
-    return tuple(
-        Check(
-            group=rule.group,
-            resource=resource.partition("/")[0],
-            subresource=resource.partition("/")[2],
-            verb=verb,
-            namespace=rule.namespace,
-            name=name,
-            why=rule.why,
-            essential=rule.essential,
-        )
-        for rule in rules
-        for resource in rule.resources
-        for name in (rule.names or ("",))
-        for verb in rule.verbs
-    )
-
-
-# --- Objects ------------------------------------------------------------------------------------------------------------------------------
-
-
-def _granted(rules: Sequence[Rule], name: str, *, cluster_name: str, subject: Json) -> list[Json]:
-    """The roles with these rules, one for the cluster and one for each namespace, each followed by its binding."""
-    out: list[Json] = []
-    for namespace in dict.fromkeys(rule.namespace for rule in rules):
-        called = name if namespace else cluster_name
-        bodies = [rule.body for rule in rules if rule.namespace == namespace]
-        kind = "Role" if namespace else "ClusterRole"
-        out.append({"apiVersion": f"{_RBAC}/v1", "kind": kind, "metadata": _metadata(called, namespace), "rules": bodies})
-        out.append(_binding(called, namespace, role=called, subject=subject))
-    return out
-
-
-def _binding(name: str, namespace: str, *, role: str, subject: Json) -> Json:
-    kind = "Role" if namespace else "ClusterRole"
-    return {
-        "apiVersion": f"{_RBAC}/v1",
-        "kind": f"{kind}Binding",
-        "metadata": _metadata(name, namespace),
-        "roleRef": {"apiGroup": _RBAC, "kind": kind, "name": role},
-        "subjects": [dict(subject)],
-    }
-
-
-def _metadata(name: str, namespace: str) -> Json:
-    return {"name": name, **({"namespace": namespace} if namespace else {})}
-
-
-def _namespace(name: str, pod_security: str = "") -> Json:
-    metadata: Json = {"name": name}
-    if pod_security:
-        metadata["labels"] = {"pod-security.kubernetes.io/enforce": pod_security}
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
-
-
-def _labelled(body: Json, labels: Json | None) -> Json:
-    if not labels:
-        return body
-    metadata = {**body["metadata"], "labels": {**body["metadata"].get("labels", {}), **labels}}
-    return {**body, "metadata": metadata}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kubeocean import permissions
 from kubeocean.commands.manifests import commented
-from kubeocean.permissions import Rule
+from kubeocean.rbac import Rule
 from vkubelet.api.shapes import Json
 from vkubelet.clock import SystemClock
 from vkubelet.testing.cluster.binaries import Binaries

@@ -1,4 +1,4 @@
-"""Writes the pages of docs/reference that follow from the code: settings, errors, metrics, conformance.
+"""Writes the pages of docs/reference that follow from the code: settings, errors, metrics, conformance, permissions.
 
 Invariant: what a page says stands in the code, beside the thing itself; a unit test compares the pages with it.
 """
@@ -16,6 +16,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 
+from kubeocean import keys, permissions
+from kubeocean.guards import guards
 from kubeocean.manager.settings import ManagerSettings
 from kubeocean.metrics import Gauges, ManagerMetrics, SyncerMetrics
 from kubeocean.settings import KubeoceanSettings
@@ -67,7 +69,7 @@ def rows(kind: type) -> list[str]:
         told = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
         kind_text = ast.unparse(statement.annotation).replace("|", "\\|")
         table.append(
-            f"| `{ast.unparse(statement.target)}` | `{kind_text}` | `{ast.unparse(statement.value)}` | {' '.join(str(told).split())} |"
+            f"| `{ast.unparse(statement.target)}` | `{kind_text}` | `{default_of(statement.value)}` | {' '.join(str(told).split())} |"
         )
     return table if len(table) > 2 else []
 
@@ -175,9 +177,44 @@ def conformance_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def permissions_page() -> str:
+    """Every right of each identity with its reason and with what bounds it."""
+    lines = [
+        "# Permissions",
+        MADE,
+        "",
+        "RBAC grants verbs on whole objects. The last column states what limits a right to write: a *guard* is a ValidatingAdmissionPolicy",
+        "of the chart `kubeocean-worker`, a *policy* one of the chart `kubeocean`. What the guards accept is below.",
+    ]
+    mount = keys.WORKER_NAMESPACE
+    for title, rules in (
+        ("In the worker: ServiceAccount `kubeocean-syncer`", permissions.worker_rules(mount, metrics=True, policy_label=True)),
+        ("In the hub: ServiceAccount `kubeocean-syncer-<clusterID>`", permissions.hub_rules(binding="NAME")),
+        (
+            "In the hub: ServiceAccount `kubeocean-manager`, besides those above",
+            permissions.manager_rules()[len(permissions.hub_rules()) :],
+        ),
+    ):
+        lines += ["", f"## {title}", "", "| where | resources | verbs | reason | bounded by |", "|---|---|---|---|---|"]
+        for rule in rules:
+            what = ", ".join(f"`{each}`" for each in rule.resources)
+            where = f"`{rule.namespace}`" if rule.namespace else "cluster"
+            lines.append(f"| {where} | {what} | {' '.join(rule.verbs)} | {rule.why} | {rule.bound} |")
+    lines += ["", "## Guards of the worker", "", "| guard | without it | accepted alone |", "|---|---|---|"]
+    for guard in guards(mount):
+        lines.append(f"| `{guard.name}` | {guard.why} | {'; '.join(rule.message for rule in guard.rules)} |")
+    return "\n".join(lines) + "\n"
+
+
 def pages() -> dict[Path, str]:
     """Content by file."""
-    made = {"settings": settings_page, "errors": errors_page, "metrics": metrics_page, "conformance": conformance_page}
+    made = {
+        "settings": settings_page,
+        "errors": errors_page,
+        "metrics": metrics_page,
+        "conformance": conformance_page,
+        "permissions": permissions_page,
+    }
     return {PAGES / f"{name}.md": page() for name, page in made.items()}
 
 

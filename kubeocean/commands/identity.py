@@ -18,7 +18,7 @@ from kubeocean import keys, permissions
 from kubeocean.commands.clusters import FIELD_MANAGER, MANAGED_BY, CommandFailed, find, find_named
 from kubeocean.guards import trials
 from kubeocean.manager.checks import accepted_trials, lacking_rights
-from kubeocean.permissions import Check
+from kubeocean.rbac import Check, Rule
 from vkubelet.api.objects import Key, ObjectMeta, Unknown
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.client.connection import Connection, connection_from_kubeconfig
@@ -80,7 +80,7 @@ class Identity:
         return permissions.worker_guards(self.mount_namespace, policy_label=self.policy_label, labels=LABELS)
 
     @property
-    def rules(self) -> tuple[permissions.Rule, ...]:
+    def rules(self) -> tuple[Rule, ...]:
         return permissions.worker_rules(self.mount_namespace, metrics=self.metrics, policy_label=self.policy_label)
 
     @property

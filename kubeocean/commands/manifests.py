@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import yaml
 
-from kubeocean.permissions import Rule
+from kubeocean.rbac import Rule
 from vkubelet.api.shapes import Json, JsonView
 
 _ROLES = ("Role", "ClusterRole")

@@ -16,7 +16,7 @@ from kubeocean.connect import Target, answers, find_target, may
 from kubeocean.crds import ClusterBinding
 from kubeocean.guards import Trial, trials
 from kubeocean.manager.status import RIGHTS_MISSING, rights_text
-from kubeocean.permissions import Check
+from kubeocean.rbac import Check
 from kubeocean.worker import Mount
 from vkubelet.client.resources import NAMESPACES
 from vkubelet.client.rest import Client, PatchKind

@@ -13,7 +13,7 @@ from attrs import frozen
 
 from kubeocean.conditions import CONNECTED, CONNECTIVITY_FAILED, PROXIER_READY, READY, SYNCER_READY, Failure
 from kubeocean.manager.outlook import STARTING
-from kubeocean.permissions import Check
+from kubeocean.rbac import Check
 from vkubelet.api.conditions import get_condition, set_condition
 from vkubelet.api.shapes import Json, JsonView
 

@@ -13,7 +13,7 @@ import pytest
 SCRIPT = Path(__file__).parents[2] / "deploy" / "dev" / "reference.py"
 
 
-@pytest.mark.parametrize("name", ["settings.md", "errors.md", "metrics.md", "conformance.md"])
+@pytest.mark.parametrize("name", ["settings.md", "errors.md", "metrics.md", "conformance.md", "permissions.md"])
 def test_reference_page_says_what_the_code_says(name: str) -> None:
     made = {path.name: (path, text) for path, text in runpy.run_path(str(SCRIPT))["pages"]().items()}
     path, text = made[name]

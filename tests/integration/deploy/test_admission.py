@@ -168,6 +168,38 @@ async def test_tokens_are_bound_to_pods_and_data_is_left_alone(confined: Confine
         assert not await confined.may("patch", kind, name, "-n", space, f'--patch={{"data":{{"a":"{value}"}}}}', as_=one)
 
 
+async def test_no_part_of_what_pods_refer_to_is_changed_but_its_marks(confined: Confined) -> None:
+    one, space = confined.identity("one"), confined.space
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""}
+    volume = {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "nfs": {"server": "s", "path": "/"}}
+    bodies: list[Body] = [
+        {"kind": "ConfigMap", "metadata": {"name": "all", "namespace": space}, "data": {"a": "b"}},
+        {"kind": "Secret", "metadata": {"name": "all", "namespace": space}, "stringData": {"a": "b"}},
+        {"kind": "PersistentVolumeClaim", "metadata": {"name": "all", "namespace": space}, "spec": claim},
+        {"kind": "PersistentVolume", "metadata": {"name": f"all-{space}"}, "spec": volume},
+    ]
+    for body in bodies:
+        await confined.plane.kubectl("create", "--filename", "-", stdin=json.dumps({"apiVersion": "v1", **body}))
+    owner = {"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "x", "uid": "1"}]}}
+    changes: list[tuple[str, Body]] = [
+        ("configmap", {"binaryData": {"c": "ZA=="}}),
+        ("configmap", {"immutable": True}),
+        ("configmap", owner),
+        ("secret", {"immutable": True}),
+        ("secret", owner),
+        ("pvc", {"spec": {"volumeName": "another"}}),
+        ("pv", {"spec": {"persistentVolumeReclaimPolicy": "Delete"}}),
+        ("pv", {"spec": {"capacity": {"storage": "9Gi"}}}),
+    ]
+    try:
+        for kind, change in changes:
+            where = (kind, f"all-{space}") if kind == "pv" else (kind, "all", "-n", space)
+            assert not await confined.may("patch", *where, "--type=merge", "-p", json.dumps(change), as_=one), (kind, change)
+            assert await confined.may("patch", *where, LABEL, as_=one), kind
+    finally:
+        await confined.plane.kubectl("delete", "pv", f"all-{space}", "--wait=false")
+
+
 async def test_everybody_else_writes_as_before(confined: Confined) -> None:
     await confined.plane.kubectl("create", "--dry-run=server", "--filename", "-", stdin=json.dumps(node("real-1")))
     manager = f"system:serviceaccount:{confined.space}:kubeocean-manager"

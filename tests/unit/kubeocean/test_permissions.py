@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
 
 from kubeocean import keys, permissions
-from kubeocean.permissions import Check, Rule, checks_of, hub_objects, hub_rules, worker_checks, worker_objects, worker_rules
+from kubeocean.guards import guards
+from kubeocean.permissions import (
+    hub_objects,
+    hub_rules,
+    manager_rules,
+    worker_checks,
+    worker_guards,
+    worker_objects,
+    worker_rules,
+)
+from kubeocean.rbac import Check, Rule, checks_of
 from vkubelet.api.shapes import Json
 
 ROOT = Path(__file__).parents[3]
@@ -129,3 +140,45 @@ def test_without_the_essential_rights_no_pod_runs_and_the_go_version_s_role_has_
     essential = {str(check) for check in worker_checks("m", essential_only=True)}
     assert {"create pods in namespace m", "list nodes", "update secrets in namespace m"} <= essential
     assert not {each for each in essential if "portforward" in each or "resize" in each or "events" in each or "namespaces" in each}
+
+
+def every_rule() -> list[Rule]:
+    return [*manager_rules(), *worker_rules("mount", metrics=True, policy_label=True)]
+
+
+@pytest.mark.parametrize("rule", [rule for rule in every_rule() if rule.writes and rule.resources != ("nodes/proxy",)], ids=str)
+def test_every_right_to_write_states_what_bounds_it(rule: Rule) -> None:
+    assert rule.bound, "RBAC alone is too coarse: name a guard, or state what else limits it"
+    named = {guard.name: guard for guard in guards("mount")}
+    for name in re.findall(r"^guard (\w+)", rule.bound):
+        guard = named[name]
+        assert guard.group == rule.group and set(guard.resources) & set(rule.resources)
+        operations = {"create": "CREATE", "patch": "UPDATE", "update": "UPDATE", "delete": "DELETE"}
+        wanted = {operations[verb] for verb in rule.verbs if verb in operations}
+        # Of pods and Secrets of the mount namespace, what is created is limited; there is nothing but copies to change or delete.
+        assert wanted <= set(guard.operations) or rule.namespace == "mount"
+
+
+def test_every_cluster_wide_right_to_write_in_a_worker_has_a_guard() -> None:
+    rules = [rule for rule in worker_rules("mount", policy_label=True) if rule.writes and not rule.namespace]
+    assert rules and all(rule.bound.startswith("guard ") for rule in rules)
+
+
+def test_every_guard_is_about_one_user_and_refuses() -> None:
+    bodies = worker_guards("mount", policy_label=True)
+    policies = [body["spec"] for body in bodies if body["kind"] == "ValidatingAdmissionPolicy"]
+    assert len(policies) == len(guards("mount"))
+    for spec in policies:
+        (condition,) = spec["matchConditions"]
+        assert condition["expression"] == "request.userInfo.username == 'system:serviceaccount:mount:kubeocean-syncer'"
+        assert spec["failurePolicy"] == "Fail"
+    bindings = [body["spec"] for body in bodies if body["kind"] == "ValidatingAdmissionPolicyBinding"]
+    assert all(spec["validationActions"] == ["Deny"] for spec in bindings)
+
+
+def test_policies_of_the_hub_chart_that_bound_a_right_exist() -> None:
+    chart = (ROOT / "deploy" / "charts" / "kubeocean" / "templates" / "admissionpolicies.yaml").read_text()
+    for rule in every_rule():
+        for name in re.findall(r"^policy (\w+)", rule.bound):
+            assert f"  name: kubeocean-{name}\n" in chart
+            assert all(resource.partition("/")[0] in chart for resource in rule.resources)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import yaml
 
 from kubeocean.commands.manifests import commented
-from kubeocean.permissions import Rule, hub_objects, hub_rules
+from kubeocean.permissions import hub_objects, hub_rules
+from kubeocean.rbac import Rule
 
 
 def test_what_is_written_reads_back_as_it_was() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kubeocean.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure
 from kubeocean.manager.checks import Findings
-from kubeocean.permissions import Check
+from kubeocean.rbac import Check
 
 
 def check(verb: str, *, essential: bool) -> Check:

@@ -7,7 +7,7 @@ from typing import Any
 from kubeocean.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure
 from kubeocean.manager.outlook import STARTING
 from kubeocean.manager.status import View, first_status, rights_text, status_patch
-from kubeocean.permissions import Check
+from kubeocean.rbac import Check
 from tests.unit.kubeocean.builders import at
 from vkubelet.api.shapes import Json
 
