@@ -34,7 +34,7 @@ from vkubelet.control.backoff import Backoff
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.recorder import ObjectReference, Recorder
-from vkubelet.errors import ApiError, Conflict
+from vkubelet.errors import ApiError, Conflict, NotFound
 from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
 
@@ -233,7 +233,7 @@ class ClusterBindingReconciler:
         except ApiError as error:
             if error.retryable or isinstance(error, Conflict):
                 raise
-            return Failure(SYNCER_FAILED, f"what runs the binding can not be written: {error}; look at the rights of the manager")
+            return not_written(error)
         return None
 
     # --- What is told --------------------------------------------------------------------------------------------------------------
@@ -303,6 +303,14 @@ class ClusterBindingReconciler:
             except ApiError as error:
                 log.debug("the cluster's identity can not be read: %s", error)
                 await self._parts.clock.sleep(backoff.next())
+
+
+def not_written(error: ApiError) -> Failure:
+    """Why what runs a binding is missing, with the remedy (pure)."""
+    remedy = "grant the manager the rights of the chart kubeocean"
+    if isinstance(error, NotFound):
+        remedy = "create the missing namespace, or run `helm upgrade` of the chart kubeocean: the manager may not create namespaces"
+    return Failure(SYNCER_FAILED, f"cannot write what runs the binding: {error}; {remedy}")
 
 
 def _is_news(problem: Failure, told: Failure | None) -> bool:

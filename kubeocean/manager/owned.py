@@ -20,7 +20,6 @@ from vkubelet.client.resources import (
     CLUSTERROLES,
     CONFIGMAPS,
     DEPLOYMENTS,
-    NAMESPACES,
     PDBS,
     PODS,
     ROLEBINDINGS,
@@ -33,7 +32,7 @@ from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.store import Store
-from vkubelet.errors import AlreadyExists, Conflict, NotFound, VKubeletError
+from vkubelet.errors import Conflict, NotFound, VKubeletError
 from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
 
@@ -146,7 +145,7 @@ class Owned:
             return False
         if live is not None:
             await self._clear_way(wanted, live)
-        made = await self._write(wanted)
+        made = await self._client.apply(wanted.resource, wanted.body)
         self._applied[mark] = (wanted.digest, made.metadata.uid, _state(made))
         informer.adopt(made)
         return live is None or made.metadata.resource_version != live.metadata.resource_version
@@ -172,22 +171,6 @@ class Owned:
             with bind(deployment=wanted.key):
                 log.info("taking over a Deployment that was not made here")
             await self._delete(DEPLOYMENTS, live)
-
-    async def _write(self, wanted: Wanted) -> Unknown:
-        try:
-            return await self._client.apply(wanted.resource, wanted.body)
-        except NotFound:
-            if wanted.key.namespace != keys.FAKE_NAMESPACE:
-                raise
-            await self._make_namespace(wanted.key.namespace)
-            return await self._client.apply(wanted.resource, wanted.body)
-
-    async def _make_namespace(self, name: str) -> None:
-        """Shared by all bindings, so it has no owner."""
-        try:
-            await self._client.create(NAMESPACES, {"metadata": {"name": name}})
-        except AlreadyExists:
-            log.debug("another made the namespace")
 
     async def _delete(self, resource: Resource[Unknown], obj: Unknown) -> None:
         self._applied.pop((resource.plural, obj.key), None)
