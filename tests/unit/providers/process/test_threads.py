@@ -41,8 +41,7 @@ async def test_work_that_hangs_takes_no_thread_from_other_work() -> None:
     async with asyncio.TaskGroup() as group:
         for _ in range(40):
             group.create_task(in_thread(may_end.wait, 30))
-        try:
-            async with asyncio.timeout(10):
-                assert await in_thread(int, "12") == 12
-        finally:
-            may_end.set()
+        work = group.create_task(in_thread(int, "12"))
+        done, _ = await asyncio.wait({work}, timeout=5)
+        may_end.set()
+    assert done
