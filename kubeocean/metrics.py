@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Final, TypeVar
 
 from attrs import field, frozen
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from vkubelet.api.quantity import Quantity, Resources, add_resources
 from vkubelet.errors import AlreadyExists, VKubeletError
@@ -132,8 +134,8 @@ class SyncerMetrics:
             raise
         self.pod_created.inc()
 
-    def follow(self, read: Callable[[], Snapshot]) -> None:
-        """From now on the gauges tell what `read` gives."""
+    def follow(self, read: Callable[[], Callable[[], Snapshot]]) -> None:
+        """Fills the gauges from `read` at each scrape: it captures in the event loop, and what it returns runs in the scraper's thread."""
         self.gauges.read = read
 
     def fall_silent(self) -> None:
@@ -142,10 +144,10 @@ class SyncerMetrics:
 
 
 class Gauges(Collector):
-    """The gauges of one binding, made anew for each scrape."""
+    """The gauges of one binding. Thousands of nodes make tens of thousands of samples, which the thread makes that writes them down."""
 
     def __init__(self, binding: str) -> None:
-        self.read: Callable[[], Snapshot] | None = Snapshot
+        self.read: Callable[[], Callable[[], Snapshot]] | None = lambda: Snapshot
         self._binding = binding
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
@@ -153,7 +155,12 @@ class Gauges(Collector):
         return (family for family in self._families(Snapshot(ready=True, credentials_left=0.0)))
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        return self._families(self.read()) if self.read is not None else ()
+        if self.read is None:
+            return ()
+        late, families = _Late(self._families, self.read()), list(self.describe())
+        for family in families:
+            family.samples = _LateSamples(late, family.name)
+        return families
 
     def _families(self, now: Snapshot) -> Iterator[GaugeMetricFamily]:
         yield from self._of_nodes(now.nodes)
@@ -195,6 +202,30 @@ class Gauges(Collector):
         yield _gauge("kubeocean_credentials_ttl_seconds", text, left, labels=labels)
         text = "How long the pod that is due longest has outlived the grace of its reclaiming."
         yield _gauge("kubeocean_reclaim_overdue_seconds", text, {own: now.reclaim_overdue}, labels=labels)
+
+
+class _Late:
+    """The samples of a scrape by family, worked out when the first of them is written down."""
+
+    def __init__(self, families: Callable[[Snapshot], Iterable[GaugeMetricFamily]], snapshot: Callable[[], Snapshot]) -> None:
+        self._families = families
+        self._snapshot = snapshot
+
+    @cached_property
+    def samples(self) -> Mapping[str, Sequence[Sample]]:
+        return {family.name: family.samples for family in self._families(self._snapshot())}
+
+
+class _LateSamples(list[Sample]):
+    """The samples of one family."""
+
+    def __init__(self, late: _Late, family: str) -> None:
+        super().__init__()
+        self._late = late
+        self._family = family
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self._late.samples[self._family])
 
 
 _KINDS: Final[Sequence[tuple[str, str, Callable[[NodeFigures], Resources]]]] = (

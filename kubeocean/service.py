@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from attrs import evolve
@@ -17,7 +17,7 @@ from attrs import evolve
 from kubeocean import keys
 from kubeocean.bottomup.binding import BindingReconciler
 from kubeocean.bottomup.fail_over import UNREACHABLE_MESSAGE, FailOver, FailOverParts
-from kubeocean.bottomup.figures import Sources, snapshot
+from kubeocean.bottomup.figures import Sources, capture
 from kubeocean.bottomup.pods import not_ready
 from kubeocean.bottomup.reclaim import Reclaimer
 from kubeocean.bottomup.virtual_nodes import VirtualNodes
@@ -350,10 +350,10 @@ class BindingService:
                 log.debug("the cluster's identity can not be read: %s", error)
                 await self._host.clock.sleep(backoff.next())
 
-    def _figures(self) -> Snapshot:
+    def _figures(self) -> Callable[[], Snapshot]:
         lasting = Sources(host=self._host, binding=self._binding, virtual=self._virtual, reclaimers=[self._reclaimer])
         sources = self._session.sources(lasting) if self._session is not None else lasting
-        return snapshot(sources, credentials_end=self._credentials_end)
+        return capture(sources, credentials_end=self._credentials_end)
 
     # --- what is told from outside ---
 

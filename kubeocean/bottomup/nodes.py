@@ -16,6 +16,7 @@ from kubeocean.bottomup.binding import BindingReconciler
 from kubeocean.bottomup.describe import describe, eligible, stamped
 from kubeocean.bottomup.inherited import inherited
 from kubeocean.bottomup.policies import ResourceLeasingPolicyReconciler
+from kubeocean.bottomup.policy_amounts import PolicyAmounts
 from kubeocean.bottomup.policy_label import PolicyLabel, PolicyLabelParts
 from kubeocean.bottomup.policy_status import Amounts
 from kubeocean.bottomup.pressure import Outcome, Pressure
@@ -29,7 +30,6 @@ from kubeocean.leasing.usage import Usage
 from kubeocean.topdown.identity import daemonset_allowed, leaves_home
 from kubeocean.worker import WorkerCluster
 from vkubelet.api.objects import Key, Node, Pod
-from vkubelet.api.quantity import Resources, add_resources, parse_resources
 from vkubelet.client.resources import NODES
 from vkubelet.client.rest import PatchKind
 from vkubelet.clock import parse_rfc3339
@@ -69,6 +69,7 @@ class PhysicalNodeReconciler:
     def __init__(self, parts: NodeParts) -> None:
         self._parts = parts
         self._usage = Usage()
+        self._amounts = PolicyAmounts()
         self._pressure = Pressure(parts.host, parts.policies, counts=self._leaves_hub)
         self._unsettled: set[str] | None = None
         self._label = PolicyLabel(
@@ -187,8 +188,7 @@ class PhysicalNodeReconciler:
         outcome = self._pressure.of_declared(description.name, decision, facts=facts, terms=terms, record=_record(said))
         description = stamped(_with_record(description, outcome), said, now=parts.host.clock.now())
         parts.virtual.declare(description, physical_name=name, physical_uid=node.metadata.uid)
-        if before is None or before.description.allocatable != description.allocatable:
-            self._tell_amounts(name)
+        self._count_amounts(name, decision)
         parts.withdrawal.settled(name)
         parts.reclaimer.order(description.name, outcome.orders if outcome is not None else ())
         again = await self._label.show(node, decision.deciding.name if decision.deciding else "")
@@ -196,6 +196,11 @@ class PhysicalNodeReconciler:
             return again
         left = (decision.next_edge - parts.host.clock.now()).total_seconds()
         return min(again or _LONGEST_WAIT, _LONGEST_WAIT, max(0.0, left) + _AFTER_THE_EDGE)
+
+    def _count_amounts(self, name: str, decision: Decision) -> None:
+        policy = decision.deciding.name if decision.deciding else ""
+        if self._amounts.put(name, policy=policy, offered=decision.amounts, leased=self._usage.leased(name)):
+            self._parts.policies.amounts_changed(policy)
 
     async def _withdraw(self, name: str, virtual: str, *, node: Node | None) -> float | None:
         parts = self._parts
@@ -212,13 +217,14 @@ class PhysicalNodeReconciler:
             cause = await parts.withdrawal.cause(name, live, declared_uid=self._declared_uid(virtual))
             if cause is Cause.NONE:
                 raise Unavailable("what was read live differs from what was watched", retry_after=2.0)
-            total = len({node.metadata.name for node in parts.hub_nodes.store} | parts.virtual.keys())
+            total = max(len(parts.hub_nodes.store), len(parts.virtual))
             if not parts.withdrawal.allowed(name, cause, total=total):
                 if live is not None:
                     parts.virtual.keep(live)
                 return None
             log.info("node is withdrawn")
             parts.virtual.retire(virtual)
+            self._amounts.remove(name)
         record = _record(description_of(live)) if live is not None else None
         policy = parts.policies.get(record.decided_by.name if record is not None else _policy_name(live))
         parts.reclaimer.order(virtual, self._pressure.of_retired(virtual, policy, record=record, at_once=gone))
@@ -232,16 +238,8 @@ class PhysicalNodeReconciler:
         return [physical_name(node) for node in self._parts.hub_nodes.store if _policy_name(node) == policy]
 
     def amounts_of(self, policy: str) -> Amounts | None:
-        """What the nodes of a policy offer, and what is leased of it; None before every node was looked at once."""
-        if not self._parts.virtual.is_complete:
-            return None
-        offered: Resources = {}
-        leased: Resources = {}
-        for virtual in self._parts.virtual:
-            if virtual.description.annotations.get(keys.POLICIES_APPLIED) == policy:
-                offered = add_resources(offered, parse_resources(virtual.description.allocatable))
-                leased = add_resources(leased, self._usage.leased(virtual.physical_name))
-        return Amounts(offered, {name: amount for name, amount in leased.items() if amount})
+        """What the nodes of a policy offer, and what is leased of it; None before every node was decided once."""
+        return self._amounts.of(policy) if self._parts.virtual.is_complete else None
 
     def _known(self) -> set[str]:
         physical = {node.metadata.name for node in self._parts.worker.nodes.store}
@@ -289,10 +287,7 @@ class PhysicalNodeReconciler:
             self._tell_amounts(name)
 
     def _tell_amounts(self, name: str) -> None:
-        binding = self._parts.binding.current
-        virtual = self._parts.virtual.get(keys.vnode_name(binding.cluster_id, name)) if binding is not None else None
-        if virtual is not None:
-            self._parts.policies.amounts_changed(virtual.description.annotations.get(keys.POLICIES_APPLIED, ""))
+        self._parts.policies.amounts_changed(self._amounts.lease(name, self._usage.leased(name)))
 
 
 def _costs_the_same(old: Pod, new: Pod) -> bool:

@@ -92,9 +92,9 @@ class Reclaimer:
         pod = self._host.pods.by_uid(uid)
         return pod is not None and pod.terminating and not pod.terminal
 
-    def ordered(self) -> frozenset[str]:
-        """The uids of all pods that have to go."""
-        return frozenset(self._orders)
+    def ordered(self) -> Mapping[str, datetime]:
+        """By uid of each ordered pod, until when it is evicted before it is deleted."""
+        return {uid: order.until for uid, order in self._orders.items()}
 
     async def reconcile(self, uid: str) -> float | None:
         """One step for one pod; seconds until the next."""

@@ -33,8 +33,8 @@ SOONEST = timedelta(seconds=20)
 """From setting the windows to the edge: both have to be in force by then."""
 
 CLOSES, HANDS_OVER, OPENS = 0, 1, 2
-FORCED = {"forceReclaim": True, "gracefulReclaimPeriodSeconds": GRACE, "allowOutOfWindowPods": True}
 """Which physical node does what at the edge."""
+FORCED = {"forceReclaim": True, "gracefulReclaimPeriodSeconds": GRACE, "allowOutOfWindowPods": True}
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from tests.unit.kubeocean.builders import at
 from vkubelet.api.objects import Pod
+from vkubelet.api.shapes import Json
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.control.store import Store
@@ -19,14 +20,16 @@ from vkubelet.testing.host import RecordingHost, make_pod
 PODS = 20
 """On each node."""
 
-_SPEC = {
-    "priority": 0,
-    "tolerations": [
-        {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
-        for key in ("not-ready", "unreachable")
-    ],
-    "containers": [{"name": "main", "image": "app:1", "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}}}],
-}
+
+def _spec(cpu: str) -> Json:
+    return {
+        "priority": 0,
+        "tolerations": [
+            {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+            for key in ("not-ready", "unreachable")
+        ],
+        "containers": [{"name": "main", "image": "app:1", "resources": {"requests": {"cpu": cpu, "memory": "64Mi"}}}],
+    }
 
 
 class CountedPods(PodCache):
@@ -52,14 +55,14 @@ class CrowdedHost(RecordingHost):
 
     pods: CountedPods  # type: ignore[assignment]
 
-    def __init__(self, nodes: int, *, pods: int = PODS) -> None:
+    def __init__(self, nodes: int, *, pods: int = PODS, cpu: str = "100m") -> None:
         super().__init__(clock=ManualClock(at("2026-01-05 09:00")), client=Client(Connection("https://hub.invalid")))
         self.store: Store[Pod] = Store(indexes={"uid": lambda pod: [pod.metadata.uid], "node": lambda pod: [pod.node]})
         self.pods = CountedPods(self.store)
         self.names = [vnode(number) for number in range(nodes)]
         for name in self.names:
             for number in range(pods):
-                self.store.put(make_pod(f"{name}-{number}", node=name, spec=_SPEC))
+                self.store.put(make_pod(f"{name}-{number}", node=name, spec=_spec(cpu)))
 
 
 def vnode(number: int) -> str:

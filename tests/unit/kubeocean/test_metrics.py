@@ -21,7 +21,7 @@ ONE = NodeFigures(
 
 def test_amounts_are_told_in_millicores_mebibytes_and_pieces_and_summed_over_nodes() -> None:
     registry = CollectorRegistry()
-    SyncerMetrics(registry, binding="b").follow(lambda: Snapshot(nodes=[ONE, ONE]))
+    SyncerMetrics(registry, binding="b").follow(lambda: lambda: Snapshot(nodes=[ONE, ONE]))
     node = {**BINDING, "node": "vnode-b-one"}
 
     def value(name: str, resource: str, **labels: str) -> float | None:
@@ -43,7 +43,7 @@ def test_amounts_are_told_in_millicores_mebibytes_and_pieces_and_summed_over_nod
 
 def test_a_node_that_is_gone_has_no_series() -> None:
     registry, now = CollectorRegistry(), [Snapshot(nodes=[ONE])]
-    SyncerMetrics(registry, binding="b").follow(lambda: now[0])
+    SyncerMetrics(registry, binding="b").follow(lambda: lambda: now[0])
     of_node = [s for f in registry.collect() for s in f.samples if s.labels.get("node")]
     assert of_node
     now[0] = Snapshot()
@@ -54,11 +54,11 @@ def test_a_node_that_is_gone_has_no_series() -> None:
 def test_a_process_that_was_followed_by_another_tells_nothing_of_the_binding() -> None:
     registry = CollectorRegistry()
     metrics = SyncerMetrics(registry, binding="b")
-    metrics.follow(lambda: Snapshot(nodes=[ONE], ready=True))
+    metrics.follow(lambda: lambda: Snapshot(nodes=[ONE], ready=True))
     assert registry.get_sample_value("kubeocean_binding_ready", BINDING) == 1
     metrics.fall_silent()
     assert [each.name for family in registry.collect() for each in family.samples if family.type == "gauge"] == []
-    metrics.follow(lambda: Snapshot(ready=False))
+    metrics.follow(lambda: lambda: Snapshot(ready=False))
     assert registry.get_sample_value("kubeocean_binding_ready", BINDING) == 0
 
 
