@@ -53,6 +53,20 @@ class OnUnreachable:
 
 
 @frozen
+class FromWorker:
+    """Keys of labels and annotations that may come from the worker: `example.com/key`, `example.com/*`, or `*` for every key."""
+
+    pod_labels: Sequence[str] = ()
+    pod_annotations: Sequence[str] = ()
+    node_annotations: Sequence[str] = ()
+
+
+def names_key(patterns: Sequence[str], key: str) -> bool:
+    """Returns whether one of the patterns of FromWorker fits the key."""
+    return any(pattern in ("*", key) or pattern.endswith("/*") and key.startswith(pattern[:-1]) for pattern in patterns)
+
+
+@frozen
 class ApiServerAccess:
     """Where pods in the worker reach the hub's API server; `ca_bundle` is PEM text or empty."""
 
@@ -102,6 +116,7 @@ class ClusterBinding:
     """When its deletion was asked for (RFC 3339), "" when it was not."""
     api_server: ApiServerAccess | None
     dns: DnsAccess | None
+    from_worker: FromWorker
     overrides: Overrides
     status: JsonView
     misread: Sequence[Problem] = ()
@@ -139,6 +154,7 @@ class ClusterBinding:
             deleted_at=meta.deletion_timestamp or "",
             api_server=_api_server(spec),
             dns=_dns(spec),
+            from_worker=_from_worker(spec.inner("metadataFromWorker")),
             overrides=Overrides.parse(spec.value),
             status=body.get("status") or {},
             misread=tuple(problems),
@@ -279,6 +295,10 @@ def _zone_problems(name: str) -> list[Problem]:
 
 def _on_unreachable(fields: Fields) -> OnUnreachable:
     return OnUnreachable(fields.text("mode") or HOLD, float(fields.number("afterSeconds", _DEFAULT_FAIL_OVER)))
+
+
+def _from_worker(fields: Fields) -> FromWorker:
+    return FromWorker(fields.texts("podLabels"), fields.texts("podAnnotations"), fields.texts("nodeAnnotations"))
 
 
 def _force_unbind_after(spec: Fields, problems: Sequence[Problem]) -> float | None:

@@ -21,6 +21,7 @@ from kubeocean.bottomup.policies import ResourceLeasingPolicyReconciler
 from kubeocean.bottomup.reclaim import Reclaimer
 from kubeocean.bottomup.virtual_nodes import VirtualNodes
 from kubeocean.bottomup.withdrawal import Withdrawal
+from kubeocean.crds import FromWorker
 from kubeocean.metrics import SyncerMetrics
 from kubeocean.reach import Reach
 from kubeocean.settings import KubeoceanSettings
@@ -84,6 +85,7 @@ class Session:
                 host=host,
                 worker=worker,
                 released=self._released,
+                from_worker=lambda: lasting.binding.current.from_worker if lasting.binding.current is not None else FromWorker(),
                 workers=settings.pod_workers,
                 unscheduled_after=settings.unscheduled_after,
             )

@@ -5,14 +5,14 @@ Invariant: the result depends on nothing but the arguments and holds no heartbea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
 from attrs import evolve
 
 from kubeocean import keys
-from kubeocean.crds import ClusterBinding
+from kubeocean.crds import ClusterBinding, names_key
 from kubeocean.leasing.policy import Decision
 from vkubelet.api import names
 from vkubelet.api.objects import Node
@@ -27,6 +27,9 @@ _VIRTUAL_TYPES: Final = frozenset({"external", keys.VIRTUAL_NODE_TYPE, "eklet"})
 # volumes: that is done in the worker, for the physical pod, and by one cluster only.
 _LOCAL_ANNOTATIONS: Final = frozenset({"node.alpha.kubernetes.io/ttl", names.LAST_APPLIED, names.ATTACH_BY_CONTROLLER})
 
+_RESERVED: Final = ("node-restriction.kubernetes.io", "node-role.kubernetes.io")
+"""Domains of labels that only the owner of a cluster gives its nodes: to keep pods off other nodes, and to name roles."""
+
 _RUNTIME: Final = "vkubelet.io/"
 """What our own runtime remembers on a Node; the worker's may be served by it as well."""
 
@@ -35,6 +38,12 @@ def eligible(labels: Mapping[str, str]) -> bool:
     """Whether it is a real node; virtual ones of any make are not leased on."""
     types = {labels.get(names.INSTANCE_TYPE), labels.get(names.BETA_INSTANCE_TYPE)}
     return not types & _VIRTUAL_TYPES and labels.get(keys.NODE_TYPE) != keys.VIRTUAL_KUBELET
+
+
+def is_kept_back(label: str) -> bool:
+    """Returns whether a label of a physical node stays in the worker, since hub components would trust it as one of the hub's owner."""
+    domain = label.partition("/")[0]
+    return domain in _RESERVED or domain.endswith(tuple(f".{each}" for each in _RESERVED)) or label.startswith(_RUNTIME)
 
 
 def describe(
@@ -49,7 +58,7 @@ def describe(
         amounts,
         allocatable=amounts,
         labels=_labels(node, binding, port),
-        annotations=_annotations(node, decision, prometheus_url),
+        annotations=_annotations(node, decision, prometheus_url, allowed=binding.from_worker.node_annotations),
         taints=_taints(node, decision, binding),
         conditions=[_condition(each) for each in status.get("conditions") or ()],
         os=info.get("operatingSystem") or "linux",
@@ -77,7 +86,7 @@ def _said(description: NodeDescription) -> tuple[object, ...]:
 def _labels(node: Node, binding: ClusterBinding, port: int | None) -> dict[str, str]:
     name = node.metadata.name
     labels = {
-        **{key: value for key, value in node.metadata.labels.items() if not key.startswith(_RUNTIME)},
+        **{key: value for key, value in node.metadata.labels.items() if not is_kept_back(key)},
         keys.CLUSTER_BINDING: keys.label_value(binding.name),
         keys.PHYSICAL_CLUSTER_ID: binding.cluster_id,
         keys.PHYSICAL_NODE_NAME: keys.label_value(name),
@@ -101,9 +110,14 @@ def _first_address(status: JsonView) -> str:
     return next((each["address"] for each in status.get("addresses") or () if each.get("type") == "InternalIP"), "")
 
 
-def _annotations(node: Node, decision: Decision, prometheus_url: str) -> dict[str, str]:
+def _annotations(node: Node, decision: Decision, prometheus_url: str, *, allowed: Sequence[str]) -> dict[str, str]:
+    """Ours, and of the physical node's those that the binding names: network plugins, autoscalers and machine controllers of the hub act on
+    annotations of nodes.
+    """
     annotations = {
-        key: value for key, value in node.metadata.annotations.items() if key not in _LOCAL_ANNOTATIONS and not key.startswith(_RUNTIME)
+        key: value
+        for key, value in node.metadata.annotations.items()
+        if names_key(allowed, key) and key not in _LOCAL_ANNOTATIONS and not key.startswith((_RUNTIME, keys.DOMAIN))
     }
     annotations |= {
         keys.PHYSICAL_NODE_NAME: node.metadata.name,

@@ -12,6 +12,7 @@ from datetime import timedelta
 from attrs import frozen
 
 from kubeocean import keys
+from kubeocean.crds import FromWorker
 from kubeocean.topdown.identity import identity
 from kubeocean.topdown.status import REFUSED, virtual_annotations, virtual_labels, virtual_status
 from kubeocean.worker import WorkerCluster, virtual_uid
@@ -45,11 +46,15 @@ Mostly it has something to say by then, also when many pods come at once, and on
 
 @frozen(kw_only=True)
 class PhysicalPodParts:
-    """What the reconciler works with; `released(ref)` is called when nothing of a pod is left in the worker."""
+    """What the reconciler works with; `released(ref)` is called when nothing of a pod is left in the worker.
+
+    `from_worker()` names the labels and annotations that the binding lets a worker add.
+    """
 
     host: Host
     worker: WorkerCluster
     released: Callable[[PodRef], None]
+    from_worker: Callable[[], FromWorker]
     workers: int
     unscheduled_after: float
 
@@ -109,7 +114,7 @@ class PhysicalPodReconciler:
             # Killed over there: however politely its containers went, the pod has not done its work. It is lost when it is gone.
             status = {key: value for key, value in status.items() if key not in ("reason", "message")}
             status["phase"] = pod.phase or "Pending"
-        annotations = virtual_annotations(pod, physical)
+        annotations = virtual_annotations(pod, physical, allowed=self._parts.from_worker().pod_annotations)
         self._parts.host.set_pod_status(pod.ref, status, annotations=annotations or None)
 
     def refuse(self, pod: Pod, problems: Mapping[str, str]) -> None:
@@ -199,8 +204,8 @@ class PhysicalPodReconciler:
         return None
 
     async def _labels_up(self, pod: Pod, physical: Pod) -> None:
-        """Labels can not travel with a status, so those added over there are written by themselves."""
-        labels = virtual_labels(pod, physical)
+        """Labels cannot travel with a status, so those added in the worker are written by themselves."""
+        labels = virtual_labels(pod, physical, allowed=self._parts.from_worker().pod_labels)
         if labels and not pod.terminating:
             change = {"metadata": {"uid": pod.metadata.uid, "labels": labels}}
             await self._parts.host.client.patch(PODS, pod.ref, change, kind=PatchKind.MERGE)

@@ -12,7 +12,7 @@ from attrs import frozen
 
 from kubeocean import keys
 from kubeocean.bottomup.binding import BindingReconciler
-from kubeocean.bottomup.describe import eligible
+from kubeocean.bottomup.describe import eligible, is_kept_back
 from kubeocean.crds import ClusterBinding, ResourceLeasingPolicy
 from kubeocean.leasing.policy import NodeFacts, Terms, matching
 from kubeocean.resources import POLICIES
@@ -36,7 +36,7 @@ _OVERRIDDEN = frozenset(
         INSTANCE,
     }
 )
-"""Labels that a virtual node has by its own right, whatever its physical one says."""
+"""Labels that a virtual node sets itself, whatever its physical node has."""
 
 
 class Cause(enum.Enum):
@@ -141,4 +141,5 @@ def _labels_as_declared(labels: Mapping[str, str], virtual: Node) -> bool:
 
 
 def _is_ours(key: str) -> bool:
-    return key in _OVERRIDDEN or key.startswith(keys.DOMAIN)
+    """Not copied from the physical node."""
+    return key in _OVERRIDDEN or key.startswith(keys.DOMAIN) or is_kept_back(key)

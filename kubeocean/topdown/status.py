@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from kubeocean import keys
+from kubeocean.crds import names_key
 from kubeocean.topdown.identity import is_internal
 from kubeocean.topdown.overrides import patched_keys, virtual_images
 from kubeocean.topdown.resize import Pending
@@ -82,8 +83,8 @@ def _with_refused(pod: Pod, there: JsonView, refused: Mapping[str, str]) -> list
     return sorted(statuses, key=lambda status: list(images).index(status["name"]) if status["name"] in images else 0)
 
 
-def virtual_annotations(pod: Pod, physical: Pod) -> dict[str, str]:
-    """Which annotations of the virtual pod have to be written: where its physical pod is, and what was added to that."""
+def virtual_annotations(pod: Pod, physical: Pod, *, allowed: Sequence[str] = ()) -> dict[str, str]:
+    """Which annotations of the virtual pod have to be written: where its physical pod is, and the allowed ones that were added to that."""
     place = {
         keys.PHYSICAL_POD_NAMESPACE: physical.metadata.namespace,
         keys.PHYSICAL_POD_NAME: physical.metadata.name,
@@ -91,13 +92,13 @@ def virtual_annotations(pod: Pod, physical: Pod) -> dict[str, str]:
         keys.PHYSICAL_POD_OF: pod.metadata.uid,
     }
     mine = pod.metadata.annotations
-    added = _added(physical, "annotations", mine, expected=_expected(physical).annotations)
+    added = _added(physical, "annotations", mine, expected=_expected(physical).annotations, allowed=allowed)
     return added | {key: value for key, value in place.items() if mine.get(key) != value}
 
 
-def virtual_labels(pod: Pod, physical: Pod) -> dict[str, str]:
-    """Which labels of the virtual pod have to be written: those that were added to the physical pod."""
-    return _added(physical, "labels", pod.metadata.labels, expected=_expected(physical).labels)
+def virtual_labels(pod: Pod, physical: Pod, *, allowed: Sequence[str] = ()) -> dict[str, str]:
+    """Which labels of the virtual pod have to be written: the allowed ones that were added to the physical pod."""
+    return _added(physical, "labels", pod.metadata.labels, expected=_expected(physical).labels, allowed=allowed)
 
 
 def _expected(physical: Pod) -> keys.ExpectedMetadata:
@@ -105,19 +106,13 @@ def _expected(physical: Pod) -> keys.ExpectedMetadata:
     return keys.ExpectedMetadata.decode(text) or keys.ExpectedMetadata()
 
 
-def _added(physical: Pod, kind: str, home: Mapping[str, str], *, expected: Mapping[str, str]) -> dict[str, str]:
-    """What the worker side set, unless the user changed the same key meanwhile: then the user's is on its way down."""
+def _added(physical: Pod, kind: str, home: Mapping[str, str], *, expected: Mapping[str, str], allowed: Sequence[str]) -> dict[str, str]:
+    """What the worker added under keys that the binding allows and the user never had: Services, controllers and autoscalers of the hub act
+    on labels and annotations of pods, so nothing else may come from a worker.
+    """
     there = physical.metadata.labels if kind == "labels" else physical.metadata.annotations
-    patched = patched_keys(physical.metadata, kind)
-    return {
-        key: value
-        for key, value in there.items()
-        if not is_internal(key)
-        and key not in patched
-        and home.get(key) != value
-        and expected.get(key) != value
-        and home.get(key) == expected.get(key)
-    }
+    known = home.keys() | expected.keys() | patched_keys(physical.metadata, kind)
+    return {key: value for key, value in there.items() if key not in known and names_key(allowed, key) and not is_internal(key)}
 
 
 def _observed(pod: Pod, physical: Pod, there: JsonView) -> int:

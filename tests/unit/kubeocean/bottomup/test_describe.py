@@ -74,7 +74,8 @@ def test_annotations_say_what_is_leased_and_from_where() -> None:
     physical = node(
         annotations={"note": "x", "node.alpha.kubernetes.io/ttl": "15", "volumes.kubernetes.io/controller-managed-attach-detach": "true"}
     )
-    assert describe(physical, decision, binding=binding(), prometheus_url="10.0.0.9:9006/vnode-demo-node-1").annotations == {
+    notes = binding({"metadataFromWorker": {"nodeAnnotations": ["*"]}})
+    assert describe(physical, decision, binding=notes, prometheus_url="10.0.0.9:9006/vnode-demo-node-1").annotations == {
         "note": "x",
         "kubeocean.io/physical-node-name": "node-1",
         "kubeocean.io/physical-node-uid": "node-uid",
@@ -137,3 +138,31 @@ def test_what_a_runtime_like_ours_remembers_on_the_physical_node_stays_there() -
     theirs = {"vkubelet.io/instance": "theirs", "vkubelet.io/owned": "{}"}
     described = describe(node(labels=theirs, annotations=theirs), OPEN, binding=binding())
     assert not theirs.keys() & {*described.labels, *described.annotations}
+
+
+CNI = {
+    "projectcalico.org/IPv4Address": "10.0.0.5/24",
+    "flannel.alpha.coreos.com/public-ip": "10.0.0.5",
+    "io.cilium.network.ipv4-pod-cidr": "x",
+}
+OTHERS = {"cluster.x-k8s.io/machine": "m", "alpha.kubernetes.io/provided-node-ip": "10.0.0.5", "note": "x"}
+
+
+def test_annotations_of_the_physical_node_come_up_only_where_the_binding_names_them() -> None:
+    physical = node(annotations={**CNI, **OTHERS, "kubeocean.io/anything": "x"})
+    assert all(key.startswith("kubeocean.io/") for key in describe(physical, OPEN, binding=binding()).annotations)
+    named = binding({"metadataFromWorker": {"nodeAnnotations": ["note", "projectcalico.org/*"]}})
+    found = describe(physical, OPEN, binding=named).annotations
+    assert {key for key in found if not key.startswith("kubeocean.io/")} == {"note", "projectcalico.org/IPv4Address"}
+    assert "kubeocean.io/anything" not in found
+
+
+def test_labels_that_only_the_owner_of_a_cluster_gives_stay_in_the_worker() -> None:
+    reserved = {
+        "node-restriction.kubernetes.io/pci": "true",
+        "a.node-restriction.kubernetes.io/b": "x",
+        "node-role.kubernetes.io/control-plane": "",
+    }
+    described = describe(node(labels={**reserved, "feature.node.kubernetes.io/pci": "x", "gpu": "a10"}), OPEN, binding=binding())
+    assert not reserved.keys() & described.labels.keys()
+    assert described.labels.items() >= {"feature.node.kubernetes.io/pci": "x", "gpu": "a10"}.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kubeocean.bottomup.pods import PhysicalPodParts, PhysicalPodReconciler, where
+from kubeocean.crds import FromWorker
 from kubeocean.topdown.status import virtual_annotations
 from kubeocean.topdown.translate import physical_pod
 from kubeocean.worker import Mount, WorkerCluster
@@ -42,7 +43,9 @@ def stand() -> tuple[RecordingHost, WorkerCluster, PhysicalPodReconciler, Pod]:
     """With one virtual pod."""
     host = RecordingHost()
     worker = WorkerCluster(Client(Connection("https://192.0.2.1")), Mount(OWNER, "mnt"), clock=host.clock, probe_interval=10)
-    parts = PhysicalPodParts(host=host, worker=worker, released=lambda ref: None, workers=1, unscheduled_after=300.0)
+    parts = PhysicalPodParts(
+        host=host, worker=worker, released=lambda ref: None, from_worker=FromWorker, workers=1, unscheduled_after=300.0
+    )
     virtual = pod()
     host.pods.put(virtual)
     return host, worker, PhysicalPodReconciler(parts), virtual

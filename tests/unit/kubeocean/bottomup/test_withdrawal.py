@@ -54,6 +54,11 @@ def test_a_node_that_lost_the_label_it_was_selected_by_is_its_own_cause() -> Non
     assert asked(Live(node(labels={}), selecting, [policy()])) is Cause.NODE
 
 
+def test_a_label_that_stays_in_the_worker_does_not_make_a_node_another() -> None:
+    restricted = node(labels={**LABELS, "node-restriction.kubernetes.io/pci": "true"})
+    assert asked(Live(restricted, binding(), [])) is Cause.TERMS
+
+
 def test_a_window_that_is_closed_is_no_cause() -> None:
     closed = policy(spec={"timeWindows": [{"start": "00:00", "end": "00:00", "days": ["Monday"]}]})
     assert asked(evolve(SOUND, policies=[closed])) is Cause.NONE

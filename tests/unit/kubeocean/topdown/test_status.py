@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kubeocean.topdown.status import virtual_annotations, virtual_labels, virtual_status
 from kubeocean.topdown.translate import physical_pod
@@ -108,27 +110,47 @@ def test_annotations_name_the_physical_pod_once() -> None:
     assert virtual_annotations(pod(annotations=mapping), live) == {}
 
 
-def test_what_the_worker_added_comes_home_but_nothing_internal() -> None:
-    web = pod(labels={"app": "web"}, annotations={"note": "x"})
-    body = physical_pod(web, TARGET)
-    labels, annotations = {**body["metadata"]["labels"], "zone": "a"}, {**body["metadata"]["annotations"], "cni": "y"}
-    live = physical(body, labels=labels, annotations=annotations)
-    assert virtual_labels(web, live) == {"zone": "a"}
-    assert virtual_annotations(web, live)["cni"] == "y"
-    assert not [key for key in virtual_annotations(web, live) if "virtual" in key or "expected" in key]
+CNI, SELECTED = "k8s.v1.cni.cncf.io/network-status", "tier"
 
 
-def test_users_change_wins_over_the_workers() -> None:
-    before = pod(labels={"app": "web", "tier": "front"})
-    body = physical_pod(before, TARGET)
-    live = physical(body, labels={**body["metadata"]["labels"], "app": "worker", "tier": "worker"})
-    assert virtual_labels(pod(labels={"app": "mine", "tier": "front"}), live) == {"tier": "worker"}
-    assert virtual_labels(pod(labels={"app": "web"}), live) == {"app": "worker"}
+def changed_below(web: Pod, *, labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None) -> Pod:
+    """The physical pod as somebody in the worker changed it."""
+    meta = physical_pod(web, TARGET)["metadata"]
+    return there(web, RUNNING, labels={**meta["labels"], **(labels or {})}, annotations={**meta["annotations"], **(annotations or {})})
+
+
+def test_nothing_that_the_worker_sets_comes_up_by_itself() -> None:
+    web = pod(labels={"app": "batch"}, annotations={"note": "x"})
+    live = changed_below(
+        web,
+        labels={"app": "checkout", SELECTED: "front"},
+        annotations={"note": "y", CNI: "[]", "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
+    )
+    assert virtual_labels(web, live) == {}
+    assert all(key.startswith("kubeocean.io/physical-pod-") for key in virtual_annotations(web, live))
+
+
+@pytest.mark.parametrize("pattern", ["*", "k8s.v1.cni.cncf.io/*", CNI])
+def test_what_the_binding_allows_comes_up_but_nothing_internal(pattern: str) -> None:
+    web = pod()
+    live = changed_below(web, annotations={CNI: "[]", "kubeocean.io/anything": "x"})
+    found = virtual_annotations(web, live, allowed=[pattern])
+    assert found[CNI] == "[]"
+    assert {key for key in found if not key.startswith("kubeocean.io/physical-pod-")} == {CNI}
+
+
+@given(st.dictionaries(st.sampled_from("abc"), st.sampled_from("xy")), st.dictionaries(st.sampled_from("abcd"), st.sampled_from("xy")))
+def test_no_key_that_the_user_has_is_ever_changed_by_the_worker(users: dict[str, str], theirs: dict[str, str]) -> None:
+    web = pod(labels=users, annotations=users)
+    live = changed_below(web, labels=theirs, annotations=theirs)
+    for added in (virtual_labels(web, live, allowed=["*"]), virtual_annotations(web, live, allowed=["*"])):
+        mine = {key: value for key, value in added.items() if "/" not in key}
+        assert mine == {key: value for key, value in theirs.items() if key not in users}
 
 
 def test_label_the_user_just_dropped_does_not_come_back() -> None:
     live = there(pod(labels={"app": "web"}), RUNNING)
-    assert virtual_labels(pod(), live) == {}
+    assert virtual_labels(pod(), live, allowed=["*"]) == {}
 
 
 def test_ephemeral_containers_that_the_worker_does_not_have_wait_and_say_for_what() -> None:
