@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import ipaddress
 import json
 from collections.abc import Mapping
@@ -246,16 +247,29 @@ def label_value(text: str) -> str:
     return short if is_label_value(short) else md5_hex(text)
 
 
+_KEPT_WHOLE: Final = 64
+"""Characters; a hash with its name has more."""
+
+
 @frozen
 class ExpectedMetadata:
-    """What we last wanted on an object, kept on it as an annotation: so a key that is dropped can be told from one that others added."""
+    """What we last wanted on an object, kept on it as an annotation: so a key that is dropped can be told from one that others added.
+
+    Long values are kept as hashes, or the annotations of a pod would exceed the limit of the API server (256 KiB) by being kept twice.
+    """
 
     labels: Mapping[str, str] = field(factory=dict)
     annotations: Mapping[str, str] = field(factory=dict)
 
+    @property
+    def shortened(self) -> ExpectedMetadata:
+        """As it is kept."""
+        return ExpectedMetadata(*({key: shortened(value) for key, value in each.items()} for each in (self.labels, self.annotations)))
+
     def encode(self) -> str:
         """Base64 of JSON, as Kubeocean (Go) writes it; equal values give equal text."""
-        value = {"labels": dict(self.labels), "annotations": dict(self.annotations)}
+        kept = self.shortened
+        value = {"labels": dict(kept.labels), "annotations": dict(kept.annotations)}
         return base64.b64encode(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).decode()
 
     @classmethod
@@ -269,6 +283,11 @@ class ExpectedMetadata:
             return None
         labels, annotations = value.get("labels") or {}, value.get("annotations") or {}
         return cls(labels, annotations) if _is_text_map(labels) and _is_text_map(annotations) else None
+
+
+def shortened(value: str) -> str:
+    """A value as `ExpectedMetadata` keeps it."""
+    return value if len(value) <= _KEPT_WHOLE else f"sha256:{hashlib.sha256(value.encode()).hexdigest()}"
 
 
 def _is_text_map(value: object) -> bool:

@@ -72,7 +72,7 @@ def _hub_pods() -> tuple[Rule, ...]:
         Rule("persistentvolumeclaims/status", "patch", essential=False, why="A file system that has grown in the worker.", bound=size),
         Rule("serviceaccounts/token", "create", why="Tokens of pods, bound to them.", bound=tokens),
         Rule("namespaces", "get", why="Which cluster this is: the UID of kube-system."),
-        Rule("services", READ, why="Where pods in the worker reach the API server and the DNS of this cluster."),
+        Rule("services", READ, why="Where pods in the worker reach the API server, the DNS and the Services of this cluster."),
         Rule("events", "create patch", why="What happens is recorded as Events.", bound="Nothing: an Event can be about any object."),
     )
 

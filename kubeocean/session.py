@@ -33,6 +33,7 @@ from kubeocean.topdown.dependents import DependentParts, Dependents
 from kubeocean.topdown.inherited_tokens import InheritedTokens
 from kubeocean.topdown.placement import Placement, PlacementParts
 from kubeocean.topdown.pods import VirtualPodParts, VirtualPodReconciler
+from kubeocean.topdown.service_links import ServiceLinks
 from kubeocean.topdown.take_over import TakeOver, TakeOverParts
 from kubeocean.worker import WorkerCluster
 from vkubelet.api.objects import Node, PodRef
@@ -95,6 +96,7 @@ class Session:
             TakeOverParts(host=host, worker=worker, binding=lasting.binding, virtual=lasting.virtual, hub_nodes=lasting.hub_nodes)
         )
         self._access = HomeAccess(host, lasting.binding, domain=settings.cluster_domain)
+        self._services = ServiceLinks(host)
         self._admission = LeaseAdmission(self._admission_parts())
         self.pods = VirtualPodReconciler(self._pod_parts())
         self.events = EventMirror(EventParts(host=host, worker=worker, binding=lasting.binding, metrics=lasting.metrics))
@@ -131,7 +133,9 @@ class Session:
 
     def _pod_parts(self) -> VirtualPodParts:
         lasting = self._lasting
-        placement = PlacementParts(host=lasting.host, worker=self.worker, virtual=lasting.virtual, access=self._access)
+        placement = PlacementParts(
+            host=lasting.host, worker=self.worker, virtual=lasting.virtual, access=self._access, services=self._services
+        )
         return VirtualPodParts(
             host=lasting.host,
             worker=self.worker,
@@ -155,6 +159,7 @@ class Session:
             self._reclaimer.controller.run,
             self._policies.controller.run,
             self._access.run,
+            self._services.informer.run,
             self.physical.controller.run,
             self.events.run,
             self._csinodes.informer.run,

@@ -63,7 +63,7 @@ class HomeAccess:
         if binding.api_server is not None and binding.dns is not None:
             return Access()
         for informer in self._services.values():
-            await _listed(informer)
+            await listed(informer)
         found = self.known
         is_missing = binding.api_server is None and found.api_server is None
         if is_missing and not self._told:
@@ -78,8 +78,8 @@ def _one_service(host: Host, key: Key) -> Informer[Unknown]:
     return Informer(host.client, SERVICES, where=where, clock=host.clock)
 
 
-async def _listed(informer: Informer[Unknown]) -> None:
-    """Not to be allowed to read it is as good as none."""
+async def listed(informer: Informer[Unknown]) -> None:
+    """Waits a moment for the first list; Services that may not be read count as none. Raises Unavailable when the moment has passed."""
     if informer.ever_synced or isinstance(informer.last_error, Forbidden):
         return
     try:

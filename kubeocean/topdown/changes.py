@@ -108,14 +108,16 @@ def _metadata(pod: Pod, physical: Pod, target: Target) -> Json:
             entries.pop(key, None)
     labels |= _missing(physical.metadata.labels, ours.labels)
     annotations |= _missing(physical.metadata.annotations, ours.annotations)
-    if before != wanted or not text:
+    if before not in (wanted, wanted.shortened) or not text:
         annotations[keys.EXPECTED_METADATA] = wanted.encode()
     return {name: entries for name, entries in (("labels", labels), ("annotations", annotations)) if entries}
 
 
 def _entries(live: Mapping[str, str], wanted: Mapping[str, str], *, before: Mapping[str, str]) -> Json:
     """What the user changed since, and null for what the user dropped."""
-    changed: Json = {key: value for key, value in wanted.items() if value not in (before.get(key), live.get(key))}
+    changed: Json = {
+        key: value for key, value in wanted.items() if live.get(key) != value and before.get(key) not in (value, keys.shortened(value))
+    }
     changed.update({key: None for key in before if key not in wanted and key in live})
     return changed
 

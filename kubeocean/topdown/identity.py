@@ -47,6 +47,8 @@ class Target:
     dns: DnsAccess | None = None
     domain: str = "cluster.local"
     overrides: Overrides = Overrides()
+    services: Mapping[str, str] = {}
+    """The variables by which containers find the Services of the pod's namespace."""
 
     @classmethod
     def of(

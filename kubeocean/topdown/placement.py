@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from kubeocean import keys
 from kubeocean.bottomup.virtual_nodes import VirtualNodes
 from kubeocean.crds import ClusterBinding
 from kubeocean.topdown.access import HomeAccess
 from kubeocean.topdown.identity import Target, Workload, replicaset_name, workload
+from kubeocean.topdown.service_links import ServiceLinks
 from kubeocean.worker import WorkerCluster
 from vkubelet.api.objects import Key, ObjectMeta, Pod
 from vkubelet.client.resources import PRIORITYCLASSES, REPLICASETS
@@ -34,6 +35,7 @@ class PlacementParts:
     worker: WorkerCluster
     virtual: VirtualNodes
     access: HomeAccess
+    services: ServiceLinks
 
 
 class Placement:
@@ -53,7 +55,7 @@ class Placement:
             raise Unavailable(f"node {pod.node} is not declared", retry_after=2.0)
         replicaset = await self._replicaset(pod)
         access = await self._parts.access.find(binding)
-        return Target.of(
+        target = Target.of(
             binding,
             owner=self._parts.worker.mount.owner,
             node=node,
@@ -61,6 +63,7 @@ class Placement:
             api_server=access.api_server,
             dns=access.dns,
         )
+        return evolve(target, services=await self._parts.services.find(pod))
 
     def known_target(self, pod: Pod, physical: Pod, binding: ClusterBinding) -> Target:
         """For a pod that exists there: its labels remember what made it."""
@@ -69,7 +72,7 @@ class Placement:
         if keys.WORKLOAD_TYPE in labels:
             made_by = Workload(labels[keys.WORKLOAD_TYPE], labels.get(keys.WORKLOAD_NAME, ""))
         access = self._parts.access.known
-        return Target.of(
+        target = Target.of(
             binding,
             owner=self._parts.worker.mount.owner,
             node=physical.node,
@@ -77,6 +80,7 @@ class Placement:
             api_server=access.api_server,
             dns=access.dns,
         )
+        return evolve(target, services=self._parts.services.known(pod))
 
     async def ensure_priority_class(self, target: Target) -> None:
         """Kubeocean's own class exists in the worker; one that the binding names is its owner's business."""

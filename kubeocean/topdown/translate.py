@@ -42,6 +42,7 @@ _DROPPED: Final = (
     "ephemeralContainers",
 )
 _HOSTNAME_LIMIT: Final = 63
+_OVERRIDE_LIMIT: Final = 64
 _VIRTUAL_FIELDS: Final[Mapping[str, str]] = {
     "metadata.namespace": keys.VIRTUAL_POD_NAMESPACE,
     "metadata.name": keys.VIRTUAL_POD_NAME,
@@ -58,10 +59,10 @@ def physical_pod(pod: Pod, target: Target) -> Json:
     for name in _DROPPED:
         spec.pop(name, None)
     spec["automountServiceAccountToken"] = False
-    # Services of the mount namespace are not those of the pod's namespace.
+    # Services of the mount namespace are not those of the pod's namespace, whose variables are set here.
     spec["enableServiceLinks"] = False
     spec["priorityClassName"] = target.priority_class
-    spec.setdefault("hostname", _hostname(pod.metadata.name))
+    _set_hostname(spec, pod, domain=target.domain)
     spec |= _placement(target)
     set_dns(spec, target.dns, namespace=pod.metadata.namespace)
     if aliases := host_aliases(spec.get("hostAliases") or (), target.api_server, domain=target.domain):
@@ -81,16 +82,17 @@ def physical_pod(pod: Pod, target: Target) -> Json:
 def physical_containers(containers: Sequence[Json], pod: Pod, target: Target) -> list[Json]:
     """Containers of any kind with their environment translated; the given ones are changed."""
     namespace = pod.metadata.namespace
-    ours = {"HOSTNAME": pod.metadata.name, **api_server_environment(target.api_server)}
+    ours = {**target.services, "HOSTNAME": pod.spec.get("hostname") or pod.metadata.name, **api_server_environment(target.api_server)}
     for container in containers:
-        users = [variable for variable in container.get("env") or () if variable["name"] not in ours]
+        users = container.get("env") or ()
+        named = {variable["name"] for variable in users}
         for variable in users:
             _rename_variable(variable, namespace)
         for source in container.get("envFrom") or ():
             for kind in refs.ENV_FROM_SOURCES & source.keys():
                 _rename(source[kind], "name", namespace)
         # Ours first, so that the user's may refer to them by $(NAME).
-        container["env"] = [*({"name": name, "value": value} for name, value in ours.items()), *users]
+        container["env"] = [*({"name": name, "value": value} for name, value in ours.items() if name not in named), *users]
         if image := container.get("image"):
             container["image"] = target.overrides.image(image)
     return list(containers)
@@ -119,6 +121,19 @@ def _placement(target: Target) -> Json:
     here = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [target.node]}]}
     required = {"nodeSelectorTerms": [here]}
     return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
+
+
+def _set_hostname(spec: Json, pod: Pod, *, domain: str) -> None:
+    """The pod's hostname; its fully qualified name is that of the hub, or none.
+
+    A kubelet makes it of `subdomain` and the namespace, which in the worker is the mount namespace: no DNS server knows that name. The
+    field `hostnameOverride` says it whole, where the worker has it (KEP-4762); elsewhere the API server drops it.
+    """
+    spec.setdefault("hostname", _hostname(pod.metadata.name))
+    subdomain, is_qualified = spec.pop("subdomain", ""), spec.pop("setHostnameAsFQDN", False)
+    name = f"{spec['hostname']}.{subdomain}.{pod.metadata.namespace}.svc.{domain}"
+    if subdomain and is_qualified and not spec.get("hostNetwork") and len(name) <= _OVERRIDE_LIMIT:
+        spec["hostnameOverride"] = name
 
 
 def _hostname(name: str) -> str:

@@ -97,3 +97,12 @@ def test_expected_metadata_is_base64_of_json_as_kubeocean_writes_it() -> None:
 )
 def test_damaged_expected_metadata_is_none(text: str) -> None:
     assert ExpectedMetadata.decode(text) is None
+
+
+def test_long_values_are_kept_as_hashes_and_short_ones_whole() -> None:
+    long, other = "x" * 20_000, "y" * 20_000
+    text = ExpectedMetadata({}, {"a": long, "b": "short"}).encode()
+    assert len(text) < 400
+    kept = ExpectedMetadata.decode(text)
+    assert kept is not None and kept.annotations["b"] == "short"
+    assert kept == ExpectedMetadata({}, {"a": long, "b": "short"}).shortened != ExpectedMetadata({}, {"a": other, "b": "short"}).shortened

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+
 import pytest
 
 from kubeocean.keys import ExpectedMetadata, physical_name
@@ -69,6 +72,22 @@ def test_label_changes_travel_down_and_dropped_keys_go() -> None:
 def test_keys_that_exist_in_the_worker_only_stay_and_its_edits_are_not_reverted() -> None:
     web = pod(SPEC, labels=LABELS)
     assert not changes(web, edited(created(web), labels={"app": "edited", "cni": "x"}, annotations={"cni": "y"}), TARGET)
+
+
+def test_long_annotations_travel_down_once_and_edits_of_them_are_not_reverted() -> None:
+    long, longer = "x" * 20_000, "x" * 20_001
+    web = pod(SPEC, annotations={"a": long})
+    assert not changes(web, created(web), TARGET)
+    assert not changes(web, edited(created(web), annotations={"a": "edited there"}), TARGET)
+    main = changes(pod(SPEC, annotations={"a": longer}), created(web), TARGET).main
+    assert main is not None and main["metadata"]["annotations"]["a"] == longer
+
+
+def test_memory_with_whole_values_of_an_earlier_process_is_left_as_it_is() -> None:
+    long = "x" * 20_000
+    web = pod(SPEC, annotations={"a": long})
+    whole = base64.b64encode(json.dumps({"labels": {}, "annotations": {"a": long}}).encode()).decode()
+    assert not changes(web, edited(created(web), annotations={"kubeocean.io/expected-metadata": whole}), TARGET)
 
 
 def test_lost_marks_are_put_back() -> None:

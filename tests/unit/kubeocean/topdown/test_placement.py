@@ -8,6 +8,7 @@ from kubeocean.bottomup.binding import BindingReconciler
 from kubeocean.bottomup.virtual_nodes import VirtualNodes
 from kubeocean.topdown.access import HomeAccess
 from kubeocean.topdown.placement import Placement, PlacementParts
+from kubeocean.topdown.service_links import ServiceLinks
 from kubeocean.worker import Mount, WorkerCluster
 from tests.unit.kubeocean.builders import OWNER, binding, pod
 from vkubelet.api.shapes import Json
@@ -28,7 +29,9 @@ def placement() -> Placement:
     virtual.declare(NodeDescription("vnode-demo-node-1", {"cpu": "4"}), physical_name="node-1", physical_uid="u")
     worker = WorkerCluster(client, Mount(OWNER, "mnt"), clock=host.clock, probe_interval=10)
     access = HomeAccess(host, BindingReconciler(host, "demo"), domain="cluster.local")
-    return Placement(PlacementParts(host=host, worker=worker, virtual=virtual, access=access))
+    services = ServiceLinks(host)
+    services.informer.ever_synced = True
+    return Placement(PlacementParts(host=host, worker=worker, virtual=virtual, access=access, services=services))
 
 
 async def test_a_pod_goes_to_the_physical_node_of_its_virtual_one_with_what_the_binding_says() -> None:

@@ -54,6 +54,12 @@ def test_metadata_names_the_virtual_pod_and_the_owner() -> None:
     assert metadata.keys() == {"name", "namespace", "labels", "annotations"}
 
 
+def test_annotations_that_fit_in_the_hub_fit_in_the_worker() -> None:
+    big = pod(annotations={f"team.example.com/a{number}": "x" * 20_000 for number in range(12)})
+    annotations = physical_pod(big, TARGET)["metadata"]["annotations"]
+    assert sum(len(key) + len(value) for key, value in annotations.items()) < 256 * 1024
+
+
 def test_user_can_not_forge_our_marks() -> None:
     forged = {
         "kubeocean.io/virtual-pod-uid": "other",
@@ -214,19 +220,50 @@ def test_downward_api_shows_virtual_values(path: str, expected: str) -> None:
     assert spec["volumes"][1]["projected"]["sources"][0]["downwardAPI"]["items"][0]["fieldRef"]["fieldPath"] == expected
 
 
-def test_environment_of_every_container_leads_to_the_hub_and_beats_the_users() -> None:
-    users = [{"name": "HOSTNAME", "value": "mine"}, {"name": "KUBERNETES_SERVICE_HOST", "value": "mine"}, {"name": "A", "value": "1"}]
-    web = pod({"initContainers": [{"name": "init"}], "containers": [{"name": "main", "env": users}]})
+OURS: list[Json] = [
+    {"name": "HOSTNAME", "value": "web"},
+    {"name": "KUBERNETES_SERVICE_HOST", "value": "10.0.0.1"},
+    {"name": "KUBERNETES_SERVICE_PORT", "value": "443"},
+]
+
+
+def test_environment_of_every_container_leads_to_the_hub() -> None:
+    web = pod({"initContainers": [{"name": "init"}], "containers": [{"name": "main", "env": [{"name": "A", "value": "$(HOSTNAME)"}]}]})
     spec = physical_pod(web, CONNECTED)["spec"]
-    ours = [
-        {"name": "HOSTNAME", "value": "web"},
-        {"name": "KUBERNETES_SERVICE_HOST", "value": "10.0.0.1"},
-        {"name": "KUBERNETES_SERVICE_PORT", "value": "443"},
-    ]
-    assert spec["initContainers"][0]["env"] == ours
-    assert spec["containers"][0]["env"] == [*ours, {"name": "A", "value": "1"}]
-    assert spec["hostAliases"][0]["ip"] == "10.0.0.1"
-    assert (spec["dnsPolicy"], spec["dnsConfig"]["nameservers"]) == ("None", ["10.0.0.2"])
+    assert spec["initContainers"][0]["env"] == OURS
+    assert spec["containers"][0]["env"] == [*OURS, {"name": "A", "value": "$(HOSTNAME)"}]
+
+
+def test_variables_of_the_user_win() -> None:
+    users = [{"name": "HOSTNAME", "value": "0.0.0.0"}, {"name": "KUBERNETES_SERVICE_HOST", "value": "mine"}, {"name": "DB_PORT"}]
+    linked = evolve(CONNECTED, services={"DB_PORT": "tcp://10.1.1.1:5432", "DB_SERVICE_HOST": "10.1.1.1"})
+    web = pod({"containers": [{"name": "main", "env": users}]})
+    linked_env = physical_pod(web, linked)["spec"]["containers"][0]["env"]
+    assert linked_env == [{"name": "DB_SERVICE_HOST", "value": "10.1.1.1"}, {"name": "KUBERNETES_SERVICE_PORT", "value": "443"}, *users]
+
+
+def test_hostname_variable_is_the_hostname_that_the_user_chose() -> None:
+    job = pod({"hostname": "train-3", "containers": [{"name": "main"}]}, name="train-3-x7k2p")
+    assert physical_pod(job, TARGET)["spec"]["containers"][0]["env"] == [{"name": "HOSTNAME", "value": "train-3"}]
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [
+        ({"subdomain": "workers"}, {"hostname": "web"}),
+        ({"setHostnameAsFQDN": True}, {"hostname": "web"}),
+        (
+            {"subdomain": "workers", "setHostnameAsFQDN": True},
+            {"hostname": "web", "hostnameOverride": "web.workers.default.svc.cluster.local"},
+        ),
+        ({"subdomain": "workers", "setHostnameAsFQDN": True, "hostNetwork": True}, {"hostname": "web"}),
+        ({"subdomain": "w" * 60, "setHostnameAsFQDN": True}, {"hostname": "web"}),
+    ],
+)
+def test_qualified_name_is_that_of_the_hub_or_none(asked: Json, given: Json) -> None:
+    spec = spec_of(asked)
+    names = ("hostname", "hostnameOverride", "subdomain", "setHostnameAsFQDN")
+    assert {name: spec[name] for name in names if name in spec} == given
 
 
 def test_without_a_way_home_the_pod_starts_all_the_same() -> None:
