@@ -168,6 +168,7 @@ class Session:
             self._host_ports.run,
             self._watch_lists,
         ]
+        self.pods.binding_changed()
         async with asyncio.TaskGroup() as group:
             for part in parts:
                 group.create_task(_run(part))
@@ -194,10 +195,11 @@ class Session:
         self._inherited.released(ref)
 
     def binding_changed(self) -> None:
-        """The binding says something else: policies, nodes and copies follow."""
+        """The binding says something else: policies, nodes, copies and pods of DaemonSets follow."""
         self._policies.recheck()
         self.nodes.recheck()
         self._dependents.binding_changed()
+        self.pods.binding_changed()
 
     def worker_returned(self) -> None:
         """The worker answers again: nodes and pods are published as they are."""

@@ -239,6 +239,10 @@ class Host(Protocol):
         """The backend holds nothing of this pod any more."""
         ...
 
+    def resync(self, pod: PodRef) -> None:
+        """Call `sync_pod` again although the pod has not changed: something else has that decides about it."""
+        ...
+
     async def resolve(
         self, pod: Pod, *, files: Path | None = None, pod_ips: Sequence[str] = (), containers: Collection[str] | None = None
     ) -> ResolvedPod:

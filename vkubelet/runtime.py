@@ -114,6 +114,9 @@ class RuntimeHost:
     def pod_gone(self, pod: PodRef) -> None:
         self._runtime.pods.pod_gone(pod)
 
+    def resync(self, pod: PodRef) -> None:
+        self._runtime.pods.resync_pod(pod)
+
     async def resolve(
         self, pod: Pod, *, files: Path | None = None, pod_ips: Sequence[str] = (), containers: Collection[str] | None = None
     ) -> ResolvedPod:

@@ -94,11 +94,25 @@ def workload(meta: ObjectMeta, *, replicaset: ObjectMeta | None = None) -> Workl
     return Workload(owner.kind.lower(), owner.name)
 
 
+def is_daemonsets(meta: ObjectMeta) -> bool:
+    """A DaemonSet made it."""
+    return any(owner.kind == "DaemonSet" for owner in meta.owner_references)
+
+
 def daemonset_allowed(meta: ObjectMeta, binding: ClusterBinding) -> bool:
-    """False for a pod of a DaemonSet that nobody asked to run on virtual nodes."""
-    if not any(owner.kind == "DaemonSet" for owner in meta.owner_references):
-        return True
-    return binding.run_daemonsets or meta.annotations.get(keys.RUNNING_DAEMONSET) == "true"
+    """False for a pod of a DaemonSet for which neither the binding nor the pod states that it runs on virtual nodes."""
+    return not is_daemonsets(meta) or binding.run_daemonsets or meta.annotations.get(keys.RUNNING_DAEMONSET) == "true"
+
+
+def why_pending(meta: ObjectMeta, binding: ClusterBinding) -> str:
+    """Why a pod of a DaemonSet stays Pending on a virtual node, and what to do; "" for any other pod, which a user sent there by name."""
+    keep_away = "keep the DaemonSet off virtual nodes by a node affinity: type NotIn [virtual-kubelet]"
+    if not is_daemonsets(meta):
+        return ""
+    if not leaves_home(meta):
+        return f"pods of namespace {meta.namespace} are not started on virtual nodes; {keep_away}"
+    run = f"set spec.runningDaemonsetByDefault of ClusterBinding {binding.name}, or annotate the pod template {keys.RUNNING_DAEMONSET}=true"
+    return f"pods of DaemonSets are not started on virtual nodes; {run}, or {keep_away}"
 
 
 def leaves_home(meta: ObjectMeta) -> bool:

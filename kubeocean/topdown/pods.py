@@ -24,7 +24,7 @@ from kubeocean.topdown.admission import LeaseAdmission
 from kubeocean.topdown.changes import changes
 from kubeocean.topdown.dependents import Dependents
 from kubeocean.topdown.ending import grace_in_worker, is_out_of_service
-from kubeocean.topdown.identity import daemonset_allowed, identity, in_virtual_names, leaves_home
+from kubeocean.topdown.identity import daemonset_allowed, identity, in_virtual_names, is_daemonsets, leaves_home, why_pending
 from kubeocean.topdown.placement import Placement
 from kubeocean.topdown.references import references, untranslatable
 from kubeocean.topdown.resize import Pending, Room
@@ -36,6 +36,7 @@ from vkubelet.api.quantity import Resources, add_resources
 from vkubelet.api.scheduling import effective_requests
 from vkubelet.api.shapes import Json
 from vkubelet.client.resources import NODES, PODS
+from vkubelet.clock import parse_rfc3339
 from vkubelet.control.informer import Change
 from vkubelet.control.recorder import ObjectReference
 from vkubelet.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotAdmitted, NotFound, Unavailable, VKubeletError
@@ -45,6 +46,12 @@ log = logging.getLogger(__name__)
 
 _PREDECESSOR_ENDS = 60.0
 """Seconds a sync waits for the physical pod of an earlier uid; then it is asked again."""
+REFUSED = "WorkerRefused"
+"""What the containers wait for while the worker's API server refuses their pod, as by Pod Security or a quota."""
+_FAILED_CREATE = "FailedCreatePod"
+_FAILED_SYNC = "FailedSync"
+_NEW = 600.0
+"""Seconds for which a pod is new; why an older one stays Pending was reported by an earlier process."""
 _IN_FLIGHT = 32
 """Pods that are made, or whose end is begun, at the same time: more of them would only open more connections to the same API servers."""
 
@@ -73,12 +80,14 @@ class VirtualPodReconciler:
         self._making = asyncio.Semaphore(_IN_FLIGHT)
         self._ending = asyncio.Semaphore(_IN_FLIGHT)
         self._resizing = asyncio.Lock()
+        self._runs_daemonsets = False
         parts.worker.pods.on_change(self._tell_waiting)
 
     async def sync(self, pod: Pod) -> None:
         """The physical pod exists and matches. Raises PodRejected, Unavailable, ApiError."""
         binding = self._binding()
         if not leaves_home(pod.metadata) or not daemonset_allowed(pod.metadata, binding):
+            self._tell_why_pending(pod, binding)
             return
         try:
             physical = self._parts.worker.physical_pod(pod.ref)
@@ -92,8 +101,7 @@ class VirtualPodReconciler:
             # Also a new one: ephemeral containers can only be added, and an earlier attempt may have made it of an older generation.
             await self._update(pod, physical, binding)
         except VKubeletError as error:
-            self._tell_failure(pod, error)
-            raise
+            raise reported(error) from error
         self._parts.physical.controller.add(pod.ref)
 
     async def delete(self, ref: PodRef, grace: float) -> None:
@@ -115,6 +123,15 @@ class VirtualPodReconciler:
                 await self._parts.worker.client.delete(PODS, physical.key, grace=seconds, uid=physical.metadata.uid)
         except (NotFound, Conflict):
             self._parts.physical.controller.add(ref)
+
+    def binding_changed(self) -> None:
+        """Once the binding lets pods of DaemonSets run, sync those that are there."""
+        binding = self._parts.binding.current
+        before, self._runs_daemonsets = self._runs_daemonsets, binding is not None and binding.run_daemonsets
+        if self._runs_daemonsets and not before:
+            for pod in self._parts.host.pods:
+                if is_daemonsets(pod.metadata) and leaves_home(pod.metadata) and not pod.terminal:
+                    self._parts.host.resync(pod.ref)
 
     def listing(self, node: str) -> Sequence[PodReport]:
         """Our physical pods that back pods of a node. Raises Unavailable while the cache may be incomplete."""
@@ -196,9 +213,11 @@ class VirtualPodReconciler:
         except Forbidden as error:
             self._parts.placement.refused(error)
             # Quota, Pod Security and their like may let it in later.
-            raise Unavailable(f"the worker cluster refuses the pod: {self._told(pod, error)}") from error
+            text = f"the worker cluster refuses the pod: {self._told(pod, error)}"
+            raise Unavailable(text, event=_FAILED_CREATE, waiting=REFUSED) from error
         except Invalid as error:
-            raise Unavailable(f"the worker cluster does not accept the pod: {self._told(pod, error)}", retry_after=60.0) from error
+            text = f"the worker cluster does not accept the pod: {self._told(pod, error)}"
+            raise Unavailable(text, retry_after=60.0, event=_FAILED_CREATE, waiting=REFUSED) from error
 
     def _told(self, pod: Pod, error: ApiError) -> str:
         return in_virtual_names(error.message, pod.key, self._parts.worker.mount.copy_key(pod.key))
@@ -308,11 +327,11 @@ class VirtualPodReconciler:
                 node = None
         return grace_in_worker(grace, pod=parts.host.pods.by_uid(ref.uid), node=node, now=parts.host.clock.now())
 
-    def _tell_failure(self, pod: Pod, error: VKubeletError) -> None:
-        # A cluster that does not answer is told of on the binding, not on each of its pods; refused containers are told of by name.
-        if isinstance(error, EphemeralRefused | ResizePending) or isinstance(error, ApiError) and error.retryable:
-            return
-        self._parts.host.events.event(ObjectReference.of(PODS, pod), "FailedCreatePod", str(error), warning=True)
+    def _tell_why_pending(self, pod: Pod, binding: ClusterBinding) -> None:
+        text, created = why_pending(pod.metadata, binding), pod.metadata.creation_timestamp
+        age = (self._parts.host.clock.now() - parse_rfc3339(created)).total_seconds() if created else 0.0
+        if text and age < _NEW and not pod.terminating:
+            self._parts.host.events.event(ObjectReference.of(PODS, pod), "NotStarted", text, warning=True)
 
     def _tell_waiting(self, change: Change[Pod]) -> None:
         replaced = change.new is not None and change.old is not None and change.new.metadata.uid != change.old.metadata.uid
@@ -320,3 +339,15 @@ class VirtualPodReconciler:
             ended = self._ends.pop(change.key, None)
             if ended is not None:
                 ended.set()
+
+
+def reported(error: VKubeletError) -> VKubeletError:
+    """The error as the runtime is to report it: one event for one failure, FailedCreatePod where it has no reason of its own.
+
+    A cluster that does not answer is reported on the binding.
+    """
+    if isinstance(error, Unavailable) and not isinstance(error, EphemeralRefused) and error.event == _FAILED_SYNC:
+        return Unavailable(str(error), retry_after=error.retry_after, event=_FAILED_CREATE, waiting=error.waiting)
+    if isinstance(error, ApiError) and not error.retryable:
+        return Unavailable(str(error), event=_FAILED_CREATE)
+    return error

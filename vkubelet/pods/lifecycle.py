@@ -170,6 +170,14 @@ class Lifecycle:
             life.synced = life.told = life.told_zero = None
             self.controller.add(uid, priority=Priority.LOW)
 
+    def resync_pod(self, uid: str) -> None:
+        """Hand one pod to the provider again, whether or not it has changed."""
+        life = self._lives.get(uid)
+        if life is not None:
+            # A sync that is under way may have seen what decided before.
+            life.synced, life.outdated = None, True
+            self.controller.add(uid)
+
     def drain(self, grace: float) -> None:
         """The process stops and takes its pods along: each has its own grace period, but no more than `grace` seconds."""
         now = self._parts.clock.monotonic()
@@ -266,7 +274,7 @@ class Lifecycle:
                     return 0.0
                 if self._parts.admission is not None and life.handed_at is None:
                     self._parts.admission.admit(pod)
-                life.held, told_in = True, self._round
+                life.held, life.outdated, told_in = True, False, self._round
                 operation = "create" if life.handed_at is None else "sync"
                 with self._timed(life.ref.node, operation), _Told(self, pod, "FailedSync"):
                     await self._parts.provider.sync_pod(pod)
@@ -283,7 +291,8 @@ class Lifecycle:
             return None
         finally:
             life.syncing = False
-        life.synced, life.handed_at = Content.of(pod) if told_in == self._round else None, self._parts.clock.monotonic()
+        current = told_in == self._round and not life.outdated
+        life.synced, life.handed_at = Content.of(pod) if current else None, self._parts.clock.monotonic()
         self.board.synced(life.ref.uid, pod.metadata.generation)
         return None
 

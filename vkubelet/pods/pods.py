@@ -247,6 +247,10 @@ class Pods:
         self._lifecycle.gone(ref)
         self._resolver.release(ref.uid)
 
+    def resync_pod(self, ref: PodRef) -> None:
+        """The provider is to be handed this pod again."""
+        self._lifecycle.resync_pod(ref.uid)
+
     async def resolve(
         self, pod: Pod, *, files: Path | None = None, pod_ips: Sequence[str] = (), containers: Collection[str] | None = None
     ) -> ResolvedPod:

@@ -74,7 +74,8 @@ def _hashed(annotations: Mapping[str, str]) -> frozenset[tuple[str, int]]:
 class Life:
     """What this process knows of one incarnation of a pod beside its object. Times are monotonic seconds.
 
-    `held`: the backend may hold something of it, from this process or from an earlier one. `over`: we made it terminal. `handed_at`: when
+    `held`: the backend may hold something of it, from this process or from an earlier one. `over`: we made it terminal. `outdated`: the
+    sync that is under way is to be repeated. `handed_at`: when
     the provider last took a call for it. `told`: the deadline it knows.
     """
 
@@ -84,6 +85,7 @@ class Life:
     suspected: bool = False
     over: bool = False
     syncing: bool = False
+    outdated: bool = False
     removed: bool = False
     synced: Content | None = None
     handed_at: float | None = None

@@ -101,6 +101,7 @@ class RecordingHost:
         self.annotations: dict[str, dict[str, str]] = {}
         """By uid, everything that was ever set."""
         self.gone: list[PodRef] = []
+        self.resynced: list[PodRef] = []
         self.objects: dict[Reference, Content] = {}
         """The ConfigMaps and Secrets that pods can refer to, in all namespaces."""
         self.services: dict[str, str] = {}
@@ -146,6 +147,9 @@ class RecordingHost:
 
     def pod_gone(self, pod: PodRef) -> None:
         self.gone.append(pod)
+
+    def resync(self, pod: PodRef) -> None:
+        self.resynced.append(pod)
 
     async def resolve(
         self, pod: Pod, *, files: Path | None = None, pod_ips: Sequence[str] = (), containers: Collection[str] | None = None

@@ -135,8 +135,8 @@ async def _provoke_errors(stage: Stage, planted: str) -> None:
     unsupported = _uses_secret("planted")
     unsupported["volumes"].append({"name": "x", "storageos": {"volumeName": planted, "secretRef": {"name": "planted"}}})
     await stage.create("unsupported", **unsupported)
-    for name in ("misses", "conflicts", "refused-there"):
-        await stage.event(name, "FailedCreatePod")
+    for name, reason in (("misses", "MandatorySecretNotFound"), ("conflicts", "FailedCreatePod"), ("refused-there", "FailedCreatePod")):
+        await stage.event(name, reason)
     await stage.until("unsupported", lambda found: found["status"]["phase"] == "Failed", "rejected")
     await stage.there.patch("namespaces", stage.bound.mount, {"metadata": {"labels": {enforce: None}}})
     await stage.there.delete("secrets", taken["name"], stage.bound.mount)

@@ -128,9 +128,8 @@ async def test_original_deleted_while_used_is_let_go_and_followed_when_it_return
 async def test_missing_mandatory_object_keeps_the_pod_pending_with_an_event_until_it_appears(stage: Stage) -> None:
     audit = Audit(stage.bound.worker, stage.bound.user)
     await stage.create("waiting", volumes=volumes(("configMap", "absent")))
-    said = await stage.event("waiting", "FailedCreatePod")
+    said = await stage.event("waiting", "MandatoryConfigMapNotFound")
     assert f"ConfigMap {stage.namespace}/absent does not exist" in said["message"]
-    assert f"ConfigMap {stage.namespace}/absent" in (await stage.event("waiting", "MandatoryConfigMapNotFound"))["message"]
     await stage.until("waiting", lambda p: waiting_for(p) == "CreateContainerConfigError" and p["status"]["phase"] == "Pending", "waits")
     await stage.home.create("configmaps", configmap(stage, "absent", now="here"))
     await stage.running("waiting")

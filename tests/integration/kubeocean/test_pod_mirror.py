@@ -215,7 +215,7 @@ async def test_pod_refused_by_pod_security_waits_with_the_workers_reason(stage: 
 async def test_deleted_pod_that_never_started_is_gone_at_once(stage: Stage) -> None:
     volume = {"name": "v", "configMap": {"name": "never"}}
     await stage.create("unborn", volumes=[volume])
-    await stage.event("unborn", "FailedCreatePod")
+    await stage.event("unborn", "MandatoryConfigMapNotFound")
     with watching(stage.bound.hub.kubeconfig, namespace=stage.namespace) as seen:
         await stage.bound.hub.kubectl("delete", "pod", "unborn", "-n", stage.namespace, "--timeout=30s")
         await eventually(lambda: seen.where(lambda event: event.kind == "DELETED"), "the watch tells of the end")

@@ -84,6 +84,9 @@ async def test_pod_that_the_worker_refuses_waits_with_its_reason_and_without_a_h
     assert all(wait > 0.17 * 2**at for at, wait in enumerate(waits)), waits
     waiting = await stage.virtual(name)
     assert waiting is not None and waiting["status"]["phase"] == "Pending"
+    assert [each["state"]["waiting"]["reason"] for each in waiting["status"]["containerStatuses"]] == ["WorkerRefused"]
+    told = await stage.home.list("events", stage.namespace, fields=f"involvedObject.name={name},type=Warning")
+    assert {each["reason"] for each in told} == {"FailedCreatePod"}
     assert await stage.physical(name) is None
     # One that keeps to the rules is let in beside it.
     await stage.create("modest", containers=[container("1")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kubeocean.crds import ApiServerAccess, DnsAccess
-from kubeocean.topdown.identity import Target, Workload, daemonset_allowed, identity, leaves_home, replicaset_name, workload
+from kubeocean.topdown.identity import Target, Workload, daemonset_allowed, identity, leaves_home, replicaset_name, why_pending, workload
 from tests.unit.kubeocean.builders import OWNER, binding, pod
 from vkubelet.api.objects import ObjectMeta, OwnerReference, PodRef
 
@@ -44,6 +44,15 @@ def test_daemonset_pods_run_when_asked_for(by_default: bool, annotations: dict[s
     found = binding({"runningDaemonsetByDefault": by_default})
     assert daemonset_allowed(meta, found) is expected
     assert daemonset_allowed(ObjectMeta(), found)
+
+
+def test_pending_pod_of_a_daemonset_names_the_cause_and_the_switch() -> None:
+    owner = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u"}]
+    stays, system = pod(ownerReferences=owner), pod(ownerReferences=owner, namespace="kube-system")
+    assert "set spec.runningDaemonsetByDefault of ClusterBinding demo" in why_pending(stays.metadata, binding())
+    assert "annotate the pod template kubeocean.io/running-daemonset=true" in why_pending(stays.metadata, binding())
+    assert why_pending(system.metadata, binding()).startswith("pods of namespace kube-system are not started on virtual nodes")
+    assert why_pending(pod(namespace="kube-system").metadata, binding()) == ""
 
 
 @pytest.mark.parametrize("namespace", ["kube-system", "kube-public", "kube-node-lease", "kubeocean-system", "kubeocean-fake"])
