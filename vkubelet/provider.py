@@ -249,7 +249,8 @@ class Host(Protocol):
         """Everything the pod refers to: variables, commands, pull secrets, names.
 
         With `files`, its volumes of ConfigMaps, Secrets, tokens and the downward API are written below that directory, and kept up to date
-        until `pod_gone` or its end; those of emptyDir are made. Raises Unavailable, with the kubelet's event and waiting reason, when a
+        until `pod_gone` or its end; those of emptyDir are made. Secrets, tokens and the downward API lie below `files/memory`, where the
+        provider may mount a tmpfs before. Raises Unavailable, with the kubelet's event and waiting reason, when a
         mandatory object is missing: let it pass. `containers` names those about to be started: of the others nothing is read. None: all,
         and what has vanished since the pod was resolved last counts as it was.
         """

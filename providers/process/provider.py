@@ -230,8 +230,10 @@ class Process:
         try:
             held = await self.pods.hold(pod.ref)
             await in_thread(held.guard, private=self.ways.private)
+            if os.getuid() == 0:
+                await in_thread(volumes.make_memory, spec, held.files)
             if not self.ways.mounts:
-                await in_thread(volumes.make_read_only, spec, held.volumes)
+                await in_thread(volumes.make_read_only, spec, held.files)
             await in_thread(volumes.make_empty_dirs, spec, held.volumes, group=group, root=os.getuid() == 0)
         except OSError as error:
             raise Unavailable(f"the pod's directory can not be made: {error}", event="FailedMount", waiting="ContainerCreating") from error

@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -20,6 +21,8 @@ from vkubelet.api.quantity import Quantity
 from vkubelet.api.shapes import JsonView
 from vkubelet.beneath import Directory, real
 from vkubelet.provider import Mount, ResolvedContainer
+from vkubelet.resolve.assembly import MEMORY, volume_root
+from vkubelet.resolve.volumes import IN_MEMORY_KINDS
 from vkubelet_providers.process.keeper.mounts import Bind, mount_tmpfs
 
 WRITTEN: Final = frozenset({"configMap", "secret", "projected", "downwardAPI"})
@@ -55,15 +58,37 @@ def allows(host_paths: Sequence[str], path: str) -> bool:
     return any(real(path).is_relative_to(real(top)) for top in host_paths)
 
 
-def make_read_only(spec: JsonView, directory: Path) -> None:
+def make_memory(spec: JsonView, files: Path) -> None:
+    """A tmpfs for Secrets, tokens and the downward API of a pod; on a host that cannot mount, they lie on the disk. Raises OSError."""
+    if all(IN_MEMORY_KINDS.isdisjoint(volume) for volume in spec.get("volumes", ())):
+        return
+    with Directory.at(files) as place:
+        # What has files already was made on a host that could not mount, and containers use it.
+        if not place.has(MEMORY) or not (is_mount(place, MEMORY) or place.names(MEMORY)):
+            with suppress(PermissionError):
+                _mount_unswapped(place, MEMORY)
+        place.make(MEMORY, 0o755).close()
+        place.change(MEMORY, mode=0o755)
+
+
+def _mount_unswapped(place: Directory, name: str) -> None:
+    try:
+        mount_memory(place, name, "noswap")
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        # Before Linux 6.4.
+        mount_memory(place, name)
+
+
+def make_read_only(spec: JsonView, files: Path) -> None:
     """The volumes that the runtime fills, which it would leave open to all, as their mounts protect them; for a host that can not mount.
 
     Raises OSError.
     """
-    with Directory.at(directory, make=0o755) as place:
-        for volume in spec.get("volumes", ()):
-            if kind_of(volume) in WRITTEN:
-                place.make(volume["name"], 0o755).close()
+    for volume in spec.get("volumes", ()):
+        if kind_of(volume) in WRITTEN:
+            Directory.at(volume_root(files, volume), make=0o755).close()
 
 
 def make_empty_dirs(spec: JsonView, directory: Path, *, group: int | None, root: bool) -> None:

@@ -24,13 +24,16 @@ from vkubelet.resolve.expansion import expand_all, expand_path
 from vkubelet.resolve.files import IN_MEMORY, ON_DISK, is_written, make_root, sub_path, write_volume
 from vkubelet.resolve.names import Names
 from vkubelet.resolve.references import Content, Objects, containers, used_volumes
-from vkubelet.resolve.volumes import Tokens, volume_files
+from vkubelet.resolve.volumes import IN_MEMORY_KINDS, Tokens, volume_files
 from vkubelet.resolve.volumes import is_written as is_ours
 
 RETRY: Final = 3.0
 """Seconds until a missing object is looked for again, if nothing tells of it before."""
 
 CONFIG_ERROR: Final = "CreateContainerConfigError"
+
+MEMORY: Final = "memory"
+"""Directory of a pod's files for what does not belong on a disk. A provider that can mounts a tmpfs there before it resolves a pod."""
 
 
 @frozen(kw_only=True)
@@ -104,9 +107,9 @@ def _mount(mount: JsonView, env: Mapping[str, str], spec: JsonView, files: Path 
     below = mount.get("subPath") or expand_path(mount.get("subPathExpr") or "", env)
     ours, source = is_ours(volume), None
     if files is not None and (ours or "emptyDir" in volume):
-        source = volume_root(files, mount["name"])
+        source = volume_root(files, volume)
         if below:
-            source = sub_path(source, below, pins=files / "subpaths" / mount["name"] if ours else None)
+            source = sub_path(source, below, pins=source.parents[1] / "subpaths" / mount["name"] if ours else None)
     return Mount(
         volume=mount["name"],
         path=os.path.join("/", mount["mountPath"]),
@@ -119,9 +122,16 @@ def _mount(mount: JsonView, env: Mapping[str, str], spec: JsonView, files: Path 
 # --- volumes ------------------------------------------------------------------------------------------------------------------------------
 
 
-def volume_root(files: Path, name: str) -> Path:
-    """Where a volume lies; its name is a DNS label."""
-    return files / "volumes" / name
+def volume_root(files: Path, volume: JsonView) -> Path:
+    """Where a volume lies; its name is a DNS label.
+
+    What the kubelet keeps in memory lies below `memory`, so that one tmpfs there holds all of it. A volume that an earlier version has
+    written elsewhere stays there: running containers have it mounted.
+    """
+    place = files / "volumes" / volume["name"]
+    if IN_MEMORY_KINDS.isdisjoint(volume) or is_written(place):
+        return place
+    return files / MEMORY / "volumes" / volume["name"]
 
 
 def make_volumes(spec: JsonView, files: Path) -> list[JsonView]:
@@ -129,10 +139,9 @@ def make_volumes(spec: JsonView, files: Path) -> list[JsonView]:
     for volume in used_volumes(spec):
         if "emptyDir" in volume:
             mode = IN_MEMORY if (volume["emptyDir"] or {}).get("medium") else ON_DISK
-            make_root(volume_root(files, volume["name"]), mode, group=_group(spec))
+            make_root(volume_root(files, volume), mode, group=_group(spec))
         elif is_ours(volume):
-            # The kubelet keeps all but ConfigMaps in a tmpfs.
-            make_root(volume_root(files, volume["name"]), ON_DISK if "configMap" in volume else IN_MEMORY)
+            make_root(volume_root(files, volume), ON_DISK if IN_MEMORY_KINDS.isdisjoint(volume) else IN_MEMORY)
     return written_volumes(spec)
 
 
@@ -145,7 +154,7 @@ def fill_volume(volume: JsonView, facts: Facts, files: Path, *, objects: Objects
     """Write what has changed of a volume whose root is there; whether something has. Raises Unavailable."""
     try:
         wanted = volume_files(volume, facts, objects=objects, tokens=tokens)
-        return write_volume(volume_root(files, volume["name"]), wanted, group=_group(facts.spec))
+        return write_volume(volume_root(files, volume), wanted, group=_group(facts.spec))
     except (ValueError, OSError) as error:
         raise mount_error(volume["name"], _sentence(error), facts.spec) from error
 
@@ -163,7 +172,7 @@ def mount_error(volume: str, sentence: str, spec: JsonView) -> Unavailable:
 
 def is_filled(volume: JsonView, files: Path) -> bool:
     """It has been complete before, also before a restart of this process."""
-    return is_written(volume_root(files, volume["name"]))
+    return is_written(volume_root(files, volume))
 
 
 def _sentence(error: Exception) -> str:

@@ -17,6 +17,9 @@ from vkubelet.resolve.references import Absence, Content, Kind, Objects, Referen
 WRITTEN: Final = frozenset({"configMap", "secret", "projected", "downwardAPI"})
 """Sources whose files are written here; they are read-only for containers."""
 
+IN_MEMORY_KINDS: Final = WRITTEN - {"configMap"}
+"""Those that the kubelet keeps in a tmpfs."""
+
 DEFAULT_MODE: Final = 0o644
 _PRIVATE: Final = 0o600
 

@@ -32,6 +32,7 @@ from vkubelet_providers.process import Process, pods, provider
 from vkubelet_providers.process.cgroups import Cgroups
 from vkubelet_providers.process.keeper import frames
 from vkubelet_providers.process.keeper.mounts import mount_tmpfs, unmount
+from vkubelet_providers.process.machine import mount_points
 from vkubelet_providers.process.pods import Container
 from vkubelet_providers.process.usage import Meters
 
@@ -143,6 +144,26 @@ async def test_without_mounts_a_program_does_not_write_to_what_the_runtime_fills
             assert "value" in await bench.logs(pod)
         finally:
             await bench.remove(pod)
+
+
+@root_only
+async def test_secrets_are_in_memory_alone_also_after_a_restart_and_go_with_their_pod(settings: Process.Settings) -> None:
+    async def filesystem(bench: Bench) -> str:
+        io = MemoryIO()
+        assert await bench.provider.exec(pod.ref, "main", ["stat", "-f", "-c", "%T", "/srv/s/key"], io) == 0
+        return io.stdout.decode().strip()
+
+    async with running(settings) as bench:
+        bench.host.objects[Reference(Kind.SECRET, "s")] = Content(binary={"key": b"password"}, secret=True)
+        volumes = {"s": {"secret": {"secretName": "s"}}}
+        pod = await mounted(bench, "web", "sleep 1000", volumes=volumes, at={"s": "/srv/s"}, user=1001)
+        assert await filesystem(bench) == "tmpfs"
+    async with running(settings) as bench:
+        bench.pods.append(pod.ref)
+        await bench.provider.prepare_pod(pod)
+        assert await filesystem(bench) == "tmpfs"
+        await bench.remove(pod)
+    assert not [point for point in mount_points() if point.startswith(settings.directory)]
 
 
 @root_only

@@ -14,7 +14,9 @@ from tests.support.interleave import exchange, interleaved
 from vkubelet import PodRejected, Unavailable
 from vkubelet.provider import Mount, ResolvedContainer
 from vkubelet_providers.process.keeper.mounts import Bind
-from vkubelet_providers.process.volumes import Places, allows, binds, check, kind_of, link, make_empty_dirs
+from vkubelet_providers.process.machine import mount_points
+from vkubelet_providers.process.pods import erase
+from vkubelet_providers.process.volumes import Places, allows, binds, check, kind_of, link, make_empty_dirs, make_memory
 
 
 @pytest.mark.parametrize(
@@ -234,3 +236,35 @@ def test_a_link_put_in_the_way_of_a_link_at_any_moment_leads_nowhere(tmp_path: P
     mounts = [Bind(source="/volume", target="/srv/deep/evil", read_only=True)]
     assert interleaved(lambda: link(mounts, root), exchange(root / "srv", root / "x"), undo=restore) > 3
     assert not list(outside.iterdir())
+
+
+SECRET = {"volumes": [{"name": "s", "secret": {"secretName": "s"}}]}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_what_is_secret_has_one_tmpfs_which_stays_until_its_pod_goes(tmp_path: Path) -> None:
+    files = tmp_path / "pod/files"
+    files.mkdir(parents=True)
+    make_memory({"volumes": [{"name": "c", "configMap": {"name": "c"}}]}, files)
+    assert not list(files.iterdir())
+    make_memory(SECRET, files)
+    (files / "memory/token").write_text("secret")
+    make_memory(SECRET, files)
+    assert (files / "memory/token").read_text() == "secret" and (files / "memory").stat().st_mode & 0o7777 == 0o755
+    assert [point for point in mount_points() if point.startswith(str(tmp_path))] == [str(files / "memory")]
+    erase(tmp_path / "pod")
+    assert not list(tmp_path.iterdir()) and not [point for point in mount_points() if point.startswith(str(tmp_path))]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user cannot be played")
+def test_what_is_secret_lies_on_the_disk_of_a_host_that_cannot_mount(tmp_path: Path) -> None:
+    for path in (tmp_path, *tmp_path.parents):
+        if path.stat().st_mode & 0o001 == 0:
+            path.chmod(path.stat().st_mode | 0o011)
+    os.chown(tmp_path, 65534, -1)
+    os.seteuid(65534)
+    try:
+        make_memory(SECRET, tmp_path)
+    finally:
+        os.seteuid(0)
+    assert (tmp_path / "memory").stat().st_dev == tmp_path.stat().st_dev and (tmp_path / "memory").stat().st_mode & 0o777 == 0o755

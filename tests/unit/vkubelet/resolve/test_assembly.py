@@ -10,6 +10,7 @@ import pytest
 
 from vkubelet.errors import Unavailable
 from vkubelet.provider import NodeDescription, ResolvedPod
+from vkubelet.resolve.files import IN_MEMORY, make_root, write_volume
 from vkubelet.resolve.references import Content, Kind, Reference
 from vkubelet.testing.host import RecordingHost, make_pod
 
@@ -59,6 +60,26 @@ async def test_mounts_lead_to_what_was_written(tmp_path: Path) -> None:
     assert made["e"].source is not None and made["e"].source.stat().st_mode & 0o7777 == 0o777 and not made["e"].read_only
     assert (made["h"].source, made["h"].read_only) == (None, True)
     assert [mount.source for mount in (await resolve(spec)).containers["main"].mounts] == [None] * 3
+
+
+async def test_what_belongs_in_memory_lies_below_one_directory_with_its_copies(tmp_path: Path) -> None:
+    items = {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}
+    volumes = [{"name": "d", "downwardAPI": items}, {"name": "c", "configMap": {"name": "cfg"}}]
+    mounts = [{"name": "d", "mountPath": "/d"}, {"name": "d", "mountPath": "/s", "subPath": "name"}, {"name": "c", "mountPath": "/c"}]
+    spec = {"containers": [{"name": "main", "image": "i", "volumeMounts": mounts}], "volumes": volumes}
+    whole, part, config = [mount.source for mount in (await resolve(spec, tmp_path)).containers["main"].mounts]
+    assert whole == tmp_path / "memory/volumes/d" and config == tmp_path / "volumes/c"
+    assert part is not None and part.is_relative_to(tmp_path / "memory/subpaths/d")
+
+
+async def test_a_volume_stays_where_an_earlier_version_has_written_it(tmp_path: Path) -> None:
+    """Running containers have it mounted, and would get no new token."""
+    items = {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}
+    make_root(tmp_path / "volumes/d", IN_MEMORY)
+    write_volume(tmp_path / "volumes/d", {})
+    spec = {"containers": [mounting("d")], "volumes": [{"name": "d", "downwardAPI": items}]}
+    (mount,) = (await resolve(spec, tmp_path)).containers["main"].mounts
+    assert mount.source == tmp_path / "volumes/d" and (tmp_path / "volumes/d/name").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
