@@ -76,6 +76,42 @@ FORBIDDEN = re.compile(
     re.IGNORECASE,
 )
 
+# Where vkubelet works as root on files that programs of pods change meanwhile: there only `vkubelet.beneath` opens and changes files.
+SHARED_WITH_PODS = ("vkubelet/resolve/", "providers/process/")
+BY_NAME = {
+    *("open", "mkdir", "makedirs", "mkdtemp", "touch", "mknod", "mkfifo", "symlink", "symlink_to", "hardlink_to", "readlink"),
+    *(
+        "resolve",
+        "realpath",
+        "read_text",
+        "read_bytes",
+        "write_text",
+        "write_bytes",
+        "truncate",
+        "utime",
+        "chmod",
+        "chown",
+        "lchmod",
+        "lchown",
+    ),
+    *("unlink", "rmdir", "removedirs", "rename", "renames", "iterdir", "glob", "rglob", "listdir", "scandir", "walk", "fwalk"),
+    *("rmtree", "copy", "copy2", "copyfile", "copymode", "copystat", "copytree", "move"),
+}
+ALSO_OF_OTHERS = {"copy", "move", "walk", "open", "remove", "replace", "link"}
+"""Names that methods of other objects have too: they count as functions of these modules, and of the language."""
+MODULES_OF_FILES = {"os", "shutil", "tempfile", "io", "pathlib"}
+MAY_NAME_FILES: dict[str, set[str]] = {
+    # Control groups, /proc and what the host says of itself: no pod makes names there.
+    "providers/process/cgroups.py": {"open", "mkdir", "rmdir", "read_text", "write_text", "walk"},
+    "providers/process/machine.py": {"read_text", "read_bytes"},
+    # The directory that the settings name, and /dev/null.
+    "providers/process/provider.py": {"resolve", "mkdir", "chmod", "open"},
+    # The directory of one start of a container, which is root's.
+    "providers/process/keepers.py": {"open"},
+    # A program on the standard library alone. Its files lie in such a directory; the tree of a pod it enters by descriptors.
+    "providers/process/keeper/": BY_NAME | ALSO_OF_OTHERS,
+}
+
 Check = Callable[[str, str], Iterator[str]]
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar, ast.Match)
@@ -174,6 +210,26 @@ def tasks_of_the_loop(path: str, source: str, allowed: set[str]) -> Iterator[str
                 yield f"{path}:{node.lineno}: create_task of {owner or 'an expression'}, which is not a task group"
 
 
+def files_by_name(path: str, source: str) -> Iterator[str]:
+    """Functions that open or change a file by its path, in which a pod may have put a link since it was checked."""
+    if not path.startswith(SHARED_WITH_PODS):
+        return
+    allowed = {name for prefix, names in MAY_NAME_FILES.items() if path.startswith(prefix) for name in names}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in MODULES_OF_FILES:
+            used = [alias.name for alias in node.names if alias.name in BY_NAME | ALSO_OF_OTHERS]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner, name = dotted(node.func.value), node.func.attr
+            of_files = owner.partition(".")[0] in MODULES_OF_FILES
+            used = [name] if name in BY_NAME - ALSO_OF_OTHERS or (of_files and name in BY_NAME | ALSO_OF_OTHERS) else []
+            # `str.replace` takes two arguments, a path's method one; `Path.open` is called on what is named as a path.
+            used += ["replace"] if name == "replace" and len(node.args) == 1 else []
+            used += ["open"] if name == "open" and not of_files and owner.rpartition(".")[2] not in ("asyncio",) else []
+        else:
+            used = ["open"] if isinstance(node, ast.Call) and dotted(node.func) == "open" else []
+        yield from (f"{path}:{node.lineno}: {name} works by name: use vkubelet.beneath" for name in used if name not in allowed)
+
+
 def forbidden_words(path: str, text: str) -> Iterator[str]:
     for number, line in enumerate(text.splitlines(), 1):
         if FORBIDDEN.search(line):
@@ -200,7 +256,9 @@ def test_sources_keep_the_limits(check: Check) -> None:
     assert not complaints(check, SOURCES)
 
 
-@pytest.mark.parametrize("check", [broad_excepts, loose_tasks_and_time, too_many_positional], ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check", [broad_excepts, loose_tasks_and_time, too_many_positional, files_by_name], ids=lambda check: check.__name__
+)
 def test_shipped_code_keeps_the_rules(check: Check) -> None:
     assert not complaints(check, SHIPPED)
 
@@ -267,6 +325,39 @@ def test_each_check_complains_of_bad_source(check: Check, source: str) -> None:
 @pytest.mark.parametrize(("check", "source"), GOOD)
 def test_each_check_accepts_good_source(check: Check, source: str) -> None:
     assert not list(check("vkubelet/some.py", source))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "open(path)",
+        "os.open(path, os.O_RDONLY)",
+        "os.mkdir(path)",
+        "path.mkdir(parents=True)",
+        "place.path.symlink_to(source)",
+        "(root / name).write_text(text)",
+        "path.resolve()",
+        "os.path.realpath(path)",
+        "path.replace(target)",
+        "os.replace(path, target)",
+        "shutil.rmtree(path)",
+        "os.walk(path)",
+        "path.open()",
+        "from os import mkdir",
+        "from shutil import move",
+    ],
+)
+def test_files_that_pods_share_are_not_used_by_name(source: str) -> None:
+    for path in ("vkubelet/resolve/files.py", "providers/process/volumes.py"):
+        assert list(files_by_name(path, source))
+    assert not list(files_by_name("vkubelet/beneath.py", source)) and not list(files_by_name("providers/process/keeper/life.py", source))
+
+
+@pytest.mark.parametrize(
+    "source", ["text.replace(a, b)", "top.make(path, 0o755)", "top.move(a, b)", "top.walk()", "items.copy()", "path.exists()"]
+)
+def test_other_uses_of_such_names_are_no_complaint(source: str) -> None:
+    assert not list(files_by_name("vkubelet/resolve/files.py", source))
 
 
 def test_an_exception_for_one_module_does_not_open_another() -> None:

@@ -128,10 +128,11 @@ def volume_root(files: Path, volume: JsonView) -> Path:
     What the kubelet keeps in memory lies below `memory`, so that one tmpfs there holds all of it. A volume that an earlier version has
     written elsewhere stays there: running containers have it mounted.
     """
-    place = files / "volumes" / volume["name"]
+    name: str = volume["name"]
+    place = files / "volumes" / name
     if IN_MEMORY_KINDS.isdisjoint(volume) or is_written(place):
         return place
-    return files / MEMORY / "volumes" / volume["name"]
+    return files / MEMORY / "volumes" / name
 
 
 def make_volumes(spec: JsonView, files: Path) -> list[JsonView]:

@@ -89,6 +89,16 @@ def test_a_directory_that_becomes_a_link_at_any_moment_leads_nowhere(top: Direct
     assert moments > 0 and seen(outside) == before
 
 
+def test_a_link_in_the_place_of_a_file_is_neither_read_nor_written(top: Directory, outside: Path) -> None:
+    (top.path / "key").symlink_to(outside / "file")
+    for operation in (lambda: top.read("key"), lambda: top.write("key", b"x", mode=0o666), lambda: top.change("key", mode=0o666)):
+        with pytest.raises(OSError) as refused:
+            operation()
+        assert refused.value.errno == errno.ELOOP
+    top.store("key", b"x", mode=0o600)
+    assert (outside / "file").read_text() == "host" and top.read("key") == b"x"
+
+
 def test_a_removal_leaves_what_a_directory_is_exchanged_for(top: Directory, outside: Path) -> None:
     before, swap = seen(outside), exchange(top.path / "d/sub", top.path / "d/away")
 
