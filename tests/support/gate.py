@@ -1,4 +1,4 @@
-"""A way to API servers on which writes are counted, and a process is killed at the n-th of them.
+"""A way to API servers on which writes are counted, and a process is killed at the n-th of them; or on which every answer is an error.
 
 Invariant: exactly n writes reach the servers: those that come later are held until the process is dead, and then dropped.
 """
@@ -53,6 +53,8 @@ class Gate:
         self._runners: list[web.AppRunner] = []
         self._sessions: list[aiohttp.ClientSession] = []
         self._trap: _Trap | None = None
+        self.refuses_with = 0
+        """Status of every answer from now on; 0: that of the server. Streams that are open go on."""
         self.fired = False
 
     def __enter__(self) -> Self:
@@ -129,6 +131,8 @@ class Gate:
 
     async def _serve(self, request: web.Request, session: aiohttp.ClientSession, url: str) -> web.StreamResponse:
         trap = self._trap
+        if self.refuses_with:
+            return web.Response(status=self.refuses_with)
         if trap is None or not _counts(request):
             return await self._pass(request, session, url)
         trap.seen += 1
