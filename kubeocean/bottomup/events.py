@@ -16,10 +16,9 @@ from typing import Final
 
 from attrs import frozen
 
-from kubeocean import keys
 from kubeocean.bottomup.binding import BindingReconciler
 from kubeocean.metrics import SyncerMetrics
-from kubeocean.topdown.references import references
+from kubeocean.topdown.hub_names import in_hub_names
 from kubeocean.worker import WorkerCluster
 from vkubelet.api.codec import EventType
 from vkubelet.api.names import md5_hex
@@ -31,7 +30,7 @@ from vkubelet.clock import parse_rfc3339
 from vkubelet.control.backoff import Backoff, TokenBucket
 from vkubelet.control.controller import Controller
 from vkubelet.control.workqueue import Priority
-from vkubelet.errors import AlreadyExists, Expired, Forbidden, Invalid, NotFound, PodRejected, VKubeletError
+from vkubelet.errors import AlreadyExists, Expired, Forbidden, Invalid, NotFound, VKubeletError
 from vkubelet.logformat import bind
 from vkubelet.provider import Host
 
@@ -51,7 +50,6 @@ _ASK_AGAIN = 1.0
 _REFUSED_EVERY = 60.0
 _MESSAGE_LIMIT = 1024
 _NAME_LIMIT = 230
-_HASHED: Final = re.compile(r"-[0-9a-f]{32}")
 
 
 @frozen(kw_only=True)
@@ -111,7 +109,7 @@ def mirrored(event: WorkerEvent, pod: Pod, physical: Pod, *, binding: str) -> Js
         "involvedObject": {**about, **({"fieldPath": event.field_path} if event.field_path else {})},
         "type": event.type,
         "reason": event.reason,
-        "message": in_names_of_home(event.message, pod, physical)[:_MESSAGE_LIMIT],
+        "message": in_hub_names(event.message, pod, physical)[:_MESSAGE_LIMIT],
         "count": event.count,
         "firstTimestamp": _whole(event.first),
         "lastTimestamp": _whole(event.last),
@@ -119,31 +117,6 @@ def mirrored(event: WorkerEvent, pod: Pod, physical: Pod, *, binding: str) -> Js
         "reportingComponent": "kubeocean",
         "reportingInstance": binding,
     }
-
-
-def in_names_of_home(text: str, pod: Pod, physical: Pod) -> str:
-    """Names of the worker's side are replaced: of the pod and its node, of the copies it uses, and the mount namespace beside a name."""
-    meta, there = pod.metadata, physical.metadata
-    names = {there.name: meta.name, there.uid: meta.uid}
-    if physical.node:
-        names[physical.node] = pod.node
-    if _HASHED.search(text.replace(there.name, "")):
-        names |= _copies(pod)
-    for name in sorted(names, key=len, reverse=True):
-        text = re.sub(rf"(?<![A-Za-z0-9.-]){re.escape(name)}(?!\.?[A-Za-z0-9]|-)", names[name].replace("\\", r"\\"), text)
-    namespace = re.escape(there.namespace)
-    beside = rf'(?<![A-Za-z0-9.-]){namespace}(?="?/)|(?<=_){namespace}(?=\()|(?<=namespace ){namespace}\b|(?<=namespace "){namespace}(?=")'
-    return re.sub(beside, meta.namespace, text)
-
-
-def _copies(pod: Pod) -> dict[str, str]:
-    meta = pod.metadata
-    try:
-        named = [reference.name for reference in references(pod).objects]
-    except PodRejected:
-        return {}
-    tokens = {keys.token_secret_name(meta.namespace, meta.name, meta.uid): f"{meta.name}-token"}
-    return tokens | {keys.physical_name(meta.namespace, name): name for name in named}
 
 
 def _whole(time: str) -> str:

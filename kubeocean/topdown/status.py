@@ -12,6 +12,7 @@ from typing import Final
 
 from kubeocean import keys
 from kubeocean.crds import names_key
+from kubeocean.topdown.hub_names import status_in_hub_names
 from kubeocean.topdown.identity import is_internal
 from kubeocean.topdown.overrides import patched_keys, virtual_images
 from kubeocean.topdown.resize import Pending
@@ -45,6 +46,7 @@ def virtual_status(pod: Pod, physical: Pod, *, refused: Mapping[str, str] = Mapp
     `refused` are ephemeral containers, by name, that the worker does not have, with the reason: `kubectl debug` shows what they wait for.
     """
     there, home = physical.status, pod.status
+    there = status_in_hub_names(there, pod, physical)
     status: Json = {name: there[name] for name in _FROM_WORKER if there.get(name)}
     status |= {name: home[name] for name in _FROM_HOME if home.get(name)}
     status |= _in_the_users_images(status, virtual_images(physical.metadata))

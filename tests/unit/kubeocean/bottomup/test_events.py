@@ -7,8 +7,9 @@ from prometheus_client import CollectorRegistry
 
 from kubeocean import keys
 from kubeocean.bottomup.binding import BindingReconciler
-from kubeocean.bottomup.events import PENDING_LIMIT, EventMirror, EventParts, WorkerEvent, in_names_of_home, mirrored
+from kubeocean.bottomup.events import PENDING_LIMIT, EventMirror, EventParts, WorkerEvent, mirrored
 from kubeocean.metrics import SyncerMetrics
+from kubeocean.topdown.hub_names import in_hub_names
 from kubeocean.worker import Mount, WorkerCluster
 from tests.unit.kubeocean.builders import OWNER, at, physical, pod, unknown
 from vkubelet.api.objects import Key, Pod, Unknown
@@ -113,7 +114,7 @@ def test_name_follows_from_the_event_alone_so_a_second_process_finds_it_again() 
     ],
 )
 def test_names_of_the_worker_are_replaced_where_they_stand_for_themselves(there: str, home: str) -> None:
-    assert in_names_of_home(there, virtual(), backing()) == home
+    assert in_hub_names(there, virtual(), backing()) == home
 
 
 @pytest.fixture

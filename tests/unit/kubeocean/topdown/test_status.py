@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kubeocean.keys import physical_name
 from kubeocean.topdown.status import virtual_annotations, virtual_labels, virtual_status
 from kubeocean.topdown.translate import physical_pod
 from tests.unit.kubeocean.builders import TARGET, physical, pod
@@ -160,3 +161,22 @@ def test_ephemeral_containers_that_the_worker_does_not_have_wait_and_say_for_wha
     waiting = {"waiting": {"reason": "FailedEphemeralContainer", "message": "no"}}
     refused = {"name": "first", "image": "d:1", "imageID": "", "ready": False, "restartCount": 0, "state": waiting}
     assert status["ephemeralContainerStatuses"] == [refused, running]
+
+
+def test_messages_are_in_the_names_of_the_hub_and_what_a_container_wrote_stays() -> None:
+    web = pod({"containers": [{"name": "main", "image": "app:1", "envFrom": [{"secretRef": {"name": "word"}}]}]}, status={})
+    body = physical_pod(web, TARGET)
+    name, secret = body["metadata"]["name"], physical_name("default", "word")
+    back_off = f"back-off 10s restarting failed container=main pod={name}_mnt(physical-uid)"
+    entries = [
+        {"name": "main", "state": {"waiting": {"reason": "CrashLoopBackOff", "message": back_off}}},
+        {"name": "two", "state": {"waiting": {"reason": "CreateContainerConfigError", "message": f'secret "{secret}" not found'}}},
+        {"name": "three", "state": {"terminated": {"message": f"I am {name}"}}},
+    ]
+    unready = {"type": "Ready", "status": "False", "message": f"pod mnt/{name} is not ready"}
+    status = {"phase": "Pending", "message": f"Pod {name} was evicted", "containerStatuses": entries, "conditions": [unready]}
+    seen = virtual_status(web, physical(body, status=status))
+    texts = [each["state"].get("waiting", {}).get("message") for each in seen["containerStatuses"]]
+    assert texts == ["back-off 10s restarting failed container=main pod=web_default(uid-1)", 'secret "word" not found', None]
+    assert seen["containerStatuses"][2] == entries[2]
+    assert (seen["message"], seen["conditions"][0]["message"]) == ("Pod web was evicted", "pod default/web is not ready")
