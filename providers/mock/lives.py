@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import math
+import shutil
 from collections import deque
 from collections.abc import Coroutine
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from attrs import define, field
 
-from vkubelet import Host, PodRef
+from vkubelet import Host, Pod, PodRef
 from vkubelet_providers.mock.machine import KILLED
 from vkubelet_providers.mock.pods import MockPod, Stage
 from vkubelet_providers.mock.script import Script
@@ -24,12 +27,16 @@ LOG_LINES: Final = 1000
 
 @define
 class Backend:
-    """What outlives a run of the provider: the pods by uid, and of each node the CPU time of ended containers and its log."""
+    """What outlives a run of the provider: the pods by uid, and of each node the CPU time of ended containers and its log.
+
+    The volumes of pods lie in a temporary directory, which is made for the first pod that has any and deleted with this object.
+    """
 
     pods: dict[str, MockPod] = field(factory=dict)
     spent: dict[str, float] = field(factory=dict)
     journals: dict[str, deque[bytes]] = field(factory=dict)
     _by_node: dict[str, dict[str, MockPod]] = field(factory=dict)
+    _volumes: TemporaryDirectory[str] | None = None
 
     def add(self, pod: MockPod) -> None:
         self.pods[pod.ref.uid] = pod
@@ -38,6 +45,20 @@ class Backend:
     def remove(self, pod: MockPod) -> None:
         self.pods.pop(pod.ref.uid, None)
         self._by_node.get(pod.ref.node, {}).pop(pod.ref.uid, None)
+        self.drop_directory(pod.ref.uid)
+
+    def directory(self, pod: Pod) -> Path | None:
+        """Where the volumes of a pod are written; None for a pod without volumes."""
+        if not pod.spec.get("volumes"):
+            return None
+        if self._volumes is None:
+            self._volumes = TemporaryDirectory(prefix="vkubelet-mock-", ignore_cleanup_errors=True)
+        return Path(self._volumes.name, pod.ref.uid)
+
+    def drop_directory(self, uid: str) -> None:
+        """The pod has ended."""
+        if self._volumes is not None:
+            shutil.rmtree(Path(self._volumes.name, uid), ignore_errors=True)
 
     def on_node(self, node: str) -> list[MockPod]:
         return list(self._by_node.get(node, {}).values())

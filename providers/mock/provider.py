@@ -33,7 +33,7 @@ from vkubelet.provider import ByteStream, MetricsEndpoint
 from vkubelet.stats import NodeStats, metrics, summary
 from vkubelet_providers.mock.lives import Backend, Lives
 from vkubelet_providers.mock.machine import KILLED, Machine, either
-from vkubelet_providers.mock.pods import MockPod, Stage
+from vkubelet_providers.mock.pods import MockPod, Stage, address_of
 from vkubelet_providers.mock.script import Script
 from vkubelet_providers.mock.shell import run_with
 from vkubelet_providers.mock.sockets import serve
@@ -71,6 +71,9 @@ class Mock:
         """Over the runtime's own `status.nodeInfo`, such as `kubeletVersion`."""
         poll_interval: float = 0.0
         """More than zero: the backend tells nothing by itself and is polled so often."""
+        resolve: bool = True
+        """Read the ConfigMaps, Secrets and tokens that pods refer to, and let pods wait for mandatory ones that are missing, as a real
+        node does; false for load tests."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or self.Settings()
@@ -151,12 +154,16 @@ class Mock:
     # --- pods ---
 
     async def sync_pod(self, pod: Pod) -> None:
+        """Raises what `host.resolve` raises, so that a pod whose ConfigMap or Secret is missing waits as on a real node."""
         script, uid = Script.of(pod.metadata.annotations), pod.ref.uid
         if script.reject:
             raise PodRejected(script.reject, "the annotations ask for it")
         self._failures[uid] = self._failures.get(uid, 0) + 1
         if self._failures[uid] <= script.sync_failures:
             raise Unavailable("the annotations ask for it")
+        if self.settings.resolve:
+            ips = () if pod.spec.get("hostNetwork") else (address_of(uid),)
+            await self.host.resolve(pod, files=self.backend.directory(pod), pod_ips=ips)
         known = self.pods.get(uid)
         if known is None:
             known = MockPod.of(pod, script, now=self.host.clock.monotonic())
@@ -169,6 +176,7 @@ class Mock:
         self._failures.pop(pod.uid, None)
         known = self.pods.get(pod.uid)
         if known is None:
+            self.backend.drop_directory(pod.uid)
             self._lives.gone(pod)
         else:
             self._lives.stop(known, grace)

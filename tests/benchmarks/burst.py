@@ -102,7 +102,7 @@ async def measure(site: Site) -> Sequence[Figure]:
     """The medians of some rounds after one that is not counted."""
     async with fleet_on_new_plane(site, "burst") as fleet:
         node = fleet.name("m")
-        with fleet.program("mock", node={}, provider={"node": node}) as program:
+        with fleet.program("mock", node={}, provider={"node": node, "resolve": False}) as program:
             await fleet.ready([node], program=program)
             bursts = Bursts(fleet, node, Outside(program.process.pid))
             await warm_up(bursts)

@@ -22,7 +22,7 @@ async def measure(site: Site) -> Sequence[Figure]:
         load, node = Load(fleet.plane.kubeconfig), fleet.name("m")
         names = [f"p-{number}" for number in range(PODS)]
         await load.send(_large(pod(name, fleet.namespace, "nobody")) for name in names)
-        with fleet.program("mock", provider={"node": node}) as program:
+        with fleet.program("mock", provider={"node": node, "resolve": False}) as program:
             await fleet.ready([node], program=program)
             meter = Meter(Outside(program.process.pid))
             await load.send(_changes(fleet.namespace, names))

@@ -21,7 +21,7 @@ def simulated_nodes(worker: ControlPlane, name: str, *, nodes: int, directory: P
         "node": {"taint": ""},
         "server": {"node_address": worker.host_address, "main_port": 0, "approve_own_csr": True},
         "health": {"health_address": "", "metrics_address": ""},
-        "provider": {"node": name, "nodes": nodes, "labels": {"type": "simulated", "simulated": name}},
+        "provider": {"node": name, "nodes": nodes, "resolve": False, "labels": {"type": "simulated", "simulated": name}},
     }
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / f"{name}.yaml"

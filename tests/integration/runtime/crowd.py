@@ -68,7 +68,7 @@ async def crowd(fleet: Fleet, nodes: int, *, seconds: float = 180.0, **settings:
     with (
         moments_of(fleet.plane.kubeconfig, LEASES) as leases,
         moments_of(fleet.plane.kubeconfig, "/api/v1/nodes", when=lambda node: condition(node, "Ready") == "True") as ready,
-        fleet.program("mock", provider={"node": fleet.name("n"), "nodes": nodes}, **settings) as program,
+        fleet.program("mock", provider={"node": fleet.name("n"), "nodes": nodes, "resolve": False}, **settings) as program,
     ):
         began = time.monotonic()
 

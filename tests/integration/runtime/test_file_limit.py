@@ -16,7 +16,7 @@ FIT = 127
 
 
 async def test_process_takes_the_files_it_may_have_and_says_when_they_are_too_few(fleet: Fleet) -> None:
-    program = fleet.program("mock", provider={"node": fleet.name("n"), "nodes": NODES})
+    program = fleet.program("mock", provider={"node": fleet.name("n"), "nodes": NODES, "resolve": False})
     # While it imports there is time to limit it.
     program.cold = True
     with program:

@@ -20,7 +20,7 @@ async def test_no_pod_without_the_toleration_is_ever_bound_to_a_new_node(schedul
     fleet = scheduled
     names = [fleet.name(f"n-{number}") for number in range(NODES)]
     waiting = [f"intruder-{number}" for number in range(20)]
-    with fleet.program("mock", node={}, provider={"node": fleet.name("n"), "nodes": NODES}) as program:
+    with fleet.program("mock", node={}, provider={"node": fleet.name("n"), "nodes": NODES, "resolve": False}) as program:
         async with fleet.watched() as seen:
             await fleet.create(*waiting)
             began = time.monotonic()
@@ -53,7 +53,7 @@ async def test_node_is_written_once_however_its_amounts_are_spelled(fleet: Fleet
     fleet.kubeconfig = fleet.plane.client_config(user, ["system:masters"])
     name = fleet.name("m")
     amounts = {"cpu": "0.5", "memory": "262144Ki", "pods": "1000"}
-    with fleet.program("mock", provider={"node": name, **amounts}, lease={"renew_every": 0.5}) as program:
+    with fleet.program("mock", provider={"node": name, "resolve": False, **amounts}, lease={"renew_every": 0.5}) as program:
         await fleet.ready([name], program=program)
 
         def writes(resource: str) -> list[Body]:
@@ -69,7 +69,7 @@ async def test_burst_of_five_hundred_pods_runs_within_seconds_by_one_write_each(
     user = f"{fleet.instance}-burst"
     fleet.kubeconfig = fleet.plane.client_config(user, ["system:masters"])
     name = fleet.name("m")
-    with fleet.program("mock", node={}, provider={"node": name}) as program:
+    with fleet.program("mock", node={}, provider={"node": name, "resolve": False}) as program:
         await fleet.ready([name], program=program)
         bursts = Bursts(fleet, name, Outside(program.process.pid), pods=PODS)
         # Others may use the machine in one half of the comparison and not in the other, so the best of some tries counts.
@@ -99,7 +99,7 @@ async def test_burst_of_five_hundred_pods_runs_within_seconds_by_one_write_each(
 async def test_two_hundred_deleted_pods_end_soon(fleet: Fleet) -> None:
     name = fleet.name("m")
     pods = [f"pod-{number}" for number in range(200)]
-    with fleet.program("mock", provider={"node": name}) as program:
+    with fleet.program("mock", provider={"node": name, "resolve": False}) as program:
         await fleet.ready([name], program=program)
         await fleet.create(*pods, node=name)
 

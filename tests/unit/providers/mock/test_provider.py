@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from vkubelet.api.objects import Pod
 from vkubelet.errors import BadRequest, NoSuchContainer, NoSuchPod, PodRejected, Unavailable
 from vkubelet.provider import LogOptions, PodReport, Running, SupportsLogs, SupportsPing, Terminated, Waiting
+from vkubelet.resolve.references import Content, Kind, Reference
 from vkubelet.testing.host import RecordingHost, make_pod
 from vkubelet_providers.mock import Mock, address_of
 
@@ -211,3 +213,56 @@ def test_mock_has_the_capabilities_it_claims() -> None:
 
 def test_addresses_are_stable_and_valid() -> None:
     assert address_of("a") == address_of("a") != address_of("b")
+
+
+MOUNTED = [{"name": "main", "image": "i", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]
+MISSING = [
+    ({"containers": [{"name": "main", "image": "i", "envFrom": [{"configMapRef": {"name": "gone"}}]}]}, "CreateContainerConfigError"),
+    (
+        {
+            "containers": [
+                {"name": "main", "image": "i", "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "gone", "key": "k"}}}]}
+            ]
+        },
+        "CreateContainerConfigError",
+    ),
+    ({"containers": MOUNTED, "volumes": [{"name": "v", "secret": {"secretName": "gone"}}]}, "ContainerCreating"),
+    ({"containers": MOUNTED, "volumes": [{"name": "v", "configMap": {"name": "gone"}}]}, "ContainerCreating"),
+]
+
+
+@pytest.mark.parametrize(("spec", "waiting"), MISSING)
+async def test_pod_waits_for_a_missing_configmap_or_secret_and_runs_once_it_is_there(spec: dict[str, Any], waiting: str) -> None:
+    mock, pod = Mock(), make_pod(node="mock", spec=spec)
+    async with running(mock) as host:
+        with pytest.raises(Unavailable, match="gone") as raised:
+            await mock.sync_pod(pod)
+        assert raised.value.waiting == waiting
+        assert await mock.list_pods("mock") == []
+        host.objects.update(
+            {Reference(kind, "gone"): Content(binary={"k": b"v"}, secret=kind is Kind.SECRET) for kind in (Kind.SECRET, Kind.CONFIGMAP)}
+        )
+        await mock.sync_pod(pod)
+        await host.manual_clock.settle()
+        assert isinstance(latest(host, pod).containers[0].state, Running)
+
+
+async def test_load_test_runs_pods_without_looking_at_what_they_refer_to() -> None:
+    mock = Mock(Mock.Settings(resolve=False))
+    async with running(mock) as host:
+        for number, (spec, _) in enumerate(MISSING):
+            pod = make_pod(f"p{number}", node="mock", spec=spec)
+            await mock.sync_pod(pod)
+            await host.manual_clock.settle()
+            assert isinstance(latest(host, pod).containers[0].state, Running)
+
+
+async def test_volumes_of_a_pod_are_deleted_with_it() -> None:
+    mock, pod = Mock(), make_pod(node="mock", spec={"containers": MOUNTED, "volumes": [{"name": "v", "emptyDir": {}}]})
+    async with running(mock) as host:
+        await mock.sync_pod(pod)
+        directory = mock.backend.directory(pod)
+        assert directory is not None and directory.is_dir()
+        await mock.delete_pod(pod.ref, 0.0)
+        await host.manual_clock.settle()
+        assert not directory.exists() and host.gone == [pod.ref]
