@@ -38,7 +38,9 @@ GROUP = "vkubelet.providers"
 CAPABILITIES = sorted(name for name in vars(provider) if name.startswith("Supports"))
 _REQUIRED = ("run", "sync_pod", "delete_pod", "list_pods")
 _STARTS_AND_STOPS = ("run", "prepare_pod", "start_container", "stop_container", "remove_pod", "list_containers")
-"""What a provider has instead that leaves the life of its pods to the runtime."""
+"""What a ContainerProvider has instead."""
+
+_METHODS = {*_REQUIRED, *_STARTS_AND_STOPS}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -285,15 +287,23 @@ def _module_of_file(path: Path) -> ModuleType:
 def _class_of(module: ModuleType, wanted: str, name: str) -> type[Provider]:
     if wanted:
         found = getattr(module, wanted, None)
-        if not inspect.isclass(found) or not _is_provider(found):
-            raise SettingsError("--provider", f"{name!r}: {wanted} is not a class with {', '.join(_REQUIRED)}")
+        if not inspect.isclass(found):
+            raise SettingsError("--provider", f"{name!r} has no class {wanted}")
+        if _missing(found):
+            raise SettingsError("--provider", f"{name!r}: {wanted} has no {', '.join(_missing(found))}")
         return cast(type[Provider], found)
-    own = [kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__ and _is_provider(kind)]
-    if len(own) != 1:
-        count = "no provider class" if not own else f"{len(own)} provider classes; name one as {name}:Class"
-        raise SettingsError("--provider", f"{name!r} holds {count} (a class with {', '.join(_REQUIRED)})")
-    return cast(type[Provider], own[0])
+    classes = [kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__]
+    own = [kind for kind in classes if not _missing(kind)]
+    if len(own) == 1:
+        return cast(type[Provider], own[0])
+    if own:
+        raise SettingsError("--provider", f"{name!r} holds {len(own)} provider classes; name one as {name}:Class")
+    begun = [f"{kind.__name__} has no {', '.join(_missing(kind))}" for kind in classes if any(hasattr(kind, name) for name in _METHODS)]
+    kinds = f"a Provider has {', '.join(_REQUIRED)}; a ContainerProvider has {', '.join(_STARTS_AND_STOPS)}"
+    raise SettingsError("--provider", f"{name!r} holds no provider class: {'; '.join(begun) or kinds}")
 
 
-def _is_provider(kind: type) -> bool:
-    return any(all(callable(getattr(kind, method, None)) for method in methods) for methods in (_REQUIRED, _STARTS_AND_STOPS))
+def _missing(kind: type) -> list[str]:
+    """The methods that a class lacks of a Provider, or of a ContainerProvider if it has fewer of the others to add."""
+    lacking = [[name for name in methods if not callable(getattr(kind, name, None))] for methods in (_REQUIRED, _STARTS_AND_STOPS)]
+    return min(lacking, key=len)

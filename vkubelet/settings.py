@@ -5,6 +5,7 @@ Invariant: a key that is not known and a value of the wrong type are refused by 
 
 from __future__ import annotations
 
+import enum
 import logging
 import types
 import typing
@@ -157,7 +158,26 @@ def convert(data: JsonView, kind: type[T], *, path: str = "") -> T:
     except msgspec.ValidationError as error:
         text, _, where = str(error).partition(" - at `$")
         name = ".".join(part for part in (path, where.strip("`.")) if part)
-        raise SettingsError(name, text.replace("`", "")) from error
+        values = _values_at(kind, where.strip("`.")) if text.startswith("Invalid enum value") else []
+        valid = f"; valid here: {', '.join(values)}" if values else ""
+        raise SettingsError(name, text.replace("`", "") + valid) from error
+
+
+def _values_at(kind: type, path: str) -> list[str]:
+    """The texts that the setting at `path` may have; none when they are not known."""
+    hint: object = kind
+    for part in path.split("."):
+        inner = _settings_class(hint)
+        hint = typing.get_type_hints(inner).get(part) if inner is not None else None
+    return _values(hint)
+
+
+def _values(hint: object) -> list[str]:
+    if typing.get_origin(hint) is Literal:
+        return [str(value) for value in typing.get_args(hint)]
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return [str(member.value) for member in hint]
+    return [value for part in typing.get_args(hint) for value in _values(part)]
 
 
 def merged(base: JsonView, over: JsonView) -> Json:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -62,8 +63,24 @@ def test_provider_may_know_containers_instead_of_pods(tmp_path: Path) -> None:
     calls = ("run", "prepare_pod", "start_container", "stop_container", "remove_pod", "list_containers")
     lines = [f"    async def {call}(self, *arguments, **more): ..." for call in calls]
     assert find_provider(write(tmp_path, "\n".join(["class Mine:", *lines]))).__name__ == "Mine"
-    with pytest.raises(SettingsError):
-        find_provider(write(tmp_path, "\n".join(["class Mine:", *lines[1:]])))
+
+
+@pytest.mark.parametrize(
+    ("methods", "missing"),
+    [
+        (("run", "prepare_pod", "start_container", "remove_pod", "list_containers"), "stop_container"),
+        (("prepare_pod", "start_container", "stop_container", "remove_pod"), "run, list_containers"),
+        (("run", "sync_pod", "list_pods"), "delete_pod"),
+    ],
+)
+@pytest.mark.parametrize("name", ["", ":Mine"])
+def test_provider_class_that_is_incomplete_is_refused_by_the_methods_it_lacks(
+    methods: Sequence[str], missing: str, name: str, tmp_path: Path
+) -> None:
+    lines = [f"    async def {method}(self, *arguments, **more): ..." for method in methods]
+    file = write(tmp_path, "\n".join(["class Settings: ...", "class Mine:", *lines]))
+    with pytest.raises(SettingsError, match=f"Mine has no {missing}$"):
+        find_provider(f"{file}{name}")
 
 
 def test_unknown_provider_names_the_installed_ones() -> None:

@@ -33,6 +33,20 @@ def test_wrong_type_is_named_by_its_path() -> None:
     assert "bool" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ({"server": {"certificate": "selfsigned"}}, "server.certificate: Invalid enum value 'selfsigned'; valid here: "),
+        ({"shutdown": {"nodes": "drian"}}, "shutdown.nodes: Invalid enum value 'drian'; valid here: "),
+    ],
+)
+def test_value_that_is_none_of_a_few_is_refused_with_those(data: Json, text: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        convert(data, Settings)
+    assert str(raised.value).startswith(text)
+    assert str(raised.value).removeprefix(text).split(", ")[1:]
+
+
 def test_path_prefix_of_a_section_is_kept() -> None:
     with pytest.raises(SettingsError) as caught:
         convert({"every": "soon"}, type(Settings().ping), path="provider")
