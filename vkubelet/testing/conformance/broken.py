@@ -1,4 +1,4 @@
-"""How a check says that a rule is broken."""
+"""How a check reports that a rule is broken, or does not apply."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from vkubelet.errors import VKubeletError
 
 class Broken(VKubeletError):
     """A rule is broken; the text says what was seen."""
+
+
+class Inapplicable(VKubeletError):
+    """The provider refuses what the rule is about; the text is its own."""
 
 
 def expect(holds: object, seen: str) -> None:

@@ -44,29 +44,35 @@ class _Plan:
 
 @define(eq=False)
 class Faults:
-    """The faults of one backend. `met`: by method, how often a fault was met."""
+    """The faults of one backend; without plans there are none."""
 
     _plans: list[_Plan] = field(factory=list)
-    _back: asyncio.Event = field(factory=asyncio.Event)
-    met: dict[str, int] = field(factory=dict)
+    _hung: dict[str, asyncio.Event] = field(factory=dict)
 
     def plan(self, *methods: str, fault: Fault, pod: str = "", times: int | None = None) -> None:
         """The next `times` calls of each method fail, None: all until `clear`; only those for the pod of this name if one is given."""
         self._plans += [_Plan(method, fault, pod, times) for method in methods]
 
-    def clear(self, *, pod: str = "") -> None:
-        """The backend is back: it answers, and calls that hang fail; only those for this pod if one is given."""
-        self._plans = [plan for plan in self._plans if pod and plan.pod != pod]
-        self._back.set()
-        self._back = asyncio.Event()
+    def clear(self) -> None:
+        """The backend is back: it answers, and calls that hang fail."""
+        self._plans.clear()
+        for pod in list(self._hung):
+            self.release(pod=pod)
+
+    def release(self, *, pod: str) -> None:
+        """Let the calls for this pod fail that hang; empty: those for nodes."""
+        hung = self._hung.pop(pod, None)
+        if hung is not None:
+            hung.set()
 
     async def play(self, method: str, about: object, call: Callable[[], Awaitable[Any]]) -> Any:
         """The call with the fault that is planned for it. Raises Unavailable."""
-        fault = self._take(method, _pod_of(about))
+        pod = _pod_of(about)
+        fault = self._take(method, pod)
         if fault is None:
             return await call()
         if fault is Fault.HANGS:
-            await self._back.wait()
+            await self._hung.setdefault(pod, asyncio.Event()).wait()
         elif fault is not Fault.BEFORE:
             await call()
         if fault is Fault.SILENT:
@@ -79,7 +85,6 @@ class Faults:
             return None
         if plan.times is not None:
             plan.times -= 1
-        self.met[method] = self.met.get(method, 0) + 1
         return plan.fault
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -110,6 +110,8 @@ class PodWatch:
         """By name."""
         self.known: dict[str, Json] = {}
         """By uid, also those that are gone."""
+        self.flapped: dict[str, str] = {}
+        """By uid, a container that was shown as waiting after it had run, although no run of it had ended."""
 
     async def run(self) -> None:
         """Watch until cancelled; a watch that ends is begun anew."""
@@ -124,12 +126,19 @@ class PodWatch:
     def _note(self, event: Json) -> None:
         pod = event["object"]
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        self._note_flapping(self.known.get(uid), pod)
         self.known[uid] = pod
         if event["type"] != "DELETED":
             self.pods[name] = pod
         elif self.pods.get(name, {}).get("metadata", {}).get("uid") == uid:
             del self.pods[name]
         self.news.tell()
+
+    def _note_flapping(self, before: JsonView | None, pod: JsonView) -> None:
+        began = {entry["name"] for entry in _entries(before) if "waiting" not in (entry.get("state") or {"waiting": {}})}
+        for entry in _entries(pod):
+            if entry["name"] in began and "waiting" in (entry.get("state") or {}) and not (entry.get("lastState") or {}).get("terminated"):
+                self.flapped[pod["metadata"]["uid"]] = entry["name"]
 
     async def until(self, name: str, wanted: Callable[[JsonView], object], what: str, *, seconds: float) -> Json:
         """The pod as soon as it is like that. Raises Broken, saying how it is instead."""
@@ -150,6 +159,11 @@ class PodWatch:
             return uid in self.known and self.pods.get(name, {}).get("metadata", {}).get("uid") != uid
 
         await self.news.until(look, f"pod {name} is removed from the cluster", seconds=seconds)
+
+
+def _entries(pod: JsonView | None) -> Sequence[JsonView]:
+    """The statuses of its app containers."""
+    return (pod or {}).get("status", {}).get("containerStatuses") or ()
 
 
 def condition(body: Mapping[str, Any], kind: str) -> str:

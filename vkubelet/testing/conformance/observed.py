@@ -17,7 +17,7 @@ from vkubelet import provider as contract
 from vkubelet.api.objects import Pod, PodRef
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import Clock
-from vkubelet.errors import Unavailable
+from vkubelet.errors import NotSupported, Unavailable
 from vkubelet.provider import Host, NodeDescription, PodReport, Provider, SupportsPolling
 from vkubelet.testing.conformance.news import News
 
@@ -39,6 +39,8 @@ class Call:
     began: float
     ended: float | None = None
     error: str = ""
+    refusal: str = ""
+    """Text of the NotSupported that it raised."""
 
 
 @define(eq=False)
@@ -114,6 +116,10 @@ class Recording:
     def of(self, method: str, uid: str) -> list[Call]:
         return [call for call in self.calls if call.method == method and call.uid == uid]
 
+    def refusal(self, uid: str) -> str:
+        """The text by which the provider refused a call for this pod as not supported; empty: it refused none."""
+        return next((call.refusal for call in self.calls if call.uid == uid and call.refusal), "")
+
     def gone_at(self, uid: str) -> float | None:
         """When the provider first said that it holds nothing of this pod."""
         return next((said.at for said in self.said if said.pod.uid == uid and said.containers is None), None)
@@ -138,6 +144,7 @@ class Calling:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._call.ended = self._recording.clock.monotonic()
         self._call.error = kind.__name__ if kind is not None else ""
+        self._call.refusal = (str(error) or "not supported") if isinstance(error, NotSupported) else ""
         self._recording.news.tell()
 
 

@@ -12,6 +12,7 @@ from attrs import frozen
 from vkubelet.api.shapes import JsonView
 from vkubelet.provider import SupportsPolling
 from vkubelet.testing.conformance.broken import Broken, expect
+from vkubelet.testing.conformance.judge import running
 from vkubelet.testing.conformance.observed import status_names
 from vkubelet.testing.conformance.rules import rule
 from vkubelet.testing.conformance.stand import Made, Stand
@@ -93,6 +94,29 @@ async def list_complete(stand: Stand) -> None:
     expect(not left, f"list_pods still shows {len(left)} of {len(pods)} pods of which host.pod_gone was said")
 
 
+@rule()
+async def missing_reference(stand: Stand) -> str:
+    """A pod whose mandatory ConfigMap does not exist waits until it does, where references are checked by host.resolve or the backend;
+    where they are not, it runs."""
+    name = "refers"
+    env = [{"name": "GREETING", "valueFrom": {"configMapKeyRef": {"name": name, "key": "greeting"}}}]
+    (pod,) = await stand.create(name, container={"env": env})
+    what = "runs, or waits for its ConfigMap"
+    shown = await stand.pods.until(name, lambda pod: running(pod) or _waits_for_config(pod), what, seconds=stand.patience)
+    checked = not running(shown)
+    if checked:
+        await stand.judge.ok("create", "configmap", name, "--from-literal=greeting=hello")
+        await stand.pods.until(name, running, "is Running and Ready once its ConfigMap exists", seconds=stand.patience)
+    await stand.delete(name)
+    await stand.ended(pod)
+    return "references are checked" if checked else "not checked: pods run without what they refer to"
+
+
+def _waits_for_config(pod: JsonView) -> bool:
+    states = [entry.get("state") or {} for entry in pod.get("status", {}).get("containerStatuses") or ()]
+    return any((state.get("waiting") or {}).get("reason") == "CreateContainerConfigError" for state in states)
+
+
 @rule(needs=SupportsPolling)
 async def polling_tells(stand: Stand) -> str:
     """list_pods, asked every poll_interval seconds, shows what the containers of a pod do, so that nothing else need tell."""
@@ -148,12 +172,19 @@ async def synced_by(stand: Stand, pod: Made, *change: str) -> None:
 
 
 def expect_same(shown: JsonView, before: dict[str, Incarnation]) -> None:
+    """An id that was not known before may have come, and with it the time of the start as the backend has it."""
     after = incarnations(shown)
-    expect(after == before, f"a container was started anew: {_shown(before)} became {_shown(after)}")
+    same = before.keys() == after.keys() and all(_same(was, after[name]) for name, was in before.items())
+    expect(same, f"a container was started anew: {_shown(before)} became {_shown(after)}")
+
+
+def _same(was: Incarnation, now: Incarnation) -> bool:
+    late = not was.id and now.id != ""
+    return was.restarts == now.restarts if late else was == now
 
 
 def _shown(found: dict[str, Incarnation]) -> str:
     return ", ".join(f"{name} {each.id or 'without id'} since {each.started or '?'}" for name, each in found.items()) or "none"
 
 
-RULES = (pod_runs, ephemeral_container, many_at_once, sync_again, list_complete, polling_tells)
+RULES = (pod_runs, ephemeral_container, missing_reference, many_at_once, sync_again, list_complete, polling_tells)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,12 @@ from vkubelet.runtime import Runtime
 from vkubelet.settings import Settings, convert, merged
 from vkubelet.testing.conformance.blocking import BlockingWatch
 from vkubelet.testing.conformance.broken import Broken, expect
+from vkubelet.testing.conformance.faults import Faults, faulty
 from vkubelet.testing.conformance.judge import Kubectl, PodWatch, condition, running
 from vkubelet.testing.conformance.observed import CAPABILITIES, Recording, observed
+
+RULE: ContextVar[str] = ContextVar("rule", default="")
+"""Name of the rule that the present task tries."""
 
 SCRIPT = "echo begins; trap 'exit 0' TERM; while true; do sleep 30 & wait $!; done"
 """What the containers run where the backend runs anything."""
@@ -103,6 +108,10 @@ class Stand:
     clock: Clock
     group: asyncio.TaskGroup
     node: str = ""
+    faults: Faults = field(factory=Faults)
+    """What of the backend is to fail."""
+    pods_of: dict[str, list[str]] = field(factory=dict)
+    """By rule, the uids of the pods that it made."""
     _provider: Provider | None = None
     _runtime: Runtime | None = None
     _running: asyncio.Task[None] | None = None
@@ -139,7 +148,7 @@ class Stand:
         connection = await load_connection(kubeconfig=self.subject.kubeconfig, context=self.subject.judge.context)
         self.recording.nodes, self.recording.complete = {}, False
         self.recording.stop_told = self.recording.stop_heard = None
-        self._provider = observed(adapt(self.subject.make()), self.recording)
+        self._provider = observed(adapt(faulty(self.subject.make(), self.faults)), self.recording)
         self._runtime = Runtime(self._provider, self.subject.settings, connection=connection)
         self._running = self.group.create_task(self._runtime.run(), name="runtime")
 
@@ -209,6 +218,7 @@ class Stand:
     async def _made(self, name: str) -> Made:
         pod = await self.pods.until(name, lambda pod: not pod["metadata"].get("deletionTimestamp"), "is created", seconds=self.patience)
         meta = pod["metadata"]
+        self.pods_of.setdefault(RULE.get(), []).append(meta["uid"])
         return Made(name, PodRef(meta["namespace"], name, meta["uid"], self.node))
 
     async def running(self, *names: str, **more: Any) -> list[Made]:
@@ -234,6 +244,11 @@ class Stand:
         for pod in pods:
             await self.told_gone(pod.uid, f"host.pod_gone for {pod.name}")
             await self.pods.gone(pod.name, pod.uid, seconds=self.patience)
+
+    def refusal(self, rule: str) -> str:
+        """Why the provider does not support what the rule asked of one of its pods; empty: it refused nothing."""
+        found = (self.recording.refusal(uid) for uid in self.pods_of.get(rule, ()))
+        return next((text for text in found if text), "")
 
     async def told_gone(self, uid: str, what: str) -> None:
         """Wait until the provider has said that it holds nothing of this pod."""

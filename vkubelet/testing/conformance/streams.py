@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from vkubelet.api.objects import PodRef
-from vkubelet.errors import NoSuchPod, ProviderError
+from vkubelet.errors import NoSuchPod, NotSupported, ProviderError
 from vkubelet.provider import SupportsAttach, SupportsExec, SupportsPortForward, TerminalSize
-from vkubelet.testing.conformance.broken import Broken, expect
+from vkubelet.testing.conformance.broken import Broken, Inapplicable, expect
 from vkubelet.testing.conformance.rules import rule
 from vkubelet.testing.conformance.stand import Made, Stand
 from vkubelet.testing.conformance.terminal import on_terminal
@@ -102,6 +102,8 @@ async def exec_unknown(stand: Stand) -> None:
         code = await stand.capability(SupportsExec).exec(stranger, "main", ["true"], _NobodyThere())
     except NoSuchPod:
         return
+    except NotSupported as error:
+        raise Inapplicable(str(error)) from error
     except ProviderError as error:
         raise Broken(f"exec into a pod that never was raised {type(error).__name__}, not NoSuchPod") from error
     raise Broken(f"exec into a pod that never was came back with {code}")
@@ -166,7 +168,7 @@ async def _listens(stand: Stand, pod: Made) -> None:
                 await _echoed(local, b"is anybody there", stand.patience)
             break
         except Broken:
-            if stand.clock.monotonic() > end:
+            if stand.clock.monotonic() > end or stand.recording.refusal(pod.uid):
                 raise
         await stand.clock.sleep(AGAIN)
     await _over(stand, "port_forward", pod)

@@ -1,7 +1,7 @@
 """Runs the rules against one provider, and says what came of each.
 
-Invariant: every rule ends with a result, whatever it or the provider raises; a rule is skipped only for a capability that is missing, or
-because there is no node to try it on.
+Invariant: every rule ends with a result, whatever it or the provider raises; a rule is skipped only for a capability that is missing
+or refused with NotSupported, or because there is no node to try it on.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ import attrs
 from vkubelet.clock import SystemClock
 from vkubelet.errors import VKubeletError
 from vkubelet.runtime import first_error
-from vkubelet.testing.conformance import ending, endpoints, logs, nodes, pods, restarts, streams
+from vkubelet.testing.conformance import ending, endpoints, logs, nodes, outages, pods, restarts, streams
 from vkubelet.testing.conformance.blocking import BlockingWatch
-from vkubelet.testing.conformance.broken import Broken
+from vkubelet.testing.conformance.broken import Broken, Inapplicable
 from vkubelet.testing.conformance.judge import Kubectl, PodWatch
 from vkubelet.testing.conformance.observed import Recording, capabilities_of
 from vkubelet.testing.conformance.rules import Outcome, Phase, Report, Result, Rule
-from vkubelet.testing.conformance.stand import Options, Seen, Stand, Subject
+from vkubelet.testing.conformance.stand import RULE, Options, Seen, Stand, Subject
 
 RULES: Sequence[Rule] = (
     *nodes.RULES,
     *pods.RULES,
     *ending.RULES,
+    *outages.RULES,
     *logs.RULES,
     *streams.RULES,
     *endpoints.RULES,
+    *outages.ALONE,
     *restarts.RULES,
     *ending.LAST,
     *nodes.LAST,
@@ -117,6 +119,7 @@ class _Examination:
     async def _one(self, rule: Rule) -> None:
         clock = self._stand.clock
         began, verdict = clock.monotonic(), _Verdict()
+        RULE.set(rule.name)
         with verdict:
             limit = _TIMES * self._stand.patience
             async with asyncio.timeout(limit) as scope:
@@ -125,6 +128,10 @@ class _Examination:
                 verdict.seen = await rule.check(self._stand) or ""
         if scope.expired():
             verdict.seen = f"it did not end within {limit:g} s"
+        refusal = verdict.refusal or (self._stand.refusal(rule.name) if rule.needs and verdict.failed else "")
+        if refusal:
+            self._note(Result(rule, Outcome.SKIPPED, f"the provider refuses it: {refusal}"))
+            return
         outcome = Outcome.FAILED if verdict.failed else Outcome.PASSED
         self._note(Result(rule, outcome, verdict.seen, clock.monotonic() - began))
 
@@ -137,7 +144,7 @@ class _Verdict:
     """Whatever a rule, or a provider within it, raises is what the rule came to; only a cancellation passes."""
 
     def __init__(self) -> None:
-        self.seen = ""
+        self.seen = self.refusal = ""
         self.failed = False
 
     def __enter__(self) -> Self:
@@ -146,6 +153,9 @@ class _Verdict:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         if not isinstance(error, Exception):
             return False
+        if isinstance(error, Inapplicable):
+            self.refusal = str(error)
+            return True
         self.failed = True
         where = traceback.extract_tb(trace)[-1]
         self.seen = str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
