@@ -275,7 +275,9 @@ class Provider(Protocol):
     async def sync_pod(self, pod: Pod) -> None:
         """Make the backend match `pod`: on creation, on change, on retry, and once after a start; idempotent per uid.
 
-        Raises PodRejected to fail the pod for good, Unavailable to be asked again later.
+        Raises PodRejected to fail the pod for good, Unavailable to be called again after `retry_after` or with back-off (0.2 s, doubled up
+        to 60 s), with an event and, until the first report, as what the containers wait for. Any other exception is repeated in the same
+        way. A call that failed may have taken effect: it comes again. It has no time limit; a deletion cancels it.
         """
         ...
 
@@ -283,11 +285,16 @@ class Provider(Protocol):
         """Begin ending the pod within `grace` seconds; progress comes by `report`, the end by `pod_gone`. Also called for orphans.
 
         0 means at once: the grace has expired, or a user forced the deletion, which sets the pod's `deletionGracePeriodSeconds` to 0.
+        Raises NoSuchPod when the backend holds nothing of it, which counts as `pod_gone`. A call that fails, or does not return within
+        30 s, is repeated with back-off up to 60 s (event FailedKillPod). After the grace it comes with 0, every 30 s until `pod_gone`.
         """
         ...
 
     async def list_pods(self, node: str) -> Iterable[PodReport]:
-        """Every pod of ours that the backend holds for `node`, also for retiring nodes. Raise when the list is not complete."""
+        """Every pod of ours that the backend holds for `node`, also for retiring nodes. Raises when the list is not complete.
+
+        A call that fails, or does not return within 30 s, is repeated within the interval; nothing follows from it for any pod.
+        """
         ...
 
 
@@ -430,5 +437,5 @@ class SupportsNodeLogs(Protocol):
 @runtime_checkable
 class SupportsPing(Protocol):
     async def ping(self, node: str) -> None:
-        """Raising, or hanging, turns the node's Ready condition off."""
+        """Raising, or not returning within the setting `ping.timeout`, turns the node's Ready condition off until one returns."""
         ...

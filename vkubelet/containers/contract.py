@@ -32,6 +32,9 @@ class ContainerProvider(Protocol):
     need SupportsExec; those that dial go to the pod's address. Every report of a container tells the `restarts` of the run it speaks of.
     What a container left at its terminationMessagePath is the message of its Terminated; when that is empty, and the policy says so, the
     runtime takes the end of its log.
+
+    Any call may raise. Unavailable means "not now"; its `retry_after` sets the seconds until the next try. Any other exception is repeated
+    in the same way, and logged with its traceback unless it is a VKubeletError.
     """
 
     async def run(self, host: Host) -> None:
@@ -39,30 +42,47 @@ class ContainerProvider(Protocol):
         ...
 
     async def prepare_pod(self, pod: Pod) -> Sandbox:
-        """Make what containers share; again after a restart. Raises PodRejected, Unavailable."""
+        """Make what containers share; again after a restart, and after a failure.
+
+        Raises PodRejected to fail the pod, Unavailable to be called again with back-off (0.2 s, doubled up to 60 s). It has no time limit;
+        a deletion cancels it.
+        """
         ...
 
     async def start_container(self, pod: ResolvedPod, container: ResolvedContainer, *, restarts: int) -> None:
-        """Start it for the `restarts`-th time after the first (0: the first); it returns when it was started, without effect when it runs.
+        """Start it for the `restarts`-th time after the first (0: the first); it returns when it was started.
 
-        Raises Unavailable with its waiting reason (CreateContainerError, ErrImagePull, …): it is tried again with back-off. PodRejected
-        fails the pod for good. A deletion cancels it; what it has started by then is stopped by the next call.
+        One value of `restarts` is one run: a call for a run that has begun, and may have ended, has no effect. Raises Unavailable with its
+        waiting reason (CreateContainerError, ErrImagePull, …) when it did not start: it is called again after 1 s, doubled up to 10 s
+        (images: 10 s, up to 300 s). Unavailable without a reason, and any other exception, leaves open whether it started: the
+        containers are listed before it is called again. A report of the run ends the tries, and after 30 s also a call that has not
+        returned; else it has no time limit. PodRejected fails the pod for good. A deletion cancels it; what it has started by then is
+        stopped by the next call.
         """
         ...
 
     async def stop_container(self, pod: PodRef, container: str, *, grace: float) -> None:
         """Ask it to end, and kill it `grace` seconds later; returns at once. Its end comes by `host.report`.
 
-        A second call with less grace hastens it. One that does not run is left alone.
+        A second call with less grace hastens it. One that does not run is left alone, or NoSuchPod or NoSuchContainer is raised: it then
+        counts as ended. A call that fails, or does not return within 30 s, is repeated within 10 s until it succeeds; one that succeeded
+        is repeated every 30 s while the container is still reported to run after its grace.
         """
         ...
 
     async def remove_pod(self, pod: PodRef) -> None:
-        """Everything of the pod goes: containers that still run, files, logs. Returns when nothing is left."""
+        """Everything of the pod goes: containers that still run, files, logs. Returns when nothing is left, or raises NoSuchPod.
+
+        A call that fails, or does not return within 120 s, is repeated within 10 s.
+        """
         ...
 
     async def list_containers(self, node: str) -> Iterable[PodReport]:
-        """Every pod that the backend holds for the node, with its containers' states. Raises when the list is not complete."""
+        """Every pod that the backend holds for the node, with its containers' states. Raises when the list is not complete.
+
+        A container that ran before and is missing has ended with 137. A call that fails, or does not return within 30 s, is repeated
+        within the interval (`poll_interval`, or the setting `pods.list_interval`).
+        """
         ...
 
 
