@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 _PATIENCE = 300.0
 """Seconds a sync waits for the worker: thousands of pods that are told to try again would each say so in an Event."""
 _UNBINDING_LOOKS_EVERY = 1.0
+_PODS_AT_ONCE = 200
 
 
 class _Stopped(Exception):
@@ -92,6 +93,7 @@ class BindingService:
         self._credentials_end: datetime | None = None
         self._look_again = asyncio.Event()
         self._answers = asyncio.Event()
+        self._lost = asyncio.Event()
         self._reach.on_flip(self._reach_changed)
         self._reach.on_problem(self._tell_reach)
         self._binding.on_change(self._binding_changed)
@@ -120,6 +122,7 @@ class BindingService:
                 group.create_task(self._hub_nodes.run(), name="nodes of the binding")
                 group.create_task(self._reach.watch(), name="reach of the worker")
                 group.create_task(self._fail_over.run(), name="failing over")
+                group.create_task(self._publish_unready(), name="pods of a lost worker")
                 group.create_task(self._reclaimer.controller.run(), name="ends of pods without a worker")
                 group.create_task(self._connect(group), name="connection to the worker")
                 await self._host.until_stopped()
@@ -393,9 +396,21 @@ class BindingService:
             if not self._virtual.is_retired(live.metadata.name):
                 self._virtual.keep(live)
         self._fail_over.hold()
-        for pod in self._host.pods:
-            if not pod.terminal and self._virtual.get(pod.node) is not None:
-                self._host.set_pod_status(pod.ref, not_ready(pod, UNREACHABLE_MESSAGE))
+        self._lost.set()
+
+    async def _publish_unready(self) -> None:
+        """Publishes the pods of a lost worker as not ready, some at a time: thousands at once would hold up the leases of their nodes."""
+        while True:
+            await self._lost.wait()
+            self._lost.clear()
+            for position, ref in enumerate([pod.ref for pod in self._host.pods]):
+                if position % _PODS_AT_ONCE == 0:
+                    await self._host.clock.sleep(0)
+                if not self._reach.lost:
+                    break
+                pod = self._host.pods.get(ref)
+                if pod is not None and not pod.terminal and self._virtual.get(pod.node) is not None:
+                    self._host.set_pod_status(ref, not_ready(pod, UNREACHABLE_MESSAGE))
 
 
 def _ask_every(settings: KubeoceanSettings) -> float:

@@ -42,6 +42,8 @@ KINDS: Final[tuple[Resource[Unknown], ...]] = (CONFIGMAPS, SECRETS, PVCS, PVS)
 """What is copied to a worker beside pods."""
 
 _PAGE = 500
+_NODES_AT_ONCE = 20
+"""Nodes whose pods are ordered to end before other tasks run again."""
 _PATIENCE = 30.0
 """Seconds in which something has to move in a worker that answers; so long pods get by default to end."""
 _UNBINDING = "Unbinding"
@@ -101,7 +103,7 @@ class Unbinding:
     async def step(self, binding: ClusterBinding, worker: Client, mount: Mount) -> str:
         """One step with a worker that answers. Raises ApiError."""
         self._tell(binding, _UNBINDING, "virtual nodes and pods end, then everything of this binding is removed from the worker cluster")
-        if (await self._parts.host.client.list(NODES, self._ours())).items:
+        if await self._has_nodes():
             return self._nodes_left() or "virtual nodes are left"
         left = await self._end_pods(worker, mount)
         left = left or await self._delete_copies(worker, mount)
@@ -119,16 +121,26 @@ class Unbinding:
         live = await self._parts.binding.live()
         if live is not None and not live.deleting:
             return "the binding was not deleted"
-        for node in self._parts.hub_nodes.store:
-            change = inherited(node)
-            if change is not None:
-                await _patch(self._parts.host.client, NODES, node.metadata, change["metadata"])
-            self._give_up(node.metadata.name, since=parse_rfc3339(binding.deleted_at))
-        if (await self._parts.host.client.list(NODES, self._ours())).items:
+        await self.give_up_nodes(since=parse_rfc3339(binding.deleted_at))
+        if await self._has_nodes():
             return self._nodes_left() or "virtual nodes are left"
         await self._unmark(mount, freed=self._given_up.copies)
         self._tell(binding, "UnboundByForce", self._left_behind(binding.name, mount), warning=True)
         return ""
+
+    async def give_up_nodes(self, *, since: datetime) -> None:
+        """Withdraws every node and orders the end of its pods, without asking the worker. Raises ApiError."""
+        for position, node in enumerate(self._parts.hub_nodes.store):
+            if position % _NODES_AT_ONCE == 0:
+                await self._parts.host.clock.sleep(0)
+            change = inherited(node)
+            if change is not None:
+                await _patch(self._parts.host.client, NODES, node.metadata, change["metadata"])
+            self._give_up(node.metadata.name, since=since)
+
+    async def _has_nodes(self) -> bool:
+        """Nodes of the binding exist; read live only when the watch shows none, as a drain asks every second. Raises ApiError."""
+        return len(self._parts.hub_nodes.store) > 0 or bool((await self._parts.host.client.list(NODES, self._ours())).items)
 
     def _give_up(self, node: str, *, since: datetime) -> None:
         parts = self._parts

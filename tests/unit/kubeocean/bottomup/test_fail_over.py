@@ -227,15 +227,15 @@ class Outage:
 async def test_other_tasks_run_between_the_nodes_that_fail_over() -> None:
     outage = Outage(100)
     await outage.last(120)
-    async with stall_meter() as stall:
+    with stall_meter() as stall:
         await outage.fail_over.check()
     assert len(outage.reclaimer.ordered()) == 100 * PODS
-    assert stall.turns >= 5
-    async with stall_meter() as stall:
+    assert stall.turns >= 4, "20 nodes a turn, without the turn that began outside"
+    with stall_meter() as stall:
         outage.reach.record(outage.reach.now(), SERVED)
         await outage.fail_over.check()
     assert not outage.reclaimer.ordered()
-    assert stall.turns >= 5
+    assert stall.turns >= 4, "20 nodes a turn, without the turn that began outside"
 
 
 @pytest.mark.parametrize("nodes", [10, 20])

@@ -1,0 +1,104 @@
+"""What makes the longest turns of the event loop at 1,000 nodes with 20 pods each, played with the real reconcilers.
+
+Invariant: nothing but the reconcilers runs in a measured turn: no other process, no API server, and not Python's garbage collector, whose
+passes depend on all that the test process holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry
+
+from kubeocean.bottomup.binding import BindingReconciler
+from kubeocean.bottomup.fail_over import FailOver, FailOverParts
+from kubeocean.bottomup.figures import Live, Sources, capture
+from kubeocean.bottomup.reclaim import Reclaimer
+from kubeocean.metrics import SyncerMetrics
+from kubeocean.reach import Outcome, Reach
+from kubeocean.unbinding import Unbinding, UnbindingParts
+from tests.support.stall import Stall, stall_meter
+from tests.unit.kubeocean.builders import binding
+from tests.unit.kubeocean.world import Process, World, policy_body, process
+
+NODES, PODS = 1000, 20
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+async def longest_turns() -> Mapping[str, Stall]:
+    """A window with forced reclaim ends; then a scrape, the loss of the worker, its return, and the end of the binding by force."""
+    night = policy_body("night", timeWindows=[{"start": "08:00", "end": "09:29"}], forceReclaim=True, gracefulReclaimPeriodSeconds=600)
+    world = World(nodes=NODES, pods=PODS, requests="100m", policies={"night": night})
+    async with process(world) as made:
+        world.write_nodes()
+        with without_collector():
+            with stall_meter() as closing:
+                await world.clock.advance(31 * 60)
+            assert len(made.reclaimer.ordered()) == NODES * PODS
+            found = {"window_end": closing, "scrape": await scraped(world, made), **await failed_over(world, made)}
+            return {**found, "unbinding": await abandoned(world, made)}
+
+
+async def scraped(world: World, made: Process) -> Stall:
+    """While all pods are due; the samples are made by another thread."""
+    registry, served = CollectorRegistry(), BindingReconciler(world.host, "demo")
+    live = Live(worker=made.worker, usage=made.nodes.usage)
+    sources = Sources(host=world.host, binding=served, virtual=made.virtual, reclaimers=[made.reclaimer], live=live)
+    SyncerMetrics(registry, binding="demo").follow(lambda: capture(sources))
+    with stall_meter() as stall:
+        await asyncio.sleep(0)
+        families = list(registry.collect())
+        await asyncio.sleep(0)
+    assert sum(len(list(family.samples)) for family in families) > NODES
+    return stall
+
+
+async def failed_over(world: World, made: Process) -> Mapping[str, Stall]:
+    """A worker is lost, given up, and answers again."""
+    reach, served = Reach(world.clock, lost_after=40, ask_every=10), BindingReconciler(world.host, "demo")
+    served.current = binding({"onUnreachable": {"mode": "FailOver", "afterSeconds": 60}})
+    reclaimer = Reclaimer(world.host, per_second=10)
+    fail_over = FailOver(FailOverParts(host=world.host, binding=served, virtual=made.virtual, reach=reach, reclaimer=reclaimer))
+    for _ in range(30):
+        began = reach.now()
+        await world.clock.advance(4)
+        reach.record(began, Outcome.SILENT, "no route")
+    reach.lost = True
+    with stall_meter() as held:
+        await asyncio.sleep(0)
+        fail_over.hold()
+        await asyncio.sleep(0)
+    with stall_meter() as given_up:
+        await fail_over.check()
+        await fail_over.check()
+    assert len(reclaimer.ordered()) == NODES * PODS
+    reach.lost = False
+    with stall_meter() as back:
+        await fail_over.check()
+    assert not reclaimer.ordered()
+    return {"hold": held, "fail_over": given_up, "worker_returns": back}
+
+
+async def abandoned(world: World, made: Process) -> Stall:
+    """The binding is deleted, and the worker is given up."""
+    reclaimer = Reclaimer(world.host, per_second=10)
+    served = BindingReconciler(world.host, "demo")
+    parts = UnbindingParts(host=world.host, binding=served, virtual=made.virtual, hub_nodes=world.hub_nodes, reclaimer=reclaimer)
+    with stall_meter() as stall:
+        await Unbinding(parts).give_up_nodes(since=world.clock.now())
+    assert len(reclaimer.ordered()) == NODES * PODS
+    return stall
