@@ -44,8 +44,8 @@ async def load_balancer(stage: Stage, name: str, namespace: str, *, address: str
 
 
 def dressed(stage: Stage, name: str) -> Body:
-    """A pod that sets everything itself that is set for it."""
-    own = [{"name": "KUBERNETES_SERVICE_HOST", "value": "mine"}, {"name": "HOSTNAME", "value": "mine"}, {"name": "MINE", "value": "kept"}]
+    """A pod that sets itself some of what is set for it."""
+    own = [{"name": "KUBERNETES_SERVICE_PORT", "value": "mine"}, {"name": "HOSTNAME", "value": "mine"}, {"name": "MINE", "value": "kept"}]
     containers = [{"name": each, "image": "busybox", "env": own} for each in ("main", "side")]
     shown = ("metadata.name", "metadata.namespace", "spec.nodeName", "status.podIP")
     containers[0] = {**containers[0], "env": [*own, *({"name": _variable(path), "valueFrom": _field(path)} for path in shown)]}
@@ -105,9 +105,16 @@ async def test_pods_start_without_the_services_and_follow_them_when_they_come_mo
     said = await stage.event(stage.bound.name, "NoApiServerAccess", namespace="default")
     assert "spec.apiServerAccess" in said["message"] and "kubernetes-intranet" in said["message"]
 
+    linked = {"metadata": {"name": "db", "namespace": stage.namespace}, "spec": {"ports": [{"port": 5432}]}}
+    address = (await stage.home.create("services", linked))["spec"]["clusterIP"]
     await load_balancer(stage, *API_SERVER, address="10.98.0.1", port=6443)
     await load_balancer(stage, *DNS, address="10.98.0.2", port=53)
-    made_until = {"come": await follows(stage, "with", lambda p: api_host(p) == "10.98.0.1" and p["spec"]["dnsPolicy"] == "None")}
+
+    def is_connected(p: Body) -> bool:
+        is_linked = environment(p["spec"]["containers"][0]).get("DB_PORT") == f"tcp://{address}:5432"
+        return api_host(p) == "10.98.0.1" and p["spec"]["dnsPolicy"] == "None" and is_linked
+
+    made_until = {"come": await follows(stage, "with", is_connected)}
     await stage.home.create("pods", dressed(stage, "dressed"))
     _is_led_home(await stage.until_physical("dressed", bool, "there"), stage)
     for policy in ("Default", "None"):
@@ -131,7 +138,7 @@ def _is_led_home(body: Body, stage: Stage) -> None:
     spec = body["spec"]
     for container in (*spec["initContainers"], *spec["containers"]):
         found = environment(container)
-        wanted = {"HOSTNAME": "dressed", "KUBERNETES_SERVICE_HOST": "10.98.0.1", "KUBERNETES_SERVICE_PORT": "6443", "MINE": "kept"}
+        wanted = {"HOSTNAME": "mine", "KUBERNETES_SERVICE_HOST": "10.98.0.1", "KUBERNETES_SERVICE_PORT": "mine", "MINE": "kept"}
         assert found.items() >= wanted.items(), f"line 126, container {container['name']}"
     aliases = {alias["ip"]: alias["hostnames"] for alias in spec["hostAliases"]}
     assert aliases == {"10.9.9.9": ["mine.example"], "10.98.0.1": NAMES}, "line 127"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ from tests.support.audit import Audit
 from tests.support.bound import apply, condition, get, pod, roles_for, running
 from tests.support.kubectl import Kubectl
 from tests.support.program import PATIENCE, Program, eventually
-from tests.support.stage import MOCK
+from tests.support.stage import MOCK, physical_name
 from tests.support.witness import watching
 from vkubelet.testing.cluster import ControlPlane
 
@@ -32,6 +33,7 @@ async def test_taint_and_kubeconfig_of_a_served_binding_change_without_a_restart
     namespace = await bound.hub.namespace()
     stays = pod("stays", namespace, node=made.vnodes[0])
     stays["metadata"]["annotations"] = {f"{MOCK}log-interval": "0.2"}
+    stays["spec"]["volumes"] = [{"name": "late", "configMap": {"name": "late", "optional": True}}]
     await apply(bound.hub, stays)
     await running(bound, namespace, "stays")
     pid = made.program.process.pid
@@ -56,11 +58,23 @@ async def test_taint_and_kubeconfig_of_a_served_binding_change_without_a_restart
             now = datetime.now(UTC)
             while datetime.fromisoformat((await asyncio.wait_for(follower.stdout.readline(), PATIENCE)).split()[0].decode()) <= now:
                 assert made.program.alive
+        # The new connection knows what the pods name that the old one has synced.
+        late = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "late", "namespace": namespace}, "data": {"now": "here"}}
+        await apply(bound.hub, late)
+        await eventually(lambda: _copied(made, namespace, "late", "now", "here"), "the optional object is there", seconds=2, every=0.1)
+        certificates = json.dumps({"spec": {"apiServerAccess": {"caBundle": base64.b64encode(b"RENEWED").decode()}}})
+        await bound.hub.kubectl("patch", "clusterbinding", bound.name, "--type=merge", "-p", certificates)
+        await eventually(lambda: _copied(made, namespace, "kube-root-ca.crt", "ca.crt", "RENEWED"), "the renewed certificates are there")
         await apply(bound.hub, pod("later", namespace, node=made.vnodes[1]))
         await running(bound, namespace, "later")
     assert made.program.process.pid == pid and made.program.alive
     assert not [event for event in (*above.events, *below.events) if event.deleting or event.kind == "DELETED" or event.restarts > 0]
     await eventually(lambda: _served(made), "the binding is Ready")
+
+
+async def _copied(made: Scene, namespace: str, name: str, key: str, text: str) -> bool:
+    copy = await get(made.bound.worker, "configmap", physical_name(namespace, name), "-n", made.bound.mount)
+    return copy is not None and copy["data"][key].endswith(text)
 
 
 async def _served(made: Scene) -> bool:

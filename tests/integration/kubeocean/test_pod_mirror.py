@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from tests.support.audit import Audit
@@ -126,6 +127,11 @@ def daemonset(stage: Stage, name: str, **annotations: str) -> dict[str, Any]:
     }
 
 
+async def _run_daemonsets(stage: Stage, wanted: bool | None) -> None:
+    change = json.dumps({"spec": {"runningDaemonsetByDefault": wanted}})
+    await stage.bound.hub.kubectl("patch", "clusterbinding", stage.bound.name, "--type=merge", "-p", change)
+
+
 async def test_daemonset_pods_run_only_where_somebody_asked_for_it(stage: Stage) -> None:
     node = await stage.home.get("nodes", stage.vnode)
     assert node is not None and node["metadata"]["labels"]["kubernetes.io/hostname"] == stage.vnode
@@ -146,6 +152,13 @@ async def test_daemonset_pods_run_only_where_somebody_asked_for_it(stage: Stage)
     assert await stage.physical(quiet_pod["metadata"]["name"]) is None
     still = await stage.until(quiet_pod["metadata"]["name"], bool, "there")
     assert still["status"]["phase"] == "Pending"
+    told = await stage.event(still["metadata"]["name"], "NotStarted")
+    assert f"set spec.runningDaemonsetByDefault of ClusterBinding {stage.bound.name}" in told["message"]
+    await _run_daemonsets(stage, True)
+    try:
+        await stage.running(still["metadata"]["name"])
+    finally:
+        await _run_daemonsets(stage, None)
     await stage.bound.hub.kubectl("delete", "daemonset", "quiet", "asked", "-n", stage.namespace, "--wait=false")
     await stage.absent(quiet_pod["metadata"]["name"])
 
