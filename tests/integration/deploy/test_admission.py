@@ -57,7 +57,8 @@ def confined(bare_hub: ControlPlane) -> Iterator[Confined]:
     async def install() -> tuple[Confined, str]:
         made = Confined(bare_hub, await bare_hub.namespace("confined"))
         helm = (await bare_hub.site.binaries.ensure(["helm"]))["helm"]
-        text = await run(str(helm), "template", "x", str(CHART), f"--set=namespace.name={made.space}")
+        values = (f"--set=namespace.name={made.space}", "--set=admissionPolicy.daemonSets=Deny")
+        text = await run(str(helm), "template", "x", str(CHART), *values)
         policies = [body for body in yaml.safe_load_all(text) if body and body["kind"] in POLICIES]
         stdin = json.dumps({"apiVersion": "v1", "kind": "List", "items": policies})
         await bare_hub.kubectl("apply", "--filename", "-", stdin=stdin)
@@ -170,7 +171,8 @@ async def test_tokens_are_bound_to_pods_and_data_is_left_alone(confined: Confine
 
 async def test_no_part_of_what_pods_refer_to_is_changed_but_its_marks(confined: Confined) -> None:
     one, space = confined.identity("one"), confined.space
-    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""}
+    # No volume fits the claim: the spec of a bound one is immutable for everybody.
+    claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""}
     volume = {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "nfs": {"server": "s", "path": "/"}}
     bodies: list[Body] = [
         {"kind": "ConfigMap", "metadata": {"name": "all", "namespace": space}, "data": {"a": "b"}},
@@ -198,6 +200,60 @@ async def test_no_part_of_what_pods_refer_to_is_changed_but_its_marks(confined: 
             assert await confined.may("patch", *where, LABEL, as_=one), kind
     finally:
         await confined.plane.kubectl("delete", "pv", f"all-{space}", "--wait=false")
+
+
+EXCLUDED = {"key": "type", "operator": "NotIn", "values": ["virtual-kubelet"]}
+OTHER = {"key": "zone", "operator": "In", "values": ["a"]}
+ALL = {"operator": "Exists"}
+
+
+def required(*terms: list[Body]) -> Body:
+    selector = {"nodeSelectorTerms": [{"matchExpressions": term} for term in terms]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": selector}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "annotations", "accepted"),
+    [
+        ({}, {}, True),
+        ({"tolerations": [{"key": "other", "operator": "Exists"}]}, {}, True),
+        ({"tolerations": [ALL]}, {}, False),
+        ({"tolerations": [{"operator": "Exists", "effect": "NoSchedule"}]}, {}, False),
+        ({"tolerations": [{"key": "kubeocean.io/vnode", "operator": "Exists"}]}, {}, False),
+        ({"tolerations": [ALL], **required([EXCLUDED])}, {}, True),
+        ({"tolerations": [ALL], **required([OTHER], [EXCLUDED])}, {}, False),
+        ({"tolerations": [ALL], **required([OTHER, EXCLUDED])}, {}, True),
+        ({"tolerations": [ALL], "nodeSelector": {"type": "real"}}, {}, True),
+        ({"tolerations": [ALL], "nodeSelector": {"pool": "real"}}, {}, False),
+        ({"tolerations": [ALL]}, {"kubeocean.io/running-daemonset": "true"}, True),
+        ({"tolerations": [ALL]}, {"kubeocean.io/running-daemonset": "false"}, False),
+    ],
+)
+async def test_a_daemonset_that_would_stall_on_virtual_nodes_is_refused(
+    confined: Confined, spec: Body, annotations: Body, accepted: bool
+) -> None:
+    labels = {"app": "d"}
+    pod_spec = {"containers": [{"name": "main", "image": "example.invalid/x"}], **spec}
+    template = {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod_spec}
+    body = {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": "d", "namespace": confined.space},
+        "spec": {"selector": {"matchLabels": labels}, "template": template},
+    }
+
+    async def accepts() -> bool:
+        try:
+            await confined.plane.kubectl("create", "--dry-run=server", "--filename", "-", stdin=json.dumps(body))
+        except CommandFailed as error:
+            assert "type NotIn [virtual-kubelet]" in error.stderr
+            return False
+        return True
+
+    async def as_expected() -> bool:
+        return await accepts() is accepted
+
+    await eventually(as_expected, f"accepted: {accepted}", seconds=30, every=0.3)
 
 
 async def test_everybody_else_writes_as_before(confined: Confined) -> None:
