@@ -5,7 +5,7 @@ Invariant: nothing that a pod asks of its user is left out silently: it is done,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from attrs import frozen
@@ -36,11 +36,19 @@ class Own:
 
 GroupOf = Callable[[int], int | None]
 """The group that the host gives to a user."""
+Foreign = Callable[[int, Collection[int]], Collection[int]]
+"""Of some groups, those of the host to which a user does not belong there."""
 
 
-def identity(
-    pod: JsonView, container: JsonView, *, own: Own, default: int | None, allow_root: bool, group_of: GroupOf = lambda uid: None
-) -> Identity:
+@frozen
+class Users:
+    """What the host knows of users and groups."""
+
+    group_of: GroupOf = lambda uid: None
+    foreign: Foreign = lambda uid, groups: ()
+
+
+def identity(pod: JsonView, container: JsonView, *, own: Own, default: int | None, allow_root: bool, users: Users = Users()) -> Identity:
     """From the specs of both. Raises Unavailable (CreateContainerConfigError)."""
     outer, inner = pod.get("securityContext") or {}, container.get("securityContext") or {}
     asked = inner.get("runAsUser", outer.get("runAsUser"))
@@ -52,10 +60,15 @@ def identity(
     if own.uid == 0:
         if uid == 0 and not allow_root:
             raise _refused("securityContext.runAsUser is 0, which this node does not allow: choose another user")
-        gid = group if group is not None else _group(uid, group_of(uid), allow_root=allow_root)
+        gid = group if group is not None else _group(uid, users.group_of(uid), allow_root=allow_root)
         if not allow_root and 0 in (gid, *groups):
             raise _refused(
                 "securityContext.runAsGroup, fsGroup or supplementalGroups is 0, which this node does not allow: choose another group"
+            )
+        if not allow_root and (foreign := sorted(users.foreign(uid, {*groups, gid}))):
+            raise _refused(
+                f"securityContext gives user {uid} the groups {foreign} of this host, to which it does not belong: choose another "
+                "runAsGroup, fsGroup or supplementalGroups, or add them to the node's setting provider.groups"
             )
         return Identity(uid, gid, sorted({*groups, gid}))
     for field, wanted, have in (("runAsUser", asked, own.uid), ("runAsGroup", group, own.gid)):

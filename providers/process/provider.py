@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -44,7 +45,7 @@ from vkubelet.streams import relay
 from vkubelet_providers.process import journal, keepers, logs, machine, starting, volumes
 from vkubelet_providers.process.attempts import Attempt, moment
 from vkubelet_providers.process.cgroups import Cgroups, Limits
-from vkubelet_providers.process.identity import Identity, Own, identity, not_kept
+from vkubelet_providers.process.identity import Identity, Own, Users, identity, not_kept
 from vkubelet_providers.process.keeper.child import Order
 from vkubelet_providers.process.keeper.logfile import numbers
 from vkubelet_providers.process.pods import Container, Held, Pods, erase
@@ -87,6 +88,9 @@ class Process:
         A pod chooses the files that such a program trusts, so each pod that asks for this can become root."""
         user: int | None = None
         """The user of pods that name none, when vkubelet runs as root; by default 65534 (nobody), or root where that is allowed."""
+        groups: Sequence[int] = ()
+        """Groups of the host that every pod may take. A pod may take numbers that are no groups of the host, and those of its user there;
+        with `allow_root`, all."""
         host_paths: Sequence[str] = ()
         """Directories that `hostPath` volumes may name, with everything below; `/` allows all."""
         mounts: bool = True
@@ -253,8 +257,8 @@ class Process:
         ways, settings = self.ways, self.settings
         starting.command_of(container)
         own = Own(os.getuid(), os.getgid(), os.getgroups())
-        root, known_to = settings.allow_root, starting.group_of_user
-        who = await in_thread(identity, pod.pod.spec, container.spec, own=own, default=settings.user, allow_root=root, group_of=known_to)
+        root, users = settings.allow_root, Users(starting.group_of_user, partial(starting.foreign_groups, allowed=settings.groups))
+        who = await in_thread(identity, pod.pod.spec, container.spec, own=own, default=settings.user, allow_root=root, users=users)
         try:
             order = await in_thread(self._lay_out, pod, container, held=held, attempt=attempt, who=who)
             await self._launch(order, attempt)

@@ -5,12 +5,13 @@ Invariant: a container's environment is the pod's, and the few variables that a 
 
 from __future__ import annotations
 
+import grp
 import os
 import platform
 import pwd
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -143,6 +144,26 @@ def group_of_user(uid: int) -> int | None:
         return pwd.getpwuid(uid).pw_gid
     except KeyError:
         return None
+
+
+def foreign_groups(uid: int, groups: Collection[int], *, allowed: Collection[int] = ()) -> set[int]:
+    """Those that the host knows, and gives neither to this user nor to everybody."""
+    known = {gid for gid in groups if gid not in allowed and _is_group(gid)}
+    if not known:
+        return set()
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError:
+        return known
+    return known - set(os.getgrouplist(user.pw_name, user.pw_gid))
+
+
+def _is_group(gid: int) -> bool:
+    try:
+        grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return True
 
 
 def home(uid: int) -> str:

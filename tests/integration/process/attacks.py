@@ -41,6 +41,10 @@ class Attack:
     ephemeral: bool = False
 
 
+PROC: Final = (
+    "mkdir -p /srv/v/self/fd; ln -s @protected@/file /srv/v/self/oom_score_adj; "
+    "for i in $(seq 3 60); do ln -s /etc/hostname /srv/v/self/fd/$i; done"
+)
 EMPTY: Final = {"v": {"emptyDir": {}}}
 AT_V: Final = ({"name": "v", "mountPath": "/srv/v"},)
 
@@ -91,6 +95,8 @@ RIGHTS: Final = (
     Attack(name="group-root", script="cat @protected@/group", security={"runAsGroup": 0}),
     Attack(name="fs-group-root", script="cat @protected@/group", pod_security={"fsGroup": 0}),
     Attack(name="supplemental-group-root", script="cat @protected@/group", pod_security={"supplementalGroups": [0]}),
+    Attack(name="group-of-the-host", script="cat @protected@/member", pod_security={"supplementalGroups": ["@host-group@"]}),
+    Attack(name="user-with-the-number-of-a-group", script="cat @protected@/member", security={"runAsUser": "@host-group@"}),
     Attack(
         name="user-namespace",
         script="unshare -Ur @tools@/cat-user @private@/shadow; unshare -Urm sh -c 'mount --bind @private@ /mnt; cat /mnt/shadow'",
@@ -136,7 +142,7 @@ RIGHTS: Final = (
 TARGETS: Final = (
     Attack(
         name="proc-volume",
-        first="mkdir -p /srv/v/self; ln -s @protected@/file /srv/v/self/oom_score_adj",
+        first=PROC,
         volumes=EMPTY,
         mounts=at("/proc"),
     ),
@@ -151,7 +157,7 @@ TARGETS: Final = (
     Attack(name="sys-volume", script="echo GAINED", volumes=EMPTY, mounts=at("/sys")),
     Attack(
         name="proc-by-a-link-in-a-volume",
-        first="ln -s /proc /srv/v/link; mkdir -p /srv/v/self; ln -s @protected@/file /srv/v/self/oom_score_adj",
+        first=f"ln -s /proc /srv/v/link; {PROC}",
         script="[ -e /proc/1/stat ] || echo GAINED",
         volumes={**EMPTY, "w": {"emptyDir": {}}},
         mounts=(*AT_V, {"name": "w", "mountPath": "/srv/v/link"}),

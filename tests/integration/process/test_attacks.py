@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import grp
 import os
+import pwd
 import re
 import shutil
 import struct
@@ -53,6 +55,12 @@ class Scene:
     words: dict[str, str] = field(factory=dict)
     """By the name for which they stand in a row."""
     printed: dict[str, str] = field(factory=dict)
+    host_group: int = field(init=False)
+    """One that is no user's number."""
+
+    def __attrs_post_init__(self) -> None:
+        users = {each.pw_uid for each in pwd.getpwall()}
+        self.host_group = next(each.gr_gid for each in grp.getgrall() if each.gr_gid not in users)
 
     @property
     def settings(self) -> Process.Settings:
@@ -68,6 +76,9 @@ class Scene:
         for name, mode in (("private/shadow", 0o600), ("protected/group", 0o640), ("private/app/config", 0o644), ("protected/file", 0o600)):
             (self.base / name).write_text(SECRET)
             (self.base / name).chmod(mode)
+        (self.base / "protected/member").write_text(SECRET)
+        os.chown(self.base / "protected/member", 0, self.host_group)
+        (self.base / "protected/member").chmod(0o640)
         program = shutil.which("cat")
         assert program is not None
         for name, mode in (
@@ -88,6 +99,8 @@ class Scene:
     def filled(self, value: Any, row: Attack) -> Any:
         """With the words of the scene, and those of this row."""
         words = {**self.words, "mark": str(self.base / "open" / f"mark-{row.name}"), "uid": f"uid-{row.name}"}
+        if value == "@host-group@":
+            return self.host_group
         if isinstance(value, str):
             return re.sub("@([a-z-]+)@", lambda match: words[match[1]], value)
         if isinstance(value, Mapping):
@@ -96,7 +109,7 @@ class Scene:
 
     def changed(self) -> list[str]:
         """What is root's and is not as it was, and what root was made to make."""
-        found = [str(path) for path in (self.base / "protected").iterdir() if path.name not in ("file", "group")]
+        found = [str(path) for path in (self.base / "protected").iterdir() if path.name not in ("file", "group", "member")]
         if (self.base / "protected/file").read_text() != SECRET:
             found.append("protected/file")
         made = (path for path in (self.base / "open").glob("mark-*"))
@@ -159,6 +172,7 @@ class Campaign:
         for one in held.containers.values() if held is not None else ():
             printed += [path.read_text(errors="replace") for path in sorted(one.attempt.logs.iterdir())]
             printed.append(one.attempt.terminated(one.state).message)
+        assert printed, f"{row.name} left nothing"
         self.scene.printed[row.name] = "\n".join(printed)
 
     async def attack(self, row: Attack, spec: dict[str, Any], printed: list[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vkubelet import Unavailable
-from vkubelet_providers.process.identity import NOBODY, Identity, Own, identity, not_kept
+from vkubelet_providers.process.identity import NOBODY, Identity, Own, Users, identity, not_kept
 
 ROOT, USER = Own(0, 0), Own(1000, 1000, [1000, 27])
 
@@ -74,9 +74,9 @@ def test_isolation_that_is_not_there_is_named() -> None:
 def test_a_user_of_the_host_has_its_group() -> None:
     groups = {5: 60, 6: 0}.get
     specs = [{"runAsUser": uid} for uid in (5, 6, 7)]
-    made = [identity({"securityContext": spec}, {}, own=ROOT, default=None, allow_root=False, group_of=groups) for spec in specs]
+    made = [identity({"securityContext": spec}, {}, own=ROOT, default=None, allow_root=False, users=Users(groups)) for spec in specs]
     assert [each.gid for each in made] == [60, 6, 7]
-    assert identity({"securityContext": specs[1]}, {}, own=ROOT, default=None, allow_root=True, group_of=groups).gid == 0
+    assert identity({"securityContext": specs[1]}, {}, own=ROOT, default=None, allow_root=True, users=Users(groups)).gid == 0
 
 
 @pytest.mark.parametrize("spec", [{"runAsGroup": 0}, {"fsGroup": 0}, {"supplementalGroups": [0]}])
@@ -107,3 +107,14 @@ def test_a_right_to_gain_privileges_that_the_node_does_not_give_is_named() -> No
     asks = {"securityContext": {"allowPrivilegeEscalation": True}}
     assert list(not_kept({}, asks, uid=5)) == ["securityContext.allowPrivilegeEscalation"]
     assert not list(not_kept({}, asks, uid=5, privilege_escalation=True)) and not list(not_kept({}, {}, uid=5))
+
+
+@pytest.mark.parametrize("spec", [{"runAsGroup": 42}, {"fsGroup": 42}, {"supplementalGroups": [42]}, {"runAsUser": 42}])
+def test_a_group_of_the_host_is_for_its_members(spec: dict[str, Any]) -> None:
+    """Such as the group of disks, or that which reads the file of passwords; the last case takes it by the number of its user."""
+    asked = {"securityContext": {"runAsUser": 5, **spec}}
+    others = Users(foreign=lambda uid, groups: {42} & set(groups))
+    with pytest.raises(Unavailable, match=r"the groups \[42\] of this host"):
+        identity(asked, {}, own=ROOT, default=None, allow_root=False, users=others)
+    assert 42 in (identity(asked, {}, own=ROOT, default=None, allow_root=True, users=others).groups or ())
+    assert 42 in (identity(asked, {}, own=ROOT, default=None, allow_root=False).groups or ())

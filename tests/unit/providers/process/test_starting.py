@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import grp
+import os
+import pwd
 import signal
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ from vkubelet_providers.process.attempts import About
 from vkubelet_providers.process.cgroups import Cgroups
 from vkubelet_providers.process.identity import Identity
 from vkubelet_providers.process.pods import Held
-from vkubelet_providers.process.starting import Ways, command_of, oom_score, order, stop_signal
+from vkubelet_providers.process.starting import Ways, command_of, foreign_groups, oom_score, order, stop_signal
 
 WAYS = Ways(mounts=True, path="/bin", log_size=1, log_files=2, memory=1000 << 20, cgroups=Cgroups())
 
@@ -101,3 +104,11 @@ def test_the_signal_that_asks_for_the_end(name: str | None, expected: int) -> No
 def test_the_score_for_want_of_memory_is_the_kubelets(quality: str, requested: str | None, expected: int) -> None:
     container = {"resources": {"requests": {"memory": requested}}} if requested else {}
     assert oom_score(with_status(make_pod(), {"qosClass": quality}), container, memory=1000 << 20) == expected
+
+
+def test_groups_of_the_host_are_foreign_to_all_but_their_members() -> None:
+    own = pwd.getpwuid(os.getuid())
+    unknown = next(gid for gid in range(70_000, 80_000) if gid not in {each.gr_gid for each in grp.getgrall()})
+    assert foreign_groups(own.pw_uid, [own.pw_gid, unknown]) == set()
+    assert foreign_groups(unknown, [own.pw_gid, unknown]) == {own.pw_gid}
+    assert foreign_groups(unknown, [own.pw_gid], allowed=[own.pw_gid]) == set()
