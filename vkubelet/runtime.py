@@ -162,6 +162,7 @@ class Runtime:
         self._provider_runs = Controller("provider", self._run_provider, workers=1, clock=self.clock, metrics=self.metrics)
         self._informers: dict[tuple[str, Selection], Informer[KubeObject]] = {}
         self._group: asyncio.TaskGroup | None = None
+        self._leads = False
         self._streams = AsyncExitStack()
         """Left after the Lease was handed on: open streams may take longer than the successor should wait."""
         self._provider_ended = asyncio.Event()
@@ -217,6 +218,7 @@ class Runtime:
             default_taints=default_taints(self.settings.node.taint),
             instance=self.settings.instance,
             restore=self.settings.node.restore,
+            adopt_foreign=self.settings.node.adopt_foreign,
         )
 
     def _leaving_parts(self) -> LeavingParts:
@@ -324,11 +326,13 @@ class Runtime:
 
     async def _stop_if_following(self) -> None:
         await self._stop_asked.wait()
-        if self._group is None:
+        if not self._leads:
             raise _Stopped
 
     async def _serve(self) -> None:
         """The life of the leader; when it returns nothing is written any more, nobody is listened to, and open streams still flow."""
+        # From here on a stop has an order, at whose end the Lease is handed on.
+        self._leads = True
         await self._streams.enter_async_context(self._server)
         try:
             async with asyncio.TaskGroup() as group:

@@ -59,6 +59,8 @@ class NodeSettings:
     """Label selector of the Nodes that are ours; empty: `vkubelet.io/instance=<instance>`."""
     restore: bool = True
     """Register a Node again that somebody deleted; off: it stays away until the next start."""
+    adopt_foreign: bool = False
+    """Adopt an existing Node of another kubelet, even one that is alive; off: a declared node with its name is not registered."""
 
     def __attrs_post_init__(self) -> None:
         default_taints(self.taint)

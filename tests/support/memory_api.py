@@ -16,7 +16,7 @@ from attrs import frozen
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.client.transport import Call
-from vkubelet.errors import NotFound
+from vkubelet.errors import AlreadyExists, Conflict, NotFound
 
 Body = dict[str, Any]
 
@@ -45,8 +45,12 @@ class MemoryApi:
     def client(self) -> Client:
         """A client whose calls come here."""
         made = Client(self.connection)
-        made.transport = self  # type: ignore[assignment]
+        self.lend_to(made)
         return made
+
+    def lend_to(self, client: Client) -> None:
+        """Let the calls of a client that exists come here."""
+        client.transport, client._owns_transport = self, False  # type: ignore[assignment]
 
     def put(self, path: str, body: Body) -> None:
         """Create or replace an object, as another client would."""
@@ -74,11 +78,20 @@ class MemoryApi:
         body = json.loads(call.body) if call.body else {}
         self.writes.append(Write(call.method, call.path, body))
         if call.method == "POST":
-            return call.body or b"{}"
+            path = f"{path}/{body['metadata'].get('name', '')}"
+            if path in self.objects:
+                raise AlreadyExists(call.attempt, "already exists")
+            self.put(path, body)
+            return json.dumps(self.objects[path]).encode()
         known = self._found(path, call)
         if call.method == "DELETE":
             self.delete(path)
             return b"{}"
+        if call.method == "PUT":
+            if body["metadata"].get("resourceVersion", "") not in ("", known["metadata"]["resourceVersion"]):
+                raise Conflict(call.attempt, "the object has been modified")
+            self.put(path, body)
+            return json.dumps(self.objects[path]).encode()
         status = {**known.get("status", {}), **body.get("status", {})}
         self.put(path, {**known, "status": status})
         return json.dumps(self.objects[path]).encode()
@@ -118,6 +131,9 @@ class MemoryApi:
     def _end_marker(self) -> Body:
         marker = {"resourceVersion": str(self._version), "annotations": {"k8s.io/initial-events-end": "true"}}
         return {"type": "BOOKMARK", "object": {"metadata": marker}}
+
+    async def writes_done(self, timeout: float) -> bool:
+        return True
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:

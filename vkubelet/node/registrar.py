@@ -16,7 +16,7 @@ from vkubelet.api.codec import decode_json
 from vkubelet.api.conditions import get_condition
 from vkubelet.api.objects import Key, Node
 from vkubelet.api.shapes import Json
-from vkubelet.client.resources import NODES
+from vkubelet.client.resources import LEASES, NODES
 from vkubelet.client.rest import Client, PatchKind
 from vkubelet.clock import Clock
 from vkubelet.control.recorder import ObjectReference, Recorder
@@ -24,8 +24,9 @@ from vkubelet.control.store import Store
 from vkubelet.errors import AlreadyExists, NotFound, VKubeletError
 from vkubelet.logformat import bind
 from vkubelet.node import render
+from vkubelet.node.adoption import foreign_kubelet
 from vkubelet.node.declared import Declared, DeclaredNodes, Standing
-from vkubelet.node.lease import LeaseKeeper
+from vkubelet.node.lease import NAMESPACE, LeaseKeeper
 from vkubelet.node.repairs import Repairs
 from vkubelet.node.taints import with_added, without_dropped
 from vkubelet.provider import Taint
@@ -67,6 +68,8 @@ class RegistrarParts:
     default_taints: tuple[Taint, ...] = ()
     instance: str = "default"
     restore: bool = True
+    adopt_foreign: bool = False
+    """Adopt an existing Node without our label also while another kubelet serves it."""
 
 
 class Registrar:
@@ -187,6 +190,7 @@ class Registrar:
 
     def _increase_waits(self, live: Node, wanted: render.Wanted, since: float) -> float:
         """An increase waits for a second after the first unwritten change: a burst of ending pods costs one write, a long one no more."""
+        wanted = render.with_foreign_resources(live, wanted)
         if live.status.get("allocatable") == wanted.status["allocatable"] or render.decreases(live.status, wanted):
             return 0.0
         if not live.status.get("allocatable"):
@@ -199,14 +203,28 @@ class Registrar:
             created = await client.create(NODES, render.new_node(wanted))
         except AlreadyExists:
             found = await client.get(NODES, wanted.name)
-            other = found.metadata.labels.get(render.INSTANCE, self._parts.instance)
-            if other != self._parts.instance:
-                text = f"Node {wanted.name} belongs to vkubelet instance {other!r}; choose another node name or stop that instance"
-                raise VKubeletError(text) from None
+            other = await self._other_owner(found, wanted, client)
+            if other:
+                raise VKubeletError(f"cannot register Node {wanted.name}: {other}") from None
             log.info("node adopted")
             return found
         log.info("node registered")
         return created
+
+    async def _other_owner(self, found: Node, wanted: render.Wanted, client: Client) -> str:
+        """Why the Node may not be adopted, and what to do; "" when it may."""
+        parts = self._parts
+        instance = found.metadata.labels.get(render.INSTANCE, "")
+        if instance:
+            text = f"it belongs to vkubelet instance {instance!r}; choose another node name or stop that instance"
+            return text if instance != parts.instance else ""
+        if parts.adopt_foreign:
+            return ""
+        try:
+            lease = await client.get(LEASES, Key(NAMESPACE, wanted.name))
+        except NotFound:
+            lease = None
+        return foreign_kubelet(found, lease, version=wanted.status["nodeInfo"]["kubeletVersion"], now=parts.clock.now())
 
     async def _write(self, live: Node, wanted: render.Wanted) -> Node:
         """Closing comes first and opening last: taints are added, then the status is written, then taints are removed."""

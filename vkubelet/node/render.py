@@ -14,6 +14,7 @@ from attrs import evolve, field, frozen
 from vkubelet.api import names
 from vkubelet.api.objects import Node
 from vkubelet.api.quantity import Quantity
+from vkubelet.api.scheduling import is_extended
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import parse_rfc3339, rfc3339
 from vkubelet.node.declared import Health
@@ -21,7 +22,8 @@ from vkubelet.node.taints import taint_body
 from vkubelet.provider import NodeDescription, Taint
 
 OWNED = "vkubelet.io/owned"
-"""Annotation: JSON of the label, annotation, condition and taint keys we set, so that those we drop go, also after a restart."""
+"""Annotation: JSON of the label, annotation, condition and taint keys and resource names we set, so that those we drop are removed, also
+after a restart."""
 
 INSTANCE = "vkubelet.io/instance"
 """Label: the vkubelet instance that registered the Node."""
@@ -74,6 +76,8 @@ class Owned:
     annotations: Collection[str] = field(default=(), kw_only=True)
     conditions: Collection[str] = field(default=(), kw_only=True)
     taints: Collection[str] = field(default=(), kw_only=True)
+    resources: Collection[str] | None = field(default=(), kw_only=True)
+    """None: the note was written before resources were in it, when all of them were ours."""
 
 
 def wanted(node: NodeDescription, endpoint: Endpoint, *, instance: str, health: Health, taints: Sequence[Taint] = ()) -> Wanted:
@@ -94,6 +98,7 @@ def wanted(node: NodeDescription, endpoint: Endpoint, *, instance: str, health: 
         "annotations": sorted(node.annotations),
         "conditions": sorted(condition["type"] for condition in conditions),
         "taints": sorted({taint.key for taint in all_taints}),
+        "resources": sorted({*node.capacity, *node.allocatable}),
     }
     return Wanted(
         name=node.name,
@@ -167,12 +172,14 @@ def new_node(node: Wanted) -> Json:
 def owned_keys(live: Node) -> Owned:
     """What we noted on the Node when we last wrote it; nothing if the note is missing or damaged."""
     try:
-        note = json.loads(live.metadata.annotations.get(OWNED, "{}"))
-        keys = {kind: tuple(note.get(kind, ())) for kind in ("labels", "annotations", "conditions", "taints")}
+        note = json.loads(live.metadata.annotations.get(OWNED, '{"resources": []}'))
+        keys = {kind: tuple(note.get(kind, ())) for kind in ("labels", "annotations", "conditions", "taints", "resources")}
     except (ValueError, AttributeError, TypeError):
         return Owned()
     intact = all(isinstance(key, str) for kind in keys.values() for key in kind)
-    return Owned(**keys) if intact else Owned()
+    if not intact:
+        return Owned()
+    return Owned(**keys) if "resources" in note else evolve(Owned(**keys), resources=None)
 
 
 def still_owning(node: Wanted, taints: Collection[str]) -> Wanted:
@@ -186,7 +193,7 @@ def still_owning(node: Wanted, taints: Collection[str]) -> Wanted:
 
 def status_patch(live: Node, node: Wanted, *, now: datetime) -> Json | None:
     """The strategic merge patch for `nodes/{name}/status`, or None when nothing but heartbeat times would change and none is due."""
-    owned = owned_keys(live)
+    owned, node = owned_keys(live), with_foreign_resources(live, node)
     metadata = {
         kind: difference
         for kind, difference in (
@@ -201,6 +208,20 @@ def status_patch(live: Node, node: Wanted, *, now: datetime) -> Json | None:
         return None
     change["conditions"] = _conditions_patch(status, node, owned, now=now)
     return {"metadata": {"uid": live.metadata.uid, **metadata}, "status": change}
+
+
+def with_foreign_resources(live: Node, node: Wanted) -> Wanted:
+    """The same, with the extended resources that other clients advertise in the capacity; as at a kubelet they become allocatable.
+
+    Source: pkg/kubelet/nodestatus/setters.go, MachineInfo; "Advertise Extended Resources for a Node".
+    """
+    owned = owned_keys(live).resources
+    capacity = live.status.get("capacity") or {}
+    foreign = {name: amount for name, amount in capacity.items() if is_extended(name) and owned is not None and name not in owned}
+    if not foreign:
+        return node
+    resources = {kind: {**foreign, **node.status[kind]} for kind in ("capacity", "allocatable")}
+    return evolve(node, status={**node.status, **resources})
 
 
 def lasting(patch: JsonView) -> Json:
@@ -220,7 +241,7 @@ def _status_difference(live: JsonView, want: JsonView) -> Json:
     change: Json = {}
     for kind in ("capacity", "allocatable", "features"):
         have = live.get(kind) or {}
-        # The resources and features of a node are all ours: what is not wanted any more goes.
+        # Foreign resources are among what is wanted; all else is ours, and goes when it is not wanted any more.
         difference = _map_difference(have, want[kind], have)
         if difference:
             change[kind] = difference

@@ -141,3 +141,48 @@ def test_a_taint_that_is_about_to_be_dropped_is_noted_as_ours_until_it_is() -> N
     assert render.owned_keys(written(made)).taints == ("t",)
     assert render.owned_keys(written(render.still_owning(made, {"closed"}))).taints == ("closed", "t")
     assert render.still_owning(made, set()) is made
+
+
+DONGLE = "example.com/dongle"
+
+
+def foreign(allocatable: str | None = None, *, note: str | None = None) -> Node:
+    """Our Node after another client has advertised a resource in its capacity."""
+    want = wanted()
+    live = written(want)
+    status = {**live.status, "capacity": {**want.status["capacity"], DONGLE: "4"}}
+    if allocatable is not None:
+        status["allocatable"] = {**want.status["allocatable"], DONGLE: allocatable}
+    annotations = {**live.metadata.annotations, **({} if note is None else {render.OWNED: note})}
+    labels = dict(live.metadata.labels)
+    return node({"metadata": {"name": "n1", "uid": "u1", "labels": labels, "annotations": annotations}, "status": status})
+
+
+def test_extended_resource_of_another_client_stays_and_becomes_allocatable() -> None:
+    patch = render.status_patch(foreign(), wanted(), now=NOW)
+    assert patch is not None
+    assert "capacity" not in patch["status"]
+    assert patch["status"]["allocatable"] == {DONGLE: "4"}
+    assert render.status_patch(foreign("4"), wanted(), now=NOW) is None
+    assert not render.decreases(foreign("4").status, render.with_foreign_resources(foreign("4"), wanted()))
+
+
+def test_extended_resource_that_another_client_took_back_is_allocatable_no_more() -> None:
+    live = written(wanted(), allocatable={**wanted().status["allocatable"], DONGLE: "4"})
+    patch = render.status_patch(live, wanted(), now=NOW)
+    assert patch is not None
+    assert patch["status"]["allocatable"] == {DONGLE: None}
+
+
+def test_extended_resource_that_we_drop_is_removed_also_by_a_later_process() -> None:
+    before = wanted(NodeDescription("n1", {**DESCRIPTION.capacity, DONGLE: "4"}))
+    patch = render.status_patch(written(before), wanted(), now=NOW)
+    assert patch is not None
+    assert patch["status"]["capacity"] == patch["status"]["allocatable"] == {DONGLE: None}
+
+
+@pytest.mark.parametrize(("note", "stays"), [('{"labels": []}', False), ("{", True), ("{}", False)])
+def test_notes_of_earlier_versions_own_all_resources(note: str, stays: bool) -> None:
+    patch = render.status_patch(foreign(note=note), wanted(), now=NOW)
+    assert patch is not None
+    assert ("capacity" not in patch["status"]) is stays

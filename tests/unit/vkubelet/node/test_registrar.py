@@ -1,0 +1,103 @@
+"""A name that another kubelet serves is left alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from tests.support.memory_api import MemoryApi
+from vkubelet.api.shapes import Json
+from vkubelet.clock import rfc3339_micro
+from vkubelet.control.store import Store
+from vkubelet.errors import VKubeletError
+from vkubelet.metrics import Metrics
+from vkubelet.node.declared import DeclaredNodes
+from vkubelet.node.lease import LeaseKeeper, LeaseSettings
+from vkubelet.node.registrar import Registrar, RegistrarParts
+from vkubelet.node.render import INSTANCE, Endpoint
+from vkubelet.provider import NodeDescription
+from vkubelet.testing.clock import ManualClock
+from vkubelet.testing.host import RecordedEvents
+
+NODE, LEASE = "/api/v1/nodes/worker-1", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/worker-1"
+
+
+class Dispatched:
+    """The pods' side, which only notes what it is told."""
+
+    def __init__(self) -> None:
+        self.enabled: list[str] = []
+
+    def enable(self, node: str) -> None:
+        self.enabled.append(node)
+
+
+class Scene:
+    """A registrar that declares `worker-1` in a cluster that has a Node of that name."""
+
+    def __init__(self, *, labels: Json | None = None, version: str = "", renewed: bool = False, adopt_foreign: bool = False) -> None:
+        self.api, self.clock, self.dispatch = MemoryApi(), ManualClock(), Dispatched()
+        status = {"nodeInfo": {"kubeletVersion": version}, "capacity": {"cpu": "64"}}
+        self.api.put(NODE, {"metadata": {"name": "worker-1", "uid": "u", "labels": labels or {}}, "spec": {}, "status": status})
+        if renewed:
+            self.api.put(LEASE, {"metadata": {"name": "worker-1"}, "spec": {"renewTime": rfc3339_micro(self.clock.now())}})
+        client, nodes = self.api.client(), DeclaredNodes(self.clock)
+        settings, metrics = LeaseSettings(), Metrics(CollectorRegistry())
+        parts: dict[str, Any] = {
+            "client": client,
+            "node_client": lambda name: client,
+            "nodes": nodes,
+            "live": Store(),
+            "wrote": lambda node: None,
+            "leases": LeaseKeeper(lambda name: client, identity="me", clock=self.clock, settings=settings, metrics=metrics),
+            "dispatch": self.dispatch,
+            "recorder": RecordedEvents(),
+            "clock": self.clock,
+            "open_endpoint": self._endpoint,
+            "close_endpoint": None,
+        }
+        self.registrar = Registrar(RegistrarParts(**parts, adopt_foreign=adopt_foreign))
+        nodes.declare(NodeDescription("worker-1", {"cpu": "4"}))
+
+    async def _endpoint(self, node: str, port: int | None) -> Endpoint:
+        return Endpoint("10.0.0.1", 15000)
+
+    @property
+    def changed(self) -> bool:
+        return any(write.method != "POST" for write in self.api.writes)
+
+
+@pytest.mark.parametrize(
+    ("scene", "why"),
+    [
+        ({"version": "v1.34.4"}, "a kubelet of version v1.34.4"),
+        ({"renewed": True}, "its kubelet is alive"),
+        ({"labels": {INSTANCE: "other"}}, "vkubelet instance 'other'"),
+    ],
+)
+async def test_node_of_another_kubelet_is_not_touched_and_its_pods_are_not_dispatched(scene: Json, why: str) -> None:
+    made = Scene(**scene)
+    with pytest.raises(VKubeletError, match=why) as caught:
+        await made.registrar.reconcile("worker-1")
+    assert "cannot register Node worker-1: " in str(caught.value)
+    assert not made.changed
+    assert not made.dispatch.enabled
+
+
+@pytest.mark.parametrize("scene", [{}, {"version": "v1.34.4", "renewed": True, "adopt_foreign": True}, {"labels": {INSTANCE: "default"}}])
+async def test_node_without_a_kubelet_is_adopted_and_any_other_on_demand(scene: Json) -> None:
+    made = Scene(**scene)
+    await made.registrar.reconcile("worker-1")
+    assert made.changed
+    assert made.dispatch.enabled == ["worker-1"]
+
+
+async def test_name_is_free_when_the_other_kubelet_has_stopped_renewing_its_lease() -> None:
+    made = Scene(renewed=True)
+    with pytest.raises(VKubeletError):
+        await made.registrar.reconcile("worker-1")
+    await made.clock.advance(40.0)
+    await made.registrar.reconcile("worker-1")
+    assert made.dispatch.enabled == ["worker-1"]

@@ -1,0 +1,39 @@
+"""Decides whether a Node that exists without our label may be adopted (pure).
+
+Invariant: a Node whose kubelet may be alive is not adopted, because its pods would run twice.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from vkubelet.api.objects import Lease, Node
+from vkubelet.clock import parse_rfc3339
+from vkubelet.node.lease import DURATION
+from vkubelet.node.render import OWNED
+
+_REMEDY = "choose another node name, or stop that kubelet and delete the Node; node.adopt_foreign: true adopts it as it is"
+
+
+def foreign_kubelet(node: Node, lease: Lease | None, *, version: str, now: datetime) -> str:
+    """Which other kubelet serves the Node, and the remedy; "" when there is none. `version` is the kubelet version we report.
+
+    A Node with our annotation has only lost its label.
+    """
+    if OWNED in node.metadata.annotations:
+        return ""
+    reported = (node.status.get("nodeInfo") or {}).get("kubeletVersion") or ""
+    if reported not in ("", version):
+        return f"a kubelet of version {reported} has registered it; {_REMEDY}"
+    renewed = (lease.spec.get("renewTime") or "") if lease is not None else ""
+    if renewed and _moment(renewed) + timedelta(seconds=DURATION) > now:
+        return f"its Lease was renewed at {renewed}, so its kubelet is alive; {_REMEDY}"
+    return ""
+
+
+def _moment(text: str) -> datetime:
+    """A time that Python cannot represent is taken as current: it proves nothing."""
+    try:
+        return parse_rfc3339(text)
+    except ValueError:
+        return parse_rfc3339("9999-12-31T00:00:00Z")
