@@ -230,6 +230,8 @@ class LeaderElection:
         found = await self._client.get(LEASES, self._key)
         record = Record.of(found)
         if record.holder != self._identity or record.transitions != transitions:
+            # What still runs here is only now told to end, and may write nothing more meanwhile.
+            self.fence.close()
             raise LeadershipLost(f"the Lease {self._key} was taken, it is held by {record.holder or 'nobody'}")
         return found
 

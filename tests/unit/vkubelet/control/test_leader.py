@@ -1,10 +1,13 @@
 """The decisions of leader election: whose the Lease is, and whether writes may leave."""
 
+import asyncio
+
 import pytest
 
+from tests.support.memory_api import MemoryApi
 from vkubelet.api.objects import Lease, ObjectMeta
-from vkubelet.control.leader import DURATION, FENCE, LeaderFence, Observation, Record
-from vkubelet.errors import Fenced
+from vkubelet.control.leader import DURATION, FENCE, PERIOD, LeaderElection, LeaderFence, Observation, Record
+from vkubelet.errors import Fenced, LeadershipLost
 from vkubelet.testing.clock import ManualClock
 
 
@@ -83,3 +86,29 @@ def test_new_holder_is_noticed_once() -> None:
 def test_record_of_a_lease_with_nothing_in_it_is_free() -> None:
     record = Record.of(Lease(ObjectMeta(name="l"), b'{"holderIdentity":null,"leaseDurationSeconds":null}'))
     assert record == Record("", DURATION, "", 0)
+
+
+async def test_fence_is_closed_before_the_work_of_a_lost_leader_ends() -> None:
+    api, clock, closed = MemoryApi(), ManualClock(), list[bool]()
+    election = LeaderElection(api.client(), name="l", namespace="d", identity="me", clock=clock)
+
+    async def body() -> None:
+        election.fence.check()
+        spec = {"holderIdentity": "other", "leaseDurationSeconds": 15, "leaseTransitions": 9}
+        api.put("/apis/coordination.k8s.io/v1/namespaces/d/leases/l", {"metadata": {"name": "l", "namespace": "d"}, "spec": spec})
+        try:
+            await clock.sleep(60.0)
+        finally:
+            try:
+                election.fence.check()
+            except Fenced:
+                closed.append(True)
+
+    async def lead() -> None:
+        with pytest.raises(LeadershipLost, match="held by other"):
+            await election.lead(body)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(lead())
+        await clock.advance(2 * PERIOD)
+    assert closed == [True]
