@@ -34,6 +34,11 @@ class Timeouts:
     connect: float = 10.0
     silence: float = 70.0
 
+    @property
+    def reach(self) -> float:
+        """For a connection to the server, through a proxy too; `connect` is for the first hop alone."""
+        return self.connect + self.read
+
 
 @frozen
 class Security:

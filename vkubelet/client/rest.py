@@ -223,7 +223,8 @@ class Client:
         `compressed` is for what comes at once: a server that compresses holds back what it has until there is more.
         """
         call = Call("GET", path, f"get {path}", "stream", params=params, compressed=compressed)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.connection.timeouts.connect)
+        timeouts = self.connection.timeouts
+        timeout = aiohttp.ClientTimeout(total=None, connect=timeouts.reach, sock_connect=timeouts.connect)
         async with self.transport.streaming(), self.transport.open(call, timeout) as response:
             yield chunks(response, call.attempt)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import cache
@@ -17,6 +18,7 @@ from typing import Self, TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
+from aiohttp.connector import AddrInfoType
 from attrs import field, frozen
 from yarl import URL
 
@@ -33,6 +35,9 @@ log = logging.getLogger(__name__)
 
 _ERROR_BODY_LIMIT = 1 << 20
 _LONGEST_QUOTE = 4096
+
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
+"""Seconds until the first probe, between probes, their number, and milliseconds for data without an answer."""
 _OUR_OWN = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM, errno.EAFNOSUPPORT}
 )
@@ -119,7 +124,7 @@ class Transport:
         return self._session
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60, socket_factory=_socket)
         self._session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -272,6 +277,17 @@ async def chunks(response: aiohttp.ClientResponse, attempt: str) -> AsyncGenerat
         if not chunk:
             return
         yield chunk
+
+
+def _socket(address: AddrInfoType) -> socket.socket:
+    """A socket that notices within a minute that the other end has vanished, which a stream without a read timeout never would."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE.items():
+        if hasattr(socket, name):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return made
 
 
 def _version() -> str:

@@ -62,7 +62,7 @@ async def watch(transport: Transport, call: Call, head: type[T]) -> AsyncGenerat
     Raises Expired (also as the first answer), another ApiError, or Unreachable when the stream is cut or silent for too long.
     """
     timeouts = transport.connection.timeouts
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect, sock_read=timeouts.silence)
+    timeout = aiohttp.ClientTimeout(total=None, connect=timeouts.reach, sock_connect=timeouts.connect, sock_read=timeouts.silence)
     splitter = LineSplitter()
     async with transport.open(call, timeout) as response:
         async for chunk in chunks(response, call.attempt):
