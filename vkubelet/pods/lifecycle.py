@@ -29,6 +29,7 @@ from vkubelet.metrics import Metrics
 from vkubelet.pods.admission import Admission
 from vkubelet.pods.board import StatusBoard
 from vkubelet.pods.dispatch import Dispatch
+from vkubelet.pods.slots import Slots
 from vkubelet.pods.status import End
 from vkubelet.pods.steps import ORPHAN_GRACE, Content, Life, Situation, Step, next_step
 from vkubelet.provider import Provider, Waiting
@@ -38,8 +39,8 @@ log = logging.getLogger(__name__)
 IN_FLIGHT = 200
 """Syncs that are with the provider at the same time; a slow one blocks nobody else."""
 
-_WORKERS = 2000
-"""More than syncs, so that deletions go on while the provider hangs in all of those."""
+WORKERS = 2000
+"""More than syncs, and none is held by a pod that waits for its sync, so that deletions go on while the provider hangs in all of those."""
 
 FINAL_STATUS = 10.0
 """Seconds for the final status to be accepted; after that the API object is deleted without it."""
@@ -81,8 +82,8 @@ class Lifecycle:
         self._gone_early: dict[str, None] = {}
         self._working = False
         self._round = 0
-        self._slots = asyncio.Semaphore(IN_FLIGHT)
-        self.controller: Controller[str] = Controller("pods", self._reconcile, workers=_WORKERS, clock=parts.clock, metrics=parts.metrics)
+        self.slots = Slots(IN_FLIGHT, wake=lambda uid, priority: self.controller.add(uid, priority=priority))
+        self.controller: Controller[str] = Controller("pods", self._reconcile, workers=WORKERS, clock=parts.clock, metrics=parts.metrics)
         self.board: StatusBoard
 
     async def run(self) -> None:
@@ -232,6 +233,10 @@ class Lifecycle:
             return None
         pod = self._parts.dispatch.store.by_uid(uid)
         step, number = self._next(life, pod)
+        if step is Step.SYNC and not self.slots.take(uid, self.controller.queue.priority(uid)):
+            return None
+        if step is not Step.SYNC:
+            self.slots.drop(uid)
         with bind(node=life.ref.node, pod=str(life.ref.key), uid=life.ref.uid):
             match step:
                 case Step.REST:
@@ -267,17 +272,12 @@ class Lifecycle:
     async def _sync(self, pod: Pod, life: Life) -> float | None:
         life.syncing = True
         try:
-            async with self._slots:
-                # Pod or node may have changed while it waited.
-                pod = self._parts.dispatch.store.by_uid(life.ref.uid) or pod
-                if self._next(life, pod)[0] is not Step.SYNC:
-                    return 0.0
-                if self._parts.admission is not None and life.handed_at is None:
-                    self._parts.admission.admit(pod)
-                life.held, life.outdated, told_in = True, False, self._round
-                operation = "create" if life.handed_at is None else "sync"
-                with self._timed(life.ref.node, operation), _Told(self, pod, "FailedSync"):
-                    await self._parts.provider.sync_pod(pod)
+            if self._parts.admission is not None and life.handed_at is None:
+                self._parts.admission.admit(pod)
+            life.held, life.outdated, told_in = True, False, self._round
+            operation = "create" if life.handed_at is None else "sync"
+            with self._timed(life.ref.node, operation), _Told(self, pod, "FailedSync"):
+                await self._parts.provider.sync_pod(pod)
         except PodRejected as error:
             life.over = True
             self._parts.recorder.event(ObjectReference.of(PODS, pod), error.reason, error.message, warning=True)
@@ -291,6 +291,7 @@ class Lifecycle:
             return None
         finally:
             life.syncing = False
+            self.slots.free(life.ref.uid)
         current = told_in == self._round and not life.outdated
         life.synced, life.handed_at = Content.of(pod) if current else None, self._parts.clock.monotonic()
         self.board.synced(life.ref.uid, pod.metadata.generation)
@@ -381,6 +382,7 @@ class Lifecycle:
 
     def _drop(self, life: Life) -> None:
         del self._lives[life.ref.uid]
+        self.slots.drop(life.ref.uid)
         left = self._by_node[life.ref.node]
         left.discard(life.ref.uid)
         if not left:

@@ -209,7 +209,9 @@ class Pods:
     def due(self, node: str) -> Mapping[str, int]:
         """By queue, how many of its pods wait for a worker."""
         uids = [life.ref.uid for life in self._lifecycle.lives(node)]
-        return {c.name: sum(map(c.queue.is_due, uids)) for c in (self._lifecycle.controller, self._board.controller)}
+        due = {c.name: sum(map(c.queue.is_due, uids)) for c in (self._lifecycle.controller, self._board.controller)}
+        due[self._lifecycle.controller.name] += sum(uid in self._lifecycle.slots for uid in uids)
+        return due
 
     def on_empty(self, callback: Callable[[str], None]) -> None:
         """Call `callback(node)` when a retiring node has become empty."""
@@ -267,7 +269,7 @@ class Pods:
     def idle(self) -> bool:
         """No pod waits for anything; a delayed look counts as waiting."""
         controllers: Sequence[Controller[str]] = (self._dispatch.controller, self._lifecycle.controller, self._board.controller)
-        return not any(len(controller.queue) for controller in controllers)
+        return not any(len(controller.queue) for controller in controllers) and not len(self._lifecycle.slots)
 
 
 def _returns_for_ever(pod: Pod) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -33,20 +33,24 @@ async def mute_proxy() -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-@pytest.mark.parametrize("kind", ["watch", "stream"])
-async def test_a_proxy_that_does_not_answer_ends_the_attempt(kind: str) -> None:
+async def watch(client: Client) -> None:
+    await anext(client.watch(PODS, since="5"))
+
+
+async def stream(client: Client) -> None:
+    async with client.stream("/api/v1/namespaces/d/pods/p/log"):
+        pytest.fail("nothing was connected")
+
+
+@pytest.mark.parametrize("attempt", [watch, stream], ids=lambda attempt: attempt.__name__)
+async def test_a_proxy_that_does_not_answer_ends_the_attempt(attempt: Callable[[Client], Awaitable[None]]) -> None:
     async with mute_proxy() as proxy:
         timeouts = Timeouts(read=0.3, connect=0.3, silence=0.3)
         connection = Connection("https://192.0.2.1", tls=Tls(TlsSource()), timeouts=timeouts, proxy=proxy)
         async with Client(connection) as client:
             with pytest.raises(Unreachable):
                 # Without a limit it would hang until the limit of the test.
-                async with asyncio.timeout(20):
-                    if kind == "watch":
-                        await anext(client.watch(PODS, since="5"))
-                    else:
-                        async with client.stream("/api/v1/namespaces/d/pods/p/log"):
-                            pytest.fail("nothing was connected")
+                await asyncio.wait_for(attempt(client), 20)
 
 
 async def test_every_connection_notices_that_the_other_end_has_vanished(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,65 @@
+"""Limits how many pods are synced at once, without holding a worker for those that wait.
+
+Invariant: at most `limit` slots are taken or granted; who waits is woken in the order of priority, then of arrival, when a slot is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from vkubelet.control.workqueue import Priority
+
+
+class Slots:
+    """`wake(uid, priority)` is called with a pod that waited and has a slot granted now; it must call `take` or `drop`."""
+
+    def __init__(self, limit: int, *, wake: Callable[[str, Priority], None]) -> None:
+        self._limit = limit
+        self._wake = wake
+        self._used: set[str] = set()
+        self._granted: set[str] = set()
+        self._waiting: dict[Priority, dict[str, None]] = {priority: {} for priority in Priority}
+
+    def __contains__(self, uid: str) -> bool:
+        """The pod waits for a slot, or was granted one that it has not taken."""
+        return uid in self._granted or any(uid in waiting for waiting in self._waiting.values())
+
+    def __len__(self) -> int:
+        """Pods that wait for a slot."""
+        return sum(map(len, self._waiting.values()))
+
+    def take(self, uid: str, priority: Priority) -> bool:
+        """Take a slot; False when there is none, and the pod waits."""
+        if uid in self._granted or len(self._used) + len(self._granted) < self._limit:
+            self._granted.discard(uid)
+            self._used.add(uid)
+            return True
+        known = next((each for each, waiting in self._waiting.items() if uid in waiting), None)
+        if known is None or priority < known:
+            self._forget(uid)
+            self._waiting[priority][uid] = None
+        return False
+
+    def free(self, uid: str) -> None:
+        """Give back the slot of a pod whose sync has ended."""
+        self._used.discard(uid)
+        self._grant()
+
+    def drop(self, uid: str) -> None:
+        """The pod needs no slot; one that was granted to it goes to the next."""
+        self._forget(uid)
+        if uid in self._granted:
+            self._granted.discard(uid)
+            self._grant()
+
+    def _forget(self, uid: str) -> None:
+        for waiting in self._waiting.values():
+            waiting.pop(uid, None)
+
+    def _grant(self) -> None:
+        for priority, waiting in self._waiting.items():
+            while waiting and len(self._used) + len(self._granted) < self._limit:
+                uid = next(iter(waiting))
+                del waiting[uid]
+                self._granted.add(uid)
+                self._wake(uid, priority)
