@@ -26,6 +26,7 @@ from vkubelet.server.pods import NodePods
 from vkubelet.server.portforward import PortForwards
 from vkubelet.server.rights import is_debug, served_path
 from vkubelet.server.statuses import HIDDEN, http_status
+from vkubelet.server.takeover import connection_of
 from vkubelet.server.traffic import Traffic
 from vkubelet.server.upgrade import ACCEPTED_HEADER
 
@@ -93,6 +94,9 @@ class Routes:
             raise web.HTTPServiceUnavailable(text=STOPS)
         caller = await self.gate.authenticate(request)
         await self.gate.authorize(caller.user, request, node=self._node_asked_about(request, caller))
+        connection = connection_of(request)
+        if connection is not None:
+            connection.admit()
         if not self.debugging and is_debug(served_path(request)):
             return web.Response(status=405, text=HANDLERS_OFF)
         return await handler(request)
@@ -120,8 +124,9 @@ class Routes:
         return response
 
     async def _prepare(self, request: web.Request, response: web.StreamResponse) -> None:
-        """A connection made with an older certificate or client CA ends with the answer under way, as all do when the server stops; which
-        program answers is nobody's."""
+        """Closes the connection after the answer when it was made with an older certificate or client CA, when the server stops, and when
+        no request on it was allowed. The name of the server's software is not sent.
+        """
         response.headers.popall(hdrs.SERVER, None)
         if not self.is_current(request) and not isinstance(response, web.WebSocketResponse):
             response.force_close()

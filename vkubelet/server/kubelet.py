@@ -31,6 +31,7 @@ from vkubelet.server.clientca import ClientCa
 from vkubelet.server.configuration import kubelet_configuration
 from vkubelet.server.debug import DebugEndpoints
 from vkubelet.server.exec import ContainerStreams
+from vkubelet.server.http import Http
 from vkubelet.server.listeners import MAIN, Endpoint, Listeners
 from vkubelet.server.logs import ContainerLogs
 from vkubelet.server.node_endpoints import Health, NodeEndpoints
@@ -41,7 +42,7 @@ from vkubelet.server.portforward import PortForwards
 from vkubelet.server.ports import ports_for
 from vkubelet.server.remotecommand import Streaming
 from vkubelet.server.settings import ServerSettings
-from vkubelet.server.takeover import Connections
+from vkubelet.server.takeover import Connection, Connections, connection_of
 from vkubelet.server.tls import Pair, ServingTls
 from vkubelet.server.traffic import Traffic
 from vkubelet.server.usage import UsageEndpoints
@@ -97,8 +98,9 @@ class KubeletServer:
         self._settings = parts.settings
         self._addresses = parts.settings.node_addresses
         self._tls = ServingTls()
-        self._connections = Connections()
-        self._listeners = Listeners(self._serve, self._tls, bind_address=parts.settings.bind_address)
+        limits = parts.settings.limits
+        self._listeners = Listeners(self._serve, self._tls, bind_address=parts.settings.bind_address, limits=limits)
+        self._connections = Connections(self._listeners.strangers, limits)
         self._names = Subject(name=parts.instance, addresses=parts.extra_certificate_sans)
         self._certificates = Certificates(
             settings=parts.settings, client=parts.client, clock=parts.clock, install=self._install, metrics=parts.metrics
@@ -183,32 +185,34 @@ class KubeletServer:
     async def __aenter__(self) -> Self:
         self._certificates.prepare()
         self._client_ca.load_file()
-        runner = web.AppRunner(
-            self._routes().application(),
-            handler_cancellation=True,
-            access_log=None,
-            keepalive_timeout=_KEEP_ALIVE,
-            max_line_size=_LONGEST_HEADER,
-            max_field_size=_LONGEST_HEADER,
-            shutdown_timeout=STREAMS_END,
-        )
+        runner = web.AppRunner(self._routes().application(), handler_cancellation=True, shutdown_timeout=STREAMS_END)
         await runner.setup()
         self._runner = runner
+        await self._listeners.__aenter__()
         if self._settings.main_port is not False:
             await self._open_main(int(self._settings.main_port))
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop_listening()
+        await self._listeners.__aexit__(None, None, None)
         await self._connections.stop(within=SESSIONS_END)
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
 
-    def _serve(self) -> asyncio.Protocol:
+    def _serve(self) -> Connection:
         if self._runner is None or self._runner.server is None:
             raise RuntimeError("the kubelet server is not started")
-        return self._connections.protocol(self._runner.server())
+        http = Http(
+            self._runner.server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,
+            keepalive_timeout=_KEEP_ALIVE,
+            max_line_size=_LONGEST_HEADER,
+            max_field_size=_LONGEST_HEADER,
+        )
+        return self._connections.protocol(http)
 
     def _routes(self) -> Routes:
         parts = self._parts
@@ -242,7 +246,10 @@ class KubeletServer:
 
     def _is_current(self, request: web.BaseRequest) -> bool:
         connection = request.transport.get_extra_info("ssl_object") if request.transport else None
-        return not self._stops and isinstance(connection, ssl.SSLObject) and self._tls.is_current(connection)
+        origin = connection_of(request)
+        if self._stops or origin is None or not origin.goes_on:
+            return False
+        return isinstance(connection, ssl.SSLObject) and self._tls.is_current(connection)
 
     async def _open_main(self, port: int) -> None:
         try:

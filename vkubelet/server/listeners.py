@@ -12,10 +12,16 @@ import logging
 import resource
 import socket
 from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self
 
 from attrs import frozen
 
 from vkubelet.errors import SettingsError, Unavailable
+from vkubelet.logformat import bind
+from vkubelet.server.settings import LimitSettings
+from vkubelet.server.strangers import Strangers, kept_back, most_strangers
+from vkubelet.server.takeover import Connection
 from vkubelet.server.tls import ServingTls
 
 log = logging.getLogger(__name__)
@@ -23,9 +29,10 @@ log = logging.getLogger(__name__)
 MAIN = ""
 """Stands for the node's name at the port that serves the pods of all nodes."""
 
-_HANDSHAKE, _GOODBYE, _BACKLOG = 10.0, 5.0, 512
-_KEPT_BACK, _KEPT_SHARE = 128, 8
-"""So many descriptors, or one in so many of all, are left to connections: nodes that can not renew their Leases are worth nothing."""
+_GOODBYE, _BACKLOG = 5.0, 512
+_AT_ONCE = 64
+"""Connections accepted before other work has its turn."""
+_ACCEPT_RETRY = 1.0
 _TAKEN = frozenset({errno.EADDRINUSE, errno.EACCES})
 
 
@@ -39,19 +46,39 @@ class Endpoint:
 
 
 class Listeners:
-    """`serve` makes the protocol of one connection, as `asyncio.loop.create_server` wants it."""
+    """Use as `async with listeners`; `serve` makes the protocol of one connection.
 
-    def __init__(self, serve: Callable[[], asyncio.Protocol], tls: ServingTls, *, bind_address: str) -> None:
+    Connections are accepted here and not by `asyncio.loop.create_server`, which accepts all that come and does not report a handshake that
+    fails: so each one counts from its first moment.
+    """
+
+    def __init__(self, serve: Callable[[], Connection], tls: ServingTls, *, bind_address: str, limits: LimitSettings) -> None:
+        self.strangers = Strangers(most_strangers(limits.unauthenticated_connections), self._accept_again)
+        self._limits = limits
+        self._waiting: set[socket.socket] = set()
+        self._retry: asyncio.TimerHandle | None = None
+        self._handshakes = asyncio.TaskGroup()
+        self._shaking: set[asyncio.Task[None]] = set()
         self._serve = serve
         self._tls = tls
         self._bind_address = bind_address
-        self._servers: dict[str, tuple[asyncio.Server, int]] = {}
+        self._servers: dict[str, tuple[socket.socket, int]] = {}
         self._nodes: dict[int, str] = {}
         self._sharing: set[str] = set()
         self.sole: str | None = None
         """The node that has the main port to itself."""
         self._opening = asyncio.Lock()
         self._told_of_limit = False
+
+    async def __aenter__(self) -> Self:
+        await self._handshakes.__aenter__()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close_all()
+        for task in self._shaking:
+            task.cancel()
+        await self._handshakes.__aexit__(None, None, None)
 
     def node_of(self, port: int) -> str | None:
         """The node that has this port, MAIN for the main port, None for nobody."""
@@ -97,9 +124,9 @@ class Listeners:
             if node != MAIN:
                 self._check_limit()
             for port in ports:
-                server = None if port in self._nodes else await self._listen(port)
+                server = None if port in self._nodes else self._listen(port)
                 if server is not None:
-                    port = int(server.sockets[0].getsockname()[1])
+                    port = int(server.getsockname()[1])
                     self._servers[node] = (server, port)
                     self._nodes[port] = node
                     return port
@@ -111,6 +138,8 @@ class Listeners:
         self.take_main(node)
         server, port = self._servers.pop(node, (None, 0))
         if server is not None:
+            asyncio.get_running_loop().remove_reader(server)
+            self._waiting.discard(server)
             server.close()
             del self._nodes[port]
 
@@ -121,7 +150,7 @@ class Listeners:
     def _check_limit(self) -> None:
         """Raises Unavailable when one more listener would take the descriptors that connections need."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if limit == resource.RLIM_INFINITY or len(self._servers) < limit - max(_KEPT_BACK, limit // _KEPT_SHARE):
+        if limit == resource.RLIM_INFINITY or len(self._servers) < limit - kept_back(limit):
             return
         text = f"the process may have {limit} open files, too few for more than {len(self._servers)} ports; raise its limit `nofile`"
         if not self._told_of_limit:
@@ -129,16 +158,9 @@ class Listeners:
             log.warning("no ports for further nodes: %s", text)
         raise Unavailable(text, retry_after=10.0)
 
-    async def _listen(self, port: int) -> asyncio.Server | None:
+    def _listen(self, port: int) -> socket.socket | None:
         try:
-            return await asyncio.get_running_loop().create_server(
-                self._serve,
-                sock=_bound(self._bind_address, port),
-                ssl=self._tls.context,
-                backlog=_BACKLOG,
-                ssl_handshake_timeout=_HANDSHAKE,
-                ssl_shutdown_timeout=_GOODBYE,
-            )
+            server = _bound(self._bind_address, port)
         except OSError as error:
             if error.errno in _TAKEN:
                 return None
@@ -147,6 +169,85 @@ class Listeners:
             if self._servers:
                 raise Unavailable(f"can not listen on {self._bind_address} now ({error.strerror})", retry_after=10.0) from error
             raise SettingsError("server.bind_address", f"{self._bind_address} can not be listened on ({error.strerror})") from error
+        server.setblocking(False)
+        asyncio.get_running_loop().add_reader(server, self._accept, server)
+        return server
+
+    # --- Accepting -------------------------------------------------------------------------------------------------------------------
+
+    def _accept(self, server: socket.socket) -> None:
+        for _ in range(_AT_ONCE):
+            if not self.strangers.has_room():
+                self._wait(server)
+                return
+            try:
+                client, _ = server.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._cannot_accept(error)
+                self._wait(server)
+                return
+            client.setblocking(False)
+            task = self._handshakes.create_task(self._connect(client), name="TLS handshake")
+            self._shaking.add(task)
+            task.add_done_callback(self._shaking.discard)
+
+    def _wait(self, server: socket.socket) -> None:
+        asyncio.get_running_loop().remove_reader(server)
+        self._waiting.add(server)
+
+    def _cannot_accept(self, error: OSError) -> None:
+        """No descriptor is left, most likely; one attempt and one line a second, however many wait."""
+        if self._retry is None:
+            with bind(error=str(error)):
+                log.warning("connections cannot be accepted")
+            self._retry = asyncio.get_running_loop().call_later(_ACCEPT_RETRY, self._retry_accepting)
+
+    def _retry_accepting(self) -> None:
+        self._retry = None
+        self._accept_again()
+
+    def _accept_again(self) -> None:
+        if self._retry is not None:
+            return
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            server = self._waiting.pop()
+            loop.add_reader(server, self._accept, server)
+
+    async def _connect(self, client: socket.socket) -> None:
+        """Completes the handshake; from then on the connection's protocol reports its end."""
+        task = asyncio.current_task()
+        assert task is not None
+        shaking, connection = _Handshake(task), self._serve()
+        self.strangers.add(shaking)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection,
+                client,
+                ssl=self._tls.context,
+                ssl_handshake_timeout=self._limits.handshake_timeout,
+                ssl_shutdown_timeout=_GOODBYE,
+            )
+        except (OSError, RuntimeError, ValueError) as error:
+            # The client's doing, such as a wrong certificate: no more than a kubelet logs by default.
+            with bind(error=str(error)):
+                log.debug("TLS handshake failed")
+        finally:
+            self.strangers.settle(shaking)
+            if not connection.made:
+                client.close()
+
+
+@frozen(eq=False)
+class _Handshake:
+    """A connection without a protocol yet."""
+
+    task: asyncio.Task[None]
+
+    def abort(self) -> None:
+        self.task.cancel()
 
 
 def _bound(address: str, port: int) -> socket.socket:

@@ -32,6 +32,29 @@ class DebugSettings:
 
 
 @frozen(kw_only=True)
+class LimitSettings:
+    """What a caller may use before its first request is allowed."""
+
+    unauthenticated_connections: int = 256
+    """Connections on which no request was allowed yet, at most a sixteenth of the open files (64 below 2,048); when all are taken, the
+    oldest one is closed once it is a second old, and new ones wait."""
+    handshake_timeout: float = 10.0
+    """Seconds in which a client must complete the TLS handshake."""
+    head_timeout: float = 10.0
+    """Seconds in which a client must send the first request line and headers, and those of each later request once it has begun."""
+    header_bytes: int = 131072
+    """Most bytes of a request line and its headers; longer ones are answered 431. A single line has at most 65536."""
+
+    def __attrs_post_init__(self) -> None:
+        for name, least in (("unauthenticated_connections", 1), ("header_bytes", 1024)):
+            if getattr(self, name) < least:
+                raise SettingsError(f"{SECTION}.limits.{name}", f"must be at least {least}")
+        for name in ("handshake_timeout", "head_timeout"):
+            if not getattr(self, name) > 0:
+                raise SettingsError(f"{SECTION}.limits.{name}", "must be more than 0 seconds")
+
+
+@frozen(kw_only=True)
 class ServerSettings:
     """The kubelet server of all virtual nodes of a process."""
 
@@ -72,6 +95,7 @@ class ServerSettings:
     """Seconds without a byte in either direction after which exec, attach and port-forward are closed."""
     stream_creation_timeout: float = 30.0
     """Seconds in which a client must open the streams it asked for."""
+    limits: LimitSettings = field(factory=LimitSettings)
     debug: DebugSettings = field(factory=DebugSettings)
 
     def __attrs_post_init__(self) -> None:

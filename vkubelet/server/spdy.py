@@ -20,6 +20,7 @@ from aiohttp import web
 from vkubelet.clock import Clock
 from vkubelet.logformat import bind
 from vkubelet.server import spdy_frames as spdy
+from vkubelet.server.http import AlreadySent
 from vkubelet.server.takeover import connection_of
 from vkubelet.server.wire import Wire
 
@@ -143,7 +144,7 @@ class SpdySession:
     """The server's side of one connection. Called by the transport; see SpdyStream for what is done with it."""
 
     def __init__(self, transport: asyncio.Transport, clock: Clock) -> None:
-        self.response: web.StreamResponse = _AlreadySent(status=101)
+        self.response: web.StreamResponse = AlreadySent(status=101)
         # An answer to a ping that the client has not sent, which it passes over.
         self._wire = Wire(transport, clock, probe=spdy.ping(2**32 - 1))
         self._clock = clock
@@ -351,16 +352,6 @@ class SpdySession:
                 self.break_off("the session was idle for too long")
             else:
                 await self._clock.sleep(left)
-
-
-class _AlreadySent(web.StreamResponse):
-    """For aiohttp, which wants to send what a handler returns."""
-
-    async def prepare(self, request: web.BaseRequest) -> None:
-        return None
-
-    async def write_eof(self, data: bytes = b"") -> None:
-        return None
 
 
 @asynccontextmanager

@@ -16,7 +16,11 @@ from typing import Protocol, cast
 
 from aiohttp import web
 
-LONGEST_HEAD = 1024 * 1024
+from vkubelet.server.http import refusal
+from vkubelet.server.settings import LimitSettings
+from vkubelet.server.strangers import Strangers
+
+LONGEST_HEAD = 128 * 1024
 _HELD = 64 * 1024
 _END = b"\r\n\r\n"
 _UPGRADE = re.compile(rb"\r\nupgrade:[ \t]*([^\r\n]*)", re.IGNORECASE)
@@ -48,19 +52,28 @@ class Successor(Session, Protocol):
 class Heads:
     """Finds the request for SPDY in what a client sends, without reading more of HTTP than where a request ends. Pure.
 
-    `upgrade` and `opaque` tell how it ended: behind such a request, or where this does not know how to go on.
+    `upgrade`, `opaque` and `too_long` tell how it ended: behind such a request, where this does not know how to go on, or in a head of more
+    than `longest` bytes. `complete` counts the heads that were read to their end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int = LONGEST_HEAD) -> None:
         self.upgrade = False
         self.opaque = False
+        self.too_long = False
+        self.complete = 0
+        self._longest = longest
         self._head = bytearray()
         self._body = 0
+
+    @property
+    def begun(self) -> bool:
+        """A part of a head was read."""
+        return bool(self._head)
 
     def feed(self, data: bytes) -> int:
         """How many of these bytes are HTTP's; fewer than there are only when an upgrade was found."""
         at = 0
-        while at < len(data) and not self.upgrade and not self.opaque:
+        while at < len(data) and not self.upgrade and not self.opaque and not self.too_long:
             if self._body:
                 skipped = min(self._body, len(data) - at)
                 self._body -= skipped
@@ -73,11 +86,13 @@ class Heads:
         before = len(self._head)
         self._head += data[at:]
         end = self._head.find(_END, max(0, before - len(_END) + 1))
+        if (len(self._head) if end < 0 else end + len(_END)) > self._longest:
+            self.too_long, self._head = True, bytearray()
+            return len(data)
         if end < 0:
-            if len(self._head) > LONGEST_HEAD:
-                self.opaque, self._head = True, bytearray()
             return len(data)
         end += len(_END)
+        self.complete += 1
         self._judge(bytes(self._head[:end]))
         self._head = bytearray()
         return at + end - before
@@ -97,7 +112,9 @@ class Connection(asyncio.Protocol):
     def __init__(self, http: web.RequestHandler, owner: Connections) -> None:
         self._http = http
         self._owner = owner
-        self._heads = Heads()
+        self._heads = Heads(owner.limits.header_bytes)
+        self._due: asyncio.TimerHandle | None = None
+        self._admitted = False
         self._held: bytearray | None = None
         self._successor: Successor | None = None
         self._transport: asyncio.Transport | None = None
@@ -108,6 +125,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._owner.strangers.add(self)
+        self._time_head()
         self._http.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
@@ -134,6 +153,8 @@ class Connection(asyncio.Protocol):
             self._successor.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timing()
+        self._owner.strangers.settle(self)
         if self._successor is not None:
             self._successor.connection_lost(exc)
         if not self._ending:
@@ -143,14 +164,55 @@ class Connection(asyncio.Protocol):
 
     # --- Before the takeover -----------------------------------------------------------------------------------------------------------
 
+    @property
+    def made(self) -> bool:
+        """The TLS handshake is complete."""
+        return self._transport is not None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether further requests are served: one was allowed, and where the next one begins is known."""
+        return self._admitted and not self._heads.opaque
+
+    def admit(self) -> None:
+        """A request was allowed: this connection counts no longer as that of a stranger."""
+        self._admitted = True
+        self._owner.strangers.settle(self)
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _time_head(self) -> None:
+        self._stop_timing()
+        self._due = asyncio.get_running_loop().call_later(self._owner.limits.head_timeout, self.abort)
+
+    def _stop_timing(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
     def _watch(self, data: bytes) -> None:
+        before = self._heads.complete
         https = self._heads.feed(data)
+        if self._heads.too_long:
+            self._refuse()
+            return
+        if self._heads.complete > before:
+            self._stop_timing()
+        if self._heads.begun and self._due is None:
+            self._time_head()
         self._http.data_received(data[:https])
         if self._heads.upgrade:
             # Whatever the answer will be, this is the last request that aiohttp serves here.
             self._http.close()
             self._held = bytearray()
             self._hold(data[https:])
+
+    def _refuse(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(refusal(431, "Request Header Fields Too Large"))
+            self._transport.close()
 
     def _hold(self, data: bytes) -> None:
         if self._held is not None and self._transport is not None:
@@ -193,12 +255,14 @@ class Connection(asyncio.Protocol):
 
 
 class Connections:
-    """Those of one server that were taken over."""
+    """Those of one server: strangers, and sessions that were taken over."""
 
-    def __init__(self) -> None:
+    def __init__(self, strangers: Strangers, limits: LimitSettings) -> None:
+        self.strangers = strangers
+        self.limits = limits
         self._held: dict[Session, asyncio.Task[object]] = {}
 
-    def protocol(self, http: web.RequestHandler) -> asyncio.Protocol:
+    def protocol(self, http: web.RequestHandler) -> Connection:
         """For a new connection."""
         return Connection(http, self)
 
@@ -226,7 +290,7 @@ class Connections:
             await asyncio.wait(late, timeout=within)
 
 
-def connection_of(request: web.Request) -> Connection | None:
-    """The connection of a request that can be taken over; None when it can not."""
+def connection_of(request: web.BaseRequest) -> Connection | None:
+    """The connection a request came by; None when it is not one of a listener."""
     protocol = request.transport.get_protocol() if request.transport is not None else None
-    return protocol if isinstance(protocol, Connection) and protocol.transport is not None else None
+    return protocol if isinstance(protocol, Connection) else None

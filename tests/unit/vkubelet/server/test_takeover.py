@@ -76,8 +76,20 @@ def test_connect_is_no_business_of_ours() -> None:
 
 def test_endless_head_is_not_kept() -> None:
     heads, part, fed = Heads(), b"x" * 65536, 0
-    while not heads.opaque:
+    while not heads.too_long:
         assert heads.feed(part) == len(part)
         fed += len(part)
     assert LONGEST_HEAD < fed <= LONGEST_HEAD + len(part)
     assert heads.feed(UPGRADE + SPDY) == len(UPGRADE + SPDY)
+
+
+def test_head_of_more_bytes_than_allowed_is_too_long_also_when_it_comes_at_once() -> None:
+    long, short = head(b"X: " + b"y" * 200), head(b"X: y")
+    heads = Heads(len(short))
+    heads.feed(short + short)
+    assert (heads.too_long, heads.complete, heads.begun) == (False, 2, False)
+    heads.feed(short[:5])
+    assert heads.begun
+    heads = Heads(len(long) - 1)
+    heads.feed(short + long)
+    assert (heads.too_long, heads.complete) == (True, 1)

@@ -1,0 +1,43 @@
+"""aiohttp's protocol for one connection, with the answers that are given before there is a request.
+
+Invariant: bytes that are no HTTP cause a short answer that does not name the server's software, and nothing in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from aiohttp import web
+
+log = logging.getLogger(__name__)
+
+
+class Http(web.RequestHandler):
+    """Refuses what the parser could not read as Go's server does."""
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        if status >= 500 or request.writer.output_size > 0 or self.transport is None:
+            return super().handle_error(request, status, exc, message)
+        log.debug("malformed request refused")
+        self.transport.write(refusal(status, "Bad Request"))
+        sent = AlreadySent(status=status)
+        sent.force_close()
+        return sent
+
+
+class AlreadySent(web.StreamResponse):
+    """For aiohttp, which sends what a handler returns."""
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        return None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        return None
+
+
+def refusal(status: int, reason: str) -> bytes:
+    """The answer to a request that was not read."""
+    lines = (f"HTTP/1.1 {status} {reason}", "Content-Type: text/plain; charset=utf-8", "Connection: close", "", f"{status} {reason}")
+    return "\r\n".join(lines).encode()
