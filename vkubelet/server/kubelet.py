@@ -207,7 +207,7 @@ class KubeletServer:
         http = Http(
             self._runner.server,
             loop=asyncio.get_running_loop(),
-            access_log=None,
+            access_log=None,  # type: ignore[arg-type]  # off, as aiohttp documents
             keepalive_timeout=_KEEP_ALIVE,
             max_line_size=_LONGEST_HEADER,
             max_field_size=_LONGEST_HEADER,

@@ -21,7 +21,9 @@ from attrs import define, field
 from tests.support.program import PATIENCE
 from tests.support.spdy_client import SpdyClient, connected, upgrade_request
 from vkubelet.clock import SystemClock
+from vkubelet.server.settings import LimitSettings
 from vkubelet.server.spdy import SpdySession, SpdyStream, StreamReset, spdy_session
+from vkubelet.server.strangers import Strangers
 from vkubelet.server.takeover import Connections
 from vkubelet.server.tls import Pair, ServingTls
 from vkubelet.testing.cluster.pki import Authority
@@ -96,7 +98,7 @@ class Sessions:
 async def sessions(serve: Serve, directory: Path | None, *, idle: float = IDLE) -> AsyncIterator[Sessions]:
     """Over TLS with files written to `directory`, without a directory over plain TCP."""
     context, trust = (None, None) if directory is None else _tls(directory)
-    connections = Connections()
+    connections = Connections(Strangers(1_000_000, lambda: None), LimitSettings())
     made: list[Sessions] = []
     application = web.Application()
 
