@@ -15,9 +15,7 @@ log = logging.getLogger(__name__)
 class Http(web.RequestHandler):
     """Refuses what the parser could not read as Go's server does."""
 
-    def handle_error(  # type: ignore[override]
-        self, request: web.BaseRequest, status: int = 500, *details: BaseException | str | None
-    ) -> web.StreamResponse:
+    def handle_error(self, request: web.BaseRequest, status: int = 500, *details: BaseException | str | None) -> web.StreamResponse:
         if status >= 500 or request.writer.output_size > 0 or self.transport is None:
             return super().handle_error(request, status, *details)  # type: ignore[arg-type]
         log.debug("malformed request refused")
