@@ -219,7 +219,7 @@ def established(kubeconfig: Path, plural: str) -> bool:
 def bind() -> None:
     """Everything that two owners of clusters would apply."""
     with step("worker cluster: CRD, mount namespace, narrow rights, policy (half of each node)"):
-        apply(WORKER, MANIFESTS / "resourceleasingpolicies.yaml", SAMPLES / "worker-rbac.yaml")
+        apply(WORKER, MANIFESTS / "resourceleasingpolicies.yaml", SAMPLES / "worker-rbac.yaml", SAMPLES / "worker-guards.yaml")
         wait_for("the CRD is established", partial(established, WORKER, "resourceleasingpolicies"), seconds=30)
         apply(WORKER, SAMPLES / "policy.yaml")
         worker_config = kubeconfig_of(server_of(WORKER), token_of(WORKER, "kubeocean-worker", "kubeocean-syncer"))

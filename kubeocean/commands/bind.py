@@ -44,13 +44,16 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     clusters.add_worker_arguments(parser)
     parser.add_argument("--worker-server", default="", metavar="URL", help="the worker's API server as the computing cluster reaches it")
     clusters.add_hub_arguments(parser)
-    parser.add_argument("--cluster-id", default="", metavar="ID", help="part of the virtual nodes' names (default: NAME)")
+    part = "part of the virtual nodes' names (default: NAME); not a prefix of another one, as prod of prod-eu"
+    parser.add_argument("--cluster-id", default="", metavar="ID", help=part)
     parser.add_argument("--mount-namespace", default="", metavar="NS", help=f"where pods run (default: {keys.WORKER_NAMESPACE})")
     parser.add_argument("--namespace", default=keys.NAMESPACE, metavar="NS", help=f"of the Secret (default: {keys.NAMESPACE})")
     parser.add_argument("--metrics", action="store_true", help="also let it ask the worker's kubelets for usage (get nodes/proxy)")
     parser.add_argument("--policy-label", action="store_true", help="also let it label the worker's nodes with the policy that leases them")
     parser.add_argument("--yes", action="store_true", help="do not ask")
-    parser.add_argument("--print", action="store_true", dest="only_print", help="print all manifests and touch nothing")
+    parser.add_argument(
+        "--print", nargs="?", const="all", choices=("all", "worker", "hub"), dest="only_print", help="print the manifests, write nothing"
+    )
     clusters.add_timeout(parser, 180.0, until="Ready")
     parser.set_defaults(call=_command)
 
@@ -68,7 +71,7 @@ def _command(arguments: argparse.Namespace) -> None:
     if arguments.only_print:
         plan = Plan.of(wish)
         plan.check()
-        terminal.say(plan.manifests().rstrip())
+        terminal.say(plan.manifests(arguments.only_print).rstrip())
         return
     if arguments.worker_server and not arguments.worker_server.startswith("https://"):
         raise SettingsError("--worker-server", "must be the URL of an API server, beginning with https://")
@@ -222,7 +225,8 @@ class Bind:
         if policies:
             say(f"Leased by policy: {', '.join(policies)}. Its nodes:\n\n  {self._nodes(plan)}")
             return
-        say("No policy leases anything to it yet, and without a policy there is no virtual node. For half of each node:\n")
+        say("No policy leases anything to it yet, and without a policy there is no virtual node. A policy for half of the CPU and memory")
+        say("that pods of the worker leave unrequested on each node, and all of every other resource; name those to limit:\n")
         say(f"{self.worker_choice.kubectl} apply -f - <<EOF\n{plan.sample_policy()}EOF")
         say(f"\nThen:\n\n  {self._nodes(plan)}")
 

@@ -111,19 +111,23 @@ class Plan:
     def worker_yaml(self) -> str:
         return SHARED + commented([*self.identity.objects, *self.identity.guards], self.identity.rules)
 
-    def hub_yaml(self) -> str:
-        return commented([self.hub_namespace, self.shown_secret(), self.binding], ())
+    def hub_yaml(self, *, secret: bool = True) -> str:
+        """Without `secret`, a comment states the command that creates the Secret instead of a document without its content."""
+        if secret:
+            return commented([self.hub_namespace, self.shown_secret(), self.binding], ())
+        missing = f"""\
+Create the Secret with the kubeconfig of ServiceAccount {self.mount_namespace}/{permissions.SYNCER} first:
+kubectl -n {self.secret.namespace} create secret generic {self.secret.name} --from-file={KUBECONFIG}=FILE"""
+        return commented([self.hub_namespace, self.binding], (), notes={1: missing})
 
-    def manifests(self) -> str:
-        """Everything, for `--print`: two parts, one for each cluster."""
-        return "---\n".join(
-            [
-                "# --- Apply the following in the worker cluster.\n" + definition(POLICIES),
-                self.worker_yaml(),
-                "# --- Apply the following in the computing cluster.\n" + definition(CLUSTERBINDINGS),
-                self.hub_yaml(),
-            ]
-        )
+    def manifests(self, cluster: str = "all") -> str:
+        """The objects in the `worker`, in the `hub`, or `all` of them; those of one cluster can be piped to `kubectl apply`."""
+        worker = ["# --- Apply the following in the worker cluster.\n" + definition(POLICIES), self.worker_yaml()]
+        hub = [
+            "# --- Apply the following in the computing cluster.\n" + definition(CLUSTERBINDINGS),
+            self.hub_yaml(secret=cluster == "all"),
+        ]
+        return "---\n".join({"worker": worker, "hub": hub}.get(cluster, worker + hub))
 
     def syncer_rights(self) -> str:
         """What the process of the binding may at home, a line for each right."""
@@ -134,7 +138,7 @@ class Plan:
         return textwrap.indent("\n".join(lines), "  ")
 
     def sample_policy(self) -> str:
-        """One that leases half of each node."""
+        """One that leases half of the CPU and memory that local pods leave unrequested, and all of every other resource."""
         limits = [{"resource": each, "percent": 50} for each in ("cpu", "memory")]
         body = {
             "apiVersion": POLICIES.api_version,

@@ -60,6 +60,16 @@ def test_print_needs_no_cluster_and_shows_no_kubeconfig(capsys: pytest.CaptureFi
     assert any(rule["resources"] == ["nodes/proxy"] for body in bodies for rule in body.get("rules", ()))
 
 
+@pytest.mark.parametrize(("cluster", "kinds"), [("worker", {"Role", "ServiceAccount"}), ("hub", {"ClusterBinding"})])
+def test_print_for_one_cluster_has_nothing_of_the_other(cluster: str, kinds: set[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["bind", "demo", "--print", cluster])
+    text = capsys.readouterr().out
+    found = {body["kind"] for body in yaml.safe_load_all(text)}
+    assert kinds <= found and ("ClusterBinding" in found) is (cluster == "hub")
+    assert cluster == "worker" or ("Secret" not in found and "create secret generic demo-kubeconfig" in text)
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
