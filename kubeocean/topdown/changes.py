@@ -52,6 +52,9 @@ def changes(pod: Pod, physical: Pod, target: Target, *, room: Callable[[], Room 
     pending = unfit(wanted, there, space) if space is not None else None
     metadata, sent = noted(metadata, physical, pending), None if pending else _patch(physical, spec=resize)
     if not is_new:
+        # The worker's admission has rewritten what differs though all was sent; that is no change of the user in the next generation.
+        rewritten = remembered(images_of(wanted, *refs.CONTAINER_LISTS), images_of(there, *refs.CONTAINER_LISTS))
+        metadata = _with_images(metadata, physical, note=rewritten)
         return Changes(_patch(physical, metadata=metadata), resize=sent, pending=pending)
     images = _images_to_have(wanted, physical, target)
     metadata = _with_images(metadata, physical, note=remembered(images_of(wanted, *refs.CONTAINER_LISTS), images))

@@ -90,6 +90,21 @@ def test_memory_with_whole_values_of_an_earlier_process_is_left_as_it_is() -> No
     assert not changes(web, edited(created(web), annotations={"kubeocean.io/expected-metadata": whole}), TARGET)
 
 
+def test_image_that_the_worker_rewrote_at_creation_is_left_when_something_else_changes() -> None:
+    web = pod(SPEC, generation=1)
+    mirrored = edited(created(web), spec={"containers": [{**SPEC["containers"][0], "image": "mirror.local/app:1"}]})
+    note = changes(web, mirrored, TARGET).main
+    assert note is not None and note.keys() == {"metadata"}
+    noted = edited(mirrored, annotations=note["metadata"]["annotations"])
+    assert not changes(web, noted, TARGET)
+    later = pod({**SPEC, "tolerations": [{"key": "a", "operator": "Exists"}]}, generation=2)
+    main = changes(later, noted, TARGET).main
+    assert main is not None and "containers" not in main["spec"]
+    changed = pod({**SPEC, "containers": [{**SPEC["containers"][0], "image": "app:2"}]}, generation=2)
+    main = changes(changed, noted, TARGET).main
+    assert main is not None and main["spec"]["containers"] == [{"name": SPEC["containers"][0]["name"], "image": "app:2"}]
+
+
 def test_lost_marks_are_put_back() -> None:
     web = pod(SPEC, labels=LABELS)
     lost = edited(created(web), labels={"kubeocean.io/owner": None, "kubeocean.io/managed-by": "helm"})
@@ -134,7 +149,8 @@ def test_images_deadline_and_tolerations_travel_down() -> None:
 def test_what_the_workers_admission_changed_is_not_sent_again() -> None:
     web = pod(SPEC)
     defaulted = {"containers": [{**SPEC["containers"][0], "image": "mirror/app:1", "resources": {"requests": {"cpu": "1"}}}]}
-    assert not changes(web, edited(created(web), spec=defaulted), TARGET)
+    main = changes(web, edited(created(web), spec=defaulted), TARGET).main
+    assert main == {"metadata": {**UID, "annotations": {"kubeocean.io/virtual-images": '{"main":"app:1"}'}}}
 
 
 def test_ephemeral_containers_are_added_translated_to_those_that_exist() -> None:
