@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import AsyncIterator, Callable
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,7 @@ from vkubelet.clock import Clock
 from vkubelet_providers.process.keeper.logfile import name_of, numbers
 
 _BLOCK: Final = 128 * 1024
-_WHOLE: Final = re.compile(rb"^\S+ \S+ F ", re.MULTILINE)
+_WHOLE: Final = re.compile(rb"\S+ \S+ F ")
 """How a line begins that is whole, or the last part of one; text may hold such a mark too."""
 _LOOK_FIRST, _LOOK_LAST = 0.05, 0.5
 
@@ -53,14 +54,19 @@ def begin_of_tail(directory: Path, lines: int) -> int:
     for number in reversed(numbers(str(directory))):
         chosen = number
         try:
-            with Directory.at(directory) as place:
-                found += len(_WHOLE.findall(place.read(name_of(number))))
+            # The first of them may have begun in the file before.
+            found += _whole_lines(directory, number, most=lines + 1 - found)
         except OSError:
             break
-        # The first of them may have begun in the file before.
         if found > lines:
             break
     return chosen
+
+
+def _whole_lines(directory: Path, number: int, *, most: int) -> int:
+    """How many a file has; counted one by one up to `most`, so that no step keeps the interpreter for long."""
+    with Directory.at(directory) as place, os.fdopen(place.file(name_of(number)), "rb") as file:
+        return sum(1 for _ in islice(filter(_WHOLE.match, file), most))
 
 
 async def read(directory: Path, *, begin: int, ended: Callable[[], bool] | None, clock: Clock) -> AsyncIterator[bytes]:
