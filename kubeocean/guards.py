@@ -80,7 +80,7 @@ def guards(mount_namespace: str, *, policy_label: bool = True, max_priority: str
 
 def _leases() -> Guard:
     finalizers = " == ".join(
-        f"(has({where}.metadata.finalizers) ? {where}.metadata.finalizers : []).filter(f, f != '{keys.FINALIZER_POLICY}')"
+        f"(has({where}.metadata.finalizers) ? {where}.metadata.finalizers : []).filter(f, !f.startsWith('{keys.POLICY_CLAIM}'))"
         for where in ("object", "oldObject")
     )
     unchanged = " && ".join(
@@ -94,12 +94,12 @@ def _leases() -> Guard:
     )
     return Guard(
         name="policies",
-        why="The right to set the finalizer of a ResourceLeasingPolicy would include raising the leased amounts.",
+        why="The right to set finalizers of a ResourceLeasingPolicy would include raising the leased amounts.",
         group=GROUP,
         version=POLICIES.version,
         resources=(POLICIES.plural, f"{POLICIES.plural}/status"),
         operations=("UPDATE",),
-        rules=(Rule(unchanged, f"of a ResourceLeasingPolicy, only the finalizer {keys.FINALIZER_POLICY} and the status may change"),),
+        rules=(Rule(unchanged, f"of a ResourceLeasingPolicy, only finalizers {keys.POLICY_CLAIM}* and the status may change"),),
     )
 
 

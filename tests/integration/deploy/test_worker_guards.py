@@ -16,6 +16,7 @@ import yaml
 from attrs import frozen
 
 from kubeocean import keys, permissions
+from kubeocean.bottomup.policy_claim import claimed
 from kubeocean.commands.identity import Credentials, connection_from_here
 from kubeocean.guards import trials
 from kubeocean.manager.checks import accepted_trials
@@ -120,12 +121,13 @@ NAMESPACE_CHANGES: dict[str, Body] = {
 }
 
 
-async def test_a_policy_keeps_what_its_owner_wrote_and_takes_finalizer_and_status(lender: Lender) -> None:
+async def test_a_policy_keeps_what_its_owner_wrote_and_takes_claims_and_status(lender: Lender) -> None:
     for name, change in POLICY_CHANGES.items():
         said = await lender.refuses(lender.hub.patch(POLICIES, lender.space, change, kind=PatchKind.MERGE))
-        assert "only the finalizer" in said, name
-    ours = {"metadata": {"finalizers": [keys.FINALIZER_POLICY]}}
-    assert (await lender.hub.patch(POLICIES, lender.space, ours, kind=PatchKind.MERGE)).metadata.finalizers == [keys.FINALIZER_POLICY]
+        assert "only finalizers" in said, name
+    ours = claimed([], keys.Owner("hub", "one"))
+    claim = {"metadata": {"finalizers": ours}}
+    assert (await lender.hub.patch(POLICIES, lender.space, claim, kind=PatchKind.MERGE)).metadata.finalizers == ours
     status = {"status": {"phase": "Active"}}
     await lender.hub.patch(POLICIES, lender.space, status, subresource="status", kind=PatchKind.MERGE)
 
