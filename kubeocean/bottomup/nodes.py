@@ -15,6 +15,7 @@ from kubeocean import keys
 from kubeocean.bottomup.binding import BindingReconciler
 from kubeocean.bottomup.describe import describe, eligible, stamped
 from kubeocean.bottomup.inherited import inherited
+from kubeocean.bottomup.pods import holds_lease
 from kubeocean.bottomup.policies import ResourceLeasingPolicyReconciler
 from kubeocean.bottomup.policy_amounts import PolicyAmounts
 from kubeocean.bottomup.policy_label import PolicyLabel, PolicyLabelParts
@@ -27,7 +28,6 @@ from kubeocean.crds import ClusterBinding
 from kubeocean.leasing.policy import Decision, NodeFacts, Terms, decide
 from kubeocean.leasing.record import LeaseRecord
 from kubeocean.leasing.usage import Usage
-from kubeocean.topdown.identity import daemonset_allowed, leaves_home
 from kubeocean.worker import WorkerCluster
 from vkubelet.api.objects import Key, Node, Pod
 from vkubelet.client.resources import NODES
@@ -70,7 +70,7 @@ class PhysicalNodeReconciler:
         self._parts = parts
         self._usage = Usage()
         self._amounts = PolicyAmounts()
-        self._pressure = Pressure(parts.host, parts.policies, counts=self._leaves_hub)
+        self._pressure = Pressure(parts.host, parts.policies, counts=self._holds_lease)
         self._unsettled: set[str] | None = None
         self._label = PolicyLabel(
             PolicyLabelParts(
@@ -163,10 +163,8 @@ class PhysicalNodeReconciler:
             closed_since=_closed_since(_last_description(self._parts.virtual.get(virtual), live)),
         )
 
-    def _leaves_hub(self, pod: Pod) -> bool:
-        """Pods of system namespaces, and of DaemonSets that are not to run on virtual nodes, hold nothing that is leased."""
-        binding = self._parts.binding.current
-        return leaves_home(pod.metadata) and (binding is None or daemonset_allowed(pod.metadata, binding))
+    def _holds_lease(self, pod: Pod) -> bool:
+        return holds_lease(pod, self._parts.worker, self._parts.binding.current)
 
     def _is_another(self, virtual: str, node: Node) -> bool:
         """The virtual node was declared for an earlier physical node of this name."""

@@ -12,8 +12,8 @@ from datetime import timedelta
 from attrs import frozen
 
 from kubeocean import keys
-from kubeocean.crds import FromWorker
-from kubeocean.topdown.identity import identity
+from kubeocean.crds import ClusterBinding, FromWorker
+from kubeocean.topdown.identity import daemonset_allowed, identity, leaves_home
 from kubeocean.topdown.status import REFUSED, virtual_annotations, virtual_labels, virtual_status
 from kubeocean.worker import WorkerCluster, virtual_uid
 from vkubelet.api.conditions import get_condition
@@ -286,3 +286,13 @@ def where(pod: Pod) -> Key:
     # Kubeocean (Go) does not say whose record it is.
     is_its_own = annotations.get(keys.PHYSICAL_POD_OF, meta.uid) == meta.uid
     return found if is_its_own and found.name == keys.physical_name(meta.namespace, meta.name) else Key("", "")
+
+
+def has_entered(pod: Pod, worker: WorkerCluster) -> bool:
+    """A physical pod of it exists, or was recorded. Its start time proves nothing: it is published with every reason why a pod waits."""
+    return bool(where(pod).name) or worker.physical_pod(pod.ref) is not None
+
+
+def holds_lease(pod: Pod, worker: WorkerCluster, binding: ClusterBinding | None) -> bool:
+    """The pod takes leased capacity: it is meant for the worker, or is there already, whatever labels and owners its user gave it since."""
+    return has_entered(pod, worker) or (leaves_home(pod.metadata) and (binding is None or daemonset_allowed(pod.metadata, binding)))

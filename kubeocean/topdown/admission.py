@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 
 from attrs import frozen
 
-from kubeocean.bottomup.pods import where
+from kubeocean.bottomup.pods import has_entered, holds_lease
 from kubeocean.bottomup.virtual_nodes import VirtualNodes
 from kubeocean.crds import ClusterBinding, ResourceLeasingPolicy
 from kubeocean.keys import POLICIES_APPLIED, TAINT_CLOSED
-from kubeocean.topdown.identity import daemonset_allowed, leaves_home
 from kubeocean.worker import WorkerCluster
 from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import Key, Node, Pod
@@ -49,7 +48,7 @@ class LeaseAdmission:
     def __init__(self, parts: AdmissionParts) -> None:
         self._parts = parts
         self._observed: dict[str, frozenset[str]] = {}
-        self._judge = Admission(node=self._leased_node, pod=parts.host.pods.by_uid, admitted=self._has_entered)
+        self._judge = Admission(node=self._leased_node, pod=parts.host.pods.by_uid, admitted=lambda pod: has_entered(pod, parts.worker))
 
     def admit(self, pod: Pod) -> None:
         """Returns when the pod may enter. Raises NotAdmitted, and Unavailable while its Node is not registered."""
@@ -69,17 +68,14 @@ class LeaseAdmission:
 
     def _observe(self, node: str) -> None:
         """The pods of a node as they are now; the pod store reports no changes."""
-        binding = self._parts.binding()
-        pods = [pod for pod in self._parts.host.pods.on_node(node) if _needs_room(pod, binding)]
+        worker, binding = self._parts.worker, self._parts.binding()
+        pods = [pod for pod in self._parts.host.pods.on_node(node) if holds_lease(pod, worker, binding)]
         uids = frozenset(pod.metadata.uid for pod in pods)
         for uid in self._observed.get(node, frozenset()) - uids:
             self._judge.forget(uid)
         for pod in pods:
             self._judge.observe(pod)
         self._observed[node] = uids
-
-    def _has_entered(self, pod: Pod) -> bool:
-        return bool(where(pod).name or pod.status.get("startTime")) or self._parts.worker.physical_pod(pod.ref) is not None
 
     def _live(self, node: str) -> Node | None:
         return self._parts.hub_nodes.get(Key("", node))
@@ -109,6 +105,3 @@ def leased_node(live: Node, declared: NodeDescription) -> Node:
     status = {"allocatable": dict(declared.allocatable or declared.capacity), "features": live.status.get("features") or {}}
     return Node(live.metadata, encode_json({"taints": taints}), encode_json(status))
 
-
-def _needs_room(pod: Pod, binding: ClusterBinding | None) -> bool:
-    return leaves_home(pod.metadata) and (binding is None or daemonset_allowed(pod.metadata, binding))

@@ -186,6 +186,28 @@ def test_window_that_closes_before_the_physical_pod_is_created_refuses_the_pod()
     assert lease.refusal(waits) == "TaintToleration"
 
 
+@pytest.mark.parametrize("wanted", ["30", "2"])
+def test_pod_that_could_not_be_made_before_it_was_judged_is_judged_later(wanted: str) -> None:
+    lease = Lease(policy("night", NIGHT), MIDNIGHT)
+    # A start time comes with each status, also with one that reports only why the pod waits.
+    waits = asking(wanted, status={"phase": "Pending", "startTime": "2026-01-01T00:00:00Z"})
+    assert lease.refusal(waits) == ("OutOfcpu" if wanted == "30" else "")
+
+
+HIDDEN: Json = {
+    "placeholder": {"labels": {keys.HOSTPORT_FAKE_POD: "true"}},
+    "daemonset": {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "d"}]},
+}
+
+
+@pytest.mark.parametrize("hidden", HIDDEN.values(), ids=HIDDEN)
+def test_running_pod_that_is_disguised_as_one_of_the_hub_still_takes_its_room(hidden: Json) -> None:
+    lease = Lease(policy("night", NIGHT), MIDNIGHT)
+    lease.create(asking("2", name="runs"))
+    lease.host.pods.put(asking("2", name="runs", **hidden))
+    assert lease.refusal(asking("1")) == "OutOfcpu"
+
+
 @pytest.mark.parametrize(("tolerated", "hint"), [(True, True), (False, False)])
 def test_refusal_outside_the_windows_names_the_policy_and_the_switch(tolerated: bool, hint: bool) -> None:
     lease = Lease(policy("night", NIGHT), NOON)
