@@ -16,6 +16,7 @@ from vkubelet.clock import rfc3339
 SECONDS = 5.0
 """In the median: a machine that runs other tests stands still now and then."""
 _numbers = itertools.count(1)
+PORT = {"containerPort": 7654, "hostPort": 7654}
 
 Body = dict[str, Any]
 
@@ -104,11 +105,16 @@ async def involved(physical: Body) -> Body:
 
 
 async def test_why_the_workers_scheduler_has_no_place_is_told_at_home(stage: Stage) -> None:
-    """A real event of the worker's own kube-scheduler, which writes the newer form with a series."""
-    await stage.create("nowhere", containers=[{"name": "main", "image": "localhost/busybox:dev", "resources": {"requests": {"cpu": "9k"}}}])
-    (event, *_) = await eventually(lambda: told(stage, "nowhere", "FailedScheduling"), "FailedScheduling at home")
+    """A real event of the worker's own kube-scheduler, which writes the newer form with a series. The lease has room for the pod."""
+    here = {"nodeName": stage.nodes[0], "containers": [{**physical_spec()["containers"][0], "ports": [PORT]}]}
+    local = await stage.there.create("pods", {"metadata": {"name": f"port-{stage.namespace}", "namespace": "default"}, "spec": here})
+    try:
+        await stage.create("nowhere", containers=[{"name": "main", "image": "localhost/busybox:dev", "ports": [PORT]}])
+        (event, *_) = await eventually(lambda: told(stage, "nowhere", "FailedScheduling"), "FailedScheduling at home")
+    finally:
+        await stage.there.delete("pods", local["metadata"]["name"], "default", grace=0)
     assert event["source"]["component"] == "default-scheduler"
-    assert "nodes are available" in event["message"]
+    assert "nodes are available" in event["message"] and "free ports" in event["message"]
 
 
 async def test_restart_repeats_nothing_and_tells_what_was_said_meanwhile(common: Scene, stage: Stage) -> None:
