@@ -160,14 +160,14 @@ class Bind:
         with explained(self.worker_choice):
             async with Client(connection) as probe:
                 missing = await identity.missing_rights(probe, plan.identity.checks, self.clock)
-                unguarded = await identity.unguarded(probe, plan.mount_namespace, self.clock)
+                gains = await identity.gains(probe, plan.mount_namespace, self.clock)
         if any(check.essential for check in missing):
             lines = "".join(f"\n  {check}: {check.why}" for check in missing)
             raise CommandFailed(f"the identity lacks rights in the {self.worker_choice.title}; add them to its roles:{lines}")
         for check in missing:
             self.terminal.say(f"{self.worker_choice.what}: it may not {check}. Without: {check.why}")
-        if unguarded:
-            self.terminal.say(f"warning: {unguarded_text(unguarded)}")
+        if gains:
+            self.terminal.say(f"warning: {unguarded_text(gains)}")
         self._done(
             self.worker_choice, "the new identity", f"has {len(plan.identity.checks) - len(missing)} of {len(plan.identity.checks)} rights"
         )

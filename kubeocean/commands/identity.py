@@ -16,8 +16,7 @@ from attrs import evolve, field, frozen
 
 from kubeocean import keys, permissions
 from kubeocean.commands.clusters import FIELD_MANAGER, MANAGED_BY, CommandFailed, find, find_named
-from kubeocean.guards import trials
-from kubeocean.manager.checks import accepted_trials, lacking_rights
+from kubeocean.manager.checks import lacking_rights, unguarded
 from kubeocean.rbac import Check, Rule
 from vkubelet.api.objects import Key, ObjectMeta, Unknown
 from vkubelet.api.shapes import Json, JsonView
@@ -212,10 +211,10 @@ async def missing_rights(client: Client, checks: Sequence[Check], clock: Clock) 
     return missing
 
 
-async def unguarded(client: Client, mount_namespace: str, clock: Clock) -> Sequence[str]:
+async def gains(client: Client, mount_namespace: str, clock: Clock) -> Sequence[str]:
     """What this user gains beyond the lease, also after the time that API servers take to notice new admission policies."""
     deadline = clock.monotonic() + _GUARDED_WITHIN
-    while gained := await accepted_trials(client, trials(mount_namespace)):
+    while gained := await unguarded(client, mount_namespace):
         if clock.monotonic() >= deadline:
             return gained
         await clock.sleep(0.5)

@@ -25,6 +25,8 @@ from vkubelet.errors import ApiError, Forbidden, Invalid, NotFound
 
 _PATIENCE = 25.0
 """Seconds for everything that is asked of one worker."""
+_TRIED_WITHIN = 10.0
+"""Seconds for the trials: admission webhooks take part in them."""
 _AT_ONCE = 8
 
 
@@ -71,11 +73,10 @@ async def _ask(target: Target, hub: Client, clock: Clock) -> Findings:
         try:
             missing = await lacking_rights(worker, permissions.worker_checks(target.mount.namespace))
             problem = await _foreign_mount(worker, target.mount)
-            unguarded = await accepted_trials(worker, trials(target.mount.namespace))
         except ApiError as error:
             text = f"spec.secretRef: the worker cluster answers, but not to what is asked ({error}); look at its API server"
             return Findings(problem=Failure(CONNECTIVITY_FAILED, text), connected=False)
-        return Findings(problem=problem, connected=True, missing=missing, unguarded=unguarded)
+        return Findings(problem=problem, connected=True, missing=missing, unguarded=await unguarded(worker, target.mount.namespace))
 
 
 async def lacking_rights(worker: Client, checks: Iterable[Check]) -> tuple[Check, ...]:
@@ -93,6 +94,15 @@ async def lacking_rights(worker: Client, checks: Iterable[Check]) -> tuple[Check
     except* ApiError as problems:
         raise _first(problems) from problems
     return tuple(check for check, answer in zip(wanted, asked, strict=True) if not answer.result())
+
+
+async def unguarded(worker: Client, mount_namespace: str) -> Sequence[str] | None:
+    """What this user gains beyond the lease. None when that stays open: a failing admission webhook is no failure of the connection."""
+    try:
+        async with asyncio.timeout(_TRIED_WITHIN):
+            return await accepted_trials(worker, trials(mount_namespace))
+    except (ApiError, TimeoutError):
+        return None
 
 
 async def accepted_trials(worker: Client, tried: Iterable[Trial]) -> tuple[str, ...]:
