@@ -181,7 +181,10 @@ def _volumes(space: str) -> Guard:
         f"has({_OBJECT}.metadata.labels) && '{keys.MANAGED_BY}' in {_OBJECT}.metadata.labels"
         f" && (oldObject == null || (has(oldObject.metadata.labels) && '{keys.MANAGED_BY}' in oldObject.metadata.labels))"
     )
-    bound = f"has({_OBJECT}.spec.claimRef) && {_OBJECT}.spec.claimRef.namespace == '{space}'"
+    before, after = (f"has({each}.spec.claimRef) && {each}.spec.claimRef.namespace == '{space}'" for each in ("oldObject", "object"))
+    # Kubeocean (Go) left volumes without a claim, and with Secrets of other namespaces; they may be marked, grow and be deleted.
+    unbound = "oldObject != null && !has(oldObject.spec.claimRef)"
+    bound = f"(oldObject == null || {unbound} || ({before})) && (object == null || ({after}) || ({unbound} && !has(object.spec.claimRef)))"
     retained = f"{_OBJECT}.spec.persistentVolumeReclaimPolicy == 'Retain'"
     remote = " || ".join(f"has(object.spec.{source})" for source in SECRETS_OF)
     annotation = f"params.metadata.annotations['{keys.ALLOWED_VOLUMES}']"
@@ -192,6 +195,7 @@ def _volumes(space: str) -> Guard:
     )
     secrets = " && ".join(
         f"!(has(object.spec.{source}) && has(object.spec.{source}.{field})"
+        f" && !(oldObject != null && has(oldObject.spec.{source}) && oldObject.spec.{source} == object.spec.{source})"
         f" && (!has(object.spec.{source}.{field}.namespace) || object.spec.{source}.{field}.namespace != '{space}'))"
         for source, fields in SECRETS_OF.items()
         for field in fields
@@ -205,7 +209,10 @@ def _volumes(space: str) -> Guard:
         rules=(
             Rule(f"{marked} && {bound}", f"only PersistentVolumes with the label {keys.MANAGED_BY}, for claims in {space}"),
             Rule(retained, "PersistentVolumes of the hub have the reclaim policy Retain"),
-            Rule(f"object == null || {remote} || {local}", f"set {keys.ALLOWED_VOLUMES} on namespace {space} to allow this volume source"),
+            Rule(
+                f"object == null || oldObject != null || {remote} || {local}",
+                f"set {keys.ALLOWED_VOLUMES} on namespace {space} to allow this volume source",
+            ),
             Rule(f"object == null || ({secrets})", f"PersistentVolumes of the hub name Secrets in {space} alone"),
         ),
     )

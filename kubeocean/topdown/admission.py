@@ -104,4 +104,3 @@ def leased_node(live: Node, declared: NodeDescription) -> Node:
     taints: Sequence[JsonView] = [taint for taint in live.spec.get("taints") or () if taint["key"] != TAINT_CLOSED]
     status = {"allocatable": dict(declared.allocatable or declared.capacity), "features": live.status.get("features") or {}}
     return Node(live.metadata, encode_json({"taints": taints}), encode_json(status))
-

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from kubeocean import keys, permissions
 from kubeocean.bottomup.policy_claim import claimed
 from kubeocean.commands.identity import Credentials, connection_from_here
 from kubeocean.guards import trials
-from kubeocean.manager.checks import accepted_trials
+from kubeocean.manager.checks import accepted_trials, unguarded
 from kubeocean.resources import POLICIES, definition
 from tests.support.bound import established
 from tests.support.program import eventually
@@ -228,6 +228,41 @@ async def test_volumes_of_others_are_neither_changed_nor_deleted(lender: Lender)
         await lender.plane.kubectl("delete", "pv", name, "--wait=false")
 
 
+@asynccontextmanager
+async def there_already(lender: Lender, body: Body) -> AsyncIterator[str]:
+    """A volume that the worker's owner sees; its name."""
+    name = f"pv-{lender.space}"
+    await apply(lender.plane, [{"apiVersion": "v1", "kind": "PersistentVolume", **body, "metadata": {**body["metadata"], "name": name}}])
+    try:
+        yield name
+    finally:
+        await lender.plane.kubectl("delete", "pv", name, "--wait=false")
+
+
+async def test_volumes_of_another_binding_are_neither_taken_nor_deleted(lender: Lender) -> None:
+    theirs = volume(lender.space, claim="default")
+    del theirs["metadata"]["generateName"]
+    async with there_already(lender, theirs) as name:
+        await lender.refuses(lender.hub.delete(PVS, name))
+        take = {"spec": {"claimRef": {"namespace": lender.space}}}
+        await lender.refuses(lender.hub.patch(PVS, name, take, kind=PatchKind.MERGE))
+
+
+@pytest.mark.parametrize("source", ["csi", "hostPath"])
+async def test_volumes_of_an_earlier_kubeocean_are_taken_over_and_deleted(lender: Lender, source: str) -> None:
+    """It copied them without a claim, with Secrets of the hub's namespaces, and from paths of machines."""
+    earlier = volume(lender.space, **({"csi": csi("shop")} if source == "csi" else {"hostPath": {"path": "/srv"}}))
+    del earlier["metadata"]["generateName"], earlier["spec"]["claimRef"]
+    async with there_already(lender, earlier) as name:
+        mark = {"metadata": {"labels": {keys.OWNER: "one-abc"}}}
+        await lender.hub.patch(PVS, name, mark, kind=PatchKind.MERGE)
+        await lender.hub.patch(PVS, name, {"spec": {"capacity": {"storage": "2Gi"}}}, kind=PatchKind.MERGE)
+        await lender.refuses(
+            lender.hub.patch(PVS, name, {"spec": {"claimRef": {"namespace": "default", "name": "c"}}}, kind=PatchKind.MERGE)
+        )
+        await lender.hub.delete(PVS, name)
+
+
 async def test_the_owner_allows_a_source_by_the_annotation_of_the_namespace(lender: Lender) -> None:
     where = ("annotate", "namespace", lender.space, "--overwrite")
     await lender.plane.kubectl(*where, f"{keys.ALLOWED_VOLUMES}=local, hostPath")
@@ -246,6 +281,31 @@ async def test_the_owner_allows_a_source_by_the_annotation_of_the_namespace(lend
         return not await allowed()
 
     await eventually(refused, "the annotation without the source is in force", every=0.3)
+
+
+async def test_webhook_of_the_worker_that_fails_leaves_open_what_is_refused(lender: Lender) -> None:
+    """It is no failure of the connection, which would keep the binding from being served."""
+    hook: Body = {
+        "name": "broken.example.com",
+        "clientConfig": {"url": "https://127.0.0.1:1/"},
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": lender.space}},
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
+    body = {**kind, "metadata": {"name": lender.space}, "webhooks": [hook]}
+    await apply(lender.plane, [body])
+    try:
+
+        async def open_question() -> bool:
+            return await unguarded(lender.hub, lender.space) is None
+
+        await eventually(open_question, "the webhook is called", every=0.3)
+    finally:
+        await lender.plane.kubectl("delete", "mutatingwebhookconfiguration", lender.space)
+    assert not await unguarded(lender.hub, lender.space)
 
 
 async def test_without_the_policies_each_trial_says_what_the_hub_gains(lender: Lender) -> None:
