@@ -20,7 +20,7 @@ from kubeocean.permissions import hub_objects, syncer_name
 from tests.support.bound import SYSTEM, Bound, apply, get
 from tests.support.kubectl import Ran
 from tests.support.program import Program
-from vkubelet.testing.cluster import ControlPlane, kubeconfig
+from vkubelet.testing.cluster import CommandFailed, ControlPlane, kubeconfig
 
 SCRIPT = Path(sys.executable).with_name("kubeocean")
 OWNERS = ["system:masters"]
@@ -117,10 +117,13 @@ class Console:
         return Program("kubeocean", *arguments, log=self.bound.directory / f"{name}.log")
 
     async def is_bound(self) -> bool:
-        """Whether there is a ClusterBinding; there may be no definition of it yet."""
-        if not await get(self.bound.hub, "crd", "clusterbindings.cloud.tencent.com"):
-            return False
-        return await get(self.bound.hub, "clusterbindings.cloud.tencent.com", self.bound.name) is not None
+        """Whether there is a ClusterBinding; its definition may be missing, or not served yet."""
+        try:
+            return await get(self.bound.hub, "clusterbindings.cloud.tencent.com", self.bound.name) is not None
+        except CommandFailed as error:
+            if "doesn't have a resource type" in error.stderr:
+                return False
+            raise
 
     async def remove(self) -> None:
         """Everything cluster-wide that was made for it, and the mount namespace."""

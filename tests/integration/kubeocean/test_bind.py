@@ -24,6 +24,7 @@ from tests.support.kubectl import Kubectl, Ran
 from tests.support.program import Program, eventually, holds
 from tests.support.simulated import all_ready, simulated_nodes
 from tests.support.stage import Stage
+from vkubelet.api.shapes import Json
 from vkubelet.testing.cluster import ControlPlane
 
 GUARDS = "validatingadmissionpolicies,validatingadmissionpolicybindings"
@@ -274,12 +275,17 @@ async def test_a_crd_of_an_earlier_version_is_updated_and_one_of_others_is_kept(
     hub, crd = console.bound.hub, "crd/clusterbindings.cloud.tencent.com"
     original = json.loads(await hub.kubectl("get", crd, "-o", "json"))
 
+    async def put(body: Json) -> None:
+        """Raw, as kubectl itself would write its annotation, with a resourceVersion that the next `kubectl apply` would take away."""
+        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clusterbindings.cloud.tencent.com"
+        await hub.kubectl("replace", "--raw", path, "-f", "-", stdin=json.dumps(body))
+
     async def becomes(labels: dict[str, str], annotations: dict[str, str], *, version: str) -> str:
         now = json.loads(await hub.kubectl("get", crd, "-o", "json"))
         schema = now["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
         schema["description"] = "outdated"
         now["metadata"] |= {"labels": labels, "annotations": {**annotations, "kubeocean.io/version": version}}
-        await hub.kubectl("replace", "-f", "-", stdin=json.dumps(now))
+        await put(now)
         ran = await console.bind("--yes", "--timeout", "0")
         (line,) = [line for line in ran.stdout.decode().splitlines() if "CustomResourceDefinition of ClusterBinding" in line]
         after = json.loads(await hub.kubectl("get", crd, "-o", "json"))
@@ -297,7 +303,7 @@ async def test_a_crd_of_an_earlier_version_is_updated_and_one_of_others_is_kept(
     finally:
         now = json.loads(await hub.kubectl("get", crd, "-o", "json"))
         now["metadata"] |= {key: original["metadata"].get(key) for key in ("labels", "annotations")}
-        await hub.kubectl("replace", "-f", "-", stdin=json.dumps({**now, "spec": original["spec"]}))
+        await put({**now, "spec": original["spec"]})
 
 
 # --- What is wrong, and with which flag -------------------------------------------------------------------------------------------------
