@@ -189,9 +189,23 @@ class Listeners:
                 self._wait(server)
                 return
             client.setblocking(False)
-            task = self._handshakes.create_task(self._connect(client), name="TLS handshake")
-            self._shaking.add(task)
-            task.add_done_callback(self._shaking.discard)
+            self._begin(client)
+
+    def _begin(self, client: socket.socket) -> None:
+        """Counts the connection at once: its task starts only when all that wait at all ports were accepted."""
+        connection = self._serve()
+        task = self._handshakes.create_task(self._connect(client, connection), name="TLS handshake")
+        shaking = _Handshake(task)
+        self._shaking.add(task)
+        self.strangers.add(shaking)
+
+        def end(_: asyncio.Task[None]) -> None:
+            self._shaking.discard(task)
+            self.strangers.settle(shaking)
+            if not connection.made:
+                client.close()
+
+        task.add_done_callback(end)
 
     def _wait(self, server: socket.socket) -> None:
         asyncio.get_running_loop().remove_reader(server)
@@ -216,12 +230,8 @@ class Listeners:
             server = self._waiting.pop()
             loop.add_reader(server, self._accept, server)
 
-    async def _connect(self, client: socket.socket) -> None:
+    async def _connect(self, client: socket.socket, connection: Connection) -> None:
         """Completes the handshake; from then on the connection's protocol reports its end."""
-        task = asyncio.current_task()
-        assert task is not None
-        shaking, connection = _Handshake(task), self._serve()
-        self.strangers.add(shaking)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection,
@@ -230,14 +240,10 @@ class Listeners:
                 ssl_handshake_timeout=self._limits.handshake_timeout,
                 ssl_shutdown_timeout=_GOODBYE,
             )
-        except (OSError, RuntimeError, ValueError) as error:
-            # The client's doing, such as a wrong certificate: no more than a kubelet logs by default.
+        except Exception as error:
+            # The client's doing, such as a wrong certificate: no more than a kubelet logs by default, and no reason to end other connections.
             with bind(error=str(error)):
                 log.debug("TLS handshake failed")
-        finally:
-            self.strangers.settle(shaking)
-            if not connection.made:
-                client.close()
 
 
 @frozen(eq=False)

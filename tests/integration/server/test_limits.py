@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,6 +20,7 @@ from tests.integration.server.sessions import on_every_loop
 from tests.support.program import eventually
 from vkubelet.server import KubeletServer
 from vkubelet.server.settings import LimitSettings
+from vkubelet.server.tls import ServingTls
 
 NEVER = 3600.0
 REQUEST = b"GET /pods HTTP/1.1\r\nHost: n\r\n\r\n"
@@ -105,12 +107,52 @@ async def test_strangers_have_few_places_and_the_oldest_makes_room() -> None:
         assert await ended(held[0][0]) == b""
 
 
+@on_every_loop
+async def test_connections_that_come_at_once_take_no_more_places_than_there_are() -> None:
+    async with offline(limits=limits(unauthenticated_connections=5)) as server, AsyncExitStack() as stack:
+        await certified(server)
+        # All are in the kernel's queue before the server accepts the first.
+        for _ in range(40):
+            stack.callback(socket.create_connection((ADDRESS, server.main_port or 0)).close)
+        await eventually(lambda: len(server._listeners.strangers) >= 5, "all places are taken")
+        assert len(server._listeners.strangers) == 5
+
+
 async def test_a_burst_waits_for_places_and_none_of_it_is_closed() -> None:
     async with offline(limits=limits(unauthenticated_connections=4)) as server:
         await certified(server)
         async with asyncio.TaskGroup() as group:
             answers = [group.create_task(asked(server, REQUEST)) for _ in range(60)]
         assert all(answer.result().startswith(b"HTTP/1.1 401 ") for answer in answers)
+
+
+class Odd(ServingTls):
+    """Fails at each connection in a way that no library documents."""
+
+    failed = 0
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        self.failed += 1
+        raise LookupError("unexpected")
+
+    @context.setter
+    def context(self, context: ssl.SSLContext) -> None: ...
+
+
+@on_every_loop
+async def test_an_unexpected_error_of_one_connection_ends_no_other() -> None:
+    async with offline() as server:
+        await certified(server)
+        async with connected(server) as (reader, writer):
+            server._listeners._tls = odd = Odd.__new__(Odd)
+            for _ in range(2):
+                silent, closing = await asyncio.open_connection(ADDRESS, server.main_port)
+                assert await ended(silent) == b""
+                closing.close()
+            assert (odd.failed, len(server._listeners.strangers)) == (2, 1)
+            writer.write(REQUEST)
+            assert (await ended(reader)).startswith(b"HTTP/1.1 401 ")
 
 
 @on_every_loop
