@@ -241,7 +241,7 @@ class Listeners:
                 ssl_shutdown_timeout=_GOODBYE,
             )
         except Exception as error:
-            # The client's doing, such as a wrong certificate: no more than a kubelet logs by default, and no reason to end other connections.
+            # The client's doing, such as a wrong certificate, and no more than a kubelet logs by default; other connections go on.
             with bind(error=str(error)):
                 log.debug("TLS handshake failed")
 
