@@ -17,6 +17,7 @@ from typing import Self
 
 from attrs import frozen
 
+from vkubelet.control.isolation import Isolation
 from vkubelet.errors import SettingsError, Unavailable
 from vkubelet.logformat import bind
 from vkubelet.server.settings import LimitSettings
@@ -58,6 +59,7 @@ class Listeners:
         self._waiting: set[socket.socket] = set()
         self._retry: asyncio.TimerHandle | None = None
         self._handshakes = asyncio.TaskGroup()
+        self._isolated = Isolation("connections")
         self._shaking: set[asyncio.Task[None]] = set()
         self._serve = serve
         self._tls = tls
@@ -232,18 +234,19 @@ class Listeners:
 
     async def _connect(self, client: socket.socket, connection: Connection) -> None:
         """Completes the handshake; from then on the connection's protocol reports its end."""
-        try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection,
-                client,
-                ssl=self._tls.context,
-                ssl_handshake_timeout=self._limits.handshake_timeout,
-                ssl_shutdown_timeout=_GOODBYE,
-            )
-        except Exception as error:
-            # The client's doing, such as a wrong certificate, and no more than a kubelet logs by default; other connections go on.
-            with bind(error=str(error)):
-                log.debug("TLS handshake failed")
+        with self._isolated("TLS handshake"):
+            try:
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    lambda: connection,
+                    client,
+                    ssl=self._tls.context,
+                    ssl_handshake_timeout=self._limits.handshake_timeout,
+                    ssl_shutdown_timeout=_GOODBYE,
+                )
+            except (OSError, RuntimeError, ValueError) as error:
+                # The client's doing, such as a wrong certificate: no more than a kubelet logs by default.
+                with bind(error=str(error)):
+                    log.debug("TLS handshake failed")
 
 
 @frozen(eq=False)
