@@ -18,15 +18,17 @@ _REMEDY = "choose another node name, or stop that kubelet and delete the Node; n
 def foreign_kubelet(node: Node, lease: Lease | None, *, version: str, now: datetime) -> str:
     """Which other kubelet serves the Node, and the remedy; "" when there is none. `version` is the kubelet version we report.
 
-    A Node with our annotation has only lost its label.
+    A Node with our annotation has only lost its label, and was registered before the annotation named the instance.
     """
     if OWNED in node.metadata.annotations:
         return ""
     reported = (node.status.get("nodeInfo") or {}).get("kubeletVersion") or ""
     if reported not in ("", version):
         return f"a kubelet of version {reported} has registered it; {_REMEDY}"
-    renewed = (lease.spec.get("renewTime") or "") if lease is not None else ""
-    if renewed and _moment(renewed) + timedelta(seconds=DURATION) > now:
+    spec = lease.spec if lease is not None else {}
+    renewed = spec.get("renewTime") or ""
+    # A kubelet with a longer Lease also renews it less often.
+    if renewed and _moment(renewed) + timedelta(seconds=max(DURATION, spec.get("leaseDurationSeconds") or 0)) > now:
         return f"its Lease was renewed at {renewed}, so its kubelet is alive; {_REMEDY}"
     return ""
 

@@ -214,7 +214,7 @@ class Registrar:
     async def _other_owner(self, found: Node, wanted: render.Wanted, client: Client) -> str:
         """Why the Node may not be adopted, and what to do; "" when it may."""
         parts = self._parts
-        instance = found.metadata.labels.get(render.INSTANCE, "")
+        instance = render.instance_of(found)
         if instance:
             text = f"it belongs to vkubelet instance {instance!r}; choose another node name or stop that instance"
             return text if instance != parts.instance else ""

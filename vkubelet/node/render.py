@@ -22,8 +22,8 @@ from vkubelet.node.taints import taint_body
 from vkubelet.provider import NodeDescription, Taint
 
 OWNED = "vkubelet.io/owned"
-"""Annotation: JSON of the label, annotation, condition and taint keys and resource names we set, so that those we drop are removed, also
-after a restart."""
+"""Annotation: JSON of our instance, and of the label, annotation, condition and taint keys and resource names we set, so that those we
+drop are removed, also after a restart."""
 
 INSTANCE = "vkubelet.io/instance"
 """Label: the vkubelet instance that registered the Node."""
@@ -94,6 +94,7 @@ def wanted(node: NodeDescription, endpoint: Endpoint, *, instance: str, health: 
     conditions = _conditions(node, health)
     all_taints = (*taints, *node.taints)
     owned = {
+        "instance": instance,
         "labels": sorted(labels),
         "annotations": sorted(node.annotations),
         "conditions": sorted(condition["type"] for condition in conditions),
@@ -167,6 +168,15 @@ def new_node(node: Wanted) -> Json:
         spec["providerID"] = node.provider_id
     metadata = {"name": node.name, "labels": dict(node.labels), "annotations": dict(node.annotations)}
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec}
+
+
+def instance_of(live: Node) -> str:
+    """The vkubelet instance that registered the Node, by its label or, where that was removed, by our note; "" when neither names one."""
+    try:
+        noted = json.loads(live.metadata.annotations.get(OWNED, "{}")).get("instance", "")
+    except (ValueError, AttributeError):
+        noted = ""
+    return live.metadata.labels.get(INSTANCE) or (noted if isinstance(noted, str) else "")
 
 
 def owned_keys(live: Node) -> Owned:

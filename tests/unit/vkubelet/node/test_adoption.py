@@ -23,11 +23,11 @@ def node(version: str | None, **metadata: Json) -> Node:
     return Node.decode(encode_json({"metadata": {"name": "n", **metadata}, "status": info}))
 
 
-def lease(age: float | str | None) -> Lease | None:
+def lease(age: float | str | None, **spec: Json) -> Lease | None:
     if age is None:
         return None
     renewed = age if isinstance(age, str) else rfc3339_micro(NOW - timedelta(seconds=age))
-    return Lease.decode(encode_json({"metadata": {"name": "n"}, "spec": {"renewTime": renewed}}))
+    return Lease.decode(encode_json({"metadata": {"name": "n"}, "spec": {"renewTime": renewed, **spec}}))
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,8 @@ def test_a_node_is_adopted_only_when_no_other_kubelet_is_seen(version: str | Non
 def test_a_node_that_lost_our_label_is_ours() -> None:
     live = node(OURS, annotations={OWNED: "{}"})
     assert foreign_kubelet(live, lease(1), version=OURS, now=NOW) == ""
+
+
+def test_a_lease_that_lasts_longer_than_ours_counts_for_its_own_time() -> None:
+    assert "is alive" in foreign_kubelet(node(OURS), lease(199, leaseDurationSeconds=200), version=OURS, now=NOW)
+    assert foreign_kubelet(node(OURS), lease(201, leaseDurationSeconds=200), version=OURS, now=NOW) == ""

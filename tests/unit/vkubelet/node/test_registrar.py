@@ -16,7 +16,7 @@ from vkubelet.metrics import Metrics
 from vkubelet.node.declared import DeclaredNodes
 from vkubelet.node.lease import LeaseKeeper, LeaseSettings
 from vkubelet.node.registrar import Registrar, RegistrarParts
-from vkubelet.node.render import INSTANCE, Endpoint
+from vkubelet.node.render import INSTANCE, OWNED, Endpoint
 from vkubelet.provider import NodeDescription
 from vkubelet.testing.clock import ManualClock
 from vkubelet.testing.host import RecordedEvents
@@ -37,10 +37,19 @@ class Dispatched:
 class Scene:
     """A registrar that declares `worker-1` in a cluster that has a Node of that name."""
 
-    def __init__(self, *, labels: Json | None = None, version: str = "", renewed: bool = False, adopt_foreign: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        labels: Json | None = None,
+        annotations: Json | None = None,
+        version: str = "",
+        renewed: bool = False,
+        adopt_foreign: bool = False,
+    ) -> None:
         self.api, self.clock, self.dispatch = MemoryApi(), ManualClock(), Dispatched()
         status = {"nodeInfo": {"kubeletVersion": version}, "capacity": {"cpu": "64"}}
-        self.api.put(NODE, {"metadata": {"name": "worker-1", "uid": "u", "labels": labels or {}}, "spec": {}, "status": status})
+        metadata = {"name": "worker-1", "uid": "u", "labels": labels or {}, "annotations": annotations or {}}
+        self.api.put(NODE, {"metadata": metadata, "spec": {}, "status": status})
         if renewed:
             self.api.put(LEASE, {"metadata": {"name": "worker-1"}, "spec": {"renewTime": rfc3339_micro(self.clock.now())}})
         client, nodes = self.api.client(), DeclaredNodes(self.clock)
@@ -75,6 +84,8 @@ class Scene:
         ({"version": "v1.34.4"}, "a kubelet of version v1.34.4"),
         ({"renewed": True}, "its kubelet is alive"),
         ({"labels": {INSTANCE: "other"}}, "vkubelet instance 'other'"),
+        # Whose label was removed, which that instance is about to restore.
+        ({"annotations": {OWNED: '{"instance":"other"}'}, "renewed": True}, "vkubelet instance 'other'"),
     ],
 )
 async def test_node_of_another_kubelet_is_not_touched_and_its_pods_are_not_dispatched(scene: Json, why: str) -> None:
@@ -86,7 +97,17 @@ async def test_node_of_another_kubelet_is_not_touched_and_its_pods_are_not_dispa
     assert not made.dispatch.enabled
 
 
-@pytest.mark.parametrize("scene", [{}, {"version": "v1.34.4", "renewed": True, "adopt_foreign": True}, {"labels": {INSTANCE: "default"}}])
+@pytest.mark.parametrize(
+    "scene",
+    [
+        {},
+        {"version": "v1.34.4", "renewed": True, "adopt_foreign": True},
+        {"labels": {INSTANCE: "default"}},
+        {"annotations": {OWNED: '{"instance":"default"}'}, "renewed": True},
+        {"annotations": {OWNED: "{}"}, "renewed": True},
+        {"annotations": {OWNED: "[]"}},
+    ],
+)
 async def test_node_without_a_kubelet_is_adopted_and_any_other_on_demand(scene: Json) -> None:
     made = Scene(**scene)
     await made.registrar.reconcile("worker-1")
