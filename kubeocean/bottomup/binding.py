@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from attrs import evolve
 
 from kubeocean import keys
-from kubeocean.conditions import SYNCER_FAILED, Failure, Health, status_patch
+from kubeocean.conditions import RETIREMENT_HELD, SYNCER_FAILED, Failure, Health, status_patch
 from kubeocean.crds import ClusterBinding
 from kubeocean.resources import CLUSTERBINDINGS
+from vkubelet.api.conditions import get_condition
 from vkubelet.api.objects import Key, ObjectMeta, Unknown
 from vkubelet.client.rest import PatchKind, Selection
 from vkubelet.control.controller import Controller
@@ -87,6 +88,11 @@ class BindingReconciler:
         if what and self._health.syncer is None:
             self.event(SYNCER_FAILED, text, warning=True)
         self._set(evolve(self._health, syncer=Failure(SYNCER_FAILED, text) if what else None))
+
+    @property
+    def held(self) -> str:
+        """Why retirements wait for confirmation, also where an earlier process found that; empty: none does."""
+        return self._health.held
 
     def set_held(self, why: str) -> None:
         """Why retirements wait for confirmation; empty: none does."""
@@ -185,11 +191,19 @@ class BindingReconciler:
     def _changed(self, change: Change[Unknown]) -> None:
         self.gone = change.new is None
         if change.new is not None:
+            if self.current is None:
+                self._health = evolve(self._health, held=_held(change.new))
             self.current = _as_served(ClusterBinding.parse(change.new), self.current)
         self.controller.add(self.name)
         if change.more_than_status:
             for listener in self._listeners:
                 listener()
+
+
+def _held(obj: Unknown) -> str:
+    """The message of the condition RetirementHeld, where it is True."""
+    condition = get_condition((obj.body.get("status") or {}).get("conditions") or (), RETIREMENT_HELD)
+    return str(condition.get("message") or "retirements wait") if condition is not None and condition["status"] == "True" else ""
 
 
 def _is_noted(binding: ClusterBinding) -> bool:

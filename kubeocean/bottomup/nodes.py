@@ -91,6 +91,7 @@ class PhysicalNodeReconciler:
         await parts.worker.wait_complete()
         await parts.hub_nodes.wait_synced()
         await parts.binding.informer.wait_synced()
+        parts.withdrawal.begin()
         self._unsettled = self._known()
         self._settle("")
         self.recheck()
@@ -249,6 +250,7 @@ class PhysicalNodeReconciler:
             return
         self._unsettled.discard(name)
         if not self._unsettled:
+            self._parts.withdrawal.first_round_over()
             self._parts.virtual.complete()
 
     def _node_changed(self, change: Change[Node]) -> None:

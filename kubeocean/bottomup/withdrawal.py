@@ -91,6 +91,16 @@ class Withdrawal:
             self._guard.forget(physical)
             self.tell()
 
+    def begin(self) -> None:
+        """Before the first round over all nodes: what an earlier process held, as the binding's status states, is held until then."""
+        if self._binding.held:
+            self._guard.trip()
+
+    def first_round_over(self) -> None:
+        """Every node was decided once: only those refused since wait."""
+        if self._guard.release():
+            self.tell()
+
     def confirm(self) -> frozenset[str]:
         """A person agreed; the physical nodes that may go now."""
         refused = self._guard.refused

@@ -19,11 +19,21 @@ class MassGuard:
         self._passed: dict[str, float] = {}
         self._refused: set[str] = set()
         self._confirmed: set[str] = set()
+        self._inherited = False
 
     @property
     def tripped(self) -> bool:
         """Something was refused and waits for confirmation; until then nothing new passes."""
-        return bool(self._refused)
+        return bool(self._refused) or self._inherited
+
+    def trip(self) -> None:
+        """An earlier process refused something: nothing passes until every key was asked for again, see `release`."""
+        self._inherited = True
+
+    def release(self) -> bool:
+        """Every key was asked for since `trip`: only what was refused again still waits. Whether that is new."""
+        inherited, self._inherited = self._inherited, False
+        return inherited
 
     @property
     def refused(self) -> frozenset[str]:
@@ -38,7 +48,7 @@ class MassGuard:
         if key in self._confirmed:
             self._confirmed.discard(key)
             return True
-        if self._refused or len(self._passed) >= max(self._minimum, int(self._share * total)):
+        if self.tripped or len(self._passed) >= max(self._minimum, int(self._share * total)):
             self._refused.add(key)
             return False
         self._passed[key] = self._clock.monotonic()
@@ -48,6 +58,7 @@ class MassGuard:
         """A person agreed: each key refused so far may pass once."""
         self._confirmed |= self._refused
         self._refused.clear()
+        self._inherited = False
 
     def forget(self, key: str) -> None:
         """The cause has vanished: the key no longer waits, and an old confirmation does not count next time."""

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from kubeocean import keys
 from kubeocean.bottomup.binding import BindingReconciler
+from kubeocean.bottomup.withdrawal import Cause, Withdrawal
+from kubeocean.conditions import RETIREMENT_HELD
+from kubeocean.worker import WorkerCluster
 from tests.unit.kubeocean.builders import unknown
 from vkubelet.api.shapes import Json
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
+from vkubelet.control.guard import MassGuard
+from vkubelet.testing.clock import ManualClock
 from vkubelet.testing.host import RecordingHost
 
 DEMO = keys.Identity("demo", "mnt")
@@ -52,3 +59,27 @@ def test_a_binding_that_was_never_served_may_still_be_corrected(bound: BindingRe
 def test_another_binding_of_the_same_name_has_its_own_identity(bound: BindingReconciler) -> None:
     again = stored(2, cluster_id="new", uid="uid-c")
     assert seen(bound, stored(1), again) == keys.Identity("new", "mnt")
+
+
+@pytest.mark.parametrize("status", ["True", "False"])
+def test_what_an_earlier_process_held_is_held_until_all_nodes_were_decided(bound: BindingReconciler, status: str) -> None:
+    condition = {"type": RETIREMENT_HELD, "status": status, "reason": "TooManyNodes", "message": "3 nodes vanished"}
+    bound.informer.adopt(unknown({**stored(1), "status": {"conditions": [condition]}}))
+    assert bound.held == ("3 nodes vanished" if status == "True" else "")
+    guard = MassGuard(clock=ManualClock())
+    withdrawal = Withdrawal(cast(WorkerCluster, None), binding=bound, guard=guard, process_zone="UTC")
+    withdrawal.begin()
+    assert withdrawal.allowed("n1", Cause.NODE, total=20) is (status == "False")
+    assert withdrawal.allowed("n2", Cause.TERMS, total=20)
+    withdrawal.first_round_over()
+    assert guard.refused == ({"n1"} if status == "True" else frozenset())
+    assert ("n1" in bound.held) is (status == "True")
+
+
+def test_nothing_is_held_any_more_when_the_nodes_are_back(bound: BindingReconciler) -> None:
+    condition = {"type": RETIREMENT_HELD, "status": "True", "reason": "TooManyNodes", "message": "3 nodes vanished"}
+    bound.informer.adopt(unknown({**stored(1), "status": {"conditions": [condition]}}))
+    withdrawal = Withdrawal(cast(WorkerCluster, None), binding=bound, guard=MassGuard(clock=ManualClock()), process_zone="UTC")
+    withdrawal.begin()
+    withdrawal.first_round_over()
+    assert bound.held == "" and withdrawal.allowed("n1", Cause.NODE, total=20)

@@ -30,6 +30,23 @@ def test_asking_again_for_the_same_key_counts_once() -> None:
     assert not guard.tripped
 
 
+def test_what_an_earlier_process_refused_keeps_all_from_passing_until_all_were_asked_for() -> None:
+    guard = MassGuard(clock=ManualClock())
+    guard.trip()
+    assert guard.tripped and passed(guard, NODES[:3], 20) == []
+    assert guard.release() and not guard.release()
+    assert guard.refused == {"n0", "n1", "n2"} and not guard.allow("n3", 20)
+    guard.confirm()
+    assert passed(guard, NODES[:3], 20) == NODES[:3]
+
+
+def test_nothing_waits_when_nothing_was_refused_again() -> None:
+    guard = MassGuard(clock=ManualClock())
+    guard.trip()
+    guard.release()
+    assert not guard.tripped and guard.allow("n0", 20)
+
+
 async def test_slow_retirement_never_trips() -> None:
     clock = ManualClock()
     guard = MassGuard(clock=clock)
