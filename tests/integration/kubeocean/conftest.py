@@ -49,6 +49,7 @@ class Scene:
 
 
 MakeScene = Callable[..., Awaitable[Scene]]
+FROM_WORKER = {"podLabels": ["worker.example.com/*"], "podAnnotations": ["worker.example.com/cost", "worker.example.com/there"]}
 
 
 def scenes(stack: AsyncExitStack, hub: ControlPlane, worker: ControlPlane, directory: Path) -> MakeScene:
@@ -59,7 +60,7 @@ def scenes(stack: AsyncExitStack, hub: ControlPlane, worker: ControlPlane, direc
         kubelet = stack.enter_context(simulated_nodes(worker, f"sim-{name}", nodes=nodes, directory=directory))
         physical = names(f"sim-{name}", nodes)
         stack.push_async_callback(worker.kubectl, "delete", "node", *physical, "--ignore-not-found", "--wait=false")
-        spec = {"nodeSelector": only_simulated(f"sim-{name}"), **more.pop("spec", {})}
+        spec = {"nodeSelector": only_simulated(f"sim-{name}"), "metadataFromWorker": FROM_WORKER, **more.pop("spec", {})}
         bound = Bound(hub=hub, worker=worker, name=name, directory=directory, spec=spec, **more)
         stack.push_async_callback(undo, bound)
         await bound.install(*(policies(bound) if policies else []))

@@ -183,9 +183,19 @@ async def test_labels_and_annotations_follow_and_foreign_ones_stay(stage: Stage)
     body["metadata"]["annotations"]["example.com/old"] = "yes"
     await stage.home.create("pods", body)
     await stage.running("labelled")
-    theirs = {"metadata": {"labels": {"worker.example.com/team": "a"}, "annotations": {"worker.example.com/cost": "1"}}}
+    theirs = {
+        "metadata": {
+            "labels": {"worker.example.com/team": "a", "app": "theirs", "unnamed": "yes"},
+            "annotations": {"worker.example.com/cost": "1", "worker.example.com/unnamed": "yes"},
+        }
+    }
     await stage.there.patch("pods", stage.physical_name("labelled"), theirs, namespace=stage.bound.mount)
     await stage.until("labelled", lambda p: p["metadata"].get("labels", {}).get("worker.example.com/team") == "a", "has the worker's label")
+    meta = (await stage.until("labelled", lambda p: "worker.example.com/cost" in p["metadata"]["annotations"], "has the annotation"))[
+        "metadata"
+    ]
+    assert meta["labels"]["app"] == "one" and "unnamed" not in meta["labels"], "the worker adds what the binding names, and changes nothing"
+    assert "worker.example.com/unnamed" not in meta["annotations"]
     change = {
         "metadata": {"labels": {"app": "two", "old": None, "new": "yes"}, "annotations": {"example.com/old": None, "example.com/new": "1"}}
     }

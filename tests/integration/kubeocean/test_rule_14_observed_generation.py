@@ -19,7 +19,7 @@ def observed(body: dict[str, object]) -> int:
 
 
 def _is_noted(event: Seen) -> bool:
-    return bool(event.object["metadata"]["annotations"].get("example.com/there"))
+    return bool(event.object["metadata"]["annotations"].get("worker.example.com/there"))
 
 
 async def test_observed_generation_follows_only_when_the_physical_kubelet_has_seen_the_change(common: Scene, stage: Stage) -> None:
@@ -36,9 +36,9 @@ async def test_observed_generation_follows_only_when_the_physical_kubelet_has_se
             # A change of a label passes through all our hands meanwhile, and must not take the generation along.
             await stage.home.patch("pods", "changed", {"metadata": {"labels": {"seen": "too"}}}, namespace=stage.namespace)
             await stage.until_physical("changed", lambda p: p["metadata"]["labels"].get("seen") == "too", "has the label")
-            noted = {"metadata": {"annotations": {"example.com/there": "yes"}}}
+            noted = {"metadata": {"annotations": {"worker.example.com/there": "yes"}}}
             await stage.there.patch("pods", stage.physical_name("changed"), noted, namespace=stage.bound.mount)
-            await stage.until("changed", lambda p: p["metadata"]["annotations"].get("example.com/there"), "was published once more")
+            await stage.until("changed", lambda p: p["metadata"]["annotations"].get("worker.example.com/there"), "was published once more")
             # The watch may be behind.
             await eventually(lambda: above.where(_is_noted), "the watch has it")
             assert {observed(event.object) for event in above.where(lambda e: e.object["metadata"]["generation"] == 2)} == {1}
@@ -60,9 +60,11 @@ async def test_generation_of_the_physical_pod_is_never_copied(stage: Stage) -> N
     below = await stage.until_physical("local-edit", lambda p: p["status"].get("observedGeneration") == 4, "the worker counts 4")
     assert below["metadata"]["generation"] == 4
     with watching(stage.bound.hub.kubeconfig, namespace=stage.namespace) as above:
-        noted = {"metadata": {"annotations": {"example.com/there": "yes"}}}
+        noted = {"metadata": {"annotations": {"worker.example.com/there": "yes"}}}
         await stage.there.patch("pods", stage.physical_name("local-edit"), noted, namespace=stage.bound.mount)
-        after = await stage.until("local-edit", lambda p: p["metadata"]["annotations"].get("example.com/there"), "was published again")
+        after = await stage.until(
+            "local-edit", lambda p: p["metadata"]["annotations"].get("worker.example.com/there"), "was published again"
+        )
         assert after["metadata"]["generation"] == 1 and observed(after) == 1
         # The hub's next change is 2 at home, whatever it is there.
         await stage.home.patch("pods", "local-edit", {"spec": {"activeDeadlineSeconds": 3000}}, namespace=stage.namespace)

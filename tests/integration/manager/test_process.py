@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import yaml
+from kubernetes import client as k8s
 
 from tests.integration.manager.conftest import RECHECK, Computing, MakeBinding
 from tests.support.bound import Body
@@ -63,6 +64,8 @@ async def test_nothing_happens_while_nothing_changes(computing: Computing, bind:
 
     await eventually(settled, "the binding rests", every=RECHECK / 2)
     since = len(computing.program.messages())
+    mount = f"/api/v1/namespaces/{binding.spec['mountNamespace']}"
+    of_mount = k8s.CoreV1Api(computing.worker_api).read_namespace(binding.spec["mountNamespace"]).metadata.resource_version
 
     def asked_again() -> int:
         lines = computing.program.messages()[since:]
@@ -71,7 +74,9 @@ async def test_nothing_happens_while_nothing_changes(computing: Computing, bind:
     await eventually(lambda: asked_again() > 100, "asked twice more")
     lines = [line for line in computing.program.messages()[since:] if line.get("binding") == binding.name]
     assert not [line for line in lines if line["level"] != "DEBUG"]
-    assert not [line for line in lines if line.get("method") in ("PATCH", "PUT", "DELETE")]
+    # The mount namespace is patched as a dry run, to see whether that is refused.
+    assert not [line for line in lines if line.get("method") in ("PATCH", "PUT", "DELETE") and line.get("path") != mount]
+    assert k8s.CoreV1Api(computing.worker_api).read_namespace(binding.spec["mountNamespace"]).metadata.resource_version == of_mount
     assert (version(binding.body()), version(binding.deployment())) == looks[-1]
 
 
