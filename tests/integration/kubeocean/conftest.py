@@ -49,7 +49,10 @@ class Scene:
 
 
 MakeScene = Callable[..., Awaitable[Scene]]
-FROM_WORKER = {"podLabels": ["worker.example.com/*"], "podAnnotations": ["worker.example.com/cost", "worker.example.com/there"]}
+FROM_WORKER = {
+    "podLabels": ["worker.example.com/*", "from-the-worker"],
+    "podAnnotations": ["worker.example.com/cost", "worker.example.com/there"],
+}
 
 
 def scenes(stack: AsyncExitStack, hub: ControlPlane, worker: ControlPlane, directory: Path) -> MakeScene:
