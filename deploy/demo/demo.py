@@ -200,7 +200,7 @@ def simulate_node() -> None:
             "node": {"taint": ""},
             "server": {"node_address": address, "main_port": False, "approve_own_csr": True},
             "health": {"health_address": "", "metrics_address": ""},
-            "provider": {"node": MOCK_NODE, "cpu": "8", "memory": "32Gi", "labels": {"type": "simulated"}},
+            "provider": {"node": MOCK_NODE, "resolve": False, "cpu": "8", "memory": "32Gi", "labels": {"type": "simulated"}},
         }
         config = DEV / f"{MOCK}.yaml"
         config.write_text(json.dumps(settings, indent=2) + "\n")

@@ -54,8 +54,11 @@ def check(spec: JsonView, *, host_paths: Sequence[str]) -> None:
 
 
 def allows(host_paths: Sequence[str], path: str) -> bool:
-    """Whether it leads to one of them, or below one."""
-    return any(real(path).is_relative_to(real(top)) for top in host_paths)
+    """Whether it leads to one of them, or below one; a path whose links change while they are followed leads nowhere."""
+    try:
+        return any(real(path).is_relative_to(real(top)) for top in host_paths)
+    except OSError:
+        return False
 
 
 def make_memory(spec: JsonView, files: Path) -> None:
