@@ -109,7 +109,7 @@ class Client:
     def fenced(self, fence: Fence | None) -> Client:
         """The same client and pool with another fence; the pool is open as long as this one is."""
         other = Client(self.connection, field_manager=self.field_manager, fence=fence)
-        other.transport, other._owns_transport = self.transport, False
+        other.transport, other._owns_transport, other._dry = self.transport, False, self._dry
         return other
 
     def dry_run(self) -> Client:
