@@ -259,7 +259,9 @@ def _policy(guard: Guard, metadata: Json, user: str) -> Json:
 def _binding(guard: Guard, metadata: Json, mount_namespace: str) -> Json:
     spec: Json = {"policyName": metadata["name"], "validationActions": ["Deny"]}
     if guard.sees_namespace:
-        spec["paramRef"] = {"name": mount_namespace, "parameterNotFoundAction": "Deny"}
+        # Parameters are looked up before it is asked who makes the request: `Deny` would refuse volumes of everybody once the namespace is
+        # gone. The identity is a ServiceAccount of that namespace, and gone with it.
+        spec["paramRef"] = {"name": mount_namespace, "parameterNotFoundAction": "Allow"}
     return {"apiVersion": f"{API}/v1", "kind": "ValidatingAdmissionPolicyBinding", "metadata": metadata, "spec": spec}
 
 

@@ -5,6 +5,7 @@ Invariant: every write here is a dry run but those of the fixture; each refusal 
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -172,6 +173,17 @@ async def test_secrets_of_the_mount_namespace_become_no_tokens(lender: Lender) -
     await lender.refuses(lender.hub.create(SECRETS, {"metadata": metadata, "type": "kubernetes.io/service-account-token"}))
     await lender.hub.create(SECRETS, {"metadata": metadata, "type": "Opaque", "stringData": {"a": "b"}})
     await lender.hub.create(SECRETS, {"metadata": metadata, "stringData": {"a": "b"}})
+
+
+async def test_a_mount_namespace_that_is_deleted_leaves_nobody_elses_volumes_refused(lender: Lender) -> None:
+    await lender.plane.kubectl("delete", "namespace", lender.space, "--wait=true")
+    volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": f"of-{lender.space}"}}
+    spec = {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Mi"}, "hostPath": {"path": "/srv"}}
+    text = json.dumps({**volume, "spec": spec})
+    # The API server learns of the end of the namespace at a time of its own.
+    for _ in range(20):
+        await lender.plane.kubectl("create", "--dry-run=server", "--filename", "-", stdin=text)
+        await asyncio.sleep(0.1)
 
 
 def priority_class(name: str = keys.DEFAULT_PRIORITY_CLASS, **fields: Any) -> Body:

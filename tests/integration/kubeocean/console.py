@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from attrs import frozen
 
-from kubeocean.permissions import hub_objects, syncer_name
+from kubeocean.permissions import hub_objects, syncer_name, worker_guards
 from tests.support.bound import SYSTEM, Bound, apply, get
 from tests.support.kubectl import Ran
 from tests.support.program import Program
@@ -138,6 +138,8 @@ class Console:
         await bound.hub.kubectl("delete", "nodes", "-l", f"kubeocean.io/cluster-binding={bound.name}", "--wait=false")
         for plane, name in ((bound.hub, syncer_name(bound.name)), (bound.worker, worker_role), (bound.worker, f"{worker_role}-metrics")):
             await plane.kubectl("delete", "clusterrole,clusterrolebinding", name, "--ignore-not-found", "--wait=false")
+        guards = json.dumps({"apiVersion": "v1", "kind": "List", "items": worker_guards(bound.mount, policy_label=True)})
+        await bound.worker.kubectl("delete", "--ignore-not-found", "--wait=false", "--filename", "-", stdin=guards)
         await bound.worker.kubectl("delete", "namespace", bound.mount, "--ignore-not-found", "--wait=false")
 
     async def secrets(self) -> list[str]:

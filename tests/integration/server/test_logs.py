@@ -172,7 +172,8 @@ async def test_a_thousand_followers_at_once_all_get_the_line(hub: ControlPlane, 
     log = stand.backend.write(pod)
     url = f"https://{endpoint.address}:{endpoint.port}/containerLogs/{pod.metadata.namespace}/web/app?follow=true"
     connector = aiohttp.TCPConnector(ssl=tls(hub, certificate=True), limit=0)
-    async with aiohttp.ClientSession(connector=connector) as session:
+    # aiohttp gives a connection 30 s by default, the handshakes of all the others before it included.
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout()) as session:
 
         async def follow() -> bytes:
             async with session.get(url) as response:
