@@ -6,15 +6,19 @@ One scene, looked at from several sides. The same at full length, with times in 
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
+import ssl
 import time
 import urllib.request
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from attrs import frozen
@@ -33,6 +37,7 @@ FEW = 100
 WATCHED = 22.0
 """Seconds: more than two intervals of a Lease."""
 IDLE = 8.0
+BARE_WRITES = 300
 ONCE_EACH = (("create", "nodes"), ("patch", "nodes/status"), ("create", "leases"))
 
 
@@ -59,6 +64,8 @@ class Found:
     """Until a thousand pods ran."""
     oldest: float
     cpu_per_renewal: float
+    cpu_per_bare_write: float
+    """What an update of a Lease costs on this machine at the same time, by the standard library alone."""
     cores: float
     change: Change
     few_oldest: float
@@ -102,7 +109,9 @@ async def _watch(large: Fleet, small: Fleet) -> Found:
         rate = await many.fill(1)
         print(f"{rate:.0f} pods/s")
         full, idle, since = many.process.rss_mib(), Meter(many.process), datetime.now(UTC)
-        await asyncio.sleep(max(IDLE, few.ready_at + WATCHED - time.monotonic()))
+        rest = asyncio.create_task(asyncio.sleep(max(IDLE, few.ready_at + WATCHED - time.monotonic())))
+        bare = await asyncio.to_thread(_bare_write, small)
+        await rest
         idle.stop()
         end = datetime.now(UTC)
         # A hundred renewals later the audit log has all of them.
@@ -118,11 +127,32 @@ async def _watch(large: Fleet, small: Fleet) -> Found:
             filling=NODES / rate,
             oldest=_longest_pause(renewals),
             cpu_per_renewal=idle.cpu / sum(since <= at < end for times in renewals.values() for at in times),
+            cpu_per_bare_write=bare,
             cores=idle.cores,
             change=change,
             few_oldest=_longest_pause(few_renewals),
             few_busy=_busy(few_renewals),
         )
+
+
+def _bare_write(fleet: Fleet) -> float:
+    """Seconds of CPU of this thread for one of many updates of a Lease, one after the other on one connection."""
+    plane, path = fleet.plane, f"/apis/coordination.k8s.io/v1/namespaces/{fleet.namespace}/leases"
+    context = ssl.create_default_context(cafile=str(plane.ca))
+    context.load_cert_chain(plane.directory / "pki" / "admin.crt", plane.directory / "pki" / "admin.key")
+    connection = http.client.HTTPSConnection(urlsplit(plane.url).netloc, context=context)
+    lease: Any = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "bare"}, "spec": {"holderIdentity": "bare"}}
+    with closing(connection):
+        for number in range(BARE_WRITES + 1):
+            if number == 1:
+                path, started = f"{path}/bare", time.thread_time()
+            lease["spec"]["renewTime"] = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+            body, headers = json.dumps(lease), {"Content-Type": "application/json"}
+            connection.request("PUT" if number else "POST", path, body, headers)
+            answer = connection.getresponse()
+            lease = json.loads(answer.read())
+            assert answer.status in (200, 201), lease
+    return (time.thread_time() - started) / BARE_WRITES
 
 
 def _renewals(audit: Audit, names: Sequence[str], *, since: datetime, until: datetime) -> Mapping[str, Sequence[datetime]]:
@@ -180,13 +210,12 @@ def test_a_thousand_nodes_are_written_once_each_and_stay_ready(found: Found) -> 
 
 def test_a_thousand_nodes_with_pods_need_little_memory_and_little_cpu_at_rest(found: Found) -> None:
     print(f"{found.rss_without_pods:.0f} MiB, with {NODES} pods {found.rss_with_pods:.0f} MiB")
-    print(f"{found.cores:.3f} cores, {found.cpu_per_renewal * 1000:.2f} ms for each renewal")
+    print(f"{found.cores:.3f} cores, {found.cpu_per_renewal * 1000:.2f} ms for each renewal, {found.cpu_per_bare_write * 1000:.2f} ms bare")
     assert found.rss_without_pods < 300
     # A hundred KiB for each pod are half a GiB for ten pods on each of 500 nodes.
     assert found.rss_with_pods - found.rss_without_pods < NODES * 0.1
-    # 100 renewals in a second, and everything else that happens meanwhile, in a quarter of a core; `make bench` asks for 0.15, but here
-    # the cluster's controllers are not done with the new nodes.
-    assert found.cpu_per_renewal < 0.0025
+    # Seconds of CPU differ between machines: we are compared to a loop of the same writes, which has no timers, no pods and no other nodes.
+    assert found.cpu_per_renewal < 5 * found.cpu_per_bare_write
 
 
 def test_no_lease_of_a_thousand_nodes_is_late_while_a_thousand_pods_start(found: Found) -> None:
