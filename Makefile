@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-format check-lint check-types check-layers check-unit check-unit-vkubelet check-unit-others up down docs manifests image bench
+.PHONY: help demo test check check-format check-lint check-types check-layers check-language check-unit check-unit-vkubelet check-unit-others up down docs manifests image bench
 
 PYTHON ?= python3
 NODES ?= 1
@@ -16,7 +16,7 @@ help:
 	@echo 'make up [NODES=1]      the development clusters alone: build/dev/hub.kubeconfig, build/dev/worker.kubeconfig'
 	@echo '        [SIMULATED=0]  nodes without containers besides, simulated by KWOK'
 	@echo 'make down              ends what demo and up have started; leaves nothing'
-	@echo 'make check             format, lint, types, layers, unit tests; about a minute'
+	@echo 'make check             format, lint, types, layers, language, unit tests; about a minute'
 	@echo 'make docs              write the reference pages that follow from the code'
 	@echo 'make manifests         write what in the charts follows from the code, and plain manifests from the charts'
 	@echo 'make image             the container image, built here without a registry; prints where the archive lies'
@@ -47,7 +47,7 @@ bench: .venv/.stamp
 
 # Types and lint run beside the unit tests: on two cores the minute is theirs.
 check: .venv/.stamp
-	@$(MAKE) -j2 --output-sync=target check-unit-vkubelet check-types check-unit-others check-layers check-format check-lint
+	@$(MAKE) -j2 --output-sync=target check-unit-vkubelet check-types check-unit-others check-layers check-language check-format check-lint
 	@echo 'check: all well'
 
 check-types: .venv/.stamp
@@ -67,6 +67,10 @@ check-unit-others: .venv/.stamp
 check-layers: .venv/.stamp
 	@echo '==> layers'
 	@.venv/bin/lint-imports --no-logo | tail -n 20
+
+check-language: .venv/.stamp
+	@echo '==> language'
+	@$(RUN) deploy/dev/language.py --check
 
 check-format: .venv/.stamp
 	@echo '==> format'
