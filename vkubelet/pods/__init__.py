@@ -1,6 +1,6 @@
-"""The pods of the virtual nodes: which are ours, what is done with them, and what is published of them.
+"""The pods of the virtual nodes: which pods belong to this process, what it does with them, and the status it publishes for them.
 
-Invariant: everything here is done by uid; a name that is used again never mixes two pods up.
+Invariant: everything here works by UID; a pod name that is used again never mixes up two pods.
 """
 
 from vkubelet.pods.pods import PodParts, Pods

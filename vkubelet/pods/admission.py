@@ -1,7 +1,7 @@
-"""May a pod run on the node it is bound to? As a kubelet judges it once, when it first sees the pod.
+"""Pod admission: decides once, when a pod is first seen, whether its node accepts it, as a kubelet does.
 
-Invariant: a pod is judged at most once, after all pods of its node that were created before it, and counts from then on until it has ended;
-one that has a start time was admitted by an earlier process and is never judged again.
+Invariant: a pod is judged at most once, after all pods of its node that were created before it, and counts from then on until it is
+terminal; a pod with a start time was admitted by an earlier process and is never judged again.
 
 Source: pkg/kubelet/lifecycle/predicate.go and the scheduler's plugins that it uses. Not here: preemption for critical pods.
 """
@@ -37,19 +37,19 @@ _ONE: Final = Quantity.of(1)
 
 @runtime_checkable
 class AdmitsPods(Protocol):
-    """Set `admits_pods = True` on a provider whose backend decides itself what it takes; the runtime then refuses nothing."""
+    """Marks a provider whose backend admits pods itself: with `admits_pods = True` the runtime rejects no pod."""
 
     admits_pods: bool
 
 
 @frozen
 class Demand:
-    """What an admitted pod takes of its node: what it was granted, where that is published; "pods" counts itself."""
+    """Resources that an admitted pod takes from its node, as allocated where that is published; "pods" counts the pod itself."""
 
     requests: Resources
     ports: frozenset[HostPort]
     made_of: int = 0
-    """By which another spec of the pod is told from the one that was looked at."""
+    """Hash of the spec that this demand was computed from; another hash means another spec."""
 
     @classmethod
     def of(cls, pod: Pod) -> Demand:
@@ -59,7 +59,7 @@ class Demand:
 
 @define
 class Load:
-    """What the admitted pods of one node take together."""
+    """Resources that all admitted pods of one node take together."""
 
     demands: dict[str, Demand] = field(factory=dict)
     requests: Resources = field(factory=dict)
@@ -80,7 +80,7 @@ class Load:
 
 
 def judge(pod: Pod, node: Node, load: Load) -> NotAdmitted | None:
-    """Why the node does not take the pod beside those it has, with the kubelet's reasons and words; None: it does."""
+    """Returns why the node does not admit the pod beside the pods it has, with the kubelet's reason and message, or None when it does."""
     demand = Demand.of(pod)
     return (
         _other_system(pod, node)
@@ -103,7 +103,7 @@ def _other_system(pod: Pod, node: Node) -> NotAdmitted | None:
 
 
 def _other_groups(pod: Pod, node: Node) -> NotAdmitted | None:
-    """A pod that may have no groups but those it names needs a node that says it keeps to that (KEP-3619)."""
+    """Rejects a pod with supplementalGroupsPolicy Strict on a node that does not report support for it (KEP-3619)."""
     policy = (pod.spec.get("securityContext") or {}).get("supplementalGroupsPolicy")
     if policy != "Strict" or (node.status.get("features") or {}).get("supplementalGroupsPolicy"):
         return None
@@ -111,7 +111,10 @@ def _other_groups(pod: Pod, node: Node) -> NotAdmitted | None:
 
 
 def _no_room(demand: Demand, allocatable: Resources, used: Resources) -> NotAdmitted | None:
-    """The pod count first, then the resources every node has, then the others; extended ones that the node does not know are ignored."""
+    """Checks the pod count first, then the resources that every node has, then the others.
+
+    Extended resources that the node does not list are ignored.
+    """
     others = sorted(demand.requests.keys() - {"pods", *_NATIVE})
     for name in ("pods", *_NATIVE, *others):
         wanted = demand.requests.get(name, _ZERO)
@@ -143,16 +146,16 @@ def _predicate(name: str, text: str) -> NotAdmitted:
 
 @define
 class _Queue:
-    """The pods of one node that are not judged yet, oldest first, and what it has taken."""
+    """Pods of one node that are not judged yet, oldest first, and the load of the pods that it admitted."""
 
     load: Load = field(factory=Load)
     waiting: list[tuple[str, str, str]] = field(factory=list)
     refused: dict[str, NotAdmitted] = field(factory=dict)
     resized: set[str] = field(factory=set)
-    """Pods whose spec has changed since they were judged."""
+    """UIDs of pods whose spec has changed since they were judged."""
 
     def stop_waiting(self, uid: str) -> None:
-        """Remove a pod that was deleted before it was judged."""
+        """Removes a pod that was deleted before it was judged."""
         left = [entry for entry in self.waiting if entry[2] != uid]
         if len(left) < len(self.waiting):
             heapq.heapify(left)
@@ -160,14 +163,14 @@ class _Queue:
 
 
 def has_started(pod: Pod) -> bool:
-    """A kubelet reports the start time of a pod as soon as it has admitted it."""
+    """Checks for a start time, which a kubelet reports as soon as it has admitted a pod."""
     return bool(pod.status.get("startTime"))
 
 
 class Admission:
-    """Judges the pods of all nodes; `node` gives the live Node, `pod` the live pod by uid.
+    """Admission of the pods of all nodes; `node` returns the current Node, `pod` the current pod by UID.
 
-    `admitted` tells the pods that an earlier process admitted.
+    `admitted` is called with each pod that an earlier process admitted.
     """
 
     def __init__(
@@ -184,7 +187,10 @@ class Admission:
         self._known: dict[str, str] = {}
 
     def observe(self, pod: Pod) -> None:
-        """A pod as it is now: new ones wait for their turn, those that had started count at once, those that have ended do not count."""
+        """Records the current state of a pod.
+
+        A new pod waits for its turn, a pod that has a start time counts at once, a terminal pod does not count.
+        """
         uid = pod.metadata.uid
         if pod.terminal:
             self._end(uid)
@@ -200,7 +206,7 @@ class Admission:
             heapq.heappush(queue.waiting, (pod.metadata.creation_timestamp or "", str(pod.key), uid))
 
     def _weigh(self, pod: Pod) -> None:
-        """One whose spec has changed may have been granted more or less; when, its status tells."""
+        """Recomputes the demand of a pod whose spec has changed: it may have been allocated more or less, which its status shows."""
         queue, uid = self._queues.get(pod.node), pod.metadata.uid
         demand = queue.load.demands.get(uid) if queue is not None else None
         if queue is None or demand is None or (demand.made_of == hash(pod.spec_json) and uid not in queue.resized):
@@ -209,7 +215,7 @@ class Admission:
         queue.load.add(uid, Demand.of(pod))
 
     def admit(self, pod: Pod) -> None:
-        """Judge the pod, and before it those that are older. Raises NotAdmitted, at each call for the same pod."""
+        """Judges the pod, and the older pods of its node before it. Raises NotAdmitted, at each call for the same pod."""
         uid = pod.metadata.uid
         self.observe(pod)
         queue = self._queues.get(pod.node)
@@ -217,7 +223,7 @@ class Admission:
         if queue is None:
             return
         if node is None:
-            # Nothing is known that it could be refused by; it runs, and counts.
+            # Without a Node there is nothing to reject the pod by: it runs, and counts.
             queue.load.add(uid, Demand.of(pod))
             return
         while queue.waiting and uid not in queue.load.demands and uid not in queue.refused:
@@ -244,7 +250,7 @@ class Admission:
             queue.resized.discard(uid)
 
     def forget(self, uid: str) -> None:
-        """The pod is gone."""
+        """Drops a pod that was deleted."""
         self._end(uid)
         node = self._known.pop(uid, "")
         queue = self._queues.get(node)

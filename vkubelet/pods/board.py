@@ -1,7 +1,7 @@
-"""Publishes the latest status of each pod; providers put it here without waiting.
+"""Status writer: publishes the latest status of each pod. Providers report here without waiting.
 
-Invariant: a status reaches exactly the incarnation it speaks of, at most one write per pod is in flight, and what is published already,
-or terminal, is not written again.
+Invariant: a status reaches exactly the incarnation of the pod that it describes, at most one write per pod is in flight, and a status that
+is already published, or terminal, is not written again.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from vkubelet.provider import PodReport, Waiting
 log = logging.getLogger(__name__)
 
 MERGE = 0.05
-"""Seconds a change waits for others of the same pod, unless it may end the pod (layout.md section 16, rule 17)."""
+"""Seconds a change waits for others of the same pod, unless it may make the pod terminal (layout.md section 16, rule 17)."""
 
 STALE = 5.0
-"""Seconds after a conflict until we look again if the watch has not shown the newer version by then."""
+"""Seconds after a conflict until the pod is checked again if the watch has not delivered the newer version by then."""
 
 UNCLAIMED = 10_000
-"""Statuses kept for pods that the watch has not shown yet; above it the oldest are dropped."""
+"""Statuses kept for pods that the watch has not delivered yet; above this number the oldest are dropped."""
 
 
 @frozen(kw_only=True)
 class BoardParts:
-    """What the board works with."""
+    """Collaborators of the status writer."""
 
     pods: PodCache
     node_client: Callable[[str], Client]
@@ -50,42 +50,42 @@ class BoardParts:
     clock: Clock
     metrics: Metrics | None = None
     redact: Callable[[str, str], str] = lambda uid, text: text
-    """`redact(uid, text)` removes what must not be published about a pod."""
+    """`redact(uid, text)` removes values that must not be published about a pod."""
 
 
 @define
 class _Entry:
     opinion: Opinion = field(factory=Opinion)
     written: Pod | None = None
-    """The answer to our last write, for as long as the watch shows an older version."""
+    """Response to the last write, kept as long as the watch delivers an older version."""
     cause: object = None
-    """What the last write followed from; a difference with the same cause was made by others."""
+    """State that caused the last write; a difference with the same cause was made by another client."""
     refused: tuple[Json, JsonView] | None = None
-    """What we wanted and what the server made of it, when it keeps a field otherwise than we sent it."""
+    """Desired value and the value that the server stored instead, when it stores a field differently from what was sent."""
     repair_at: float = 0.0
     since: float | None = None
     published: tuple[str, Opinion] | None = None
-    """The resourceVersion that has exactly what this opinion wants."""
+    """The resourceVersion whose status equals the desired status."""
 
     def latest(self, pod: Pod) -> Pod:
-        """The newest version known: of the watch, or of the answer to our last write."""
+        """Returns the newest known version: the one of the watch, or the response to the last write."""
         if self.written is not None and _version(self.written) <= _version(pod):
             self.written = None
         return self.written or pod
 
     def is_published(self, pod: Pod) -> bool:
-        """Nothing has happened since this version was written, though the watch told of it before the answer came."""
+        """Checks that nothing has changed since this version was written, even if the watch delivered it before the response arrived."""
         return self.published is not None and self.published == (pod.metadata.resource_version, self.opinion)
 
 
 def _version(pod: Pod) -> int:
-    """resourceVersions of one resource type compare as integers (API concepts, "Resource versions")."""
+    """Parses a resourceVersion: those of one resource type compare as integers (API concepts, "Resource versions")."""
     text = pod.metadata.resource_version
     return int(text) if text.isdigit() else 0
 
 
 class StatusBoard:
-    """`on_terminal(uid)` is called when the API has accepted a terminal phase."""
+    """Status writer of all pods; `on_terminal(uid)` is called when the API server has accepted a terminal phase."""
 
     def __init__(self, parts: BoardParts, *, on_terminal: Callable[[str], None]) -> None:
         self._parts = parts
@@ -95,51 +95,51 @@ class StatusBoard:
         self._repairs = Backoff(first=1.0, limit=60.0)
         self.controller: Controller[str] = Controller("pod-status", self._reconcile, workers=32, clock=parts.clock, metrics=parts.metrics)
 
-    # --- what is thought of pods; none of these waits or fails ---
+    # --- desired status of pods; none of these waits or fails ---
 
     def report(self, report: PodReport) -> None:
-        """The states of all containers of a pod."""
+        """Records the states of all containers of a pod."""
         self._change(report.pod.uid, lambda opinion: opinion.reported(report))
 
     def set_pod_status(self, ref: PodRef, status: JsonView, annotations: Mapping[str, str] | None = None) -> None:
-        """A true PodStatus; `annotations` are set by the same write."""
+        """Records a complete PodStatus; `annotations` are set by the same write."""
         self._change(ref.uid, lambda opinion: opinion.adopted(status, annotations))
 
     def sync_failed(self, uid: str, waiting: Waiting) -> None:
-        """The pod can not start, or follow a change, for now; shown only while the provider itself has said nothing of it."""
+        """Records that the pod cannot start, or follow a change, for now; published only until the provider has reported the pod itself."""
         self._change(uid, lambda opinion: opinion if opinion.report or opinion.status else evolve(opinion, waiting=waiting))
 
     def synced(self, uid: str, generation: int) -> None:
-        """The backend has the spec of this generation."""
+        """Records that the backend has applied the spec of this generation."""
         self._change(uid, lambda opinion: evolve(opinion, generation=max(generation, opinion.generation), waiting=None))
 
     def observed(self, uid: str, generation: int) -> None:
-        """The backend acts upon this generation, a deletion, which is one of its own."""
+        """Records that the backend acts on this generation, which is that of a deletion."""
         self._change(uid, lambda opinion: evolve(opinion, generation=max(generation, opinion.generation)))
 
     def end(self, uid: str, end: End) -> None:
-        """Make the pod terminal; the first end stays."""
+        """Makes the pod terminal; the first recorded reason is kept."""
         self._change(uid, lambda opinion: opinion if opinion.end else evolve(opinion, end=end))
 
     def forget(self, uid: str) -> None:
-        """The pod is gone from the API and from the backend."""
+        """Drops a pod that neither the API nor the backend has any more."""
         self._entries.pop(uid, None)
         self._unclaimed.pop(uid, None)
         self._repairs.forget(uid)
         self.controller.discard(uid)
 
     def annotations(self, uid: str) -> Mapping[str, str]:
-        """The annotations that we set on a pod: they are no change of the pod."""
+        """Returns the annotations that the runtime set on a pod: they do not count as a change of the pod."""
         entry = self._entries.get(uid)
         return entry.opinion.annotations if entry is not None else {}
 
     def terminal(self, pod: Pod) -> bool:
-        """The API has a terminal phase for this pod, whether the watch shows it already or not."""
+        """Checks whether the API has a terminal phase for this pod, even if the watch has not delivered it yet."""
         entry = self._entries.get(pod.metadata.uid)
         return pod.terminal or (entry is not None and entry.latest(pod).terminal)
 
     def observe(self, change: Change[Pod]) -> None:
-        """A pod changed: publish what waited for it, or repair what others changed."""
+        """Handles a change of a pod: publishes what was waiting for it, or repairs what another client changed."""
         pod = change.new
         if pod is None:
             return
@@ -149,7 +149,7 @@ class StatusBoard:
         if entry is None:
             return
         if entry.written is not None and _version(entry.written) >= _version(pod):
-            # When the watch has caught up, one copy of the pod is enough.
+            # Once the watch has caught up, one copy of the pod is enough.
             entry.latest(pod)
             return
         self.controller.add(uid)
@@ -178,7 +178,7 @@ class StatusBoard:
     # --- writing ---
 
     async def _reconcile(self, uid: str) -> float | None:
-        # On a loaded machine one turn of the loop takes longer than MERGE; what others have to say in this turn belongs to the same write.
+        # On a loaded machine one turn of the loop takes longer than MERGE; what others report in this turn belongs to the same write.
         await self._parts.clock.sleep(0)
         entry, pod = self._entries.get(uid), self._parts.pods.by_uid(uid)
         if entry is None or pod is None:
@@ -215,14 +215,14 @@ class StatusBoard:
         return status_patch(status, wanted, uid=meta.uid, resource_version=meta.resource_version, annotations=annotations)
 
     def _next_repair(self, uid: str, repair: bool) -> float:
-        """Two writers who disagree may not fight at full speed."""
+        """Returns when the next repair is due, with back-off: two clients that disagree must not overwrite each other at full speed."""
         if not repair:
             self._repairs.forget(uid)
             return 0.0
         return self._parts.clock.monotonic() + self._repairs.next(uid)
 
     async def _write(self, pod: Pod, entry: _Entry, *, wanted: Json, patch: Json) -> float | None:
-        """Seconds to wait for the watch if somebody else was faster, None when it is written."""
+        """Writes the status; returns the seconds to wait for the watch if another client was faster, or None when it is written."""
         uid, opinion = pod.metadata.uid, entry.opinion
         try:
             answer = await self._parts.node_client(pod.node).patch(PODS, pod.ref, patch, subresource="status")

@@ -1,6 +1,6 @@
-"""What the containers of a pod do, as the lists of container statuses of a PodStatus (pure).
+"""Computes the container statuses of a PodStatus from the provider's report. Pure.
 
-Invariant: a container that may not be restarted never leaves Terminated, and a time once published stays while its state does.
+Invariant: a container that may not be restarted never leaves Terminated, and a published time stays as long as its state does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vkubelet.provider import ContainerReport, PodReport, Running, Terminated, W
 LISTS = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 
 UNKNOWN_EXIT = 137
-"""What Kubernetes writes for a container whose end nobody saw, with the reason ContainerStatusUnknown."""
+"""Exit code that Kubernetes writes, with the reason ContainerStatusUnknown, for a container whose exit was not observed."""
 
 _MESSAGES = 12 * 1024
 """Bytes for the termination messages of all containers of a pod together (kubelet)."""
@@ -25,7 +25,7 @@ _MESSAGES = 12 * 1024
 
 @frozen
 class Containers:
-    """The containers of a pod by what they are; sidecars are init containers with restartPolicy Always."""
+    """Containers of a pod by type; sidecars are init containers with restartPolicy Always."""
 
     init: Sequence[JsonView]
     sidecars: Sequence[JsonView]
@@ -45,7 +45,7 @@ class Containers:
 
 @frozen(kw_only=True)
 class _Scene:
-    """What all containers of one pod have in common; `told` is False while the provider has reported nothing of the pod."""
+    """Facts shared by all containers of one pod; `told` is False until the provider has reported the pod."""
 
     now: datetime
     told: bool
@@ -64,10 +64,10 @@ def container_statuses(
     terminating: bool = False,
     waiting: Waiting | None = None,
 ) -> Json:
-    """The status lists by their field names; a list without entries is left out.
+    """Returns the container status lists by field name; a list without entries is omitted.
 
-    `previous` is the status published last, `waiting` why the pod can not start. Init statuses keep the order of the spec, the others
-    are sorted by name. What the provider does not mention stays as it was, but for a container that ran: it ended with 137,
+    `previous` is the status published last, `waiting` why the pod cannot start. Init statuses keep the order of the spec, the others are
+    sorted by name. A container that the provider does not report keeps its status, unless it was running: then it exited with 137,
     ContainerStatusUnknown.
     """
     starting = spec.get("initContainers", ())
@@ -97,7 +97,7 @@ def container_statuses(
 
 
 def ended(status: JsonView, *, now: datetime) -> Json:
-    """The status of a container that certainly does not run any more; one that is Terminated stays as it is."""
+    """Returns the status of a container that is known not to run any more; one that is Terminated is unchanged."""
     state = status.get("state", {})
     if "terminated" in state:
         return dict(status)
@@ -111,13 +111,13 @@ def ended(status: JsonView, *, now: datetime) -> Json:
 
 
 def exit_code(status: JsonView) -> int | None:
-    """How the container ended; None while it has not."""
+    """Returns the exit code of a terminated container, or None while it has not terminated."""
     code: int | None = status.get("state", {}).get("terminated", {}).get("exitCode")
     return code
 
 
 def ever_ran(status: JsonView) -> bool:
-    """It runs, or ended at least once."""
+    """Checks whether the container is running or has terminated at least once."""
     state = status.get("state", {})
     return "running" in state or "terminated" in state or "terminated" in status.get("lastState", {})
 
@@ -162,13 +162,13 @@ def _frame(container: JsonView, was: JsonView, restarts: int) -> Json:
 
 
 def _mount(body: JsonView) -> Json:
-    """One of the spec, as a status names it; no mount below a read-only one is made read-only with it."""
+    """Renders a volume mount of the spec for the status; mounts below a read-only one are not made read-only with it."""
     found: Json = {"name": body["name"], "mountPath": body["mountPath"]}
     return {**found, "readOnly": True, "recursiveReadOnly": "Disabled"} if body.get("readOnly") else found
 
 
 def _mark_completed(init: Sequence[JsonView], statuses: Sequence[Json]) -> None:
-    """An init container is ready when it has succeeded."""
+    """Marks init containers that have succeeded as ready."""
     names = {c["name"] for c in init}
     for status in statuses:
         if status["name"] in names:
@@ -182,7 +182,7 @@ def _may_restart(container: JsonView, state: JsonView, scene: _Scene) -> bool:
 
 
 def _untold(container: JsonView, was: JsonView | None, scene: _Scene) -> Json:
-    """The provider said nothing of this container."""
+    """Returns the status of a container that the provider did not report."""
     state = was.get("state", {}) if was is not None else {}
     if was is None or "waiting" in state or not state:
         status = _frame(container, was or {}, (was or {}).get("restartCount", 0))
@@ -219,7 +219,10 @@ def _state(state: Waiting | Running | Terminated, was: JsonView, scene: _Scene) 
 
 
 def _last_state(told: ContainerReport, was: JsonView, *, restarted: bool, scene: _Scene) -> Json:
-    """How the run before ended: as told, else as it was published; an end that is followed by another state moves here."""
+    """Returns how the previous run terminated: as reported, else as published.
+
+    A Terminated state that another state follows becomes the last state.
+    """
     state_was, last_was = was.get("state", {}), was.get("lastState", {})
     moved = "terminated" in state_was and (restarted or not isinstance(told.state, Terminated))
     source = state_was if moved else last_was

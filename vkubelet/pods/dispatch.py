@@ -1,12 +1,13 @@
-"""Which pods concern this process: one watch over all bound pods, and of it only what is bound to nodes we answer for.
+"""Pod dispatch: one watch over all bound pods, filtered to the pods of the nodes that this process serves.
 
-Invariant: nothing is delivered of a pod whose node is not known here; of a known node every pod is, whichever of the two was seen first.
+Invariant: no change is delivered for a pod whose node is not known here; for a known node every pod is delivered, whether the pod or the
+node was seen first.
 
-Of pods of other nodes a stub is kept: name, uid and node, without version and bodies. When such a node becomes known, and stubs of it
-exist or come from a list that was being read meanwhile, its pods are listed once and fill the stubs. The list races with the watch and
-loses: only a stub of the same uid that still stands is filled, everything else the watch has told, or will tell, by itself.
+Of pods of other nodes a stub is kept: name, UID and node, without version and bodies. When such a node becomes known, and stubs of it exist
+or come from a list that was being read meanwhile, its pods are listed once to fill the stubs. If the list races with the watch, the watch
+wins: only a stub of the same UID that still exists is filled; the watch has delivered, or will deliver, everything else.
 
-Mirror pods are left out altogether, as a kubelet leaves them out of its own: they are the API's picture of what runs anyway.
+Mirror pods are ignored, as a kubelet ignores its own: they are the API's view of static pods that run anyway.
 """
 
 from __future__ import annotations
@@ -29,30 +30,30 @@ from vkubelet.control.store import Store
 from vkubelet.metrics import Metrics
 
 AGAIN = 1.0
-"""Seconds until stubs that a list did not fill are looked at again; the watch has mostly removed them by then."""
+"""Seconds until stubs that a list did not fill are checked again; by then the watch has removed most of them."""
 
 
 class Standing(enum.Enum):
-    """What is done for the pods of a node."""
+    """Dispatch mode of a node: which operations its pods get."""
 
     HOLD = "hold"
-    """Known of old, not declared yet: statuses are published, nothing is started or ended."""
+    """Node that existed before this process and is not declared yet: statuses are published, no pod is started or terminated."""
     SYNC = "sync"
     RETIRE = "retire"
-    """Pods end, none is started."""
+    """Pods are terminated; none is started."""
     DRAIN = "drain"
-    """The process stops and takes its pods along: those that run are ended, new ones are refused."""
+    """The process stops and drains its nodes: running pods are terminated, new ones rejected."""
 
 
 class PodCache:
-    """The pods of known nodes, as the watch last showed them: the `PodStore` of the provider contract."""
+    """Cache of the pods of known nodes, as last delivered by the watch: the `PodStore` of the provider contract."""
 
     def __init__(self, pods: Store[Pod], known: Callable[[str], bool]) -> None:
         self._pods = pods
         self._known = known
 
     def get(self, ref: PodRef) -> Pod | None:
-        """The pod with exactly this uid."""
+        """Returns the pod with exactly this UID."""
         return self.by_uid(ref.uid)
 
     def by_uid(self, uid: str) -> Pod | None:
@@ -73,9 +74,9 @@ class PodCache:
 
 
 class Dispatch:
-    """Tells its listeners of every change of a pod of a known node; a pod that is new to them comes as an initial change.
+    """Delivery of every change of a pod of a known node to the listeners; a pod that is new to them comes as an initial change.
 
-    `single_node` narrows the watch to one node, for a process that will never have another.
+    `single_node` restricts the watch to one node, for a process that never has another.
     """
 
     def __init__(self, client: Client, *, clock: Clock, metrics: Metrics | None = None, single_node: str = "") -> None:
@@ -96,26 +97,26 @@ class Dispatch:
         self.controller: Controller[str] = Controller("pod-adoption", self._fill_stubs, workers=4, clock=clock, metrics=metrics)
 
     def on_pod(self, listener: Callable[[Change[Pod]], None]) -> None:
-        """Call `listener` for every change from now on; register before nodes are known."""
+        """Registers `listener` for every change from now on; call this before any node is known."""
         self._listeners.append(listener)
 
     def standing(self, node: str) -> Standing | None:
-        """None: the node is not ours."""
+        """Returns the dispatch mode of a node, or None when this process does not serve it."""
         return self._standings.get(node)
 
     def nodes(self, *standings: Standing) -> list[str]:
-        """The names of the nodes that stand like that."""
+        """Returns the names of the nodes in one of these modes."""
         return [name for name, standing in self._standings.items() if standing in standings]
 
     def set(self, node: str, standing: Standing) -> None:
-        """Make a node known, or change how it stands."""
+        """Makes a node known, or changes its dispatch mode."""
         known = node in self._standings
         self._standings[node] = standing
         if not known:
             self.controller.add(node)
 
     def forget(self, node: str) -> None:
-        """The node is not ours any more; its pods shrink to stubs."""
+        """Drops a node that this process no longer serves; its pods shrink to stubs."""
         if self._standings.pop(node, None) is None:
             return
         for pod in self._all.by_index("node", node):
@@ -124,11 +125,11 @@ class Dispatch:
             self._all.put(stub(pod))
 
     def bound_to(self, node: str) -> Sequence[Pod]:
-        """Also pods that are known by a stub only."""
+        """Returns the pods bound to a node, including those known by a stub only."""
         return self._all.by_index("node", node)
 
     def knows(self, uid: str) -> bool:
-        """The cluster has a pod of this uid, on whatever node."""
+        """Checks whether the cluster has a pod of this UID, on any node."""
         return bool(self._all.by_index("uid", uid))
 
     def _keep(self, pod: Pod) -> Pod | None:
@@ -142,12 +143,12 @@ class Dispatch:
     def _changed(self, change: Change[Pod]) -> None:
         old, new = self._visible(change.old), self._visible(change.new)
         if change.new is not None and is_stub(change.new) and change.new.node in self._standings:
-            # Its node became known while a list was read that had made a stub of it already.
+            # Its node became known while a list was being read that had already made a stub of the pod.
             self.controller.add(change.new.node)
         if old is None and new is None:
             return
         if old is not None and new is not None and old.metadata.uid != new.metadata.uid:
-            # One name, two incarnations: whoever works by uid is told of an end and of a beginning.
+            # One name, two incarnations: listeners that work by UID receive a deletion and a creation.
             self._deliver(Change(change.key, old, None))
             self._deliver(Change(change.key, None, new, initial=change.initial))
             return
@@ -183,18 +184,18 @@ class Dispatch:
 
 
 def is_mirror(pod: Pod) -> bool:
-    """It shows what a node runs or holds by itself; a copy that somebody made of its YAML belongs to no Node, and is a pod like others."""
+    """Checks whether the pod mirrors a static pod of a node; a copy made from its YAML is not controlled by a Node, and is a normal pod."""
     return MIRROR_POD in pod.metadata.annotations and any(
         owner.kind == "Node" and owner.controller for owner in pod.metadata.owner_references
     )
 
 
 def stub(pod: Pod) -> Pod:
-    """What is kept of a foreign pod."""
+    """Returns what is kept of a pod of an unknown node."""
     meta = pod.metadata
     return Pod(ObjectMeta(name=meta.name, namespace=meta.namespace, uid=meta.uid), pod.node, "", b"", b"")
 
 
 def is_stub(pod: Pod) -> bool:
-    """Every object of the API has a version; what has none was made by `stub`."""
+    """Checks for the missing resourceVersion: every object of the API has one, only those made by `stub` have none."""
     return not pod.metadata.resource_version

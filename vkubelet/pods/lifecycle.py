@@ -1,7 +1,7 @@
-"""Carries each pod from its binding to its end: hands it to the provider, takes it back, and removes its API object last.
+"""Pod lifecycle controller: syncs each pod to the provider, terminates it in the backend, and deletes its API object last.
 
-Invariant: calls for one uid never overlap, a deletion ends a running sync first, and every pod is kept in mind by its uid until neither
-the API nor the backend knows it.
+Invariant: calls for one UID never overlap, a deletion cancels a running sync first, and every pod is tracked by its UID until neither the
+API nor the backend has it.
 """
 
 from __future__ import annotations
@@ -37,29 +37,30 @@ from vkubelet.provider import Provider, Waiting
 log = logging.getLogger(__name__)
 
 IN_FLIGHT = 200
-"""Syncs that are with the provider at the same time; a slow one blocks nobody else."""
+"""Maximum number of syncs running in the provider at the same time; a slow one does not block the others."""
 
 WORKERS = 2000
-"""More than syncs, and none is held by a pod that waits for its sync, so that deletions go on while the provider hangs in all of those."""
+"""More workers than syncs, and a pod that waits for its sync occupies none, so that deletions continue while the provider hangs in all
+syncs."""
 
 FINAL_STATUS = 10.0
 """Seconds for the final status to be accepted; after that the API object is deleted without it."""
 
 CONFIRM_AGAIN = 5.0
-"""Seconds until a pod that a list missed, but that exists, is looked at again."""
+"""Seconds until a pod that a list missed, but that exists, is checked again."""
 
 _TERMINATED = End("Terminated", "Pod was terminated in response to imminent node shutdown.", failed=True, disrupts=True)
 _NOT_ADMITTED = "Pod was rejected: "
-"""Before the reason in the message of a pod that was not admitted; its event has the reason alone (rejectPod)."""
+"""Prefix of the reason in the message of a pod that was not admitted; its event has the reason alone (rejectPod)."""
 _REFUSED = End("NodeShutdown", f"{_NOT_ADMITTED}Pod was rejected as the node is shutting down.", failed=True)
 
 GONE_EARLY = 1000
-"""Ends kept that were reported before the watch showed the pod."""
+"""Number of reports of missing workloads kept for pods that the watch has not delivered yet."""
 
 
 @frozen(kw_only=True)
 class LifecycleParts:
-    """What the lifecycle works with."""
+    """Collaborators of the lifecycle controller."""
 
     provider: Provider
     dispatch: Dispatch
@@ -68,11 +69,11 @@ class LifecycleParts:
     clock: Clock
     metrics: Metrics | None = None
     admission: Admission | None = None
-    """None: the provider takes or refuses pods by itself."""
+    """None: the provider admits or rejects pods itself."""
 
 
 class Lifecycle:
-    """`on_drop(node)` is called when a pod of that node is forgotten."""
+    """Lifecycle controller of all pods; `on_drop(node)` is called when a pod of that node is dropped."""
 
     def __init__(self, parts: LifecycleParts, *, on_drop: Callable[[str], None]) -> None:
         self._parts = parts
@@ -87,17 +88,17 @@ class Lifecycle:
         self.board: StatusBoard
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Runs the controller until cancelled."""
         self._working = True
         try:
             await self.controller.run()
         finally:
             self._working = False
 
-    # --- what is told from outside; nothing here waits ---
+    # --- input; nothing here waits ---
 
     def observe(self, change: Change[Pod]) -> None:
-        """A pod of a known node appeared, changed or vanished."""
+        """Handles the creation, change or deletion of a pod of a known node."""
         if change.new is not None:
             self._observe_pod(change, change.new)
         elif change.old is not None:
@@ -109,13 +110,13 @@ class Lifecycle:
             self._parts.admission.observe(pod)
         life = self._lives.get(uid)
         if life is None:
-            # Only of a pod that was born before our eyes do we know that no earlier process handed it over.
+            # Only a pod whose creation we watched is known not to have been started by a previous process.
             held = change.initial or not self._working
             life = self._begin(Life(pod.ref, held, gone=uid in self._gone_early))
             self._gone_early.pop(uid, None)
         life.suspected = False
         if not life.removed:
-            # Our own removal shortens the grace to zero too; for the provider the one it was told goes on.
+            # Our own deletion sets the grace period to zero too; the deadline that the provider has remains valid.
             life.note(pod, now=self._parts.clock.monotonic(), wall=self._parts.clock.now())
         if pod.terminating and life.syncing:
             self.controller.cancel_running(uid)
@@ -133,7 +134,7 @@ class Lifecycle:
         self.controller.add(uid)
 
     def _object_gone(self, life: Life) -> None:
-        """Unless we removed the object ourselves this was a force delete: the grace is over."""
+        """Handles the deletion of the object: unless the runtime deleted it, this was a forced deletion, and the grace period is over."""
         life.suspected = False
         if not life.removed:
             life.end_by(self._parts.clock.monotonic())
@@ -141,7 +142,7 @@ class Lifecycle:
             self.controller.cancel_running(life.ref.uid)
 
     def gone(self, ref: PodRef) -> None:
-        """The backend holds nothing of this pod any more."""
+        """Records that the backend has nothing left of this pod."""
         life = self._lives.get(ref.uid)
         if life is not None:
             life.gone = True
@@ -152,7 +153,7 @@ class Lifecycle:
             self._gone_early.pop(next(iter(self._gone_early)))
 
     def end_orphan(self, ref: PodRef) -> None:
-        """End what the backend holds of a pod that the API does not know."""
+        """Terminates the workload of a pod that the API does not have."""
         if ref.uid in self._lives:
             return
         life = self._begin(Life(ref, held=True))
@@ -160,27 +161,27 @@ class Lifecycle:
         self.controller.add(ref.uid)
 
     def revisit(self, node: str) -> None:
-        """The standing of a node changed."""
+        """Requeues all pods of a node whose dispatch mode changed."""
         for uid in self._by_node.get(node, ()):
             self.controller.add(uid, priority=Priority.LOW)
 
     def resync(self) -> None:
-        """The provider was started anew: it is told of every pod once more, also of those it is being told of and of those that end."""
+        """Requeues every pod after a restart of the provider, including pods that it is syncing and pods that are terminating."""
         self._round += 1
         for uid, life in self._lives.items():
             life.synced = life.told = life.told_zero = None
             self.controller.add(uid, priority=Priority.LOW)
 
     def resync_pod(self, uid: str) -> None:
-        """Hand one pod to the provider again, whether or not it has changed."""
+        """Hands one pod to the provider again, whether or not it has changed."""
         life = self._lives.get(uid)
         if life is not None:
-            # A sync that is under way may have seen what decided before.
+            # A sync that is in progress may have used the previous state.
             life.synced, life.outdated = None, True
             self.controller.add(uid)
 
     def drain(self, grace: float) -> None:
-        """The process stops and takes its pods along: each has its own grace period, but no more than `grace` seconds."""
+        """Terminates all pods because the process stops; each has its own grace period, but no more than `grace` seconds."""
         now = self._parts.clock.monotonic()
         for uid, life in self._lives.items():
             pod = self._parts.dispatch.store.by_uid(uid)
@@ -192,32 +193,32 @@ class Lifecycle:
 
     @property
     def drained(self) -> bool:
-        """No pod runs any more, and the API knows it."""
+        """Whether no pod runs any more and the API shows it."""
         pods = (self._parts.dispatch.store.by_uid(uid) for uid in self._lives)
         return all(pod is None or pod.terminal for pod in pods)
 
     def forget(self, node: str) -> None:
-        """The node is not ours any more, and so are its pods."""
+        """Drops a node that this process no longer serves, and its pods."""
         for uid in list(self._by_node.get(node, ())):
             if self._lives[uid].syncing:
                 self.controller.cancel_running(uid)
             self._drop(self._lives[uid])
 
     def touch(self, uid: str) -> None:
-        """Something else changed that may matter to this pod."""
+        """Requeues a pod because something that may matter to it has changed."""
         if uid in self._lives:
             self.controller.add(uid)
 
     def life(self, uid: str) -> Life | None:
-        """What is remembered of a pod; None: it was never seen, or it is forgotten."""
+        """Returns the record of a pod, or None when it was never seen or is dropped."""
         return self._lives.get(uid)
 
     def lives(self, node: str) -> Sequence[Life]:
-        """The pods of a node that are not forgotten yet."""
+        """Returns the records of the pods of a node that are not dropped yet."""
         return [self._lives[uid] for uid in self._by_node.get(node, ())]
 
     def holds(self, node: str) -> bool:
-        """The backend may hold something of a pod of this node."""
+        """Checks whether the backend may have something of a pod of this node."""
         return any(life.held for life in self.lives(node))
 
     def _begin(self, life: Life) -> Life:
@@ -281,7 +282,7 @@ class Lifecycle:
         except PodRejected as error:
             life.over = True
             self._parts.recorder.event(ObjectReference.of(PODS, pod), error.reason, error.message, warning=True)
-            # The kubelet's words for a pod that it did not admit (rejectPod); a provider's own stand alone.
+            # The kubelet's message for a pod that it did not admit (rejectPod); a provider's own message is used unchanged.
             refused = isinstance(error, NotAdmitted)
             message = f"{_NOT_ADMITTED}{error.message}" if refused else error.message
             if refused and self._parts.metrics is not None:
@@ -298,9 +299,9 @@ class Lifecycle:
         return None
 
     def failed(self, pod: Pod, reason: str, message: str, *, waiting: str = "") -> None:
-        """A call to the provider failed and will be repeated: say so, also as what the containers are `waiting` for."""
+        """Emits an event for a failed call to the provider that will be retried, and shows why the containers are `waiting`."""
         if reason:
-            # The kubelet's form of an event of a container that can not be made.
+            # The kubelet's format of an event for a container that cannot be created.
             text = f"Error: {message}" if reason == "Failed" else message
             self._parts.recorder.event(ObjectReference.of(PODS, pod), reason, text, warning=True)
         if waiting:
@@ -336,7 +337,7 @@ class Lifecycle:
         return 0.0
 
     async def _confirm(self, life: Life) -> float | None:
-        """A list without this pod may have been wrong; the pod itself is asked for before its workload is ended."""
+        """Asks the API for the pod itself before its workload is terminated, because a list without the pod may have been wrong."""
         if await exists(self._parts.node_client(life.ref.node), life.ref):
             return CONFIRM_AGAIN
         if life.suspected:
@@ -354,7 +355,7 @@ class Lifecycle:
         return None
 
     def _shut(self, pod: Pod, life: Life) -> float | None:
-        """As a kubelet does at a graceful node shutdown (KEP-2000)."""
+        """Fails the pod as a kubelet does at a graceful node shutdown (KEP-2000)."""
         end = _TERMINATED if life.held else _REFUSED
         self._parts.recorder.event(ObjectReference.of(PODS, pod), end.reason, end.message.removeprefix(_NOT_ADMITTED), warning=True)
         self.board.end(life.ref.uid, end)
@@ -369,7 +370,7 @@ class Lifecycle:
             left = life.closing + FINAL_STATUS - now
             if left > 0:
                 return left
-        # The watch may show the removal before the answer is here; it must not look like somebody else's.
+        # The watch may deliver the deletion before the response arrives; it must not be mistaken for one by another client.
         life.removed = True
         try:
             await self._parts.node_client(pod.node).delete(PODS, pod.ref, grace=0, uid=pod.metadata.uid)
@@ -394,7 +395,7 @@ class Lifecycle:
 
 
 class _Told:
-    """Makes a failed call of the provider visible, whatever it raises, and lets it pass."""
+    """Context of a call to the provider that reports the error, whatever it is, and lets it propagate."""
 
     def __init__(self, lifecycle: Lifecycle, pod: Pod | None, reason: str) -> None:
         self._lifecycle = lifecycle
@@ -407,7 +408,7 @@ class _Told:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._pod is None or error is None or isinstance(error, PodRejected | NoSuchPod | asyncio.CancelledError):
             return
-        # What an error that is not ours says may carry anything, so it stays in the log.
+        # The text of an unknown error may contain anything, so it is only logged.
         message = str(error) if isinstance(error, VKubeletError) else f"the provider raised {type(error).__name__}"
         if self._reason != "FailedSync":
             self._lifecycle.failed(self._pod, self._reason, message)
@@ -418,7 +419,7 @@ class _Told:
 
 
 async def exists(client: Client, ref: PodRef) -> bool:
-    """Whether the API still has exactly this incarnation. Raises ApiError when that can not be told."""
+    """Checks whether the API still has exactly this incarnation. Raises ApiError when the API server does not answer that."""
     try:
         found = await client.get(PODS, ref)
     except NotFound:
@@ -427,7 +428,7 @@ async def exists(client: Client, ref: PodRef) -> bool:
 
 
 def _concerns(old: Pod | None, new: Pod) -> bool:
-    """Something changed beside the running status."""
+    """Checks whether anything but the running status changed."""
     if old is None or old.metadata.uid != new.metadata.uid:
         return True
     before, after = old.metadata, new.metadata

@@ -1,7 +1,7 @@
-"""Asks the provider regularly what its backend holds for each node.
+"""Lists regularly what the backend of the provider has for each node.
 
-Invariant: a listing is passed on only when the provider gave all of it; one that fails is repeated within the interval and disturbs no
-other node.
+Invariant: a listing is used only when the provider returned all of it; one that fails is retried within the interval and affects no other
+node.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from vkubelet.pods.dispatch import Dispatch, Standing
 from vkubelet.provider import PodReport, Provider, SupportsPolling
 
 UNSYNCED = 0.5
-"""Seconds to wait for the first list of pods: before it, everything the backend holds would look unknown."""
+"""Seconds to wait for the first list of pods: before it, every workload of the backend would seem unknown."""
 
 
 @frozen(kw_only=True)
 class PodSettings:
-    """How the backend is compared with the cluster, and what pods are told of names."""
+    """How the backend is compared with the cluster, and which DNS settings pods receive."""
 
     list_interval: float = 60.0
-    """Seconds between two listings of what the backend holds, and between the two that must agree before a pod is ended as an orphan."""
+    """Seconds between two listings of the backend, and between the two listings that must agree before an orphan is terminated."""
     cluster_dns: tuple[str, ...] = ()
-    """IP addresses of the cluster's DNS servers, for the resolv.conf of pods that run here; none: they use those of this host."""
+    """IP addresses of the cluster's DNS servers, for the resolv.conf of pods that run here; without any, pods use those of this host."""
     cluster_domain: str = "cluster.local"
     """Domain of the cluster, in the names of its Services and of pods with a `subdomain`."""
     resolv_conf: str = "/etc/resolv.conf"
-    """File with this host's DNS, for pods with the policy Default, and for search domains of all others."""
+    """File with this host's DNS configuration, for pods with the policy Default, and for search domains of all others."""
 
     def __attrs_post_init__(self) -> None:
         if self.list_interval <= 0:
@@ -42,7 +42,7 @@ class PodSettings:
 
 @frozen
 class Listing:
-    """Everything the backend held for `node` at some moment between `asked` and `taken` (monotonic seconds)."""
+    """Everything that the backend had for `node` at some moment between `asked` and `taken` (monotonic seconds)."""
 
     node: str
     reports: Sequence[PodReport]
@@ -51,7 +51,7 @@ class Listing:
 
 
 class Lister:
-    """Calls `on_list` after each complete listing of a node that is declared or retiring."""
+    """Periodic listing of each node that is declared or retiring; `on_list` is called after each complete listing."""
 
     def __init__(
         self, provider: Provider, dispatch: Dispatch, *, clock: Clock, metrics: Metrics | None, settings: PodSettings | None = None
@@ -62,7 +62,7 @@ class Lister:
         self._clock = clock
         self._every = min(every, provider.poll_interval) if isinstance(provider, SupportsPolling) else every
         self._listeners: list[Callable[[Listing], None]] = []
-        # A failed listing is repeated within the interval: polling is back at its pace as soon as the backend is.
+        # A failed listing is retried within the interval: polling is back at its normal rate as soon as the backend is.
         longest = min(self._every, LONGEST_RETRY)
         self.controller: Controller[str] = Controller(
             "pod-lists", self._list, workers=8, clock=clock, metrics=metrics, longest_retry=longest

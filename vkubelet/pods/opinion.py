@@ -1,6 +1,6 @@
-"""What is thought of one pod: by its provider, and by the runtime where the provider is silent (pure).
+"""Computes the desired status of a pod from the provider's last report, or infers it when there is none. Pure.
 
-Invariant: the latest word of the provider wins; an end that was decided is not taken back.
+Invariant: the latest report of the provider wins; a decision to make the pod terminal is never reverted.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from vkubelet.provider import PodReport, Running, Terminated, Waiting
 
 @frozen(kw_only=True)
 class Opinion:
-    """`status` is kept as JSON text: for 100,000 pods that is a tenth of the memory and nothing for the collector to walk.
+    """Inputs of the desired status of one pod.
 
-    `dropped` are the condition types that an earlier `status` had; `generation` is that of the spec the backend has.
+    `status` is JSON text: for 100,000 pods that takes a tenth of the memory and leaves nothing for the garbage collector to traverse.
+    `dropped` are the condition types that an earlier `status` had; `generation` is that of the spec that the backend has.
     """
 
     report: PodReport | None = None
@@ -37,7 +38,7 @@ class Opinion:
         return evolve(self, report=report, status=b"", waiting=None)
 
     def adopted(self, status: JsonView, annotations: Mapping[str, str] | None) -> Opinion:
-        """A true PodStatus; None changes no annotation."""
+        """Adds a complete PodStatus; None changes no annotation."""
         text = encode_json(status)
         merged = {**self.annotations, **(annotations or {})}
         if text == self.status:
@@ -54,12 +55,12 @@ class Opinion:
 
     @property
     def silent(self) -> bool:
-        """Nothing is to be published."""
+        """Whether there is no status to publish."""
         return self.report is None and not self.status and self.waiting is None and self.end is None
 
     @property
     def urgent(self) -> bool:
-        """It may end the pod, so it is published without delay."""
+        """Whether it may make the pod terminal, and is therefore published without delay."""
         if self.end is not None:
             return True
         if self.report is not None:
@@ -72,7 +73,7 @@ def _types(status: JsonView) -> frozenset[str]:
 
 
 def wanted_status(pod: Pod, opinion: Opinion, *, now: datetime, host_ips: Sequence[str] = ()) -> Json | None:
-    """The status `pod` should have; None when nobody has an opinion, or its published phase is terminal already."""
+    """Returns the desired status of `pod`, or None when there is no report or its published phase is already terminal."""
     if opinion.silent or pod.terminal:
         return None
     if opinion.status:
@@ -81,19 +82,19 @@ def wanted_status(pod: Pod, opinion: Opinion, *, now: datetime, host_ips: Sequen
         wanted = compute_status(pod, opinion.report, now=now, host_ips=host_ips, generation=opinion.generation, waiting=opinion.waiting)
     failure = _failure(opinion.report)
     end = opinion.end or failure
-    # What failed as a pod has failed, however its containers ended.
+    # A pod that was reported as failed is Failed, whatever the exit codes of its containers.
     if end is not None and (failure is not None or wanted["phase"] not in TERMINAL):
         return end_status(pod, wanted, now=now, end=end)
     return wanted
 
 
 def _failure(report: PodReport | None) -> End | None:
-    """A failure that was reported counts when nothing runs any more."""
+    """Returns a reported failure, which counts when no container runs any more."""
     if report is None or report.failure is None or any(isinstance(c.state, Running) for c in report.containers):
         return None
     return End(report.failure.reason, report.failure.message, failed=True)
 
 
 def gates(pod: Pod) -> Sequence[tuple[str, str]]:
-    """The conditions of others: they may change what we publish, although our opinion stays."""
+    """Returns the conditions of other controllers: they may change the desired status although the report does not change."""
     return [(c["type"], c.get("status", "")) for c in pod.status.get("conditions", ()) if c["type"] not in OURS]

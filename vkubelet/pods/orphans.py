@@ -1,7 +1,7 @@
-"""Finds what the backend holds although the API knows no such pod, and has it ended.
+"""Finds workloads in the backend that have no pod in the API, and terminates them.
 
-Invariant (layout.md section 16, rule 2): a workload is an orphan only when the pod watch is synced, two listings a minute apart showed
-it, and the API answers by name that this uid does not exist; too many at once are an alarm, not work.
+Invariant (layout.md section 16, rule 2): a workload is an orphan only when the pod watch is synced, two listings a minute apart showed it,
+and the API answers by name that this UID does not exist; too many at once raise an alarm and are not terminated.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from vkubelet.pods.listing import Listing, PodSettings
 log = logging.getLogger(__name__)
 
 AT_LEAST, SHARE = 5, 0.1
-"""A sweep ends at most this many, or this share of all that is listed, whichever is more."""
+"""A sweep terminates at most this many, or this share of all listed workloads, whichever is more."""
 
 
 @frozen(kw_only=True)
 class OrphanParts:
-    """What the search for orphans works with."""
+    """Collaborators of the search for orphans."""
 
     dispatch: Dispatch
     lifecycle: Lifecycle
@@ -51,7 +51,7 @@ class _Suspect:
 
 
 class Orphans:
-    """`on_clean(node)` is called when a listing of a node shows nothing unknown."""
+    """Search for orphans; `on_clean(node)` is called when a listing of a node shows no unknown workload."""
 
     def __init__(self, parts: OrphanParts, *, on_clean: Callable[[str], None]) -> None:
         self._parts = parts
@@ -62,16 +62,16 @@ class Orphans:
         self.controller.add("sweep", after=parts.interval)
 
     def clean(self, node: str) -> bool:
-        """The last listing of this node showed only pods that are known."""
+        """Checks that the last listing of this node showed only known pods."""
         return node in self._listed and not self._suspects.get(node)
 
     def forget(self, node: str) -> None:
-        """The node is not ours any more."""
+        """Drops a node that this process no longer serves."""
         self._listed.pop(node, None)
         self._suspects.pop(node, None)
 
     def observe(self, listing: Listing) -> None:
-        """Called after each listing of a node."""
+        """Handles a listing of a node."""
         node = listing.node
         before = self._suspects.get(node, {})
         unknown = {report.pod.uid: report.pod for report in listing.reports if not self._known(report.pod)}
@@ -95,13 +95,17 @@ class Orphans:
             self._alarm(orphans, allowed)
             return self._parts.interval
         for ref in orphans:
-            # The API was asked one by one: meanwhile the pod may have become known.
+            # The API was asked for one pod after the other: meanwhile this pod may have become known.
             if not self._known(ref):
                 self._end(ref)
         return self._parts.interval
 
     async def _is_missing(self, ref: PodRef) -> bool:
-        """False also when the API server refuses to answer for this pod: unknown is not gone. Raises ApiError when it is away."""
+        """Checks by name that the API does not have the pod.
+
+        Returns False also when the API server refuses to answer for this pod: unknown does not mean deleted. Raises ApiError when the API
+        server is unreachable.
+        """
         try:
             return not await exists(self._parts.node_client(ref.node), ref)
         except ApiError as error:

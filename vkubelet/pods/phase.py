@@ -1,4 +1,4 @@
-"""The phase and the conditions of a pod, from the states of its containers (pure).
+"""Computes the phase and the conditions of a pod from the states of its containers. Pure.
 
 Invariant: the rules are the kubelet's (pkg/kubelet/kubelet_pods.go getPhase and pkg/kubelet/status/generate.go); a terminal phase is
 reached only when no container can be running.
@@ -14,16 +14,16 @@ from vkubelet.pods.containers import LISTS, Containers, ever_ran, exit_code
 TERMINAL = frozenset({"Succeeded", "Failed"})
 
 OURS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
-"""The condition types the runtime answers for; all others belong to somebody else."""
+"""Condition types that the runtime sets; all others belong to other controllers."""
 
 
 def by_name(status: JsonView) -> dict[str, JsonView]:
-    """Container statuses of all three lists."""
+    """Returns the container statuses of all three lists by name."""
     return {entry["name"]: entry for name in LISTS for entry in status.get(name, ())}
 
 
 def pod_phase(spec: JsonView, statuses: Mapping[str, JsonView], *, terminating: bool) -> str:
-    """Pending, Running, Succeeded or Failed. `terminating`: the pod is being torn down, so nothing is restarted any more."""
+    """Returns Pending, Running, Succeeded or Failed. `terminating`: the pod is being terminated, so nothing is restarted any more."""
     kinds = Containers.of(spec)
     policy = spec.get("restartPolicy", "Always")
     init = [statuses.get(c["name"], {}) for c in kinds.init]
@@ -64,7 +64,7 @@ def _init_done(status: JsonView) -> bool:
 
 
 def _last_exit(status: JsonView) -> int | None:
-    """The exit code of the present state, or of the last run of a container that waits."""
+    """Returns the exit code of the current state, or of the last run of a container that waits."""
     code = exit_code(status)
     if code is None and "waiting" in status.get("state", {}):
         code = status.get("lastState", {}).get("terminated", {}).get("exitCode")
@@ -72,9 +72,10 @@ def _last_exit(status: JsonView) -> int | None:
 
 
 def pod_conditions(spec: JsonView, status: JsonView, *, foreign: Iterable[JsonView], has_address: bool) -> list[Json]:
-    """Our conditions for a status whose phase and container lists are set; `foreign` are those of others, for the readiness gates.
+    """Returns the runtime's conditions for a status whose phase and container lists are set.
 
-    `has_address`: the pod has its IP, so its sandbox exists. Times are not set.
+    `foreign` are the conditions of other controllers, for the readiness gates. `has_address`: the pod has its IP, so its sandbox exists.
+    Transition times are not set.
     """
     statuses = by_name(status)
     phase = status["phase"]
@@ -119,17 +120,17 @@ def _containers_ready(kinds: Containers, statuses: Mapping[str, JsonView], phase
 
 
 def completed_reason(phase: str) -> str:
-    """Why a pod in a terminal phase is not ready."""
+    """Returns the reason why a pod in a terminal phase is not ready."""
     return "PodCompleted" if phase == "Succeeded" else "PodFailed"
 
 
 def _names(names: Sequence[str]) -> str:
-    """In the order of the spec."""
+    """Formats names in the order of the spec."""
     return f"[{' '.join(names)}]"
 
 
 def ready(spec: JsonView, containers_ready: JsonView, *, foreign: Iterable[JsonView]) -> Json:
-    """The Ready condition: the containers are ready, and so is every readiness gate."""
+    """Returns the Ready condition: all containers are ready, and so is every readiness gate."""
     if containers_ready["status"] != "True":
         return {**containers_ready, "type": "Ready"}
     found = {condition["type"]: condition for condition in foreign}

@@ -1,4 +1,4 @@
-"""The pods' side of the runtime as one object: dispatch, lifecycle, status board and the search for orphans, wired together.
+"""The pods of the runtime as one object: connects dispatch, lifecycle, status writer and the search for orphans.
 
 Invariant: the parts know each other only through what is connected here.
 """
@@ -33,7 +33,7 @@ from vkubelet.resolve.resolver import Resolver, ResolverParts
 
 @frozen(kw_only=True)
 class PodParts:
-    """What the pods' side works with; `node` is the live Node, `node_ips` are the addresses it publishes, for its pods' `hostIPs`."""
+    """Collaborators; `node` returns the current Node, `node_ips` the addresses it publishes, for the `hostIPs` of its pods."""
 
     provider: Provider
     client: Client
@@ -49,8 +49,8 @@ class PodParts:
 class Pods:
     """All pods of all nodes of this process.
 
-    `informer.run()` may run long before `run()`: a replica that does not lead keeps its pods warm that way. `single_node` narrows the
-    watch to that node, for a process that never has another.
+    `informer.run()` may run long before `run()`: a replica that is not the leader keeps its pod cache warm that way. `single_node`
+    restricts the watch to that node, for a process that never has another.
     """
 
     def __init__(self, parts: PodParts, *, single_node: str = "") -> None:
@@ -133,12 +133,12 @@ class Pods:
 
     @property
     def store(self) -> PodCache:
-        """The pods of our nodes."""
+        """The pods of the nodes that this process serves."""
         return self._dispatch.store
 
     @property
     def informer(self) -> Informer[Pod]:
-        """The one pod watch; its `synced` is part of the readiness."""
+        """The only pod watch; its `synced` is part of the readiness."""
         return self._dispatch.informer
 
     @property
@@ -146,7 +146,7 @@ class Pods:
         return self._dispatch.informer.synced
 
     async def run(self) -> None:
-        """Work until cancelled. `informer.run()` runs beside it."""
+        """Runs all controllers until cancelled. `informer.run()` runs beside it."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._lifecycle.run(), name="pods")
             group.create_task(self._resolver.run(), name="pods")
@@ -156,48 +156,51 @@ class Pods:
     # --- nodes ---
 
     def hold(self, node: str) -> None:
-        """Known of old, but not yet declared: statuses are published, nothing is started, deletions wait (rule 7)."""
+        """Holds a node that existed before this process and is not declared yet.
+
+        Statuses are published, nothing is started, deletions wait (rule 7).
+        """
         self._set(node, Standing.HOLD)
 
     def enable(self, node: str) -> None:
-        """Declared: its pods are delivered to the provider, unless the process drains its nodes."""
+        """Enables a declared node: its pods are handed to the provider, unless the process drains its nodes."""
         self._set(node, Standing.DRAIN if self._draining else Standing.SYNC)
 
     def retire(self, node: str) -> None:
-        """Its pods still end; none is started."""
+        """Retires a node: its pods are still terminated; none is started."""
         self._set(node, Standing.RETIRE)
 
     def disable(self, node: str) -> None:
-        """Not ours any more: forget its pods."""
+        """Disables a node that this process no longer serves: drops its pods."""
         self._dispatch.forget(node)
         self._lifecycle.forget(node)
         self._resolver.forget(node)
         self._orphans.forget(node)
 
     async def published(self) -> None:
-        """Wait until no status is on its way; one that failed and waits for another try does not count."""
+        """Waits until no status write is pending; one that failed and waits for its retry does not count."""
         while not self._board.controller.queue.is_idle(within=MERGE):
             await self._parts.clock.sleep(MERGE / 2)
 
     def drain(self, grace: float) -> None:
-        """End the pods of all nodes and refuse new ones; see `drained`."""
+        """Terminates the pods of all nodes and rejects new ones; see `drained`."""
         self._draining = True
         for node in self._dispatch.nodes(Standing.SYNC):
             self._set(node, Standing.DRAIN)
         self._lifecycle.drain(grace)
 
     def drained(self) -> bool:
-        """No pod of any node runs any more."""
+        """Checks that no pod of any node runs any more."""
         return self._lifecycle.drained
 
     def resync(self) -> None:
-        """The provider was started anew within this process: hand it every pod once more."""
+        """Hands every pod to the provider again after it was restarted within this process."""
         self._lifecycle.resync()
 
     def empty(self, node: str) -> bool:
-        """No pod is bound to it, none is still ending, and the backend, asked since the start, holds nothing unknown.
+        """Checks that no pod is bound to the node or terminating, and that the backend, asked since the start, has no unknown workload.
 
-        A DaemonSet's pod that was never handed over does not count: its controller makes it anew for as long as the Node exists.
+        A DaemonSet's pod that was never handed to the provider does not count: its controller recreates it as long as the Node exists.
         """
         return (
             self._dispatch.informer.ever_synced
@@ -207,14 +210,14 @@ class Pods:
         )
 
     def due(self, node: str) -> Mapping[str, int]:
-        """By queue, how many of its pods wait for a worker."""
+        """Returns, by queue, how many pods of the node wait for a worker."""
         uids = [life.ref.uid for life in self._lifecycle.lives(node)]
         due = {c.name: sum(map(c.queue.is_due, uids)) for c in (self._lifecycle.controller, self._board.controller)}
         due[self._lifecycle.controller.name] += sum(uid in self._lifecycle.slots for uid in uids)
         return due
 
     def on_empty(self, callback: Callable[[str], None]) -> None:
-        """Call `callback(node)` when a retiring node has become empty."""
+        """Registers `callback(node)`, called when a retiring node has become empty."""
         self._on_empty.append(callback)
 
     def _set(self, node: str, standing: Standing) -> None:
@@ -234,40 +237,40 @@ class Pods:
             for callback in self._on_empty:
                 callback(node)
 
-    # --- what the provider says; nothing here waits or fails ---
+    # --- reports of the provider; nothing here waits or fails ---
 
     def report(self, report: PodReport) -> None:
-        """Container states in; phase, conditions, times and restart counts are computed."""
+        """Records container states, from which phase, conditions, times and restart counts are computed."""
         self._board.report(report)
 
     def set_pod_status(self, ref: PodRef, status: JsonView, *, annotations: Mapping[str, str] | None = None) -> None:
-        """A true PodStatus; `annotations` are set by the same write."""
+        """Records a complete PodStatus; `annotations` are set by the same write."""
         self._board.set_pod_status(ref, status, annotations)
 
     def pod_gone(self, ref: PodRef) -> None:
-        """The backend holds nothing of this pod any more."""
+        """Records that the backend has nothing left of this pod."""
         self._lifecycle.gone(ref)
         self._resolver.release(ref.uid)
 
     def resync_pod(self, ref: PodRef) -> None:
-        """The provider is to be handed this pod again."""
+        """Hands this pod to the provider again."""
         self._lifecycle.resync_pod(ref.uid)
 
     async def resolve(
         self, pod: Pod, *, files: Path | None = None, pod_ips: Sequence[str] = (), containers: Collection[str] | None = None
     ) -> ResolvedPod:
-        """Everything the pod refers to; see `vkubelet.provider.Host.resolve`."""
+        """Resolves everything that the pod refers to; see `vkubelet.provider.Host.resolve`."""
         return await self._resolver.resolve(pod, files=files, pod_ips=pod_ips, containers=containers)
 
     def redacted(self, uid: str, text: str) -> str:
-        """A text about a pod, without values of its Secrets."""
+        """Returns a text about a pod without the values of its Secrets."""
         return self._resolver.redacted(uid, text)
 
     # --- tests ---
 
     @property
     def idle(self) -> bool:
-        """No pod waits for anything; a delayed look counts as waiting."""
+        """Whether no pod waits for anything; a delayed check counts as waiting."""
         controllers: Sequence[Controller[str]] = (self._dispatch.controller, self._lifecycle.controller, self._board.controller)
         return not any(len(controller.queue) for controller in controllers) and not len(self._lifecycle.slots)
 
@@ -277,7 +280,7 @@ def _returns_for_ever(pod: Pod) -> bool:
 
 
 def _text(path: str) -> str:
-    """A file of this host, or nothing."""
+    """Reads a file of this host; an empty string when that fails."""
     try:
         return Path(path).read_text()
     except (OSError, UnicodeDecodeError):

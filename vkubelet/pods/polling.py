@@ -1,6 +1,6 @@
-"""Reports for providers whose backend tells nothing by itself: what a listing shows, and what it shows no more.
+"""Derives reports from listings, for providers whose backend does not report changes itself.
 
-Invariant: a pod is called gone only when it is missing from complete listings that were asked for after the backend had it.
+Invariant: a pod is reported missing only when it is absent from complete listings that were requested after the backend had it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from vkubelet.pods.listing import Listing
 from vkubelet.provider import PodReport
 
 MISSES = 2
-"""Listings in a row that a pod must be missing from, unless it is being ended."""
+"""Consecutive listings that a pod must be missing from, unless it is terminating."""
 
 
 class Polling:
-    """Turns listings into reports and ends."""
+    """Conversion of listings into pod reports and reports of missing pods."""
 
     def __init__(self, lifecycle: Lifecycle, *, report: Callable[[PodReport], None], gone: Callable[[PodRef], None]) -> None:
         self._lifecycle = lifecycle
@@ -26,7 +26,7 @@ class Polling:
         self._missed: dict[str, dict[str, int]] = {}
 
     def observe(self, listing: Listing) -> None:
-        """Called after each listing of a node."""
+        """Handles a listing of a node."""
         for report in listing.reports:
             self._report(report)
         listed = {report.pod.uid for report in listing.reports}

@@ -1,6 +1,6 @@
-"""Limits how many pods are synced at once, without holding a worker for those that wait.
+"""Limits how many pods are synced at once, without occupying a worker for those that wait.
 
-Invariant: at most `limit` slots are taken or granted; who waits is woken in the order of priority, then of arrival, when a slot is free.
+Invariant: at most `limit` slots are taken or granted; waiting pods are woken by priority, then by arrival, when a slot becomes free.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from vkubelet.control.workqueue import Priority
 
 
 class Slots:
-    """`wake(uid, priority)` is called with a pod that waited and has a slot granted now; it must call `take` or `drop`."""
+    """Slots for syncs; `wake(uid, priority)` is called with a waiting pod that was granted a slot; it must call `take` or `drop`."""
 
     def __init__(self, limit: int, *, wake: Callable[[str, Priority], None]) -> None:
         self._limit = limit
@@ -21,15 +21,15 @@ class Slots:
         self._waiting: dict[Priority, dict[str, None]] = {priority: {} for priority in Priority}
 
     def __contains__(self, uid: str) -> bool:
-        """The pod waits for a slot, or was granted one that it has not taken."""
+        """Checks whether the pod waits for a slot, or was granted one that it has not taken."""
         return uid in self._granted or any(uid in waiting for waiting in self._waiting.values())
 
     def __len__(self) -> int:
-        """Pods that wait for a slot."""
+        """Returns the number of pods that wait for a slot."""
         return sum(map(len, self._waiting.values()))
 
     def take(self, uid: str, priority: Priority) -> bool:
-        """Take a slot; False when there is none, and the pod waits."""
+        """Takes a slot; returns False when there is none, and the pod waits."""
         if uid in self._granted or len(self._used) + len(self._granted) < self._limit:
             self._granted.discard(uid)
             self._used.add(uid)
@@ -41,12 +41,12 @@ class Slots:
         return False
 
     def free(self, uid: str) -> None:
-        """Give back the slot of a pod whose sync has ended."""
+        """Frees the slot of a pod whose sync has finished."""
         self._used.discard(uid)
         self._grant()
 
     def drop(self, uid: str) -> None:
-        """The pod needs no slot; one that was granted to it goes to the next."""
+        """Drops the request of a pod that needs no slot any more; a slot that was granted to it goes to the next pod."""
         self._forget(uid)
         if uid in self._granted:
             self._granted.discard(uid)

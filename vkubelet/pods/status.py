@@ -1,6 +1,7 @@
-"""The PodStatus to publish, from what the provider says and what is published already (pure).
+"""Computes the PodStatus to publish from the provider's report and the published status. Pure.
 
-Invariant: conditions of others, the start time and a terminal phase survive; a transition time moves only when its condition's status does.
+Invariant: conditions of other controllers, the start time and a terminal phase survive; a transition time changes only when the status of
+its condition does.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from vkubelet.provider import PodReport, Waiting
 _OWNED = frozenset(
     {"phase", "conditions", "message", "reason", "hostIP", "hostIPs", "podIP", "podIPs", "startTime", "observedGeneration", *LISTS}
 )
-"""The fields of a PodStatus that are ours to remove; of others only what we set is written."""
+"""Fields of a PodStatus that the runtime may remove; of the others it writes only what it sets."""
 
 _ADDRESSES = {"podIPs", "hostIPs"}
 
@@ -29,13 +30,13 @@ _RESIZES = frozenset({"PodResizePending", "PodResizeInProgress"})
 
 @frozen
 class End:
-    """Why a pod becomes terminal by our decision. `failed` False: Succeeded if all its containers exited with 0, else Failed."""
+    """Reason why the runtime makes a pod terminal. `failed` False: Succeeded if all its containers exited with 0, else Failed."""
 
     reason: str = ""
     message: str = ""
     failed: bool = False
     disrupts: bool = False
-    """Sets the condition DisruptionTarget (KEP-3329), by which a Job's failure policy knows that the pod was not at fault."""
+    """Whether to set the condition DisruptionTarget (KEP-3329), from which a Job's failure policy knows that the pod was not at fault."""
 
 
 def compute_status(
@@ -47,9 +48,9 @@ def compute_status(
     generation: int = 0,
     waiting: Waiting | None = None,
 ) -> Json:
-    """The status of `pod` for what its provider reported; None: nothing yet, its containers wait for the reason `waiting`.
+    """Returns the status of `pod` for the provider's report; without one its containers wait for the reason `waiting`.
 
-    `generation` is that of the spec the backend has, 0 if it is not known. The status published last is `pod.status`.
+    `generation` is that of the spec that the backend has, 0 if unknown. The status published last is `pod.status`.
     """
     spec, previous = pod.spec, pod.status
     wanted: Json = container_statuses(spec, report, previous=previous, now=now, terminating=pod.terminating, waiting=waiting)
@@ -66,7 +67,7 @@ def compute_status(
 
 
 def _phase(spec: JsonView, wanted: JsonView, previous: JsonView, *, terminating: bool) -> str:
-    """A terminal one is withheld until nothing runs any more (status_manager.go, mergePodStatus)."""
+    """Computes the phase; a terminal one is withheld until no container runs any more (status_manager.go, mergePodStatus)."""
     statuses = by_name(wanted)
     phase = pod_phase(spec, statuses, terminating=terminating)
     if phase in TERMINAL and any("running" in status.get("state", {}) for status in statuses.values()):
@@ -75,7 +76,10 @@ def _phase(spec: JsonView, wanted: JsonView, previous: JsonView, *, terminating:
 
 
 def adopt_status(pod: Pod, status: JsonView, *, now: datetime, host_ips: Sequence[str] = (), dropped: Collection[str] = ()) -> Json:
-    """A true PodStatus of the provider's backend, fitted to `pod`: conditions of others stay but for the types `dropped`, gates count."""
+    """Adapts a complete PodStatus of the provider's backend to `pod`.
+
+    Conditions of other controllers are kept except for the types `dropped`; readiness gates count.
+    """
     spec, previous = pod.spec, pod.status
     wanted: Json = {"phase": "Pending", **status}
     if "hostIP" not in wanted:
@@ -93,7 +97,7 @@ def adopt_status(pod: Pod, status: JsonView, *, now: datetime, host_ips: Sequenc
 
 
 def end_status(pod: Pod, wanted: JsonView, *, now: datetime, end: End) -> Json:
-    """`wanted` made terminal: no container runs any more. A failed pod that never ran anything shows no containers."""
+    """Returns `wanted` as a terminal status: no container runs any more. A failed pod that never ran anything shows no containers."""
     spec, previous = pod.spec, pod.status
     result: Json = {key: value for key, value in wanted.items() if key not in ("reason", "message")}
     if end.failed and not any(ever_ran(status) for status in by_name(wanted).values()):
@@ -108,7 +112,7 @@ def end_status(pod: Pod, wanted: JsonView, *, now: datetime, end: End) -> Json:
     if result["phase"] == "Failed" and conditions.get("Initialized", {}).get("reason") == "PodCompleted":
         del conditions["Initialized"]["reason"]
     for kind in ("Ready", "ContainersReady"):
-        # That it ended says more than what was unready before.
+        # That the pod is terminal is more specific than the reason why it was not ready before.
         conditions.get(kind, {})["status"] = ""
     conditions.setdefault("PodReadyToStartContainers", {"type": "PodReadyToStartContainers"})["status"] = "False"
     _close(conditions, result["phase"])
@@ -120,12 +124,12 @@ def end_status(pod: Pod, wanted: JsonView, *, now: datetime, end: End) -> Json:
 
 
 def failed_status(pod: Pod, reason: str, *, message: str, now: datetime) -> Json:
-    """The status of a pod that is refused or lost."""
+    """Returns the status of a pod that is rejected or missing."""
     return end_status(pod, compute_status(pod, None, now=now), now=now, end=End(reason, message, failed=True))
 
 
 def _close(conditions: dict[str, Json], phase: str) -> None:
-    """A terminal pod is not ready, whatever its containers said last."""
+    """Makes a terminal pod not ready, whatever its containers reported last."""
     for kind in ("Ready", "ContainersReady"):
         if conditions.get(kind, {}).get("status") != "False":
             kept = {key: value for key, value in conditions.get(kind, {}).items() if key == "observedGeneration"}
@@ -133,7 +137,10 @@ def _close(conditions: dict[str, Json], phase: str) -> None:
 
 
 def _addresses(spec: JsonView, previous: JsonView, pod_ips: Sequence[str], host_ips: Sequence[str]) -> Json:
-    """The four address fields. An address once published stays until another one is told; host-network pods have the node's."""
+    """Returns the four address fields.
+
+    A published address stays until another one is reported; host-network pods have the node's addresses.
+    """
     if not pod_ips and spec.get("hostNetwork"):
         pod_ips = host_ips
     result: Json = {}
@@ -146,7 +153,7 @@ def _addresses(spec: JsonView, previous: JsonView, pod_ips: Sequence[str], host_
 
 
 def _with_generation(wanted: Json, conditions: list[Json], previous: JsonView, generation: int) -> Json:
-    """The generation acted upon never decreases (KEP-5067)."""
+    """Adds the observed generation, which never decreases (KEP-5067)."""
     observed = max(generation, previous.get("observedGeneration", 0))
     if observed:
         wanted["observedGeneration"] = observed
@@ -155,7 +162,7 @@ def _with_generation(wanted: Json, conditions: list[Json], previous: JsonView, g
 
 
 def _settled(previous: JsonView, wanted: JsonView, *, now: datetime, dropped: Collection[str] = ()) -> Json:
-    """`wanted` with everything in it that is not ours to change, taken from what is published."""
+    """Returns `wanted` with every field that the runtime may not change taken from the published status."""
     result: Json = {key: value for key, value in previous.items() if key not in _OWNED}
     result.update({key: value for key, value in wanted.items() if value is not None})
     if not result.get("observedGeneration"):
@@ -182,7 +189,7 @@ def _merged(old: Sequence[JsonView], new: Sequence[JsonView], *, now: datetime, 
 
 
 def redact_status(status: Json, redact: Callable[[str], str]) -> None:
-    """Replace the texts of the status that may quote what a provider was given; a termination message is the program's own."""
+    """Redacts the texts of the status that may quote values given to a provider; a termination message is the program's own."""
     waiting = [each["state"]["waiting"] for kind in LISTS for each in status.get(kind) or () if "waiting" in (each.get("state") or {})]
     for holder in (status, *waiting):
         if holder.get("message"):
@@ -192,10 +199,10 @@ def redact_status(status: Json, redact: Callable[[str], str]) -> None:
 def status_patch(
     old: JsonView, new: JsonView, *, uid: str, resource_version: str, annotations: Mapping[str, str] | None = None
 ) -> Json | None:
-    """The body that turns the published status `old` into `new`, or None if there is nothing to write.
+    """Returns the patch that turns the published status `old` into `new`, or None if there is nothing to write.
 
-    It holds for exactly this incarnation and version of the pod. `podIPs` and `hostIPs` are replaced as a whole, because their merge key
-    would keep removed addresses; container lists have no merge key and are replaced by the server anyway (k8s.io/api core/v1 PodStatus).
+    It applies to exactly this incarnation and version of the pod. `podIPs` and `hostIPs` are replaced completely, because their merge key
+    would keep removed addresses; container lists have no merge key and are replaced by the server anyway (k8s.io api core/v1 PodStatus).
     """
     change: Json = {}
     for key in dict.fromkeys([*new, *old]):
@@ -205,7 +212,7 @@ def status_patch(
         if key == "conditions":
             _put_if(change, key, _condition_changes(before or (), after or ()))
             if key in change and _is_out_of_order(before or (), after or (), change[key]):
-                # Else those of the patch would come before those that are there.
+                # Otherwise the conditions of the patch would come before the existing ones.
                 change[f"$setElementOrder/{key}"] = [{"type": condition["type"]} for condition in after or ()]
         elif key in _ADDRESSES:
             change[key] = [{"$patch": "replace"}, *(after or ())]
@@ -226,7 +233,7 @@ def _put_if(target: Json, key: str, value: Json | list[Json]) -> None:
 
 
 def _condition_changes(old: Sequence[JsonView], new: Sequence[JsonView]) -> list[Json]:
-    """Changed conditions whole, with null for each field they lose; removed ones by name."""
+    """Returns changed conditions completely, with null for each field they lose, and removed ones by type."""
     before = {condition["type"]: condition for condition in old}
     changes: list[Json] = []
     for condition in new:
@@ -237,7 +244,7 @@ def _condition_changes(old: Sequence[JsonView], new: Sequence[JsonView]) -> list
 
 
 def _is_out_of_order(old: Sequence[JsonView], new: Sequence[JsonView], changed: Sequence[JsonView]) -> bool:
-    """Merging would not leave the conditions as they are listed in `new`: it puts those of a patch first."""
+    """Checks whether merging would order the conditions differently from `new`: the server puts those of a patch first."""
     kept = {condition["type"] for condition in new}
     named = [condition["type"] for condition in changed if condition["type"] in kept]
     rest = [condition["type"] for condition in old if condition["type"] in kept and condition["type"] not in named]
@@ -245,7 +252,7 @@ def _is_out_of_order(old: Sequence[JsonView], new: Sequence[JsonView], changed: 
 
 
 def same(one: object, other: object) -> bool:
-    """Equal but for nulls: the API server writes some absent times as null."""
+    """Compares two values, equating null with absent: the API server writes some absent times as null."""
     if one == other:
         return True
     if isinstance(one, dict) and isinstance(other, dict):

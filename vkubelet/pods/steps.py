@@ -1,7 +1,7 @@
-"""What is to be done next for one pod (pure).
+"""Decides the next step for one pod. Pure.
 
-Invariant: the API object of a pod is deleted only when its workload has ended or never began, and nothing is started for a uid after its
-deletion was seen.
+Invariant: the API object of a pod is deleted only when its workload has terminated or never started, and nothing is started for a UID after
+its deletion was observed.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from vkubelet.clock import parse_rfc3339
 from vkubelet.pods.dispatch import Standing
 
 ORPHAN_GRACE = 30.0
-"""Seconds an orphan gets; its own grace period went with its Pod object. Thirty is the default of Kubernetes."""
+"""Grace period of an orphan in seconds; its own was deleted with its Pod object. Thirty is the default of Kubernetes."""
 
 REPEAT = 30.0
-"""Seconds between two calls of `delete_pod` with grace 0, until the provider says the pod is gone."""
+"""Seconds between two calls of `delete_pod` with grace 0, until the provider reports that it has nothing left of the pod."""
 
 _SHORTER = 0.5
-"""Seconds by which a deadline must come forward to be told again."""
+"""Seconds by which a deadline must move forward to be sent again."""
 
 
 class Step(enum.Enum):
-    """One step of a pod's life."""
+    """One step in the lifecycle of a pod."""
 
     REST = "rest"
     SYNC = "sync"
     LOSE = "lose"
-    """The backend lost a pod that nobody deleted: it becomes Failed."""
+    """The backend lists a pod as missing that no client deleted: it becomes Failed."""
     END = "end"
-    """Tell the provider to end it."""
+    """The provider is called to terminate it."""
     CLOSE = "close"
-    """The workload has ended: publish the final status, then delete the API object."""
+    """The workload has terminated: publish the final status, then delete the API object."""
     SHUT = "shut"
-    """The node is shut down: the pod, which runs no more or never did, becomes Failed."""
+    """The node is shut down: the pod, which no longer runs or never ran, becomes Failed."""
     CONFIRM = "confirm"
-    """A list did not show it any more: ask for it by name before anything is ended."""
+    """A list did not contain it any more: get it by name before anything is terminated."""
     DROP = "drop"
-    """Neither the API nor the backend knows it: forget it."""
+    """Neither the API nor the backend has it: drop its record."""
 
 
 @frozen
 class Content:
-    """What of a pod makes a new sync necessary when it changes, as hashes: the synced object itself need not be kept."""
+    """Hashes of the parts of a pod whose change requires a new sync; the synced object itself is not kept."""
 
     spec: int
     labels: int
@@ -59,7 +59,7 @@ class Content:
         return cls(hash(pod.spec_json), hash(frozenset(meta.labels.items())), _hashed(meta.annotations))
 
     def same_as(self, other: Content, *, ours: Mapping[str, str]) -> bool:
-        """Equal, but for annotations that now have the value in `ours`: those we wrote ourselves."""
+        """Compares two contents, ignoring annotations that now have the value in `ours`: those that the runtime wrote itself."""
         if self.spec != other.spec or self.labels != other.labels:
             return False
         changed = {key for key, _ in self.annotations ^ other.annotations}
@@ -72,11 +72,11 @@ def _hashed(annotations: Mapping[str, str]) -> frozenset[tuple[str, int]]:
 
 @define
 class Life:
-    """What this process knows of one incarnation of a pod beside its object. Times are monotonic seconds.
+    """Record of one incarnation of a pod in this process, beside its object. Times are monotonic seconds.
 
-    `held`: the backend may hold something of it, from this process or from an earlier one. `over`: we made it terminal. `outdated`: the
-    sync that is under way is to be repeated. `handed_at`: when
-    the provider last took a call for it. `told`: the deadline it knows.
+    `held`: the backend may have something of it, from this process or from an earlier one. `over`: the runtime made it terminal.
+    `outdated`: the sync in progress has to be repeated. `handed_at`: when the provider last accepted a call for it. `told`: the deadline
+    last sent to it.
     """
 
     ref: PodRef
@@ -97,10 +97,10 @@ class Life:
     seen_alive: bool = False
 
     def note(self, pod: Pod, *, now: float, wall: datetime) -> None:
-        """Take over what the object says of its deletion.
+        """Records the deletion state of the object.
 
-        The grace runs from the moment we see the deletion, so that no difference of clocks shortens it; only after a restart is the
-        deletionTimestamp all there is. A second delete can only shorten it (pod strategy, registry/core/pod).
+        The grace period starts when the deletion is observed, so that clock skew cannot shorten it; only after a restart the
+        deletionTimestamp has to be used. A second deletion can only shorten it (pod strategy, registry/core/pod).
         """
         meta = pod.metadata
         if meta.deletion_timestamp is None:
@@ -113,23 +113,23 @@ class Life:
         self.end_by(self.begun + grace)
 
     def end_by(self, moment: float) -> None:
-        """The deadline; it only ever comes forward."""
+        """Sets the deadline; it only ever moves forward."""
         self.deadline = moment if self.deadline is None else min(self.deadline, moment)
 
 
 @frozen(kw_only=True)
 class Situation:
-    """How a pod is seen from outside: its object, what the API has of its end, and how its node stands."""
+    """State of a pod outside this record: its object, whether its status is terminal in the API, and the dispatch mode of its node."""
 
     pod: Pod | None
     terminal: bool
     standing: Standing | None
     current: bool
-    """The last successful sync was of the present content."""
+    """Whether the last successful sync used the current content."""
 
 
 def next_step(life: Life, situation: Situation, *, now: float) -> tuple[Step, float | None]:
-    """The step, and a number: the grace for END, for all others the seconds after which to look again (None: when something changes)."""
+    """Returns the step, and a number: the grace period for `END`, else the seconds until the next check (None: when something changes)."""
     pod, standing = situation.pod, situation.standing
     if standing is None:
         return Step.DROP, None
