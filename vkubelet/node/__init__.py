@@ -1,4 +1,4 @@
-"""Virtual nodes: what is declared, how it is registered, and what keeps it alive.
+"""Virtual nodes: their declaration, their registration, and their Leases and pings.
 
-Invariant: nothing here knows of pods or of HTTP; what registration needs of them is handed in as callables.
+Invariant: nothing here knows pods or HTTP; what registration needs of them is passed in as callables.
 """

@@ -1,4 +1,4 @@
-"""Decides whether a Node that exists without our label may be adopted (pure).
+"""Decides whether an existing Node without our label may be adopted. Pure.
 
 Invariant: a Node whose kubelet may be alive is not adopted, because its pods would run twice.
 """
@@ -16,9 +16,9 @@ _REMEDY = "choose another node name, or stop that kubelet and delete the Node; n
 
 
 def foreign_kubelet(node: Node, lease: Lease | None, *, version: str, now: datetime) -> str:
-    """Which other kubelet serves the Node, and the remedy; "" when there is none. `version` is the kubelet version we report.
+    """Returns which other kubelet serves the Node, and the remedy; "" when there is none. `version` is the kubelet version we report.
 
-    A Node with our annotation has only lost its label, and was registered before the annotation named the instance.
+    A Node with our annotation was ours and lacks only its label; it was registered before the annotation named the instance.
     """
     if OWNED in node.metadata.annotations:
         return ""
@@ -34,7 +34,7 @@ def foreign_kubelet(node: Node, lease: Lease | None, *, version: str, now: datet
 
 
 def _moment(text: str) -> datetime:
-    """A time that Python cannot represent is taken as current: it proves nothing."""
+    """Parses a time; one that Python cannot represent counts as current, because it proves nothing."""
     try:
         return parse_rfc3339(text)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Which nodes this process answers for, and what the provider says of each.
+"""Nodes that this process serves, with the description and health that the provider declared for each.
 
-Invariant: a node is unknown, declared or retiring; it leaves the table only when its Node object is gone and it is not declared.
+Invariant: a node is unknown, declared or retiring; it leaves the table only when its Node object is deleted and it is not declared.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from vkubelet.provider import NodeDescription
 
 
 class Standing(enum.Enum):
-    """How the provider stands to a node."""
+    """State of the declaration of a node."""
 
     UNKNOWN = "unknown"
-    """Its Node bears our mark, but the provider has not yet said whether it still backs it."""
+    """Its Node has our mark, but the provider has not yet declared whether it still backs it."""
     DECLARED = "declared"
     RETIRING = "retiring"
-    """No new pods; once it is empty, Node and Lease are deleted."""
+    """No new pods; once the node is empty, Node and Lease are deleted."""
 
 
 @frozen
 class Health:
-    """Why nodes are not Ready although they are declared; an empty reason means they are."""
+    """Reason why declared nodes are not Ready; with an empty reason they are."""
 
     reason: str = ""
     message: str = ""
@@ -37,7 +37,7 @@ HEALTHY = Health()
 
 @frozen
 class Declared:
-    """What is known of one node. `changed_at` is the monotonic time of the last change of the description."""
+    """Known state of one node. `changed_at` is the monotonic time of the last change of the description."""
 
     standing: Standing
     description: NodeDescription | None = None
@@ -46,7 +46,7 @@ class Declared:
 
 
 class DeclaredNodes:
-    """The table; every change is told to the listeners by the node's name."""
+    """Table of nodes; listeners are called with the node's name after every change."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -55,11 +55,11 @@ class DeclaredNodes:
         self._provider_health = HEALTHY
         self.complete = False
         self.closed = False
-        """The process stops: its nodes take no new pods."""
+        """The process stops: its nodes accept no new pods."""
         self._last_health = HEALTHY
 
     def on_change(self, listener: Callable[[str], None]) -> None:
-        """Call `listener(name)` after every change of a node."""
+        """Registers `listener(name)`, called after every change of a node."""
         self._listeners.append(listener)
 
     def get(self, name: str) -> Declared | None:
@@ -69,23 +69,23 @@ class DeclaredNodes:
         return list(self._nodes)
 
     def count(self, standing: Standing) -> int:
-        """How many nodes stand like that, for the metrics."""
+        """Counts the nodes in this state, for the metrics."""
         return sum(node.standing is standing for node in self._nodes.values())
 
     def health(self, name: str) -> Health:
-        """The provider's failure if it failed, else the node's own."""
+        """Returns the provider's failure if it failed, else the health of the node itself."""
         if self._last_health.reason:
             return self._last_health
         node = self._nodes.get(name)
         return self._provider_health if self._provider_health.reason or node is None else node.health
 
     def found(self, name: str) -> None:
-        """A Node with our mark exists in the cluster; once the declarations are complete, an undeclared one is retiring."""
+        """Records a Node with our mark that exists in the cluster; once the declarations are complete, an undeclared one is retiring."""
         if name not in self._nodes:
             self._put(name, Declared(Standing.RETIRING if self.complete else Standing.UNKNOWN))
 
     def declare(self, description: NodeDescription) -> None:
-        """Declare a node or change what was said of it; an equal description changes nothing."""
+        """Declares a node or changes its description; an equal description changes nothing."""
         known = self._nodes.get(description.name)
         if known is not None and known.standing is Standing.DECLARED and known.description == description:
             return
@@ -93,7 +93,7 @@ class DeclaredNodes:
         self._put(description.name, Declared(Standing.DECLARED, description, self._clock.monotonic(), health))
 
     def finish_declaring(self) -> None:
-        """All nodes known so far are declared: those still unknown become retiring (layout.md section 16, rule 7)."""
+        """Completes the declarations: nodes that are still unknown become retiring (layout.md section 16, rule 7)."""
         if self.complete:
             return
         self.complete = True
@@ -104,36 +104,36 @@ class DeclaredNodes:
                 self._tell(name)
 
     def retire(self, name: str) -> None:
-        """Withdraw a node; one that is not known here has nothing to withdraw."""
+        """Withdraws a node; for a node that is not known here it does nothing."""
         node = self._nodes.get(name)
         if node is not None and node.standing is not Standing.RETIRING:
             self._put(name, evolve(node, standing=Standing.RETIRING, changed_at=self._clock.monotonic()))
 
     def forget(self, name: str) -> None:
-        """Its Node is gone; a node that was declared again meanwhile stays."""
+        """Drops a node whose Node was deleted; a node that was declared again meanwhile stays."""
         node = self._nodes.get(name)
         if node is not None and node.standing is not Standing.DECLARED:
             del self._nodes[name]
             self._tell(name)
 
     def close(self, health: Health) -> None:
-        """No node takes new pods from now on; an unhealthy `health` is said of all, whatever the provider says."""
+        """Closes all nodes to new pods from now on; an unhealthy `health` applies to all, whatever the provider reports."""
         self.closed, self._last_health = True, health
         for name in list(self._nodes):
             self._tell(name)
 
     def drop(self, name: str) -> None:
-        """Forget a node however it stands, because it is being deleted."""
+        """Drops a node in any state, because it is being deleted."""
         self._nodes.pop(name, None)
 
     def set_health(self, name: str, health: Health) -> None:
-        """What the ping of one node said."""
+        """Records the result of the ping of one node."""
         node = self._nodes.get(name)
         if node is not None and node.health != health:
             self._put(name, evolve(node, health=health, changed_at=self._clock.monotonic()))
 
     def set_provider_health(self, health: Health) -> None:
-        """The provider as a whole failed, or runs again."""
+        """Records that the provider itself failed, or runs again."""
         if self._provider_health == health:
             return
         self._provider_health = health

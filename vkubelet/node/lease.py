@@ -1,6 +1,6 @@
 """Renews the Leases of all nodes from one heap of due times.
 
-Invariant: a Lease is renewed as long as its node is kept here, whatever else happens to the node; a stop leaves it to run out by itself.
+Invariant: a Lease is renewed as long as its node is kept here, whatever else happens to the node; after a stop it expires.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ DURATION = 40
 """Seconds, the kubelet's `nodeLeaseDurationSeconds`."""
 
 RENEWED_BY = "vkubelet/renewed-by"
-"""Annotation: the process that renewed last, so that a second process for the same nodes is noticed."""
+"""Annotation: the process that renewed last, so that a second process for the same nodes is detected."""
 
 IN_FLIGHT = 32
 _ATTEMPT = 10.0
-"""Seconds for one renewal: a read alone may hang for 30, in which its slot would be missed by all others."""
+"""Seconds for one renewal: a read alone may hang for 30, and would block its slot for all others."""
 _RETRY_FIRST, _RETRY_LIMIT = 0.2, 7.0
 _SPREAD, _JITTER = (0.1, 1.0), (0.96, 1.0)
-"""Shares of the interval until the second renewal and between later ones: what begins together is spread over the interval at once."""
+"""Shares of the interval until the second renewal and between later ones: Leases that start together are spread over the interval."""
 
 
 @frozen(kw_only=True)
 class LeaseSettings:
-    """How node Leases are kept."""
+    """How node Leases are renewed."""
 
     renew_every: float = field(default=10.0)
     """Seconds between renewals of one Lease."""
@@ -63,7 +63,7 @@ class _Kept:
 
 
 class LeaseKeeper:
-    """Keeps any number of Leases; `identity` names this process in them."""
+    """Renewal of any number of Leases; `identity` names this process in them."""
 
     def __init__(self, client: Callable[[str], Client], *, identity: str, clock: Clock, settings: LeaseSettings, metrics: Metrics) -> None:
         self._client = client
@@ -78,7 +78,7 @@ class LeaseKeeper:
         self._isolated = Isolation("node leases")
 
     def keep(self, node: str, uid: str) -> None:
-        """Renew this node's Lease from now on, first at once; `uid` is the Node's, which owns the Lease."""
+        """Renews this node's Lease from now on, the first time immediately; `uid` is that of the Node, which owns the Lease."""
         known = self._kept.get(node)
         if known is not None and known.node_uid == uid:
             return
@@ -86,11 +86,11 @@ class LeaseKeeper:
         self._push(node)
 
     def drop(self, node: str) -> None:
-        """Renew it no more; the Lease itself is left alone."""
+        """Stops the renewal; the Lease itself is not deleted."""
         self._kept.pop(node, None)
 
     async def release(self, node: str) -> None:
-        """Drop and delete the Lease, because the Node is gone for good.
+        """Stops the renewal and deletes the Lease, because the Node is deleted.
 
         Raises ApiError when the API server refuses.
         """
@@ -101,7 +101,7 @@ class LeaseKeeper:
             return
 
     async def run(self) -> None:
-        """Renew until cancelled. Raises LeadershipLost when another process took a Lease over."""
+        """Renews until cancelled. Raises LeadershipLost when another process has acquired a Lease."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._wake_in_time(), name="lease-timer")
             while True:
@@ -114,7 +114,7 @@ class LeaseKeeper:
                 group.create_task(self._renew_in_slot(node), name=f"lease {node}")
 
     async def _wake_in_time(self) -> None:
-        """Sets the event whenever the head of the heap may be due; a quarter second is far below any lease's slack."""
+        """Sets the event whenever the head of the heap may be due; a quarter second is far below the slack of any Lease."""
         while True:
             await self._clock.sleep(0.25)
             self._changed.set()
@@ -160,7 +160,7 @@ class LeaseKeeper:
             kept.failures = 0
             wait = self._settings.renew_every * random.uniform(*spread)
         finally:
-            # Also when something that was awaited was cancelled by others: no Lease may drop out of the round.
+            # Also when something that was awaited was cancelled elsewhere: no Lease may drop out of the rotation.
             kept.busy = False
             kept.due = self._clock.monotonic() + wait
             if self._kept.get(node) is kept:
@@ -178,7 +178,7 @@ class LeaseKeeper:
             return await self._settle(client, node, kept, kept.lease)
 
     async def _take(self, client: Client, node: str, kept: _Kept) -> Lease:
-        """First renewal of this process: what an earlier process left is taken over without a question."""
+        """Acquires the Lease for the first time in this process, replacing that of an earlier process unconditionally."""
         try:
             found = await client.get(LEASES, Key(NAMESPACE, node))
         except NotFound:
@@ -189,7 +189,8 @@ class LeaseKeeper:
         return await client.replace(LEASES, self._body(node, kept, found))
 
     async def _settle(self, client: Client, node: str, kept: _Kept, ours: Lease) -> Lease:
-        """A conflict is either our own write whose answer was lost, or another process: newer than ours, it is the one to stay."""
+        """Resolves a conflict: either our own write whose response did not arrive, or another process, which wins if its renewal is
+        newer."""
         found = await client.get(LEASES, Key(NAMESPACE, node))
         if other := successor(found, identity=self._identity, renewed_at=_renewed_at(ours)):
             raise LeadershipLost(f"the Lease of node {node} is renewed by {other}; only one process may answer for a node")
@@ -200,7 +201,7 @@ class LeaseKeeper:
 
 
 def lease_body(node: str, uid: str, *, identity: str, now: datetime, found: Lease | None) -> Json:
-    """The Lease to create, or to put in the place of `found`, whose labels and annotations of others stay."""
+    """Returns the Lease to create, or to replace `found` with; labels and annotations of other clients are kept."""
     metadata: Json = {"name": node, "namespace": NAMESPACE, "annotations": {RENEWED_BY: identity}}
     if found is not None:
         metadata["resourceVersion"] = found.metadata.resource_version
@@ -216,7 +217,8 @@ def lease_body(node: str, uid: str, *, identity: str, now: datetime, found: Leas
 
 
 def _later(now: datetime, found: Lease | None) -> datetime:
-    """Only a time that moves forward is a renewal for the node controller, so a clock that was set back must not show in the Lease."""
+    """Returns a renewal time later than the last: the node controller only counts such a one, so a clock set back must not show in the
+    Lease."""
     last = _renewed_at(found) if found is not None else None
     return now if last is None or last < now or last.year == datetime.max.year else last + timedelta(microseconds=1)
 
@@ -226,6 +228,6 @@ def _renewed_at(lease: Lease) -> datetime:
 
 
 def successor(found: Lease, *, identity: str, renewed_at: datetime) -> str:
-    """Who else renewed the Lease after `renewed_at`, our own last renewal; "" when nobody did."""
+    """Returns who else renewed the Lease after `renewed_at`, our own last renewal; "" when no client did."""
     holder = found.metadata.annotations.get(RENEWED_BY, "")
     return holder if holder != identity and _renewed_at(found) > renewed_at else ""

@@ -1,6 +1,6 @@
-"""What becomes of the nodes when the process stops: kept for the next one, closed, drained, or removed.
+"""Handles the nodes when the process stops: keeps them for the next process, cordons, drains or deletes them.
 
-Invariant: by default nothing is touched, so that a restart goes unseen; whatever else is asked for ends within its time.
+Invariant: by default nothing is changed, so that a restart has no effect; any other mode completes within its time limit.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _SHUTTING_DOWN = Health("KubeletNotReady", "node is shutting down")
 
 @frozen(kw_only=True)
 class ShutdownSettings:
-    """What becomes of the nodes and their pods when the process stops; for processes that do not come back."""
+    """What happens to the nodes and their pods when the process stops; for processes that do not come back."""
 
     nodes: Literal["keep", "cordon", "drain", "delete"] = "keep"
-    """keep: all stays, a restart goes unseen; cordon: closed to new pods until the next start; drain: NotReady, and pods end as Failed
-    with the reason Terminated; delete: drained, then Node and Lease are deleted."""
+    """keep: nothing changes, a restart has no effect; cordon: closed to new pods until the next start; drain: NotReady, and pods become
+    Failed with the reason Terminated; delete: drained, then Node and Lease are deleted."""
     seconds: float = 30.0
-    """How long all of that may take; pods get no longer grace."""
+    """Time limit for all of that; pods get no longer grace period."""
 
     def __attrs_post_init__(self) -> None:
         if self.seconds <= 0:
@@ -39,9 +39,8 @@ class ShutdownSettings:
 
 @frozen(kw_only=True)
 class LeavingParts:
-    """What leaving works with: `drain(grace)` begins to end all pods, `drained()` tells when they have; `is_closed(node)` and
-    `remove(node)` are the registrar's.
-    """
+    """Collaborators: `drain(grace)` starts to terminate all pods, `drained()` returns whether they have terminated; `is_closed(node)`
+    and `remove(node)` belong to the registrar."""
 
     nodes: DeclaredNodes
     drain: Callable[[float], None]
@@ -52,14 +51,14 @@ class LeavingParts:
 
 
 class Leaving:
-    """Use `leave` once, while everything still works."""
+    """Handling of the nodes at a stop; use `leave` once, while all controllers still run."""
 
     def __init__(self, parts: LeavingParts, settings: ShutdownSettings) -> None:
         self._parts = parts
         self._settings = settings
 
     async def leave(self) -> None:
-        """Do what the settings ask for, or as much of it as the time allows."""
+        """Applies the settings, as far as the time limit allows."""
         if self._settings.nodes == "keep":
             return
         try:

@@ -1,4 +1,4 @@
-"""Asks a provider that can be asked whether each of its nodes is well.
+"""Pings the provider, if it supports pings, for the health of each of its nodes.
 
 Invariant: at most one ping of a node is in flight; one that hangs counts as failed.
 """
@@ -20,7 +20,7 @@ from vkubelet.provider import SupportsPing
 log = logging.getLogger(__name__)
 
 IN_FLIGHT = 1000
-"""Pings at the same time; each that hangs occupies one until its timeout."""
+"""Maximum number of pings at the same time; each that hangs occupies one until its timeout."""
 
 
 @frozen(kw_only=True)
@@ -30,7 +30,7 @@ class PingSettings:
     every: float = 10.0
     """Seconds between two pings of one node."""
     timeout: float = 10.0
-    """Seconds after which a ping without an answer has failed."""
+    """Seconds after which a ping without a response has failed."""
 
     def __attrs_post_init__(self) -> None:
         for name, seconds in (("every", self.every), ("timeout", self.timeout)):
@@ -39,7 +39,7 @@ class PingSettings:
 
 
 class Pinger:
-    """Pings every declared node; a node is its own key, so that one that hangs delays no other."""
+    """Pings of every declared node; each node is its own key, so that one that hangs does not delay the others."""
 
     def __init__(self, provider: SupportsPing, nodes: DeclaredNodes, *, clock: Clock, settings: PingSettings) -> None:
         self._provider = provider
@@ -50,7 +50,7 @@ class Pinger:
         nodes.on_change(self._follow)
 
     async def run(self) -> None:
-        """Ping until cancelled."""
+        """Pings until cancelled."""
         await self._controller.run()
 
     def _follow(self, name: str) -> None:
@@ -66,7 +66,7 @@ class Pinger:
         if not self._declared(name):
             self._pinged.discard(name)
             return None
-        # What no provider should raise passes on to the controller, which logs it and asks again.
+        # An unexpected error of the provider propagates to the controller, which logs it and retries.
         health: Health | None = Health("PingFailed", "the provider failed unexpectedly; its log says why")
         try:
             async with asyncio.timeout(self._settings.timeout):

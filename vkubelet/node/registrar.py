@@ -1,6 +1,6 @@
-"""Makes the cluster's Node, its Lease, its endpoint and its pod dispatch match what is declared; one reconcile per node name.
+"""Reconciles the Node, its Lease, its endpoint and its pod dispatch with the declared node; one reconcile per node name.
 
-Invariant: a Node is never Ready before it bears all its taints, and never deleted before it is empty.
+Invariant: a Node is never Ready before it has all its taints, and never deleted before it is empty.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from vkubelet.provider import Taint
 log = logging.getLogger(__name__)
 
 QUIET = 1.0
-"""Seconds between two writes of one Node, and for which an increase waits for more of them; a decrease is published at once."""
+"""Minimum seconds between two writes of one Node, and the time an increase waits for more; a decrease is published at once."""
 
 
 class Dispatch(Protocol):
-    """What the registrar tells the pods' side."""
+    """What the registrar needs of the pod controllers."""
 
     def hold(self, node: str) -> None: ...
     def enable(self, node: str) -> None: ...
@@ -49,9 +49,9 @@ class Dispatch(Protocol):
 
 @frozen(kw_only=True)
 class RegistrarParts:
-    """What the registrar works with; `open_endpoint(node, port to prefer)` and `close_endpoint` come from the kubelet server.
+    """Collaborators; `open_endpoint(node, preferred port)` and `close_endpoint` come from the kubelet server.
 
-    `live` is the watched Nodes; `wrote` puts the answer to a write there, so that the next step does not work on an older state.
+    `live` holds the watched Nodes; `wrote` stores the response to a write in it, so that the next step does not use an older state.
     """
 
     client: Client
@@ -69,11 +69,11 @@ class RegistrarParts:
     instance: str = "default"
     restore: bool = True
     adopt_foreign: bool = False
-    """Adopt an existing Node without our label also while another kubelet serves it."""
+    """Whether to adopt an existing Node without our label while another kubelet serves it."""
 
 
 class Registrar:
-    """Reconciles one node after the other; see `reconcile`."""
+    """Reconciler of all nodes; see `reconcile`."""
 
     def __init__(self, parts: RegistrarParts) -> None:
         self._parts = parts
@@ -83,9 +83,9 @@ class Registrar:
         self._unwritten: dict[str, float] = {}
 
     async def reconcile(self, name: str) -> float | None:
-        """One step for one node; seconds until it should be looked at again.
+        """Performs one step for one node; returns the seconds until the next check.
 
-        Raises ApiError when the API server refuses, Unavailable when something has to come first.
+        Raises ApiError when the API server refuses, Unavailable when something else has to happen first.
         """
         known = self._parts.nodes.get(name)
         if known is None:
@@ -101,7 +101,7 @@ class Registrar:
                     return await self._register(name, known)
 
     def addresses(self, name: str) -> Sequence[str]:
-        """The IP addresses a node publishes, for its pods' `hostIPs`."""
+        """Returns the IP addresses that a node publishes, for the `hostIPs` of its pods."""
         live = self._live(name)
         return _internal_ips(live.status_json) if live else ()
 
@@ -109,10 +109,10 @@ class Registrar:
         return self._parts.live.get(Key("", name))
 
     async def _hold(self, name: str) -> float | None:
-        """The Node bears our mark but nobody has declared it yet: kept alive, reachable, and otherwise untouched."""
+        """Keeps a Node with our mark that is not declared yet alive and reachable, and otherwise unchanged."""
         live = self._live(name)
         if live is None:
-            # Deleted by hand. Whether its pods go on is told by the provider, or by the end of the declarations.
+            # Deleted manually. The provider, or the completion of the declarations, decides whether its pods continue.
             self._parts.leases.drop(name)
             return None
         self._parts.leases.keep(name, live.metadata.uid)
@@ -142,7 +142,7 @@ class Registrar:
             wait = self._increase_waits(live, wanted, since)
             if wait > 0:
                 return wait
-        # What is declared while this is written is told again, and waits on its own.
+        # A declaration made during this write is notified again, and waits on its own.
         self._unwritten.pop(name, None)
         live = await self._write(live, wanted)
         self._registered.add(name)
@@ -152,7 +152,7 @@ class Registrar:
         return max(QUIET, min(due, self._repair_waits(live, wanted) or due))
 
     def _restores(self, name: str) -> bool:
-        """A Node that this process has written and that is gone was deleted by somebody."""
+        """Returns whether to register again a Node that this process has written and that another client deleted."""
         if self._parts.restore or name not in self._registered:
             return True
         self._parts.leases.drop(name)
@@ -162,7 +162,7 @@ class Registrar:
         return (*self._parts.default_taints, render.RETIRING) if self._parts.nodes.closed else self._parts.default_taints
 
     def is_closed(self, name: str) -> bool:
-        """The Node says that it takes no new pods, and is not Ready if it is not to be; or there is none."""
+        """Checks that the Node accepts no new pods, and is not Ready if it should not be; True also without a Node."""
         live = self._live(name)
         if live is None:
             return True
@@ -172,7 +172,7 @@ class Registrar:
         return is_tainted and (not reason or ready.get("reason") == reason)
 
     async def remove(self, name: str) -> None:
-        """Delete Lease and Node of a node that is drained. Raises ApiError."""
+        """Deletes Lease and Node of a drained node. Raises ApiError."""
         live = self._live(name)
         self._parts.nodes.drop(name)
         await self._parts.leases.release(name)
@@ -189,7 +189,8 @@ class Registrar:
         return 0.0 if written is None else written + QUIET - self._parts.clock.monotonic()
 
     def _increase_waits(self, live: Node, wanted: render.Wanted, since: float) -> float:
-        """An increase waits for a second after the first unwritten change: a burst of ending pods costs one write, a long one no more."""
+        """Returns how long an increase waits: a second after the first unwritten change, so that a burst of terminating pods costs one
+        write."""
         wanted = render.with_foreign_resources(live, wanted)
         if live.status.get("allocatable") == wanted.status["allocatable"] or render.decreases(live.status, wanted):
             return 0.0
@@ -212,7 +213,7 @@ class Registrar:
         return created
 
     async def _other_owner(self, found: Node, wanted: render.Wanted, client: Client) -> str:
-        """Why the Node may not be adopted, and what to do; "" when it may."""
+        """Returns why the Node may not be adopted, and the remedy; "" when it may."""
         parts = self._parts
         instance = render.instance_of(found)
         if instance:
@@ -227,7 +228,7 @@ class Registrar:
         return foreign_kubelet(found, lease, version=wanted.status["nodeInfo"]["kubeletVersion"], now=parts.clock.now())
 
     async def _write(self, live: Node, wanted: render.Wanted) -> Node:
-        """Closing comes first and opening last: taints are added, then the status is written, then taints are removed."""
+        """Writes the Node, closing first and opening last: taints are added, then the status is written, then taints are removed."""
         name = wanted.name
         owned = render.owned_keys(live)
         try:
@@ -247,7 +248,7 @@ class Registrar:
             kept = without_dropped(taints, wanted.taints, owned=ours)
             return await self._write_taints(live, kept, note=wanted.annotations[render.OWNED]) if kept != taints else live
         except NotFound:
-            # Deleted by hand since we read it: the next step registers it again, and need not wait.
+            # Deleted manually since we read it: the next step registers it again without a delay.
             self._written.pop(name, None)
             self._repairs.forget(name)
             raise
@@ -266,7 +267,7 @@ class Registrar:
         self._written[written.metadata.name] = self._parts.clock.monotonic()
 
     async def _retire(self, name: str) -> float | None:
-        """No new pods; once it is empty, Lease, Node and endpoint go, in the order in which each is last needed."""
+        """Retires a node: no new pods; once it is empty, Lease, Node and endpoint are removed, each when nothing needs it any more."""
         parts = self._parts
         live = self._live(name)
         if live is None:
@@ -304,13 +305,13 @@ class Registrar:
 
 @lru_cache(maxsize=256)
 def _internal_ips(status_json: bytes) -> Sequence[str]:
-    """Asked for with every status of a pod, while the status of its node stays the same."""
+    """Returns the internal IPs; cached, because every status of a pod needs them while the status of its node stays the same."""
     status = decode_json(status_json)
     return tuple(address["address"] for address in status.get("addresses", ()) if address["type"] == "InternalIP")
 
 
 def _port(live: Node | None) -> int | None:
-    """The port the Node says its kubelet server listens on: the only place where it is remembered."""
+    """Returns the port of the kubelet server in the Node: the only place where it is stored."""
     if live is None:
         return None
     port = live.status.get("daemonEndpoints", {}).get("kubeletEndpoint", {}).get("Port")

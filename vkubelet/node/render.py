@@ -1,6 +1,6 @@
-"""NodeDescription, address and port become the bodies that are posted and patched (pure).
+"""Renders a NodeDescription, address and port as the bodies to post and patch. Pure.
 
-Invariant: what is rendered is a function of its inputs; times appear only in conditions, and an unchanged node renders no patch.
+Invariant: the result is a function of the inputs; times occur only in conditions, and an unchanged node renders no patch.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from vkubelet.node.taints import taint_body
 from vkubelet.provider import NodeDescription, Taint
 
 OWNED = "vkubelet.io/owned"
-"""Annotation: JSON of our instance, and of the label, annotation, condition and taint keys and resource names we set, so that those we
-drop are removed, also after a restart."""
+"""Annotation: JSON of our instance, and of the label, annotation, condition and taint keys and resource names we set, so that those no
+longer desired are removed, also after a restart."""
 
 INSTANCE = "vkubelet.io/instance"
 """Label: the vkubelet instance that registered the Node."""
 
 RETIRING = Taint("vkubelet.io/retiring", "NoSchedule")
-"""On a node that takes no new pods because its provider withdrew it."""
+"""Taint of a node that accepts no new pods because its provider withdrew it."""
 
 REPORT_EVERY = timedelta(minutes=5)
-"""How often an unchanged status is sent, as the kubelet's `nodeStatusReportFrequency`."""
+"""Interval at which an unchanged status is sent, as the kubelet's `nodeStatusReportFrequency`."""
 
 _SKEW = timedelta(minutes=1)
-"""A heartbeat so far in the future is no other machine's clock that is a bit ahead: ours was set back, and the status is due."""
+"""A heartbeat this far in the future is not clock skew between machines: our clock was set back, and the status is due."""
 
 KUBELET_VERSION = "v1.34.0-vkubelet"
 
@@ -48,7 +48,7 @@ _HEALTHY_CONDITIONS = (
 
 @frozen
 class Endpoint:
-    """Where the kubelet server of one node listens: the published address and its port; `also` are addresses of another family."""
+    """Published address and port of the kubelet server of one node; `also` are addresses of another family."""
 
     address: str
     port: int
@@ -57,7 +57,7 @@ class Endpoint:
 
 @frozen(kw_only=True)
 class Wanted:
-    """What a Node should say, as far as it is ours."""
+    """Desired state of a Node, as far as we own it."""
 
     name: str
     labels: Mapping[str, str]
@@ -70,18 +70,18 @@ class Wanted:
 
 @frozen
 class Owned:
-    """The keys we set on a Node when we last wrote it."""
+    """Keys that we set on a Node with our last write."""
 
     labels: Collection[str] = field(default=(), kw_only=True)
     annotations: Collection[str] = field(default=(), kw_only=True)
     conditions: Collection[str] = field(default=(), kw_only=True)
     taints: Collection[str] = field(default=(), kw_only=True)
     resources: Collection[str] | None = field(default=(), kw_only=True)
-    """None: the note was written before resources were in it, when all of them were ours."""
+    """None: the annotation was written before it contained resources, when all of them were ours."""
 
 
 def wanted(node: NodeDescription, endpoint: Endpoint, *, instance: str, health: Health, taints: Sequence[Taint] = ()) -> Wanted:
-    """What the Node of a description should say; `taints` come before the description's own."""
+    """Returns the desired state of the Node for a description; `taints` come before those of the description."""
     labels = {
         "type": "virtual-kubelet",
         names.HOSTNAME: node.name,
@@ -135,7 +135,7 @@ def _internal(ip: str) -> Json:
 
 
 def _amounts(resources: Mapping[str, str]) -> dict[str, str]:
-    """Spelled as the API server spells them, so that they compare equal to what it answers."""
+    """Formats amounts as the API server does, so that they compare equal to its responses."""
     return {resource: _canonical(amount) for resource, amount in resources.items()}
 
 
@@ -143,12 +143,12 @@ def _canonical(amount: str) -> str:
     try:
         return str(Quantity.parse(amount))
     except ValueError:
-        # The API server refuses it, and says which.
+        # The API server rejects it, and names it.
         return amount
 
 
 def _conditions(node: NodeDescription, health: Health) -> list[Json]:
-    """The provider's conditions, a Ready among them; a failed provider or ping turns that off."""
+    """Returns the provider's conditions with a Ready condition, which is not True when the provider or the ping failed."""
     conditions = [dict(condition) for condition in node.conditions]
     if not conditions:
         conditions = [{"type": kind, "status": "False", "reason": why, "message": text} for kind, why, text in _HEALTHY_CONDITIONS]
@@ -162,7 +162,7 @@ def _conditions(node: NodeDescription, health: Health) -> list[Json]:
 
 
 def new_node(node: Wanted) -> Json:
-    """The body to POST: marks and all taints, no status, so that it can not be Ready before it is tainted."""
+    """Returns the body to POST: marks and all taints, no status, so that the Node cannot be Ready before it is tainted."""
     spec: Json = {"taints": [taint_body(taint) for taint in node.taints]}
     if node.provider_id:
         spec["providerID"] = node.provider_id
@@ -171,7 +171,8 @@ def new_node(node: Wanted) -> Json:
 
 
 def instance_of(live: Node) -> str:
-    """The vkubelet instance that registered the Node, by its label or, where that was removed, by our note; "" when neither names one."""
+    """Returns the vkubelet instance that registered the Node, by its label or, without one, by our annotation; "" when neither names
+    one."""
     try:
         noted = json.loads(live.metadata.annotations.get(OWNED, "{}")).get("instance", "")
     except (ValueError, AttributeError):
@@ -180,7 +181,7 @@ def instance_of(live: Node) -> str:
 
 
 def owned_keys(live: Node) -> Owned:
-    """What we noted on the Node when we last wrote it; nothing if the note is missing or damaged."""
+    """Returns the keys recorded on the Node with our last write; none if the annotation is missing or damaged."""
     try:
         note = json.loads(live.metadata.annotations.get(OWNED, '{"resources": []}'))
         keys = {kind: tuple(note.get(kind, ())) for kind in ("labels", "annotations", "conditions", "taints", "resources")}
@@ -193,7 +194,7 @@ def owned_keys(live: Node) -> Owned:
 
 
 def still_owning(node: Wanted, taints: Collection[str]) -> Wanted:
-    """The same, noting these taints as ours too: they are about to be dropped, and if that fails nobody else would know whose they are."""
+    """Returns the desired state that still records these taints as ours: if removing them fails, their owner would otherwise be unknown."""
     if not taints:
         return node
     note = json.loads(node.annotations[OWNED])
@@ -202,7 +203,7 @@ def still_owning(node: Wanted, taints: Collection[str]) -> Wanted:
 
 
 def status_patch(live: Node, node: Wanted, *, now: datetime) -> Json | None:
-    """The strategic merge patch for `nodes/{name}/status`, or None when nothing but heartbeat times would change and none is due."""
+    """Returns the strategic merge patch for `nodes/{name}/status`, or None when only heartbeat times would change and none is due."""
     owned, node = owned_keys(live), with_foreign_resources(live, node)
     metadata = {
         kind: difference
@@ -221,7 +222,7 @@ def status_patch(live: Node, node: Wanted, *, now: datetime) -> Json | None:
 
 
 def with_foreign_resources(live: Node, node: Wanted) -> Wanted:
-    """The same, with the extended resources that other clients advertise in the capacity; as at a kubelet they become allocatable.
+    """Adds the extended resources that other clients advertise in the capacity; as with a kubelet they become allocatable.
 
     Source: pkg/kubelet/nodestatus/setters.go, MachineInfo; "Advertise Extended Resources for a Node".
     """
@@ -235,7 +236,7 @@ def with_foreign_resources(live: Node, node: Wanted) -> Wanted:
 
 
 def lasting(patch: JsonView) -> Json:
-    """What a status patch would change for good: all of it but the conditions, whose heartbeats always differ."""
+    """Returns the lasting part of a status patch: everything but the conditions, whose heartbeats always differ."""
     metadata = {key: value for key, value in patch["metadata"].items() if key != "uid"}
     status = {key: value for key, value in patch["status"].items() if key != "conditions"}
     return {**({"metadata": metadata} if metadata else {}), **({"status": status} if status else {})}
@@ -251,12 +252,12 @@ def _status_difference(live: JsonView, want: JsonView) -> Json:
     change: Json = {}
     for kind in ("capacity", "allocatable", "features"):
         have = live.get(kind) or {}
-        # Foreign resources are among what is wanted; all else is ours, and goes when it is not wanted any more.
+        # Foreign resources are part of the desired state; all others are ours, and are removed when they are no longer desired.
         difference = _map_difference(have, want[kind], have)
         if difference:
             change[kind] = difference
     if live.get("addresses", []) != want["addresses"]:
-        # The merge key `type` would fold two addresses of one type into one.
+        # The merge key `type` would merge two addresses of one type into one.
         change["addresses"] = [*want["addresses"], {"$patch": "replace"}]
     if live.get("daemonEndpoints") != want["daemonEndpoints"]:
         change["daemonEndpoints"] = want["daemonEndpoints"]
@@ -288,7 +289,7 @@ def _report_due(live: JsonView, node: Wanted, now: datetime) -> bool:
 
 
 def next_report(live: JsonView, conditions: Sequence[JsonView], *, now: datetime) -> float:
-    """Seconds until an unchanged status is due again, by the heartbeat of our own conditions."""
+    """Returns the seconds until an unchanged status is due again, by the heartbeat of our own conditions."""
     ours = {condition["type"] for condition in conditions}
     beats = [c.get("lastHeartbeatTime") or "" for c in live.get("conditions", ()) if c["type"] in ours]
     if not beats or not all(beats):
@@ -298,7 +299,8 @@ def next_report(live: JsonView, conditions: Sequence[JsonView], *, now: datetime
 
 
 def _conditions_patch(live: JsonView, node: Wanted, owned: Owned, *, now: datetime) -> list[Json]:
-    """All of ours with a fresh heartbeat, and the removal of those we dropped; the transition time moves only with the status."""
+    """Returns all our conditions with a new heartbeat, and removals of those no longer desired; transition times change only with the
+    status."""
     have = _by_type(live.get("conditions", ()))
     patch: list[Json] = []
     for condition in node.conditions:
@@ -312,7 +314,7 @@ def _conditions_patch(live: JsonView, node: Wanted, owned: Owned, *, now: dateti
 
 
 def decreases(live: JsonView, node: Wanted) -> bool:
-    """Whether the allocatable of any resource would shrink or vanish."""
+    """Checks whether the allocatable amount of any resource would decrease or disappear."""
     want = node.status["allocatable"]
     for resource, amount in live.get("allocatable", {}).items():
         if resource not in want or Quantity.parse(want[resource]) < Quantity.parse(amount):

@@ -1,6 +1,6 @@
-"""Slows down a write that has to be repeated, because another writer, or the API server itself, undoes it.
+"""Slows down a write that has to be repeated because another client, or the API server itself, reverts it.
 
-Invariant: whatever differs from the write before goes out at once; the same again waits twice as long each time.
+Invariant: a write that differs from the previous one is sent at once; an equal one waits twice as long each time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Write:
 
 
 class Repairs:
-    """Remembers the last write of each node by the difference it was to make."""
+    """The last write of each node, by the difference that it was meant to make."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -34,14 +34,14 @@ class Repairs:
         self._last: dict[str, _Write] = {}
 
     def wait(self, name: str, difference: Json) -> float:
-        """Seconds until this may be written; 0: now."""
+        """Returns the seconds until this may be written; 0: now."""
         last = self._last.get(name)
         if last is None or not difference or last.difference != difference:
             return 0.0
         return max(0.0, last.again - self._clock.monotonic())
 
     def wrote(self, name: str, difference: Json) -> None:
-        """This was written now; an empty difference is no repetition of anything."""
+        """Records that this was written now; an empty difference is never a repetition."""
         if not difference:
             return
         now, last = self._clock.monotonic(), self._last.get(name)
@@ -50,6 +50,6 @@ class Repairs:
         self._last[name] = _Write(difference, now, now + self._backoff.next(name))
 
     def forget(self, name: str) -> None:
-        """The node is gone."""
+        """Drops a deleted node."""
         self._last.pop(name, None)
         self._backoff.forget(name)

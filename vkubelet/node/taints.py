@@ -1,7 +1,7 @@
-"""Our entries in a Node's taint list, which other writers share.
+"""Our entries in a Node's taint list, which other clients share.
 
 Invariant: a taint whose key is not ours is never added, changed or removed. The list is atomic for the API server, so it is always written
-whole and guarded by the resourceVersion it was computed from.
+completely and guarded by the resourceVersion it was computed from.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from vkubelet.provider import Taint
 
 
 def taint_body(taint: Taint) -> Json:
-    """The JSON form; empty fields are left out, as the API server does."""
+    """Returns the JSON form; empty fields are omitted, as by the API server."""
     body: Json = {"key": taint.key, "effect": taint.effect}
     if taint.value:
         body["value"] = taint.value
@@ -23,9 +23,9 @@ def taint_body(taint: Taint) -> Json:
 
 
 def with_added(live: Sequence[JsonView], wanted: Sequence[Taint]) -> list[Json]:
-    """The live list with ours put in or corrected, and nothing removed: the first half of a change that closes the node.
+    """Returns the live list with our taints added or corrected, and none removed: the first half of a change that closes the node.
 
-    A new one comes before the next of ours that is there, or last: so ours stand in their order, and no order is worth a write.
+    A new taint is placed before the next existing one of ours, or last: so ours keep their order, and a different order causes no write.
     """
     merged = [dict(taint) for taint in live]
     before = len(merged)
@@ -39,14 +39,14 @@ def with_added(live: Sequence[JsonView], wanted: Sequence[Taint]) -> list[Json]:
 
 
 def without_dropped(live: Sequence[JsonView], wanted: Sequence[Taint], *, owned: Collection[str]) -> list[Json]:
-    """The live list without those of our keys (`owned`: keys we set before) that are not wanted any more."""
+    """Returns the live list without taints of our keys (`owned`: keys we set before) that are no longer desired."""
     keep = {(taint.key, taint.effect) for taint in wanted}
     ours = set(owned) | {taint.key for taint in wanted}
     return [dict(taint) for taint in live if taint["key"] not in ours or (taint["key"], taint["effect"]) in keep]
 
 
 def _find(taints: Sequence[JsonView], wanted: Taint) -> int | None:
-    """Kubernetes identifies a taint by key and effect (core/v1 `Taint.MatchTaint`)."""
+    """Finds a taint by key and effect, which identify it in Kubernetes (core/v1 `Taint.MatchTaint`)."""
     for at, taint in enumerate(taints):
         if (taint["key"], taint["effect"]) == (wanted.key, wanted.effect):
             return at
@@ -54,7 +54,7 @@ def _find(taints: Sequence[JsonView], wanted: Taint) -> int | None:
 
 
 def _corrected(live: Json, wanted: Taint) -> Json:
-    """Ours wins, but the time at which the taint was first added stays."""
+    """Returns our taint with the time at which it was first added."""
     body = taint_body(wanted)
     if "timeAdded" in live:
         body["timeAdded"] = live["timeAdded"]
