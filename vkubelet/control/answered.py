@@ -1,6 +1,6 @@
-"""A time limit for a call to a provider, so that a backend that hangs is asked again.
+"""A timeout for calls to a provider, so that a call to a backend that hangs is retried.
 
-Invariant: a call that exceeds its limit is cancelled before the caller sees Unavailable, so no two calls of one caller overlap.
+Invariant: a call that exceeds its timeout is cancelled before the caller receives Unavailable, so no two calls of one caller overlap.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from vkubelet.errors import Unavailable
 T = TypeVar("T")
 
 LIMIT = 30.0
-"""Seconds for a call that only passes a request on, or reads what there is."""
+"""Seconds for a call that only forwards a request, or reads existing state."""
 
 
 async def answered(call: Awaitable[T], what: str, *, clock: Clock, within: float = LIMIT) -> T:
@@ -29,7 +29,7 @@ async def answered(call: Awaitable[T], what: str, *, clock: Clock, within: float
             finally:
                 limit.cancel()
     except ExceptionGroup as errors:
-        # The limit itself never fails: this is what the call raised, a TimeoutError of its own included.
+        # The timeout itself never fails: this is what the call raised, which includes its own TimeoutError.
         raise errors.exceptions[0] from None
     except TimeoutError as error:
         raise Unavailable(f"{what} did not answer within {within:g} s") from error

@@ -1,6 +1,6 @@
-"""How long to wait before trying again.
+"""Exponential back-off and rate limits.
 
-Invariant: waits grow by doubling up to a limit and are never longer than it; a success forgets everything.
+Invariant: delays double up to a limit and never exceed it; a success resets them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from vkubelet.clock import Clock
 
 
 class Backoff:
-    """Doubling delays per key, in seconds; up to the share `jitter` of each is taken off at random, so that crowds disperse."""
+    """Doubling delays per key, in seconds; up to the share `jitter` of each is subtracted at random, so that crowds disperse."""
 
     def __init__(self, *, first: float = 0.2, limit: float = 60.0, jitter: float = 0.1, rng: Callable[[], float] = random.random) -> None:
         self._first = first
@@ -22,22 +22,22 @@ class Backoff:
         self._failures: dict[Hashable, int] = {}
 
     def next(self, key: Hashable = None) -> float:
-        """Note a failure; seconds to wait."""
+        """Records a failure; returns the seconds to wait."""
         before = self._failures.get(key, 0)
         self._failures[key] = before + 1
         return min(self._limit, self._first * 2.0 ** min(before, 30)) * (1 - self._jitter * self._rng())
 
     def failures(self, key: Hashable = None) -> int:
-        """Failures since the last success."""
+        """Returns the number of failures since the last success."""
         return self._failures.get(key, 0)
 
     def forget(self, key: Hashable = None) -> None:
-        """Note a success."""
+        """Records a success."""
         self._failures.pop(key, None)
 
 
 class TokenBucket:
-    """At most `burst` at once and `rate` per second in the long run."""
+    """Token bucket: at most `burst` at once and `rate` per second in the long run."""
 
     def __init__(self, rate: float, burst: float, *, clock: Clock) -> None:
         self._rate = rate
@@ -47,16 +47,16 @@ class TokenBucket:
         self._filled_at = clock.monotonic()
 
     def take(self) -> bool:
-        """Take a token if there is one."""
+        """Takes a token if there is one."""
         self._fill()
-        # Sums of fractions rarely give a whole token.
+        # Sums of fractions rarely make exactly one token.
         if self._tokens < 1 - 1e-6:
             return False
         self._tokens = max(0.0, self._tokens - 1)
         return True
 
     async def wait(self) -> None:
-        """Wait for a token and take it."""
+        """Waits for a token and takes it."""
         while not self.take():
             await self._clock.sleep((1 - self._tokens) / self._rate)
 

@@ -1,6 +1,7 @@
-"""A workqueue, workers, and a reconciler.
+"""Controller: a workqueue, workers, and a reconciler.
 
-Invariant: whatever a reconcile raises, its key is tried again and no other key suffers; only LeadershipLost and SettingsError end it all.
+Invariant: whatever a reconcile raises, its key is retried and no other key is affected; only LeadershipLost and SettingsError stop the
+controller.
 """
 
 from __future__ import annotations
@@ -34,22 +35,22 @@ log = logging.getLogger(__name__)
 K = TypeVar("K", bound=Hashable)
 
 Reconcile = Callable[[K], Awaitable[float | None]]
-"""Makes what a key stands for as it should be, whatever happened; returns seconds until it wants to look again, or None."""
+"""Reconciles the object of a key, whatever happened to it; returns the seconds until the next check, or None."""
 
 _FATAL = (LeadershipLost, SettingsError)
 _EXPECTED = (Conflict, NotFound, AlreadyExists)
 LONGEST_RETRY = 60.0
-"""Seconds between two tries of a key that keeps failing, unless a controller sets another limit."""
+"""Seconds between two retries of a key that keeps failing, unless a controller sets another limit."""
 
 _OUTAGE_LIMIT = 5.0
-"""Seconds between two tries while nothing can be reached or written."""
+"""Seconds between two retries while nothing can be reached or written."""
 
 _PATIENCE = 8
-"""Failures in a row from which on also expected errors are worth a warning."""
+"""Consecutive failures from which on even expected errors are logged as warnings."""
 
 
 class Controller(Generic[K]):
-    """Calls `reconcile` for added keys, at most `workers` at a time and never twice at once for the same key."""
+    """Workers that call `reconcile` for added keys, at most `workers` at a time and never twice at once for the same key."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class Controller(Generic[K]):
         metrics: Metrics | None = None,
         longest_retry: float = LONGEST_RETRY,
     ) -> None:
-        """`longest_retry`: the limit of the back-off, in seconds."""
+        """Sets up the controller; `longest_retry` is the limit of the back-off, in seconds."""
         self.name = name
         self.queue: Workqueue[K] = Workqueue(name, clock=clock, metrics=metrics)
         self._reconcile = reconcile
@@ -72,26 +73,26 @@ class Controller(Generic[K]):
         self._running: dict[K, asyncio.Task[None]] = {}
 
     def add(self, key: K, *, after: float = 0.0, priority: Priority = Priority.HIGH) -> None:
-        """Reconcile the key in `after` seconds; earlier if it waits for an earlier time already."""
+        """Queues the key for a reconcile in `after` seconds; an earlier time that is already set stays."""
         self.queue.add(key, after=after, priority=priority)
 
     def cancel_running(self, key: K) -> None:
-        """Cancel the reconcile that runs for the key, if any. The key runs again only if it is, or was meanwhile, added."""
+        """Cancels the running reconcile of the key, if any. The key runs again only if it is, or was meanwhile, added."""
         task = self._running.get(key)
         if task is not None:
             task.cancel()
 
     def discard(self, key: K) -> None:
-        """Forget a key that stands for nothing any more; a reconcile that runs for it is not disturbed."""
+        """Drops a key whose object no longer exists; a reconcile that runs for it is not interrupted."""
         self.queue.discard(key)
         self._backoff.forget(key)
 
     def forgive(self, key: K) -> None:
-        """Count the next failure of the key as its first, as after a success."""
+        """Resets the back-off of the key, as after a success."""
         self._backoff.forget(key)
 
     async def run(self) -> None:
-        """Work until cancelled. Raises a group with LeadershipLost or SettingsError when a reconcile did."""
+        """Runs until cancelled. Raises a group with LeadershipLost or SettingsError when a reconcile did."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.queue.run(), name=f"{self.name} timer")
             while True:
@@ -135,7 +136,7 @@ class Controller(Generic[K]):
     def _delay(self, key: K, error: Exception) -> float:
         wait = self._backoff.next(key)
         if isinstance(error, (Fenced, Unreachable)):
-            # An outage is nobody's fault: when it ends, no key should be asleep for long.
+            # An outage is not the fault of the key: when it is over, no key should wait long.
             return min(wait, _OUTAGE_LIMIT)
         if isinstance(error, Unavailable) and error.retry_after is not None:
             return error.retry_after
@@ -143,7 +144,7 @@ class Controller(Generic[K]):
 
     def _tell(self, key: K, error: Exception) -> None:
         failures = self._backoff.failures(key)
-        # At the first, second, fourth, eighth … failure: an error that stays is not repeated every minute for each of thousands of keys.
+        # At the first, second, fourth, eighth … failure: a persistent error is not repeated every minute for each of thousands of keys.
         milestone = failures & (failures - 1) == 0
         if not isinstance(error, VKubeletError):
             log.log(logging.ERROR if milestone else logging.DEBUG, "reconcile failed unexpectedly", exc_info=error)
@@ -154,7 +155,8 @@ class Controller(Generic[K]):
 
 
 def _counting(metrics: Metrics, name: str) -> Callable[[str, float], None]:
-    """Notes a result and its duration; finding a series by its labels costs as much as the rest of a small reconcile."""
+    """Returns a function that counts a result and its duration; finding a series by its labels costs as much as the rest of a small
+    reconcile."""
     total, seconds = cache(partial(metrics.reconcile_total.labels, name)), metrics.reconcile_seconds.labels(name)
 
     def count(result: str, took: float) -> None:
@@ -165,7 +167,7 @@ def _counting(metrics: Metrics, name: str) -> Callable[[str, float], None]:
 
 
 async def _undisturbed(step: Awaitable[float | None]) -> float | None:
-    """A cancellation that nobody asked for, such as that of a future the reconciler awaits, is an error like any other."""
+    """Turns a cancellation that was not requested, such as that of a future the reconciler awaits, into an ordinary error."""
     try:
         return await step
     except asyncio.CancelledError as error:
@@ -176,7 +178,7 @@ async def _undisturbed(step: Awaitable[float | None]) -> float | None:
 
 
 def _essence(problem: Exception) -> Exception:
-    """The one error that decides what to do about a group: a fatal one, else an unexpected one, else the first."""
+    """Returns the one error that decides how a group is handled: a fatal one, else an unexpected one, else the first."""
     if not isinstance(problem, ExceptionGroup):
         return problem
     leaves = [_essence(each) for each in problem.exceptions]

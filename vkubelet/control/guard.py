@@ -1,6 +1,6 @@
-"""A brake on doing something drastic to many things at once.
+"""A rate limit for disruptive operations on many objects at once.
 
-Invariant: within `span` seconds no more than the allowed share passes; the rest waits for a person, however often it is asked for.
+Invariant: within `span` seconds no more than the allowed share passes; the rest waits for confirmation, however often it is requested.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from vkubelet.clock import Clock
 
 
 class MassGuard:
-    """Lets max(minimum, share of the total) keys pass within any `span` seconds; one more trips it until `confirm` or `forget`."""
+    """Limit that lets max(minimum, share of the total) keys pass within any `span` seconds; one more trips it until `confirm` or
+    `forget`."""
 
     def __init__(self, *, share: float = 0.1, minimum: int = 1, span: float = 60.0, clock: Clock) -> None:
         self._share = share
@@ -23,25 +24,26 @@ class MassGuard:
 
     @property
     def tripped(self) -> bool:
-        """Something was refused and waits for confirmation; until then nothing new passes."""
+        """Whether a key was refused and waits for confirmation; until then no new key passes."""
         return bool(self._refused) or self._inherited
 
     def trip(self) -> None:
-        """An earlier process refused something: nothing passes until every key was asked for again, see `release`."""
+        """Restores the refusal of an earlier process: nothing passes until every key was requested again, see `release`."""
         self._inherited = True
 
     def release(self) -> bool:
-        """Every key was asked for since `trip`: only what was refused again still waits. Whether that is new."""
+        """Releases the restored refusal, as every key was requested since `trip`; keys refused again still wait. Returns whether it was
+        active."""
         inherited, self._inherited = self._inherited, False
         return inherited
 
     @property
     def refused(self) -> frozenset[str]:
-        """What waits for confirmation."""
+        """Keys that wait for confirmation."""
         return frozenset(self._refused)
 
     def allow(self, key: str, total: int) -> bool:
-        """Whether the step may be done for `key`, one of `total`. Asking again within the span counts once."""
+        """Returns whether the operation may be done for `key`, one of `total`. A repeated request within the span counts once."""
         self._let_pass_expire()
         if key in self._passed:
             return True
@@ -55,13 +57,13 @@ class MassGuard:
         return True
 
     def confirm(self) -> None:
-        """A person agreed: each key refused so far may pass once."""
+        """Confirms: each key refused so far may pass once."""
         self._confirmed |= self._refused
         self._refused.clear()
         self._inherited = False
 
     def forget(self, key: str) -> None:
-        """The cause has vanished: the key no longer waits, and an old confirmation does not count next time."""
+        """Drops the request of a key: it no longer waits, and an old confirmation does not count next time."""
         self._refused.discard(key)
         self._confirmed.discard(key)
 

@@ -1,6 +1,7 @@
-"""Keeps a store equal to what an API server holds, and tells of every difference.
+"""Informer: keeps a store equal to the objects of an API server, and notifies of every difference.
 
-Invariant: unknown is not gone. An object leaves the store when the server says so or a consistent list lacks it; errors change nothing.
+Invariant: unknown does not mean deleted. An object leaves the store when the server reports it or a consistent list lacks it; errors change
+nothing.
 
 The first list, and every list after an expired resourceVersion, is a watch with `sendInitialEvents` (KEP-3157) or else a paged LIST.
 """
@@ -36,10 +37,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=KubeObject)
 
 END_MARKER_SECONDS = 30.0
-"""How long the initial events of a watch may take before a LIST is tried instead."""
+"""Seconds that the initial events of a watch may take before a LIST is tried instead."""
 
 _SETTLED_SECONDS = 10.0
-"""A stream that lived this long was a good one."""
+"""A stream that lasted this many seconds counts as healthy."""
 _NO_ACCESS_LIMIT = 10.0
 _PATIENCE = 3
 _DELETED_REMEMBERED = 10_000
@@ -51,10 +52,11 @@ _only_pages: WeakSet[Transport] = WeakSet()
 
 @frozen
 class Change(Generic[T]):
-    """`old` None: it appeared; `new` None: it is gone, or left the selection. Both with different uids: it was deleted and made again.
+    """Change of one object.
 
-    `initial`: it belongs to the first list, or was there when the handler was registered. `suspected`: it is missing in a later list,
-    so it was gone at that moment, but no DELETED was seen.
+    `old` None: it was created; `new` None: it was deleted, or no longer matches the selectors. Both with different UIDs: it was deleted and
+    created again. `initial`: it belongs to the first list, or existed when the handler was registered. `suspected`: it is missing in a
+    later list, so it was deleted at that moment, but no DELETED event was received.
     """
 
     key: Key
@@ -65,7 +67,7 @@ class Change(Generic[T]):
 
     @property
     def more_than_status(self) -> bool:
-        """It came, went, or changed in a way that counts as a new generation."""
+        """Whether it was created, deleted, or changed in a way that increases its generation."""
         if self.old is None or self.new is None:
             return True
         old, new = self.old.metadata, self.new.metadata
@@ -73,7 +75,7 @@ class Change(Generic[T]):
 
 
 class Informer(Generic[T]):
-    """One watched selection of a resource. `run` it in a task group; read `store`."""
+    """Watch of one selection of a resource. `run` it in a task group; read `store`."""
 
     def __init__(
         self,
@@ -88,7 +90,7 @@ class Informer(Generic[T]):
         self.store: Store[T] = store if store is not None else Store()
         self.ever_synced = False
         self.last_error: Exception | None = None
-        """Why the last attempt to list or watch failed; None as soon as one succeeded."""
+        """Error of the last attempt to list or watch; None as soon as one succeeded."""
         self._client = client
         self._resource = resource
         self._where = where
@@ -108,35 +110,35 @@ class Informer(Generic[T]):
 
     @property
     def resource(self) -> Resource[T]:
-        """What is watched."""
+        """The watched resource."""
         return self._resource
 
     @property
     def synced(self) -> bool:
-        """The store was listed completely, and nothing is known to stand between it and the server now."""
+        """Whether the store was listed completely, and no known error separates it from the server now."""
         return self._synced.is_set()
 
     async def wait_synced(self) -> None:
-        """Return as soon as `synced` is True."""
+        """Waits until `synced` is True."""
         await self._synced.wait()
 
     def stale_for(self) -> float:
-        """Seconds since the server was last heard of on this watch: an event, a bookmark or a list."""
+        """Returns the seconds since the last event, bookmark or list of the server on this watch."""
         return self._clock.monotonic() - self._heard_at
 
     def on_change(self, handler: Callable[[Change[T]], None]) -> None:
-        """Call `handler` after each change of the store, and now for each object that is in it. It must not wait.
+        """Registers `handler`, called after each change of the store, and now for each object in it. It must not wait.
 
-        What it raises is logged: neither other handlers nor other objects depend on it.
+        What it raises is logged and affects neither other handlers nor other objects.
         """
         self._handlers.append(handler)
         for obj in self.store:
             self._call(handler, Change(obj.key, None, obj, initial=True))
 
     def adopt(self, obj: T) -> None:
-        """Take in an object that another call answered, unless the watch has already told of something later.
+        """Adds an object that another call returned, unless the watch has already delivered something later.
 
-        An object that the last list should have shown and did not is gone, and not taken in; so a `keep` that may want an object later
+        An object that the last list should have contained and did not is deleted, and not added; so a `keep` that may need an object later
         has to retain a stub of it now.
         """
         if obj.metadata.uid in self._deleted:
@@ -147,7 +149,7 @@ class Informer(Generic[T]):
             self._put(obj)
 
     async def run(self) -> None:
-        """Follow the server until cancelled; no error of its ends this."""
+        """Watches the server until cancelled; none of its errors stops this."""
         told = self._metrics.watch_stale.watched(self._resource.plural, self.stale_for) if self._metrics is not None else nullcontext()
         try:
             with told:
@@ -167,7 +169,7 @@ class Informer(Generic[T]):
             await self._clock.sleep(self._wait_after(problem))
 
     async def _one_stream(self) -> VKubeletError | None:
-        """List if need be, then watch until the stream ends; what ended it."""
+        """Lists if necessary, then watches until the stream closes; returns the error that closed it."""
         try:
             if self.last_error is not None and self._version:
                 await self._ask()
@@ -185,7 +187,8 @@ class Informer(Generic[T]):
         return None
 
     async def _ask(self) -> None:
-        """A resumed watch may be silent for a minute, so after an error another call has to show that the server answers again."""
+        """Sends a small request: a resumed watch may be silent for a minute, so after an error another call has to show that the server
+        responds."""
         await self._client.request("GET", self._resource.path(self._where.namespace), params=[*self._where.params(), ("limit", "1")])
         self._succeeded()
 
@@ -197,7 +200,7 @@ class Informer(Generic[T]):
         self._begin_list()
         if self._client.transport not in _only_pages and await self._stream_and_follow():
             return
-        # An object that the abandoned stream showed may have been deleted since; no event would ever remove it.
+        # An object that the abandoned stream delivered may have been deleted since; no event would ever remove it.
         self._begin_list()
         listing = await self._client.list(self._resource, self._where)
         _only_pages.add(self._client.transport)
@@ -210,7 +213,7 @@ class Informer(Generic[T]):
         self._listing, self._adopted = {}, {}
 
     async def _stream_and_follow(self) -> bool:
-        """False when the server does not send initial events, or no end of them in time."""
+        """Streams the initial events; returns False when the server does not send them, or not all of them in time."""
         async with aclosing(self._client.watch(self._resource, where=self._where, initial=True)) as events:
             try:
                 async with asyncio.timeout(END_MARKER_SECONDS):
@@ -224,7 +227,8 @@ class Informer(Generic[T]):
         return True
 
     async def _initial(self, events: AsyncGenerator[WatchEvent[T], None]) -> str:
-        """Note the objects before the end marker; its resourceVersion, or "" when the stream ended without one."""
+        """Records the objects before the bookmark that completes the list; returns its resourceVersion, or "" when the stream closed
+        without one."""
         async for event in events:
             self._heard(event)
             if event.type is EventType.DELETED:
@@ -237,7 +241,7 @@ class Informer(Generic[T]):
 
     def _list(self, obj: T) -> None:
         assert self._listing is not None, "objects are listed between the begin of a list and its end"
-        # What `keep` cannot judge stays as it is: unknown is not gone.
+        # An object that `keep` cannot judge stays unchanged: unknown does not mean deleted.
         admitted = self.store.get(obj.key)
         with self._isolated(str(obj.key)):
             admitted = self.store.admit(obj)
@@ -247,7 +251,7 @@ class Informer(Generic[T]):
             self._listing.pop(obj.key, None)
 
     def _unlist(self, obj: T) -> None:
-        """Drop an object that was deleted before the list was complete."""
+        """Drops an object that was deleted before the list was complete."""
         self._remember_deleted(obj.metadata.uid)
         for objects in (self._listing, self._adopted):
             known = objects.get(obj.key) if objects else None
@@ -265,7 +269,7 @@ class Informer(Generic[T]):
             self._version = event.object.metadata.resource_version
 
     async def _replace(self, version: str) -> None:
-        """Make the store equal to what was listed."""
+        """Makes the store equal to the list."""
         listed, self._listing = self._with_adopted(self._listing or {}, version), None
         self._listed = version
         first = not self.ever_synced
@@ -290,7 +294,7 @@ class Informer(Generic[T]):
             self._notify(Change(new.key, old, new, initial=initial))
 
     def _with_adopted(self, listed: dict[Key, T], version: str) -> dict[Key, T]:
-        """What was adopted while the list was read is part of it, if it is later, or if only a stub of it was listed."""
+        """Adds what was adopted while the list was read, if it is later, or if only a stub of it was listed."""
         for obj in self._adopted.values():
             there = listed.get(obj.key)
             stubbed = there is not None and there.metadata.uid == obj.metadata.uid and _newer(obj, there)
@@ -374,5 +378,5 @@ def _newer(obj: KubeObject, known: KubeObject) -> bool:
 
 
 def _later(this: str, that: str) -> bool:
-    """Whether a resourceVersion is of a later moment (KEP-5504: those of one resource are numbers that grow); a stub's "" is of none."""
+    """Compares resourceVersions (KEP-5504: those of one resource are numbers that increase); a stub's "" is never later."""
     return int(this) > int(that) if this.isdigit() and that.isdigit() else this != that

@@ -1,6 +1,6 @@
-"""Keeps an error in one item from ending the loop that handles all items.
+"""Keeps an error in one item from stopping the loop that handles all items.
 
-Invariant: of all errors only LeadershipLost passes; an error that stays the same is logged once for each item, with its traceback.
+Invariant: of all errors only LeadershipLost propagates; an error that stays the same is logged once for each item, with its traceback.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from vkubelet.logformat import bind
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 1000
-"""Items whose last error is known; a loop with more failing items logs some of them again."""
+"""Items whose last error is stored; a loop with more failing items logs some of them again."""
 
 
 class Isolation:
-    """Calling it with the name of an item returns the context in which that item is handled; `loop` names the loop in log lines."""
+    """Contexts for the items of a loop: calling it with the name of an item returns its context; `loop` names the loop in log lines."""
 
     def __init__(self, loop: str) -> None:
         self._loop = loop
@@ -28,7 +28,7 @@ class Isolation:
 
     @contextmanager
     def __call__(self, item: str, *, part: Callable[..., object] | None = None) -> Iterator[None]:
-        """Log and drop what is raised inside of the `with`; `part` is one of several functions that handle the item."""
+        """Logs and drops what is raised inside the `with`; `part` is one of several functions that handle the item."""
         try:
             yield
         except LeadershipLost:

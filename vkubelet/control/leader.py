@@ -1,9 +1,9 @@
-"""One process of several acts: election by a Lease, and the fence that stops the writes of one that may have lost it.
+"""Leader election by a Lease, and the fence that stops the writes of a process whose leadership may have expired.
 
 Invariant: the fence is open only while a renewal that the API server confirmed is younger than FENCE seconds, counted from its sending.
 
-Others may take the Lease DURATION seconds after they saw its last change, by their own monotonic clocks (the rule of client-go); a write
-takes at most 5 s, so none of ours arrives after FENCE + 5 = DURATION.
+Other processes may acquire the Lease DURATION seconds after they observed its last change, by their own monotonic clocks (the rule of
+client-go); a write takes at most 5 s, so none of ours arrives after FENCE + 5 = DURATION.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ DURATION = 15.0
 FENCE = 10.0
 PERIOD = 2.0
 WRITES_END = 5.0
-"""Seconds that writes in flight get at a stop; the client gives each write no more."""
+"""Seconds that writes in flight get at a stop; the client limits each write to that."""
 _ATTEMPT = 5.0
 _WARN_EVERY = 15
 
 
 class WriteGate:
-    """The fence of every write of a process: closed at its stop, else as its leader election says."""
+    """Fence of every write of a process: closed at its stop, else decided by its leader election."""
 
     def __init__(self) -> None:
         self.election: LeaderElection | None = None
         self._closed = False
 
     def check(self) -> None:
-        """Raises Fenced."""
+        """Raises Fenced when writes are not allowed."""
         if self._closed:
             raise Fenced("the process stops")
         if self.election is not None:
             self.election.fence.check()
 
     async def close(self, client: Client) -> None:
-        """No more writes; those in flight are awaited, and if one stays unresolved the Lease is not released."""
+        """Stops all further writes and waits for those in flight; if one stays unresolved, the Lease is not released."""
         self._closed = True
         if not await client.writes_done(WRITES_END) and self.election is not None:
             self.election.release = False
 
 
 class LeaderFence:
-    """Asked by a Client before each write."""
+    """Fence that a Client checks before each write."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._renewed_at: float | None = None
 
     def check(self) -> None:
-        """Raises Fenced when leadership is not held, or was not confirmed lately."""
+        """Raises Fenced when this process is not the leader, or was not confirmed lately."""
         if self._renewed_at is None:
             raise Fenced("this process does not lead")
         age = self._clock.monotonic() - self._renewed_at
@@ -71,17 +71,17 @@ class LeaderFence:
             raise Fenced(f"leadership was last confirmed {age:.0f} s ago")
 
     def renewed(self, sent_at: float) -> None:
-        """A renewal that was sent at `sent_at` (monotonic) is confirmed."""
+        """Records that a renewal sent at `sent_at` (monotonic) is confirmed."""
         self._renewed_at = sent_at
 
     def close(self) -> None:
-        """No more writes."""
+        """Stops all further writes."""
         self._renewed_at = None
 
 
 @frozen
 class Record:
-    """What an election reads of its Lease."""
+    """Fields of the Lease that an election reads."""
 
     holder: str = ""
     duration: float = DURATION
@@ -100,33 +100,33 @@ class Record:
 
 
 class Observation:
-    """What was seen of the Lease, and when it was last seen to change, by our clock: other machines' clocks are not compared."""
+    """Last observed state of the Lease, and when it changed, by our clock: clocks of other machines are not compared."""
 
     def __init__(self) -> None:
         self.record: Record | None = None
         self._changed_at = 0.0
 
     def note(self, record: Record, now: float) -> bool:
-        """Take in what was just read; whether there is another holder than before."""
+        """Records what was just read; returns whether the holder changed."""
         before = self.record
         if record != before:
             self.record, self._changed_at = record, now
         return before is None or before.holder != record.holder
 
     def free_for(self, identity: str, now: float) -> bool:
-        """Whether `identity` may take the Lease now."""
+        """Checks whether `identity` may acquire the Lease now."""
         if self.record is None or self.record.holder in ("", identity):
             return True
         return now >= self._changed_at + self.record.duration
 
 
 class LeaderElection:
-    """Election by the Lease `name` in `namespace`; `client` must not ask this election's fence."""
+    """Election by the Lease `name` in `namespace`; `client` must not check this election's fence."""
 
     def __init__(self, client: Client, *, name: str, namespace: str, identity: str, clock: Clock) -> None:
         self.fence = LeaderFence(clock)
         self.release = True
-        """Set to False when a write is unresolved at the end: then the Lease is left to run out instead of being handed on."""
+        """False when a write is unresolved at the stop: then the Lease is left to expire instead of being released."""
         self._client = client
         self._key = Key(namespace, name)
         self._identity = identity
@@ -136,10 +136,10 @@ class LeaderElection:
         self._failures = 0
 
     async def lead(self, body: Callable[[], Awaitable[None]]) -> None:
-        """Wait for leadership, then run `body` until it returns; then hand the Lease on.
+        """Waits for leadership, then runs `body` until it returns; then releases the Lease.
 
-        Raises LeadershipLost, after cancelling `body`, when another holder is seen. While the API server does not answer, `body` goes on
-        behind a closed fence. After an error or a cancellation the Lease is left to run out.
+        Raises LeadershipLost, after cancelling `body`, when another holder is observed. While the API server does not respond, `body`
+        continues behind a closed fence. After an error or a cancellation the Lease is left to expire.
         """
         await self._acquire()
         try:
@@ -168,7 +168,7 @@ class LeaderElection:
             await self._attempt(self._renew)
 
     async def _attempt(self, step: Callable[[], Awaitable[bool]]) -> bool:
-        """One step within its time; False when it failed and may be tried again. Raises LeadershipLost."""
+        """Runs one step within its timeout; returns False when it failed and may be retried. Raises LeadershipLost."""
         try:
             async with asyncio.timeout(_ATTEMPT):
                 done = await step()
@@ -184,7 +184,7 @@ class LeaderElection:
         return done
 
     async def _take(self) -> bool:
-        """Acquire the Lease if it is free."""
+        """Acquires the Lease if it is free."""
         try:
             found = await self._client.get(LEASES, self._key)
         except NotFound:
@@ -212,7 +212,7 @@ class LeaderElection:
         return True
 
     async def _renew(self) -> bool:
-        """Confirm leadership. Raises LeadershipLost when another holder is seen, or was there meanwhile."""
+        """Confirms leadership. Raises LeadershipLost when the Lease has, or had meanwhile, another holder."""
         ours = self._lease
         assert ours is not None, "only the holder renews"
         transitions = Record.of(ours).transitions
@@ -226,11 +226,11 @@ class LeaderElection:
         return True
 
     async def _still_ours(self, transitions: int) -> Lease:
-        """The Lease after a conflict: others may have edited it, or an answer of ours was lost; the holder tells."""
+        """Returns the Lease after a conflict: another client may have edited it, or a response did not arrive; the holder decides."""
         found = await self._client.get(LEASES, self._key)
         record = Record.of(found)
         if record.holder != self._identity or record.transitions != transitions:
-            # What still runs here is only now told to end, and may write nothing more meanwhile.
+            # The body is only now being cancelled, and must not write anything meanwhile.
             self.fence.close()
             raise LeadershipLost(f"the Lease {self._key} was taken, it is held by {record.holder or 'nobody'}")
         return found
@@ -241,7 +241,7 @@ class LeaderElection:
         self.fence.renewed(sent_at)
 
     async def _release(self) -> None:
-        """Hand the Lease on at once; whoever waits takes it within PERIOD seconds."""
+        """Releases the Lease; a waiting process acquires it within PERIOD seconds."""
         ours = self._lease
         assert ours is not None, "only the holder releases"
         try:
@@ -260,7 +260,7 @@ class LeaderElection:
         await self._client.replace(LEASES, body)
 
     def _body(self, found: Lease | None, *, transitions: int) -> Json:
-        """The Lease, renewed by us; labels, annotations and fields of others stay."""
+        """Returns the renewed Lease; labels, annotations and fields of other clients are kept."""
         now = rfc3339_micro(self._clock.now())
         metadata: Json = {"name": self._key.name, "namespace": self._key.namespace}
         spec: Json = {}

@@ -1,6 +1,6 @@
-"""Kubernetes Events about objects, written beside the real work.
+"""Event recorder: writes Kubernetes Events about objects in the background.
 
-Invariant: recording never waits, never fails and never fills memory; what can not be written in time is dropped and counted.
+Invariant: recording never waits, never fails and never fills memory; an Event that cannot be written in time is dropped and counted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LAST_FLUSH = 2.0
 
 @frozen
 class ObjectReference:
-    """What an Event is about; `field_path` names a part of it, such as `spec.containers{web}`."""
+    """Object that an Event is about; `field_path` names a part of it, such as `spec.containers{web}`."""
 
     api_version: str
     kind: str
@@ -54,12 +54,12 @@ class ObjectReference:
 
     @classmethod
     def of(cls, resource: Resource[T], obj: T) -> ObjectReference:
-        """A reference to an object as read."""
+        """Returns a reference to an object as read."""
         metadata = obj.metadata
         return cls(resource.api_version, resource.kind, metadata.name, metadata.namespace, metadata.uid)
 
     def body(self) -> Json:
-        """The `involvedObject` of an Event."""
+        """Returns the `involvedObject` of an Event."""
         named = {
             "apiVersion": self.api_version,
             "kind": self.kind,
@@ -81,7 +81,7 @@ class _Said:
 
 @define
 class _Series:
-    """Equal events: how many, since when, until when; `name` is that of the Event object once there is one."""
+    """Equal events: their count, first and last time; `name` is that of the Event object once there is one."""
 
     count: int
     first: datetime
@@ -90,7 +90,7 @@ class _Series:
 
 
 class _Recent(Generic[V]):
-    """The values used last, by key."""
+    """The most recently used values, by key."""
 
     def __init__(self, make: Callable[[], V]) -> None:
         self._make = make
@@ -106,7 +106,7 @@ class _Recent(Generic[V]):
 
 
 class Recorder:
-    """Writes core/v1 Events in the name of `component` on `host`; equal ones become one Event with a count."""
+    """Writer of core/v1 Events as `component` on `host`; equal ones become one Event with a count."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Recorder:
         clock: Clock,
         redact: Callable[[str, str], str] = lambda uid, text: text,
     ) -> None:
-        """`redact(uid, text)` removes what must not be published about the object with this uid."""
+        """Sets up the recorder; `redact(uid, text)` removes what must not be published about the object with this UID."""
         self._client = client
         self._component = component
         self._host = host
@@ -131,10 +131,10 @@ class Recorder:
         self._written_out.set()
         self._isolated = Isolation("events")
         self.dropped = 0
-        """Events that were not written: too many, or refused."""
+        """Number of Events that were not written: too many, or refused."""
 
     def event(self, subject: ObjectReference, reason: str, message: str, *, warning: bool = False) -> None:
-        """Note that something happened to `subject`; `reason` is CamelCase, the message a sentence for people without secrets."""
+        """Records an event of `subject`; `reason` is CamelCase, the message a sentence for people without secrets."""
         if not self._buckets[subject.uid or (subject.kind, subject.namespace, subject.name)].take():
             self.dropped += 1
             return
@@ -152,11 +152,11 @@ class Recorder:
         self._wake.set()
 
     async def written(self) -> None:
-        """Wait until nothing waits to be written; `run` runs meanwhile."""
+        """Waits until nothing is left to write; `run` runs meanwhile."""
         await self._written_out.wait()
 
     async def run(self) -> None:
-        """Write until cancelled; what waits then gets a last short chance."""
+        """Writes until cancelled; then pending Events get a last short chance."""
         try:
             while True:
                 await self._wake.wait()
@@ -196,7 +196,7 @@ class Recorder:
             try:
                 await with_retry(lambda: self._client.patch(EVENTS, key, change), attempts=attempts, clock=self._clock)
             except NotFound:
-                # Events live for an hour; the next one starts a new series.
+                # Events expire after an hour; the next one starts a new series.
                 series.name = ""
             else:
                 series.count, series.last = total.count, total.last
@@ -227,5 +227,5 @@ class Recorder:
 
 
 def _namespace(subject: ObjectReference) -> str:
-    """Events about cluster-scoped objects live in `default` (API validation of core/v1 Events)."""
+    """Returns the namespace of an Event: those about cluster-scoped objects belong to `default` (API validation of core/v1 Events)."""
     return subject.namespace or "default"

@@ -1,6 +1,6 @@
-"""The objects of one resource as last seen, by key and by named indexes.
+"""Store: the objects of one resource as last observed, by key and by named indexes.
 
-Invariant: an index holds exactly the objects of the store; who looks something up gets frozen heads and a list of its own.
+Invariant: an index contains exactly the objects of the store; a reader gets frozen heads and its own list.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ T = TypeVar("T", bound=KubeObject)
 
 
 class Store(Generic[T]):
-    """`keep` decides at the door what is retained of an object, None for nothing; `indexes` are functions from an object to values."""
+    """Objects by key; `keep` decides on entry what is retained of an object, None for nothing; `indexes` are functions from an object to
+    values."""
 
     def __init__(
         self, *, indexes: Mapping[str, Callable[[T], Iterable[str]]] | None = None, keep: Callable[[T], T | None] | None = None
@@ -34,22 +35,22 @@ class Store(Generic[T]):
         return key in self._objects
 
     def __iter__(self) -> Iterator[T]:
-        """The objects as of now; the store may change while they are read."""
+        """Iterates over the objects as of now; the store may change meanwhile."""
         return iter(list(self._objects.values()))
 
     def keys(self) -> Sequence[Key]:
         return list(self._objects)
 
     def by_index(self, index: str, value: str) -> list[T]:
-        """The objects for which the index function gave `value`. Raises KeyError for an unknown index."""
+        """Returns the objects for which the index function returned `value`. Raises KeyError for an unknown index."""
         return list(self._indexes[index].get(value, {}).values())
 
     def index_values(self, index: str) -> list[str]:
-        """The values under which something is filed now. Raises KeyError for an unknown index."""
+        """Returns the current values of an index. Raises KeyError for an unknown index."""
         return list(self._indexes[index])
 
     def put(self, obj: T) -> tuple[T | None, T | None]:
-        """Take an object in; what was there before under its key, and what is there now (None: `keep` wants nothing of it)."""
+        """Stores an object; returns the previous object of its key, and the one stored now (None: `keep` retains nothing of it)."""
         new = self.admit(obj)
         old = self.remove(obj.key)
         if new is not None:
@@ -57,17 +58,17 @@ class Store(Generic[T]):
         return old, new
 
     def admit(self, obj: T) -> T | None:
-        """What `keep` would retain of it."""
+        """Returns what `keep` would retain of it."""
         return self._keep(obj) if self._keep else obj
 
     def place(self, admitted: T) -> None:
-        """File what `admit` gave, under a key that is free."""
+        """Stores what `admit` returned, under a key that is free."""
         self._objects[admitted.key] = admitted
         for index, value in self._filed(admitted):
             self._indexes[index].setdefault(value, {})[admitted.key] = admitted
 
     def remove(self, key: Key) -> T | None:
-        """Drop an object; what was there."""
+        """Removes an object and returns it."""
         old = self._objects.pop(key, None)
         if old is not None:
             for index, value in self._filed(old):

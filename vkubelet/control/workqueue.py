@@ -1,6 +1,6 @@
-"""Keys that wait for a worker: deduplicated, delayed, prioritised.
+"""Workqueue: keys that wait for a worker, deduplicated, delayed, prioritised.
 
-Invariant: a key waits at most once and is out with at most one worker; what is added while it is out comes back afterwards.
+Invariant: a key waits at most once and is processed by at most one worker; a key that is added while it is processed is queued again after.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from vkubelet.metrics import Metrics
 K = TypeVar("K", bound=Hashable)
 
 _TICK = 0.005
-"""Seconds: delayed keys that follow one another faster become due together, which spares an alarm for each."""
+"""Seconds: delayed keys that follow one another faster become due together, which saves an alarm for each."""
 
 _STALE = 100
-"""Replaced entries that a heap may hold beside as many as there are waiting keys."""
+"""Replaced entries that a heap may contain beside as many as there are waiting keys."""
 
 
 class Priority(enum.IntEnum):
-    """HIGH for what just happened, LOW for first lists and periodic checks."""
+    """HIGH for recent changes, LOW for first lists and periodic checks."""
 
     HIGH = 0
     LOW = 1
@@ -41,7 +41,7 @@ class _Waiting(Generic[K]):
 
 
 class Workqueue(Generic[K]):
-    """A queue of keys. `run` must run beside the workers: it makes delayed keys due. Times are seconds of `clock.monotonic`."""
+    """Queue of keys. `run` must run beside the workers: it makes delayed keys due. Times are seconds of `clock.monotonic`."""
 
     def __init__(self, name: str, *, clock: Clock, metrics: Metrics | None = None) -> None:
         self.name = name
@@ -49,7 +49,7 @@ class Workqueue(Generic[K]):
         self._waiting: dict[K, _Waiting[K]] = {}
         self._again: dict[K, _Waiting[K]] = {}
         self._out: dict[K, Priority] = {}
-        # Heaps may hold entries that were replaced since; only those that are still in `_waiting` count.
+        # Heaps may contain entries that were replaced since; only those still in `_waiting` count.
         self._delayed: list[tuple[float, int, _Waiting[K]]] = []
         self._due: list[tuple[Priority, int, _Waiting[K]]] = []
         self._order = count()
@@ -60,24 +60,24 @@ class Workqueue(Generic[K]):
             metrics.queue_oldest_seconds.labels(queue=name).set_function(self._oldest)
 
     def __len__(self) -> int:
-        """Keys that wait, due or not, including those that are out and come back."""
+        """Returns the number of keys that wait, due or not, including those that are processed and queued again."""
         return len(self._waiting) + len(self._again)
 
     def __contains__(self, key: K) -> bool:
         return key in self._waiting or key in self._again
 
     def is_due(self, key: K) -> bool:
-        """It waits for nothing but a worker."""
+        """Checks whether the key waits for nothing but a worker."""
         entry = self._waiting.get(key)
         return entry is not None and entry.due <= self._clock.monotonic()
 
     def is_idle(self, *, within: float = 0.0) -> bool:
-        """No key is out, and none becomes due in so many seconds."""
+        """Checks that no key is being processed, and none becomes due in that many seconds."""
         end = self._clock.monotonic() + within
         return not self._out and all(entry.due > end for entry in self._waiting.values())
 
     def add(self, key: K, *, after: float = 0.0, priority: Priority = Priority.HIGH) -> None:
-        """Let the key wait for `after` seconds; of several adds the earliest time and the highest priority hold."""
+        """Queues the key for `after` seconds from now; of several calls the earliest time and the highest priority apply."""
         wanted = _Waiting(key, self._clock.monotonic() + max(0.0, after), priority)
         place = self._again if key in self._out else self._waiting
         known = place.get(key)
@@ -90,7 +90,7 @@ class Workqueue(Generic[K]):
             self._push(wanted)
 
     async def get(self) -> K:
-        """The next due key, HIGH before LOW, then in the order they became due. It is out until `done`."""
+        """Returns the next due key, HIGH before LOW, then in the order they became due. It is being processed until `done`."""
         while True:
             self._promote()
             await self._permits.acquire()
@@ -102,7 +102,7 @@ class Workqueue(Generic[K]):
                     return entry.key
 
     def done(self, key: K) -> None:
-        """The worker is finished with the key; it comes back if it was added meanwhile."""
+        """Marks the key as processed; it is queued again if it was added meanwhile."""
         self._out.pop(key, None)
         again = self._again.pop(key, None)
         if again is not None:
@@ -110,16 +110,16 @@ class Workqueue(Generic[K]):
             self._push(again)
 
     def discard(self, key: K) -> None:
-        """Forget that the key waits; a worker that has it is not disturbed."""
+        """Removes a waiting key; a worker that processes it is not interrupted."""
         self._waiting.pop(key, None)
         self._again.pop(key, None)
 
     def priority(self, key: K) -> Priority:
-        """The priority a key had when it was given out; LOW if it is not out."""
+        """Returns the priority a key had when a worker received it; LOW if it is not being processed."""
         return self._out.get(key, Priority.LOW)
 
     async def run(self) -> None:
-        """Make delayed keys due in time, until cancelled."""
+        """Makes delayed keys due in time, until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 self._alarm_changed.clear()
