@@ -1,4 +1,4 @@
-"""Talking to a Kubernetes API server: bytes on the wire, heads in memory.
+"""Client of a Kubernetes API server: bytes on the wire, heads in memory.
 
-Invariant: nothing is retried or re-listed here but by the policy in `retry`; every failure is an error of `vkubelet.errors`.
+Invariant: nothing is retried or listed again here except by the policy in `retry`; every failure is an error of `vkubelet.errors`.
 """

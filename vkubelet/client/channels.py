@@ -1,7 +1,7 @@
-"""Numbered channels of bytes over one WebSocket of an API server; see `remote` for what they are used for.
+"""Numbered byte channels over one WebSocket of an API server; see `remote` for their uses.
 
-Invariant: no more than a few messages are kept in either direction, so who reads slowly slows down the other end; and whichever way a
-connection is left, nothing of it stays behind.
+Invariant: no more than a few messages are buffered in either direction, so a slow reader slows down its peer; and however a connection is
+closed, none of its resources remain.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Socket = aiohttp.ClientWebSocketResponse
 
 log = logging.getLogger(__name__)
 
-# KEP-4006: v5 is v4 with a message that ends a channel. API servers know it since 1.29, by default since 1.30, and translate it to SPDY for
-# the kubelet; v4 is passed through to the kubelet, which takes less time and a third less work for all on the way.
+# KEP-4006: v5 is v4 with a message that closes a channel. API servers support it since 1.29, by default since 1.30, and translate it to
+# SPDY for the kubelet; v4 is passed through to the kubelet, which takes less time and a third less work for all components on the way.
 V5: Final = "v5.channel.k8s.io"
 V4: Final = "v4.channel.k8s.io"
 _END_OF_CHANNEL: Final = 255
@@ -34,14 +34,14 @@ _LONGEST_MESSAGE: Final = 4 << 20
 _PIECE: Final = 1 << 18
 _READ_AHEAD: Final = 1 << 18
 _PING_EVERY: Final = 20.0
-"""Seconds; load balancers that forget quiet connections do so after 30 or more."""
+"""Seconds; load balancers that drop idle connections do so after 30 or more."""
 _CLOSE_SECONDS: Final = 30.0
-"""The server may have much to pass on before it comes to our goodbye."""
+"""Seconds; the server may have much data to forward before it reads our close frame."""
 
 
 @asynccontextmanager
 async def open_channels(transport: Transport, call: Call, protocols: Sequence[str]) -> AsyncIterator[Channels]:
-    """The channels of one connection, by the first of `protocols` that the server knows. Raises ApiError."""
+    """Opens the channels of one connection, by the first of `protocols` that the server supports. Raises ApiError."""
     async with transport.streaming():
         with closing(_Answer(call)) as answer:
             socket = await transport.refreshing(call, lambda outgoing: _upgrade(transport, outgoing, answer, protocols=protocols))
@@ -53,13 +53,13 @@ async def open_channels(transport: Transport, call: Call, protocols: Sequence[st
 
 
 class Channels:
-    """Bytes by channel number. `receive` gives what `read_ahead`, a task beside it, has read."""
+    """Bytes by channel number. `receive` returns what `read_ahead`, a task beside it, has read."""
 
     def __init__(self, socket: Socket, attempt: str) -> None:
         self.protocol = socket.protocol
         self.attempt = attempt
         self.received = 0
-        """Bytes so far."""
+        """Number of bytes received so far."""
         self._socket = socket
         self._ahead: deque[tuple[int, bytes]] = deque()
         self._held = 0
@@ -67,7 +67,8 @@ class Channels:
         self._news, self._room = asyncio.Event(), asyncio.Event()
 
     async def receive(self) -> tuple[int, bytes] | None:
-        """What came on one channel, at least one byte; None at the end. Many small messages become one large one when they come fast."""
+        """Receives at least one byte of one channel; None when the connection is closed. Many small messages that arrive fast are
+        joined."""
         while not self._ahead:
             if self._ended:
                 return None
@@ -84,7 +85,7 @@ class Channels:
         return channel, data
 
     async def read_ahead(self) -> None:
-        """Until the server has sent all. Raises Unreachable for what is no message of a channel."""
+        """Reads until the server has sent everything. Raises Unreachable for a message that belongs to no channel."""
         while (message := await self._next()) is not None:
             self._ahead.append(message)
             self._held += len(message[1])
@@ -109,23 +110,23 @@ class Channels:
                 raise Unreachable(self.attempt, "the server sent what is no message of a channel")
 
     async def send(self, channel: int, data: bytes) -> None:
-        """Waits while the server is slow. Raises Unreachable."""
+        """Sends data, waiting while the server is slow. Raises Unreachable."""
         number = bytes((channel,))
         with unreachable(self.attempt):
             for start in range(0, len(data), _PIECE):
                 await self._socket.send_bytes(number + data[start : start + _PIECE])
 
     async def end(self, channel: int) -> None:
-        """Nothing more will be sent on a channel; with v4 the server is not told."""
+        """Closes a channel for sending; with v4 the server is not notified."""
         if self.protocol == V5:
             await self.send(_END_OF_CHANNEL, bytes((channel,)))
         else:
             log.debug("the end of a channel can not be told to this API server")
 
     async def keep_alive(self, clock: Clock) -> None:
-        """Have something to say in a silence, for ever; but not while it is we who keep the server waiting.
+        """Sends pings while the connection is idle, until cancelled; but not while the server waits for us.
 
-        It may have hung up by then, and its kernel answers whatever comes after that by forgetting what it still holds for us.
+        The server may have closed the connection by then, and its kernel answers later data by dropping what it still buffers for us.
         """
         while True:
             heard = self.received
@@ -136,15 +137,15 @@ class Channels:
                 with unreachable(self.attempt):
                     await self._socket.ping()
             except Unreachable:
-                return  # whoever receives is told
+                return  # receivers are notified
 
     async def close(self) -> None:
-        """Say goodbye; a pending `receive` returns None."""
+        """Closes the connection; a pending `receive` returns None."""
         await self._socket.close()
 
 
 class _Answer:
-    """The server's answer to a request for an upgrade, of which `ws_connect` would lose what a refusal says, and follow redirects."""
+    """Response of the server to an upgrade request; `ws_connect` would drop the body of a refusal, and follow redirects."""
 
     def __init__(self, call: Call) -> None:
         self.code = "error"
@@ -153,7 +154,7 @@ class _Answer:
         self._below: asyncio.Transport | None = None
 
     async def judge(self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-        """Raises ApiError unless the server agrees."""
+        """Checks the response. Raises ApiError unless the server accepts the upgrade."""
         response = self._response = await handler(request)
         self.code = str(response.status)
         if response.status != 101:
@@ -164,7 +165,7 @@ class _Answer:
         return response
 
     def close(self) -> None:
-        """Let go of the connection, without sending what still waits."""
+        """Aborts the connection, without sending what is still buffered."""
         if self._below is not None:
             self._below.abort()
         if self._response is not None:
@@ -172,9 +173,10 @@ class _Answer:
 
 
 def _keep_nothing_back(transport: asyncio.Transport) -> None:
-    """Have the kernel hold what comes while nothing is read, instead of the TLS layer.
+    """Makes the kernel buffer data while nothing is read, instead of the TLS layer.
 
-    That of uvloop takes the end of a connection for a break and drops what it holds; API servers hang up behind their last word.
+    The TLS layer of uvloop takes the close of a connection for an error and drops its buffer; API servers close directly after their last
+    message.
     """
     limit = getattr(transport, "set_read_buffer_limits", None)
     if limit is not None:
@@ -199,7 +201,7 @@ async def _upgrade(transport: Transport, outgoing: Outgoing, answer: _Answer, *,
                     return await session.ws_connect(  # type: ignore[no-any-return, call-overload]
                         outgoing.url,
                         protocols=protocols,
-                        # The API server answers 406 to whoever accepts JSON alone.
+                        # The API server responds with 406 to a client that accepts only JSON.
                         headers={**outgoing.headers, "Accept": "*/*"},
                         max_msg_size=_LONGEST_MESSAGE,
                         timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_SECONDS),

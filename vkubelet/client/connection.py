@@ -1,6 +1,6 @@
-"""Where an API server is and who we are for it: from a kubeconfig, or from the files of a pod.
+"""Address of an API server and credentials for it: from a kubeconfig, or from the service account files of a pod.
 
-Invariant: a Connection that exists is complete and checked; everything that renews itself later (tokens, certificates) is inside it.
+Invariant: an existing Connection is complete and checked; everything that is renewed later (tokens, certificates) is inside it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @frozen
 class Timeouts:
-    """Seconds: for a whole read, for a whole write, to connect, and how long a watch may be silent (bookmarks come every 60)."""
+    """Timeouts in seconds: of a read, of a write, to connect, and how long a watch may be silent (bookmarks come every 60)."""
 
     read: float = 30.0
     write: float = 5.0
@@ -36,13 +36,13 @@ class Timeouts:
 
     @property
     def reach(self) -> float:
-        """For a connection to the server, through a proxy too; `connect` is for the first hop alone."""
+        """Seconds for a connection to the server, also through a proxy; `connect` covers the first hop alone."""
         return self.connect + self.read
 
 
 @frozen
 class Security:
-    """What one request needs: the header, the TLS context."""
+    """Security of one request: the header, the TLS context."""
 
     authorization: str = field(repr=False)
     context: ssl.SSLContext | None = None
@@ -65,18 +65,19 @@ class Connection:
 
     @property
     def insecure(self) -> bool:
-        """The server's certificate is not checked, or there is no TLS at all."""
+        """Whether the server's certificate is not checked, or TLS is not used at all."""
         return self.tls is None or self.tls.source.insecure
 
     @property
     def expires(self) -> datetime | None:
-        """When the credentials given for good stop to be good: a client certificate's or a token's end, whichever comes first."""
+        """When the static credentials expire: the expiry of a client certificate or a token, whichever comes first."""
         own = self.tls.source.certificate if self.tls is not None else None
         ends = (own.expires() if own is not None else None, self.credentials.expires())
         return min((end for end in ends if end is not None), default=None)
 
     async def security(self, clock: Clock) -> Security:
-        """Raises Unauthorized when the credentials can not be had, or when a plugin gave a broken certificate."""
+        """Returns the header and TLS context. Raises Unauthorized when credentials are not available, or a plugin returned an invalid
+        certificate."""
         header = await self.credentials.authorization(clock)
         try:
             context = self.tls.context(clock, self.credentials.certificate()) if self.tls else None
@@ -86,9 +87,9 @@ class Connection:
 
 
 async def load_connection(*, kubeconfig: Path | None = None, context: str = "") -> Connection:
-    """From `kubeconfig`, else the files of $KUBECONFIG, else ~/.kube/config, else the service account of our own pod.
+    """Loads a connection from `kubeconfig`, else the files of $KUBECONFIG, else ~/.kube/config, else the service account of our own pod.
 
-    Raises SettingsError with what to do.
+    Raises SettingsError with the remedy.
     """
     paths = [kubeconfig] if kubeconfig else _default_files(os.environ)
     if paths:
@@ -99,17 +100,16 @@ async def load_connection(*, kubeconfig: Path | None = None, context: str = "") 
 
 
 def connection_from_kubeconfig(data: bytes | JsonView, *, base: Path | None = None) -> Connection:
-    """From the text of a kubeconfig, or from one already parsed.
+    """Builds a connection from the text of a kubeconfig, or from one already parsed.
 
-    Without `base`, the folder its relative paths start from, it may neither name files nor run programs: a kubeconfig that others wrote
-    could otherwise send our own service account's token to their server.
-    Raises SettingsError naming the field that is wrong, never its content.
+    Without `base`, the folder of its relative paths, it may neither name files nor run programs: a kubeconfig from another client could
+    otherwise send the token of our service account to another server. Raises SettingsError naming the invalid field, never its content.
     """
     return _connection(kubeconfig_files.pick([kubeconfig_files.parse(data, "kubeconfig", base)]))
 
 
 def in_cluster(environ: Mapping[str, str], directory: Path) -> Connection:
-    """From what every pod is given: KUBERNETES_SERVICE_HOST and _PORT, and the token, CA and namespace in `directory`."""
+    """Builds a connection from what every pod has: KUBERNETES_SERVICE_HOST and _PORT, and the token, CA and namespace in `directory`."""
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ.get("KUBERNETES_SERVICE_PORT", "443")
     url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     if not (directory / "token").exists():
@@ -128,7 +128,7 @@ def in_cluster(environ: Mapping[str, str], directory: Path) -> Connection:
 
 
 def environment_proxy(url: str, environ: Mapping[str, str]) -> str:
-    """The proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY choose for `url`, "" for none.
+    """Returns the proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY choose for `url`, "" for none.
 
     NO_PROXY as in Go: host names and their subdomains, addresses, CIDRs, "*"; loopback is never reached through a proxy.
     """

@@ -1,6 +1,6 @@
-"""Who we are for an API server: a fixed token, a token file, a credential plugin, or an OIDC token.
+"""Credentials for an API server: a fixed token, a token file, a credential plugin, or an OIDC token.
 
-Invariant: what these hold is never logged, printed by `repr`, or put into an error.
+Invariant: their values are never logged, printed by `repr`, or put into an error.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ _EARLY = timedelta(seconds=30)
 
 
 class Credentials(Protocol):
-    """Asked before every call; must be cheap when nothing changed."""
+    """Credentials that are read before every call; must be cheap when nothing changed."""
 
     async def authorization(self, clock: Clock) -> str:
-        """The value of the Authorization header, "" for none. Raises Unauthorized when it can not be had."""
+        """Returns the value of the Authorization header, "" for none. Raises Unauthorized when it is not available."""
         ...
 
     def certificate(self) -> ClientCertificate | None:
-        """A client certificate that came with the credentials; valid after `authorization`."""
+        """Returns a client certificate that came with the credentials; valid after `authorization`."""
         ...
 
     def expires(self) -> datetime | None:
-        """When they stop to be good; None for what renews itself, and for what tells no end."""
+        """Returns when they expire; None for credentials that are renewed, and for those without an expiry."""
         ...
 
     def forget(self, header: str) -> bool:
-        """Called after `header` got a 401: fetch afresh next time, unless that was done meanwhile. False when it can change nothing."""
+        """Invalidates the credentials after `header` got a 401, unless they were fetched meanwhile. Returns False when that changes
+        nothing."""
         ...
 
 
@@ -71,7 +72,7 @@ class Fixed:
 
 
 class TokenFile:
-    """A bearer token in a file that somebody renews; read at most once a minute (projected tokens live ten minutes or more)."""
+    """A bearer token in a file that is rotated; read at most once a minute (projected tokens are valid for ten minutes or more)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -91,7 +92,7 @@ class TokenFile:
         except (OSError, UnicodeDecodeError) as error:
             if not self._header:
                 raise Unauthorized("authenticate", f"can not read the token file {self.path}") from error
-            return  # it is being replaced; the old token is still good for a while
+            return  # the file is being replaced; the old token is still valid for a while
         self._header = f"Bearer {token}" if token else ""
 
     def certificate(self) -> ClientCertificate | None:
@@ -108,7 +109,7 @@ class TokenFile:
 
 @frozen(kw_only=True)
 class PluginCommand:
-    """`user.exec` of a kubeconfig (client.authentication.k8s.io); `cluster` is what `provideClusterInfo` hands over."""
+    """Value of `user.exec` in a kubeconfig (client.authentication.k8s.io); `cluster` is what `provideClusterInfo` passes on."""
 
     api_version: str
     command: str
@@ -119,7 +120,7 @@ class PluginCommand:
 
 
 class Plugin:
-    """Credentials from a program, kept until 30 s before they expire, or until a 401."""
+    """Credentials from a program, cached until 30 s before they expire, or until a 401."""
 
     def __init__(self, command: PluginCommand) -> None:
         self.command = command
@@ -202,7 +203,7 @@ class Plugin:
 
 
 def token_expiry(token: str) -> datetime | None:
-    """`exp` of a JWT, None when it has none or is none; the API server judges such a token."""
+    """Returns `exp` of a JWT, None when it has none or is no JWT; the API server judges such a token."""
     parts = token.split(".")
     if len(parts) != 3:
         return None

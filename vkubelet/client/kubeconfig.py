@@ -1,4 +1,4 @@
-"""Reading kubeconfig files: parse, merge, pick a context, check every field that counts.
+"""Reads kubeconfig files: parses, merges, selects a context, and checks every field that counts.
 
 Invariant: a message names the file and the field, never a value, because values here are secrets.
 
@@ -27,7 +27,7 @@ _EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.
 
 @frozen
 class Section:
-    """One mapping of a kubeconfig: where it stands, and the folder its relative paths start from (None: it may not name files)."""
+    """One mapping of a kubeconfig: its path, and the folder of its relative paths (None: it may not name files)."""
 
     where: str
     values: JsonView = field(repr=False)
@@ -37,7 +37,7 @@ class Section:
         return SettingsError(f"{self.where}.{key}" if key else self.where, sentence)
 
     def text(self, key: str) -> str:
-        """ "" when absent."""
+        """Returns a text field, "" when absent."""
         value = self.values.get(key)
         if value is not None and not isinstance(value, str):
             raise self.wrong(key, "must be text")
@@ -50,7 +50,7 @@ class Section:
         return bool(value)
 
     def entries(self, key: str) -> list[Json]:
-        """The mappings of a list; empty when absent."""
+        """Returns the mappings of a list; empty when absent."""
         value = self.values.get(key) or []
         if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
             raise self.wrong(key, "must be a list of mappings")
@@ -73,7 +73,7 @@ class Section:
         return self.base / Path(name).expanduser()
 
     def pem(self, key: str) -> Pem | None:
-        """`<key>-data` (base64) or the file `<key>`; the data win, as in kubectl."""
+        """Returns `<key>-data` (base64) or the file `<key>`; the data take precedence, as in kubectl."""
         inline = self.text(f"{key}-data")
         if inline:
             where = f"{self.where}.{key}-data"
@@ -87,7 +87,7 @@ class Section:
 
 @frozen
 class Access:
-    """What a context says, checked; the cluster section is kept for the credential plugins that ask for it."""
+    """Checked content of a context; the cluster section is kept for the credential plugins that request it."""
 
     cluster: Section
     user: Section
@@ -107,7 +107,7 @@ class Access:
 
     @property
     def proxy(self) -> str:
-        """ "" when the kubeconfig names none."""
+        """URL of the proxy, "" when the kubeconfig names none."""
         proxy = self.cluster.text("proxy-url")
         try:
             valid = not proxy or _dialable(urlsplit(proxy))
@@ -125,7 +125,8 @@ class Access:
         return TlsSource(authority, certificate, key, self.cluster.flag("insecure-skip-tls-verify"))
 
     def credentials(self) -> Credentials:
-        """In kubectl's order: token, token file, user and password, plugin, OIDC; none with a client certificate alone."""
+        """Returns credentials in kubectl's order: token, token file, user and password, plugin, OIDC; none with a client certificate
+        alone."""
         user = self.user
         if path := user.file("tokenFile"):
             return TokenFile(path)
@@ -165,7 +166,7 @@ class Access:
         )
 
     def _cluster_info(self) -> Json:
-        """`spec.cluster` of the ExecCredential that a plugin is given."""
+        """Returns the `spec.cluster` of the ExecCredential that a plugin receives."""
         info: Json = {"server": self.server}
         for key in ("tls-server-name", "insecure-skip-tls-verify", "proxy-url"):
             if self.cluster.values.get(key):
@@ -192,14 +193,14 @@ class Access:
 
 
 def _dialable(url: SplitResult) -> bool:
-    """Raises ValueError, or is False, when no connection can be made to it."""
+    """Checks whether a connection can be made to the URL; returns False or raises ValueError when it cannot."""
     host = url.hostname or ""
     host.encode("idna")
     return url.scheme in ("https", "http") and bool(host) and url.port != 0
 
 
 def read_files(paths: Sequence[Path], context: str = "") -> Access:
-    """Merge the files as kubectl does, the first to name something wins, and pick a context. Raises SettingsError."""
+    """Merges the files as kubectl does, the first to set a field wins, and selects a context. Raises SettingsError."""
     documents = []
     for path in paths:
         try:
@@ -211,7 +212,7 @@ def read_files(paths: Sequence[Path], context: str = "") -> Access:
 
 
 def parse(data: bytes | JsonView, where: str, base: Path | None) -> Section:
-    """One document. Raises SettingsError."""
+    """Parses one document. Raises SettingsError."""
     if isinstance(data, bytes):
         try:
             value = yaml.safe_load(data)
@@ -227,7 +228,7 @@ def parse(data: bytes | JsonView, where: str, base: Path | None) -> Section:
 
 
 def pick(documents: Sequence[Section], context: str = "") -> Access:
-    """The cluster and user of `context`, by default of the first current-context. Raises SettingsError."""
+    """Selects the cluster and user of `context`, by default of the first current-context. Raises SettingsError."""
     name = context or next((d.text("current-context") for d in documents if d.text("current-context")), "")
     where = ", ".join(document.where for document in documents)
     if not name:

@@ -1,6 +1,6 @@
 """The `oidc` auth provider of older kubeconfigs: an ID token, renewed with a refresh token.
 
-Invariant: the token endpoint is only ever spoken to over verified TLS; nothing is written back to the kubeconfig.
+Invariant: the token endpoint is only contacted over verified TLS; nothing is written back to the kubeconfig.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EARLY = timedelta(seconds=30)
 
 @define(kw_only=True, eq=False)
 class Oidc:
-    """Keeps an ID token; asks for a new one shortly before it expires, or after a 401."""
+    """A cached ID token; a new one is requested shortly before it expires, or after a 401."""
 
     issuer: str
     client_id: str
@@ -52,7 +52,7 @@ class Oidc:
     async def _renew(self) -> None:
         if not self.refresh_token:
             raise Unauthorized("authenticate", "the OIDC token of the kubeconfig has expired and there is no refresh token; log in again")
-        # Imported late: its package costs 63 MiB.
+        # Imported late: this package costs 63 MiB.
         from kubernetes_asyncio.config.config_exception import ConfigException
         from kubernetes_asyncio.config.openid import OpenIDRequestor
 

@@ -1,6 +1,6 @@
-"""Exec, attach and port-forward against an API server, joined to whoever reads and writes at our end.
+"""Exec, attach and port-forward against an API server, connected to the streams of a local client.
 
-Invariant: a command has an exit code only when the server said so; a stream that was cut is an error.
+Invariant: a command has an exit code only when the server reported it; an interrupted stream is an error.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from vkubelet.errors import ServerError, Unreachable
 
 T = TypeVar("T")
 
-# Channels of exec and attach, and of each port that is forwarded.
+# Channels of exec and attach, and of each forwarded port.
 _STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE = range(5)
 _DATA, _ERROR = range(2)
 _LONGEST_STATUS: Final = 1 << 20
 _LINGER: Final = 1.0
-"""Seconds of silence after which a forwarded connection ends that the client has ended: v4 can not say so to the pod."""
+"""Seconds of silence after which a forwarded connection is closed that the client has closed: v4 cannot notify the pod."""
 
 
 class Size(Protocol):
@@ -38,7 +38,7 @@ class Size(Protocol):
 
 
 class Console(Protocol):
-    """Our end of a remote command; a provider's ContainerIO is one. `stdin` None: the command gets none."""
+    """Local side of a remote command; a provider's ContainerIO is one. `stdin` None: the command gets none."""
 
     @property
     def tty(self) -> bool: ...
@@ -55,7 +55,7 @@ class Console(Protocol):
 
 
 class Duplex(Protocol):
-    """Our end of a forwarded connection; `read` gives nothing at its end."""
+    """Local side of a forwarded connection; `read` returns nothing when it is closed."""
 
     async def read(self) -> bytes: ...
 
@@ -65,13 +65,13 @@ class Duplex(Protocol):
 
 
 async def remote_command(client: Client, path: str, params: Params, *, console: Console) -> int:
-    """Join `console` to `pods/exec` or `pods/attach` (`path`) until the far end is done; the exit code.
+    """Connects `console` to `pods/exec` or `pods/attach` (`path`) until the remote side is done; returns the exit code.
 
-    `params` name container and command; which streams there are follows from the console. Raises ApiError with what the server said.
+    `params` name container and command; the console determines which streams exist. Raises ApiError with the message of the server.
     """
     flags = (("stdin", console.stdin is not None), ("stdout", True), ("stderr", not console.tty), ("tty", console.tty))
     call = Call("GET", path, f"open {path}", "connect", "pods", [*params, *((name, "true") for name, wanted in flags if wanted)])
-    # Only stdin has an end to tell of.
+    # Only stdin needs to be closed explicitly.
     protocols = (V4,) if console.stdin is None else (V5, V4)
     async with open_channels(client.transport, call, protocols) as channels:
         beside = [channels.read_ahead(), channels.keep_alive(client.transport.clock)]
@@ -83,9 +83,9 @@ async def remote_command(client: Client, path: str, params: Params, *, console: 
 
 
 async def port_forward(client: Client, path: str, port: int, *, stream: Duplex) -> None:
-    """Join `stream` to a port of the pod (`path` is its `pods/portforward`) until one side ends it.
+    """Connects `stream` to a port of the pod (`path` is its `pods/portforward`) until one side closes it.
 
-    Raises ApiError with what the server said, also when nobody listens.
+    Raises ApiError with the message of the server, also when no process listens.
     """
     call = Call("GET", path, f"open {path}", "connect", "pods", [("ports", str(port))])
     clock = client.transport.clock
@@ -96,7 +96,7 @@ async def port_forward(client: Client, path: str, port: int, *, stream: Duplex) 
 
 
 async def _beside(main: Coroutine[object, object, T], *others: Coroutine[object, object, None]) -> T:
-    """What `main` gives; the others run as long as it does, and the failure of one is the failure of all."""
+    """Returns what `main` returns; the others run as long as it does, and the failure of one fails all."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(other) for other in others]
@@ -117,7 +117,7 @@ async def _send_stdin(channels: Channels, stdin: AsyncIterator[bytes]) -> None:
             await channels.send(_STDIN, data)
         await channels.end(_STDIN)
     except Unreachable:
-        return  # a command may end before it has read everything; how it ended is received
+        return  # a command may exit before it has read everything; its exit status is received
 
 
 async def _send_resizes(channels: Channels, resizes: AsyncIterator[Size]) -> None:
@@ -137,7 +137,7 @@ async def _receive_output(channels: Channels, console: Console) -> int:
         elif channel == _STDERR:
             await console.write_stderr(data)
         elif channel == _STATUS:
-            # The last that comes, after all output.
+            # The message that arrives last, after all output.
             said = (said + data)[:_LONGEST_STATUS]
             code = exit_code(said, channels.attempt)
             if code is not None:
@@ -146,7 +146,8 @@ async def _receive_output(channels: Channels, console: Console) -> int:
 
 
 def exit_code(status: bytes, attempt: str) -> int | None:
-    """What a Status (spec: remote command, v4) says of a command; None when it is not whole. Raises ApiError for everything but its end."""
+    """Parses the Status of a command (spec: remote command, v4); returns None when it is incomplete. Raises ApiError unless the command
+    exited."""
     try:
         said = decode_json(status)
     except ValueError:
@@ -187,7 +188,7 @@ async def _send_data(channels: Channels, stream: Duplex, clock: Clock) -> None:
         while data := await stream.read():
             await channels.send(_DATA, data)
     except Unreachable:
-        return  # whoever receives is told
+        return  # receivers are notified
     seen = -1
     while seen != channels.received:
         seen = channels.received

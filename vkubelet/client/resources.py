@@ -1,4 +1,4 @@
-"""Which kinds of objects there are, and where an API server keeps them.
+"""Resource types and their endpoints at an API server.
 
 Invariant: a Resource is a constant; two equal ones mean the same endpoint and decode to the same head.
 """
@@ -17,7 +17,7 @@ T = TypeVar("T", bound=KubeObject)
 
 @frozen
 class Resource(Generic[T]):
-    """One kind of object; the group of the core API is empty, `plural` is its name in paths, `head` what its objects decode to."""
+    """One type of object; the group of the core API is empty, `plural` is its name in paths, `head` the class its objects decode to."""
 
     group: str
     version: str
@@ -31,7 +31,7 @@ class Resource(Generic[T]):
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
-        """The path of the collection (of all namespaces when `namespace` is empty), of an object, or of its subresource.
+        """Returns the path of the collection (of all namespaces when `namespace` is empty), of an object, or of its subresource.
 
         Raises ValueError for a namespaced object without namespace, or a subresource without name.
         """

@@ -1,6 +1,6 @@
-"""The client: the verbs of the Kubernetes API, heads out.
+"""The client: the verbs of the Kubernetes API, returning heads.
 
-Invariant: nothing is changed in a cluster without asking the fence first, and no call is repeated here but after a refreshed 401.
+Invariant: nothing is changed in a cluster without checking the fence first, and no call is repeated here except after a refreshed 401.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from vkubelet.metrics import Metrics
 T = TypeVar("T", bound=KubeObject)
 
 Ref = Key | PodRef | ObjectMeta | str
-"""How an object is named; text is the name of a cluster-scoped one."""
+"""Reference to an object; text is the name of a cluster-scoped one."""
 
 Params = Sequence[tuple[str, str]]
 
@@ -38,7 +38,7 @@ _READS = frozenset({"GET", "HEAD"})
 
 @frozen
 class Selection:
-    """Which objects of a resource: those of a namespace ("" = all), by label selector, by field selector."""
+    """Selected objects of a resource: those of a namespace ("" = all), by label selector, by field selector."""
 
     namespace: str = ""
     labels: str = ""
@@ -49,7 +49,7 @@ class Selection:
 
 
 class Fence(Protocol):
-    """Asked before every call that changes something."""
+    """Check before every call that changes something."""
 
     def check(self) -> None:
         """Raises Fenced when nothing may be written now."""
@@ -57,7 +57,7 @@ class Fence(Protocol):
 
 
 class PatchKind(enum.Enum):
-    """Content types of a patch. Custom resources know no strategic one."""
+    """Content types of a patch. Custom resources do not support strategic ones."""
 
     STRATEGIC = "application/strategic-merge-patch+json"
     MERGE = "application/merge-patch+json"
@@ -76,9 +76,10 @@ class _Change:
 
 
 class Client:
-    """An API server. Use as `async with Client(connection) as hub`.
+    """Client of one API server. Use as `async with Client(connection) as hub`.
 
-    Every method raises ApiError as `vkubelet.errors` tells. A write without an answer in time is Unreachable, and may have happened.
+    Every method raises ApiError as described in `vkubelet.errors`. A write without a response in time is Unreachable, and may have
+    happened.
     """
 
     def __init__(
@@ -107,24 +108,24 @@ class Client:
             await self.transport.__aexit__(kind, error, trace)
 
     def fenced(self, fence: Fence | None) -> Client:
-        """The same client and pool with another fence; the pool is open as long as this one is."""
+        """Returns the same client and pool with another fence; the pool is open as long as this one is."""
         other = Client(self.connection, field_manager=self.field_manager, fence=fence)
         other.transport, other._owns_transport, other._dry = self.transport, False, self._dry
         return other
 
     def dry_run(self) -> Client:
-        """The same client and pool; its writes are admitted and validated by the API server, and not persisted."""
+        """Returns the same client and pool; its writes are admitted and validated by the API server, and not persisted."""
         other = self.fenced(self._fence)
         other._dry = True
         return other
 
     @property
     def fence(self) -> Fence | None:
-        """What is asked before a write, for other clients that must stop with this one."""
+        """Fence that is checked before a write, for other clients that must stop with this one."""
         return self._fence
 
     async def writes_done(self, timeout: float) -> bool:
-        """Wait at most `timeout` seconds until no write of this pool is in flight; whether that was reached."""
+        """Waits at most `timeout` seconds until no write of this pool is in flight; returns whether that was reached."""
         return await self.transport.writes_done(timeout)
 
     async def get(self, resource: Resource[T], ref: Ref) -> T:
@@ -134,7 +135,7 @@ class Client:
         return decode_object(resource.head, data)
 
     async def list(self, resource: Resource[T], where: Selection = Selection()) -> ObjectList[T]:
-        """All objects as of one moment, read in pages from etcd, so never older than the call."""
+        """Lists all objects as of one moment, read in pages from etcd, so never older than the call."""
         items: list[T] = []
         token = ""
         while True:
@@ -143,7 +144,7 @@ class Client:
             except Expired:
                 if not token:
                     raise
-                # The snapshot the pages come from was compacted away; one large answer can not be.
+                # The snapshot of the pages was compacted; a single large response cannot be.
                 return await self._page(resource, where, token="", limit=0)
             items += page.items
             token = page.continue_
@@ -151,9 +152,10 @@ class Client:
                 return ObjectList(items, page.resource_version)
 
     async def create(self, resource: Resource[T], body: JsonView, *, namespace: str = "", subresource: str = "", parent: str = "") -> T:
-        """POST; the namespace defaults to the body's. With `parent` and `subresource` it goes to, say, `pods/NAME/eviction`.
+        """Creates an object (POST); the namespace defaults to the body's. With `parent` and `subresource` it goes to, for example,
+        `pods/NAME/eviction`.
 
-        apiVersion and kind are filled in, unless a subresource asks for another kind. Where the server answers with a mere Status, as it
+        apiVersion and kind are filled in, unless a subresource requires another kind. Where the server responds with only a Status, as it
         does to an eviction, the result is empty.
         """
         metadata = body.get("metadata") or {}
@@ -165,22 +167,22 @@ class Client:
     async def patch(
         self, resource: Resource[T], ref: Ref, change: object, *, subresource: str = "", kind: PatchKind = PatchKind.STRATEGIC
     ) -> T:
-        """PATCH; `change` is a mapping, or a list of operations for PatchKind.JSON."""
+        """Patches an object (PATCH); `change` is a mapping, or a list of operations for PatchKind.JSON."""
         return await self._change(resource, _Change("patch", "PATCH", _key(ref), subresource), change, content_type=kind.value)
 
     async def apply(self, resource: Resource[T], body: JsonView, *, subresource: str = "") -> T:
-        """Server-side apply under our field manager; conflicts with other managers are overridden."""
+        """Applies an object (server-side apply) with our field manager; conflicts with other managers are overridden."""
         change = _Change("apply", "PATCH", _key_of_body(body), subresource)
         return await self._change(resource, change, body, content_type="application/apply-patch+yaml")
 
     async def replace(self, resource: Resource[T], body: JsonView, *, subresource: str = "") -> T:
-        """PUT of the whole object; with a resourceVersion in it, a change by others since then is a Conflict."""
+        """Replaces an object (PUT); with a resourceVersion in it, a change by another client since then is a Conflict."""
         return await self._change(resource, _Change("replace", "PUT", _key_of_body(body), subresource), body)
 
     async def delete(
         self, resource: Resource[T], ref: Ref, *, grace: int | None = None, uid: str = "", resource_version: str = "", propagation: str = ""
     ) -> None:
-        """DELETE, with preconditions. Raises NotFound, and Conflict when the object has another uid or resourceVersion.
+        """Deletes an object (DELETE), with preconditions. Raises NotFound, and Conflict when the object has another UID or resourceVersion.
 
         `grace` is in seconds, None for the object's own; `propagation` Background, Foreground or Orphan.
         """
@@ -201,9 +203,10 @@ class Client:
     def watch(
         self, resource: Resource[T], *, since: str = "", where: Selection = Selection(), initial: bool = False
     ) -> AsyncGenerator[WatchEvent[T], None]:
-        """One stream of events after `since`; it ends when the server ends it. Raises Expired and Unreachable.
+        """Watches one stream of events after `since`, until the server closes it. Raises Expired and Unreachable.
 
-        With `initial` the present objects come first as ADDED, then a bookmark with `initial_end`; an empty `since` then means: consistent.
+        With `initial` the existing objects come first as ADDED, then a bookmark with `initial_end`; an empty `since` then means:
+        consistent.
         """
         call = Call(
             "GET",
@@ -218,9 +221,9 @@ class Client:
 
     @asynccontextmanager
     async def stream(self, path: str, params: Params = (), *, compressed: bool = False) -> AsyncIterator[AsyncIterator[bytes]]:
-        """GET whose answer is read as it comes, for as long as it comes. Errors before the first byte are raised on entering.
+        """Streams the response of a GET as it arrives, until it is complete. Errors before the first byte are raised on entering.
 
-        `compressed` is for what comes at once: a server that compresses holds back what it has until there is more.
+        `compressed` is for responses that arrive at once: a server that compresses buffers its output.
         """
         call = Call("GET", path, f"get {path}", "stream", params=params, compressed=compressed)
         timeouts = self.connection.timeouts
@@ -229,7 +232,7 @@ class Client:
             yield chunks(response, call.attempt)
 
     async def request(self, method: str, path: str, *, params: Params = (), body: object = None) -> bytes:
-        """Any other call, such as GET /version; the answer as bytes."""
+        """Sends any other request, such as GET /version; returns the response as bytes."""
         data = None if body is None else encode_json(body)
         call = Call(method, path, f"{method.lower()} {path}", method.lower(), params=params, body=data)
         return await (self._read(call) if method in _READS else self._write(call))
@@ -263,7 +266,7 @@ class Client:
             content_type,
         )
         answer = await self._write(call)
-        # An eviction is answered with a Status instead of an object.
+        # The response to an eviction is a Status instead of an object.
         plain = bool(change.path and change.subresource) and decode_json(answer).get("kind") == "Status"
         return decode_object(resource.head, b"{}" if plain else answer)
 
@@ -271,7 +274,7 @@ class Client:
         return await self.transport.fetch(call, self.connection.timeouts.read)
 
     async def _write(self, call: Call) -> bytes:
-        # Reviews (TokenReview and the like) are questions asked by POST; a follower may ask them.
+        # Reviews (TokenReview and the like) are queries sent by POST; a follower may send them.
         if self._fence is not None and not call.resource.endswith("reviews"):
             call = evolve(call, allow=self._fence.check)
         async with self.transport.writing():

@@ -1,6 +1,6 @@
-"""The policy for repeating one call a few times within seconds; anything longer is the workqueue's.
+"""The policy for retrying one call a few times within seconds; longer retries are left to the workqueue.
 
-Invariant: only errors marked `retryable` are repeated, and never sooner than the server asked.
+Invariant: only errors marked `retryable` are retried, and never sooner than the server requested.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _FIRST, _LONGEST, _JITTER = 0.2, 5.0, 0.1
 
 
 async def with_retry(call: Callable[[], Awaitable[T]], *, attempts: int = 4, clock: Clock | None = None) -> T:
-    """The result of the first call that succeeds; the last error when `attempts` are used up or it is not retryable.
+    """Returns the result of the first call that succeeds; raises the last error when `attempts` are used up or it is not retryable.
 
-    Waits 0.2, 0.4, 0.8 … s, or what `retry_after` says when that is longer.
+    Waits 0.2, 0.4, 0.8 … s, or `retry_after` when that is longer.
     """
     policy = AsyncRetrying(
         stop=stop_after_attempt(attempts),

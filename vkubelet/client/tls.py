@@ -1,6 +1,6 @@
-"""The TLS context of a connection, from files that may be replaced while we run or from material given inline.
+"""The TLS context of a connection, from files that may be replaced while we run or from inline material.
 
-Invariant: private keys given inline never reach a disk, and no context ever verifies less than the kubeconfig asks for.
+Invariant: inline private keys never reach a disk, and no context ever verifies less than the kubeconfig requires.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Pem:
     path: Path | None = None
 
     def read(self) -> bytes:
-        """Raises SettingsError when the file can not be read."""
+        """Returns the PEM text. Raises SettingsError when the file cannot be read."""
         if self.path is None:
             return self.data
         try:
@@ -42,8 +42,8 @@ class Pem:
             raise SettingsError(self.where, f"can not read {self.path}: {error.strerror}") from error
 
     def expires(self) -> datetime | None:
-        """When the first certificate in it ends; None when there is none to be read."""
-        # Imported late: it takes as long as all the rest of a short command.
+        """Returns when the first certificate expires; None when it contains no readable one."""
+        # Imported late: it takes as long as the rest of a short command.
         from cryptography import x509
 
         try:
@@ -52,7 +52,7 @@ class Pem:
             return None
 
     def version(self) -> int:
-        """Changes when the file is replaced."""
+        """Returns a value that changes when the file is replaced."""
         if self.path is None:
             return 0
         try:
@@ -71,7 +71,7 @@ class ClientCertificate:
 
 @frozen
 class TlsSource:
-    """What a context is made of; without `authority` the system's roots count."""
+    """Material of a context; without `authority` the roots of the system are used."""
 
     authority: Pem | None = None
     certificate: Pem | None = None
@@ -82,9 +82,9 @@ class TlsSource:
         return tuple(pem.version() for pem in (self.authority, self.certificate, self.key) if pem)
 
     def build(self, given: ClientCertificate | None = None) -> ssl.SSLContext:
-        """A new context; `given` (from a credential plugin) goes before the certificate of the kubeconfig.
+        """Builds a new context; `given` (from a credential plugin) takes precedence over the certificate of the kubeconfig.
 
-        Raises SettingsError when the material does not fit together.
+        Raises SettingsError when the material is inconsistent.
         """
         context = self._verifying()
         if self.insecure:
@@ -104,7 +104,7 @@ class TlsSource:
                 context = ssl.create_default_context(cadata=self.authority.read().decode("ascii", "replace"))
             except (ssl.SSLError, ValueError) as error:
                 raise SettingsError(self.authority.where, "is no PEM certificate") from error
-        # Cluster CAs often lack the extensions Python 3.13 began to ask for; Go and kubectl accept them.
+        # Cluster CAs often lack the extensions Python 3.13 started to require; Go and kubectl accept them.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         return context
 
@@ -115,7 +115,7 @@ class TlsSource:
 
 
 class Tls:
-    """The current context of a connection; a new one when a file or the given certificate changed, so pools do not mix old and new."""
+    """Current context of a connection; a new one when a file or the given certificate changed, so pools do not mix old and new."""
 
     def __init__(self, source: TlsSource) -> None:
         self.source = source
@@ -125,7 +125,7 @@ class Tls:
         self._next_look: float | None = None
 
     def context(self, clock: Clock, given: ClientCertificate | None = None) -> ssl.SSLContext:
-        """Files are looked at once a minute; one that is broken just now leaves the old context in place."""
+        """Returns the context, checking the files once a minute; while a file is invalid, the old context is kept."""
         now = clock.monotonic()
         if given != self._given:
             self._context, self._given = self.source.build(given), given
@@ -158,7 +158,7 @@ def _load_pair(context: ssl.SSLContext, pair: ClientCertificate, where: str) -> 
 
 @contextmanager
 def _private_file(content: bytes) -> Iterator[str]:
-    """A path that only this process can read; in memory where the system can do that."""
+    """Yields a path that only this process can read; in memory where the system supports that."""
     if hasattr(os, "memfd_create"):
         with open(os.memfd_create("pem"), "wb") as memory:
             memory.write(content)

@@ -1,6 +1,6 @@
 """One pool of HTTP connections to one API server: sends a call, turns every failure into an error of the tree.
 
-Invariant: what is logged of a call is its verb, path, status and duration; never a query value, header or body.
+Invariant: a log line of a call contains its verb, path, status and duration; never a query value, header or body.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _ERROR_BODY_LIMIT = 1 << 20
 _LONGEST_QUOTE = 4096
 
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
-"""Seconds until the first probe, between probes, their number, and milliseconds for data without an answer."""
+"""Seconds until the first probe, between probes, their number, and milliseconds for unacknowledged data."""
 _OUR_OWN = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM, errno.EAFNOSUPPORT}
 )
-"""Why this process could not even try to connect."""
+"""Errors for which this process could not even try to connect."""
 
 
 @frozen
 class Call:
-    """One request. `attempt` is what messages call it; `verb` and `resource` are what metrics call it."""
+    """One request. `attempt` is its name in messages; `verb` and `resource` are its labels in metrics."""
 
     method: str
     path: str
@@ -58,12 +58,12 @@ class Call:
     content_type: str = "application/json"
     compressed: bool = True
     allow: Callable[[], None] | None = field(default=None, repr=False)
-    """Asked in the last moment before each sending, when credentials are there; raises to refuse."""
+    """Called immediately before each sending, when credentials are available; raises to refuse."""
 
 
 @frozen
 class Outgoing:
-    """A call as HTTP: everything but time limits. Also used by those who open WebSockets."""
+    """A call as HTTP: everything but timeouts. Also used to open WebSockets."""
 
     url: URL
     headers: Mapping[str, str] = field(repr=False)
@@ -71,7 +71,7 @@ class Outgoing:
 
 
 class Transport:
-    """An async context manager around the pool. Streams that are open when it is left go on; the last one that ends closes the pool."""
+    """Async context manager of the pool. Streams that are open when it exits continue; the last one to close closes the pool."""
 
     def __init__(self, connection: Connection, *, clock: Clock, metrics: Metrics | None = None) -> None:
         self.connection = connection
@@ -87,7 +87,7 @@ class Transport:
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
-        """Around every write, so that a stop can await those in flight."""
+        """Counts a write while it is in flight, so that a stop can await it."""
         self._writes += 1
         self._quiet.clear()
         try:
@@ -98,7 +98,7 @@ class Transport:
                 self._quiet.set()
 
     async def writes_done(self, timeout: float) -> bool:
-        """Wait until no write is in flight, at most `timeout` seconds; whether that was reached."""
+        """Waits until no write is in flight, at most `timeout` seconds; returns whether that was reached."""
         try:
             async with asyncio.timeout(timeout):
                 await self._quiet.wait()
@@ -108,7 +108,7 @@ class Transport:
 
     @asynccontextmanager
     async def streaming(self) -> AsyncIterator[None]:
-        """Around what may outlast the pool. Closed under its reader, a response of aiohttp is silent for ever instead of ending."""
+        """Counts a stream that may outlast the pool. If closed under its reader, a response of aiohttp blocks forever."""
         self._streams += 1
         try:
             yield
@@ -118,7 +118,7 @@ class Transport:
 
     @property
     def session(self) -> aiohttp.ClientSession:
-        """Raises RuntimeError outside of the `async with`."""
+        """The open session. Raises RuntimeError outside of the `async with`."""
         if self._session is None:
             raise RuntimeError("the client is not open: use `async with`")
         return self._session
@@ -142,7 +142,7 @@ class Transport:
             await left.close()
 
     async def outgoing(self, path: str, params: Sequence[tuple[str, str]] = ()) -> Outgoing:
-        """Address, credentials and TLS for a request to `path`. Raises Unauthorized when the credentials can not be had."""
+        """Returns address, credentials and TLS for a request to `path`. Raises Unauthorized when credentials are not available."""
         connection = self.connection
         security = await connection.security(self.clock)
         query = f"?{urlencode(params)}" if params else ""
@@ -155,16 +155,16 @@ class Transport:
         return Outgoing(URL(f"{connection.url}{path}{query}", encoded=True), headers, options)
 
     async def fetch(self, call: Call, timeout: float) -> bytes:
-        """The whole answer, within `timeout` seconds. Raises ApiError."""
+        """Fetches a complete response, within `timeout` seconds. Raises ApiError."""
         async with self.open(call, aiohttp.ClientTimeout(total=timeout, sock_connect=self.connection.timeouts.connect)) as response:
             with unreachable(call.attempt):
                 return await response.read()
 
     @asynccontextmanager
     async def open(self, call: Call, timeout: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer below 300 whose body is still to be read. Raises ApiError.
+        """Opens a response below 300 whose body is still to be read. Raises ApiError.
 
-        After a 401 the credentials are fetched afresh and the call is sent once more, when that can help.
+        After a 401 the credentials are fetched again and the call is repeated once, when that can help.
         """
         response = await self.refreshing(call, lambda outgoing: self._send(call, outgoing, timeout=timeout))
         try:
@@ -173,7 +173,7 @@ class Transport:
             response.release() if response.content.at_eof() else response.close()
 
     async def refreshing(self, call: Call, send: Callable[[Outgoing], Awaitable[T]]) -> T:
-        """What `send` returns; after a 401 it is asked once more with credentials fetched afresh, when that can help."""
+        """Returns what `send` returns; after a 401 it is called again with newly fetched credentials, when that can help."""
         outgoing = await self.outgoing(call.path, call.params)
         try:
             return await send(outgoing)
@@ -208,7 +208,7 @@ class Transport:
             self.note(call, code, self.clock.monotonic() - started)
 
     def note(self, call: Call, code: str, seconds: float) -> None:
-        """Count a call that was answered with `code` after so many seconds, and log it."""
+        """Counts and logs a call that got the status `code` after that many seconds."""
         if self._seconds is not None:
             self._seconds(call.verb or call.method, call.resource, code).observe(seconds)
         if log.isEnabledFor(logging.DEBUG):
@@ -217,9 +217,9 @@ class Transport:
 
 
 async def refusal(call: Call, response: aiohttp.ClientResponse, *, quote_plain: bool = False) -> ApiError:
-    """The error that an answer tells of; its body is read and the connection given back.
+    """Returns the error for a response; its body is read and the connection released.
 
-    `quote_plain` is for calls that the API server passes on to kubelets, which answer in plain text.
+    `quote_plain` is for calls that the API server forwards to kubelets, which respond in plain text.
     """
     async with response:
         with unreachable(call.attempt):
@@ -232,13 +232,13 @@ async def refusal(call: Call, response: aiohttp.ClientResponse, *, quote_plain: 
 
 
 def _retry_after(header: str | None) -> float | None:
-    """Seconds; API servers do not send the form with a date."""
+    """Parses seconds; API servers do not send the form with a date."""
     return float(header) if header is not None and header.isdigit() else None
 
 
 @contextmanager
 def unreachable(attempt: str, *, direct: bool = False) -> Iterator[None]:
-    """Whatever the network does inside becomes Unreachable; `direct` where connections are made, and to the server itself."""
+    """Turns every network error inside into Unreachable; `direct` where a connection is made to the server itself."""
     try:
         yield
     except aiohttp.ConnectionTimeoutError as error:
@@ -252,24 +252,24 @@ def unreachable(attempt: str, *, direct: bool = False) -> Iterator[None]:
         # Its text is the URL, likewise.
         raise Unreachable(attempt, "the URL of the server or of its proxy is invalid") from error
     except aiohttp.ClientConnectorError as error:
-        # The TLS context is named by its address in memory: no two messages would be equal, and each would look like news.
+        # The TLS context is named by its address in memory: no two messages would be equal, and each would count as new.
         raise Unreachable(attempt, str(error).replace(f" ssl:{error.ssl}", ""), silent=direct and _is_silence(error)) from error
     except (aiohttp.ClientError, OSError) as error:
         raise Unreachable(attempt, str(error) or type(error).__name__) from error
     except ValueError as error:
-        # A host name or a header that can not be put on the wire; the text may contain it.
+        # A host name or a header that cannot be encoded; the text may contain it.
         raise Unreachable(attempt, f"the request can not be sent ({type(error).__name__})") from error
 
 
 def _is_silence(error: aiohttp.ClientConnectorError) -> bool:
-    """The server was asked and did not even shake hands: neither its name nor its certificate nor this process kept us from it."""
+    """Checks that the server did not even complete a handshake: neither its name, its certificate nor this process caused the error."""
     if isinstance(error, (aiohttp.ClientConnectorDNSError, aiohttp.ClientSSLError)):
         return False
     return error.os_error.errno not in _OUR_OWN
 
 
 async def chunks(response: aiohttp.ClientResponse, attempt: str) -> AsyncGenerator[bytes, None]:
-    """The body as it arrives; each chunk is at least one byte. Raises Unreachable when it is cut."""
+    """Yields the body as it arrives; each chunk is at least one byte. Raises Unreachable when it is interrupted."""
     content = response.content
     while True:
         with unreachable(attempt):
@@ -280,7 +280,7 @@ async def chunks(response: aiohttp.ClientResponse, attempt: str) -> AsyncGenerat
 
 
 def _socket(address: AddrInfoType) -> socket.socket:
-    """A socket that notices within a minute that the other end has vanished, which a stream without a read timeout never would."""
+    """Creates a socket that detects within a minute that its peer has vanished, which a stream without a read timeout never would."""
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

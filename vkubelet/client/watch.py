@@ -1,6 +1,6 @@
 """One watch stream: bytes to lines to events.
 
-Invariant: a stream yields events in the order of the server, then ends or raises; it never lists, resumes or skips by itself.
+Invariant: a stream yields events in the order of the server, then stops or raises; it never lists, resumes or skips by itself.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from vkubelet.errors import Unreachable
 
 T = TypeVar("T", bound=KubeObject)
 
-# The server ends the stream after so many seconds, spread so that watches do not move between API servers all at once.
+# The server closes the stream after that many seconds, spread so that watches do not move between API servers all at once.
 _SHORTEST, _LONGEST = 300, 600
 
 
 class LineSplitter:
-    """Cuts chunks into lines of any length, without copying a long line again for each of its chunks."""
+    """Splitter of chunks into lines of any length, without copying a long line again for each of its chunks."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
 
     def feed(self, chunk: bytes) -> Sequence[bytes]:
-        """The complete lines, without their line ends and without empty ones."""
+        """Returns the complete lines, without their line breaks and without empty ones."""
         first, newline, rest = chunk.partition(b"\n")
         if not newline:
             self._parts.append(chunk)
@@ -42,12 +42,13 @@ class LineSplitter:
 
     @property
     def pending(self) -> bool:
-        """A line was begun and not ended."""
+        """Whether a line is incomplete."""
         return bool(b"".join(self._parts).strip())
 
 
 def watch_params(since: str, *, initial: bool) -> list[tuple[str, str]]:
-    """The query of a watch; with `initial` the current objects come first, then a bookmark that says so (KEP-3157)."""
+    """Returns the query of a watch; with `initial` the current objects come first, then a bookmark that marks their completion
+    (KEP-3157)."""
     params = [("watch", "true"), ("allowWatchBookmarks", "true"), ("timeoutSeconds", str(random.randint(_SHORTEST, _LONGEST)))]
     if since or initial:
         params.append(("resourceVersion", since))
@@ -57,9 +58,9 @@ def watch_params(since: str, *, initial: bool) -> list[tuple[str, str]]:
 
 
 async def watch(transport: Transport, call: Call, head: type[T]) -> AsyncGenerator[WatchEvent[T], None]:
-    """The events of one stream; returns when the server ends it.
+    """Yields the events of one stream; returns when the server closes it.
 
-    Raises Expired (also as the first answer), another ApiError, or Unreachable when the stream is cut or silent for too long.
+    Raises Expired (also as the first response), another ApiError, or Unreachable when the stream is interrupted or silent for too long.
     """
     timeouts = transport.connection.timeouts
     timeout = aiohttp.ClientTimeout(total=None, connect=timeouts.reach, sock_connect=timeouts.connect, sock_read=timeouts.silence)
