@@ -1,6 +1,6 @@
-"""JSON bytes of an API server to heads and plain dicts, and back.
+"""Decodes JSON bytes of an API server to heads and plain dicts, and encodes them.
 
-Invariant: what comes out shares no memory with what went in, so the buffer of a whole list or watch chunk can be freed.
+Invariant: the output shares no memory with the input, so the buffer of a complete list or watch chunk can be freed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CLASSES: dict[int, type[ApiError]] = {
 
 
 class EventType(enum.Enum):
-    """The types of watch events that carry an object; ERROR is raised instead."""
+    """Types of watch events that carry an object; ERROR is raised instead."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -113,12 +113,12 @@ _marker = msgspec.json.Decoder(_Marker).decode
 _any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises; the last for text that nests thousands of levels."""
+"""Errors of decoding; the last for text that nests thousands of levels."""
 _TYPES = {each.value: each for each in EventType}
 
 
 def decode_object(head: type[T], data: bytes) -> T:
-    """One object. Raises ServerError when it is none."""
+    """Decodes one object. Raises ServerError when the data is none."""
     try:
         return head.decode(data)
     except _UNREADABLE as error:
@@ -126,7 +126,7 @@ def decode_object(head: type[T], data: bytes) -> T:
 
 
 def decode_list(head: type[T], data: bytes) -> ObjectList[T]:
-    """A list or one page of it. Raises ServerError when it is none."""
+    """Decodes a list or one page of it. Raises ServerError when the data is none."""
     try:
         page = _list(data)
         items = [head.decode(item) for item in page.items or ()]
@@ -136,7 +136,7 @@ def decode_list(head: type[T], data: bytes) -> ObjectList[T]:
 
 
 def decode_event(head: type[T], line: bytes) -> WatchEvent[T]:
-    """One line of a watch.
+    """Decodes one line of a watch.
 
     Raises Expired or another ApiError for an ERROR event, ServerError when the line is no event.
     """
@@ -155,7 +155,7 @@ def decode_event(head: type[T], line: bytes) -> WatchEvent[T]:
 
 
 def decode_json(data: bytes) -> Json:
-    """A JSON object as a plain dict. Raises ValueError, without its content, when it is none."""
+    """Decodes a JSON object to a plain dict. Raises ValueError, without the content, when the data is none."""
     try:
         value = _any(data)
     except _UNREADABLE as error:
@@ -166,7 +166,7 @@ def decode_json(data: bytes) -> Json:
 
 
 def encode_json(value: object) -> bytes:
-    """Compact JSON of dicts, lists, text, numbers. Lone surrogates, which stand for bytes that are no UTF-8, become "?"."""
+    """Encodes dicts, lists, text and numbers as compact JSON. Lone surrogates, which stand for bytes that are not UTF-8, become "?"."""
     try:
         return _encode(value)
     except UnicodeEncodeError:
@@ -184,9 +184,9 @@ def _encodable(value: object) -> object:
 
 
 def status_error(attempt: str, data: bytes, *, code: int = 0, retry_after: float | None = None, plain: str = "") -> ApiError:
-    """The error that a `metav1.Status` body tells of; `code` is the HTTP code, 0 inside a watch.
+    """Returns the error for a `metav1.Status` body; `code` is the HTTP code, 0 inside a watch.
 
-    A body that is no Status (a proxy's page, say) is not quoted; `plain` is said in its place.
+    A body that is no Status (such as a proxy's page) is not quoted; `plain` is used instead.
     """
     try:
         status = _status(data)

@@ -1,6 +1,6 @@
-"""Status conditions: change one, keep the others and the times.
+"""Status conditions: changes one, keeps the others and the times.
 
-Invariant: `lastTransitionTime` moves only when `status` does (Kubernetes API conventions, "Typical status properties").
+Invariant: `lastTransitionTime` changes only when `status` does (Kubernetes API conventions, "Typical status properties").
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from vkubelet.api.shapes import Json, JsonView
 
 
 def get_condition(conditions: Sequence[JsonView], type_: str) -> Json | None:
-    """A copy of the condition of this type."""
+    """Returns a copy of the condition of this type."""
     return next((dict(condition) for condition in conditions if condition.get("type") == type_), None)
 
 
 def set_condition(conditions: Sequence[JsonView], new: JsonView, *, now: datetime) -> list[Json]:
-    """The conditions with `new` in place of the one of its type, or at the end.
+    """Returns the conditions with `new` in place of the one of its type, or appended.
 
-    `lastTransitionTime` is the old one's while the status is the same; else the one `new` brings, or `now`.
+    `lastTransitionTime` is the old one's while the status is the same; else that of `new`, or `now`.
     """
     changed = [_merged(old, new, now) if old.get("type") == new["type"] else dict(old) for old in conditions]
     if all(old.get("type") != new["type"] for old in conditions):

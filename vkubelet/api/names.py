@@ -1,6 +1,6 @@
-"""Names: how long ones are shortened, and the keys everybody in Kubernetes knows.
+"""Names: how long ones are shortened, and the well-known keys of Kubernetes.
 
-Invariant: the same input gives the same name in every process and on every day.
+Invariant: the same input gives the same name in every process and at any time.
 """
 
 from __future__ import annotations
@@ -45,33 +45,33 @@ _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
 
 def md5_hex(text: str) -> str:
-    """32 hexadecimal digits; a fingerprint, not a protection."""
+    """Returns 32 hexadecimal digits; a fingerprint, not a protection."""
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
 def hashed(prefix: str, full: str, *, keep: int = 30) -> str:
-    """The first `keep` characters of `prefix`, "-", and the MD5 of `full`: at most `keep` + 33 characters.
+    """Returns the first `keep` characters of `prefix`, "-", and the MD5 of `full`: at most `keep` + 33 characters.
 
-    Dots at the cut are left out, because "." followed by "-" is in no valid name.
+    Dots at the cut are removed, because "." followed by "-" is in no valid name.
     """
     return f"{prefix[:keep].rstrip('.')}-{md5_hex(full)}"
 
 
 def short_name(name: str, *, limit: int = LABEL_LIMIT, keep: int = 30) -> str:
-    """`name` when it has at most `limit` characters, else `hashed(name, name)`."""
+    """Returns `name` when it has at most `limit` characters, else `hashed(name, name)`."""
     return name if len(name) <= limit else hashed(name, name, keep=keep)
 
 
 def is_dns_label(name: str) -> bool:
-    """RFC 1123 label: namespaces, Services."""
+    """Checks for an RFC 1123 label: namespaces, Services."""
     return _LABEL.fullmatch(name) is not None
 
 
 def is_dns_subdomain(name: str) -> bool:
-    """RFC 1123 subdomain: nearly every other object's name."""
+    """Checks for an RFC 1123 subdomain: the name of nearly every other object."""
     return len(name) <= NAME_LIMIT and _SUBDOMAIN.fullmatch(name) is not None
 
 
 def is_label_value(value: str) -> bool:
-    """At most 63 letters, digits, "-", "_", ".", beginning and ending with a letter or digit; may be empty."""
+    """Checks for at most 63 letters, digits, "-", "_", ".", the first and last a letter or digit; may be empty."""
     return _LABEL_VALUE.fullmatch(value) is not None

@@ -1,9 +1,9 @@
-"""The objects of a cluster as they are kept in memory: a decoded head, and the rest as bytes.
+"""In-memory representation of API objects: a decoded head, and the rest as bytes.
 
-Invariant: whoever reads a body gets a dict of its own, so nothing that is kept can be changed by accident; keys unknown here survive.
+Invariant: each reader of a body gets its own dict, so nothing that is stored can be changed by accident; keys unknown here survive.
 
 A Pod of 10 KB costs 7 KiB this way and nothing at garbage collection; as a dict it costs 30 KiB and slows every collection down.
-`managedFields` are dropped at the door. A head of another kind is any class with `metadata`, `key` and `decode`.
+`managedFields` are dropped on decoding. A head of another kind is any class with `metadata`, `key` and `decode`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Key(NamedTuple):
 class PodRef:
     """One incarnation of a pod, and the node it is bound to.
 
-    As text the parts are joined by "_", which no Kubernetes name contains: `default_web_4f5c…_node-1` fits a job comment, and a label
-    value when it is short enough.
+    As text the parts are joined by "_", which no Kubernetes name contains: `default_web_4f5c…_node-1` fits a job comment, and a label value
+    when it is short enough.
     """
 
     namespace: str
@@ -56,7 +56,7 @@ class PodRef:
 
     @classmethod
     def parse(cls, text: str) -> PodRef:
-        """The reverse of `str`; ValueError when the text does not have four parts or one of the first three is empty."""
+        """Parses the text of `str`; raises ValueError when it does not have four parts or one of the first three is empty."""
         parts = text.split("_")
         if len(parts) != 4 or not all(parts[:3]):
             raise ValueError(f"not a pod reference: {text!r}")
@@ -100,7 +100,7 @@ class ObjectMeta(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class KubeObject(Protocol):
-    """What the client, the stores and the informers need of an object."""
+    """Fields of an object that the client, the stores and the informers use."""
 
     @property
     def metadata(self) -> ObjectMeta: ...
@@ -110,7 +110,7 @@ class KubeObject(Protocol):
 
     @classmethod
     def decode(cls, data: bytes | msgspec.Raw) -> Self:
-        """From the object's JSON; it must not keep `data` alive. Raises `msgspec.DecodeError`, and nothing else."""
+        """Decodes the object's JSON; the result must not keep `data` alive. Raises `msgspec.DecodeError`, and nothing else."""
         ...
 
 
@@ -137,7 +137,7 @@ _body = msgspec.json.Decoder().decode
 
 
 class Pod(msgspec.Struct, frozen=True, gc=False):
-    """A Pod; `node` and `phase` are decoded once, because every event is sorted by them."""
+    """A Pod; `node` and `phase` are decoded once, because every event is dispatched by them."""
 
     metadata: ObjectMeta
     node: str
@@ -153,12 +153,12 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def spec(self) -> Json:
-        """Decoded afresh at each access; the caller owns it."""
+        """Spec, decoded again at each access; the caller owns it."""
         return cast(Json, _body(self.spec_json))
 
     @property
     def status(self) -> Json:
-        """Decoded afresh at each access; the caller owns it."""
+        """Status, decoded again at each access; the caller owns it."""
         return cast(Json, _body(self.status_json))
 
     @property
@@ -171,12 +171,12 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def terminating(self) -> bool:
-        """Somebody asked for its deletion."""
+        """Whether its deletion was requested."""
         return self.metadata.deletion_timestamp is not None
 
     @property
     def terminal(self) -> bool:
-        """Its phase is Succeeded or Failed and will not change again."""
+        """Whether its phase is Succeeded or Failed, which never changes again."""
         return self.phase in _TERMINAL
 
 
@@ -194,12 +194,12 @@ class Node(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def spec(self) -> Json:
-        """Decoded afresh at each access; the caller owns it."""
+        """Spec, decoded again at each access; the caller owns it."""
         return cast(Json, _body(self.spec_json))
 
     @property
     def status(self) -> Json:
-        """Decoded afresh at each access; the caller owns it."""
+        """Status, decoded again at each access; the caller owns it."""
         return cast(Json, _body(self.status_json))
 
     @property
@@ -220,7 +220,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def spec(self) -> Json:
-        """Decoded afresh at each access; the caller owns it."""
+        """Spec, decoded again at each access; the caller owns it."""
         return cast(Json, _body(self.spec_json))
 
     @property
@@ -229,7 +229,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
 
 class Unknown(msgspec.Struct, frozen=True, gc=False):
-    """An object of any kind: the head, and the whole object as bytes.
+    """An object of any kind: the head, and the complete object as bytes.
 
     The items of a list carry neither apiVersion nor kind; those of a watch do.
     """
@@ -244,7 +244,7 @@ class Unknown(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def body(self) -> Json:
-        """The whole object, decoded afresh at each access; the caller owns it."""
+        """The complete object, decoded again at each access; the caller owns it."""
         return cast(Json, _body(self.raw))
 
     @property

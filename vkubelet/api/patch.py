@@ -1,6 +1,6 @@
-"""JSON merge patches: made of the difference of two objects, and applied.
+"""JSON merge patches: computes the difference of two objects, and applies it.
 
-Invariant: `apply_merge(old, diff_merge(old, new))` is `new`, as long as `new` holds no null (RFC 7386 can not set one).
+Invariant: `apply_merge(old, diff_merge(old, new))` is `new`, as long as `new` contains no null (RFC 7386 cannot set one).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from vkubelet.api.shapes import Json, JsonView
 
 
 def diff_merge(old: JsonView, new: JsonView) -> Json:
-    """An RFC 7386 merge patch, empty when nothing differs; lists are replaced whole."""
+    """Returns an RFC 7386 merge patch, empty when nothing differs; lists are replaced completely."""
     patch: Json = {key: None for key in old if key not in new}
     for key, value in new.items():
         before = old.get(key)
@@ -22,7 +22,7 @@ def diff_merge(old: JsonView, new: JsonView) -> Json:
 
 
 def apply_merge(target: JsonView, patch: JsonView) -> Json:
-    """The object after a merge patch (RFC 7386, section 2); the given ones stay as they are."""
+    """Returns the object after a merge patch (RFC 7386, section 2); the arguments are not changed."""
     result: Json = dict(target)
     for key, value in patch.items():
         if value is None:

@@ -1,8 +1,8 @@
 """Resource quantities ("500m", "4Gi", "1e3"), exact.
 
-Invariant: every value is a whole number of billionths, so sums and differences never round; text is what Kubernetes itself would print.
+Invariant: every value is an integer number of billionths, so sums and differences never round; text is what Kubernetes itself would print.
 
-Source: k8s.io/apimachinery/pkg/api/resource. Unlike there, nothing is capped at 2^63-1.
+Source: k8s.io/apimachinery/pkg/api/resource. Unlike that, nothing is capped at 2^63-1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LARGEST_EXPONENT: Final = 60
 
 
 class Format(enum.Enum):
-    """How a quantity is written; arithmetic keeps the format of its left side."""
+    """Notation of a quantity; arithmetic keeps the format of its left side."""
 
     DECIMAL = "DecimalSI"
     BINARY = "BinarySI"
@@ -40,14 +40,14 @@ class Format(enum.Enum):
 @total_ordering
 @frozen(eq=False)
 class Quantity:
-    """An amount of a resource; equal amounts are equal, however they are written."""
+    """Amount of a resource; equal amounts are equal in any notation."""
 
     nanos: int = 0
     format: Format = Format.DECIMAL
 
     @classmethod
     def parse(cls, value: str | int | float) -> Quantity:
-        """From text, or a JSON number. Parts below a billionth are rounded away from zero. Raises ValueError."""
+        """Parses text, or a JSON number. Parts below a billionth are rounded away from zero. Raises ValueError."""
         if isinstance(value, bool):
             raise ValueError(f"not a quantity: {value!r}")
         text = value if isinstance(value, str) else repr(value)
@@ -71,7 +71,7 @@ class Quantity:
 
     @classmethod
     def of(cls, units: int, format_: Format = Format.DECIMAL) -> Quantity:
-        """So many whole units."""
+        """Returns a quantity of this many units."""
         return cls(units * _NANO, format_)
 
     @property
@@ -79,24 +79,24 @@ class Quantity:
         return self.nanos == 0
 
     def percent(self, share: int) -> Quantity:
-        """`share` hundredths of it, cut to billionths towards minus infinity."""
+        """Returns `share` hundredths of it, cut to billionths towards minus infinity."""
         return Quantity(self.nanos * share // 100, self.format)
 
     def floor(self, unit: Unit = "1") -> Quantity:
-        """Cut, towards minus infinity, to whole `unit`s."""
+        """Cuts it, towards minus infinity, to a multiple of `unit`."""
         size = _SIZES[unit]
         return Quantity(self.nanos // size * size, self.format)
 
     def scaled(self, unit: Unit) -> int:
-        """How many `unit`s, rounded away from zero as Kubernetes does."""
+        """Returns the number of `unit`s, rounded away from zero as Kubernetes does."""
         return _rounded_up(self.nanos, _SIZES[unit])
 
     def value(self) -> int:
-        """Whole units, rounded away from zero."""
+        """Returns the number of units, rounded away from zero."""
         return self.scaled("1")
 
     def milli(self) -> int:
-        """Thousandths, rounded away from zero."""
+        """Returns thousandths, rounded away from zero."""
         return self.scaled("m")
 
     def __add__(self, other: Quantity) -> Quantity:
@@ -121,7 +121,7 @@ class Quantity:
         return self.nanos != 0
 
     def __str__(self) -> str:
-        """The canonical form: no fraction, the largest suffix that allows it."""
+        """Returns the canonical form: no fraction, the largest suffix that allows it."""
         if self.nanos == 0:
             return "0"
         whole, rest = divmod(self.nanos, _NANO)
@@ -149,7 +149,7 @@ Resources = Mapping[str, Quantity]
 
 
 def parse_resources(amounts: Mapping[str, str | int | float]) -> dict[str, Quantity]:
-    """A ResourceList. Raises ValueError naming the resource."""
+    """Parses a ResourceList. Raises ValueError naming the resource."""
     parsed = {}
     for name, amount in amounts.items():
         try:
@@ -160,22 +160,22 @@ def parse_resources(amounts: Mapping[str, str | int | float]) -> dict[str, Quant
 
 
 def format_resources(amounts: Resources) -> dict[str, str]:
-    """The reverse of `parse_resources`, canonical."""
+    """Formats amounts canonically, the reverse of `parse_resources`."""
     return {name: str(amount) for name, amount in amounts.items()}
 
 
 def add_resources(a: Resources, b: Resources) -> dict[str, Quantity]:
-    """The sum, by name; what only one side has counts as it is."""
+    """Returns the sum, by name; an amount on only one side is used unchanged."""
     return {**a, **{name: a.get(name, ZERO) + amount for name, amount in b.items()}}
 
 
 def subtract_resources(a: Resources, b: Resources) -> dict[str, Quantity]:
-    """`a` minus `b`, for the names of `a` only; may be negative."""
+    """Returns `a` minus `b`, for the names of `a` only; may be negative."""
     return {name: amount - b.get(name, ZERO) for name, amount in a.items()}
 
 
 def max_resources(a: Resources, b: Resources) -> dict[str, Quantity]:
-    """The larger, by name; what only one side has counts as it is."""
+    """Returns the larger amount, by name; an amount on only one side is used unchanged."""
     return {**a, **{name: max(a[name], amount) if name in a else amount for name, amount in b.items()}}
 
 

@@ -1,4 +1,4 @@
-"""What schedulers and kubelets read from a pod before it may run: requests, host ports, node affinity, tolerations (pure)."""
+"""Reads from a pod what schedulers and kubelets check before it may run: requests, host ports, node affinity, tolerations. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ALL_ADDRESSES = "0.0.0.0"
 
 
 def effective_requests(spec: JsonView) -> dict[str, Quantity]:
-    """What the scheduler reserves for a pod: the larger of its start and its run, plus overhead.
+    """Returns what the scheduler reserves for a pod: the maximum of its initialization and its run, plus overhead.
 
-    Sidecars (init containers that restart always) count from their turn on; requests of the pod as a whole replace those of its containers.
-    Source: k8s.io/component-helpers/resource, `PodRequests`. An amount that can not be read counts as nothing.
+    Sidecars (init containers that restart always) count from their turn on; pod-level requests replace those of the containers. Source:
+    k8s.io/component-helpers/resource, `PodRequests`. An amount that cannot be parsed counts as nothing.
     """
     running = _sum(_requests(each) for each in spec.get("containers") or ())
     sidecars: Resources = {}
@@ -35,7 +35,7 @@ def effective_requests(spec: JsonView) -> dict[str, Quantity]:
 
 
 def allocated_spec(spec: JsonView, status: JsonView) -> JsonView:
-    """The spec with the requests that its containers were granted, where their statuses tell them (KEP-1287)."""
+    """Returns the spec with the requests that were allocated to its containers, where their statuses show them (KEP-1287)."""
     statuses = (entry for name in ("initContainerStatuses", "containerStatuses") for entry in status.get(name) or ())
     granted = {entry["name"]: entry["allocatedResources"] for entry in statuses if entry.get("allocatedResources")}
     if not granted:
@@ -45,11 +45,11 @@ def allocated_spec(spec: JsonView, status: JsonView) -> JsonView:
 
 
 def reserved_spec(spec: JsonView, status: JsonView) -> JsonView:
-    """Returns the spec with the requests that the scheduler counts while a resize is under way or refused.
+    """Returns the spec with the requests that the scheduler counts while a resize is in progress or infeasible.
 
-    Of each app container and sidecar the largest of what it asks for, what the kubelet has allocated, and what it runs with;
-    without the first when the kubelet found the resize infeasible.
-    Source: k8s.io/component-helpers/resource, `determineContainerReqs` with `UseStatusResources` (KEP-1287).
+    Of each app container and sidecar the maximum of what it requests, what the kubelet has allocated, and what it runs with; without the
+    first when the kubelet found the resize infeasible. Source: k8s.io/component-helpers/resource, `determineContainerReqs` with
+    `UseStatusResources` (KEP-1287).
     """
     conditions: Sequence[JsonView] = status.get("conditions") or ()
     refused = any((each.get("type"), each.get("reason")) == ("PodResizePending", "Infeasible") for each in conditions)
@@ -78,12 +78,15 @@ def _with_requests(container: JsonView, granted: JsonView | None) -> JsonView:
 
 
 def is_extended(resource: str) -> bool:
-    """Neither Kubernetes' own (cpu, hugepages-2Mi, …) nor a quota's: nodes may know nothing of it (core/v1, `IsExtendedResourceName`)."""
+    """Checks that the resource belongs neither to Kubernetes (cpu, hugepages-2Mi, …) nor to a quota (core/v1, `IsExtendedResourceName`).
+
+    Nodes may not know such a resource.
+    """
     return "/" in resource and "kubernetes.io/" not in resource and not resource.startswith("requests.")
 
 
 def host_ports(spec: JsonView) -> frozenset[HostPort]:
-    """The ports of the host that the containers of a pod ask for; of init containers only sidecars count (scheduler, NodePorts)."""
+    """Returns the host ports that the containers of a pod request; of init containers only sidecars count (scheduler, NodePorts)."""
     sidecars = [each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"]
     return frozenset(
         (port.get("hostIP") or ALL_ADDRESSES, port.get("protocol") or "TCP", port["hostPort"])
@@ -94,7 +97,7 @@ def host_ports(spec: JsonView) -> frozenset[HostPort]:
 
 
 def ports_conflict(wanted: frozenset[HostPort], taken: Iterable[HostPort]) -> bool:
-    """Two ports conflict when protocol and number are equal and the addresses are, or either is all of them."""
+    """Checks for a conflict: protocol and number are equal and so are the addresses, or either is the wildcard address."""
     if not wanted:
         return False
     numbers = {(protocol, port): {address for address, p, n in wanted if (p, n) == (protocol, port)} for _, protocol, port in wanted}
@@ -106,7 +109,7 @@ def ports_conflict(wanted: frozenset[HostPort], taken: Iterable[HostPort]) -> bo
 
 
 def matches_node(spec: JsonView, *, labels: Mapping[str, str], name: str) -> bool:
-    """The pod's nodeSelector and required node affinity select a node with these labels and this name."""
+    """Checks that the pod's nodeSelector and required node affinity select a node with these labels and this name."""
     selector: Mapping[str, str] = spec.get("nodeSelector") or {}
     if any(labels.get(key) != value for key, value in selector.items()):
         return False
@@ -117,7 +120,7 @@ def matches_node(spec: JsonView, *, labels: Mapping[str, str], name: str) -> boo
 
 
 def _with_name(term: JsonView, name: str) -> JsonView:
-    """A term of a pod, which may also say which node it does not want, as policies may not; here it says which one it may have."""
+    """Returns the term with fields that exclude another node replaced by one that selects this node, which policies require."""
     here = {"key": "metadata.name", "operator": "In", "values": [name]}
     return {**term, "matchFields": [here if _is_another(field, name) else field for field in term.get("matchFields") or ()]}
 
@@ -128,7 +131,7 @@ def _is_another(field: JsonView, name: str) -> bool:
 
 
 def tolerates(tolerations: Iterable[JsonView], taint: JsonView) -> bool:
-    """One of the tolerations matches the taint (core/v1, `ToleratesTaint`)."""
+    """Checks that one of the tolerations matches the taint (core/v1, `ToleratesTaint`)."""
     for each in tolerations:
         if each.get("effect") and each["effect"] != taint.get("effect"):
             continue

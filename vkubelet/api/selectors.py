@@ -1,4 +1,4 @@
-"""Label and node selectors: parse, match, write.
+"""Label and node selectors: parses, matches, formats.
 
 Invariant: a selector that is not valid matches nothing, so a typing error never selects too much.
 """
@@ -39,7 +39,7 @@ class Requirement:
 
     @property
     def valid(self) -> bool:
-        """By the rules of k8s.io/apimachinery/pkg/labels."""
+        """Whether it is valid by the rules of k8s.io/apimachinery/pkg/labels."""
         if not _is_qualified_name(self.key):
             return False
         if self.operator in ("In", "NotIn"):
@@ -51,7 +51,7 @@ class Requirement:
         return False
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """NotIn and DoesNotExist hold when the label is absent; Gt and Lt compare integers."""
+        """Checks the labels; NotIn and DoesNotExist match when the label is absent; Gt and Lt compare integers."""
         present = self.key in labels
         if self.operator == "Exists":
             return present
@@ -69,7 +69,7 @@ class Requirement:
 
 @frozen
 class LabelSelector:
-    """All requirements must hold; without any, everything matches."""
+    """Requirements that must all match; without any, everything matches."""
 
     requirements: Sequence[Requirement] = ()
 
@@ -78,7 +78,7 @@ class LabelSelector:
 
 
 def parse_label_selector(text: str) -> LabelSelector:
-    """The form of kubectl and of query parameters: `a=b,c!=d,e in (x,y),f notin (z),g,!h,i>1`. Raises ValueError."""
+    """Parses the form of kubectl and of query parameters: `a=b,c!=d,e in (x,y),f notin (z),g,!h,i>1`. Raises ValueError."""
     requirements: list[Requirement] = []
     position = 0
     while position < len(text.rstrip()):
@@ -93,7 +93,7 @@ def parse_label_selector(text: str) -> LabelSelector:
 
 
 def match_labels(selector: JsonView, labels: Mapping[str, str]) -> bool:
-    """A `LabelSelector` object with matchLabels and matchExpressions; an empty one matches everything."""
+    """Matches a `LabelSelector` object with matchLabels and matchExpressions; an empty one matches everything."""
     wanted: Mapping[str, str] = selector.get("matchLabels") or {}
     if any(labels.get(key) != value for key, value in wanted.items()):
         return False
@@ -101,9 +101,9 @@ def match_labels(selector: JsonView, labels: Mapping[str, str]) -> bool:
 
 
 def match_node_selector(selector: JsonView | None, node_labels: Mapping[str, str], node_name: str) -> bool:
-    """A `NodeSelector` object: one of its terms must match; None, or no terms, matches every node.
+    """Matches a `NodeSelector` object: one of its terms must match; None, or no terms, matches every node.
 
-    A term without expressions and fields matches nothing, and neither does one with an invalid requirement; `matchFields` knows only
+    A term without expressions and fields matches nothing, and neither does one with an invalid requirement; `matchFields` supports only
     metadata.name with In and one value.
     """
     terms: Sequence[JsonView] = (selector or {}).get("nodeSelectorTerms") or ()
@@ -111,7 +111,7 @@ def match_node_selector(selector: JsonView | None, node_labels: Mapping[str, str
 
 
 def label_selector_string(labels: Mapping[str, str]) -> str:
-    """The query parameter that asks for exactly these labels."""
+    """Returns the query parameter that selects exactly these labels."""
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 
