@@ -11,10 +11,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kubeocean import keys
 from kubeocean.commands import bind, status, unbind
 from kubeocean.manager import settings as manager_settings
 from kubeocean.manager.app import run_manager
+from kubeocean.model import keys
 from kubeocean.provider import KubeoceanProvider
 from kubeocean.settings import KubeoceanSettings
 from vkubelet import logformat, settings

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 
-from kubeocean import streams
 from kubeocean.metrics import SyncerMetrics
-from kubeocean.service import BindingService
+from kubeocean.service.binding_service import BindingService
 from kubeocean.settings import KubeoceanSettings
+from kubeocean.worker import streams
 from vkubelet.api.objects import Pod, PodRef
 from vkubelet.api.shapes import Json
 from vkubelet.errors import SettingsError, Unavailable

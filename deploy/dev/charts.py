@@ -11,9 +11,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kubeocean import permissions
 from kubeocean.commands.manifests import commented
-from kubeocean.rbac import Rule
+from kubeocean.rbac import permissions
+from kubeocean.rbac.rules import Rule
 from vkubelet.api.shapes import Json
 from vkubelet.clock import SystemClock
 from vkubelet.testing.cluster.binaries import Binaries
@@ -25,7 +25,7 @@ MANIFESTS = ROOT / "deploy" / "manifests"
 CRDS = ROOT / "kubeocean" / "manifests"
 HUB, WORKER = CHARTS / "kubeocean", CHARTS / "kubeocean-worker"
 SPACE = "NAMESPACE"
-MADE = "Made by `make manifests` from kubeocean/permissions.py and guards.py; change the rights there."
+MADE = "Made by `make manifests` from kubeocean/rbac/permissions.py and guards.py; change the rights there."
 _LABELS: Json = {"LABELS": "LABELS"}
 _NODES = "NODES"
 _PRIORITY = "PRIORITY"

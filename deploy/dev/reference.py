@@ -16,10 +16,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 
-from kubeocean import keys, permissions
-from kubeocean.guards import guards
 from kubeocean.manager.settings import ManagerSettings
 from kubeocean.metrics import Gauges, ManagerMetrics, SyncerMetrics
+from kubeocean.model import keys
+from kubeocean.rbac import permissions
+from kubeocean.rbac.guards import guards
 from kubeocean.settings import KubeoceanSettings
 from vkubelet import errors
 from vkubelet.errors import VKubeletError

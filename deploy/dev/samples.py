@@ -1,4 +1,4 @@
-"""Writes the roles in `deploy/samples` from `kubeocean/permissions.py`, each right with its reason.
+"""Writes the roles in `deploy/samples` from `kubeocean/rbac/permissions.py`, each right with its reason.
 
 Invariant: a unit test compares the files with what this makes, so nobody has to remember to run it.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from kubeocean import permissions
 from kubeocean.commands.manifests import commented
+from kubeocean.rbac import permissions
 
 SAMPLES = Path(__file__).parents[2] / "deploy" / "samples"
 

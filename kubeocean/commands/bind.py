@@ -12,17 +12,17 @@ from contextlib import suppress
 
 from attrs import field, frozen
 
-from kubeocean import keys
 from kubeocean.commands import clusters, identity
+from kubeocean.commands.binding_summary import Outlook, outlook
 from kubeocean.commands.clusters import Choice, CommandFailed, explained
 from kubeocean.commands.identity import Credentials
-from kubeocean.commands.outlook import Outlook, outlook
 from kubeocean.commands.plan import Plan, Wish
 from kubeocean.commands.terminal import Progress, Terminal
-from kubeocean.connect import KUBECONFIG
-from kubeocean.crds import ResourceLeasingPolicy
-from kubeocean.manager.status import unguarded_text
-from kubeocean.resources import CLUSTERBINDINGS, POLICIES
+from kubeocean.manager.binding_status import unguarded_text
+from kubeocean.model import keys
+from kubeocean.model.crds import ResourceLeasingPolicy
+from kubeocean.model.resources import CLUSTERBINDINGS, POLICIES
+from kubeocean.worker.connect import KUBECONFIG
 from vkubelet.api.objects import Unknown
 from vkubelet.api.shapes import Json
 from vkubelet.client.connection import Connection

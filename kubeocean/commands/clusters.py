@@ -18,8 +18,8 @@ from typing import Any
 import yaml
 from attrs import frozen
 
-from kubeocean import keys
-from kubeocean.resources import definition
+from kubeocean.model import keys
+from kubeocean.model.resources import definition
 from vkubelet.api.conditions import get_condition
 from vkubelet.api.names import LAST_APPLIED, md5_hex
 from vkubelet.api.objects import Key, ObjectMeta, Unknown

@@ -14,10 +14,11 @@ from urllib.parse import urlsplit
 import yaml
 from attrs import evolve, field, frozen
 
-from kubeocean import keys, permissions
 from kubeocean.commands.clusters import FIELD_MANAGER, MANAGED_BY, CommandFailed, find, find_named
 from kubeocean.manager.checks import lacking_rights, unguarded
-from kubeocean.rbac import Check, Rule
+from kubeocean.model import keys
+from kubeocean.rbac import permissions
+from kubeocean.rbac.rules import Check, Rule
 from vkubelet.api.objects import Key, ObjectMeta, Unknown
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.client.connection import Connection, connection_from_kubeconfig

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import yaml
 
-from kubeocean.rbac import Rule
+from kubeocean.rbac.rules import Rule
 from vkubelet.api.shapes import Json, JsonView
 
 _ROLES = ("Role", "ClusterRole")

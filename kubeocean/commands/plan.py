@@ -11,12 +11,13 @@ from typing import Final
 import yaml
 from attrs import frozen
 
-from kubeocean import keys, permissions
 from kubeocean.commands.identity import LABELS, Identity
 from kubeocean.commands.manifests import commented
-from kubeocean.connect import KUBECONFIG
-from kubeocean.crds import ClusterBinding
-from kubeocean.resources import CLUSTERBINDINGS, POLICIES, definition
+from kubeocean.model import keys
+from kubeocean.model.crds import ClusterBinding
+from kubeocean.model.resources import CLUSTERBINDINGS, POLICIES, definition
+from kubeocean.rbac import permissions
+from kubeocean.worker.connect import KUBECONFIG
 from vkubelet.api.codec import decode_object, encode_json
 from vkubelet.api.objects import Key, Unknown
 from vkubelet.api.shapes import Json

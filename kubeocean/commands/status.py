@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 
 from attrs import asdict, frozen
 
-from kubeocean import keys
+from kubeocean.binding.conditions import CONNECTED
 from kubeocean.commands import clusters
+from kubeocean.commands.binding_summary import current, outlook, said, wrong
 from kubeocean.commands.clusters import CommandFailed, explained
-from kubeocean.commands.outlook import current, outlook, said, wrong
 from kubeocean.commands.terminal import Terminal, table
-from kubeocean.conditions import CONNECTED
-from kubeocean.crds import ClusterBinding
-from kubeocean.resources import CLUSTERBINDINGS
+from kubeocean.model import keys
+from kubeocean.model.crds import ClusterBinding
+from kubeocean.model.resources import CLUSTERBINDINGS
 from vkubelet.api.conditions import get_condition
 from vkubelet.api.objects import Node, Unknown
 from vkubelet.api.shapes import Json, JsonView

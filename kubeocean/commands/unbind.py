@@ -10,15 +10,15 @@ from collections.abc import Sequence
 
 from attrs import field, frozen
 
-from kubeocean import keys
 from kubeocean.commands import clusters, identity
+from kubeocean.commands.binding_summary import outlook
 from kubeocean.commands.clusters import Choice, CommandFailed, explained
-from kubeocean.commands.outlook import outlook
 from kubeocean.commands.plan import Plan, Wish
 from kubeocean.commands.terminal import Progress, Terminal
-from kubeocean.crds import ClusterBinding
-from kubeocean.permissions import worker_guards, worker_objects
-from kubeocean.resources import CLUSTERBINDINGS
+from kubeocean.model import keys
+from kubeocean.model.crds import ClusterBinding
+from kubeocean.model.resources import CLUSTERBINDINGS
+from kubeocean.rbac.permissions import worker_guards, worker_objects
 from vkubelet.api.objects import Unknown
 from vkubelet.client.resources import NAMESPACES, NODES
 from vkubelet.client.rest import Client, PatchKind, Selection

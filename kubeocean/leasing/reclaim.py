@@ -1,4 +1,4 @@
-"""Which leased pods are reclaimed, in which order, and how: pure arithmetic for `bottomup.reclaim`.
+"""Which leased pods are reclaimed, in which order, and how: pure arithmetic for `nodes.reclaim`.
 
 Invariant: no pod is named without which the others fit as well, and none that the policy lets stay outside of its windows.
 """
@@ -12,8 +12,8 @@ from typing import Final
 
 from attrs import frozen
 
-from kubeocean.crds import ResourceLeasingPolicy
-from kubeocean.keys import TAINT_CLOSED
+from kubeocean.model.crds import ResourceLeasingPolicy
+from kubeocean.model.keys import TAINT_CLOSED
 from vkubelet.api.objects import Pod, PodRef
 from vkubelet.api.quantity import ZERO, Quantity, Resources, add_resources, subtract_resources
 from vkubelet.api.scheduling import effective_requests, tolerates

@@ -12,8 +12,8 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from kubeocean.crds import ResourceLeasingPolicy
 from kubeocean.leasing.reclaim import ReclaimRules
+from kubeocean.model.crds import ResourceLeasingPolicy
 from vkubelet.api.shapes import Json
 
 

@@ -11,19 +11,19 @@ from functools import partial
 
 from attrs import evolve, field, frozen
 
-from kubeocean import keys
-from kubeocean.conditions import CONNECTIVITY_FAILED, SYNCER_FAILED, Failure
-from kubeocean.connect import find_target
-from kubeocean.crds import ClusterBinding
+from kubeocean.binding.conditions import CONNECTIVITY_FAILED, SYNCER_FAILED, Failure
+from kubeocean.manager.binding_status import RIGHTS_MISSING, View, first_status, rights_text, status_patch
 from kubeocean.manager.checks import Findings, look
-from kubeocean.manager.outlook import Outlook
+from kubeocean.manager.deployment_health import Outlook
 from kubeocean.manager.owned import ForeignObject, Owned
 from kubeocean.manager.removal import Removal
 from kubeocean.manager.settings import ManagerSettings
-from kubeocean.manager.status import RIGHTS_MISSING, View, first_status, rights_text, status_patch
 from kubeocean.manager.workloads import unheeded_certificate, workloads
 from kubeocean.metrics import ManagerMetrics
-from kubeocean.resources import CLUSTERBINDINGS
+from kubeocean.model import keys
+from kubeocean.model.crds import ClusterBinding
+from kubeocean.model.resources import CLUSTERBINDINGS
+from kubeocean.worker.connect import find_target
 from vkubelet.api.names import SYSTEM_NAMESPACE
 from vkubelet.api.objects import Key, Unknown
 from vkubelet.api.shapes import Json

@@ -10,14 +10,15 @@ from collections.abc import Iterable, Sequence
 
 from attrs import frozen
 
-from kubeocean import keys, permissions
-from kubeocean.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure
-from kubeocean.connect import Target, answers, find_target, may
-from kubeocean.crds import ClusterBinding
-from kubeocean.guards import Trial, trials
-from kubeocean.manager.status import RIGHTS_MISSING, rights_text
-from kubeocean.rbac import Check
-from kubeocean.worker import Mount
+from kubeocean.binding.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure
+from kubeocean.manager.binding_status import RIGHTS_MISSING, rights_text
+from kubeocean.model import keys
+from kubeocean.model.crds import ClusterBinding
+from kubeocean.rbac import permissions
+from kubeocean.rbac.guards import Trial, trials
+from kubeocean.rbac.rules import Check
+from kubeocean.worker.cluster import Mount
+from kubeocean.worker.connect import Target, answers, find_target, may
 from vkubelet.client.resources import NAMESPACES
 from vkubelet.client.rest import Client, PatchKind
 from vkubelet.clock import Clock

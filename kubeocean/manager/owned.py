@@ -9,11 +9,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from kubeocean import keys, permissions
-from kubeocean.crds import ClusterBinding
-from kubeocean.manager.outlook import Outlook, outlook
+from kubeocean.manager.deployment_health import Outlook, outlook
 from kubeocean.manager.workloads import OURS, Wanted, deployment_name, old_proxier_name
-from kubeocean.resources import CLUSTERBINDINGS
+from kubeocean.model import keys
+from kubeocean.model.crds import ClusterBinding
+from kubeocean.model.resources import CLUSTERBINDINGS
+from kubeocean.rbac import permissions
 from vkubelet.api.objects import Key, KubeObject, ObjectMeta, Pod, Unknown
 from vkubelet.client.resources import (
     CLUSTERROLEBINDINGS,

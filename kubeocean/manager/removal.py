@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from kubeocean import keys
-from kubeocean.crds import ClusterBinding
 from kubeocean.manager.owned import ForeignObject, Owned
 from kubeocean.manager.settings import ManagerSettings
 from kubeocean.manager.workloads import certificate_name, workloads
-from kubeocean.resources import CLUSTERBINDINGS
+from kubeocean.model import keys
+from kubeocean.model.crds import ClusterBinding
+from kubeocean.model.resources import CLUSTERBINDINGS
 from vkubelet.api.objects import Key, Unknown
 from vkubelet.client.resources import NODES, SECRETS
 from vkubelet.client.rest import Client, PatchKind, Selection

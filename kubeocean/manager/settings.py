@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from attrs import field, frozen
 
-from kubeocean import keys
+from kubeocean.model import keys
 from kubeocean.settings import KubeoceanSettings
 from vkubelet import settings
 from vkubelet.api.names import is_dns_label

@@ -14,10 +14,11 @@ from typing import Any, Final
 import yaml
 from attrs import field, frozen
 
-from kubeocean import keys, permissions
-from kubeocean.crds import ClusterBinding
 from kubeocean.manager.settings import ManagerSettings
-from kubeocean.resources import CLUSTERBINDINGS
+from kubeocean.model import keys
+from kubeocean.model.crds import ClusterBinding
+from kubeocean.model.resources import CLUSTERBINDINGS
+from kubeocean.rbac import permissions
 from vkubelet import settings as runtime_settings
 from vkubelet.api.objects import Key, Unknown
 from vkubelet.api.shapes import Json

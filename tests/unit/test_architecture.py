@@ -52,10 +52,8 @@ TREE = {
     "vkubelet": "__init__.py __main__.py beneath.py cli.py provider.py resolved.py streams.py stats.py runtime.py settings.py errors.py "
     "clock.py logformat.py metrics.py health.py py.typed api client containers control node pods resolve server testing",
     "providers": "__init__.py minimal.py mock process py.typed",
-    "kubeocean": "__init__.py __main__.py cli.py settings.py crds.py keys.py provider.py reach.py worker.py streams.py stats.py py.typed "
-    "leasing bottomup topdown manager manifests commands conditions.py connect.py fields.py guards.py metrics.py permissions.py rbac.py "
-    "resources.py service.py session.py "
-    "unbinding.py",
+    "kubeocean": "__init__.py __main__.py cli.py metrics.py provider.py settings.py py.typed manifests "
+    "binding commands copies leasing manager model nodes pods policies rbac service worker",
     "tests": "conftest.py support unit integration e2e faults conformance benchmarks mutants",
     "docs": "index.md tutorial how-to explanation reference decisions changes",
 }

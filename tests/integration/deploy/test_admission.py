@@ -14,7 +14,7 @@ import pytest
 import yaml
 from attrs import frozen
 
-from kubeocean import permissions
+from kubeocean.rbac import permissions
 from tests.support.program import eventually
 from vkubelet.testing.cluster import CommandFailed, ControlPlane
 from vkubelet.testing.cluster.processes import run

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-from kubeocean import keys, permissions
-from kubeocean.crds import ClusterBinding
 from kubeocean.manager import settings as manager_settings
 from kubeocean.manager.workloads import workloads
+from kubeocean.model import keys
+from kubeocean.model.crds import ClusterBinding
+from kubeocean.rbac import permissions
 from tests.support import operator
 from tests.support.bound import established
 from tests.support.program import eventually

@@ -16,12 +16,13 @@ import pytest
 import yaml
 from attrs import frozen
 
-from kubeocean import keys, permissions
-from kubeocean.bottomup.policy_claim import claimed
 from kubeocean.commands.identity import Credentials, connection_from_here
-from kubeocean.guards import trials
 from kubeocean.manager.checks import accepted_trials, unguarded
-from kubeocean.resources import POLICIES, definition
+from kubeocean.model import keys
+from kubeocean.model.resources import POLICIES, definition
+from kubeocean.policies.claim import claimed
+from kubeocean.rbac import permissions
+from kubeocean.rbac.guards import trials
 from tests.support.bound import established
 from tests.support.program import eventually
 from vkubelet.client.connection import load_connection

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from attrs import frozen
 
-from kubeocean.permissions import hub_objects, syncer_name, worker_guards
+from kubeocean.rbac.permissions import hub_objects, syncer_name, worker_guards
 from tests.support.bound import SYSTEM, Bound, apply, get
 from tests.support.kubectl import Ran
 from tests.support.program import Program

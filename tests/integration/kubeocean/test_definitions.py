@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from kubeocean.resources import CLUSTERBINDINGS, POLICIES, definition
+from kubeocean.model.resources import CLUSTERBINDINGS, POLICIES, definition
 from tests.support.bound import established
 from tests.support.program import eventually
 from vkubelet.api.shapes import Json

@@ -15,7 +15,7 @@ import pytest
 from attrs import frozen
 
 from kubeocean.manager.checks import lacking_rights
-from kubeocean.permissions import (
+from kubeocean.rbac.permissions import (
     hub_objects,
     hub_rules,
     manager_objects,
@@ -23,7 +23,7 @@ from kubeocean.permissions import (
     worker_checks,
     worker_objects,
 )
-from kubeocean.rbac import Check, checks_of
+from kubeocean.rbac.rules import Check, checks_of
 from tests.support.bound import FAKE, SYSTEM, Body, apply, roles_for
 from tests.support.program import holds
 from vkubelet.client.connection import Connection, load_connection

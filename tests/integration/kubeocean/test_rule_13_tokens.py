@@ -1,6 +1,6 @@
 """Rule 13 of layout.md section 16: one Secret per pod with all its tokens, written only when they are due, gone after the pod.
 
-When they are due is arithmetic: tests/unit/kubeocean/topdown/test_tokens.py.
+When they are due is arithmetic: tests/unit/kubeocean/copies/test_tokens.py.
 """
 
 from __future__ import annotations

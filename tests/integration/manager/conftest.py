@@ -20,7 +20,7 @@ import yaml
 from attrs import define, field
 from kubernetes import client as k8s
 
-from kubeocean import permissions
+from kubeocean.rbac import permissions
 from tests.support.bound import CRDS, FAKE, SYSTEM, Body
 from tests.support.program import PATIENCE, Program, eventually
 from tests.support.witness import api_client

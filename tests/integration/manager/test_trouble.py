@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 import yaml
 from kubernetes import client as k8s
 
-from kubeocean import permissions
+from kubeocean.rbac import permissions
 from tests.integration.manager.conftest import Computing, MakeBinding
 from tests.support.program import eventually, holds
 

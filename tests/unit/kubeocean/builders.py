@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from kubeocean.crds import ClusterBinding, ResourceLeasingPolicy
-from kubeocean.keys import Owner
-from kubeocean.leasing.windows import TimeWindow
-from kubeocean.topdown.identity import Target
+from kubeocean.model.crds import ClusterBinding, ResourceLeasingPolicy
+from kubeocean.model.identity import Target
+from kubeocean.model.keys import Owner
+from kubeocean.model.windows import TimeWindow
 from vkubelet.api.codec import decode_object, encode_json
 from vkubelet.api.objects import Node, Pod, Unknown
 from vkubelet.api.shapes import Json, JsonView

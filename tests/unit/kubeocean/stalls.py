@@ -13,13 +13,13 @@ from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry
 
-from kubeocean.bottomup.binding import BindingReconciler
-from kubeocean.bottomup.fail_over import FailOver, FailOverParts
-from kubeocean.bottomup.figures import Live, Sources, capture
-from kubeocean.bottomup.reclaim import Reclaimer
+from kubeocean.binding.reconciler import BindingReconciler
 from kubeocean.metrics import SyncerMetrics
-from kubeocean.reach import Outcome, Reach
-from kubeocean.unbinding import Unbinding, UnbindingParts
+from kubeocean.nodes.fail_over import FailOver, FailOverParts
+from kubeocean.nodes.reclaim import Reclaimer
+from kubeocean.service.metrics_snapshot import Live, Sources, capture
+from kubeocean.service.unbinding import Unbinding, UnbindingParts
+from kubeocean.worker.reach import Outcome, Reach
 from tests.support.stall import Stall, stall_meter
 from tests.unit.kubeocean.builders import binding
 from tests.unit.kubeocean.world import Process, World, policy_body, process

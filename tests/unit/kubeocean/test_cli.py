@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 import kubeocean
-from kubeocean.bottomup.describe import describe
 from kubeocean.cli import runtime_defaults
 from kubeocean.leasing.policy import Decision
+from kubeocean.nodes.describe import describe
 from tests.unit.kubeocean.builders import binding, node
 from vkubelet.api.names import is_label_value
 from vkubelet.settings import Settings, convert

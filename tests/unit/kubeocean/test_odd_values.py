@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeocean.crds import ClusterBinding, ResourceLeasingPolicy
 from kubeocean.leasing.policy import NodeFacts, Terms, decide
+from kubeocean.model.crds import ClusterBinding, ResourceLeasingPolicy
 from tests.unit.kubeocean.builders import at, unknown
 from vkubelet.api.codec import decode_object, encode_json
 from vkubelet.api.objects import Node

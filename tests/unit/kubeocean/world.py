@@ -13,14 +13,14 @@ from typing import Literal, TypeVar
 
 from attrs import define, field
 
-from kubeocean import keys
-from kubeocean.bottomup.binding import BindingReconciler
-from kubeocean.bottomup.nodes import NodeParts, PhysicalNodeReconciler
-from kubeocean.bottomup.policies import ResourceLeasingPolicyReconciler
-from kubeocean.bottomup.reclaim import Reclaimer
-from kubeocean.bottomup.virtual_nodes import VirtualNodes
-from kubeocean.bottomup.withdrawal import Withdrawal
-from kubeocean.worker import Mount, WorkerCluster
+from kubeocean.binding.reconciler import BindingReconciler
+from kubeocean.model import keys
+from kubeocean.nodes.reclaim import Reclaimer
+from kubeocean.nodes.reconciler import NodeParts, PhysicalNodeReconciler
+from kubeocean.nodes.virtual_nodes import VirtualNodes
+from kubeocean.nodes.withdrawal import Withdrawal
+from kubeocean.policies.reconciler import ResourceLeasingPolicyReconciler
+from kubeocean.worker.cluster import Mount, WorkerCluster
 from tests.unit.kubeocean.builders import OWNER, binding, unknown
 from tests.unit.kubeocean.crowd import CrowdedHost
 from vkubelet.api.codec import decode_object, encode_json

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kubeocean.commands.bind import _changed, _not_ready
-from kubeocean.commands.outlook import Outlook
+from kubeocean.commands.binding_summary import Outlook
 from kubeocean.commands.plan import Plan, Wish
 from tests.unit.kubeocean.builders import unknown
 

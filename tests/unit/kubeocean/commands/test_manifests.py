@@ -5,8 +5,8 @@ from __future__ import annotations
 import yaml
 
 from kubeocean.commands.manifests import commented
-from kubeocean.permissions import hub_objects, hub_rules
-from kubeocean.rbac import Rule
+from kubeocean.rbac.permissions import hub_objects, hub_rules
+from kubeocean.rbac.rules import Rule
 
 
 def test_what_is_written_reads_back_as_it_was() -> None:

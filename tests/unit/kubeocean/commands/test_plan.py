@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from kubeocean.commands.plan import HIDDEN, Plan, Wish
-from kubeocean.crds import ResourceLeasingPolicy
+from kubeocean.model.crds import ResourceLeasingPolicy
 from tests.unit.kubeocean.builders import unknown
 from vkubelet.api.objects import Key
 from vkubelet.errors import SettingsError

@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 import pytest
 from attrs import evolve
 
-from kubeocean.crds import ResourceLeasingPolicy
 from kubeocean.leasing.policy import NO_EXECUTE, NO_SCHEDULE, Decision, NodeFacts, Terms, decide, ended
-from kubeocean.leasing.windows import TimeWindow, is_open
+from kubeocean.model.crds import ResourceLeasingPolicy
+from kubeocean.model.windows import TimeWindow, is_open
 from tests.unit.kubeocean.builders import at, binding, limit, node, policy
 from vkubelet.api.quantity import Resources, format_resources, parse_resources
 from vkubelet.api.shapes import Json

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeocean.leasing.usage import Usage
-from kubeocean.worker import cost_of
+from kubeocean.worker.cluster import cost_of
 from tests.unit.kubeocean.builders import pod
 from vkubelet.api.objects import Pod
 from vkubelet.api.quantity import Resources, format_resources

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kubeocean.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure
+from kubeocean.binding.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure
 from kubeocean.manager.checks import Findings
-from kubeocean.rbac import Check
+from kubeocean.rbac.rules import Check
 
 
 def check(verb: str, *, essential: bool) -> Check:

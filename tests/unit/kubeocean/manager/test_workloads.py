@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from kubeocean import keys
-from kubeocean.crds import ClusterBinding
 from kubeocean.manager.settings import ManagerSettings
 from kubeocean.manager.workloads import MANAGER, unheeded_certificate, workloads
+from kubeocean.model import keys
+from kubeocean.model.crds import ClusterBinding
 from tests.unit.kubeocean.builders import binding
 from vkubelet import settings as runtime
 from vkubelet.api.shapes import Json

@@ -1,0 +1,127 @@
+"""How well a ClusterBinding is served, as phase and conditions of its status (pure).
+
+Invariant: equal health renders no patch; a message names the field that is wrong and what mends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from attrs import frozen
+
+from kubeocean.worker.reach import Outcome
+from vkubelet.api.conditions import get_condition, set_condition
+from vkubelet.api.shapes import Json, JsonView
+from vkubelet.clock import rfc3339
+
+VALIDATION_FAILED = "ValidationFailed"
+CONNECTIVITY_FAILED = "ConnectivityFailed"
+SYNCER_FAILED = "SyncerFailed"
+
+READY = "Ready"
+CONNECTED = "Connected"
+SYNCER_READY = "SyncerReady"
+PROXIER_READY = "ProxierReady"
+RETIREMENT_HELD = "RetirementHeld"
+POLICIES_SHARED = "PoliciesShared"
+TERMINATING = "Terminating"
+
+NO_ANSWER = "the worker cluster does not answer"
+
+
+@frozen
+class Failure:
+    """What keeps a binding from being served; the reason is one of the three above, the message a sentence with the remedy."""
+
+    reason: str
+    message: str
+    outcome: Outcome = Outcome.SERVED
+    """What it says of the worker cluster."""
+
+
+@frozen(kw_only=True)
+class Health:
+    """What is known of a binding; `reachable` None means that the worker was not asked yet, `unreachable` says why it is not."""
+
+    problem: Failure | None = None
+    reachable: bool | None = None
+    unreachable: str = NO_ANSWER
+    syncer: Failure | None = None
+    held: str = ""
+    shared: str = ""
+    """Which policies another hub serves as well."""
+    ending: str = ""
+    """What is still there of a binding that is being deleted, and what it waits for."""
+
+
+def status_patch(status: JsonView, health: Health, *, generation: int, now: datetime) -> Json | None:
+    """The merge patch of the binding's status, or None when it says all of this already."""
+    before: Sequence[JsonView] = status.get("conditions") or ()
+    after: list[Json] = [dict(condition) for condition in before]
+    for condition in _conditions(health, before):
+        after = set_condition(after, {**condition, "observedGeneration": generation}, now=now)
+    phase = _phase(health)
+    if phase == status.get("phase") and after == [dict(condition) for condition in before]:
+        return None
+    change: Json = {"phase": phase, "conditions": after}
+    if phase == "Ready" and status.get("phase") != "Ready":
+        change["lastSyncTime"] = rfc3339(now)
+    return {"status": change}
+
+
+def _phase(health: Health) -> str:
+    if health.problem is not None or health.reachable is False:
+        return "Failed"
+    if health.ending:
+        return "Pending"
+    return "Ready" if health.reachable and health.syncer is None else "Pending"
+
+
+def _conditions(health: Health, before: Sequence[JsonView]) -> list[Json]:
+    conditions = [_ready(health), *_connected(health), _syncer(health)]
+    conditions.append(_condition(PROXIER_READY, "True", "ProxierCreated", "the kubelet server runs in this process"))
+    if health.held:
+        conditions.append(_condition(RETIREMENT_HELD, "True", "TooManyNodes", health.held))
+    elif get_condition(before, RETIREMENT_HELD) is not None:
+        conditions.append(_condition(RETIREMENT_HELD, "False", "NothingHeld", "no retirement waits for confirmation"))
+    if health.shared:
+        conditions.append(_condition(POLICIES_SHARED, "True", "ServedByAnotherHub", health.shared))
+    elif get_condition(before, POLICIES_SHARED) is not None:
+        conditions.append(_condition(POLICIES_SHARED, "False", "NotShared", "no other hub serves the policies of this binding"))
+    return conditions
+
+
+def _ready(health: Health) -> Json:
+    problem = health.problem or health.syncer
+    if health.ending:
+        return _condition(READY, "False", TERMINATING, health.ending)
+    if problem is not None:
+        return _condition(READY, "False", problem.reason, problem.message)
+    if health.reachable is False:
+        return _condition(READY, "False", CONNECTIVITY_FAILED, health.unreachable)
+    if health.reachable is None:
+        return _condition(READY, "False", "Initializing", "the worker cluster has not answered yet")
+    return _condition(READY, "True", "ValidationPassed", "the binding is served")
+
+
+def _connected(health: Health) -> list[Json]:
+    if health.reachable:
+        return [_condition(CONNECTED, "True", "ConnectivityPassed", "the worker cluster answers")]
+    problem = health.problem
+    if problem is not None and problem.reason == CONNECTIVITY_FAILED:
+        return [_condition(CONNECTED, "False", problem.reason, problem.message)]
+    if health.reachable is None:
+        return [_condition(CONNECTED, "Unknown", "Initializing", "the worker cluster was not asked yet")]
+    return [_condition(CONNECTED, "False", CONNECTIVITY_FAILED, health.unreachable)]
+
+
+def _syncer(health: Health) -> Json:
+    problem = health.syncer
+    if problem is not None:
+        return _condition(SYNCER_READY, "False", problem.reason, problem.message)
+    return _condition(SYNCER_READY, "True", "SyncerCreated", "the process of this binding runs")
+
+
+def _condition(kind: str, status: str, reason: str, message: str) -> Json:
+    return {"type": kind, "status": status, "reason": reason, "message": message}

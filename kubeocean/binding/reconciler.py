@@ -1,0 +1,217 @@
+"""This process's own ClusterBinding: what it says, and what its status says of us.
+
+Invariant: the status is written only when it would say something else; a binding that can not be read is unknown, not gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from attrs import evolve
+
+from kubeocean.binding.conditions import RETIREMENT_HELD, SYNCER_FAILED, Failure, Health, status_patch
+from kubeocean.model import keys
+from kubeocean.model.crds import ClusterBinding
+from kubeocean.model.resources import CLUSTERBINDINGS
+from vkubelet.api.conditions import get_condition
+from vkubelet.api.objects import Key, ObjectMeta, Unknown
+from vkubelet.client.rest import PatchKind, Selection
+from vkubelet.control.controller import Controller
+from vkubelet.control.informer import Change, Informer
+from vkubelet.control.recorder import ObjectReference
+from vkubelet.errors import Conflict, NotFound
+from vkubelet.provider import Host
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS = 3
+_SHARED_NAMED = 5
+_SHARED_REMEDY = "both lease by them, and that hub writes their status; give the bindings different names, and each policies of its own"
+
+
+class BindingReconciler:
+    """Reads one ClusterBinding and writes its status. The `set_*` calls never wait; the latest value wins."""
+
+    def __init__(self, host: Host, name: str) -> None:
+        self.name = name
+        self.informer: Informer[Unknown] = Informer(
+            host.client, CLUSTERBINDINGS, where=Selection(fields=f"metadata.name={name}"), clock=host.clock, metrics=host.metrics
+        )
+        self.current: ClusterBinding | None = None
+        """As last seen; it stays when the binding is deleted, because what it led to has to be taken back."""
+        self.gone = False
+        self._host = host
+        self._health = Health()
+        self._announced: Failure | None = None
+        self._listeners: list[Callable[[], None]] = []
+        self._confirm_listeners: list[Callable[[], None]] = []
+        self.controller: Controller[str] = Controller("binding", self.reconcile, workers=1, clock=host.clock, metrics=host.metrics)
+        self.informer.on_change(self._changed)
+
+    @property
+    def ending(self) -> bool:
+        """It was deleted, or is being deleted."""
+        return self.gone or (self.current is not None and self.current.deleting)
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener()` after every change of the binding."""
+        self._listeners.append(listener)
+
+    def on_confirm(self, listener: Callable[[], None]) -> None:
+        """Call `listener()` when a person agreed to the retirements that wait."""
+        self._confirm_listeners.append(listener)
+
+    def set_problem(self, problem: Failure | None) -> None:
+        """What keeps the worker from being used; None: nothing."""
+        self._set(evolve(self._health, problem=problem))
+        if problem != self._announced:
+            self._announced = problem
+            if problem is not None:
+                self.event(problem.reason, problem.message, warning=True)
+
+    def set_reachable(self) -> None:
+        """The worker can be used."""
+        if self._health.reachable is False:
+            self.event("WorkerReachable", "the worker cluster answers again")
+        self._set(evolve(self._health, reachable=True))
+
+    def set_unreachable(self, why: str) -> None:
+        """The worker cannot be used, and why not."""
+        if self._health.reachable is True:
+            self.event("WorkerUnreachable", f"{why}; until then its nodes are held and take no new pods, and pods stay", warning=True)
+        self._set(evolve(self._health, reachable=False, unreachable=why))
+
+    def set_unreadable(self, what: str) -> None:
+        """Which lists of the worker can not be read; empty: all can."""
+        text = f"spec.secretRef: the kubeconfig's user may not read what it has to ({what}); grant the rights there, or install the CRD"
+        if what and self._health.syncer is None:
+            self.event(SYNCER_FAILED, text, warning=True)
+        self._set(evolve(self._health, syncer=Failure(SYNCER_FAILED, text) if what else None))
+
+    @property
+    def held(self) -> str:
+        """Why retirements wait for confirmation, also where an earlier process found that; empty: none does."""
+        return self._health.held
+
+    def set_held(self, why: str) -> None:
+        """Why retirements wait for confirmation; empty: none does."""
+        if why and not self._health.held:
+            self.event("RetirementHeld", why, warning=True)
+        self._set(evolve(self._health, held=why))
+
+    def set_shared(self, writers: Mapping[str, str]) -> None:
+        """Which policies another hub serves as well, with the mark of that hub; empty: none."""
+        named = ", ".join(f"{policy} (by {mark})" for policy, mark in sorted(writers.items())[:_SHARED_NAMED])
+        text = f"{len(writers)} ResourceLeasingPolicies are served by another hub whose binding has this name: {named}; {_SHARED_REMEDY}"
+        if writers and not self._health.shared:
+            self.event("PoliciesShared", text, warning=True)
+        self._set(evolve(self._health, shared=text if writers else ""))
+
+    def set_ending(self, what: str) -> None:
+        """What is still there of a binding that is being deleted; empty: it is not."""
+        self._set(evolve(self._health, ending=what))
+
+    def event(self, reason: str, message: str, *, warning: bool = False) -> None:
+        """An Event about the binding."""
+        obj = self.informer.store.get(Key("", self.name))
+        if obj is not None:
+            self._host.events.event(ObjectReference.of(CLUSTERBINDINGS, obj), reason, message, warning=warning)
+
+    async def live(self) -> ClusterBinding | None:
+        """Read now; None when it does not exist. Raises ApiError."""
+        try:
+            return ClusterBinding.parse(await self._host.client.get(CLUSTERBINDINGS, self.name))
+        except NotFound:
+            # 404 is also what a missing CRD answers; the list tells them apart.
+            await self._host.client.list(CLUSTERBINDINGS, Selection(fields=f"metadata.name={self.name}"))
+            return None
+
+    async def hold(self) -> None:
+        """Puts our finalizer on the binding, and the identity by which everything that is about to be made is found. Raises ApiError."""
+        current = self.current
+        if current is None or keys.FINALIZER_SYNCER not in current.finalizers or not _is_noted(current):
+            await self._write_finalizers(lambda there: there if keys.FINALIZER_SYNCER in there else [*there, keys.FINALIZER_SYNCER])
+
+    async def let_go(self) -> None:
+        """Everything is undone: the deletion need not wait for us any more. Raises ApiError."""
+        await self._write_finalizers(lambda there: [each for each in there if each != keys.FINALIZER_SYNCER])
+
+    @property
+    def unbinds(self) -> bool:
+        """It is being deleted, and waits for us."""
+        return self.current is not None and not self.gone and self.current.deleting and keys.FINALIZER_SYNCER in self.current.finalizers
+
+    async def _write_finalizers(self, wanted: Callable[[Sequence[str]], Sequence[str]]) -> None:
+        """Read live, because the manager writes there too."""
+        for attempt in range(_ATTEMPTS):
+            meta = (await self._host.client.get(CLUSTERBINDINGS, self.name)).metadata
+            finalizers = list(wanted(meta.finalizers))
+            note = self._note(meta) if keys.FINALIZER_SYNCER in finalizers else {}
+            if finalizers == list(meta.finalizers) and note.items() <= meta.annotations.items():
+                return
+            metadata = {"uid": meta.uid, "resourceVersion": meta.resource_version, "finalizers": finalizers, "annotations": note}
+            try:
+                await self._host.client.patch(CLUSTERBINDINGS, self.name, {"metadata": metadata}, kind=PatchKind.MERGE)
+                return
+            except Conflict:
+                if attempt + 1 == _ATTEMPTS:
+                    raise
+
+    def _note(self, meta: ObjectMeta) -> dict[str, str]:
+        current = self.current
+        return {keys.ACCEPTED_AS: current.identity.note(meta.uid)} if current is not None and current.uid == meta.uid else {}
+
+    async def reconcile(self, name: str) -> float | None:
+        """Write the status if it is not what it should be."""
+        obj = self.informer.store.get(Key("", name))
+        if obj is None:
+            return None
+        await self._take_confirmation(obj)
+        change = status_patch(obj.body.get("status") or {}, self._health, generation=obj.metadata.generation, now=self._host.clock.now())
+        if change is not None:
+            change["metadata"] = {"uid": obj.metadata.uid, "resourceVersion": obj.metadata.resource_version}
+            await self._host.client.patch(CLUSTERBINDINGS, name, change, subresource="status", kind=PatchKind.MERGE)
+        return None
+
+    async def _take_confirmation(self, obj: Unknown) -> None:
+        """Pass it on once: it must not confirm what happens later."""
+        if keys.CONFIRM_RETIRE not in obj.metadata.annotations:
+            return
+        for listener in self._confirm_listeners:
+            listener()
+        change = {"metadata": {"annotations": {keys.CONFIRM_RETIRE: None}}}
+        await self._host.client.patch(CLUSTERBINDINGS, self.name, change, kind=PatchKind.MERGE)
+
+    def _set(self, health: Health) -> None:
+        if health != self._health:
+            self._health = health
+            self.controller.add(self.name)
+
+    def _changed(self, change: Change[Unknown]) -> None:
+        self.gone = change.new is None
+        if change.new is not None:
+            if self.current is None:
+                self._health = evolve(self._health, held=_held(change.new))
+            self.current = _as_served(ClusterBinding.parse(change.new), self.current)
+        self.controller.add(self.name)
+        if change.more_than_status:
+            for listener in self._listeners:
+                listener()
+
+
+def _held(obj: Unknown) -> str:
+    """The message of the condition RetirementHeld, where it is True."""
+    condition = get_condition((obj.body.get("status") or {}).get("conditions") or (), RETIREMENT_HELD)
+    return str(condition.get("message") or "retirements wait") if condition is not None and condition["status"] == "True" else ""
+
+
+def _is_noted(binding: ClusterBinding) -> bool:
+    return binding.annotations.get(keys.ACCEPTED_AS) == binding.identity.note(binding.uid)
+
+
+def _as_served(binding: ClusterBinding, before: ClusterBinding | None) -> ClusterBinding:
+    """Under the identity that was held before, also when the annotation that says so was removed together with a change of it."""
+    if before is None or before.uid != binding.uid or keys.FINALIZER_SYNCER not in before.finalizers:
+        return binding
+    return evolve(binding, cluster_id=before.cluster_id, mount_namespace=before.mount_namespace)

@@ -1,0 +1,125 @@
+"""Bodies of the objects that are made in the worker for pods: copies of ConfigMaps and Secrets, and token Secrets (pure).
+
+Invariant: every body bears the owner's marks and says of which hub object it is the copy; a copy never grants more than its content.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+from kubeocean.model import keys
+from kubeocean.model.crds import ApiServerAccess
+from vkubelet.api.names import LAST_APPLIED
+from vkubelet.api.objects import Key, ObjectMeta, Pod, Unknown
+from vkubelet.api.shapes import Json, JsonView
+from vkubelet.clock import rfc3339
+
+OPAQUE: Final = "Opaque"
+
+# The worker's controllers act on Secrets of these types: they fill in tokens, or delete what names no account of theirs.
+_ACTED_UPON: Final = frozenset({"kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"})
+# By them the controllers of one cluster remember how they bound claims to volumes there.
+_BINDERS: Final = ("pv.kubernetes.io/", "volume.kubernetes.io/", "volume.beta.kubernetes.io/")
+_ROOT_CA: Final = "kube-root-ca.crt"
+_CONTENT: Final = ("data", "binaryData", "type")
+
+
+def physical_configmap(obj: Unknown, *, owner: keys.Owner, namespace: str, ca_bundle: str = "") -> Json:
+    """The copy of a ConfigMap; `ca_bundle` (see `bundle_for`) is added to its certificates."""
+    body = obj.body
+    copy = marked_copy("ConfigMap", obj.metadata, owner, namespace=namespace)
+    copy |= {name: body[name] for name in ("data", "binaryData") if body.get(name)}
+    if ca_bundle:
+        own = (body.get("data") or {}).get("ca.crt", "")
+        copy["data"] = {**(body.get("data") or {}), "ca.crt": f"{own.rstrip()}\n{ca_bundle}".lstrip()}
+    return copy
+
+
+def bundle_for(original: Key, access: ApiServerAccess | None) -> str:
+    """The certificates of `spec.apiServerAccess` for the ConfigMap by which pods know the API server; "" for any other."""
+    return access.ca_bundle if access is not None and original.name == _ROOT_CA else ""
+
+
+def physical_secret(obj: Unknown, *, owner: keys.Owner, namespace: str) -> Json:
+    """The copy of a Secret; one that controllers would act upon is copied as Opaque, without its annotations."""
+    body = obj.body
+    kind = body.get("type") or OPAQUE
+    copy = marked_copy("Secret", obj.metadata, owner, namespace=namespace, annotated=kind not in _ACTED_UPON)
+    copy["type"] = OPAQUE if kind in _ACTED_UPON else kind
+    if body.get("data"):
+        copy["data"] = body["data"]
+    return copy
+
+
+def token_secret(pod: Pod, tokens: Mapping[str, str], *, owner: keys.Owner, namespace: str, expiry: datetime, life: int) -> Json:
+    """The one Secret with all tokens of a pod, by the keys of `References.tokens`; `expiry` and `life` (s) are of the first to expire."""
+    meta = pod.metadata
+    annotations = {
+        **owner.annotations,
+        keys.VIRTUAL_POD_NAMESPACE: meta.namespace,
+        keys.VIRTUAL_POD_NAME: meta.name,
+        keys.VIRTUAL_POD_UID: meta.uid,
+        keys.SERVICE_ACCOUNT: pod.spec.get("serviceAccountName") or "default",
+        keys.TOKEN_EXPIRY: rfc3339(expiry),
+        keys.TOKEN_LIFE: str(life),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": keys.token_secret_name(meta.namespace, meta.name, meta.uid),
+            "namespace": namespace,
+            "labels": {**owner.labels, keys.TOKEN_SECRET: "true"},
+            "annotations": annotations,
+        },
+        "type": OPAQUE,
+        "data": {key: base64.b64encode(token.encode()).decode() for key, token in sorted(tokens.items())},
+    }
+
+
+def copy_of(meta: ObjectMeta) -> Key | None:
+    """The hub object that an object of the worker is the copy of."""
+    name = meta.annotations.get(keys.VIRTUAL_NAME, "")
+    return Key(meta.annotations.get(keys.VIRTUAL_NAMESPACE, ""), name) if name else None
+
+
+def missing_marks(meta: ObjectMeta, wanted: Json) -> Json:
+    """Ours of the wanted labels and annotations that an object does not bear (pure)."""
+    out: Json = {}
+    for field, held in (("labels", meta.labels), ("annotations", meta.annotations)):
+        missing = {key: value for key, value in wanted["metadata"][field].items() if key.startswith(keys.DOMAIN) and held.get(key) != value}
+        if missing:
+            out[field] = missing
+    return out
+
+
+def same_content(wanted: JsonView, live: JsonView) -> bool:
+    """Whether a PUT of `wanted` would change nothing but server-set fields; for ConfigMaps and Secrets."""
+    ours, theirs = wanted["metadata"], live.get("metadata") or {}
+    return all((wanted.get(name) or None) == (live.get(name) or None) for name in _CONTENT) and all(
+        (ours.get(name) or {}) == (theirs.get(name) or {}) for name in ("labels", "annotations")
+    )
+
+
+def marked_copy(kind: str, meta: ObjectMeta, owner: keys.Owner, *, namespace: str, annotated: bool = True) -> Json:
+    """What is common to all copies: name, the user's labels and annotations, the owner's marks, and whose copy it is."""
+    metadata: Json = {
+        "name": keys.physical_name(meta.namespace, meta.name),
+        "labels": {**_users(meta.labels), **owner.labels},
+        "annotations": {
+            **(_users(meta.annotations) if annotated else {}),
+            **owner.annotations,
+            keys.VIRTUAL_NAME: meta.name,
+            keys.VIRTUAL_NAMESPACE: meta.namespace,
+        },
+    }
+    if namespace:
+        metadata["namespace"] = namespace
+    return {"apiVersion": "v1", "kind": kind, "metadata": metadata}
+
+
+def _users(entries: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in entries.items() if not key.startswith((keys.DOMAIN, *_BINDERS)) and key != LAST_APPLIED}

@@ -1,0 +1,134 @@
+"""Token Secrets that Kubeocean (Go) made: kept current for as long as the containers that mount them run, and deleted after them.
+
+Invariant: the volumes of a running pod can not be changed, so its Secrets stay where they are; new pods never get one of these.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+
+from kubeocean.copies.tokens import TokenReconciler, refresh_at
+from kubeocean.model import keys
+from kubeocean.model.identity import identity
+from kubeocean.model.references import TokenSource, token_sources
+from kubeocean.worker.cluster import WorkerCluster, virtual_uid
+from vkubelet.api.objects import Key, Pod, PodRef, Unknown
+from vkubelet.client.resources import PODS, SECRETS
+from vkubelet.client.rest import PatchKind
+from vkubelet.clock import parse_rfc3339, rfc3339
+from vkubelet.control.controller import Controller
+from vkubelet.control.informer import Change
+from vkubelet.control.workqueue import Priority
+from vkubelet.errors import Conflict, NotFound
+from vkubelet.logformat import bind
+from vkubelet.provider import Host
+
+log = logging.getLogger(__name__)
+
+_TOKEN = "token"
+_DEFAULT_LIFE = 3600
+_LOOK_AGAIN = 60.0
+_KNOWN_SOON = 5.0
+
+
+def is_inherited(secret: Unknown) -> bool:
+    """A token Secret under a name that we would not give."""
+    ref = identity(secret.metadata) if keys.TOKEN_SECRET in secret.metadata.labels else None
+    return ref is not None and secret.metadata.name != keys.token_secret_name(ref.namespace, ref.name, ref.uid)
+
+
+def source_of(secret: str, pod: Pod) -> TokenSource | None:
+    """What a Secret of this name was asked for: its name tells pod, volume and uid. Of two tokens in one volume it holds the first."""
+    for volume, source in token_sources(pod.spec):
+        name = keys.physical_name(pod.metadata.namespace, f"{pod.metadata.name}-{volume['name']}-{pod.metadata.uid}")
+        if name == secret:
+            return TokenSource(_TOKEN, source.get("audience") or "", source.get("expirationSeconds") or _DEFAULT_LIFE)
+    return None
+
+
+class InheritedTokens:
+    """Keys are those of the Secrets, which bear our mark since they were taken over."""
+
+    def __init__(self, host: Host, worker: WorkerCluster, tokens: TokenReconciler) -> None:
+        self._host = host
+        self._worker = worker
+        self._tokens = tokens
+        self._of_pod: dict[str, set[Key]] = {}
+        self.controller: Controller[Key] = Controller("inherited tokens", self.reconcile, workers=4, clock=host.clock)
+        worker.secrets.on_change(self._changed)
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Renew what is due, or delete what nobody mounts any more; seconds until the next look."""
+        secret = self._worker.secrets.store.get(key)
+        ref = identity(secret.metadata) if secret is not None else None
+        if secret is None or ref is None or not self._worker.mount.owner.owns(secret.metadata):
+            return None
+        with bind(pod=str(ref.key), uid=ref.uid):
+            pod = self._host.pods.by_uid(ref.uid)
+            if pod is None or pod.terminating or pod.terminal:
+                # One that is not known may be about to be: its node is declared after the Secrets were listed.
+                return await self._delete_unused(secret, ref, again=_KNOWN_SOON if pod is None else _LOOK_AGAIN)
+            source = source_of(key.name, pod)
+            if source is None:
+                return None
+            wait = self._due_in(secret, pod)
+            return wait if wait > 0 else await self._renew(secret, pod, source)
+
+    def _due_in(self, secret: Unknown, pod: Pod) -> float:
+        notes = secret.metadata.annotations
+        expiry, life = notes.get(keys.TOKEN_EXPIRY, ""), notes.get(keys.TOKEN_LIFE, "")
+        if not expiry or not life.isdecimal():
+            return 0.0
+        return (refresh_at(pod.metadata.uid, parse_rfc3339(expiry), life=float(life)) - self._host.clock.now()).total_seconds()
+
+    async def _renew(self, secret: Unknown, pod: Pod, source: TokenSource) -> float:
+        issued = await self._tokens.issue(pod, [source])
+        annotations = {keys.TOKEN_EXPIRY: rfc3339(issued.expiry), keys.TOKEN_LIFE: str(issued.life)}
+        data = {_TOKEN: base64.b64encode(issued.tokens[_TOKEN].encode()).decode()}
+        change = {"metadata": {"uid": secret.metadata.uid, "annotations": annotations}, "data": data}
+        self._worker.secrets.adopt(await self._worker.client.patch(SECRETS, secret.key, change, kind=PatchKind.MERGE))
+        return 1.0
+
+    async def _delete_unused(self, secret: Unknown, ref: PodRef, *, again: float) -> float | None:
+        """Only when the worker, asked live, holds no such pod any more and the hub none that goes on."""
+        try:
+            if virtual_uid((await self._worker.client.get(PODS, self._worker.mount.copy_key(ref.key))).metadata) == ref.uid:
+                return again
+        except NotFound:
+            log.debug("no physical pod uses the token any more")
+        try:
+            live = await self._host.client.get(PODS, ref)
+            if live.metadata.uid == ref.uid and not (live.terminating or live.terminal):
+                return again
+        except NotFound:
+            log.debug("the virtual pod is gone")
+        try:
+            await self._worker.client.delete(SECRETS, secret.key, uid=secret.metadata.uid)
+        except (NotFound, Conflict):
+            log.debug("token Secret is gone already")
+        return None
+
+    def _changed(self, change: Change[Unknown]) -> None:
+        if change.old is not None:
+            self._file(change.old, there=False)
+        if change.new is not None and is_inherited(change.new):
+            self._file(change.new, there=True)
+        if change.new is not None and is_inherited(change.new):
+            self.controller.add(change.key, after=2.0 if change.initial else 0.0, priority=Priority.LOW)
+
+    def released(self, ref: PodRef) -> None:
+        """The containers of a pod have ended."""
+        for key in self._of_pod.get(ref.uid, ()):
+            self.controller.add(key)
+
+    def _file(self, secret: Unknown, *, there: bool) -> None:
+        """By the uid of its pod: pods come and go by thousands where such Secrets are few or none."""
+        uid = virtual_uid(secret.metadata)
+        known = self._of_pod.get(uid, set()) - {secret.key}
+        if there:
+            known.add(secret.key)
+        if known:
+            self._of_pod[uid] = known
+        else:
+            self._of_pod.pop(uid, None)

@@ -1,0 +1,219 @@
+"""Service account tokens of virtual pods: issued at home, bound to the pod, kept in one Secret per pod beside its physical pod.
+
+Invariant: a token outlives its containers and nothing else; a restart of this process renews none that is not due.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from attrs import evolve, field, frozen
+
+from kubeocean.copies.bodies import token_secret
+from kubeocean.model import keys
+from kubeocean.model.identity import identity
+from kubeocean.model.references import TokenSource, references
+from kubeocean.worker.cluster import WorkerCluster, virtual_uid
+from vkubelet.api.objects import Key, Pod, PodRef, Unknown
+from vkubelet.api.shapes import Json
+from vkubelet.client.resources import PODS, SECRETS, SERVICEACCOUNTS
+from vkubelet.clock import parse_rfc3339
+from vkubelet.control.controller import Controller
+from vkubelet.control.informer import Change
+from vkubelet.control.workqueue import Priority
+from vkubelet.errors import AlreadyExists, Conflict, NotFound, Unavailable
+from vkubelet.logformat import bind
+from vkubelet.provider import Host
+
+log = logging.getLogger(__name__)
+
+_EARLIEST, _LATEST = 0.7, 0.9
+_ON_ITS_WAY = 120.0
+"""Seconds until containers see a Secret that was written: a kubelet looks at most every 90, and its cache lags."""
+_OLDEST = timedelta(hours=24)
+_ORPHAN_AFTER = 60.0
+_LOOK_AGAIN = 60.0
+_SOON = 1.0
+"""Seconds after a start; pods that are still being listed are known by then."""
+
+
+def refresh_at(uid: str, expiry: datetime, *, life: float) -> datetime:
+    """When a token that lives `life` seconds is renewed: at 70 to 90 % of its life, for each pod at its own point, at most after a day.
+
+    Of a short life so much is left that the new token arrives before the old one ends.
+    """
+    latest = max(_EARLIEST, min(_LATEST, 1 - _ON_ITS_WAY / life))
+    share = _EARLIEST + (latest - _EARLIEST) * int.from_bytes(hashlib.sha256(uid.encode()).digest()[:4], "big") / 2**32
+    issued = expiry - timedelta(seconds=life)
+    return min(issued + timedelta(seconds=life * share), issued + _OLDEST)
+
+
+@frozen
+class Issued:
+    """What the hub's API server gave, by the keys of the sources."""
+
+    tokens: dict[str, str] = field(repr=False)
+    expiry: datetime
+    life: int
+    """Seconds, of the token that expires first."""
+
+
+class TokenReconciler:
+    """Keys are virtual pods."""
+
+    def __init__(self, host: Host, worker: WorkerCluster) -> None:
+        self._host = host
+        self._worker = worker
+        self._ended: set[str] = set()
+        self.controller: Controller[PodRef] = Controller("tokens", self.reconcile, workers=8, clock=host.clock, metrics=host.metrics)
+        worker.secrets.on_change(self._secret_changed)
+
+    async def ensure(self, pod: Pod, sources: Sequence[TokenSource]) -> None:
+        """The pod's Secret exists and its tokens are not due. Raises ApiError, Unavailable."""
+        if not sources:
+            return
+        known = self._worker.secrets.store.get(self._key(pod.ref))
+        if known is None or self._due_in(known, pod, sources) <= 0:
+            await self._renew(pod, sources, known=known)
+        self.controller.add(_anywhere(pod.ref), after=1.0, priority=Priority.LOW)
+
+    def released(self, ref: PodRef) -> None:
+        """The containers have ended."""
+        self._ended.add(ref.uid)
+        self.controller.add(_anywhere(ref))
+
+    async def reconcile(self, ref: PodRef) -> float | None:
+        """Renew what is due, or delete the Secret of a pod that is gone; seconds until the next look."""
+        secret = self._worker.secrets.store.get(self._key(ref))
+        if secret is not None and not self._worker.mount.owner.owns(secret.metadata):
+            return None
+        with bind(pod=str(ref.key), uid=ref.uid):
+            physical = self._worker.physical_pod(ref)
+            pod = self._host.pods.by_uid(ref.uid)
+            if secret is None:
+                self._ended.discard(ref.uid)
+                # One that Kubeocean (Go) made has its tokens elsewhere.
+                uses_it = physical is not None and self._key(ref).name.encode() in physical.spec_json
+                return await self._restore(pod) if pod is not None and uses_it else None
+            if physical is None and (pod is None or pod.terminating or pod.terminal):
+                return await self._delete_unused(ref, secret, pod)
+            if pod is None or pod.terminal:
+                return _LOOK_AGAIN
+            sources = references(pod).tokens
+            wait = self._due_in(secret, pod, sources)
+            if sources and wait <= 0:
+                await self._renew(pod, sources, known=secret)
+                return 1.0
+            return wait if physical is not None else min(wait, _LOOK_AGAIN)
+
+    async def _restore(self, pod: Pod) -> float | None:
+        """Somebody deleted the Secret of a pod that runs."""
+        sources = references(pod).tokens
+        if not sources or pod.terminating or pod.terminal:
+            return None
+        await self._renew(pod, sources, known=None)
+        return 1.0
+
+    def _key(self, ref: PodRef) -> Key:
+        return Key(self._worker.mount.namespace, keys.token_secret_name(ref.namespace, ref.name, ref.uid))
+
+    def _due_in(self, secret: Unknown, pod: Pod, sources: Sequence[TokenSource]) -> float:
+        text = secret.metadata.annotations.get(keys.TOKEN_EXPIRY, "")
+        if not text or not sources:
+            return 0.0
+        # What was asked for is not what was given where the API server limits it.
+        given = secret.metadata.annotations.get(keys.TOKEN_LIFE, "")
+        life = float(given) if given.isdecimal() else min(source.expiration for source in sources)
+        return (refresh_at(pod.metadata.uid, parse_rfc3339(text), life=life) - self._host.clock.now()).total_seconds()
+
+    async def _renew(self, pod: Pod, sources: Sequence[TokenSource], *, known: Unknown | None) -> None:
+        mount = self._worker.mount
+        issued = await self.issue(pod, sources)
+        body = token_secret(pod, issued.tokens, owner=mount.owner, namespace=mount.namespace, expiry=issued.expiry, life=issued.life)
+        if known is None:
+            try:
+                self._worker.secrets.adopt(await self._worker.client.create(SECRETS, body))
+                return
+            except AlreadyExists:
+                known = await self._worker.client.get(SECRETS, self._key(pod.ref))
+        if not mount.owner.owns(known.metadata):
+            raise Unavailable(f"Secret {known.key} of the worker cluster belongs to somebody else; rename or delete it there")
+        body["metadata"]["resourceVersion"] = known.metadata.resource_version
+        self._worker.secrets.adopt(await self._worker.client.replace(SECRETS, body))
+
+    async def issue(self, pod: Pod, sources: Sequence[TokenSource]) -> Issued:
+        """Fresh tokens of a pod's account, bound to the pod. Raises ApiError."""
+        account = pod.spec.get("serviceAccountName") or "default"
+        client = self._host.node_client(pod.node)
+        tokens: dict[str, str] = {}
+        ends: list[tuple[datetime, int]] = []
+        for source in sources:
+            answer = await client.create(
+                SERVICEACCOUNTS,
+                _request(pod, source),
+                namespace=pod.metadata.namespace,
+                subresource="token",
+                parent=account,
+            )
+            status = answer.body["status"]
+            tokens[source.key] = status["token"]
+            ends.append((parse_rfc3339(status["expirationTimestamp"]), answer.body["spec"]["expirationSeconds"]))
+        return Issued(tokens, *min(ends))
+
+    async def _delete_unused(self, ref: PodRef, secret: Unknown, pod: Pod | None) -> float | None:
+        """Only when neither cluster holds the pod any more, asked live: a Secret is made before its physical pod."""
+        created = parse_rfc3339(secret.metadata.creation_timestamp)
+        ended = ref.uid in self._ended
+        left = _ORPHAN_AFTER - (self._host.clock.now() - created).total_seconds()
+        if pod is None and not ended and left > 0:
+            return min(left, _ORPHAN_AFTER)
+        if pod is None and not ended and await self._exists_at_home(ref):
+            return _LOOK_AGAIN
+        try:
+            found = await self._worker.client.get(PODS, self._worker.mount.copy_key(ref.key))
+            if virtual_uid(found.metadata) == ref.uid:
+                return _LOOK_AGAIN
+        except NotFound:
+            log.debug("no physical pod uses the tokens any more")
+        try:
+            await self._worker.client.delete(SECRETS, secret.key, uid=secret.metadata.uid)
+        except (NotFound, Conflict):
+            log.debug("token Secret is gone already")
+        return None
+
+    async def _exists_at_home(self, ref: PodRef) -> bool:
+        try:
+            return (await self._host.client.get(PODS, ref)).metadata.uid == ref.uid
+        except NotFound:
+            return False
+
+    def _secret_changed(self, change: Change[Unknown]) -> None:
+        secret = change.new or change.old
+        if secret is None or keys.TOKEN_SECRET not in secret.metadata.labels:
+            return
+        ref = identity(secret.metadata)
+        if ref is not None:
+            # Those of pods that are there want nothing but renewal; others may be what an earlier process left behind.
+            known = self._host.pods.by_uid(ref.uid) is not None
+            first = _LOOK_AGAIN * (0.2 + 0.8 * random.random()) if known else _SOON * (1 + random.random())
+            after = first if change.initial else 1.0
+            self.controller.add(_anywhere(ref), after=after, priority=Priority.LOW)
+
+
+def _anywhere(ref: PodRef) -> PodRef:
+    """The Secret does not say on which node its pod is."""
+    return evolve(ref, node="")
+
+
+def _request(pod: Pod, source: TokenSource) -> Json:
+    """A TokenRequest bound to the pod, so that it ends with it (authentication.k8s.io/v1)."""
+    spec: Json = {
+        "audiences": [source.audience] if source.audience else [],
+        "expirationSeconds": source.expiration,
+        "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": pod.metadata.name, "uid": pod.metadata.uid},
+    }
+    return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}

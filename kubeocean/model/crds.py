@@ -1,0 +1,349 @@
+"""ClusterBinding and ResourceLeasingPolicy as values, with every rule a stored object has to keep.
+
+Invariant: parsing never fails. An object that an older definition let in, with a wrong type or a bad time, parses to a value whose
+`validate()` says what is wrong and what to do; whoever acts on a value asks it first.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from functools import cached_property
+from typing import Final
+
+from attrs import field, frozen
+
+from kubeocean.model import keys
+from kubeocean.model.fields import Fields, Problem, is_address
+from kubeocean.model.limits import ResourceLimit
+from kubeocean.model.overrides import Overrides
+from kubeocean.model.windows import TimeWindow, zone_of
+from vkubelet.api.names import is_dns_label, is_dns_subdomain
+from vkubelet.api.objects import Unknown
+from vkubelet.api.quantity import ZERO
+from vkubelet.api.shapes import JsonView
+
+CLUSTER_ID_LIMIT: Final = 24
+HOLD: Final = "Hold"
+FAIL_OVER: Final = "FailOver"
+
+_CLUSTER_ID: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_SHORTEST_FAIL_OVER: Final = 40
+_DEFAULT_FAIL_OVER: Final = 300
+_LONGEST_GRACE: Final = 2**31 - 1
+
+
+@frozen
+class SecretReference:
+    """Where the worker's kubeconfig lies in the hub."""
+
+    name: str = ""
+    namespace: str = ""
+
+
+@frozen
+class OnUnreachable:
+    """What happens while the worker does not answer; `after` (seconds) counts for FailOver."""
+
+    mode: str = HOLD
+    after: float = _DEFAULT_FAIL_OVER
+
+
+@frozen
+class FromWorker:
+    """Keys of labels and annotations that may come from the worker: `example.com/key`, `example.com/*`, or `*` for every key."""
+
+    pod_labels: Sequence[str] = ()
+    pod_annotations: Sequence[str] = ()
+    node_annotations: Sequence[str] = ()
+
+
+def names_key(patterns: Sequence[str], key: str) -> bool:
+    """Returns whether one of the patterns of FromWorker fits the key."""
+    return any(pattern in ("*", key) or pattern.endswith("/*") and key.startswith(pattern[:-1]) for pattern in patterns)
+
+
+@frozen
+class ApiServerAccess:
+    """Where pods in the worker reach the hub's API server; `ca_bundle` is PEM text or empty."""
+
+    host: str
+    port: int = 443
+    ca_bundle: str = ""
+
+
+@frozen
+class DnsAccess:
+    """The hub's DNS servers, as pods in the worker reach them, and the domain they serve."""
+
+    servers: Sequence[str]
+    domain: str = "cluster.local"
+
+
+@frozen(kw_only=True)
+class ClusterBinding:
+    """One worker cluster; names follow spec/kubeocean.md 1.1.
+
+    `cluster_id` and `mount_namespace` are those under which it is served, whatever its spec asks for since: by them everything is found.
+    """
+
+    name: str
+    uid: str
+    generation: int
+    deleting: bool
+    annotations: Mapping[str, str]
+    finalizers: Sequence[str]
+    cluster_id: str
+    secret: SecretReference
+    node_selector: JsonView | None
+    mount_namespace: str
+    asked: keys.Identity
+    """What the spec asks for now."""
+    service_namespaces: Sequence[str]
+    disable_default_taint: bool
+    priority_class: str
+    run_daemonsets: bool
+    direct_scheduling: bool
+    allow_insecure_worker: bool
+    time_zone: str
+    on_unreachable: OnUnreachable
+    force_unbind_after: float | None
+    """Seconds after its deletion from which what can not be cleaned up in the worker is given up; None: never."""
+    deleted_at: str
+    """When its deletion was asked for (RFC 3339), "" when it was not."""
+    api_server: ApiServerAccess | None
+    dns: DnsAccess | None
+    from_worker: FromWorker
+    overrides: Overrides
+    status: JsonView
+    misread: Sequence[Problem] = ()
+
+    @classmethod
+    def parse(cls, obj: Unknown) -> ClusterBinding:
+        """From any stored object."""
+        body, meta = obj.body, obj.metadata
+        problems: list[Problem] = []
+        spec = Fields(body.get("spec"), "spec", problems)
+        secret = spec.inner("secretRef")
+        asked = keys.Identity(spec.text("clusterID"), spec.text("mountNamespace"))
+        served = keys.Identity.accepted(meta) or asked
+        return cls(
+            name=meta.name,
+            uid=meta.uid,
+            generation=meta.generation,
+            deleting=meta.deletion_timestamp is not None,
+            annotations=meta.annotations,
+            finalizers=meta.finalizers,
+            cluster_id=served.cluster_id,
+            secret=SecretReference(secret.text("name"), secret.text("namespace")),
+            node_selector=spec.selector("nodeSelector"),
+            mount_namespace=served.mount_namespace or asked.mount_namespace,
+            asked=asked,
+            service_namespaces=spec.texts("serviceNamespaces"),
+            disable_default_taint=spec.flag("disableNodeDefaultTaint"),
+            priority_class=spec.text("podPriorityClassName"),
+            run_daemonsets=spec.flag("runningDaemonsetByDefault"),
+            direct_scheduling=spec.flag("directScheduling"),
+            allow_insecure_worker=spec.flag("allowInsecureWorker"),
+            time_zone=spec.text("timeZone"),
+            on_unreachable=_on_unreachable(spec.inner("onUnreachable")),
+            force_unbind_after=_force_unbind_after(spec, problems),
+            deleted_at=meta.deletion_timestamp or "",
+            api_server=_api_server(spec),
+            dns=_dns(spec),
+            from_worker=_from_worker(spec.inner("metadataFromWorker")),
+            overrides=Overrides.parse(spec.value),
+            status=body.get("status") or {},
+            misread=tuple(problems),
+        )
+
+    @property
+    def identity(self) -> keys.Identity:
+        """As it is served."""
+        return keys.Identity(self.cluster_id, self.mount_namespace)
+
+    def validate(self) -> list[Problem]:
+        """Everything that keeps it from working, without asking any cluster; empty when it is sound."""
+        problems = [*self.misread, *_identity_problems(self.asked), *_secret_problems(self.secret), *self.overrides.problems()]
+        for at, namespace in enumerate(self.service_namespaces):
+            if not namespace:
+                problems.append(Problem(f"spec.serviceNamespaces[{at}]", "is empty; name a namespace or leave it out"))
+        if self.on_unreachable.mode not in (HOLD, FAIL_OVER):
+            problems.append(Problem("spec.onUnreachable.mode", f"must be {HOLD} or {FAIL_OVER}"))
+        if self.on_unreachable.after < _SHORTEST_FAIL_OVER:
+            problems.append(Problem("spec.onUnreachable.afterSeconds", f"must be at least {_SHORTEST_FAIL_OVER}"))
+        if self.force_unbind_after is not None and self.force_unbind_after < 0:
+            problems.append(Problem("spec.forceUnbindAfter", "is negative; write 0 or more seconds, or leave it out"))
+        return problems + _zone_problems(self.time_zone) + _access_problems(self)
+
+
+@frozen(kw_only=True)
+class ResourceLeasingPolicy:
+    """What one policy leases; names follow spec/kubeocean.md 1.2. `created` is RFC 3339 text in UTC, so it sorts."""
+
+    name: str
+    uid: str = ""
+    generation: int = 0
+    created: str = ""
+    deleting: bool = False
+    finalizers: Sequence[str] = ()
+    cluster: str
+    node_selector: JsonView | None = None
+    windows: Sequence[TimeWindow] = ()
+    limits: Sequence[ResourceLimit] = ()
+    force_reclaim: bool = False
+    allow_out_of_window_pods: bool = False
+    """Whether pods that tolerate the taint of closed nodes may start and stay while no window is open."""
+    grace: timedelta = timedelta()
+    priority: int = 0
+    time_zone: str = ""
+    status: JsonView = field(factory=dict)
+    misread: Sequence[Problem] = ()
+
+    @classmethod
+    def parse(cls, obj: Unknown) -> ResourceLeasingPolicy:
+        """From any stored object."""
+        body, meta = obj.body, obj.metadata
+        problems: list[Problem] = []
+        spec = Fields(body.get("spec"), "spec", problems)
+        return cls(
+            name=meta.name,
+            uid=meta.uid,
+            generation=meta.generation,
+            created=meta.creation_timestamp,
+            deleting=meta.deletion_timestamp is not None,
+            finalizers=meta.finalizers,
+            cluster=spec.text("cluster"),
+            node_selector=spec.selector("nodeSelector"),
+            windows=tuple(_window(each) for each in spec.items("timeWindows")),
+            limits=tuple(_limit(each) for each in spec.items("resourceLimits")),
+            force_reclaim=spec.flag("forceReclaim"),
+            allow_out_of_window_pods=spec.flag("allowOutOfWindowPods"),
+            grace=timedelta(seconds=max(-1, min(spec.number("gracefulReclaimPeriodSeconds"), _LONGEST_GRACE))),
+            priority=spec.number("priority"),
+            time_zone=spec.text("timeZone"),
+            status=body.get("status") or {},
+            misread=tuple(problems),
+        )
+
+    @cached_property
+    def is_valid(self) -> bool:
+        """Nothing keeps it from leasing; asked for each node that it matches."""
+        return not self.validate()
+
+    def validate(self) -> list[Problem]:
+        """Everything that keeps it from leasing; empty when it is sound. A policy with a problem leases nothing."""
+        problems = list(self.misread)
+        if not self.cluster:
+            problems.append(Problem("spec.cluster", "is empty; name a ClusterBinding of the computing cluster"))
+        for at, window in enumerate(self.windows):
+            problems.extend(Problem(f"spec.timeWindows[{at}]", sentence) for sentence in window.problems())
+        for at, limit in enumerate(self.limits):
+            problems.extend(_limit_problems(limit, f"spec.resourceLimits[{at}]"))
+        if self.grace < timedelta():
+            problems.append(Problem("spec.gracefulReclaimPeriodSeconds", "is negative; write 0 or more"))
+        return problems + _zone_problems(self.time_zone)
+
+
+def _identity_problems(asked: keys.Identity) -> list[Problem]:
+    problems = []
+    if not asked.cluster_id:
+        problems.append(Problem("spec.clusterID", "is empty; choose a short name of the worker cluster"))
+    elif len(asked.cluster_id) > CLUSTER_ID_LIMIT or not _CLUSTER_ID.fullmatch(asked.cluster_id):
+        rule = f"at most {CLUSTER_ID_LIMIT} lower case letters, digits and '-', beginning and ending with a letter or digit"
+        problems.append(Problem("spec.clusterID", f"must be {rule}"))
+    if not asked.mount_namespace:
+        problems.append(Problem("spec.mountNamespace", "is empty; name the namespace of the worker cluster in which pods shall run"))
+    elif not is_dns_label(asked.mount_namespace):
+        problems.append(Problem("spec.mountNamespace", "is not the name of a namespace"))
+    return problems
+
+
+def _secret_problems(secret: SecretReference) -> list[Problem]:
+    problems = []
+    if not secret.name:
+        problems.append(Problem("spec.secretRef.name", "is empty; name the Secret with the worker's kubeconfig"))
+    if not secret.namespace:
+        problems.append(Problem("spec.secretRef.namespace", "is empty; name the namespace of that Secret"))
+    return problems
+
+
+def _access_problems(binding: ClusterBinding) -> list[Problem]:
+    problems = []
+    access, dns = binding.api_server, binding.dns
+    if access is not None and not (is_address(access.host) or is_dns_subdomain(access.host)):
+        problems.append(Problem("spec.apiServerAccess.host", "must be an IP address or a DNS name, without scheme and port"))
+    if access is not None and not 0 < access.port < 65536:
+        problems.append(Problem("spec.apiServerAccess.port", "must be from 1 to 65535"))
+    if dns is not None and not (dns.servers and all(map(is_address, dns.servers))):
+        problems.append(Problem("spec.dns.servers", "must be IP addresses, one at least"))
+    if dns is not None and not is_dns_subdomain(dns.domain):
+        problems.append(Problem("spec.dns.domain", "is not a DNS domain"))
+    return problems
+
+
+def _zone_problems(name: str) -> list[Problem]:
+    try:
+        zone_of(name)
+    except ValueError as error:
+        return [Problem("spec.timeZone", str(error))]
+    return []
+
+
+def _on_unreachable(fields: Fields) -> OnUnreachable:
+    return OnUnreachable(fields.text("mode") or HOLD, float(fields.number("afterSeconds", _DEFAULT_FAIL_OVER)))
+
+
+def _from_worker(fields: Fields) -> FromWorker:
+    return FromWorker(fields.texts("podLabels"), fields.texts("podAnnotations"), fields.texts("nodeAnnotations"))
+
+
+def _force_unbind_after(spec: Fields, problems: Sequence[Problem]) -> float | None:
+    """What can not be read as a time must not count as zero seconds."""
+    known = len(problems)
+    seconds = spec.number("forceUnbindAfter") if spec.has("forceUnbindAfter") else None
+    return None if seconds is None or len(problems) > known else float(seconds)
+
+
+def _api_server(spec: Fields) -> ApiServerAccess | None:
+    if not spec.has("apiServerAccess"):
+        return None
+    fields = spec.inner("apiServerAccess")
+    bundle = ""
+    try:
+        bundle = base64.b64decode(fields.text("caBundle"), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        fields.problem("caBundle", "is not base64 of PEM certificates")
+    return ApiServerAccess(fields.text("host"), fields.number("port", 443), bundle)
+
+
+def _dns(spec: Fields) -> DnsAccess | None:
+    if not spec.has("dns"):
+        return None
+    fields = spec.inner("dns")
+    return DnsAccess(fields.texts("servers"), fields.text("domain") or "cluster.local")
+
+
+def _window(fields: Fields) -> TimeWindow:
+    return TimeWindow(fields.text("start"), fields.text("end"), fields.texts("days"))
+
+
+def _limit(fields: Fields) -> ResourceLimit:
+    percent = fields.number("percent") if fields.has("percent") else None
+    return ResourceLimit(fields.text("resource"), fields.quantity("quantity"), percent)
+
+
+def _limit_problems(limit: ResourceLimit, path: str) -> list[Problem]:
+    problems = []
+    if not limit.resource:
+        problems.append(Problem(f"{path}.resource", "is empty; name a resource such as cpu"))
+    if limit.quantity is None and limit.percent is None:
+        problems.append(Problem(path, "limits nothing; give quantity, percent, or both"))
+    if limit.quantity is not None and limit.quantity < ZERO:
+        problems.append(Problem(f"{path}.quantity", "is negative; write 0 or more"))
+    if limit.percent is not None and not 0 <= limit.percent <= 100:
+        problems.append(Problem(f"{path}.percent", f"is {limit.percent}; write 0 to 100"))
+    return problems

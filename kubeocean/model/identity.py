@@ -1,0 +1,172 @@
+"""Who a physical pod is: the marks and annotations that lead from it to its virtual pod and back (pure).
+
+Invariant: everything in the domain kubeocean.io on a physical pod is ours; nothing a user writes there at home arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from attrs import frozen
+
+from kubeocean.model import keys
+from kubeocean.model.crds import ApiServerAccess, ClusterBinding, DnsAccess
+from kubeocean.model.overrides import Overrides
+from vkubelet.api.names import LAST_APPLIED, MIRROR_POD
+from vkubelet.api.objects import Key, ObjectMeta, Pod, PodRef
+
+# Big and of no use there, or read by the kubelet as a sign that it made the pod itself.
+_LEFT_AT_HOME: Final = frozenset(
+    {LAST_APPLIED, MIRROR_POD, "kubernetes.io/config.source", "kubernetes.io/config.hash", "kubernetes.io/config.seen"}
+)
+_OURS: Final = (keys.DOMAIN,)
+# Words of users to Kubeocean, not marks.
+_FOR_USERS: Final = frozenset({keys.RUNNING_DAEMONSET})
+
+
+@frozen
+class Workload:
+    """What made a virtual pod; `name` is empty for a pod that stands alone."""
+
+    type: str
+    name: str = ""
+
+
+@frozen(kw_only=True)
+class Target:
+    """Where in the worker cluster a pod goes, and what it finds there; `node` is the physical node."""
+
+    owner: keys.Owner
+    node: str
+    namespace: str
+    workload: Workload = Workload("pod")
+    priority_class: str = keys.DEFAULT_PRIORITY_CLASS
+    direct: bool = False
+    api_server: ApiServerAccess | None = None
+    dns: DnsAccess | None = None
+    domain: str = "cluster.local"
+    overrides: Overrides = Overrides()
+    services: Mapping[str, str] = {}
+    """The variables by which containers find the Services of the pod's namespace."""
+
+    @classmethod
+    def of(
+        cls,
+        binding: ClusterBinding,
+        *,
+        owner: keys.Owner,
+        node: str,
+        workload: Workload,
+        api_server: ApiServerAccess | None = None,
+        dns: DnsAccess | None = None,
+    ) -> Target:
+        """As the binding says; `api_server` and `dns` are what was found for it where it names none."""
+        dns = binding.dns or dns
+        return cls(
+            owner=owner,
+            node=node,
+            namespace=binding.mount_namespace,
+            workload=workload,
+            priority_class=binding.priority_class or keys.DEFAULT_PRIORITY_CLASS,
+            direct=binding.direct_scheduling,
+            api_server=binding.api_server or api_server,
+            dns=dns,
+            domain=dns.domain if dns else "cluster.local",
+            overrides=binding.overrides,
+        )
+
+
+def replicaset_name(meta: ObjectMeta) -> str:
+    """The ReplicaSet to be read for `workload`, "" when the first owner is none."""
+    owner = meta.owner_references[0] if meta.owner_references else None
+    return owner.name if owner and owner.kind == "ReplicaSet" else ""
+
+
+def workload(meta: ObjectMeta, *, replicaset: ObjectMeta | None = None) -> Workload:
+    """By the first owner; a ReplicaSet counts as the Deployment that made it."""
+    if not meta.owner_references:
+        return Workload("pod")
+    owner = meta.owner_references[0]
+    if owner.kind == "ReplicaSet" and replicaset is not None:
+        deployment = next((each for each in replicaset.owner_references if each.kind == "Deployment"), None)
+        owner = deployment or owner
+    return Workload(owner.kind.lower(), owner.name)
+
+
+def is_daemonsets(meta: ObjectMeta) -> bool:
+    """A DaemonSet made it."""
+    return any(owner.kind == "DaemonSet" for owner in meta.owner_references)
+
+
+def daemonset_allowed(meta: ObjectMeta, binding: ClusterBinding) -> bool:
+    """False for a pod of a DaemonSet for which neither the binding nor the pod states that it runs on virtual nodes."""
+    return not is_daemonsets(meta) or binding.run_daemonsets or meta.annotations.get(keys.RUNNING_DAEMONSET) == "true"
+
+
+def why_pending(meta: ObjectMeta, binding: ClusterBinding) -> str:
+    """Why a pod of a DaemonSet stays Pending on a virtual node, and what to do; "" for any other pod, which a user sent there by name."""
+    keep_away = "keep the DaemonSet off virtual nodes by a node affinity: type NotIn [virtual-kubelet]"
+    if not is_daemonsets(meta):
+        return ""
+    if not leaves_home(meta):
+        return f"pods of namespace {meta.namespace} are not started on virtual nodes; {keep_away}"
+    run = f"set spec.runningDaemonsetByDefault of ClusterBinding {binding.name}, or annotate the pod template {keys.RUNNING_DAEMONSET}=true"
+    return f"pods of DaemonSets are not started on virtual nodes; {run}, or {keep_away}"
+
+
+def leaves_home(meta: ObjectMeta) -> bool:
+    """False for pods of system namespaces and for placeholders of host ports."""
+    return meta.namespace not in keys.SYSTEM_NAMESPACES and meta.labels.get(keys.HOSTPORT_FAKE_POD) != "true"
+
+
+def in_virtual_names(text: str, virtual: Key, physical: Key) -> str:
+    """What the worker said of a physical pod, with the names that its user knows."""
+    text = text.replace(str(physical), str(virtual)).replace(physical.name, virtual.name)
+    return text.replace(f'namespace "{physical.namespace}"', f'namespace "{virtual.namespace}"')
+
+
+def identity(meta: ObjectMeta) -> PodRef | None:
+    """The virtual pod of a physical one; None unless its annotations name namespace, name and uid."""
+    found = meta.annotations
+    ref = PodRef(
+        found.get(keys.VIRTUAL_POD_NAMESPACE, ""),
+        found.get(keys.VIRTUAL_POD_NAME, ""),
+        found.get(keys.VIRTUAL_POD_UID, ""),
+        found.get(keys.VIRTUAL_NODE_NAME, ""),
+    )
+    return ref if ref.namespace and ref.name and ref.uid else None
+
+
+def propagated(pod: Pod) -> keys.ExpectedMetadata:
+    """The user's labels and annotations, as the physical pod is to bear them."""
+    meta = pod.metadata
+    return keys.ExpectedMetadata(_of_the_user(meta.labels), _of_the_user(meta.annotations))
+
+
+def marks(pod: Pod, target: Target) -> keys.ExpectedMetadata:
+    """Our labels and annotations on the physical pod, but for what was expected."""
+    meta, maker = pod.metadata, target.workload
+    labels = {**target.owner.labels, keys.VIRTUAL_NAMESPACE: meta.namespace, keys.WORKLOAD_TYPE: keys.label_value(maker.type)}
+    if maker.name:
+        labels[keys.WORKLOAD_NAME] = keys.label_value(maker.name)
+    annotations = {
+        **target.owner.annotations,
+        keys.VIRTUAL_POD_NAMESPACE: meta.namespace,
+        keys.VIRTUAL_POD_NAME: meta.name,
+        keys.VIRTUAL_POD_UID: meta.uid,
+        keys.VIRTUAL_NODE_NAME: pod.node,
+        keys.SERVICE_ACCOUNT: pod.spec.get("serviceAccountName") or "default",
+    }
+    if meta.generation:
+        annotations[keys.VIRTUAL_GENERATION] = str(meta.generation)
+    return keys.ExpectedMetadata(labels, annotations)
+
+
+def is_internal(key: str) -> bool:
+    """A label or annotation that says something between the clusters and nothing to users."""
+    return key.startswith(_OURS) and key not in _FOR_USERS
+
+
+def _of_the_user(entries: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in entries.items() if not is_internal(key) and key not in _LEFT_AT_HOME}

@@ -1,0 +1,196 @@
+"""What a binding changes on the pods it makes: image names, pull Secrets and a patch (pure).
+
+Invariant: whom a physical pod belongs to, where it runs, as whom, and what it refers to is never changed here; a patch that would is a
+problem of the binding, and until that is mended no pod is made. Only pods that are made from then on follow a change of the binding.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from attrs import field, frozen
+
+from kubeocean.model import keys
+from kubeocean.model.fields import Fields, Problem
+from vkubelet.api.names import is_dns_subdomain
+from vkubelet.api.objects import ObjectMeta
+from vkubelet.api.patch import apply_merge
+from vkubelet.api.shapes import Json, JsonView
+
+_DOCKER: Final = "docker.io/"
+_IMAGE_PART: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", re.ASCII)
+_PATCHABLE: Final = frozenset({"labels", "annotations"})
+
+KEPT: Final[Mapping[str, str]] = {
+    "nodeName": "the hub's scheduler chose the node",
+    "nodeSelector": "the hub's scheduler chose the node",
+    "affinity": "it binds the pod to the node that the hub's scheduler chose",
+    "topologySpreadConstraints": "the hub's scheduler chose the node",
+    "schedulingGates": "nobody would open them",
+    "serviceAccountName": "pods have no identity of the worker",
+    "serviceAccount": "pods have no identity of the worker",
+    "automountServiceAccountToken": "pods have no identity of the worker",
+    "priority": "use podPriorityClassName",
+    "priorityClassName": "use podPriorityClassName",
+    "imagePullSecrets": "use extraImagePullSecrets",
+    "hostname": "it is the virtual pod's name",
+    "hostAliases": "it leads to the API server; use apiServerAccess",
+    "enableServiceLinks": "Services of the mount namespace are not those of the pod's",
+    "restartPolicy": "it is the user's, and controllers rely on it",
+    "activeDeadlineSeconds": "it is the user's, and follows later changes",
+    "containers": "a merge patch replaces the whole list; use imageRewrites for images",
+    "initContainers": "a merge patch replaces the whole list; use imageRewrites for images",
+    "ephemeralContainers": "they are added by a request of their own",
+    "volumes": "a merge patch replaces the whole list, and they refer to copies",
+    "resourceClaims": "they refer to objects of the worker",
+}
+"""Fields of a pod's spec that a patch may not name, and why."""
+
+
+@frozen
+class ImageRewrite:
+    """An image whose name begins with `match` gets `replace` in its place."""
+
+    match: str
+    replace: str = ""
+
+    def apply(self, image: str) -> str | None:
+        """The new name, or None; a name without a registry is also known by its full one, `docker.io/library/busybox`."""
+        for name in (image, _full_name(image)):
+            if name.startswith(self.match):
+                return self.replace + name[len(self.match) :]
+        return None
+
+
+@frozen(kw_only=True)
+class Overrides:
+    """`rewrites`: the first that fits counts; `pull_secrets` are names in the worker's mount namespace; `patch` is a JSON merge patch."""
+
+    rewrites: Sequence[ImageRewrite] = ()
+    pull_secrets: Sequence[str] = ()
+    patch: JsonView = field(factory=dict)
+    misread: Sequence[Problem] = ()
+
+    @classmethod
+    def parse(cls, value: JsonView) -> Overrides:
+        """From the binding's spec as it is stored."""
+        problems: list[Problem] = []
+        spec = Fields(value, "spec", problems)
+        rewrites = [ImageRewrite(each.text("match"), each.text("replace")) for each in spec.items("imageRewrites")]
+        patch = spec.inner("podPatch").value
+        secrets = spec.texts("extraImagePullSecrets")
+        return cls(rewrites=tuple(rewrites), pull_secrets=secrets, patch=patch, misread=tuple(problems))
+
+    def problems(self) -> list[Problem]:
+        """What keeps pods from being made so, with path and remedy."""
+        found = list(self.misread)
+        for at, rewrite in enumerate(self.rewrites):
+            if not _IMAGE_PART.fullmatch(rewrite.match):
+                found.append(Problem(f"spec.imageRewrites[{at}].match", "must be the beginning of an image name, such as docker.io/"))
+            if rewrite.replace and not _IMAGE_PART.fullmatch(rewrite.replace):
+                found.append(Problem(f"spec.imageRewrites[{at}].replace", "must be the beginning of an image name, or empty"))
+        for at, name in enumerate(self.pull_secrets):
+            if not is_dns_subdomain(name):
+                found.append(Problem(f"spec.extraImagePullSecrets[{at}]", "is not the name of a Secret"))
+        return found + _patch_problems(self.patch)
+
+    def image(self, image: str) -> str:
+        """What the worker is to pull for this image of the user."""
+        return next((new for rewrite in self.rewrites if (new := rewrite.apply(image)) is not None), image)
+
+    def finish(self, body: JsonView) -> Json:
+        """The physical pod with pull Secrets and patch; images are rewritten where containers are translated."""
+        spec: Json = dict(body["spec"])
+        if self.pull_secrets:
+            there = [*(spec.get("imagePullSecrets") or ()), *({"name": name} for name in self.pull_secrets)]
+            spec["imagePullSecrets"] = list({each["name"]: each for each in there}.values())
+        patched = apply_merge({**body, "spec": spec}, self.patch)
+        metadata = _inner(self.patch, "metadata")
+        if named := {kind: sorted(metadata[kind]) for kind in sorted(_PATCHABLE) if metadata.get(kind)}:
+            patched["metadata"]["annotations"] |= {keys.PATCHED_METADATA: _text(named)}
+        return patched
+
+
+def images_of(spec: JsonView, *lists: str) -> dict[str, str]:
+    """The image of each container of these lists, by its name; names are unique in a pod."""
+    return {each["name"]: each["image"] for kind in lists for each in spec.get(kind) or () if each.get("image")}
+
+
+def remembered(original: Mapping[str, str], sent: Mapping[str, str]) -> str:
+    """The annotation VIRTUAL_IMAGES for images of the user and those sent, both by container; "" when all are the user's."""
+    changed = {name: image for name, image in original.items() if sent.get(name, image) != image}
+    return _text(changed) if changed else ""
+
+
+def virtual_images(physical: ObjectMeta) -> dict[str, str]:
+    """By container: the image of the user where the physical pod has another; nothing if the note is missing or damaged."""
+    found = _decoded(physical.annotations.get(keys.VIRTUAL_IMAGES, ""))
+    return {name: image for name, image in found.items() if isinstance(image, str)}
+
+
+def patched_keys(physical: ObjectMeta, kind: str) -> frozenset[str]:
+    """Which of its `labels` or `annotations` are the binding's."""
+    found = _decoded(physical.annotations.get(keys.PATCHED_METADATA, "")).get(kind)
+    return frozenset(key for key in found if isinstance(key, str)) if isinstance(found, list) else frozenset()
+
+
+def _text(value: JsonView) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _decoded(text: str) -> Json:
+    try:
+        value = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _full_name(image: str) -> str:
+    """As the container runtimes read it: the first part is a registry if it has a dot, a port, or is localhost."""
+    first, slash, _ = image.partition("/")
+    if slash and (first == "localhost" or "." in first or ":" in first):
+        return image
+    return f"{_DOCKER}{image}" if slash else f"{_DOCKER}library/{image}"
+
+
+def _patch_problems(patch: JsonView) -> list[Problem]:
+    found = [
+        Problem(f"spec.podPatch.{name}", "can not be patched; name metadata and spec only")
+        for name in patch
+        if name not in ("metadata", "spec")
+    ]
+    for name in ("metadata", "spec"):
+        if name in patch and not isinstance(patch[name], dict):
+            found.append(Problem(f"spec.podPatch.{name}", "must be an object"))
+    metadata, spec = _inner(patch, "metadata"), _inner(patch, "spec")
+    found += _metadata_problems(metadata)
+    return found + [Problem(f"spec.podPatch.spec.{name}", f"can not be patched: {KEPT[name]}") for name in spec if name in KEPT]
+
+
+def _inner(patch: JsonView, name: str) -> JsonView:
+    inner = patch.get(name)
+    return inner if isinstance(inner, dict) else {}
+
+
+def _metadata_problems(metadata: JsonView) -> Iterable[Problem]:
+    path = "spec.podPatch.metadata"
+    for kind, entries in metadata.items():
+        if kind not in _PATCHABLE:
+            yield Problem(f"{path}.{kind}", "can not be patched: it says which pod this is; name labels and annotations only")
+        elif not isinstance(entries, dict):
+            yield Problem(f"{path}.{kind}", "must be an object")
+        else:
+            yield from _entry_problems(entries, f"{path}.{kind}")
+
+
+def _entry_problems(entries: JsonView, path: str) -> Iterable[Problem]:
+    for key, value in entries.items():
+        domain = f"{key.partition('/')[0]}/"
+        if domain == keys.DOMAIN or domain.endswith(f".{keys.DOMAIN}"):
+            yield Problem(f"{path}[{key}]", f"can not be patched: keys of {keys.DOMAIN} are ours")
+        elif value is not None and not isinstance(value, str):
+            yield Problem(f"{path}[{key}]", "must be text, or null to remove it")

@@ -1,0 +1,208 @@
+"""Which storage drivers a physical node has is told of its virtual node too: a CSINode in the hub for each one in the worker.
+
+Invariant: a CSINode that is not this binding's is neither changed nor deleted, and ours goes only when its node is gone from the hub, or
+the worker, asked by name, has no such CSINode any more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from attrs import frozen
+
+from kubeocean.binding.reconciler import BindingReconciler
+from kubeocean.model import keys
+from kubeocean.nodes.reconciler import physical_name
+from kubeocean.worker.cluster import WorkerCluster
+from vkubelet.api.names import LAST_APPLIED
+from vkubelet.api.objects import Key, Node, ObjectMeta, Unknown
+from vkubelet.api.shapes import Json
+from vkubelet.client.resources import CSINODES
+from vkubelet.client.rest import PatchKind, Selection
+from vkubelet.clock import rfc3339
+from vkubelet.control.controller import Controller
+from vkubelet.control.informer import Change, Informer
+from vkubelet.control.workqueue import Priority
+from vkubelet.errors import Conflict, Invalid, NotFound, Unavailable
+from vkubelet.logformat import bind
+from vkubelet.provider import Host
+
+log = logging.getLogger(__name__)
+
+_FOREIGN_AGAIN = 300.0
+"""Seconds until a name that somebody else holds is looked at again: of theirs nothing is watched."""
+
+
+@frozen(kw_only=True)
+class CSINodeParts:
+    """What the reconciler works with; `hub_nodes` are the Nodes of this binding as they stand in the hub."""
+
+    host: Host
+    worker: WorkerCluster
+    binding: BindingReconciler
+    hub_nodes: Informer[Node]
+
+
+class CSINodeReconciler:
+    """Keys are names of physical nodes."""
+
+    def __init__(self, parts: CSINodeParts) -> None:
+        self._parts = parts
+        ours = Selection(labels=f"{keys.CLUSTER_BINDING}={keys.label_value(parts.binding.name)}")
+        self.informer: Informer[Unknown] = Informer(
+            parts.host.client, CSINODES, where=ours, clock=parts.host.clock, metrics=parts.host.metrics
+        )
+        self.controller: Controller[str] = Controller(
+            "csi nodes", self.reconcile, workers=4, clock=parts.host.clock, metrics=parts.host.metrics
+        )
+        parts.worker.csinodes.on_change(self._physical_changed)
+        self.informer.on_change(self._virtual_changed)
+
+    async def run(self) -> None:
+        """Wait for the complete lists of both clusters, then work until cancelled."""
+        for informer in (self._parts.worker.csinodes, self.informer, self._parts.hub_nodes):
+            await informer.wait_synced()
+        await self.controller.run()
+
+    def hub_node_changed(self, change: Change[Node]) -> None:
+        """A virtual node came or went; told from outside, because the Nodes of the hub are watched for longer than one worker."""
+        node = change.new or change.old
+        if node is not None and (name := physical_name(node)) and change.more_than_status:
+            self.controller.add(name, priority=Priority.LOW if change.initial else Priority.HIGH)
+
+    async def reconcile(self, name: str) -> float | None:
+        """The virtual CSINode is as the physical one, or is gone with it or with its node."""
+        virtual = keys.vnode_name(self._owner.cluster_id, name)
+        node = self._parts.hub_nodes.store.get(Key("", virtual))
+        live = self.informer.store.get(Key("", virtual))
+        physical = self._parts.worker.csinodes.store.get(Key("", name))
+        with bind(node=virtual, physical_node=name):
+            if node is None:
+                return await self._delete(live)
+            if not is_virtual_node(node.metadata, name, cluster_id=self._owner.cluster_id):
+                return None
+            if physical is None:
+                return await self._delete(live) if live is not None and await self._is_gone(name) else None
+            wanted = virtual_csinode(physical, node, binding=self._parts.binding.name)
+            if live is None:
+                return await self._create(wanted)
+            return await self._update(live, wanted)
+
+    @property
+    def _owner(self) -> keys.Owner:
+        return self._parts.worker.mount.owner
+
+    async def _is_gone(self, name: str) -> bool:
+        """The worker says so now. Raises ApiError when it can not be asked."""
+        try:
+            self._parts.worker.csinodes.adopt(await self._parts.worker.client.get(CSINODES, name))
+        except NotFound:
+            return True
+        raise Unavailable("what was read live differs from what was watched", retry_after=2.0)
+
+    async def _create(self, wanted: Json) -> float | None:
+        """Unless the name is taken: what is not marked as this binding's is not watched."""
+        client = self._parts.host.client
+        try:
+            live = await client.get(CSINODES, wanted["metadata"]["name"])
+        except NotFound:
+            self.informer.adopt(await client.create(CSINODES, self._timed(wanted)))
+            return None
+        return await self._update(live, wanted)
+
+    async def _update(self, live: Unknown, wanted: Json) -> float | None:
+        if not self._is_ours(live.metadata):
+            log.debug("a CSINode of this name belongs to somebody else")
+            return _FOREIGN_AGAIN
+        change = difference(live, wanted)
+        if change is None:
+            return None
+        client = self._parts.host.client
+        try:
+            self.informer.adopt(await client.patch(CSINODES, live.metadata.name, self._timed(change), kind=PatchKind.MERGE))
+        except Invalid:
+            # What a driver calls its node can not be changed, only said anew.
+            await self._delete(live)
+            self.informer.adopt(await client.create(CSINODES, self._timed(wanted)))
+        return None
+
+    async def _delete(self, live: Unknown | None) -> float | None:
+        if live is not None and self._is_ours(live.metadata):
+            try:
+                await self._parts.host.client.delete(CSINODES, live.metadata.name, uid=live.metadata.uid)
+            except (NotFound, Conflict):
+                log.debug("CSINode is gone already")
+        return None
+
+    def _timed(self, body: Json) -> Json:
+        """With the moment of this write, which is never compared."""
+        metadata = body["metadata"]
+        now = rfc3339(self._parts.host.clock.now())
+        return {**body, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), keys.LAST_SYNC_TIME: now}}}
+
+    def _is_ours(self, meta: ObjectMeta) -> bool:
+        return keys.is_managed(meta) and meta.labels.get(keys.PHYSICAL_CLUSTER_ID) == self._owner.cluster_id
+
+    def _physical_changed(self, change: Change[Unknown]) -> None:
+        self.controller.add(change.key.name, priority=Priority.LOW if change.initial else Priority.HIGH)
+
+    def _virtual_changed(self, change: Change[Unknown]) -> None:
+        live = change.new or change.old
+        if live is not None and (name := live.metadata.annotations.get(keys.PHYSICAL_NODE_NAME, "")):
+            self.controller.add(name, priority=Priority.LOW if change.initial else Priority.HIGH)
+
+
+def is_virtual_node(meta: ObjectMeta, physical: str, *, cluster_id: str) -> bool:
+    """The Node stands for this physical node of ours, and is not on its way out."""
+    return (
+        keys.is_managed(meta)
+        and meta.labels.get(keys.PHYSICAL_CLUSTER_ID) == cluster_id
+        and meta.annotations.get(keys.PHYSICAL_NODE_NAME, "") == physical
+        and not meta.deletion_timestamp
+    )
+
+
+def virtual_csinode(physical: Unknown, node: Node, *, binding: str) -> Json:
+    """The CSINode of a virtual node: the drivers as they are, and the marks (pure). It is the Node's, and goes with it."""
+    meta, name = physical.metadata, physical.metadata.name
+    labels = {
+        **_not_ours(meta.labels),
+        keys.CLUSTER_BINDING: keys.label_value(binding),
+        keys.PHYSICAL_CLUSTER_ID: node.metadata.labels[keys.PHYSICAL_CLUSTER_ID],
+        keys.PHYSICAL_NODE_NAME: keys.label_value(name),
+        keys.MANAGED_BY: keys.MANAGED,
+    }
+    annotations = {**_not_ours(meta.annotations), keys.PHYSICAL_NODE_NAME: name, keys.PHYSICAL_CSINODE_UID: meta.uid}
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node.metadata.name, "uid": node.metadata.uid}
+    return {
+        "metadata": {"name": node.metadata.name, "labels": labels, "annotations": annotations, "ownerReferences": [owner]},
+        "spec": physical.body.get("spec") or {"drivers": []},
+    }
+
+
+def difference(live: Unknown, wanted: Json) -> Json | None:
+    """The merge patch that makes `live` as wanted, but for the time of the last write; None when it is so already (pure)."""
+    ours, meta = wanted["metadata"], live.metadata
+    labels = _changes(meta.labels, ours["labels"])
+    annotations = _changes(meta.annotations, {**ours["annotations"], **_kept(meta.annotations)})
+    metadata: Json = {name: change for name, change in (("labels", labels), ("annotations", annotations)) if change}
+    if {owner.uid for owner in meta.owner_references} != {owner["uid"] for owner in ours["ownerReferences"]}:
+        metadata["ownerReferences"] = ours["ownerReferences"]
+    spec = {} if (live.body.get("spec") or {}) == wanted["spec"] else {"spec": wanted["spec"]}
+    if not metadata and not spec:
+        return None
+    return {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version, **metadata}, **spec}
+
+
+def _changes(live: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str | None]:
+    dropped: dict[str, str | None] = {key: None for key in live if key not in wanted}
+    return {**dropped, **{key: value for key, value in wanted.items() if live.get(key) != value}}
+
+
+def _kept(annotations: Mapping[str, str]) -> dict[str, str]:
+    return {key: annotations[key] for key in (keys.LAST_SYNC_TIME,) if key in annotations}
+
+
+def _not_ours(entries: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in entries.items() if not key.startswith(keys.DOMAIN) and key != LAST_APPLIED}

@@ -1,0 +1,154 @@
+"""A physical Node and its lease become the virtual node that the runtime declares (pure).
+
+Invariant: the result depends on nothing but the arguments and holds no heartbeat, so an unchanged node is described by an equal value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from attrs import evolve
+
+from kubeocean.leasing.policy import Decision
+from kubeocean.model import keys
+from kubeocean.model.crds import ClusterBinding, names_key
+from vkubelet.api import names
+from vkubelet.api.objects import Node
+from vkubelet.api.quantity import format_resources, parse_resources
+from vkubelet.api.shapes import Json, JsonView
+from vkubelet.clock import rfc3339
+from vkubelet.provider import NodeDescription, Taint
+
+_VIRTUAL_TYPES: Final = frozenset({"external", keys.VIRTUAL_NODE_TYPE, "eklet"})
+
+# Written by a controller of each cluster by its own rules: a copy would be fought over. The last one asks the controller-manager to attach
+# volumes: that is done in the worker, for the physical pod, and by one cluster only.
+_LOCAL_ANNOTATIONS: Final = frozenset({"node.alpha.kubernetes.io/ttl", names.LAST_APPLIED, names.ATTACH_BY_CONTROLLER})
+
+_RESERVED: Final = ("node-restriction.kubernetes.io", "node-role.kubernetes.io")
+"""Domains of labels that only the owner of a cluster gives its nodes: to keep pods off other nodes, and to name roles."""
+
+_RUNTIME: Final = "vkubelet.io/"
+"""What our own runtime remembers on a Node; the worker's may be served by it as well."""
+
+
+def eligible(labels: Mapping[str, str]) -> bool:
+    """Whether it is a real node; virtual ones of any make are not leased on."""
+    types = {labels.get(names.INSTANCE_TYPE), labels.get(names.BETA_INSTANCE_TYPE)}
+    return not types & _VIRTUAL_TYPES and labels.get(keys.NODE_TYPE) != keys.VIRTUAL_KUBELET
+
+
+def is_kept_back(label: str) -> bool:
+    """Returns whether a label of a physical node stays in the worker, since hub components would trust it as one of the hub's owner."""
+    domain = label.partition("/")[0]
+    return domain in _RESERVED or domain.endswith(tuple(f".{each}" for each in _RESERVED)) or label.startswith(_RUNTIME)
+
+
+def describe(
+    node: Node, decision: Decision, *, binding: ClusterBinding, prometheus_url: str = "", port: int | None = None
+) -> NodeDescription:
+    """The virtual node of `node` under a decision that says it exists; `port` is its kubelet port, once known."""
+    status = node.status
+    info: JsonView = status.get("nodeInfo") or {}
+    amounts = format_resources(decision.amounts)
+    return NodeDescription(
+        keys.vnode_name(binding.cluster_id, node.metadata.name),
+        amounts,
+        allocatable=amounts,
+        labels=_labels(node, binding, port),
+        annotations=_annotations(node, decision, prometheus_url, allowed=binding.from_worker.node_annotations),
+        taints=_taints(node, decision, binding),
+        conditions=[_condition(each) for each in status.get("conditions") or ()],
+        os=info.get("operatingSystem") or "linux",
+        arch=info.get("architecture") or "amd64",
+        info={name: value for name, value in info.items() if isinstance(value, str)},
+    )
+
+
+def stamped(description: NodeDescription, before: NodeDescription | None, *, now: datetime) -> NodeDescription:
+    """With the time at which what is said of the node last became something else; `before` is what was said until now.
+
+    Conditions do not count: a time that moved with them would be one more change.
+    """
+    same = before is not None and _said(before) == _said(description)
+    time = before.annotations.get(keys.LAST_SYNC_TIME) if same and before is not None else None
+    return evolve(description, annotations={**description.annotations, keys.LAST_SYNC_TIME: time or rfc3339(now)})
+
+
+def _said(description: NodeDescription) -> tuple[object, ...]:
+    annotations = {key: value for key, value in description.annotations.items() if key != keys.LAST_SYNC_TIME}
+    taints = {(taint.key, taint.effect, taint.value) for taint in description.taints}
+    return (description.labels, annotations, taints, parse_resources(description.allocatable))
+
+
+def _labels(node: Node, binding: ClusterBinding, port: int | None) -> dict[str, str]:
+    name = node.metadata.name
+    labels = {
+        **{key: value for key, value in node.metadata.labels.items() if not is_kept_back(key)},
+        keys.CLUSTER_BINDING: keys.label_value(binding.name),
+        keys.PHYSICAL_CLUSTER_ID: binding.cluster_id,
+        keys.PHYSICAL_NODE_NAME: keys.label_value(name),
+        keys.PHYSICAL_NODE_UID: node.metadata.uid,
+        keys.MANAGED_BY: keys.MANAGED,
+        keys.NODE_TYPE: keys.VIRTUAL_KUBELET,
+        names.INSTANCE_TYPE: keys.VIRTUAL_NODE_TYPE,
+        names.BETA_INSTANCE_TYPE: keys.VIRTUAL_NODE_TYPE,
+        names.HOSTNAME: keys.vnode_name(binding.cluster_id, name),
+    }
+    # Of ours, but for the worker's eyes.
+    labels.pop(keys.POLICY_APPLIED, None)
+    if address := _first_address(node.status):
+        labels[keys.PHYSICAL_NODE_ADDRESS] = keys.label_value(address)
+    if port is not None:
+        labels[keys.PROXIER_PORT] = str(port)
+    return labels
+
+
+def _first_address(status: JsonView) -> str:
+    return next((each["address"] for each in status.get("addresses") or () if each.get("type") == "InternalIP"), "")
+
+
+def _annotations(node: Node, decision: Decision, prometheus_url: str, *, allowed: Sequence[str]) -> dict[str, str]:
+    """Ours, and of the physical node's those that the binding names: network plugins, autoscalers and machine controllers of the hub act on
+    annotations of nodes.
+    """
+    annotations = {
+        key: value
+        for key, value in node.metadata.annotations.items()
+        if names_key(allowed, key) and key not in _LOCAL_ANNOTATIONS and not key.startswith((_RUNTIME, keys.DOMAIN))
+    }
+    annotations |= {
+        keys.PHYSICAL_NODE_NAME: node.metadata.name,
+        keys.PHYSICAL_NODE_UID: node.metadata.uid,
+        keys.POLICIES_APPLIED: ",".join(decision.applied),
+        keys.POLICY_DETAILS: decision.details,
+    }
+    if prometheus_url:
+        annotations[keys.PROMETHEUS_URL] = prometheus_url
+    return annotations
+
+
+def _taints(node: Node, decision: Decision, binding: ClusterBinding) -> tuple[Taint, ...]:
+    """The physical node's, then ours; the default one is the last of those that do not come and go."""
+    taints = list(_physical_taints(node.spec.get("taints") or ()))
+    if not binding.disable_default_taint:
+        taints.append(Taint(key=keys.TAINT_VNODE, effect="NoSchedule"))
+    if decision.effect:
+        since = rfc3339(decision.closed_since) if decision.closed_since else ""
+        taints.append(Taint(key=keys.TAINT_CLOSED, effect=decision.effect, value="true", time_added=since))
+    return tuple({(taint.key, taint.effect): taint for taint in taints}.values())
+
+
+def _physical_taints(taints: Iterable[JsonView]) -> Iterable[Taint]:
+    for taint in taints:
+        if taint["key"] == keys.TAINT_CLOSED:
+            continue
+        # The hub's own controllers remove the original from a node that is not cordoned there.
+        key = keys.TAINT_UNSCHEDULABLE if taint["key"] == names.TAINT_UNSCHEDULABLE else taint["key"]
+        yield Taint(key=key, effect=taint["effect"], value=taint.get("value") or "", time_added=taint.get("timeAdded") or "")
+
+
+def _condition(condition: JsonView) -> Json:
+    return {key: value for key, value in condition.items() if key != "lastHeartbeatTime"}

@@ -1,0 +1,141 @@
+"""FailOver: deletes the hub pods of a worker cluster that stays silent, so that their controllers replace them.
+
+Invariant: only silence that this process has proven for the whole `afterSeconds` deletes pods (see `worker.reach`); until then the nodes
+stay as in Hold, so that the hub's taint eviction does not delete them earlier. A restart, another leader and a new kubeconfig start at 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Final
+
+from attrs import frozen
+
+from kubeocean.binding.reconciler import BindingReconciler
+from kubeocean.model.crds import FAIL_OVER, ClusterBinding
+from kubeocean.nodes.reclaim import Order, Reclaimer
+from kubeocean.nodes.virtual_nodes import VirtualNodes
+from kubeocean.worker.reach import Reach
+from vkubelet.api.objects import Pod
+from vkubelet.api.scheduling import tolerates
+from vkubelet.provider import Host
+
+_CHECK_EVERY = 1.0
+_PASS_EVERY = 5
+"""Checks between two passes over all pods; one that appears on a closed node is in no hurry."""
+_NODES_AT_ONCE = 20
+"""Nodes whose pods are ordered to end before other tasks run again: leases and the leadership have to be renewed meanwhile."""
+UNREACHABLE_MESSAGE: Final = (
+    "the worker cluster cannot be used; this is the last known state, see condition Connected of the ClusterBinding"
+)
+_UNREACHABLE: Final = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
+
+
+@frozen(kw_only=True)
+class FailOverParts:
+    """What it works with."""
+
+    host: Host
+    binding: BindingReconciler
+    virtual: VirtualNodes
+    reach: Reach
+    reclaimer: Reclaimer
+
+
+class FailOver:
+    """Rule 10 of layout.md section 16, second half; deleted pods stay Terminating until the worker, which may still run them, is back."""
+
+    def __init__(self, parts: FailOverParts) -> None:
+        self._parts = parts
+        self._ordered: set[str] = set()
+        self._since: datetime | None = None
+        self._known: dict[str, tuple[bytes, bool]] = {}
+        """By uid, with the spec it was read from: most pods are the same at each pass."""
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            await self.check()
+            await self._rest()
+
+    async def _rest(self) -> None:
+        """Returns when the next pass is due: at once when the worker answers, because orders are being carried out meanwhile."""
+        for _ in range(_PASS_EVERY):
+            await self._parts.host.clock.sleep(_CHECK_EVERY)
+            if not (self._ordered and self._is_due()):
+                return
+
+    async def check(self) -> None:
+        """Orders the end of all pods as soon as the time has come, and withdraws the orders as soon as the worker answers."""
+        if not self._is_due():
+            await self._withdraw()
+            return
+        since = self._since or self._announce()
+        for position, declared in enumerate(self._parts.virtual):
+            await self._yield_at(position)
+            if not self._is_due():
+                return
+            self._give_up(declared.description.name, since)
+
+    def hold(self) -> None:
+        """Publishes the nodes of a lost worker as held: Ready as before, and Unknown only from when their pods are given up."""
+        if self._parts.reach.lost:
+            self._parts.virtual.hold(UNREACHABLE_MESSAGE, ready=self._since is None)
+
+    async def _withdraw(self) -> None:
+        if self._since is not None:
+            self._since = None
+            self.hold()
+        self._known.clear()
+        for position, node in enumerate(list(self._ordered)):
+            await self._yield_at(position)
+            self._parts.reclaimer.order(node, ())
+            self._ordered.discard(node)
+
+    async def _yield_at(self, position: int) -> None:
+        if position % _NODES_AT_ONCE == 0:
+            await self._parts.host.clock.sleep(0)
+
+    def _is_due(self) -> bool:
+        binding = self._parts.binding.current
+        return binding is not None and not self._parts.binding.ending and is_due(binding, self._parts.reach)
+
+    def _announce(self) -> datetime:
+        self._since = self._parts.host.clock.now()
+        self.hold()
+        silent = self._parts.reach.silent_for
+        text = f"the worker cluster has not answered for {silent:.0f} s; its pods are deleted, and their controllers replace them"
+        self._parts.binding.event("FailingOver", text, warning=True)
+        return self._since
+
+    def _give_up(self, node: str, since: datetime) -> None:
+        why = "the worker cluster does not answer, and its binding asks for failing over"
+        pods = leaving(self._parts.host.pods.on_node(node), stays=self._stays)
+        self._ordered.add(node)
+        self._parts.reclaimer.order(node, [Order(pod.ref, since, why, "FailingOver") for pod in pods])
+
+    def _stays(self, pod: Pod) -> bool:
+        spec, stays = self._known.get(pod.metadata.uid, (b"", False))
+        if spec != pod.spec_json:
+            stays = tolerates_unreachable(pod)
+            self._known[pod.metadata.uid] = (pod.spec_json, stays)
+        return stays
+
+
+def is_due(binding: ClusterBinding, reach: Reach) -> bool:
+    """Returns whether the worker is proven to have been silent for as long as the binding says."""
+    asks_for_it = binding.on_unreachable.mode == FAIL_OVER
+    return asks_for_it and reach.lost and reach.silent_for >= binding.on_unreachable.after
+
+
+def leaving(pods: Sequence[Pod], *, stays: Callable[[Pod], bool] | None = None) -> list[Pod]:
+    """Returns the pods that are given up: neither those that have ended nor those that stay on unreachable nodes, as of DaemonSets."""
+    stays = stays or tolerates_unreachable
+    return [pod for pod in pods if not (pod.terminating or pod.terminal or stays(pod))]
+
+
+def tolerates_unreachable(pod: Pod) -> bool:
+    """Returns whether the pod tolerates an unreachable node for ever."""
+    forever = [each for each in pod.spec.get("tolerations") or () if each.get("tolerationSeconds") is None]
+    return tolerates(forever, _UNREACHABLE)

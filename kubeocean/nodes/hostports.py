@@ -1,0 +1,241 @@
+"""Host ports that others use on a physical node are taken on its virtual node too, so that no scheduler sends a pod there in vain.
+
+Invariant: one placeholder pod per virtual node, with exactly the ports of the worker's pods that are not this binding's; the new one is
+there before the old one goes. It is a mirror pod: what some other kubelet runs by itself, so nobody starts, evicts or waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from attrs import frozen
+
+from kubeocean.binding.reconciler import BindingReconciler
+from kubeocean.model import keys
+from kubeocean.nodes.reconciler import physical_name
+from kubeocean.nodes.virtual_nodes import VirtualNodes
+from kubeocean.worker.cluster import WorkerCluster
+from vkubelet.api.conditions import get_condition
+from vkubelet.api.names import MIRROR_POD, md5_hex
+from vkubelet.api.objects import Key, Node, Pod
+from vkubelet.api.shapes import Json, JsonView
+from vkubelet.client.resources import PODS
+from vkubelet.client.rest import Selection
+from vkubelet.clock import rfc3339
+from vkubelet.control.controller import Controller
+from vkubelet.control.informer import Change, Informer
+from vkubelet.control.store import Store
+from vkubelet.control.workqueue import Priority
+from vkubelet.errors import AlreadyExists, Conflict, Forbidden, NotFound, Unavailable
+from vkubelet.logformat import bind
+from vkubelet.provider import Host
+
+log = logging.getLogger(__name__)
+
+PREFIX: Final = "fake-pod-for-hostport-"
+_BY_NODE: Final = "node"
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+_ALL_ADDRESSES: Final = "0.0.0.0"
+_REFUSED_AGAIN: Final = 60.0
+_MESSAGE: Final = "nothing runs here: these host ports are used on the node by pods of the worker cluster"
+
+
+@frozen(order=True)
+class HostPort:
+    """A port of the node, as the scheduler compares it; `container` is the port inside."""
+
+    address: str
+    protocol: str
+    port: int
+    container: int = 0
+
+
+def host_ports(spec: JsonView) -> list[HostPort]:
+    """What a pod takes of its node, by init containers too."""
+    containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+    return [
+        HostPort(each.get("hostIP") or _ALL_ADDRESSES, each.get("protocol") or "TCP", each["hostPort"], each.get("containerPort") or 0)
+        for container in containers
+        for each in container.get("ports") or ()
+        if each.get("hostPort")
+    ]
+
+
+def merged(ports: Iterable[HostPort]) -> list[HostPort]:
+    """In order, each only once: the API server refuses a pod that takes a port twice."""
+    found: dict[tuple[str, str, int], HostPort] = {}
+    for each in sorted(ports):
+        found.setdefault((each.address, each.protocol, each.port), each)
+    return list(found.values())
+
+
+def placeholder(node: Node, ports: Sequence[HostPort]) -> Json:
+    """The pod that takes these ports on a virtual node (pure); its name says which node and which ports, so it is made only once."""
+    fingerprint = md5_hex(f"{node.metadata.uid} {ports}")
+    named = [
+        {"name": f"port-{i}", "hostIP": each.address, "protocol": each.protocol, "hostPort": each.port, "containerPort": each.container}
+        for i, each in enumerate(ports)
+    ]
+    container = {"name": "fake-container", "image": "busybox:1.28", "command": ["sleep", "100000000"], "ports": named}
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node.metadata.name, "uid": node.metadata.uid, "controller": True}
+    return {
+        "metadata": {
+            "name": f"{PREFIX}{fingerprint}",
+            "namespace": keys.FAKE_NAMESPACE,
+            "labels": {keys.HOSTPORT_FAKE_POD: "true", keys.MANAGED_BY: keys.MANAGED},
+            "annotations": {MIRROR_POD: fingerprint},
+            "ownerReferences": [owner],
+        },
+        "spec": {
+            "nodeName": node.metadata.name,
+            "containers": [container],
+            "priorityClassName": "system-node-critical",
+            "tolerations": [{"operator": "Exists"}],
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 0,
+        },
+    }
+
+
+def placeholder_status(pod: Pod, *, now: str) -> Json | None:
+    """The patch that says how it is, or None when it is said: scheduled, and of the phase that nobody is alarmed by."""
+    scheduled = get_condition(pod.status.get("conditions") or (), "PodScheduled")
+    if pod.phase == "Running" and scheduled is not None and scheduled.get("status") == "True":
+        return None
+    condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": now}
+    status = {"phase": "Running", "reason": "HostPorts", "message": _MESSAGE, "conditions": [condition]}
+    return {"metadata": {"uid": pod.metadata.uid}, "status": status}
+
+
+@frozen(kw_only=True)
+class HostPortParts:
+    """What the reconciler works with; `hub_nodes` are the Nodes of this binding as they stand in the hub."""
+
+    host: Host
+    worker: WorkerCluster
+    binding: BindingReconciler
+    virtual: VirtualNodes
+    hub_nodes: Informer[Node]
+
+
+class HostPortReconciler:
+    """Keys are names of physical nodes."""
+
+    def __init__(self, parts: HostPortParts) -> None:
+        self._parts = parts
+        self._taken: dict[str, dict[str, list[HostPort]]] = {}
+        self._problem = ""
+        client, clock = parts.host.client, parts.host.clock
+        ours = Selection(namespace=keys.FAKE_NAMESPACE, labels=f"{keys.HOSTPORT_FAKE_POD}=true,{keys.MANAGED_BY}={keys.MANAGED}")
+        store: Store[Pod] = Store(indexes={_BY_NODE: lambda pod: [pod.node]})
+        self.informer: Informer[Pod] = Informer(client, PODS, where=ours, store=store, clock=clock, metrics=parts.host.metrics)
+        self.controller: Controller[str] = Controller("host ports", self.reconcile, workers=4, clock=clock, metrics=parts.host.metrics)
+        parts.worker.pods.on_change(self._pod_changed)
+        self.informer.on_change(self._placeholder_changed)
+
+    async def run(self) -> None:
+        """Wait for the complete lists, look at every node, and go on until cancelled."""
+        await self._parts.worker.wait_complete()
+        for informer in (self.informer, self._parts.hub_nodes):
+            await informer.wait_synced()
+        for node in self._parts.hub_nodes.store:
+            self.controller.add(physical_name(node), priority=Priority.LOW)
+        await self.controller.run()
+
+    def hub_node_changed(self, change: Change[Node]) -> None:
+        """A virtual node came, went, or is being withdrawn; told from outside, as they are watched for longer than one worker."""
+        node = change.new or change.old
+        concerns = change.more_than_status or self.informer.store.by_index(_BY_NODE, change.key.name)
+        if node is not None and concerns and (name := physical_name(node)):
+            self.controller.add(name, priority=Priority.LOW if change.initial else Priority.HIGH)
+
+    async def reconcile(self, name: str) -> float | None:
+        """The virtual node has the one placeholder it needs, or none. Raises Unavailable while that is unknown, ApiError."""
+        virtual = keys.vnode_name(self._parts.worker.mount.owner.cluster_id, name)
+        node = self._parts.hub_nodes.store.get(Key("", virtual))
+        there = self.informer.store.by_index(_BY_NODE, virtual)
+        with bind(node=virtual, physical_node=name):
+            if self._parts.virtual.get(virtual) is None and not self._parts.virtual.is_complete:
+                raise Unavailable("the virtual nodes are not all known yet", retry_after=1.0)
+            ports = self._ports(name) if self._may_stand(virtual, node) else []
+            if node is None or not ports:
+                await self._delete(there)
+                return None
+            wanted = placeholder(node, ports)
+            current = next((pod for pod in there if pod.metadata.name == wanted["metadata"]["name"] and not pod.terminating), None)
+            current = current or await self._create(wanted)
+            if current is None:
+                return _REFUSED_AGAIN
+            await self._tell(current)
+            await self._delete(pod for pod in there if pod.metadata.uid != current.metadata.uid)
+            return None
+
+    def _may_stand(self, virtual: str, node: Node | None) -> bool:
+        return node is not None and not node.metadata.deletion_timestamp and self._parts.virtual.get(virtual) is not None
+
+    def _ports(self, name: str) -> list[HostPort]:
+        return merged(port for ports in self._taken.get(name, {}).values() for port in ports)
+
+    async def _create(self, wanted: Json) -> Pod | None:
+        """None when it can not be made, which is said on the binding."""
+        node = wanted["spec"]["nodeName"]
+        client = self._parts.host.node_client(node)
+        try:
+            made = await client.create(PODS, wanted)
+        except AlreadyExists:
+            made = await client.get(PODS, Key(keys.FAKE_NAMESPACE, wanted["metadata"]["name"]))
+            if made.node != node or made.terminating:
+                raise Unavailable("a placeholder of this name is still ending", retry_after=2.0) from None
+        except NotFound as error:
+            self._refused(f"namespace {keys.FAKE_NAMESPACE} does not exist; create it: {error.message}")
+            return None
+        except Forbidden as error:
+            self._refused(f"pods can not be created in namespace {keys.FAKE_NAMESPACE}; grant that: {error.message}")
+            return None
+        self._problem = ""
+        self.informer.adopt(made)
+        return made
+
+    def _refused(self, problem: str) -> None:
+        if self._problem != problem:
+            self._problem = problem
+            text = f"host ports used in the worker cluster are not shown on its nodes: {problem}"
+            self._parts.binding.event("HostPortsNotShown", text, warning=True)
+
+    async def _tell(self, pod: Pod) -> None:
+        change = placeholder_status(pod, now=rfc3339(self._parts.host.clock.now()))
+        if change is not None:
+            self.informer.adopt(await self._parts.host.node_client(pod.node).patch(PODS, pod.key, change, subresource="status"))
+
+    async def _delete(self, pods: Iterable[Pod]) -> None:
+        for pod in list(pods):
+            try:
+                await self._parts.host.node_client(pod.node).delete(PODS, pod.key, grace=0, uid=pod.metadata.uid)
+            except (NotFound, Conflict):
+                log.debug("placeholder is gone already")
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        """Only pods that take ports are remembered, so that all others cost nothing here."""
+        touched: set[str] = set()
+        if change.old is not None and self._taken.get(change.old.node, {}).pop(change.old.metadata.uid, None) is not None:
+            touched.add(change.old.node)
+        if change.new is not None and (ports := self._local_ports(change.new)):
+            self._taken.setdefault(change.new.node, {})[change.new.metadata.uid] = ports
+            touched.add(change.new.node)
+        for name in touched:
+            self.controller.add(name, priority=Priority.LOW if change.initial else Priority.HIGH)
+
+    def _local_ports(self, pod: Pod) -> list[HostPort]:
+        if not pod.node or pod.phase in _ENDED or b'"hostPort"' not in pod.spec_json or self._parts.worker.backed(pod) is not None:
+            return []
+        return host_ports(pod.spec)
+
+    def _placeholder_changed(self, change: Change[Pod]) -> None:
+        pod = change.new or change.old
+        node = self._parts.hub_nodes.store.get(Key("", pod.node)) if pod is not None else None
+        if node is not None and (name := physical_name(node)):
+            self.controller.add(name, priority=Priority.LOW if change.initial else Priority.HIGH)

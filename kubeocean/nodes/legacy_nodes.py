@@ -1,0 +1,59 @@
+"""Nodes that Kubeocean (Go) left behind, made ours without touching what users put on them (pure).
+
+Invariant: only what it says of itself to have set is taken for its own; afterwards such a Node is like one that we declared.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Sequence
+
+from kubeocean.model import keys
+from vkubelet.api.objects import Node
+from vkubelet.api.shapes import Json
+from vkubelet.node.render import OWNED
+
+_CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
+_TAINTS = (keys.TAINT_VNODE, keys.TAINT_UNSCHEDULABLE, keys.TAINT_CLOSED, keys.TAINT_DELETING)
+
+
+def inherited(live: Node) -> Json | None:
+    """The merge patch that makes a Node of Kubeocean (Go) ours, or None when it is none, or was made ours before."""
+    meta = live.metadata
+    if keys.FINALIZER_VNODE not in meta.finalizers:
+        return None
+    left = [each for each in meta.finalizers if each != keys.FINALIZER_VNODE]
+    change: Json = {"metadata": {"uid": meta.uid, "finalizers": left, "resourceVersion": meta.resource_version}}
+    expected = keys.ExpectedMetadata.decode(meta.annotations.get(keys.EXPECTED_METADATA, ""))
+    annotations: Json = {}
+    if expected is not None and OWNED not in meta.annotations:
+        owned = {
+            "labels": sorted(expected.labels),
+            "annotations": sorted({*expected.annotations, keys.EXPECTED_METADATA}),
+            "conditions": [c["type"] for c in live.status.get("conditions") or () if c["type"] in _CONDITIONS],
+            "taints": _taints(live),
+        }
+        annotations[OWNED] = json.dumps(owned, separators=(",", ":"))
+    if keys.DELETION_TAINT_TIME in meta.annotations:
+        # A deletion that was begun and given up: it also closed the Node.
+        annotations[keys.DELETION_TAINT_TIME] = None
+        change["spec"] = {"unschedulable": None}
+    if annotations:
+        change["metadata"]["annotations"] = annotations
+    return change
+
+
+def _taints(live: Node) -> list[str]:
+    there = {taint["key"] for taint in live.spec.get("taints") or ()}
+    return sorted(there & {*_TAINTS, *_expected_taints(live.metadata.annotations.get(keys.EXPECTED_METADATA, ""))})
+
+
+def _expected_taints(text: str) -> Sequence[str]:
+    try:
+        value = json.loads(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError):
+        return ()
+    taints = value.get("taints") if isinstance(value, dict) else None
+    return [str(taint.get("key", "")) for taint in taints or () if isinstance(taint, dict)] if isinstance(taints, list) else ()

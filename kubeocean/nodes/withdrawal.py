@@ -1,0 +1,155 @@
+"""Whether a virtual node may be withdrawn: its cause is read live, and too many at once wait for a person.
+
+Invariant: unknown is not gone. What can not be read raises, and then nothing is withdrawn (layout.md section 16, rule 1).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+from attrs import frozen
+
+from kubeocean.binding.reconciler import BindingReconciler
+from kubeocean.leasing.policy import NodeFacts, Terms, matching
+from kubeocean.model import keys
+from kubeocean.model.crds import ClusterBinding, ResourceLeasingPolicy
+from kubeocean.model.resources import POLICIES
+from kubeocean.nodes.describe import eligible, is_kept_back
+from kubeocean.worker.cluster import WorkerCluster
+from vkubelet.api import names
+from vkubelet.api.objects import Node
+from vkubelet.client.resources import NODES
+from vkubelet.control.guard import MassGuard
+from vkubelet.errors import NotFound
+from vkubelet.node.render import INSTANCE, owned_keys
+
+_OVERRIDDEN = frozenset(
+    {
+        names.HOSTNAME,
+        names.INSTANCE_TYPE,
+        names.BETA_INSTANCE_TYPE,
+        names.OS,
+        names.ARCH,
+        names.EXCLUDE_FROM_LOAD_BALANCERS,
+        keys.NODE_TYPE,
+        INSTANCE,
+    }
+)
+"""Labels that a virtual node sets itself, whatever its physical node has."""
+
+
+class Cause(enum.Enum):
+    """Why a node is to be withdrawn, as read live."""
+
+    NONE = "none"
+    """It is offered after all; the watch will say so too."""
+    TERMS = "terms"
+    """Binding or policies say so, and the node itself is as it was."""
+    NODE = "node"
+    """The physical node is gone, another one, or changed so that it is not selected any more."""
+
+
+@frozen
+class Live:
+    """What decides about one node, read now."""
+
+    node: Node | None
+    binding: ClusterBinding | None
+    policies: list[ResourceLeasingPolicy]
+
+
+class Withdrawal:
+    """Asks the clusters, then the brake."""
+
+    def __init__(self, worker: WorkerCluster, *, binding: BindingReconciler, guard: MassGuard, process_zone: str) -> None:
+        self._worker = worker
+        self._binding = binding
+        self._guard = guard
+        self._process_zone = process_zone
+
+    async def cause(self, physical: str, virtual: Node | None, *, declared_uid: str) -> Cause:
+        """Read everything that decides about the physical node. Raises ApiError when something can not be read."""
+        binding = await self._binding.live()
+        if binding is None or binding.deleting:
+            return Cause.TERMS
+        live = Live(await self._node(physical), binding, await self._policies())
+        return judge(live, virtual, declared_uid=declared_uid, process_zone=self._process_zone)
+
+    def allowed(self, physical: str, cause: Cause, *, total: int) -> bool:
+        """Whether the brake lets it pass; refusals stand in the binding's status."""
+        if cause is Cause.TERMS:
+            self.settled(physical)
+            return True
+        allowed = self._guard.allow(physical, total)
+        self.tell()
+        return allowed
+
+    def settled(self, physical: str) -> None:
+        """The node is offered again, or gone: nothing waits for it."""
+        if physical in self._guard.refused:
+            self._guard.forget(physical)
+            self.tell()
+
+    def begin(self) -> None:
+        """Before the first round over all nodes: what an earlier process held, as the binding's status states, is held until then."""
+        if self._binding.held:
+            self._guard.trip()
+
+    def first_round_over(self) -> None:
+        """Every node was decided once: only those refused since wait."""
+        if self._guard.release():
+            self.tell()
+
+    def confirm(self) -> frozenset[str]:
+        """A person agreed; the physical nodes that may go now."""
+        refused = self._guard.refused
+        self._guard.confirm()
+        self.tell()
+        return refused
+
+    def tell(self) -> None:
+        """Say in the binding's status what waits."""
+        refused = sorted(self._guard.refused)
+        if not refused:
+            self._binding.set_held("")
+            return
+        shown = ", ".join(refused[:5]) + (" …" if len(refused) > 5 else "")
+        text = f"{len(refused)} nodes vanished at once and are kept ({shown}); if that is right, annotate the binding with"
+        self._binding.set_held(f"{text} {keys.CONFIRM_RETIRE}=true")
+
+    async def _node(self, physical: str) -> Node | None:
+        try:
+            return await self._worker.client.get(NODES, physical)
+        except NotFound:
+            return None
+
+    async def _policies(self) -> list[ResourceLeasingPolicy]:
+        listing = await self._worker.client.list(POLICIES)
+        return [ResourceLeasingPolicy.parse(obj) for obj in listing.items]
+
+
+def judge(live: Live, virtual: Node | None, *, declared_uid: str, process_zone: str) -> Cause:
+    """Why a node is not offered (pure)."""
+    node, binding = live.node, live.binding
+    if node is None or binding is None or node.metadata.uid != declared_uid or node.metadata.deletion_timestamp:
+        return Cause.NODE
+    if not eligible(node.metadata.labels):
+        return Cause.NODE
+    terms = Terms.of(binding, process_zone=process_zone)
+    facts = NodeFacts.of(node)
+    if any(not policy.validate() for policy in matching(live.policies, node=facts, terms=terms)):
+        return Cause.NONE
+    return Cause.TERMS if virtual is not None and _labels_as_declared(node.metadata.labels, virtual) else Cause.NODE
+
+
+def _labels_as_declared(labels: Mapping[str, str], virtual: Node) -> bool:
+    """The physical node's labels are those it had when the virtual node was last written."""
+    now = {key: value for key, value in labels.items() if not _is_ours(key)}
+    then = {key: virtual.metadata.labels.get(key, "") for key in owned_keys(virtual).labels if not _is_ours(key)}
+    return now == then
+
+
+def _is_ours(key: str) -> bool:
+    """Not copied from the physical node."""
+    return key in _OVERRIDDEN or key.startswith(keys.DOMAIN) or is_kept_back(key)

@@ -1,0 +1,106 @@
+"""Admits pods to the leased part of a physical node, as the kubelet of the virtual node would.
+
+Invariant: a pod is judged before its physical pod is first created, and never again: what has a physical pod counts and stays, whatever
+shrinks or restarts.
+
+The worker's scheduler and kubelet know the physical node and not the lease, and `spec.nodeName` passes the hub's scheduler by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from attrs import frozen
+
+from kubeocean.model.crds import ClusterBinding, ResourceLeasingPolicy
+from kubeocean.model.keys import POLICIES_APPLIED, TAINT_CLOSED
+from kubeocean.nodes.virtual_nodes import VirtualNodes
+from kubeocean.pods.physical import has_entered, holds_lease
+from kubeocean.worker.cluster import WorkerCluster
+from vkubelet.api.codec import encode_json
+from vkubelet.api.objects import Key, Node, Pod
+from vkubelet.api.scheduling import tolerates
+from vkubelet.api.shapes import JsonView
+from vkubelet.control.store import Store
+from vkubelet.errors import NotAdmitted, Unavailable
+from vkubelet.node.taints import taint_body
+from vkubelet.pods.admission import Admission
+from vkubelet.provider import Host, NodeDescription
+
+_REGISTERED_SOON = 1.0
+
+
+@frozen(kw_only=True)
+class AdmissionParts:
+    """What the admission works with; `hub_nodes` are the Nodes of the binding as they are in the hub."""
+
+    host: Host
+    worker: WorkerCluster
+    virtual: VirtualNodes
+    hub_nodes: Store[Node]
+    binding: Callable[[], ClusterBinding | None]
+    policy: Callable[[str], ResourceLeasingPolicy | None]
+
+
+class LeaseAdmission:
+    """Judges the pods of all virtual nodes; those that were created earlier first."""
+
+    def __init__(self, parts: AdmissionParts) -> None:
+        self._parts = parts
+        self._observed: dict[str, frozenset[str]] = {}
+        self._judge = Admission(node=self._leased_node, pod=parts.host.pods.by_uid, admitted=lambda pod: has_entered(pod, parts.worker))
+
+    def admit(self, pod: Pod) -> None:
+        """Returns when the pod may enter. Raises NotAdmitted, and Unavailable while its Node is not registered."""
+        declared = self._parts.virtual.get(pod.node)
+        if declared is None or self._live(pod.node) is None:
+            raise Unavailable(f"node {pod.node} is not registered", retry_after=_REGISTERED_SOON, event="", waiting="ContainerCreating")
+        policy = self._parts.policy(declared.description.annotations.get(POLICIES_APPLIED, "").partition(",")[0])
+        refusal = outside_windows(pod, declared.description, policy=policy)
+        if refusal is not None:
+            raise refusal
+        self._observe(pod.node)
+        self._judge.admit(pod)
+
+    def forget(self, uid: str) -> None:
+        """Drop what was judged of a pod: it is deleted, or has a physical pod after all."""
+        self._judge.forget(uid)
+
+    def _observe(self, node: str) -> None:
+        """The pods of a node as they are now; the pod store reports no changes."""
+        worker, binding = self._parts.worker, self._parts.binding()
+        pods = [pod for pod in self._parts.host.pods.on_node(node) if holds_lease(pod, worker, binding)]
+        uids = frozenset(pod.metadata.uid for pod in pods)
+        for uid in self._observed.get(node, frozenset()) - uids:
+            self._judge.forget(uid)
+        for pod in pods:
+            self._judge.observe(pod)
+        self._observed[node] = uids
+
+    def _live(self, node: str) -> Node | None:
+        return self._parts.hub_nodes.get(Key("", node))
+
+    def _leased_node(self, name: str) -> Node | None:
+        live, declared = self._live(name), self._parts.virtual.get(name)
+        return leased_node(live, declared.description) if live is not None and declared is not None else None
+
+
+def outside_windows(pod: Pod, node: NodeDescription, *, policy: ResourceLeasingPolicy | None) -> NotAdmitted | None:
+    """Why a pod must not enter a node whose windows are closed; a toleration counts only where the policy allows it."""
+    closed = next((taint for taint in node.taints if taint.key == TAINT_CLOSED), None)
+    if closed is None:
+        return None
+    tolerated = tolerates(pod.spec.get("tolerations") or (), taint_body(closed))
+    if tolerated and policy is not None and policy.allow_out_of_window_pods:
+        return None
+    of = f" of policy {policy.name}" if policy is not None else ""
+    text = f"Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate: {TAINT_CLOSED}, no time window{of} is open"
+    hint = "; the toleration has no effect unless the policy sets spec.allowOutOfWindowPods" if tolerated else ""
+    return NotAdmitted("TaintToleration", text + hint)
+
+
+def leased_node(live: Node, declared: NodeDescription) -> Node:
+    """The Node with the amounts that are leased now, of which the hub may not have heard; closed windows are judged apart."""
+    taints: Sequence[JsonView] = [taint for taint in live.spec.get("taints") or () if taint["key"] != TAINT_CLOSED]
+    status = {"allocatable": dict(declared.allocatable or declared.capacity), "features": live.status.get("features") or {}}
+    return Node(live.metadata, encode_json({"taints": taints}), encode_json(status))

@@ -1,0 +1,189 @@
+"""A virtual pod becomes the body of its physical pod (pure).
+
+Invariant: the physical pod names nothing in the worker by the user's choice: every object it refers to is the copy of one in the user's own
+namespace, its identity is none, and its node is the one the hub's scheduler chose.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from kubeocean.model import keys
+from kubeocean.model import references as refs
+from kubeocean.model.identity import Target, Workload, daemonset_allowed, identity, marks, propagated, replicaset_name, workload
+from kubeocean.model.overrides import images_of, remembered
+from kubeocean.pods.cluster_dns import api_server_environment, host_aliases, set_dns
+from vkubelet.api.objects import Pod
+from vkubelet.api.shapes import Json
+from vkubelet.errors import PodRejected
+
+__all__ = ["Target", "Workload", "daemonset_allowed", "identity", "physical_containers", "physical_pod", "replicaset_name", "workload"]
+
+# The hub's scheduler has used them; there they would be refused, or would act a second time on other pods and nodes.
+_DROPPED: Final = (
+    "nodeName",
+    "nodeSelector",
+    "affinity",
+    "topologySpreadConstraints",
+    "schedulerName",
+    "schedulingGates",
+    "workloadRef",
+    "priority",
+    "priorityClassName",
+    "preemptionPolicy",
+    "overhead",
+    "serviceAccountName",
+    "serviceAccount",
+    # Answered at home, where whoever sets these conditions looks (pods/virtual_status.py).
+    "readinessGates",
+    # Only the API server adds them, by a request of their own.
+    "ephemeralContainers",
+)
+_HOSTNAME_LIMIT: Final = 63
+_OVERRIDE_LIMIT: Final = 64
+_VIRTUAL_FIELDS: Final[Mapping[str, str]] = {
+    "metadata.namespace": keys.VIRTUAL_POD_NAMESPACE,
+    "metadata.name": keys.VIRTUAL_POD_NAME,
+    "metadata.uid": keys.VIRTUAL_POD_UID,
+    "spec.nodeName": keys.VIRTUAL_NODE_NAME,
+    "spec.serviceAccountName": keys.SERVICE_ACCOUNT,
+}
+
+
+def physical_pod(pod: Pod, target: Target) -> Json:
+    """The body to POST. Raises PodRejected for what can never run there."""
+    spec = pod.spec
+    refs.check(spec)
+    for name in _DROPPED:
+        spec.pop(name, None)
+    spec["automountServiceAccountToken"] = False
+    # Services of the mount namespace are not those of the pod's namespace, whose variables are set here.
+    spec["enableServiceLinks"] = False
+    spec["priorityClassName"] = target.priority_class
+    _set_hostname(spec, pod, domain=target.domain)
+    spec |= _placement(target)
+    set_dns(spec, target.dns, namespace=pod.metadata.namespace)
+    if aliases := host_aliases(spec.get("hostAliases") or (), target.api_server, domain=target.domain):
+        spec["hostAliases"] = aliases
+    _rename_volumes(spec, pod)
+    if secrets := spec.get("imagePullSecrets"):
+        spec["imagePullSecrets"] = [
+            {"name": keys.physical_name(pod.metadata.namespace, each["name"])} for each in secrets if each.get("name")
+        ]
+    for kind in ("initContainers", "containers"):
+        if kind in spec:
+            spec[kind] = physical_containers(spec[kind], pod, target)
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": _metadata(pod, target), "spec": spec}
+    return target.overrides.finish(body)
+
+
+def physical_containers(containers: Sequence[Json], pod: Pod, target: Target) -> list[Json]:
+    """Containers of any kind with their environment translated; the given ones are changed."""
+    namespace = pod.metadata.namespace
+    ours = {**target.services, "HOSTNAME": pod.spec.get("hostname") or pod.metadata.name, **api_server_environment(target.api_server)}
+    for container in containers:
+        users = container.get("env") or ()
+        named = {variable["name"] for variable in users}
+        for variable in users:
+            _rename_variable(variable, namespace)
+        for source in container.get("envFrom") or ():
+            for kind in refs.ENV_FROM_SOURCES & source.keys():
+                _rename(source[kind], "name", namespace)
+        # Ours first, so that the user's may refer to them by $(NAME).
+        container["env"] = [*({"name": name, "value": value} for name, value in ours.items() if name not in named), *users]
+        if image := container.get("image"):
+            container["image"] = target.overrides.image(image)
+    return list(containers)
+
+
+def _metadata(pod: Pod, target: Target) -> Json:
+    wanted, ours = propagated(pod), marks(pod, target)
+    annotations = {**wanted.annotations, **ours.annotations, keys.EXPECTED_METADATA: wanted.encode()}
+    if pod.spec.get("ephemeralContainers"):
+        # They are added afterwards; until then this generation is not reflected.
+        annotations.pop(keys.VIRTUAL_GENERATION, None)
+    images = images_of(pod.spec, "initContainers", "containers")
+    if note := remembered(images, {name: target.overrides.image(image) for name, image in images.items()}):
+        annotations[keys.VIRTUAL_IMAGES] = note
+    return {
+        "name": keys.physical_name(pod.metadata.namespace, pod.metadata.name),
+        "namespace": target.namespace,
+        "labels": {**wanted.labels, **ours.labels},
+        "annotations": annotations,
+    }
+
+
+def _placement(target: Target) -> Json:
+    if target.direct:
+        return {"nodeName": target.node}
+    here = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [target.node]}]}
+    required = {"nodeSelectorTerms": [here]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
+
+
+def _set_hostname(spec: Json, pod: Pod, *, domain: str) -> None:
+    """The pod's hostname; its fully qualified name is that of the hub, or none.
+
+    A kubelet makes it of `subdomain` and the namespace, which in the worker is the mount namespace: no DNS server knows that name. The
+    field `hostnameOverride` says it whole, where the worker has it (KEP-4762); elsewhere the API server drops it.
+    """
+    spec.setdefault("hostname", _hostname(pod.metadata.name))
+    subdomain, is_qualified = spec.pop("subdomain", ""), spec.pop("setHostnameAsFQDN", False)
+    name = f"{spec['hostname']}.{subdomain}.{pod.metadata.namespace}.svc.{domain}"
+    if subdomain and is_qualified and not spec.get("hostNetwork") and len(name) <= _OVERRIDE_LIMIT:
+        spec["hostnameOverride"] = name
+
+
+def _hostname(name: str) -> str:
+    """The pod's name as the one DNS label that `spec.hostname` takes."""
+    hostname = re.sub(r"[.]", "-", name)[:_HOSTNAME_LIMIT].strip("-")
+    if not hostname:
+        raise PodRejected("InvalidHostname", f"no hostname can be made of the pod's name {name!r}; set spec.hostname")
+    return hostname
+
+
+def _rename_volumes(spec: Json, pod: Pod) -> None:
+    namespace = pod.metadata.namespace
+    secret = keys.token_secret_name(namespace, pod.metadata.name, pod.metadata.uid)
+    token_keys = {id(source): refs.token_key(index) for index, (_, source) in enumerate(refs.token_sources(spec))}
+    for volume in spec.get("volumes") or ():
+        if volume.pop("ephemeral", None) is not None:
+            volume["persistentVolumeClaim"] = {"claimName": refs.ephemeral_claim(pod.metadata.name, volume["name"])}
+        _rename(volume.get("configMap"), "name", namespace)
+        _rename(volume.get("secret"), "secretName", namespace)
+        _rename(volume.get("persistentVolumeClaim"), "claimName", namespace)
+        _rename(volume.get("azureFile"), "secretName", namespace)
+        for kind, field in refs.SECRET_FIELDS.items():
+            _rename((volume.get(kind) or {}).get(field), "name", namespace)
+        _rename_fields(volume.get("downwardAPI"))
+        for source in (volume.get("projected") or {}).get("sources") or ():
+            _rename(source.get("configMap"), "name", namespace)
+            _rename(source.get("secret"), "name", namespace)
+            _rename_fields(source.get("downwardAPI"))
+            if token := source.pop("serviceAccountToken", None):
+                item = {"key": token_keys[id(token)], "path": token["path"]}
+                source["secret"] = {"name": secret, "items": [item]}
+
+
+def _rename_variable(variable: Json, namespace: str) -> None:
+    source = variable.get("valueFrom") or {}
+    _rename(source.get("configMapKeyRef"), "name", namespace)
+    _rename(source.get("secretKeyRef"), "name", namespace)
+    _rename_field(source.get("fieldRef"))
+
+
+def _rename_fields(source: Json | None) -> None:
+    for item in (source or {}).get("items") or ():
+        _rename_field(item.get("fieldRef"))
+
+
+def _rename_field(reference: Json | None) -> None:
+    if reference and (annotation := _VIRTUAL_FIELDS.get(reference["fieldPath"])):
+        reference["fieldPath"] = f"metadata.annotations['{annotation}']"
+
+
+def _rename(source: Json | None, field: str, namespace: str) -> None:
+    if source and source.get(field):
+        source[field] = keys.physical_name(namespace, source[field])

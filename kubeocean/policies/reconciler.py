@@ -1,0 +1,220 @@
+"""The ResourceLeasingPolicies of the worker that are meant for us: read for the nodes, and told whether they hold.
+
+Invariant: a policy's status is written only when it would say something else; a policy that is deleted stays until its nodes are gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from kubeocean.binding.reconciler import BindingReconciler
+from kubeocean.leasing.policy import Terms
+from kubeocean.model import keys
+from kubeocean.model.crds import ResourceLeasingPolicy
+from kubeocean.model.resources import POLICIES
+from kubeocean.model.windows import is_open, next_edge
+from kubeocean.policies.claim import claimed, other_writer, released
+from kubeocean.policies.status import Amounts, Pace, Verdict, status_change
+from kubeocean.worker.cluster import WorkerCluster
+from vkubelet.api.objects import Key, Unknown
+from vkubelet.api.shapes import Json
+from vkubelet.client.rest import PatchKind
+from vkubelet.clock import parse_rfc3339
+from vkubelet.control.controller import Controller
+from vkubelet.control.informer import Change
+from vkubelet.control.workqueue import Priority
+from vkubelet.errors import NotFound, Unavailable
+from vkubelet.logformat import bind
+from vkubelet.provider import Host
+
+log = logging.getLogger(__name__)
+
+_LONGEST_WAIT = 300.0
+_NODES_COUNTED_AFTER = 1.0
+_AMOUNTS_COUNTED_AFTER = 2.0
+_SHARED_AFTER = 30.0
+"""Seconds until it is reported that another hub serves a policy."""
+
+
+class LentNodes(Protocol):
+    """What is asked of the nodes about one policy."""
+
+    def decided_by(self, policy: str) -> Sequence[str]:
+        """The physical nodes that it decides about. Raises Unavailable."""
+
+    def amounts_of(self, policy: str) -> Amounts | None:
+        """What those offer and lease; None while that is not known."""
+
+
+class ResourceLeasingPolicyReconciler:
+    """Keeps finalizer and status of our policies; `current` is what the nodes are decided by."""
+
+    def __init__(self, host: Host, worker: WorkerCluster, *, binding: BindingReconciler, process_zone: str) -> None:
+        self._host = host
+        self._worker = worker
+        self._binding = binding
+        self._process_zone = process_zone
+        self._parsed: dict[str, ResourceLeasingPolicy] = {}
+        self._told: dict[str, Json] = {}
+        self._nodes: LentNodes | None = None
+        self._pace = Pace(host.clock)
+        self._others: dict[str, tuple[float, str]] = {}
+        """By policy: since when another hub writes its status, and the mark of that hub."""
+        self._listeners: list[Callable[[], None]] = []
+        self.controller: Controller[str] = Controller("policies", self.reconcile, workers=2, clock=host.clock, metrics=host.metrics)
+        worker.policies.on_change(self._changed)
+
+    @property
+    def current(self) -> Sequence[ResourceLeasingPolicy]:
+        """The policies for this binding, also those that are being deleted."""
+        return [policy for policy in self._parsed.values() if policy.cluster == self._binding.name]
+
+    def get(self, name: str) -> ResourceLeasingPolicy | None:
+        return self._parsed.get(name)
+
+    def is_foreign(self, name: str) -> bool:
+        """It exists and is meant for another binding."""
+        policy = self._parsed.get(name)
+        return policy is not None and policy.cluster != self._binding.name
+
+    def deleted_at(self, name: str) -> datetime | None:
+        """When its deletion was asked for."""
+        obj = self._worker.policies.store.get(Key("", name))
+        stamp = obj.metadata.deletion_timestamp if obj is not None else None
+        return parse_rfc3339(stamp) if stamp else None
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener()` after every change of a policy."""
+        self._listeners.append(listener)
+
+    def lends(self, nodes: LentNodes) -> None:
+        """Who knows which nodes a policy decides about; while there is one, a deleted policy keeps its finalizer."""
+        self._nodes = nodes
+
+    def recount(self, name: str) -> None:
+        """The policy decides about more nodes than before, or about fewer."""
+        self.controller.add(name, after=_NODES_COUNTED_AFTER)
+
+    def amounts_changed(self, name: str) -> None:
+        """What its nodes offer or lease is another than before."""
+        if name in self._parsed:
+            self.controller.add(name, after=_AMOUNTS_COUNTED_AFTER, priority=Priority.LOW)
+
+    def recheck(self) -> None:
+        """Look at all policies again."""
+        for name in self._parsed:
+            self.controller.add(name)
+
+    async def reconcile(self, name: str) -> float | None:
+        """Finalizer and status of one policy; seconds until its window opens or closes."""
+        policy, obj = self._parsed.get(name), self._worker.policies.store.get(Key("", name))
+        if policy is None or obj is None:
+            return None
+        with bind(policy=name):
+            if policy.cluster != self._binding.name or policy.deleting:
+                return await self._release(obj, meant=policy.cluster == self._binding.name)
+            if self._binding.ending:
+                # What it holds of ours is taken off with the binding's end.
+                return None
+            finalizers = claimed(policy.finalizers, self._owner)
+            if finalizers != policy.finalizers:
+                await self._patch(obj, {"metadata": {"finalizers": finalizers}})
+                return 0.0
+            if other := other_writer(policy.finalizers, self._owner):
+                return self._note_other(name, other)
+            self._note_other(name, "")
+            return await self._report(policy, obj)
+
+    async def _report(self, policy: ResourceLeasingPolicy, obj: Unknown) -> float:
+        now = self._host.clock.now()
+        verdict = self._verdict(policy, now)
+        edge = max(0.0, (verdict.edge - now).total_seconds()) + 0.01 if verdict.edge is not None else _LONGEST_WAIT
+        report = status_change(policy, verdict, now=now, told=self._told.get(policy.uid))
+        if report is None:
+            self._pace.settled(policy.name)
+            return min(_LONGEST_WAIT, edge)
+        if report.only_amounts and (wait := self._pace.wait(policy.name, report.said)) > 0:
+            return min(_LONGEST_WAIT, edge, wait)
+        if report.repeated and (wait := self._pace.wait_to_repeat(policy.name)) > 0:
+            return min(_LONGEST_WAIT, edge, wait)
+        if verdict.problems:
+            self._binding.event("InvalidPolicy", f"ResourceLeasingPolicy {policy.name} leases nothing: {verdict.problems}", warning=True)
+        await self._patch(obj, report.patch, subresource="status")
+        self._told[policy.uid] = report.said
+        if report.only_amounts:
+            self._pace.wrote(policy.name)
+        else:
+            self._pace.settled(policy.name)
+        return min(_LONGEST_WAIT, edge)
+
+    def _verdict(self, policy: ResourceLeasingPolicy, now: datetime) -> Verdict:
+        if self._binding.current is None:
+            raise Unavailable("the binding is not known yet", retry_after=1.0)
+        if problems := "; ".join(str(problem) for problem in policy.validate()):
+            return Verdict(problems, amounts=Amounts())
+        try:
+            zone = Terms.of(self._binding.current, process_zone=self._process_zone).zone_for(policy)
+        except ValueError as error:
+            return Verdict(f"spec.timeZone: {error}", amounts=Amounts())
+        return Verdict(
+            "",
+            open=is_open(policy.windows, zone, now),
+            zone=str(zone),
+            edge=next_edge(policy.windows, zone, now),
+            nodes=self._decided_by(policy.name),
+            amounts=self._nodes.amounts_of(policy.name) if self._nodes is not None else None,
+        )
+
+    def _decided_by(self, name: str) -> Sequence[str]:
+        return self._nodes.decided_by(name) if self._nodes is not None else ()
+
+    def _note_other(self, policy: str, writer: str) -> float:
+        """Reports on the binding which policies another hub serves; a policy that changes its binding has two servers for a moment."""
+        now = self._host.clock.monotonic()
+        if writer:
+            since, _ = self._others.get(policy, (now, ""))
+            self._others[policy] = (since, writer)
+        else:
+            self._others.pop(policy, None)
+        self._binding.set_shared({name: mark for name, (since, mark) in self._others.items() if now - since >= _SHARED_AFTER})
+        return _SHARED_AFTER
+
+    @property
+    def _owner(self) -> keys.Owner:
+        return self._worker.mount.owner
+
+    async def _release(self, obj: Unknown, *, meant: bool) -> float | None:
+        """Our claim goes as soon as no node is decided by the policy: it is deleted, or names another binding by now."""
+        self._note_other(obj.metadata.name, "")
+        finalizers = obj.metadata.finalizers
+        left = released(finalizers, self._owner, meant=meant)
+        if list(left) == list(finalizers):
+            return None
+        if self._decided_by(obj.metadata.name):
+            return 2.0
+        try:
+            await self._patch(obj, {"metadata": {"finalizers": left}})
+        except NotFound:
+            log.debug("policy is gone already")
+        return None
+
+    async def _patch(self, obj: Unknown, change: Json, *, subresource: str = "") -> None:
+        metadata = {"uid": obj.metadata.uid, "resourceVersion": obj.metadata.resource_version, **change.get("metadata", {})}
+        body = {**change, "metadata": metadata}
+        await self._worker.client.patch(POLICIES, obj.metadata.name, body, subresource=subresource, kind=PatchKind.MERGE)
+
+    def _changed(self, change: Change[Unknown]) -> None:
+        if change.new is None:
+            self._note_other(change.key.name, "")
+            ended = self._parsed.pop(change.key.name, None)
+            self._told.pop(ended.uid if ended is not None else "", None)
+            self._pace.forget(change.key.name)
+        else:
+            self._parsed[change.key.name] = ResourceLeasingPolicy.parse(change.new)
+            self.controller.add(change.key.name)
+        if change.more_than_status:
+            for listener in self._listeners:
+                listener()

@@ -1,0 +1,180 @@
+"""What the status of a ResourceLeasingPolicy says, and when it is worth a write (pure but for the clock).
+
+Invariant: equal verdicts render no patch. Phase, conditions, edge and nodes are told at once; the amounts, which move with every pod, are
+told when they have stood still for a moment, after half a minute at the latest, and on average at most every half minute.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from attrs import field, frozen
+
+from kubeocean.model.crds import ResourceLeasingPolicy
+from vkubelet.api.conditions import set_condition
+from vkubelet.api.quantity import Resources, format_resources
+from vkubelet.api.shapes import Json, JsonView
+from vkubelet.clock import Clock, rfc3339
+
+MOST_NODES_NAMED: Final = 32
+
+AMOUNTS: Final = ("offered", "leased")
+_ADDED: Final = frozenset({"observedGeneration", "timeZone", "nextEdge", "decidingNodes", "nodes", *AMOUNTS})
+"""Fields of the status that the definition of Kubeocean (Go) does not have; where that one is installed they vanish when written."""
+
+_STILL: Final = 1.0
+_LATEST: Final = 30.0
+_BURST: Final = 3
+_FIRST_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 300.0
+
+
+@frozen
+class Amounts:
+    """Over all nodes a policy decides about: what their virtual nodes offer, and what the pods leased there request."""
+
+    offered: Resources = field(factory=dict)
+    leased: Resources = field(factory=dict)
+
+
+@frozen
+class Verdict:
+    """What the status of a policy should say.
+
+    `problems` is empty for a valid one, `zone` names the zone in force, `nodes` are the physical nodes it decides about now; without
+    `amounts`, while not everything is known yet, what was told of them stays.
+    """
+
+    problems: str
+    open: bool = False
+    zone: str = ""
+    edge: datetime | None = None
+    nodes: Sequence[str] = ()
+    amounts: Amounts | None = None
+
+
+@frozen
+class Report:
+    """A status to be written: `said` in full, `patch` as a merge patch. `only_amounts`: nothing else differs.
+
+    `repeated`: but for amounts it was written before, and another client replaced it.
+    """
+
+    said: Json
+    patch: Json
+    only_amounts: bool
+    repeated: bool = False
+
+
+def status_change(policy: ResourceLeasingPolicy, verdict: Verdict, *, now: datetime, told: JsonView | None = None) -> Report | None:
+    """The new status, or None when the present one says all of this already (spec/kubeocean.md 3.9); `told` was written last."""
+    before: Sequence[JsonView] = policy.status.get("conditions") or ()
+    after: list[Json] = [dict(condition) for condition in before]
+    for condition in _conditions(verdict):
+        after = set_condition(after, {**condition, "observedGeneration": policy.generation}, now=now)
+    dropped = {name: value for name, value in (told or {}).items() if name in _ADDED and name not in policy.status}
+    present = {**policy.status, **dropped}
+    said: Json = {
+        "phase": "Failed" if verdict.problems else "Active" if verdict.open else "Inactive",
+        "activeTimeWindow": verdict.open,
+        "observedGeneration": policy.generation,
+        "decidingNodes": len(verdict.nodes),
+        "nodes": sorted(verdict.nodes)[:MOST_NODES_NAMED],
+        "conditions": after,
+        "timeZone": verdict.zone or None,
+        "nextEdge": rfc3339(verdict.edge) if verdict.edge else None,
+        **_amounts(verdict, present),
+    }
+    differing = {name for name, value in said.items() if present.get(name) != value}
+    if not differing:
+        return None
+    patch = {**said, **{name: _replacing(policy.status.get(name) or {}, said[name]) for name in AMOUNTS}}
+    only_amounts = differing <= set(AMOUNTS)
+    repeated = not only_amounts and told is not None and _without_times(told) == _without_times(said)
+    return Report(said, {"status": {**patch, "lastAppliedTime": rfc3339(now)}}, only_amounts, repeated)
+
+
+def _without_times(said: JsonView) -> Json:
+    """What a status says apart from amounts, and from the times at which another client's writes moved its conditions."""
+    fields = ("type", "status", "reason", "message", "observedGeneration")
+    conditions = [{name: each.get(name) for name in fields} for each in said.get("conditions") or ()]
+    rest = {name: value for name, value in said.items() if name not in AMOUNTS}
+    return {**rest, "conditions": sorted(conditions, key=lambda each: str(each["type"]))}
+
+
+def _amounts(verdict: Verdict, present: JsonView) -> Json:
+    if verdict.amounts is None:
+        return {name: present.get(name) or {} for name in AMOUNTS}
+    return {"offered": format_resources(verdict.amounts.offered), "leased": format_resources(verdict.amounts.leased)}
+
+
+def _replacing(before: JsonView, after: JsonView) -> Json:
+    """The part of a merge patch that leaves nothing of what was there before."""
+    return {**dict.fromkeys(before), **after}
+
+
+def _conditions(verdict: Verdict) -> list[Json]:
+    if verdict.problems:
+        invalid = {"type": "Valid", "status": "False", "reason": "ValidationError", "message": verdict.problems}
+        return [invalid, {"type": "Active", "status": "False", "reason": "ValidationError", "message": "an invalid policy leases nothing"}]
+    valid = {"type": "Valid", "status": "True", "reason": "ValidationPassed", "message": "the policy is valid"}
+    if verdict.open:
+        return [valid, {"type": "Active", "status": "True", "reason": "ActiveTimeWindow", "message": "a time window is open"}]
+    return [valid, {"type": "Active", "status": "False", "reason": "InactiveTimeWindow", "message": "no time window is open"}]
+
+
+@frozen
+class _Unwritten:
+    amounts: Mapping[str, object]
+    first: float
+    last: float
+
+
+class Pace:
+    """When amounts that differ from those told are written; one for each process, policies by name."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._unwritten: dict[str, _Unwritten] = {}
+        self._written: dict[str, list[float]] = {}
+        self._repeated: dict[str, tuple[float, float]] = {}
+        """By policy: when a status that another client replaced was written again last, and the seconds until the next time."""
+
+    def wait(self, policy: str, said: JsonView) -> float:
+        """Seconds until this may be written, if it does not change until then; 0: now."""
+        now, amounts = self._clock.monotonic(), {name: said[name] for name in AMOUNTS}
+        known = self._unwritten.get(policy)
+        if known is None or known.amounts != amounts:
+            known = self._unwritten[policy] = _Unwritten(amounts, known.first if known else now, now)
+        due = min(known.last + _STILL, known.first + _LATEST)
+        written = self._written.get(policy, [])
+        if len(written) == _BURST:
+            due = max(due, written[0] + _BURST * _LATEST)
+        return max(0.0, due - now)
+
+    def wait_to_repeat(self, policy: str) -> float:
+        """Seconds until a status that another client replaced may be written again; 0: now, and twice as many later the next time."""
+        now = self._clock.monotonic()
+        last, pause = self._repeated.get(policy, (-math.inf, 0.0))
+        if now < last + pause:
+            return last + pause - now
+        self._repeated[policy] = (now, _FIRST_PAUSE if now > last + _LONGEST_PAUSE + pause else min(_LONGEST_PAUSE, 2 * pause))
+        return 0.0
+
+    def settled(self, policy: str) -> None:
+        """What is told is true."""
+        self._unwritten.pop(policy, None)
+
+    def wrote(self, policy: str) -> None:
+        """Amounts were written for their own sake."""
+        self.settled(policy)
+        self._written[policy] = [*self._written.get(policy, []), self._clock.monotonic()][-_BURST:]
+
+    def forget(self, policy: str) -> None:
+        """The policy is gone."""
+        self.settled(policy)
+        self._written.pop(policy, None)
+        self._repeated.pop(policy, None)

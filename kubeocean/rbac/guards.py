@@ -1,0 +1,337 @@
+"""ValidatingAdmissionPolicies that limit the worker identity to what its rights are for, and trials that show whether they hold (pure).
+
+RBAC grants verbs on whole objects: `patch resourceleasingpolicies` includes the leased amounts, `patch namespaces` the Pod Security level.
+Each guard closes one such gap for the ServiceAccount in the mount namespace, and for no other user.
+
+Invariant: a guard never refuses what `kubeocean` writes; a trial is a request of that ServiceAccount that some guard must refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from attrs import frozen
+
+from kubeocean.copies.volumes import MACHINES, SECRETS_OF
+from kubeocean.model import keys
+from kubeocean.model.resources import GROUP, POLICIES
+from vkubelet.api.shapes import Json
+from vkubelet.client.resources import NAMESPACES, PODS, PRIORITYCLASSES, PVS, SECRETS, Resource
+
+API: Final = "admissionregistration.k8s.io"
+MOUNT_NAMESPACE: Final = "mount namespace"
+_OBJECT: Final = "(object != null ? object : oldObject)"
+_TOKEN_SECRETS: Final = ("kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token")
+
+
+@frozen
+class Rule:
+    """One validation: a CEL expression, and the message of the refusal."""
+
+    expression: str
+    message: str
+
+
+@frozen(kw_only=True)
+class Guard:
+    """One policy with its binding. `resources` are `plural` or `plural/subresource` of `group`."""
+
+    name: str
+    why: str
+    """What the identity could do without it, as a sentence."""
+    group: str = ""
+    version: str = "v1"
+    resources: Sequence[str]
+    operations: Sequence[str]
+    rules: Sequence[Rule]
+    variables: Sequence[tuple[str, str]] = ()
+    sees_namespace: bool = False
+    """The expressions read the mount namespace as `params`."""
+
+
+def _same(path: str, *, empty: str, before: str = "oldObject", after: str = "object") -> str:
+    """The optional field has one value before and after."""
+    return f"(has({after}.{path}) ? {after}.{path} : {empty}) == (has({before}.{path}) ? {before}.{path} : {empty})"
+
+
+def _metadata_but_annotations() -> str:
+    finalizers = _same("metadata.finalizers", empty="[]")
+    return " && ".join((_same("metadata.labels", empty="{}"), _same("metadata.ownerReferences", empty="[]"), finalizers))
+
+
+def _only(kept: str) -> str:
+    """Of the maps in `variables.before` and `variables.after`, nothing but the key `kept` differs."""
+    return (
+        f"variables.after.all(k, k == '{kept}' || (k in variables.before && variables.before[k] == variables.after[k]))"
+        f" && variables.before.all(k, k == '{kept}' || k in variables.after)"
+    )
+
+
+def _maps(field: str) -> Sequence[tuple[str, str]]:
+    return tuple((name, f"has({where}.{field}) ? {where}.{field} : {{}}") for name, where in (("before", "oldObject"), ("after", "object")))
+
+
+def guards(mount_namespace: str, *, policy_label: bool = True, max_priority: str = "0") -> tuple[Guard, ...]:
+    """All of them, for the identity in this namespace. `max_priority` is the highest priority of a pod that it may create."""
+    label = (_node_label(),) if policy_label else ()
+    return (_leases(), _mount(), _pods(max_priority), _secrets(), _classes(), _volumes(mount_namespace), *label)
+
+
+def _leases() -> Guard:
+    finalizers = " == ".join(
+        f"(has({where}.metadata.finalizers) ? {where}.metadata.finalizers : []).filter(f, !f.startsWith('{keys.POLICY_CLAIM}'))"
+        for where in ("object", "oldObject")
+    )
+    unchanged = " && ".join(
+        (
+            _same("spec", empty="{}"),
+            _same("metadata.labels", empty="{}"),
+            _same("metadata.annotations", empty="{}"),
+            _same("metadata.ownerReferences", empty="[]"),
+            finalizers,
+        )
+    )
+    return Guard(
+        name="policies",
+        why="The right to set finalizers of a ResourceLeasingPolicy would include raising the leased amounts.",
+        group=GROUP,
+        version=POLICIES.version,
+        resources=(POLICIES.plural, f"{POLICIES.plural}/status"),
+        operations=("UPDATE",),
+        rules=(Rule(unchanged, f"of a ResourceLeasingPolicy, only finalizers {keys.POLICY_CLAIM}* and the status may change"),),
+    )
+
+
+def _mount() -> Guard:
+    unchanged = f"{_metadata_but_annotations()} && {_only(keys.MOUNT_OWNER)}"
+    return Guard(
+        name="namespace",
+        why="The right to mark the mount namespace would include its Pod Security level and its allowed volume sources.",
+        resources=("namespaces",),
+        operations=("UPDATE",),
+        variables=_maps("metadata.annotations"),
+        rules=(Rule(unchanged, f"of the {MOUNT_NAMESPACE}, only the annotation {keys.MOUNT_OWNER} may change"),),
+    )
+
+
+def _node_label() -> Guard:
+    others = ("metadata.annotations", "{}"), ("metadata.ownerReferences", "[]"), ("metadata.finalizers", "[]"), ("spec", "{}")
+    unchanged = " && ".join((*(_same(path, empty=empty) for path, empty in others), _only(keys.POLICY_APPLIED)))
+    return Guard(
+        name="nodes",
+        why="The optional right to label nodes would include their taints and all other labels.",
+        resources=("nodes",),
+        operations=("UPDATE",),
+        variables=_maps("metadata.labels"),
+        rules=(Rule(unchanged, f"of a Node, only the label {keys.POLICY_APPLIED} may change"),),
+    )
+
+
+def _pods(max_priority: str) -> Guard:
+    token = "has(v.projected) && has(v.projected.sources) && v.projected.sources.exists(s, has(s.serviceAccountToken))"
+    anonymous = (
+        "has(object.spec.automountServiceAccountToken) && !object.spec.automountServiceAccountToken"
+        f" && !(has(object.spec.volumes) && object.spec.volumes.exists(v, {token}))"
+    )
+    return Guard(
+        name="pods",
+        why="The right to create pods would include pods with the worker's ServiceAccount tokens, and pods that preempt local ones.",
+        resources=("pods",),
+        operations=("CREATE",),
+        rules=(
+            Rule(anonymous, "pods of the hub have no ServiceAccount token of the worker"),
+            Rule(
+                f"!has(object.spec.priority) || object.spec.priority <= {max_priority}",
+                f"pods of the hub have a priority of at most {max_priority}; name another PriorityClass in spec.podPriorityClassName",
+            ),
+        ),
+    )
+
+
+def _secrets() -> Guard:
+    kinds = ", ".join(f"'{each}'" for each in _TOKEN_SECRETS)
+    return Guard(
+        name="secrets",
+        why="The right to create Secrets would include tokens of every ServiceAccount of the mount namespace.",
+        resources=("secrets",),
+        operations=("CREATE", "UPDATE"),
+        rules=(Rule(f"!has(object.type) || !(object.type in [{kinds}])", "copies of Secrets are of no type that contains tokens"),),
+    )
+
+
+def _classes() -> Guard:
+    ours = (
+        f"object.metadata.name == '{keys.DEFAULT_PRIORITY_CLASS}' && object.value == {keys.DEFAULT_PRIORITY}"
+        " && !(has(object.globalDefault) && object.globalDefault)"
+    )
+    text = f"the only PriorityClass is {keys.DEFAULT_PRIORITY_CLASS}, with the value {keys.DEFAULT_PRIORITY}, not as the global default"
+    return Guard(
+        name="priorityclasses",
+        why="The right to create the class of leased pods would include one that is the default of the cluster's own pods.",
+        group=PRIORITYCLASSES.group,
+        resources=(PRIORITYCLASSES.plural,),
+        operations=("CREATE",),
+        rules=(Rule(ours, text),),
+    )
+
+
+def _volumes(space: str) -> Guard:
+    marked = (
+        f"has({_OBJECT}.metadata.labels) && '{keys.MANAGED_BY}' in {_OBJECT}.metadata.labels"
+        f" && (oldObject == null || (has(oldObject.metadata.labels) && '{keys.MANAGED_BY}' in oldObject.metadata.labels))"
+    )
+    before, after = (f"has({each}.spec.claimRef) && {each}.spec.claimRef.namespace == '{space}'" for each in ("oldObject", "object"))
+    # Kubeocean (Go) left volumes without a claim, and with Secrets of other namespaces; they may be marked, grow and be deleted.
+    unbound = "oldObject != null && !has(oldObject.spec.claimRef)"
+    bound = f"(oldObject == null || {unbound} || ({before})) && (object == null || ({after}) || ({unbound} && !has(object.spec.claimRef)))"
+    retained = f"{_OBJECT}.spec.persistentVolumeReclaimPolicy == 'Retain'"
+    remote = " || ".join(f"has(object.spec.{source})" for source in SECRETS_OF)
+    annotation = f"params.metadata.annotations['{keys.ALLOWED_VOLUMES}']"
+    consent = f"has(params.metadata.annotations) && '{keys.ALLOWED_VOLUMES}' in params.metadata.annotations"
+    local = " || ".join(
+        f"(has(object.spec.{source}) && {consent} && {annotation}.replace(',', ' ').split(' ').exists(s, s == '{source}'))"
+        for source in sorted(MACHINES)
+    )
+    secrets = " && ".join(
+        f"!(has(object.spec.{source}) && has(object.spec.{source}.{field})"
+        f" && !(oldObject != null && has(oldObject.spec.{source}) && oldObject.spec.{source} == object.spec.{source})"
+        f" && (!has(object.spec.{source}.{field}.namespace) || object.spec.{source}.{field}.namespace != '{space}'))"
+        for source, fields in SECRETS_OF.items()
+        for field in fields
+    )
+    return Guard(
+        name="volumes",
+        why="PersistentVolumes have no namespace: the right to create them would include paths of machines and Secrets of any namespace.",
+        resources=(PVS.plural,),
+        operations=("CREATE", "UPDATE", "DELETE"),
+        sees_namespace=True,
+        rules=(
+            Rule(f"{marked} && {bound}", f"only PersistentVolumes with the label {keys.MANAGED_BY}, for claims in {space}"),
+            Rule(retained, "PersistentVolumes of the hub have the reclaim policy Retain"),
+            Rule(
+                f"object == null || oldObject != null || {remote} || {local}",
+                f"set {keys.ALLOWED_VOLUMES} on namespace {space} to allow this volume source",
+            ),
+            Rule(f"object == null || ({secrets})", f"PersistentVolumes of the hub name Secrets in {space} alone"),
+        ),
+    )
+
+
+# --- Objects ------------------------------------------------------------------------------------------------------------------------------
+
+
+def guard_objects(
+    mount_namespace: str, *, user: str, prefix: str, policy_label: bool = True, max_priority: str = "0", labels: Json | None = None
+) -> list[Json]:
+    """A ValidatingAdmissionPolicy and its binding for each guard; `user` is the username they are about, `prefix` begins their names."""
+    out: list[Json] = []
+    for guard in guards(mount_namespace, policy_label=policy_label, max_priority=max_priority):
+        metadata: Json = {"name": f"{prefix}-{guard.name}", **({"labels": dict(labels)} if labels else {})}
+        out.append(_policy(guard, metadata, user))
+        out.append(_binding(guard, metadata, mount_namespace))
+    return out
+
+
+def _policy(guard: Guard, metadata: Json, user: str) -> Json:
+    spec: Json = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {
+            "resourceRules": [
+                {
+                    "apiGroups": [guard.group],
+                    "apiVersions": [guard.version],
+                    "operations": list(guard.operations),
+                    "resources": list(guard.resources),
+                }
+            ]
+        },
+        "matchConditions": [{"name": "is-the-identity-of-the-hub", "expression": f"request.userInfo.username == '{user}'"}],
+    }
+    if guard.sees_namespace:
+        spec["paramKind"] = {"apiVersion": NAMESPACES.api_version, "kind": NAMESPACES.kind}
+    if guard.variables:
+        spec["variables"] = [{"name": name, "expression": expression} for name, expression in guard.variables]
+    spec["validations"] = [{"expression": rule.expression, "message": rule.message, "reason": "Forbidden"} for rule in guard.rules]
+    return {"apiVersion": f"{API}/v1", "kind": "ValidatingAdmissionPolicy", "metadata": metadata, "spec": spec}
+
+
+def _binding(guard: Guard, metadata: Json, mount_namespace: str) -> Json:
+    spec: Json = {"policyName": metadata["name"], "validationActions": ["Deny"]}
+    if guard.sees_namespace:
+        # Parameters are looked up before it is asked who makes the request: `Deny` would refuse volumes of everybody once the namespace is
+        # gone. The identity is a ServiceAccount of that namespace, and gone with it.
+        spec["paramRef"] = {"name": mount_namespace, "parameterNotFoundAction": "Allow"}
+    return {"apiVersion": f"{API}/v1", "kind": "ValidatingAdmissionPolicyBinding", "metadata": metadata, "spec": spec}
+
+
+# --- Trials -------------------------------------------------------------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class Trial:
+    """A write that must be refused, tried as a dry run. With `name` it is a merge patch of that object, else a creation."""
+
+    gains: str
+    """What the hub could do if it is accepted."""
+    resource: Resource[Any]
+    body: Json
+    name: str = ""
+
+
+def trials(mount_namespace: str) -> tuple[Trial, ...]:
+    """One for Pod Security, and one for each guard of a right that the identity always has."""
+    return (
+        Trial(gains="run privileged pods", resource=PODS, body=_privileged_pod(mount_namespace)),
+        Trial(
+            gains="change the labels of the mount namespace, its Pod Security level included",
+            resource=NAMESPACES,
+            name=mount_namespace,
+            body={"metadata": {"labels": {f"{keys.DOMAIN}trial": "true"}}},
+        ),
+        Trial(
+            gains="create PriorityClasses that preempt local pods",
+            resource=PRIORITYCLASSES,
+            body={"metadata": {"generateName": "kubeocean-trial-"}, "value": 1, "globalDefault": False},
+        ),
+        Trial(gains="create PersistentVolumes on paths of the machines", resource=PVS, body=_path_volume(mount_namespace)),
+        Trial(
+            gains="create ServiceAccount tokens in the mount namespace",
+            resource=SECRETS,
+            body={
+                "metadata": {
+                    "generateName": "kubeocean-trial-",
+                    "namespace": mount_namespace,
+                    "annotations": {"kubernetes.io/service-account.name": "default"},
+                },
+                "type": _TOKEN_SECRETS[0],
+            },
+        ),
+    )
+
+
+def _privileged_pod(space: str) -> Json:
+    resources = {"cpu": "1m", "memory": "1Mi"}
+    container = {
+        "name": "trial",
+        "image": "trial",
+        "securityContext": {"privileged": True},
+        "resources": {"requests": resources, "limits": resources},
+    }
+    return {
+        "metadata": {"generateName": "kubeocean-trial-", "namespace": space},
+        "spec": {"automountServiceAccountToken": False, "containers": [container]},
+    }
+
+
+def _path_volume(space: str) -> Json:
+    return {
+        "metadata": {"generateName": "kubeocean-trial-"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "capacity": {"storage": "1Mi"},
+            "hostPath": {"path": "/"},
+            "persistentVolumeReclaimPolicy": "Retain",
+            "claimRef": {"namespace": space, "name": "trial"},
+        },
+    }

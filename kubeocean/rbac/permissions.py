@@ -1,0 +1,351 @@
+"""What our identities may do in either cluster, each right with the reason for it, and the objects that grant it (pure).
+
+Invariant: this is the only list. The samples, the charts and `kubeocean bind` are made of it or compared with it, and what is asked of a
+worker before it is used are exactly the rights that its roles grant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from kubeocean.model import keys
+from kubeocean.model.resources import GROUP
+from kubeocean.rbac.guards import guard_objects
+from kubeocean.rbac.rules import RBAC, READ, Check, Rule, checks_of, granted, labelled, namespace_body, role_binding
+from vkubelet.api.shapes import Json
+
+SYNCER: Final = "kubeocean-syncer"
+"""ServiceAccount of `kubeocean run`, and name of its roles."""
+MANAGER: Final = "kubeocean-manager"
+"""ServiceAccount of `kubeocean manager`, and name of its roles."""
+
+_LEASES: Final = "coordination.k8s.io"
+_CERTIFICATES: Final = "certificates.k8s.io"
+_STORAGE: Final = "storage.k8s.io"
+_LEASE_NAMESPACE: Final = "kube-node-lease"
+_AUTHENTICATION_READER: Final = "extension-apiserver-authentication-reader"
+
+
+# --- The computing cluster ----------------------------------------------------------------------------------------------------------------
+
+
+def syncer_name(cluster_id: str) -> str:
+    """ServiceAccount, roles and Deployment of one binding in the computing cluster."""
+    return f"{SYNCER}-{cluster_id}"
+
+
+def hub_rules(*, binding: str = "", namespace: str = keys.NAMESPACE) -> tuple[Rule, ...]:
+    """What `kubeocean run` does in the computing cluster; with `binding` it may write that ClusterBinding alone."""
+    return (*_hub_objects_of_ours(binding), *_hub_pods(), *_hub_port(), *_hub_namespaced(namespace))
+
+
+def _hub_objects_of_ours(binding: str) -> tuple[Rule, ...]:
+    own = (binding,) if binding else ()
+    drivers = "Which storage drivers a virtual node has."
+    alone = "Its own ClusterBinding, by name; the manager may write every one."
+    nodes = "policy nodes: names that begin with vnode-<clusterID>-."
+    return (
+        Rule("clusterbindings", READ, group=GROUP, why="The bindings: which are older, and what ours says."),
+        Rule("clusterbindings", "patch", group=GROUP, names=own, why="The finalizer of the binding.", bound=alone),
+        Rule("clusterbindings/status", "patch", group=GROUP, names=own, why="What became of it.", bound=alone),
+        Rule("nodes", f"{READ} create patch delete", why="Virtual nodes; their leases are in a Role below.", bound=nodes),
+        Rule("nodes/status", "patch", why="How they are.", bound=nodes),
+        Rule("csinodes", f"{READ} create patch delete", group=_STORAGE, essential=False, why=drivers, bound=nodes),
+    )
+
+
+def _hub_pods() -> tuple[Rule, ...]:
+    secrets = "What pods refer to. Reading Secrets in every namespace is what it looks like: this identity can read them all."
+    claims = "Claims that pods name, and the volumes behind them."
+    pods = "policy pods: pods on nodes whose names begin with vnode-<clusterID>-."
+    data = "policy data: metadata alone may change."
+    size = "Nothing: the status of every claim."
+    tokens = "policy tokens: bound to a pod, of any ServiceAccount in the cluster."
+    return (
+        Rule("pods", f"{READ} patch delete", why="Virtual pods: their marks, and their end.", bound=pods),
+        Rule("pods/status", "patch", why="How they are.", bound=pods),
+        Rule("pods/eviction", "create", why="Leased capacity is taken back by eviction.", bound="PodDisruptionBudgets, on every node."),
+        Rule("replicasets", "get", group="apps", essential=False, why="Which Deployment a pod is of."),
+        Rule("configmaps secrets", f"{READ} patch", why=secrets, bound="policy data: metadata alone may change. Reading is not limited."),
+        Rule("persistentvolumeclaims persistentvolumes", f"{READ} patch", essential=False, why=claims, bound=data),
+        Rule("persistentvolumeclaims/status", "patch", essential=False, why="A file system that has grown in the worker.", bound=size),
+        Rule("serviceaccounts/token", "create", why="Tokens of pods, bound to them.", bound=tokens),
+        Rule("namespaces", "get", why="Which cluster this is: the UID of kube-system."),
+        Rule("services", READ, why="Where pods in the worker reach the API server, the DNS and the Services of this cluster."),
+        Rule("events", "create patch", why="What happens is recorded as Events.", bound="Nothing: an Event can be about any object."),
+    )
+
+
+def _hub_port() -> tuple[Rule, ...]:
+    asked = "The serving certificate of the kubelet port."
+    approved = "Its approval; without this and the next rule, somebody else approves it: kubectl certificate approve."
+    signer = "kubernetes.io/kubelet-serving"
+    review = "Reviews persist nothing."
+    signed = "The signer kubelet-serving, for any node name. Without both rules a person approves."
+    return (
+        Rule("tokenreviews", "create", group="authentication.k8s.io", why="Who calls the kubelet port?", bound=review),
+        Rule("subjectaccessreviews", "create", group="authorization.k8s.io", why="And may they?", bound=review),
+        Rule(
+            "certificatesigningrequests",
+            "create get",
+            group=_CERTIFICATES,
+            why=asked,
+            bound="A request grants nothing until it is approved.",
+        ),
+        Rule("certificatesigningrequests/approval", "update", group=_CERTIFICATES, essential=False, why=approved, bound=signed),
+        Rule("signers", "approve", group=_CERTIFICATES, names=signer, essential=False, why="For this one signer.", bound=signed),
+    )
+
+
+def _hub_namespaced(namespace: str) -> tuple[Rule, ...]:
+    leader = "The leader's Lease, when more than one replica runs."
+    leases = "policy leases: those of its virtual nodes, and its own."
+    ports = "Pods that stand for host ports taken in the worker."
+    return (
+        Rule(
+            "leases",
+            "get create update delete",
+            group=_LEASES,
+            namespace=_LEASE_NAMESPACE,
+            why="The leases of virtual nodes.",
+            bound=leases,
+        ),
+        Rule("leases", "get create update", group=_LEASES, namespace=namespace, why=leader, bound=leases),
+        Rule("pods", "create", namespace=keys.FAKE_NAMESPACE, essential=False, why=ports, bound="policy pods: on its own virtual nodes."),
+    )
+
+
+def hub_objects(
+    name: str = SYNCER, *, namespace: str = keys.NAMESPACE, binding: str = "", namespaces: bool = True, labels: Json | None = None
+) -> list[Json]:
+    """Namespaces, ServiceAccount, roles and their bindings of one `kubeocean run`; one binding has one `name`: `syncer_name`."""
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+    made: list[Json] = [namespace_body(namespace), namespace_body(keys.FAKE_NAMESPACE, "privileged")] if namespaces else []
+    made.append({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}})
+    made += granted(hub_rules(binding=binding, namespace=namespace), name, cluster_name=name, subject=subject)
+    reader = role_binding(f"{name}-authentication-reader", "kube-system", role=_AUTHENTICATION_READER, subject=subject)
+    return [labelled(each, labels) for each in (*made, reader)]
+
+
+# --- The manager --------------------------------------------------------------------------------------------------------------------------
+
+
+def manager_rules(*, namespace: str = keys.NAMESPACE) -> tuple[Rule, ...]:
+    """What `kubeocean manager` does: it makes what runs a binding, and can only grant what it may do itself."""
+    return (*hub_rules(namespace=namespace), *_manager_wide(), *_manager_roles(namespace), *_manager_namespaced(namespace))
+
+
+def _manager_wide() -> tuple[Rule, ...]:
+    wide = "The roles of each binding's process, with the rights above and none beside."
+    granted = "The API server refuses a role with rights that the manager lacks; it can change and delete every other role."
+    return (
+        Rule("clusterroles clusterrolebindings", f"{READ} create patch delete", group=RBAC, why=wide, bound=granted),
+        Rule("roles rolebindings", READ, group=RBAC, why="Likewise; they are written in the namespaces below alone."),
+    )
+
+
+def _manager_roles(namespace: str) -> tuple[Rule, ...]:
+    spaces = (_LEASE_NAMESPACE, namespace, keys.FAKE_NAMESPACE)
+    granted = "The API server refuses to bind a role with rights that the manager lacks."
+    reader = "Which client certificates are the API server's is read by each binding's process: it is bound to this one role."
+    return (
+        *(
+            Rule("roles rolebindings", "create patch delete", group=RBAC, namespace=each, why="As above.", bound="This namespace.")
+            for each in spaces
+        ),
+        Rule("rolebindings", "create patch delete", group=RBAC, namespace="kube-system", why=reader, bound=granted),
+        Rule(
+            "roles",
+            "bind",
+            group=RBAC,
+            names=_AUTHENTICATION_READER,
+            namespace="kube-system",
+            why="The right to bind to it.",
+            bound="This one role, by name.",
+        ),
+    )
+
+
+def _manager_namespaced(namespace: str) -> tuple[Rule, ...]:
+    every = f"{READ} create patch delete"
+    parts = "What runs a binding."
+    space = "The namespace of Kubeocean: a Deployment there can run as any ServiceAccount of that namespace."
+    budget = "So that a drained node does not end all replicas at once."
+    return (
+        Rule("deployments", every, group="apps", namespace=namespace, why=parts, bound=space),
+        Rule(
+            "configmaps serviceaccounts services",
+            every,
+            namespace=namespace,
+            why="Its settings, its identity, its kubelet port.",
+            bound=space,
+        ),
+        Rule("poddisruptionbudgets", every, group="policy", namespace=namespace, why=budget, bound=space),
+        Rule(
+            "secrets",
+            "delete",
+            namespace=namespace,
+            essential=False,
+            why="Certificates that Kubeocean (Go) made for a binding.",
+            bound=space,
+        ),
+    )
+
+
+def manager_objects(*, namespace: str = keys.NAMESPACE) -> list[Json]:
+    """ServiceAccount, roles and their bindings of `kubeocean manager`."""
+    subject = {"kind": "ServiceAccount", "name": MANAGER, "namespace": namespace}
+    account: Json = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": MANAGER, "namespace": namespace}}
+    return [account, *granted(manager_rules(namespace=namespace), MANAGER, cluster_name=MANAGER, subject=subject)]
+
+
+# --- The worker cluster -------------------------------------------------------------------------------------------------------------------
+
+
+def worker_rules(mount_namespace: str, *, metrics: bool = False, policy_label: bool = False) -> tuple[Rule, ...]:
+    """What `kubeocean run` does in the worker; `metrics` adds `metrics_rule`, `policy_label` a write to the nodes there."""
+    shown = "Shows on the nodes which policy leases them (label kubeocean.io/policy-applied)."
+    label = Rule("nodes", "patch", essential=False, why=shown, bound="guard nodes")
+    extra = (*((label,) if policy_label else ()), *((metrics_rule(),) if metrics else ()))
+    return (*_worker_wide(), *extra, *_mounted(mount_namespace), *_mounted_streams(mount_namespace))
+
+
+def metrics_rule(nodes: Sequence[str] = ()) -> Rule:
+    """The optional right to ask kubelets; with `nodes` of those alone."""
+    why = "Lets `kubectl top`, autoscalers and Prometheus of the computing cluster see what its pods use here."
+    return Rule("nodes/proxy", "get", names=nodes, essential=False, why=why)
+
+
+def _worker_wide() -> tuple[Rule, ...]:
+    policies = "What is leased, and the finalizer of a policy in use."
+    volumes = "The volumes of borrowed pods' claims: they have no namespace. Those of others are never written."
+    below = "The class of borrowed pods: below those of the worker's own."
+    return (
+        Rule("nodes pods", READ, why="What is free on which node."),
+        Rule("resourceleasingpolicies", f"{READ} patch", group=GROUP, why=policies, bound="guard policies"),
+        Rule("resourceleasingpolicies/status", "patch", group=GROUP, why="What became of it.", bound="guard policies"),
+        Rule("priorityclasses", "create", group="scheduling.k8s.io", why=below, bound="guard priorityclasses"),
+        Rule("csinodes", READ, group=_STORAGE, essential=False, why="Which storage drivers a node has."),
+        Rule("persistentvolumes", f"{READ} create patch delete", essential=False, why=volumes, bound="guard volumes"),
+    )
+
+
+def _mounted(space: str) -> tuple[Rule, ...]:
+    every = f"{READ} create patch delete"
+    owner = "The namespace itself: it bears the name of the binding that owns it."
+    space_ = "The mount namespace, which contains nothing but copies."
+    secrets = f"guard secrets. {space_}"
+    return (
+        Rule(
+            "pods",
+            "create patch delete",
+            namespace=space,
+            why="The pods of the computing cluster, here and nowhere else.",
+            bound="guard pods",
+        ),
+        Rule("configmaps secrets", f"{every} update", namespace=space, why="Copies of what they refer to.", bound=secrets),
+        Rule(
+            "persistentvolumeclaims",
+            every,
+            namespace=space,
+            essential=False,
+            why="Copies of their claims.",
+            bound=f"{space_} ResourceQuota limits their storage.",
+        ),
+        Rule("events", "list watch", namespace=space, essential=False, why="Their Events are mirrored to the hub."),
+        Rule("namespaces", "get patch", names=space, namespace=space, essential=False, why=owner, bound="guard namespace"),
+    )
+
+
+def _mounted_streams(space: str) -> tuple[Rule, ...]:
+    streams = "kubectl exec, attach, cp and port-forward. Over WebSocket they arrive as GET; newer API servers ask for `create` beside it."
+    own = "Pods in the mount namespace."
+    changes = "A resize in place; kubectl debug adds ephemeral containers."
+    return (
+        Rule("pods/log", "get", namespace=space, essential=False, why="kubectl logs."),
+        Rule("pods/exec pods/attach pods/portforward", "get create", namespace=space, essential=False, why=streams, bound=own),
+        Rule(
+            "pods/resize pods/ephemeralcontainers",
+            "patch",
+            namespace=space,
+            essential=False,
+            why=changes,
+            bound="Pod Security level and quota of the mount namespace.",
+        ),
+    )
+
+
+def worker_objects(
+    mount_namespace: str = keys.WORKER_NAMESPACE,
+    *,
+    name: str = SYNCER,
+    metrics: bool = False,
+    policy_label: bool = False,
+    pod_security: str = "baseline",
+    labels: Json | None = None,
+) -> list[Json]:
+    """The mount namespace and the narrow identity that lives in it: ServiceAccount, long-lived token, roles and their bindings."""
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": mount_namespace}
+    account: Json = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": mount_namespace}}
+    token: Json = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": token_name(name),
+            "namespace": mount_namespace,
+            "annotations": {"kubernetes.io/service-account.name": name},
+        },
+        "type": "kubernetes.io/service-account-token",
+    }
+    made = [namespace_body(mount_namespace, pod_security), {**account, "automountServiceAccountToken": False}, token]
+    rules = worker_rules(mount_namespace, policy_label=policy_label)
+    wide = cluster_role_name(mount_namespace, name)
+    made += granted(rules, name, cluster_name=wide, subject=subject)
+    if metrics:
+        made += metrics_objects(mount_namespace, name=name)
+    return [labelled(each, labels) for each in made]
+
+
+def metrics_objects(mount_namespace: str = keys.WORKER_NAMESPACE, *, name: str = SYNCER, nodes: Sequence[str] = ()) -> list[Json]:
+    """The optional right to see usage, as a role of its own that can be taken away alone."""
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": mount_namespace}
+    wide = f"{cluster_role_name(mount_namespace, name)}-metrics"
+    return granted((metrics_rule(nodes),), wide, cluster_name=wide, subject=subject)
+
+
+def token_name(name: str = SYNCER) -> str:
+    """The Secret with the long-lived token of a ServiceAccount."""
+    return f"{name}-token"
+
+
+def cluster_role_name(mount_namespace: str, name: str = SYNCER) -> str:
+    """ClusterRoles have no namespace: identities of several mount namespaces must not overwrite one another's."""
+    return name if mount_namespace == keys.WORKER_NAMESPACE else f"{name}-{mount_namespace}"
+
+
+def worker_guards(
+    mount_namespace: str = keys.WORKER_NAMESPACE,
+    *,
+    name: str = SYNCER,
+    policy_label: bool = False,
+    max_priority: str = "0",
+    labels: Json | None = None,
+) -> list[Json]:
+    """The admission policies that limit this identity; `max_priority` is the highest priority of a pod that it may create."""
+    return guard_objects(
+        mount_namespace,
+        user=f"system:serviceaccount:{mount_namespace}:{name}",
+        prefix=cluster_role_name(mount_namespace, name),
+        policy_label=policy_label,
+        max_priority=max_priority,
+        labels=labels,
+    )
+
+
+def worker_checks(
+    mount_namespace: str, *, metrics: bool = False, policy_label: bool = False, essential_only: bool = False
+) -> tuple[Check, ...]:
+    """Every right of `worker_rules`, one by one."""
+    rules = worker_rules(mount_namespace, metrics=metrics, policy_label=policy_label)
+    return checks_of(rule for rule in rules if rule.essential or not essential_only)

@@ -1,0 +1,141 @@
+"""What one binding comes to in numbers, read when somebody scrapes.
+
+Invariant: it only reads what is in memory, asks no cluster, and counts nothing of other bindings.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+
+from attrs import evolve, frozen
+
+from kubeocean.binding.reconciler import BindingReconciler
+from kubeocean.leasing.usage import Usage
+from kubeocean.metrics import NodeFigures, Snapshot
+from kubeocean.model.crds import ClusterBinding
+from kubeocean.model.identity import daemonset_allowed, leaves_home
+from kubeocean.nodes.reclaim import Reclaimer
+from kubeocean.nodes.virtual_nodes import VirtualNode, VirtualNodes
+from kubeocean.worker.cluster import WorkerCluster
+from vkubelet.api.conditions import get_condition
+from vkubelet.api.objects import Key, Node, Pod
+from vkubelet.api.quantity import ZERO, Resources, parse_resources
+from vkubelet.provider import Host
+
+_NOT_YET = "Pending"
+
+
+@frozen(kw_only=True)
+class Live:
+    """What there is only while a worker is connected."""
+
+    worker: WorkerCluster
+    usage: Usage
+
+
+@frozen(kw_only=True)
+class Sources:
+    """Where the numbers come from."""
+
+    host: Host
+    binding: BindingReconciler
+    virtual: VirtualNodes
+    reclaimers: Sequence[Reclaimer] = ()
+    live: Live | None = None
+
+
+@frozen(kw_only=True)
+class _Node:
+    """A virtual node, and the physical one with what is requested there, as they are at the moment of a scrape."""
+
+    virtual: VirtualNode
+    physical: Node | None = None
+    local: Resources = {}
+    leased: Resources = {}
+
+
+def capture(sources: Sources, *, credentials_end: datetime | None = None) -> Callable[[], Snapshot]:
+    """Everything at this moment. What is returned counts it and may run in another thread: nothing that was captured changes."""
+    live, now = sources.live, sources.host.clock.now()
+    phase, ready = _health(sources.binding)
+    worker = live.worker if live is not None else None
+    rest = Snapshot(
+        phase=phase,
+        ready=ready,
+        dependents=_copies(worker) if worker is not None else {},
+        stale=worker.stale() if worker is not None else {},
+        credentials_left=(credentials_end - now).total_seconds() if credentials_end is not None else None,
+        reclaim_overdue=max((each.overdue(now) for each in sources.reclaimers), default=0.0),
+    )
+    nodes, virtual, binding = [_node(node, live) for node in sources.virtual], list(sources.host.pods), sources.binding.current
+    physical = list(worker.backing_pods()) if worker is not None else []
+
+    def counted() -> Snapshot:
+        return evolve(
+            rest,
+            nodes=[_figures(node) for node in nodes],
+            virtual_pods=Counter(_phase(pod) for pod in virtual if _is_counted(pod, binding)),
+            physical_pods=Counter(map(_phase, physical)),
+        )
+
+    return counted
+
+
+def _copies(worker: WorkerCluster) -> dict[str, int]:
+    kinds = {"ConfigMap": worker.configmaps, "Secret": worker.secrets, "PersistentVolumeClaim": worker.claims}
+    return {kind: len(informer.store) for kind, informer in kinds.items()}
+
+
+def _health(binding: BindingReconciler) -> tuple[str, bool | None]:
+    """Phase and Ready as they stand on the binding; nothing while there is none."""
+    obj = binding.informer.store.get(Key("", binding.name))
+    if obj is None:
+        return "", None
+    status = obj.body.get("status") or {}
+    ready = get_condition(status.get("conditions") or (), "Ready")
+    return status.get("phase") or _NOT_YET, ready is not None and ready.get("status") == "True"
+
+
+def _node(virtual: VirtualNode, live: Live | None) -> _Node:
+    name = virtual.physical_name
+    physical = live.worker.nodes.store.get(Key("", name)) if live is not None else None
+    if live is None or physical is None:
+        return _Node(virtual=virtual)
+    return _Node(virtual=virtual, physical=physical, local=live.usage.local(name), leased=live.usage.leased(name))
+
+
+def _figures(node: _Node) -> NodeFigures:
+    origin = _amounts(node.physical.status.get("allocatable") or {}) if node.physical is not None else {}
+    # A resource of which nothing is used has a series as well.
+    none = dict.fromkeys(origin, ZERO)
+    return NodeFigures(
+        name=node.virtual.description.name,
+        origin=origin,
+        available=_amounts(node.virtual.description.allocatable),
+        physical={**none, **node.local},
+        virtual={**none, **node.leased},
+    )
+
+
+def _amounts(written: Mapping[str, str]) -> Resources:
+    return _parsed(tuple(written.items()))
+
+
+@lru_cache(maxsize=16384)
+def _parsed(written: tuple[tuple[str, str], ...]) -> Resources:
+    """A node has the same amounts scrape after scrape."""
+    return parse_resources(dict(written))
+
+
+def _is_counted(pod: Pod, binding: ClusterBinding | None) -> bool:
+    """Pods that never leave home, and those of DaemonSets that nobody asked to run on virtual nodes, are not counted."""
+    if not leaves_home(pod.metadata):
+        return False
+    return binding is None or daemonset_allowed(pod.metadata, binding)
+
+
+def _phase(pod: Pod) -> str:
+    return pod.phase or _NOT_YET

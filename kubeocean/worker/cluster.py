@@ -1,0 +1,213 @@
+"""The worker cluster of one binding, as long as one kubeconfig holds: its client, what is cached of it, and the probe of its API server.
+
+Invariant: of pods outside the mount namespace only what they cost is kept, and the contents of Secrets and ConfigMaps never are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from attrs import frozen
+
+from kubeocean.model import keys
+from kubeocean.model.identity import identity
+from kubeocean.model.resources import POLICIES
+from kubeocean.worker.reach import Reach, outcome_of, problem_of
+from vkubelet.api.codec import encode_json
+from vkubelet.api.objects import Key, Node, ObjectMeta, Pod, PodRef, Unknown
+from vkubelet.api.scheduling import reserved_spec
+from vkubelet.api.shapes import Json, JsonView
+from vkubelet.client.resources import CONFIGMAPS, CSINODES, NODES, PODS, PVCS, SECRETS, Resource
+from vkubelet.client.rest import Client, Selection
+from vkubelet.clock import Clock
+from vkubelet.control.informer import Informer
+from vkubelet.control.store import Store
+from vkubelet.errors import Forbidden, NotFound, Unauthorized, VKubeletError
+from vkubelet.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+BY_VIRTUAL_NODE = "virtual-node"
+BY_VIRTUAL_NAMESPACE = "virtual-namespace"
+
+_REFUSED = (Forbidden, NotFound, Unauthorized)
+
+
+@frozen
+class Mount:
+    """Where a binding's objects live in the worker, and the mark they bear."""
+
+    owner: keys.Owner
+    namespace: str
+
+    def copy_key(self, key: Key) -> Key:
+        """Where the physical pod or the copy of a hub object lives."""
+        return Key(self.namespace, keys.physical_name(key.namespace, key.name))
+
+
+def cost_of(pod: Pod) -> Pod:
+    """A foreign pod with nothing left but what it takes from its node: resources, as the scheduler counts them, and host ports."""
+    spec = reserved_spec(pod.spec, pod.status)
+    kept: Json = {"containers": _costs(spec.get("containers", ())), "initContainers": _costs(spec.get("initContainers", ()))}
+    kept.update({key: spec[key] for key in ("overhead", "resources", "hostNetwork") if key in spec})
+    meta = pod.metadata
+    head = ObjectMeta(name=meta.name, namespace=meta.namespace, uid=meta.uid, resource_version=meta.resource_version)
+    return Pod(head, pod.node, pod.phase, encode_json(kept), b"{}")
+
+
+def _costs(containers: Sequence[JsonView]) -> list[Json]:
+    return [
+        {
+            "name": container["name"],
+            "resources": container.get("resources") or {},
+            "ports": [port for port in container.get("ports") or () if port.get("hostPort")],
+            **({"restartPolicy": container["restartPolicy"]} if container.get("restartPolicy") else {}),
+        }
+        for container in containers
+    ]
+
+
+PodIndexes = dict[str, Callable[[Pod], Iterable[str]]]
+
+
+def virtual_uid(meta: ObjectMeta) -> str:
+    """The uid of the virtual pod that a physical one backs, "" for any other pod."""
+    return meta.annotations.get(keys.VIRTUAL_POD_UID, "")
+
+
+def heads(
+    client: Client, resource: Resource[Unknown], *, clock: Clock, where: Selection = Selection(), metrics: Metrics | None = None
+) -> Informer[Unknown]:
+    """An informer that keeps heads only."""
+    return Informer(client, resource, where=where, store=Store(keep=head_of), clock=clock, metrics=metrics)
+
+
+def head_of(copy: Unknown) -> Unknown:
+    """A ConfigMap or Secret without its content, of which annotations of others may hold a second copy (kubectl's last-applied)."""
+    meta = copy.metadata
+    head = ObjectMeta(
+        name=meta.name,
+        namespace=meta.namespace,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        labels={key: value for key, value in meta.labels.items() if key.startswith(keys.DOMAIN)},
+        annotations={key: value for key, value in meta.annotations.items() if key.startswith(keys.DOMAIN)},
+        creation_timestamp=meta.creation_timestamp,
+        deletion_timestamp=meta.deletion_timestamp,
+    )
+    return Unknown(head, b"{}")
+
+
+def claim_of(copy: Unknown) -> Unknown:
+    """A claim with nothing left but its head, the volume it is bound to, and how large that is, or is about to become."""
+    volume, status = (copy.body.get("spec") or {}).get("volumeName") or "", copy.body.get("status") or {}
+    sizes = {name: status[name] for name in ("capacity", "allocatedResourceStatuses") if status.get(name)}
+    sizes["conditions"] = [each["type"] for each in status.get("conditions") or ()]
+    return Unknown(head_of(copy).metadata, encode_json({"spec": {"volumeName": volume}, "status": sizes}))
+
+
+class WorkerCluster:
+    """What one connection to the worker gives: see the attributes."""
+
+    def __init__(self, client: Client, mount: Mount, *, clock: Clock, probe_interval: float) -> None:
+        self.client = client
+        self.mount = mount
+        self._clock = clock
+        self.probe_interval = probe_interval
+        ours = Selection(namespace=mount.namespace, labels=f"{keys.MANAGED_BY}={keys.MANAGED}")
+        indexes = {BY_VIRTUAL_NODE: self._virtual_nodes}
+        self.nodes: Informer[Node] = Informer(client, NODES, store=Store(indexes=indexes), clock=clock)
+        self.pods: Informer[Pod] = Informer(client, PODS, store=Store(indexes=self._pod_indexes(), keep=self._keep), clock=clock)
+        self.policies: Informer[Unknown] = Informer(client, POLICIES, clock=clock)
+        self.csinodes: Informer[Unknown] = Informer(client, CSINODES, clock=clock)
+        self.configmaps = heads(client, CONFIGMAPS, where=ours, clock=clock)
+        self.secrets = heads(client, SECRETS, where=ours, clock=clock)
+        self.claims: Informer[Unknown] = Informer(client, PVCS, where=ours, store=Store(keep=claim_of), clock=clock)
+
+    @property
+    def complete(self) -> bool:
+        """Nodes, pods and policies have each been listed completely once (layout.md section 16, rule 1)."""
+        return self.nodes.ever_synced and self.pods.ever_synced and self.policies.ever_synced
+
+    async def wait_complete(self) -> None:
+        """Return when `complete`."""
+        for informer in (self.nodes, self.pods, self.policies):
+            await informer.wait_synced()
+
+    def stale(self) -> dict[str, float]:
+        """Seconds since the worker was last heard of on each watch, by resource; a watch that is refused is not told: see `unreadable`."""
+        informers = [each for each in vars(self).values() if isinstance(each, Informer)]
+        return {each.resource.plural: each.stale_for() for each in informers if not isinstance(each.last_error, _REFUSED)}
+
+    def unreadable(self) -> str:
+        """Which of the worker's lists are refused, and why; empty when none is."""
+        errors = [informer.last_error for informer in (self.nodes, self.pods, self.policies, self.configmaps, self.secrets)]
+        return "; ".join(str(error) for error in errors if isinstance(error, _REFUSED))
+
+    def physical_pod(self, ref: PodRef) -> Pod | None:
+        """The physical pod of exactly this virtual pod, as last seen."""
+        pod = self.pods.store.get(self.mount.copy_key(ref.key))
+        return pod if pod is not None and virtual_uid(pod.metadata) == ref.uid else None
+
+    def pods_of(self, virtual_node: str) -> Sequence[Pod]:
+        """Our physical pods that back pods of one virtual node."""
+        return self.pods.store.by_index(BY_VIRTUAL_NODE, virtual_node)
+
+    def backing_pods(self) -> Iterator[Pod]:
+        """All our physical pods."""
+        for node in self.pods.store.index_values(BY_VIRTUAL_NODE):
+            yield from self.pods_of(node)
+
+    def is_used(self, original: Key) -> bool:
+        """A physical pod of ours names the copy of this hub object; unknown counts as used."""
+        if not self.pods.ever_synced:
+            return True
+        name = self.mount.copy_key(original).name.encode()
+        return any(name in pod.spec_json for pod in self.pods.store.by_index(BY_VIRTUAL_NAMESPACE, original.namespace))
+
+    def node_of(self, virtual_node: str) -> Node | None:
+        """The physical node behind a virtual one."""
+        found = self.nodes.store.by_index(BY_VIRTUAL_NODE, virtual_node)
+        return found[0] if found else None
+
+    async def run(self, reach: Reach) -> None:
+        """Follow the worker until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for informer in (self.nodes, self.pods, self.policies, self.configmaps, self.secrets, self.claims, self.csinodes):
+                group.create_task(informer.run())
+            group.create_task(self._probe(reach))
+
+    async def _probe(self, reach: Reach) -> None:
+        while True:
+            began = reach.now()
+            error = await self._failure()
+            reach.record(began, outcome_of(error), problem_of(error))
+            await self._clock.sleep(self.probe_interval)
+
+    async def _failure(self) -> VKubeletError | None:
+        """Why the API server is not ready. Asked over a new connection: one that exists already does not show that others can be made."""
+        try:
+            async with Client(self.client.connection, clock=self._clock) as client:
+                await client.request("GET", "/readyz")
+        except VKubeletError as error:
+            return error
+        return None
+
+    def _keep(self, pod: Pod) -> Pod:
+        return pod if pod.metadata.namespace == self.mount.namespace else cost_of(pod)
+
+    def _virtual_nodes(self, node: Node) -> Iterable[str]:
+        return (keys.vnode_name(self.mount.owner.cluster_id, node.metadata.name),)
+
+    def _pod_indexes(self) -> PodIndexes:
+        def filed_by(value: Callable[[PodRef], str]) -> Callable[[Pod], Iterable[str]]:
+            return lambda pod: (value(ref),) if (ref := self.backed(pod)) is not None else ()
+
+        return {BY_VIRTUAL_NODE: filed_by(lambda ref: ref.node), BY_VIRTUAL_NAMESPACE: filed_by(lambda ref: ref.namespace)}
+
+    def backed(self, pod: Pod) -> PodRef | None:
+        """The virtual pod of one of ours; what somebody made of its YAML under another name backs nothing."""
+        ref = identity(pod.metadata) if self.mount.owner.owns(pod.metadata) else None
+        return ref if ref is not None and pod.key == self.mount.copy_key(ref.key) else None

@@ -1,0 +1,254 @@
+"""From a ClusterBinding to a proven way into its worker cluster.
+
+Invariant: a connection is used only after the worker accepted it and the mount namespace is ours; failures never tell what a Secret holds.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+from attrs import field, frozen
+
+from kubeocean.binding.conditions import CONNECTIVITY_FAILED, SYNCER_FAILED, VALIDATION_FAILED, Failure
+from kubeocean.model import keys
+from kubeocean.model.crds import ClusterBinding
+from kubeocean.model.resources import CLUSTERBINDINGS
+from kubeocean.worker.cluster import Mount
+from kubeocean.worker.reach import Outcome, outcome_of
+from vkubelet.api.objects import Key, Unknown
+from vkubelet.client.connection import Connection, connection_from_kubeconfig
+from vkubelet.client.resources import NAMESPACES, NODES, SECRETS, SELFSUBJECTACCESSREVIEWS
+from vkubelet.client.rest import Client, PatchKind
+from vkubelet.errors import ApiError, Conflict, Forbidden, NotFound, SettingsError, Unauthorized
+
+KUBECONFIG = "kubeconfig"
+"""The key of the Secret."""
+
+
+@frozen
+class Target:
+    """A worker cluster as a binding names it; two with the same fingerprint are reached in the same way."""
+
+    connection: Connection = field(repr=False)
+    mount: Mount
+    fingerprint: str
+
+
+async def find_target(hub: Client, binding: ClusterBinding, hub_uid: str) -> Target | Failure:
+    """What binding and Secret say, without asking the worker. Raises ApiError when the hub can not be asked."""
+    problems = binding.validate()
+    if problems:
+        return Failure(VALIDATION_FAILED, "; ".join(str(problem) for problem in problems))
+    changed = changed_identity(binding)
+    if changed is not None:
+        return changed
+    other = older_of_like_id(binding, (await hub.list(CLUSTERBINDINGS)).items)
+    if other:
+        text = f"spec.clusterID: {binding.cluster_id} could be mistaken for the clusterID of ClusterBinding {other}, which was first"
+        return Failure(VALIDATION_FAILED, f"{text}; choose another for a new binding")
+    kubeconfig = await _kubeconfig(hub, binding)
+    if isinstance(kubeconfig, Failure):
+        return kubeconfig
+    where = f"spec.secretRef: the key `{KUBECONFIG}` of Secret {_secret(binding)}"
+    try:
+        connection = connection_from_kubeconfig(kubeconfig)
+    except SettingsError as error:
+        return Failure(CONNECTIVITY_FAILED, f"{where} is no usable kubeconfig: {error}; put a new one there")
+    if connection.insecure and not binding.allow_insecure_worker:
+        remedy = "add the certificate authority, or set spec.allowInsecureWorker: true"
+        return Failure(VALIDATION_FAILED, f"{where} does not verify the worker's certificate; {remedy}")
+    mount = Mount(keys.Owner(hub_uid, binding.cluster_id), binding.mount_namespace)
+    fingerprint = hashlib.sha256(b"\0".join((kubeconfig, mount.owner.mark.encode(), mount.namespace.encode()))).hexdigest()
+    return Target(connection, mount, fingerprint)
+
+
+Hold = Callable[[], Awaitable[None]]
+"""Puts the finalizer on the binding, before anything of it is made in the worker."""
+
+
+async def prove(worker: Client, mount: Mount, *, hold: Hold | None, nodes: Collection[str] = ()) -> Failure | None:
+    """Ask the worker whether it lives and lets us in, and claim the mount namespace; None when all is well.
+
+    `nodes` are the UIDs of the physical nodes behind virtual ones. A cluster that bears no mark of ours and has none of them is another
+    one, where none of the running pods would be found. Without `hold` nothing is claimed: the binding ends.
+    """
+    failure = await answers(worker)
+    if failure is not None:
+        return failure
+    return await (_claim(worker, mount, nodes, hold=hold) if hold is not None else _recognise(worker, mount, nodes))
+
+
+async def answers(worker: Client) -> Failure | None:
+    """Ask the worker whether it lives and lets us in; nothing is written."""
+    try:
+        await worker.request("GET", "/version")
+    except Unauthorized:
+        text = "spec.secretRef: the worker cluster does not accept the credentials of the kubeconfig; put a valid one into the Secret"
+        return Failure(CONNECTIVITY_FAILED, text, Outcome.UNSERVED)
+    except SettingsError as error:
+        text = f"spec.secretRef: the kubeconfig cannot be used: {error}; put a new one into the Secret"
+        return Failure(CONNECTIVITY_FAILED, text, Outcome.UNSERVED)
+    except ApiError as error:
+        text = (
+            f"spec.secretRef: the worker cluster does not answer as it should ({error}); check the server of the kubeconfig and the network"
+        )
+        return Failure(CONNECTIVITY_FAILED, text, outcome_of(error))
+    return None
+
+
+def changed_identity(binding: ClusterBinding) -> Failure | None:
+    """A definition made for Kubeocean (Go) lets both fields be changed; what runs already is found by what was accepted (pure)."""
+    if binding.asked == binding.identity:
+        return None
+    found = f"nodes and pods are found by {binding.cluster_id} in namespace {binding.mount_namespace}"
+    text = f"spec.clusterID and spec.mountNamespace cannot be changed: {found}; set them back, or create a new binding"
+    return Failure(VALIDATION_FAILED, text)
+
+
+def older_of_like_id(binding: ClusterBinding, listed: Sequence[Unknown]) -> str:
+    """The name of an older binding whose clusterID is the same, or leads to the same names of nodes: `vnode-a-b-c` (pure).
+
+    One that is served already counts as older than one that is not.
+    """
+    own = next((obj for obj in listed if obj.metadata.uid == binding.uid), None)
+    if own is None:
+        return ""
+    for obj in sorted(listed, key=_age):
+        if _age(obj) >= _age(own):
+            break
+        if any(_alike(binding.cluster_id, theirs) for theirs in _identities(obj)):
+            return obj.metadata.name
+    return ""
+
+
+def _age(obj: Unknown) -> tuple[bool, str, str]:
+    meta = obj.metadata
+    return (keys.Identity.accepted(meta) is None, meta.creation_timestamp, meta.name)
+
+
+def _identities(obj: Unknown) -> set[str]:
+    """What it asks for, and what it was accepted as, by which its pods are found though it asks for something else by now."""
+    binding = ClusterBinding.parse(obj)
+    return {binding.cluster_id, binding.asked.cluster_id} - {""}
+
+
+def _alike(one: str, other: str) -> bool:
+    return one == other or one.startswith(f"{other}-") or other.startswith(f"{one}-")
+
+
+async def _kubeconfig(hub: Client, binding: ClusterBinding) -> bytes | Failure:
+    name = _secret(binding)
+    try:
+        secret = await hub.get(SECRETS, Key(binding.secret.namespace, binding.secret.name))
+    except NotFound:
+        text = f"spec.secretRef: Secret {name} does not exist; create it with the worker's kubeconfig under the key `{KUBECONFIG}`"
+        return Failure(CONNECTIVITY_FAILED, text)
+    except Forbidden:
+        return Failure(CONNECTIVITY_FAILED, f"spec.secretRef: Secret {name} may not be read; grant `get` on it to this process")
+    return _content(secret, name)
+
+
+def _content(secret: Unknown, name: str) -> bytes | Failure:
+    try:
+        content = base64.b64decode((secret.body.get("data") or {}).get(KUBECONFIG) or "", validate=True)
+    except binascii.Error:
+        content = b""
+    if not content.strip():
+        return Failure(
+            CONNECTIVITY_FAILED, f"spec.secretRef: Secret {name} has nothing under the key `{KUBECONFIG}`; put the kubeconfig there"
+        )
+    return content
+
+
+async def _recognise(worker: Client, mount: Mount, nodes: Collection[str]) -> Failure | None:
+    """A mount namespace that is gone, or another's by now, is no hindrance to the end of a binding; another cluster is."""
+    try:
+        namespace = await worker.get(NAMESPACES, mount.namespace)
+        if namespace.metadata.annotations.get(keys.MOUNT_OWNER) == mount.owner.mark:
+            return None
+    except (NotFound, Forbidden):
+        return await _another_cluster(worker, mount, nodes)
+    except ApiError as error:
+        return Failure(CONNECTIVITY_FAILED, f"spec.mountNamespace: the namespace cannot be read: {error}", Outcome.UNSERVED)
+    return await _another_cluster(worker, mount, nodes)
+
+
+async def _claim(worker: Client, mount: Mount, nodes: Collection[str], *, hold: Hold) -> Failure | None:
+    """The first binding that uses a namespace owns it."""
+    try:
+        namespace = await worker.get(NAMESPACES, mount.namespace)
+        owner = namespace.metadata.annotations.get(keys.MOUNT_OWNER, "")
+        if not owner and (failure := await _another_cluster(worker, mount, nodes)):
+            return failure
+        if owner in ("", mount.owner.mark):
+            await hold()
+        if not owner:
+            metadata = {"annotations": {keys.MOUNT_OWNER: mount.owner.mark}, "resourceVersion": namespace.metadata.resource_version}
+            namespace = await worker.patch(NAMESPACES, mount.namespace, {"metadata": metadata}, kind=PatchKind.MERGE)
+            owner = namespace.metadata.annotations.get(keys.MOUNT_OWNER, "")
+    except NotFound:
+        text = f"spec.mountNamespace: the worker cluster has no namespace {mount.namespace}; create it there or name another"
+        return Failure(VALIDATION_FAILED, text)
+    except Forbidden:
+        return await _unclaimed(worker, mount, nodes, hold=hold)
+    except Conflict:
+        return Failure(CONNECTIVITY_FAILED, "spec.mountNamespace: somebody else is changing the namespace; it is tried again")
+    except ApiError as error:
+        return Failure(CONNECTIVITY_FAILED, f"spec.mountNamespace: the namespace cannot be read: {error}", Outcome.UNSERVED)
+    if owner != mount.owner.mark:
+        text = f"spec.mountNamespace: {mount.namespace} belongs to binding {owner} already; name another namespace"
+        return Failure(VALIDATION_FAILED, text)
+    return None
+
+
+async def may(client: Client, attributes: Mapping[str, str]) -> bool:
+    """Whether our user has a right, named as in `resourceAttributes` of a SelfSubjectAccessReview. Raises ApiError."""
+    review = await client.create(SELFSUBJECTACCESSREVIEWS, {"spec": {"resourceAttributes": dict(attributes)}})
+    return bool((review.body.get("status") or {}).get("allowed"))
+
+
+async def _unclaimed(worker: Client, mount: Mount, nodes: Collection[str], *, hold: Hold) -> Failure | None:
+    """A namespace that may not be read: with roles made for Kubeocean (Go) pods may be made there, in one that is missing they may not.
+
+    Every object names its owner all the same.
+    """
+    wanted = {"namespace": mount.namespace, "verb": "create", "resource": "pods"}
+    try:
+        granted = await may(worker, wanted)
+    except Forbidden:
+        # Every known user may ask this.
+        text = "spec.secretRef: the worker cluster takes us for an anonymous user; put credentials that it knows into the Secret"
+        return Failure(CONNECTIVITY_FAILED, text)
+    except ApiError as error:
+        return Failure(
+            CONNECTIVITY_FAILED, f"spec.mountNamespace: our rights in the namespace cannot be asked for: {error}", Outcome.UNSERVED
+        )
+    if granted:
+        failure = await _another_cluster(worker, mount, nodes)
+        if failure is None:
+            await hold()
+        return failure
+    text = f"spec.mountNamespace: the kubeconfig's user may not create pods in namespace {mount.namespace} of the worker cluster"
+    return Failure(SYNCER_FAILED, f"{text}; create the namespace if it is missing and grant the rights in it, or name another")
+
+
+async def _another_cluster(worker: Client, mount: Mount, nodes: Collection[str]) -> Failure | None:
+    """Whether this is a cluster other than the one that the nodes are of; a list that is refused leaves it open, which is a failure too."""
+    if not nodes:
+        return None
+    try:
+        listed = (await worker.list(NODES)).items
+    except Forbidden:
+        return Failure(SYNCER_FAILED, "spec.secretRef: the kubeconfig's user may not list nodes; grant it, they tell which cluster it is")
+    if any(node.metadata.uid in nodes for node in listed):
+        return None
+    text = f"the kubeconfig leads to another cluster: it has none of this binding's nodes, and no mark of it on namespace {mount.namespace}"
+    remedy = f"put the earlier one back, or annotate the binding {keys.CONFIRM_RETIRE}=true, which gives up the pods of the earlier cluster"
+    return Failure(VALIDATION_FAILED, f"spec.secretRef: {text}; {remedy}")
+
+
+def _secret(binding: ClusterBinding) -> str:
+    return f"{binding.secret.namespace}/{binding.secret.name}"

@@ -1,0 +1,126 @@
+"""What the pods of a virtual node use, asked of the physical node's kubelet through the worker's API server.
+
+Invariant: everything that leaves here has passed the filter of `worker.exposition` or `worker.summary`; many askers within a second
+cost the worker one request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from kubeocean.model.identity import identity
+from kubeocean.worker.cluster import WorkerCluster
+from kubeocean.worker.exposition import Alias, Exposition, Tenancy
+from kubeocean.worker.node_usage import CpuMeter, node_series
+from kubeocean.worker.summary import virtual_summary
+from vkubelet.api.codec import decode_json, encode_json
+from vkubelet.api.shapes import Json
+from vkubelet.client.resources import NODES
+from vkubelet.errors import ApiError, Forbidden, NotSupported, Unavailable
+from vkubelet.provider import Host, MetricsEndpoint
+from vkubelet.server.cache import Answer, SharedCache
+
+_SUMMARY: Final = "stats/summary"
+_KEPT: Final = 1.0
+"""Seconds a page is given to further askers."""
+_ANSWER: Final = 8.0
+"""Seconds the worker has; metrics-server gives us ten."""
+_REMEDY: Final = (
+    "to show usage, the worker's owner grants `get` on `nodes/proxy` (deploy/samples/worker-metrics-rbac.yaml says what that opens); "
+    "everything else works without it"
+)
+
+
+class NodeStats:
+    """The kubelet's `/stats/summary` and `/metrics/…` for the virtual nodes of one worker.
+
+    Every method raises Unavailable, and NotSupported when the worker does not grant the right to ask.
+    """
+
+    def __init__(self, host: Host, worker: WorkerCluster) -> None:
+        self._host = host
+        self._worker = worker
+        self._pages: SharedCache[tuple[str, str], bytes] = SharedCache(host.clock)
+        self._meters: dict[tuple[str, str], CpuMeter] = {}
+
+    async def summary(self, node: str) -> Json:
+        """`/stats/summary` of a virtual node."""
+
+        async def fetch() -> Answer[bytes]:
+            tenancy = self._tenancy(node)
+            whole = await self._whole(node, _SUMMARY)
+            return Answer(encode_json(virtual_summary(whole, tenancy, self._meter(node, _SUMMARY))), _KEPT)
+
+        return decode_json(await self._pages.get((node, _SUMMARY), fetch))
+
+    async def metrics(self, node: str, endpoint: MetricsEndpoint) -> bytes:
+        """`/metrics/resource`, `/metrics/cadvisor` or `/metrics/probes` of a virtual node."""
+
+        async def fetch() -> Answer[bytes]:
+            return Answer(await self._page(node, endpoint), _KEPT)
+
+        return await self._pages.get((node, endpoint.value), fetch)
+
+    async def _page(self, node: str, endpoint: MetricsEndpoint) -> bytes:
+        tenancy = self._tenancy(node)
+        page = Exposition(tenancy, label_node=endpoint is MetricsEndpoint.CADVISOR)
+        shown = await self._rewritten(self._path(node, f"metrics/{endpoint.value}"), page)
+        if endpoint is not MetricsEndpoint.RESOURCE:
+            return shown
+        meter = self._meter(node, endpoint.value)
+        readings = page.readings()
+        counters = {uid: reading.cpu for uid, reading in readings.items() if reading.cpu is not None}
+        meter.add(counters, alive=tenancy.uids(), at=max((each.at for each in readings.values()), default=page.measured_at))
+        return shown + node_series(readings.values(), meter)
+
+    async def _rewritten(self, path: str, page: Exposition) -> bytes:
+        """What is ours of a page that is never held as a whole."""
+        with translated():
+            async with asyncio.timeout(_ANSWER), self._worker.client.stream(path, compressed=True) as pieces:
+                return b"".join([*[page.feed(piece) async for piece in pieces], page.end()])
+
+    async def _whole(self, node: str, endpoint: str) -> Json:
+        with translated():
+            async with asyncio.timeout(_ANSWER):
+                return decode_json(await self._worker.client.request("GET", self._path(node, endpoint)))
+
+    def _path(self, node: str, endpoint: str) -> str:
+        physical = self._worker.node_of(node)
+        if physical is None:
+            raise Unavailable(f"no node of the worker cluster is known behind {node}")
+        return NODES.path("", physical.metadata.name, f"proxy/{endpoint}")
+
+    def _tenancy(self, node: str) -> Tenancy:
+        """Our physical pods on the node. Raises Unavailable while they are not known: they would seem to use nothing."""
+        if not self._worker.pods.ever_synced:
+            raise Unavailable("the worker cluster's pods are not known yet", retry_after=2.0)
+        return Tenancy(node=node, namespace=self._worker.mount.namespace, aliases=tuple(self._aliases(node)))
+
+    def _aliases(self, node: str) -> list[Alias]:
+        named = ((identity(pod.metadata), pod.metadata) for pod in self._worker.pods_of(node))
+        return [Alias(ref, meta.name, meta.uid, self._host.pods.get(ref)) for ref, meta in named if ref is not None]
+
+    def _meter(self, node: str, endpoint: str) -> CpuMeter:
+        """Each endpoint has one of its own, because their figures are not of the same instant."""
+        if (node, endpoint) not in self._meters:
+            self._meters = {key: meter for key, meter in self._meters.items() if self._worker.node_of(key[0]) is not None}
+        return self._meters.setdefault((node, endpoint), CpuMeter())
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """What goes wrong with the worker is told to the caller, with the remedy where there is one."""
+    try:
+        yield
+    except Forbidden as error:
+        # Not Unavailable: clients of the API server hide the text of a 503.
+        raise NotSupported(f"the worker cluster does not let us ask its kubelets ({error.message}); {_REMEDY}") from error
+    except ApiError as error:
+        raise Unavailable(f"the worker's kubelet can not be asked: {error.message}", retry_after=error.retry_after) from error
+    except TimeoutError:
+        raise Unavailable("the worker's kubelet did not answer in time", retry_after=_ANSWER) from None
+    except ValueError as error:
+        raise Unavailable(f"the answer of the worker's kubelet can not be read: {error}") from error

@@ -1,0 +1,96 @@
+"""The status of a ClusterBinding."""
+
+from datetime import timedelta
+
+from kubeocean.binding.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure, Health, status_patch
+from tests.unit.kubeocean.builders import at
+from vkubelet.api.conditions import get_condition
+from vkubelet.api.shapes import Json, JsonView
+
+NOW = at("2026-01-05 09:00")
+
+
+def written(before: JsonView, health: Health) -> Json:
+    patch = status_patch(before, health, generation=3, now=NOW)
+    assert patch is not None
+    status: Json = {**before, **patch["status"]}
+    return status
+
+
+def said(status: JsonView, kind: str) -> tuple[str, str]:
+    condition = get_condition(status["conditions"], kind)
+    assert condition is not None
+    return condition["status"], condition["reason"]
+
+
+def test_a_served_binding_is_ready_in_all_four_respects() -> None:
+    status = written({}, Health(reachable=True))
+    assert status["phase"] == "Ready"
+    assert {kind: said(status, kind)[0] for kind in ("Ready", "Connected", "SyncerReady", "ProxierReady")} == dict.fromkeys(
+        ("Ready", "Connected", "SyncerReady", "ProxierReady"), "True"
+    )
+    assert status["lastSyncTime"] == "2026-01-05T09:00:00Z"
+
+
+def test_the_same_health_is_not_written_again() -> None:
+    status = written({}, Health(reachable=True))
+    assert status_patch(status, Health(reachable=True), generation=3, now=NOW + timedelta(hours=1)) is None
+
+
+def test_a_wrong_field_is_named_and_says_nothing_of_the_connection() -> None:
+    status = written({}, Health(problem=Failure(VALIDATION_FAILED, "spec.mountNamespace: is empty")))
+    assert status["phase"] == "Failed"
+    assert said(status, "Ready") == ("False", "ValidationFailed")
+    assert said(status, "Connected")[0] == "Unknown"
+
+
+def test_a_worker_that_can_not_be_connected_is_not_connected() -> None:
+    status = written({}, Health(problem=Failure(CONNECTIVITY_FAILED, "spec.secretRef: Secret a/b does not exist")))
+    assert said(status, "Ready") == said(status, "Connected") == ("False", "ConnectivityFailed")
+
+
+def test_a_bad_new_kubeconfig_leaves_the_connection_that_is_still_used() -> None:
+    status = written({}, Health(reachable=True, problem=Failure(CONNECTIVITY_FAILED, "…; until then the connection made before is used")))
+    assert said(status, "Connected")[0] == "True"
+    assert said(status, "Ready")[0] == "False"
+
+
+def test_a_silent_worker_makes_a_ready_binding_fail_and_its_return_heals_it() -> None:
+    ready = written({}, Health(reachable=True))
+    lost = written(ready, Health(reachable=False))
+    assert lost["phase"] == "Failed"
+    assert said(lost, "Connected") == ("False", "ConnectivityFailed")
+    assert written(lost, Health(reachable=True))["phase"] == "Ready"
+
+
+def test_held_retirements_stand_in_a_condition_that_is_taken_back() -> None:
+    held = written({}, Health(reachable=True, held="3 nodes vanished at once"))
+    assert said(held, "RetirementHeld")[0] == "True"
+    assert said(written(held, Health(reachable=True)), "RetirementHeld")[0] == "False"
+
+
+def test_policies_that_another_hub_serves_stand_in_a_condition_that_is_taken_back() -> None:
+    shared = written({}, Health(reachable=True, shared="1 ResourceLeasingPolicies are served by another hub"))
+    assert said(shared, "PoliciesShared")[:2] == ("True", "ServedByAnotherHub")
+    assert said(written(shared, Health(reachable=True)), "PoliciesShared")[0] == "False"
+
+
+def test_nothing_is_said_of_retirements_that_were_never_held() -> None:
+    assert get_condition(written({}, Health(reachable=True))["conditions"], "RetirementHeld") is None
+
+
+def test_a_binding_that_ends_says_what_is_left_whatever_else_is_wrong() -> None:
+    ready = written({}, Health(reachable=True))
+    ending = written(ready, Health(reachable=True, ending="3 virtual nodes are left"))
+    assert ending["phase"] == "Pending"
+    lost = written(ending, Health(reachable=False, ending="the worker does not answer; 3 virtual nodes are left"))
+    assert lost["phase"] == "Failed" and said(lost, "Connected")[0] == "False"
+    for status in (ending, lost):
+        assert said(status, "Ready") == ("False", "Terminating")
+        ready_condition = get_condition(status["conditions"], "Ready")
+        assert ready_condition is not None and "3 virtual nodes are left" in ready_condition["message"]
+
+
+def test_conditions_of_others_stay() -> None:
+    other = {"type": "Theirs", "status": "True", "reason": "X", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    assert other in written({"conditions": [other]}, Health(reachable=True))["conditions"]

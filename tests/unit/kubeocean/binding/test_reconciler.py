@@ -1,0 +1,85 @@
+"""The binding as its process sees it."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from kubeocean.binding.conditions import RETIREMENT_HELD
+from kubeocean.binding.reconciler import BindingReconciler
+from kubeocean.model import keys
+from kubeocean.nodes.withdrawal import Cause, Withdrawal
+from kubeocean.worker.cluster import WorkerCluster
+from tests.unit.kubeocean.builders import unknown
+from vkubelet.api.shapes import Json
+from vkubelet.client.connection import Connection
+from vkubelet.client.rest import Client
+from vkubelet.control.guard import MassGuard
+from vkubelet.testing.clock import ManualClock
+from vkubelet.testing.host import RecordingHost
+
+DEMO = keys.Identity("demo", "mnt")
+
+
+def stored(
+    version: int, *, cluster_id: str = "demo", mount: str = "mnt", served: bool = True, noted: bool = True, uid: str = "uid-b"
+) -> Json:
+    meta: Json = {"name": "demo", "uid": uid, "resourceVersion": str(version)}
+    meta["finalizers"] = [keys.FINALIZER_SYNCER] if served else []
+    meta["annotations"] = {keys.ACCEPTED_AS: DEMO.note("uid-b")} if noted else {}
+    spec = {"clusterID": cluster_id, "mountNamespace": mount, "secretRef": {"name": "k", "namespace": "n"}}
+    return {"metadata": meta, "spec": spec}
+
+
+@pytest.fixture
+def bound() -> BindingReconciler:
+    return BindingReconciler(RecordingHost(client=Client(Connection("https://192.0.2.1"))), "demo")
+
+
+def seen(bound: BindingReconciler, *bodies: Json) -> keys.Identity:
+    for body in bodies:
+        bound.informer.adopt(unknown(body))
+    assert bound.current is not None
+    return bound.current.identity
+
+
+@pytest.mark.parametrize("noted", [True, False], ids=["the note stays", "the note is removed with it"])
+def test_a_served_binding_keeps_its_identity_when_its_spec_is_edited(bound: BindingReconciler, noted: bool) -> None:
+    edited = stored(2, cluster_id="renamed", mount="other", noted=noted)
+    assert seen(bound, stored(1), edited) == DEMO
+    assert seen(bound, stored(3, cluster_id="renamed", mount="other", noted=False)) == DEMO
+
+
+def test_a_binding_that_was_never_served_may_still_be_corrected(bound: BindingReconciler) -> None:
+    before = stored(1, cluster_id="typo", served=False, noted=False)
+    assert seen(bound, before, stored(2, served=False, noted=False)) == DEMO
+
+
+def test_another_binding_of_the_same_name_has_its_own_identity(bound: BindingReconciler) -> None:
+    again = stored(2, cluster_id="new", uid="uid-c")
+    assert seen(bound, stored(1), again) == keys.Identity("new", "mnt")
+
+
+@pytest.mark.parametrize("status", ["True", "False"])
+def test_what_an_earlier_process_held_is_held_until_all_nodes_were_decided(bound: BindingReconciler, status: str) -> None:
+    condition = {"type": RETIREMENT_HELD, "status": status, "reason": "TooManyNodes", "message": "3 nodes vanished"}
+    bound.informer.adopt(unknown({**stored(1), "status": {"conditions": [condition]}}))
+    assert bound.held == ("3 nodes vanished" if status == "True" else "")
+    guard = MassGuard(clock=ManualClock())
+    withdrawal = Withdrawal(cast(WorkerCluster, None), binding=bound, guard=guard, process_zone="UTC")
+    withdrawal.begin()
+    assert withdrawal.allowed("n1", Cause.NODE, total=20) is (status == "False")
+    assert withdrawal.allowed("n2", Cause.TERMS, total=20)
+    withdrawal.first_round_over()
+    assert guard.refused == ({"n1"} if status == "True" else frozenset())
+    assert ("n1" in bound.held) is (status == "True")
+
+
+def test_nothing_is_held_any_more_when_the_nodes_are_back(bound: BindingReconciler) -> None:
+    condition = {"type": RETIREMENT_HELD, "status": "True", "reason": "TooManyNodes", "message": "3 nodes vanished"}
+    bound.informer.adopt(unknown({**stored(1), "status": {"conditions": [condition]}}))
+    withdrawal = Withdrawal(cast(WorkerCluster, None), binding=bound, guard=MassGuard(clock=ManualClock()), process_zone="UTC")
+    withdrawal.begin()
+    withdrawal.first_round_over()
+    assert bound.held == "" and withdrawal.allowed("n1", Cause.NODE, total=20)

@@ -1,0 +1,161 @@
+"""An Event of the worker becomes one at home: its parts, its name, and the words of home."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kubeocean.binding.reconciler import BindingReconciler
+from kubeocean.metrics import SyncerMetrics
+from kubeocean.model import keys
+from kubeocean.pods.events import PENDING_LIMIT, EventMirror, EventParts, WorkerEvent, mirrored
+from kubeocean.pods.hub_names import in_hub_names
+from kubeocean.worker.cluster import Mount, WorkerCluster
+from tests.unit.kubeocean.builders import OWNER, at, physical, pod, unknown
+from vkubelet.api.objects import Key, Pod, Unknown
+from vkubelet.api.shapes import Json
+from vkubelet.client.connection import Connection
+from vkubelet.client.rest import Client
+from vkubelet.errors import Forbidden
+from vkubelet.testing.clock import ManualClock
+from vkubelet.testing.host import RecordingHost
+
+THERE = keys.physical_name("default", "web")
+COPY = keys.physical_name("default", "settings")
+
+
+def virtual() -> Pod:
+    return pod({"volumes": [{"name": "c", "configMap": {"name": "settings"}}]})
+
+
+def backing() -> Pod:
+    return physical({"metadata": {"name": THERE, "namespace": "mnt"}, "spec": {"nodeName": "node-1"}})
+
+
+def event(**more: object) -> Json:
+    body = {
+        "metadata": {"name": "e", "namespace": "mnt", "uid": "event-uid", "creationTimestamp": "2026-01-05T09:00:00Z"},
+        "involvedObject": {"kind": "Pod", "name": THERE, "namespace": "mnt", "uid": "physical-uid"},
+        "reason": "Started",
+        "message": "started",
+        "type": "Normal",
+        "source": {"component": "kubelet", "host": "node-1"},
+        "firstTimestamp": "2026-01-05T09:00:00Z",
+        "lastTimestamp": "2026-01-05T09:10:00Z",
+        "count": 4,
+    }
+    return {**body, **more}
+
+
+def parsed(**more: object) -> WorkerEvent:
+    found = WorkerEvent.of(unknown(event(**more)))
+    assert found is not None
+    return found
+
+
+def test_both_forms_of_events_are_read() -> None:
+    old = parsed()
+    assert (old.count, old.first, old.last) == (4, "2026-01-05T09:00:00Z", "2026-01-05T09:10:00Z")
+    assert (old.component, old.pod, old.pod_uid) == ("kubelet", Key("mnt", THERE), "physical-uid")
+    series = {"count": 9, "lastObservedTime": "2026-01-05T09:20:00.123456Z"}
+    cleared: Json = {"firstTimestamp": None, "lastTimestamp": None, "count": None, "source": {}}
+    new = parsed(**cleared, eventTime="2026-01-05T09:05:00.5Z", series=series, reportingComponent="default-scheduler")
+    assert (new.count, new.first, new.last) == (9, "2026-01-05T09:05:00.5Z", "2026-01-05T09:20:00.123456Z")
+    assert new.component == "default-scheduler"
+    bare = parsed(**cleared)
+    assert (bare.count, bare.first, bare.last) == (1, "2026-01-05T09:00:00Z", "2026-01-05T09:00:00Z")
+    assert new.age(at("2026-01-05 09:21")) == pytest.approx(59.9, abs=0.1)
+
+
+def test_that_the_workers_scheduler_found_a_place_is_no_news_at_home_and_that_it_found_none_is() -> None:
+    assert parsed(reason="Scheduled").is_known_at_home
+    assert not parsed(reason="FailedScheduling", type="Warning").is_known_at_home and not parsed().is_known_at_home
+
+
+@pytest.mark.parametrize("about", [{"kind": "Node", "name": "n", "uid": "u"}, {"kind": "Pod", "name": "p"}, {}])
+def test_what_is_not_about_one_pod_is_none_of_ours(about: Json) -> None:
+    assert WorkerEvent.of(unknown(event(involvedObject=about))) is None
+
+
+def test_mirrored_event_is_about_the_virtual_pod_and_says_who_said_it() -> None:
+    about = {**event()["involvedObject"], "fieldPath": "spec.containers{main}"}
+    body = mirrored(parsed(involvedObject=about), virtual(), backing(), binding="demo")
+    assert body["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "name": "web",
+        "namespace": "default",
+        "uid": "uid-1",
+        "fieldPath": "spec.containers{main}",
+    }
+    assert body["source"] == {"component": "kubelet", "host": "vnode-demo-node-1"}
+    assert (body["reportingComponent"], body["reportingInstance"]) == ("kubeocean", "demo")
+    assert (body["count"], body["lastTimestamp"]) == (4, "2026-01-05T09:10:00Z")
+
+
+def test_name_follows_from_the_event_alone_so_a_second_process_finds_it_again() -> None:
+    one, two = (mirrored(parsed(count=count), virtual(), backing(), binding="demo")["metadata"] for count in (1, 2))
+    assert one == two
+    other = mirrored(parsed(metadata={**event()["metadata"], "uid": "other"}), virtual(), backing(), binding="demo")["metadata"]
+    assert one["name"] != other["name"] and one["namespace"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("there", "home"),
+    [
+        (f"Successfully assigned mnt/{THERE} to node-1", "Successfully assigned default/web to vnode-demo-node-1"),
+        (f"restarting failed container in pod {THERE}_mnt(physical-uid)", "restarting failed container in pod web_default(uid-1)"),
+        (f'configmap "{COPY}" not found', 'configmap "settings" not found'),
+        (f'object "mnt"/"{COPY}" not registered', 'object "default"/"settings" not registered'),
+        (f'forbidden in the namespace "mnt": {THERE}.', 'forbidden in the namespace "default": web.'),
+        ("on node-1.", "on vnode-demo-node-1."),
+        # Another node, another pod, and a word that happens to be the name of the namespace.
+        (f"node-10, node-1.example, my-node-1, {THERE}-2, mnt failed", f"node-10, node-1.example, my-node-1, {THERE}-2, mnt failed"),
+    ],
+)
+def test_names_of_the_worker_are_replaced_where_they_stand_for_themselves(there: str, home: str) -> None:
+    assert in_hub_names(there, virtual(), backing()) == home
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def mirror(registry: CollectorRegistry) -> EventMirror:
+    """One whose clusters nobody asks; its clock stands at ten past nine."""
+    clock = ManualClock(at("2026-01-05 09:10"))
+    client = Client(Connection("https://192.0.2.1"), clock=clock)
+    host = RecordingHost(clock=clock, client=client)
+    worker = WorkerCluster(client, Mount(OWNER, "mnt"), clock=clock, probe_interval=10)
+    parts = EventParts(host=host, worker=worker, binding=BindingReconciler(host, "demo"), metrics=SyncerMetrics(registry, binding="demo"))
+    return EventMirror(parts)
+
+
+def numbered(number: int, **more: object) -> Unknown:
+    return unknown(event(metadata={**event()["metadata"], "uid": f"event-{number}"}, **more))
+
+
+async def test_what_waits_is_bounded_and_the_oldest_is_dropped_and_counted(mirror: EventMirror, registry: CollectorRegistry) -> None:
+    for number in range(PENDING_LIMIT + 7):
+        mirror.take(numbered(number))
+    assert len(mirror.controller.queue) == PENDING_LIMIT
+    assert "event-6" not in mirror.controller.queue and "event-7" in mirror.controller.queue
+    assert registry.get_sample_value("kubeocean_mirrored_events_total", {"result": "dropped"}) == 7
+
+
+async def test_what_is_repeated_meanwhile_waits_once_and_what_is_old_is_left_alone(mirror: EventMirror) -> None:
+    for count in range(5):
+        mirror.take(numbered(1, count=count + 1))
+    assert len(mirror.controller.queue) == 1
+    mirror.take(numbered(2, lastTimestamp="2026-01-05T09:04:59Z"))
+    assert "event-2" not in mirror.controller.queue
+    mirror.take(numbered(3, lastTimestamp="2026-01-05T09:05:01Z"))
+    assert "event-3" in mirror.controller.queue
+
+
+async def test_a_missing_right_is_said_once_however_often_it_is_asked_for(mirror: EventMirror, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        mirror.refused(Forbidden("watch events", "not allowed"))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
