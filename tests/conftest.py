@@ -1,11 +1,11 @@
-"""Real clusters for every test that asks for one.
+"""Real clusters for every test that asks for one, and the fixtures for authors of providers.
 
 Invariant: a run that asks for none starts none.
 """
 
 import pytest
 
-pytest_plugins = ["vkubelet.testing.fixtures"]
+pytest_plugins = ["vkubelet.testing.fixtures", "vkubelet.testing.plugin"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

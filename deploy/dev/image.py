@@ -40,6 +40,8 @@ FORMAT = 1
 KEPT = 3
 """Archives of each kind that stay in the cache."""
 SOURCES = ("Dockerfile", ".dockerignore", "pyproject.toml", "README.md", "LICENSE", "vkubelet", "kubeocean", "providers")
+NOT_IN_THE_IMAGE = ("vkubelet/testing/",)
+"""Excluded by `.dockerignore`, which both ways of building obey."""
 
 # --- the base ---
 
@@ -219,8 +221,9 @@ def sources() -> Iterator[str]:
     for name in SOURCES:
         top = ROOT / name
         for file in sorted(top.rglob("*")) if top.is_dir() else [top]:
-            if file.is_file() and "__pycache__" not in file.parts:
-                yield f"{file.relative_to(ROOT)} {hashlib.sha256(file.read_bytes()).hexdigest()}"
+            path = file.relative_to(ROOT).as_posix()
+            if file.is_file() and "__pycache__" not in file.parts and not path.startswith(NOT_IN_THE_IMAGE):
+                yield f"{path} {hashlib.sha256(file.read_bytes()).hexdigest()}"
 
 
 class Cache:

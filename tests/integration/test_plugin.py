@@ -1,6 +1,6 @@
-"""The pytest plug-in as an author of a provider has it: from the built wheel, in the author's own project.
+"""The pytest plugin as an author of a provider has it: from the built wheel, in the author's own project.
 
-Invariant: pytest is installed beside the wheel, and knows of the plug-in by its entry point alone.
+Invariant: pytest is installed beside the wheel, and the plugin is loaded by the conftest of the how-to alone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-provider.md"
 
 PROVIDER = """
 from vkubelet_providers.minimal import Minimal
@@ -64,15 +66,12 @@ def test_a_provider_is_examined(vkubelet_conformance):
     assert report.names(Outcome.PASSED) == ["node-ready", "delete-ends"]
 """
 
-NOTHING_HEAVY = """
+NOTHING = """
 import sys
 
-heavy = {"aiohttp", "attrs", "cryptography", "kubernetes_asyncio", "msgspec", "prometheus_client", "yaml"}
 
-
-def test_the_plug_in_is_there_and_has_loaded_nothing(request):
-    assert request.config.pluginmanager.has_plugin("vkubelet")
-    assert not heavy & set(sys.modules)
+def test_the_package_is_not_imported(request):
+    assert "vkubelet" not in sys.modules
 """
 
 pytestmark = pytest.mark.timeout(1200)
@@ -107,15 +106,29 @@ def run_pytest(venv: Path, packages: Path, directory: Path, *args: str) -> str:
     return done.stdout
 
 
-def test_the_plug_in_loads_nothing_heavy_and_its_names_disturb_nobody(empty_venv: Path, pytest_packages: Path, tmp_path: Path) -> None:
-    (tmp_path / "test_nothing.py").write_text(NOTHING_HEAVY)
+def conftest() -> str:
+    """The block of the how-to that loads the plugin."""
+    (found,) = re.findall(r"^```python\n(# conftest\.py\n.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+def test_a_project_that_does_not_load_the_plugin_does_not_import_the_package(
+    empty_venv: Path, pytest_packages: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "test_nothing.py").write_text(NOTHING)
     assert "1 passed" in run_pytest(empty_venv, pytest_packages, tmp_path)
+
+
+def test_the_plugin_adds_no_names_but_its_own(empty_venv: Path, pytest_packages: Path, tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(conftest())
+    (tmp_path / "test_nothing.py").write_text("def test_nothing(): pass")
     listed = run_pytest(empty_venv, pytest_packages, tmp_path, "--fixtures").partition("fixtures defined from vkubelet.testing.plugin")[2]
     names = re.findall(r"^(\w+)(?: \[\w+ scope\])? --", listed.partition("fixtures defined")[0], re.MULTILINE)
     assert sorted(names) == ["vkubelet_clock", "vkubelet_cluster", "vkubelet_conformance", "vkubelet_host"]
 
 
 def test_an_author_tests_a_provider_with_the_fixtures(empty_venv: Path, pytest_packages: Path, tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(conftest())
     (tmp_path / "mine.py").write_text(PROVIDER)
     (tmp_path / "test_mine.py").write_text(TESTS)
     assert "4 passed" in run_pytest(empty_venv, pytest_packages, tmp_path)

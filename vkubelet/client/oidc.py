@@ -1,22 +1,28 @@
 """The `oidc` auth provider of older kubeconfigs: an ID token, renewed with a refresh token.
 
-Invariant: the token endpoint is only contacted over verified TLS; nothing is written back to the kubeconfig.
+Invariant: secrets are sent over verified TLS only; nothing is written back to the kubeconfig.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import ssl
 from datetime import datetime, timedelta
+from typing import Final
 
 import aiohttp
 from attrs import define, field
 
+from vkubelet.api.codec import decode_json
+from vkubelet.api.shapes import Json
 from vkubelet.client.credentials import token_expiry
 from vkubelet.client.tls import ClientCertificate, Pem, TlsSource
 from vkubelet.clock import Clock
 from vkubelet.errors import Unauthorized
 
-_EARLY = timedelta(seconds=30)
+_EARLY: Final = timedelta(seconds=30)
+_PATIENCE: Final = aiohttp.ClientTimeout(total=60)
 
 
 @define(kw_only=True, eq=False)
@@ -50,18 +56,35 @@ class Oidc:
         return bool(self.refresh_token)
 
     async def _renew(self) -> None:
+        """Exchanges the refresh token for a new ID token (RFC 6749, section 6). Raises Unauthorized."""
         if not self.refresh_token:
             raise Unauthorized("authenticate", "the OIDC token of the kubeconfig has expired and there is no refresh token; log in again")
-        # Imported late: this package costs 63 MiB.
-        from kubernetes_asyncio.config.config_exception import ConfigException
-        from kubernetes_asyncio.config.openid import OpenIDRequestor
-
-        context = TlsSource(self.authority).build()
         try:
-            answer = await OpenIDRequestor(self.client_id, self.client_secret, self.issuer, context).refresh_token(self.refresh_token)
-        except (ConfigException, aiohttp.ClientError, OSError, TimeoutError) as error:
+            answer = await self._exchange(TlsSource(self.authority).build())
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise Unauthorized("authenticate", f"the OIDC issuer {self.issuer} did not renew the token") from error
         self.id_token = str(answer.get("id_token") or "")
         self.refresh_token = str(answer.get("refresh_token") or self.refresh_token)
         if not self.id_token:
             raise Unauthorized("authenticate", f"the OIDC issuer {self.issuer} answered without an id_token")
+
+    async def _exchange(self, context: ssl.SSLContext) -> Json:
+        """Returns the answer of the token endpoint, which the issuer's discovery document names."""
+        discovery = f"{self.issuer.rstrip('/')}/.well-known/openid-configuration"
+        client = base64.b64encode(f"{self.client_id}:{self.client_secret}".encode()).decode()
+        headers = {"Accept": "application/json", "Authorization": f"Basic {client}"}
+        form = {"grant_type": "refresh_token", "refresh_token": self.refresh_token}
+        connector = aiohttp.TCPConnector(ssl=context)
+        async with aiohttp.ClientSession(connector=connector, timeout=_PATIENCE, raise_for_status=True, trust_env=True) as session:
+            async with session.get(_encrypted(discovery), headers={"Accept": "application/json"}) as response:
+                endpoint = str(decode_json(await response.read()).get("token_endpoint") or "")
+            # A redirection would take the secrets to where no one has checked the URL.
+            async with session.post(_encrypted(endpoint), data=form, headers=headers, allow_redirects=False) as response:
+                return decode_json(await response.read())
+
+
+def _encrypted(url: str) -> str:
+    """Returns `url`; raises ValueError unless it is an https URL."""
+    if not url.startswith("https://"):
+        raise ValueError(f"{url!r} is not an https URL")
+    return url

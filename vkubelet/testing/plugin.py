@@ -1,7 +1,6 @@
-"""The pytest plug-in: fixtures for the tests of a provider, there wherever this package is installed (entry point `pytest11`).
+"""The pytest plugin: fixtures for the tests of a provider. A conftest loads it: `pytest_plugins = ["vkubelet.testing.plugin"]`.
 
-Invariant: every name begins with `vkubelet_`, and loading it imports pytest and the standard library alone; what a fixture needs is
-imported when a test asks for it.
+Invariant: every name begins with `vkubelet_`; what starts clusters is imported when a test requests a fixture that needs one.
 """
 
 from __future__ import annotations
@@ -11,12 +10,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from vkubelet.provider import Provider
+from vkubelet.testing.clock import ManualClock
+from vkubelet.testing.host import RecordingHost
+
 if TYPE_CHECKING:
-    from vkubelet.provider import Provider
-    from vkubelet.testing.clock import ManualClock
     from vkubelet.testing.cluster import ControlPlane
     from vkubelet.testing.conformance import Options, Report
-    from vkubelet.testing.host import RecordingHost
 
 
 class Examine(Protocol):
@@ -28,16 +28,12 @@ class Examine(Protocol):
 @pytest.fixture
 def vkubelet_clock() -> ManualClock:
     """A clock that stands still until the test moves it."""
-    from vkubelet.testing.clock import ManualClock
-
     return ManualClock()
 
 
 @pytest.fixture
 def vkubelet_host(vkubelet_clock: ManualClock) -> RecordingHost:
-    """A Host that remembers what a provider says; its clock is `vkubelet_clock`."""
-    from vkubelet.testing.host import RecordingHost
-
+    """A Host that records the calls of a provider; its clock is `vkubelet_clock`."""
     return RecordingHost(clock=vkubelet_clock)
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-IMAGE = runpy.run_path(str(Path(__file__).parents[3] / "deploy" / "dev" / "image.py"))
+ROOT = Path(__file__).parents[3]
+IMAGE = runpy.run_path(str(ROOT / "deploy" / "dev" / "image.py"))
 
 GRAPH = """\
 python3-venv
@@ -81,3 +82,10 @@ def test_another_source_is_another_image() -> None:
     assert fingerprint("a", "b") == fingerprint("a", "b") != fingerprint("a", "c")
     assert re.fullmatch("[0-9a-f]{16}", fingerprint("a"))
     assert any(line.startswith("kubeocean/cli.py ") for line in IMAGE["sources"]())
+
+
+def test_the_image_does_not_contain_the_test_kit() -> None:
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    for folder in IMAGE["NOT_IN_THE_IMAGE"]:
+        assert ignored.index("!vkubelet") < ignored.index(folder.rstrip("/")), "the last pattern that matches decides"
+        assert (ROOT / folder).is_dir() and not [line for line in IMAGE["sources"]() if line.startswith(folder)]

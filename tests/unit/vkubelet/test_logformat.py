@@ -117,7 +117,7 @@ def test_exception_is_one_string_on_the_same_line(stream: io.StringIO) -> None:
 
 def test_other_packages_are_never_at_debug(stream: io.StringIO) -> None:
     configure("debug", stream)
-    logging.getLogger("kubernetes_asyncio.client.rest").debug("response body: s3cret")
+    logging.getLogger("elsewhere.client").debug("response body: s3cret")
     logging.getLogger("elsewhere").info("shown")
     log.debug("ours")
     assert [line["message"] for line in lines(stream)] == ["shown", "ours"]
