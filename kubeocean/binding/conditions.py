@@ -10,7 +10,7 @@ from datetime import datetime
 
 from attrs import frozen
 
-from kubeocean.worker.reach import Outcome
+from kubeocean.model.contact import Outcome
 from vkubelet.api.conditions import get_condition, set_condition
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import rfc3339

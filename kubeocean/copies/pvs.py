@@ -16,8 +16,9 @@ from attrs import frozen
 
 from kubeocean.copies import marks
 from kubeocean.copies.bodies import copy_of
-from kubeocean.copies.volumes import MACHINES, SECRETS_OF, grown, names_volume, physical_volume, source_of, volume_change, volume_secrets
+from kubeocean.copies.volumes import grown, names_volume, physical_volume, source_of, volume_change, volume_secrets
 from kubeocean.model import keys
+from kubeocean.model.volume_sources import MACHINES, SECRETS_OF
 from kubeocean.worker.cluster import WorkerCluster, heads
 from vkubelet.api.names import HOSTNAME
 from vkubelet.api.objects import Key, Unknown

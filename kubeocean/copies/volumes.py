@@ -6,38 +6,17 @@ behind a claim.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from kubeocean.copies.bodies import marked_copy, missing_marks
 from kubeocean.model import keys
+from kubeocean.model.volume_sources import SECRETS_OF
 from vkubelet.api.names import HOSTNAME
 from vkubelet.api.objects import Key, Unknown
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.client.resources import PVS
 from vkubelet.errors import Unavailable
-
-_CSI_SECRETS: Final = (
-    "nodePublishSecretRef",
-    "nodeStageSecretRef",
-    "nodeExpandSecretRef",
-    "controllerPublishSecretRef",
-    "controllerExpandSecretRef",
-)
-SECRETS_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    "csi": _CSI_SECRETS,
-    "iscsi": ("secretRef",),
-    "cephfs": ("secretRef",),
-    "rbd": ("secretRef",),
-    "cinder": ("secretRef",),
-    **dict.fromkeys(
-        ("nfs", "fc", "awsElasticBlockStore", "gcePersistentDisk", "azureDisk", "vsphereVolume", "portworxVolume"),
-        (),
-    ),
-}
-"""Sources that lie outside any machine, each with its fields that name a Secret."""
-MACHINES: Final = frozenset({"hostPath", "local"})
-"""Sources on the disk of a machine: in the worker the path would be that of another machine, and of somebody else."""
 
 _COPIED: Final = ("accessModes", "capacity", "mountOptions", "volumeMode")
 _CHANGES: Final = ("capacity", "mountOptions")

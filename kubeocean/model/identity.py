@@ -168,5 +168,17 @@ def is_internal(key: str) -> bool:
     return key.startswith(_OURS) and key not in _FOR_USERS
 
 
+def where(pod: Pod) -> Key:
+    """Where the physical pod of a virtual one was recorded to be; empty names when it never was.
+
+    A record that came along with the YAML of another pod, or of an earlier one of this name, is none.
+    """
+    meta, annotations = pod.metadata, pod.metadata.annotations
+    found = Key(annotations.get(keys.PHYSICAL_POD_NAMESPACE, ""), annotations.get(keys.PHYSICAL_POD_NAME, ""))
+    # Kubeocean (Go) does not say whose record it is.
+    is_its_own = annotations.get(keys.PHYSICAL_POD_OF, meta.uid) == meta.uid
+    return found if is_its_own and found.name == keys.physical_name(meta.namespace, meta.name) else Key("", "")
+
+
 def _of_the_user(entries: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in entries.items() if not is_internal(key) and key not in _LEFT_AT_HOME}

@@ -23,12 +23,11 @@ from kubeocean.nodes.reclaim import Reclaimer
 from kubeocean.nodes.reclaim_orders import Outcome, Pressure
 from kubeocean.nodes.virtual_nodes import VirtualNode, VirtualNodes, description_of
 from kubeocean.nodes.withdrawal import Cause, Withdrawal
-from kubeocean.pods.physical import holds_lease
 from kubeocean.policies.amounts import PolicyAmounts
 from kubeocean.policies.label import PolicyLabel, PolicyLabelParts
 from kubeocean.policies.reconciler import ResourceLeasingPolicyReconciler
 from kubeocean.policies.status import Amounts
-from kubeocean.worker.cluster import WorkerCluster
+from kubeocean.worker.cluster import WorkerCluster, holds_lease
 from vkubelet.api.objects import Key, Node, Pod
 from vkubelet.client.resources import NODES
 from vkubelet.client.rest import PatchKind

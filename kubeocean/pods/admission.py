@@ -15,8 +15,7 @@ from attrs import frozen
 from kubeocean.model.crds import ClusterBinding, ResourceLeasingPolicy
 from kubeocean.model.keys import POLICIES_APPLIED, TAINT_CLOSED
 from kubeocean.nodes.virtual_nodes import VirtualNodes
-from kubeocean.pods.physical import has_entered, holds_lease
-from kubeocean.worker.cluster import WorkerCluster
+from kubeocean.worker.cluster import WorkerCluster, has_entered, holds_lease
 from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import Key, Node, Pod
 from vkubelet.api.scheduling import tolerates

@@ -12,12 +12,12 @@ from datetime import timedelta
 from attrs import frozen
 
 from kubeocean.model import keys
-from kubeocean.model.crds import ClusterBinding, FromWorker
-from kubeocean.model.identity import daemonset_allowed, identity, leaves_home
+from kubeocean.model.crds import FromWorker
+from kubeocean.model.identity import identity, where
 from kubeocean.pods.virtual_status import REFUSED, virtual_annotations, virtual_labels, virtual_status
 from kubeocean.worker.cluster import WorkerCluster, virtual_uid
 from vkubelet.api.conditions import get_condition
-from vkubelet.api.objects import Key, Pod, PodRef
+from vkubelet.api.objects import Pod, PodRef
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.client.resources import PODS
 from vkubelet.client.rest import PatchKind
@@ -274,25 +274,3 @@ def not_ready(pod: Pod, message: str) -> Json:
     # What others set stays by itself; if it were repeated here it would count as ours.
     others = [each for each in status.get("conditions") or () if each["type"] in OURS and each["type"] != "Ready"]
     return {**status, "conditions": [*others, condition]}
-
-
-def where(pod: Pod) -> Key:
-    """Where the physical pod of a virtual one was recorded to be; empty names when it never was.
-
-    A record that came along with the YAML of another pod, or of an earlier one of this name, is none.
-    """
-    meta, annotations = pod.metadata, pod.metadata.annotations
-    found = Key(annotations.get(keys.PHYSICAL_POD_NAMESPACE, ""), annotations.get(keys.PHYSICAL_POD_NAME, ""))
-    # Kubeocean (Go) does not say whose record it is.
-    is_its_own = annotations.get(keys.PHYSICAL_POD_OF, meta.uid) == meta.uid
-    return found if is_its_own and found.name == keys.physical_name(meta.namespace, meta.name) else Key("", "")
-
-
-def has_entered(pod: Pod, worker: WorkerCluster) -> bool:
-    """A physical pod of it exists, or was recorded. Its start time proves nothing: it is published with every reason why a pod waits."""
-    return bool(where(pod).name) or worker.physical_pod(pod.ref) is not None
-
-
-def holds_lease(pod: Pod, worker: WorkerCluster, binding: ClusterBinding | None) -> bool:
-    """The pod takes leased capacity: it is meant for the worker, or is there already, whatever labels and owners its user gave it since."""
-    return has_entered(pod, worker) or (leaves_home(pod.metadata) and (binding is None or daemonset_allowed(pod.metadata, binding)))

@@ -19,13 +19,13 @@ from kubeocean.copies.dependents import Dependents
 from kubeocean.metrics import SyncerMetrics
 from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding
-from kubeocean.model.identity import daemonset_allowed, identity, in_virtual_names, is_daemonsets, leaves_home, why_pending
+from kubeocean.model.identity import daemonset_allowed, identity, in_virtual_names, is_daemonsets, leaves_home, where, why_pending
 from kubeocean.model.references import references, untranslatable
 from kubeocean.nodes.virtual_nodes import VirtualNodes
 from kubeocean.pods.admission import LeaseAdmission
 from kubeocean.pods.changes import changes
 from kubeocean.pods.deletion_grace import grace_in_worker, is_out_of_service
-from kubeocean.pods.physical import PhysicalPodReconciler, where
+from kubeocean.pods.physical import PhysicalPodReconciler
 from kubeocean.pods.placement import Placement
 from kubeocean.pods.resize import Pending, Room
 from kubeocean.pods.translate import physical_pod

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from kubeocean.copies.volumes import MACHINES, SECRETS_OF
 from kubeocean.model import keys
 from kubeocean.model.resources import GROUP, POLICIES
+from kubeocean.model.volume_sources import MACHINES, SECRETS_OF
 from vkubelet.api.shapes import Json
 from vkubelet.client.resources import NAMESPACES, PODS, PRIORITYCLASSES, PVS, SECRETS, Resource
 

@@ -18,6 +18,7 @@ from kubeocean.binding.conditions import CONNECTIVITY_FAILED, NO_ANSWER, Failure
 from kubeocean.binding.reconciler import BindingReconciler
 from kubeocean.metrics import Snapshot, SyncerMetrics
 from kubeocean.model import keys
+from kubeocean.model.contact import Outcome
 from kubeocean.model.crds import ClusterBinding, SecretReference
 from kubeocean.model.keys import Owner
 from kubeocean.model.windows import zone_of
@@ -31,7 +32,7 @@ from kubeocean.service.unbinding import Unbinding, UnbindingParts
 from kubeocean.settings import KubeoceanSettings
 from kubeocean.worker.cluster import Mount, WorkerCluster, head_of
 from kubeocean.worker.connect import Target, find_target, prove
-from kubeocean.worker.reach import Outcome, Reach
+from kubeocean.worker.reach import Reach
 from vkubelet.api.names import SYSTEM_NAMESPACE
 from vkubelet.api.objects import Node, PodRef, Unknown
 from vkubelet.client.resources import NAMESPACES, NODES, SECRETS

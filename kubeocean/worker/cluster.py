@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from attrs import frozen
 
 from kubeocean.model import keys
-from kubeocean.model.identity import identity
+from kubeocean.model.contact import outcome_of, problem_of
+from kubeocean.model.crds import ClusterBinding
+from kubeocean.model.identity import daemonset_allowed, identity, leaves_home, where
 from kubeocean.model.resources import POLICIES
-from kubeocean.worker.reach import Reach, outcome_of, problem_of
+from kubeocean.worker.reach import Reach
 from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import Key, Node, ObjectMeta, Pod, PodRef, Unknown
 from vkubelet.api.scheduling import reserved_spec
@@ -211,3 +213,13 @@ class WorkerCluster:
         """The virtual pod of one of ours; what somebody made of its YAML under another name backs nothing."""
         ref = identity(pod.metadata) if self.mount.owner.owns(pod.metadata) else None
         return ref if ref is not None and pod.key == self.mount.copy_key(ref.key) else None
+
+
+def has_entered(pod: Pod, worker: WorkerCluster) -> bool:
+    """A physical pod of it exists, or was recorded. Its start time proves nothing: it is published with every reason why a pod waits."""
+    return bool(where(pod).name) or worker.physical_pod(pod.ref) is not None
+
+
+def holds_lease(pod: Pod, worker: WorkerCluster, binding: ClusterBinding | None) -> bool:
+    """The pod takes leased capacity: it is meant for the worker, or is there already, whatever labels and owners its user gave it since."""
+    return has_entered(pod, worker) or (leaves_home(pod.metadata) and (binding is None or daemonset_allowed(pod.metadata, binding)))

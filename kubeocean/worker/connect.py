@@ -14,10 +14,10 @@ from attrs import field, frozen
 
 from kubeocean.binding.conditions import CONNECTIVITY_FAILED, SYNCER_FAILED, VALIDATION_FAILED, Failure
 from kubeocean.model import keys
+from kubeocean.model.contact import Outcome, outcome_of
 from kubeocean.model.crds import ClusterBinding
 from kubeocean.model.resources import CLUSTERBINDINGS
 from kubeocean.worker.cluster import Mount
-from kubeocean.worker.reach import Outcome, outcome_of
 from vkubelet.api.objects import Key, Unknown
 from vkubelet.client.connection import Connection, connection_from_kubeconfig
 from vkubelet.client.resources import NAMESPACES, NODES, SECRETS, SELFSUBJECTACCESSREVIEWS

@@ -15,11 +15,12 @@ from prometheus_client import CollectorRegistry
 
 from kubeocean.binding.reconciler import BindingReconciler
 from kubeocean.metrics import SyncerMetrics
+from kubeocean.model.contact import Outcome
 from kubeocean.nodes.fail_over import FailOver, FailOverParts
 from kubeocean.nodes.reclaim import Reclaimer
 from kubeocean.service.metrics_snapshot import Live, Sources, capture
 from kubeocean.service.unbinding import Unbinding, UnbindingParts
-from kubeocean.worker.reach import Outcome, Reach
+from kubeocean.worker.reach import Reach
 from tests.support.stall import Stall, stall_meter
 from tests.unit.kubeocean.builders import binding
 from tests.unit.kubeocean.world import Process, World, policy_body, process

@@ -5,9 +5,23 @@ from __future__ import annotations
 import pytest
 
 from kubeocean.model.crds import ApiServerAccess, DnsAccess
-from kubeocean.model.identity import Target, Workload, daemonset_allowed, identity, leaves_home, replicaset_name, why_pending, workload
-from tests.unit.kubeocean.builders import OWNER, binding, pod
-from vkubelet.api.objects import ObjectMeta, OwnerReference, PodRef
+from kubeocean.model.identity import (
+    Target,
+    Workload,
+    daemonset_allowed,
+    identity,
+    leaves_home,
+    replicaset_name,
+    where,
+    why_pending,
+    workload,
+)
+from kubeocean.pods.translate import physical_pod
+from kubeocean.pods.virtual_status import virtual_annotations
+from tests.unit.kubeocean.builders import OWNER, TARGET, binding, physical, pod
+from vkubelet.api.objects import Key, ObjectMeta, OwnerReference, PodRef
+
+NOWHERE = Key("", "")
 
 
 def owned_by(kind: str, name: str = "owner") -> ObjectMeta:
@@ -84,3 +98,23 @@ def test_what_the_binding_says_of_access_counts_before_what_was_found() -> None:
     }
     told = Target.of(binding(spec), owner=OWNER, node="n", workload=Workload("pod"), api_server=found_api, dns=found_dns)
     assert (told.api_server, told.domain, told.priority_class) == (ApiServerAccess("api.hub"), "hub.example", "low")
+
+
+def test_a_published_pod_knows_where_its_physical_pod_is() -> None:
+    body = physical_pod(pod(), TARGET)
+    notes = virtual_annotations(pod(), physical(body))
+    assert where(pod(annotations=notes)) == Key("mnt", body["metadata"]["name"])
+    assert where(pod()) == NOWHERE
+
+
+def test_a_pod_made_of_the_yaml_of_another_has_no_physical_pod_yet() -> None:
+    notes = virtual_annotations(pod(), physical(physical_pod(pod(), TARGET)))
+    # `kubectl debug web --copy-to=web-debug`; `kubectl get pod web -o yaml`, delete, apply.
+    assert where(pod(annotations=notes, name="web-debug", uid="uid-2")) == NOWHERE
+    assert where(pod(annotations=notes, uid="uid-2")) == NOWHERE
+
+
+def test_the_record_of_an_earlier_kubeocean_counts() -> None:
+    notes = virtual_annotations(pod(), physical(physical_pod(pod(), TARGET)))
+    del notes["kubeocean.io/physical-pod-of"]
+    assert where(pod(annotations=notes)).namespace == "mnt"

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from kubeocean.binding.reconciler import BindingReconciler
+from kubeocean.model.contact import Outcome
 from kubeocean.nodes.fail_over import FailOver, FailOverParts, leaving
 from kubeocean.nodes.reclaim import Reclaimer
 from kubeocean.nodes.virtual_nodes import VirtualNodes
-from kubeocean.worker.reach import Outcome, Reach
+from kubeocean.worker.reach import Reach
 from tests.support.stall import stall_meter
 from tests.unit.kubeocean.builders import binding, pod
 from tests.unit.kubeocean.crowd import PODS, CrowdedHost

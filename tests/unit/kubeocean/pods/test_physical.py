@@ -1,42 +1,19 @@
-"""What a virtual pod remembers of its physical one."""
+"""Tests of kubeocean.pods.physical."""
 
 from __future__ import annotations
 
 import pytest
 
 from kubeocean.model.crds import FromWorker
-from kubeocean.pods.physical import PhysicalPodParts, PhysicalPodReconciler, where
+from kubeocean.pods.physical import PhysicalPodParts, PhysicalPodReconciler
 from kubeocean.pods.translate import physical_pod
-from kubeocean.pods.virtual_status import virtual_annotations
 from kubeocean.worker.cluster import Mount, WorkerCluster
 from tests.unit.kubeocean.builders import OWNER, TARGET, physical, pod
-from vkubelet.api.objects import Key, Pod
+from vkubelet.api.objects import Pod
 from vkubelet.api.shapes import Json
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.testing.host import RecordingHost
-
-NOWHERE = Key("", "")
-
-
-def test_a_published_pod_knows_where_its_physical_pod_is() -> None:
-    body = physical_pod(pod(), TARGET)
-    notes = virtual_annotations(pod(), physical(body))
-    assert where(pod(annotations=notes)) == Key("mnt", body["metadata"]["name"])
-    assert where(pod()) == NOWHERE
-
-
-def test_a_pod_made_of_the_yaml_of_another_has_no_physical_pod_yet() -> None:
-    notes = virtual_annotations(pod(), physical(physical_pod(pod(), TARGET)))
-    # `kubectl debug web --copy-to=web-debug`; `kubectl get pod web -o yaml`, delete, apply.
-    assert where(pod(annotations=notes, name="web-debug", uid="uid-2")) == NOWHERE
-    assert where(pod(annotations=notes, uid="uid-2")) == NOWHERE
-
-
-def test_the_record_of_an_earlier_kubeocean_counts() -> None:
-    notes = virtual_annotations(pod(), physical(physical_pod(pod(), TARGET)))
-    del notes["kubeocean.io/physical-pod-of"]
-    assert where(pod(annotations=notes)).namespace == "mnt"
 
 
 def stand() -> tuple[RecordingHost, WorkerCluster, PhysicalPodReconciler, Pod]:

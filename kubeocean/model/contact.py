@@ -1,0 +1,92 @@
+"""What attempts to reach the worker cluster prove: the outcome of each, and how long the worker has been silent (pure).
+
+Invariant: silence is an unbroken series of attempts of which none reached the worker. An answer of any kind, an attempt that proves
+nothing, a gap between attempts, and a time in which this process stood still end the series.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from attrs import evolve, frozen
+
+from vkubelet.errors import ApiError, ServerError, Unauthorized, Unreachable, VKubeletError
+
+
+class Outcome(enum.Enum):
+    """What one attempt says of the worker."""
+
+    SERVED = "served"
+    """It works; a right that is missing is reported by the lists that need it."""
+    UNSERVED = "unserved"
+    """It lives, or nothing proves that it does not; but it does no work for us."""
+    SILENT = "silent"
+    """Its address was asked, and no connection came about."""
+
+
+def outcome_of(error: VKubeletError | None) -> Outcome:
+    """What an attempt that raised `error`, or None, says of the worker."""
+    if isinstance(error, Unreachable):
+        return Outcome.SILENT if error.silent else Outcome.UNSERVED
+    if error is None or isinstance(error, ApiError) and not isinstance(error, (ServerError, Unauthorized)):
+        return Outcome.SERVED
+    return Outcome.UNSERVED
+
+
+def problem_of(error: VKubeletError | None) -> str:
+    """What is wrong, and the remedy; the same text for as long as the same thing is wrong. Empty when the worker works."""
+    if outcome_of(error) is Outcome.SERVED:
+        return ""
+    if outcome_of(error) is Outcome.SILENT:
+        return "the worker cluster does not answer"
+    if isinstance(error, Unauthorized):
+        return "the worker cluster does not accept the credentials of the kubeconfig; put a valid one into the Secret of spec.secretRef"
+    if isinstance(error, ServerError):
+        return f"the worker's API server answers with status {error.status}; check its control plane (GET /readyz?verbose)"
+    return f"the worker cluster cannot be asked ({error}); check the kubeconfig in the Secret of spec.secretRef, DNS and the network"
+
+
+@frozen
+class Attempt:
+    """One question to the worker; times are those of a monotonic clock."""
+
+    began: float
+    ended: float
+    outcome: Outcome
+
+
+@frozen
+class Contact:
+    """What all attempts so far say (pure); `longest_gap` is the time between two attempts that still belong to one series."""
+
+    served_at: float
+    longest_gap: float
+    silent_since: float = 0.0
+    asked_at: float = 0.0
+    attempts: int = 0
+    """In the series; 0 while the worker is not silent."""
+    awake_since: float = 0.0
+
+    def after(self, attempt: Attempt) -> Contact:
+        """With one attempt more. One that a standstill of the process interrupted proves nothing unless it was answered."""
+        if attempt.outcome is Outcome.SERVED:
+            return evolve(self.broken(), served_at=attempt.ended)
+        if attempt.outcome is Outcome.UNSERVED or attempt.began < self.awake_since:
+            return self.broken()
+        is_first = not self.attempts or attempt.began - self.asked_at > self.longest_gap
+        if is_first:
+            return evolve(self, silent_since=attempt.began, asked_at=attempt.ended, attempts=1)
+        return evolve(self, asked_at=attempt.ended, attempts=self.attempts + 1)
+
+    def broken(self) -> Contact:
+        """With no series of silent attempts."""
+        return evolve(self, attempts=0)
+
+    def stood_still(self, start: float, end: float) -> Contact:
+        """The process did nothing between these times: they count neither as silence nor towards holding the nodes."""
+        return evolve(self.broken(), served_at=self.served_at + end - start, awake_since=end)
+
+    @property
+    def silence(self) -> float:
+        """Seconds from the first to the last of at least two attempts in an unbroken series, else 0."""
+        return self.asked_at - self.silent_since if self.attempts > 1 else 0.0

@@ -1,0 +1,31 @@
+"""The sources of PersistentVolumes that Kubeocean knows: those outside any machine, and those on the disk of one (pure).
+
+Invariant: a source that is in neither table is not brought to a worker cluster, and no admission policy lets it be created there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+_CSI_SECRETS: Final = (
+    "nodePublishSecretRef",
+    "nodeStageSecretRef",
+    "nodeExpandSecretRef",
+    "controllerPublishSecretRef",
+    "controllerExpandSecretRef",
+)
+SECRETS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "csi": _CSI_SECRETS,
+    "iscsi": ("secretRef",),
+    "cephfs": ("secretRef",),
+    "rbd": ("secretRef",),
+    "cinder": ("secretRef",),
+    **dict.fromkeys(
+        ("nfs", "fc", "awsElasticBlockStore", "gcePersistentDisk", "azureDisk", "vsphereVolume", "portworxVolume"),
+        (),
+    ),
+}
+"""Sources that lie outside any machine, each with its fields that name a Secret."""
+MACHINES: Final = frozenset({"hostPath", "local"})
+"""Sources on the disk of a machine: in the worker the path would be that of another machine, and of somebody else."""
