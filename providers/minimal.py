@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterable
 
 from attrs import frozen
 
-from vkubelet import Host, LogOptions, NodeDescription, NoSuchPod, Pod, PodRef, PodReport, all_running
+from vkubelet.provider import Host, LogOptions, NodeDescription, NoSuchPod, Pod, PodRef, PodReport, all_running
 
 
 class Minimal:

@@ -24,18 +24,18 @@ from typing import Any, cast
 
 import attrs
 
-from vkubelet import logformat, provider, settings
+from vkubelet import logformat, settings
 from vkubelet.api.shapes import Json
 from vkubelet.client.connection import load_connection
-from vkubelet.errors import SettingsError, VKubeletError
-from vkubelet.provider import Provider, TakesSettings
-from vkubelet.runtime import Runtime, first_error
+from vkubelet.errors import SettingsError, VKubeletError, first_error
+from vkubelet.provider import Provider, TakesSettings, contract
+from vkubelet.runtime import Runtime
 from vkubelet.settings import Settings
 
 log = logging.getLogger(__name__)
 
 GROUP = "vkubelet.providers"
-CAPABILITIES = sorted(name for name in vars(provider) if name.startswith("Supports"))
+CAPABILITIES = sorted(name for name in vars(contract) if name.startswith("Supports"))
 _REQUIRED = ("run", "sync_pod", "delete_pod", "list_pods")
 _STARTS_AND_STOPS = ("run", "prepare_pod", "start_container", "stop_container", "remove_pod", "list_containers")
 """What a ContainerProvider has instead."""
@@ -202,7 +202,7 @@ def _command_check(arguments: argparse.Namespace) -> None:
     made, chosen, own = _load(arguments)
     print(f"provider: {type(made).__module__}.{type(made).__qualname__}")
     for name in CAPABILITIES:
-        print(f"  {name}: {'yes' if isinstance(made, getattr(provider, name)) else 'no'}")
+        print(f"  {name}: {'yes' if isinstance(made, getattr(contract, name)) else 'no'}")
     tree = settings.effective(chosen)
     print(json.dumps({**tree, "provider": settings.effective(own) if own is not None else {}}, indent=2, default=str))
 

@@ -176,3 +176,12 @@ class Fenced(VKubeletError):
 
 class LeadershipLost(VKubeletError):
     """Another process holds the leader Lease."""
+
+
+def first_error(group: BaseExceptionGroup[VKubeletError]) -> VKubeletError:
+    """The first error of ours inside a group."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            return first_error(error)
+        return error
+    raise AssertionError("an exception group is never empty")

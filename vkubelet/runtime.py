@@ -23,13 +23,12 @@ from vkubelet.client.resources import NODES, Resource
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.containers.adapter import adapt
-from vkubelet.containers.contract import ContainerProvider
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.leader import LeaderElection, WriteGate
 from vkubelet.control.recorder import Recorder
 from vkubelet.control.workqueue import Priority
-from vkubelet.errors import VKubeletError
+from vkubelet.errors import VKubeletError, first_error
 from vkubelet.health import HealthServer
 from vkubelet.metrics import Metrics
 from vkubelet.node.declared import HEALTHY, DeclaredNodes, Health, Standing
@@ -39,7 +38,7 @@ from vkubelet.node.ping import Pinger
 from vkubelet.node.registrar import Registrar, RegistrarParts
 from vkubelet.node.render import INSTANCE, REPORT_EVERY, Endpoint
 from vkubelet.pods import PodParts, Pods
-from vkubelet.provider import NodeDescription, PodReport, PodStore, Provider, ResolvedPod, SupportsPing
+from vkubelet.provider import ContainerProvider, NodeDescription, PodReport, PodStore, Provider, ResolvedPod, SupportsPing
 from vkubelet.server import KubeletServer, ServerParts
 from vkubelet.server.configuration import duration
 from vkubelet.settings import Settings, default_taints, effective
@@ -419,12 +418,3 @@ class Runtime:
             before = self.clock.monotonic()
             await self.clock.sleep(1.0)
             self.metrics.loop_lag_seconds.observe(max(0.0, self.clock.monotonic() - before - 1.0))
-
-
-def first_error(group: BaseExceptionGroup[VKubeletError]) -> VKubeletError:
-    """The first error of ours inside a group."""
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            return first_error(error)
-        return error
-    raise AssertionError("an exception group is never empty")

@@ -1,4 +1,4 @@
-"""Writes the pages of docs/reference that follow from the code: settings, errors, metrics, conformance, permissions.
+"""Writes the pages of docs/reference that follow from the code: the API, settings, errors, metrics, conformance, permissions.
 
 Invariant: what a page says stands in the code, beside the thing itself; a unit test compares the pages with it.
 """
@@ -6,10 +6,13 @@ Invariant: what a page says stands in the code, beside the thing itself; a unit 
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
+import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType, UnionType
 
 import attrs
 from prometheus_client import CollectorRegistry
@@ -22,7 +25,7 @@ from kubeocean.model import keys
 from kubeocean.rbac import permissions
 from kubeocean.rbac.guards import guards
 from kubeocean.settings import KubeoceanSettings
-from vkubelet import errors
+from vkubelet import api, beneath, client, clock, control, errors, logformat, metrics, provider, stats, streams
 from vkubelet.errors import VKubeletError
 from vkubelet.metrics import Metrics, Staleness
 from vkubelet.settings import Settings, _settings_class
@@ -207,9 +210,64 @@ def permissions_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def api_page() -> str:
+    """Every name of the contract, and every public name of the toolkit, with the first sentence of its docstring."""
+    lines = [
+        "# The Python API",
+        MADE,
+        "",
+        "A provider imports the contract from `vkubelet.provider`; some of these names are in `vkubelet` too. The toolkit below it is what",
+        "Kubeocean is built with. Everything else in the package is internal, and held to be so by a contract of import-linter.",
+        "[Write a provider](../how-to/write-a-provider.md) explains how the names work together.",
+        "",
+        "## `vkubelet.provider`",
+        "",
+        *names_table(provider, provider.__all__),
+    ]
+    for module in toolkit():
+        lines += ["", f"## `{module.__name__}`", "", summary(module), "", *names_table(module, public_names(module))]
+    return "\n".join(lines) + "\n"
+
+
+def toolkit() -> Iterator[ModuleType]:
+    """Yields the modules beside the contract that a provider may import."""
+    yield from (beneath, clock, errors, logformat, metrics, stats, streams)
+    for package in (api, client, control):
+        for found in sorted(Path(package.__path__[0]).glob("[a-z]*.py")):
+            yield importlib.import_module(f"{package.__name__}.{found.stem}")
+
+
+def public_names(module: ModuleType) -> list[str]:
+    """Returns the names of the classes and functions that a module defines, in order."""
+    kinds = [(name, value) for name, value in vars(module).items() if inspect.isclass(value) or inspect.isfunction(value)]
+    return sorted(name for name, value in kinds if value.__module__ == module.__name__ and not name.startswith("_"))
+
+
+def names_table(module: ModuleType, names: Iterable[str]) -> list[str]:
+    """Returns a table with a row for each name of the module."""
+    rows = [f"| `{name}` | {summary(getattr(module, name))} |" for name in names]
+    return ["| name | summary |", "|---|---|", *rows]
+
+
+def summary(value: object) -> str:
+    """Returns the first sentence of the docstring of a module, class or function; for a union its members.
+
+    A class without a docstring is described by its only method.
+    """
+    if isinstance(value, UnionType):
+        return " or ".join(f"`{member.__name__}`" for member in value.__args__)
+    text = value.__doc__
+    if not text and inspect.isclass(value):
+        methods = [member for name, member in vars(value).items() if inspect.isfunction(member) and not name.startswith("_")]
+        text = methods[0].__doc__ if len(methods) == 1 else ""
+    paragraph = inspect.cleandoc(text or "").split("\n\n")[0].replace("\n", " ")
+    return re.split(r"(?<=\w[.)`])\s+(?=[A-Z`])", paragraph)[0].replace("|", "\\|")
+
+
 def pages() -> dict[Path, str]:
     """Content by file."""
     made = {
+        "api": api_page,
         "settings": settings_page,
         "errors": errors_page,
         "metrics": metrics_page,

@@ -25,10 +25,9 @@ from vkubelet.client.rest import Client
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.control.leader import LeaderElection, WriteGate
 from vkubelet.control.recorder import Recorder
-from vkubelet.errors import VKubeletError
+from vkubelet.errors import VKubeletError, first_error
 from vkubelet.health import HealthServer
 from vkubelet.metrics import Metrics
-from vkubelet.runtime import first_error
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from kubeocean.worker.summary import virtual_summary
 from vkubelet.api.codec import decode_json, encode_json
 from vkubelet.api.shapes import Json
 from vkubelet.client.resources import NODES
+from vkubelet.control.cache import Answer, SharedCache
 from vkubelet.errors import ApiError, Forbidden, NotSupported, Unavailable
 from vkubelet.provider import Host, MetricsEndpoint
-from vkubelet.server.cache import Answer, SharedCache
 
 _SUMMARY: Final = "stats/summary"
 _KEPT: Final = 1.0

@@ -17,7 +17,7 @@ from typing import Final
 
 from attrs import define, field
 
-from vkubelet import Host, Pod, PodRef
+from vkubelet.provider import Host, Pod, PodRef
 from vkubelet_providers.mock.machine import KILLED
 from vkubelet_providers.mock.pods import MockPod, Stage
 from vkubelet_providers.mock.script import Script

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from attrs import define, field
 
-from vkubelet import ContainerReport, NoSuchContainer, Pod, PodRef, PodReport, Running, Terminated, Waiting
+from vkubelet.provider import ContainerReport, NoSuchContainer, Pod, PodRef, PodReport, Running, Terminated, Waiting
 from vkubelet.stats import ContainerStats, Filesystem, Network, PodStats, Usage
 from vkubelet_providers.mock.files import Files
 from vkubelet_providers.mock.script import Script

@@ -13,11 +13,14 @@ from typing import Final
 
 from attrs import field, frozen
 
-from vkubelet import (
+from vkubelet.api.shapes import Json
+from vkubelet.provider import (
     BadRequest,
+    ByteStream,
     ContainerIO,
     Host,
     LogOptions,
+    MetricsEndpoint,
     NodeDescription,
     NoSuchContainer,
     NoSuchPod,
@@ -28,8 +31,6 @@ from vkubelet import (
     Taint,
     Unavailable,
 )
-from vkubelet.api.shapes import Json
-from vkubelet.provider import ByteStream, MetricsEndpoint
 from vkubelet.stats import NodeStats, metrics, summary
 from vkubelet_providers.mock.lives import Backend, Lives
 from vkubelet_providers.mock.machine import KILLED, Machine, either

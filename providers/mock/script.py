@@ -22,8 +22,8 @@ from typing import Final
 
 from attrs import fields, frozen
 
-from vkubelet import PodRejected
 from vkubelet.api.quantity import Quantity
+from vkubelet.provider import PodRejected
 
 PREFIX: Final = "mock.vkubelet.io/"
 ANSWERS: Final = ("echo", "http", "discard")

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from attrs import evolve
 
-from vkubelet import ContainerIO
+from vkubelet.provider import ContainerIO
 from vkubelet_providers.mock.commands import PROGRAMS
 from vkubelet_providers.mock.files import LIMIT, Files
 from vkubelet_providers.mock.machine import BROKEN_PIPE, NOT_FOUND, Exit, Failed, Input, Machine, Pipe, Std, together

@@ -9,9 +9,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final, Self, TypeVar
 
-from vkubelet import ContainerIO
 from vkubelet.clock import Clock
-from vkubelet.provider import TerminalSize
+from vkubelet.provider import ContainerIO, TerminalSize
 from vkubelet_providers.mock.machine import INTERRUPTED, Pipe, either, together
 
 T = TypeVar("T")

@@ -17,8 +17,8 @@ from typing import Final
 
 from attrs import frozen
 
-from vkubelet import Running, Terminated, Unavailable
 from vkubelet.beneath import Directory
+from vkubelet.provider import Running, Terminated, Unavailable
 from vkubelet_providers.process.keeper import frames, procfs
 from vkubelet_providers.process.keeper.life import write_state
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from attrs import frozen
 
-from vkubelet import Unavailable
 from vkubelet.api.shapes import JsonView
+from vkubelet.provider import Unavailable
 
 NOBODY: Final = 65534
 

@@ -18,8 +18,7 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from vkubelet import BadRequest, ContainerIO, NoSuchContainer, Unavailable
-from vkubelet.provider import TerminalSize
+from vkubelet.provider import BadRequest, ContainerIO, NoSuchContainer, TerminalSize, Unavailable
 from vkubelet.streams import CHUNK, attach, join, open_terminal
 from vkubelet_providers.process.keeper import frames
 from vkubelet_providers.process.keeper.child import Order

@@ -18,9 +18,9 @@ from typing import Final
 
 from attrs import define, field
 
-from vkubelet import ContainerReport, NoSuchContainer, PodRef, PodReport, Terminated, Unavailable
 from vkubelet.beneath import Directory, real
 from vkubelet.clock import Clock
+from vkubelet.provider import ContainerReport, NoSuchContainer, PodRef, PodReport, Terminated, Unavailable
 from vkubelet_providers.process import keepers, machine
 from vkubelet_providers.process.attempts import Attempt, State, as_running, session_of
 from vkubelet_providers.process.cgroups import Cgroups

@@ -18,28 +18,31 @@ from typing import Final
 
 from attrs import evolve, field, frozen
 
-from vkubelet import (
+from vkubelet.api.quantity import Quantity
+from vkubelet.api.scheduling import effective_requests
+from vkubelet.api.shapes import Json, JsonView
+from vkubelet.client.resources import PODS
+from vkubelet.control.recorder import ObjectReference
+from vkubelet.provider import (
     BadRequest,
+    ByteStream,
     ContainerIO,
     Host,
     LogOptions,
+    MetricsEndpoint,
     NodeDescription,
     NoSuchContainer,
     NoSuchPod,
     Pod,
     PodRef,
     PodReport,
+    ResolvedContainer,
+    ResolvedPod,
+    Sandbox,
     SettingsError,
     Taint,
     Unavailable,
 )
-from vkubelet.api.quantity import Quantity
-from vkubelet.api.scheduling import effective_requests
-from vkubelet.api.shapes import Json, JsonView
-from vkubelet.client.resources import PODS
-from vkubelet.containers.contract import Sandbox
-from vkubelet.control.recorder import ObjectReference
-from vkubelet.provider import ByteStream, MetricsEndpoint, ResolvedContainer, ResolvedPod
 from vkubelet.stats import ContainerStats, NodeStats, PodStats, metrics, summary
 from vkubelet.streams import relay
 from vkubelet_providers.process import journal, keepers, logs, machine, starting, volumes

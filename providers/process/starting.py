@@ -17,11 +17,10 @@ from typing import Final
 
 from attrs import frozen
 
-from vkubelet import Pod, Unavailable
 from vkubelet.api.quantity import Quantity
 from vkubelet.api.shapes import JsonView
 from vkubelet.beneath import Directory
-from vkubelet.provider import ResolvedContainer, ResolvedPod
+from vkubelet.provider import Pod, ResolvedContainer, ResolvedPod, Unavailable
 from vkubelet_providers.process.attempts import About, Attempt
 from vkubelet_providers.process.cgroups import Cgroups, Limits
 from vkubelet_providers.process.identity import Identity, asks_for_escalation

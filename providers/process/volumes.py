@@ -16,11 +16,10 @@ from typing import Final
 
 from attrs import frozen
 
-from vkubelet import PodRejected, Unavailable
 from vkubelet.api.quantity import Quantity
 from vkubelet.api.shapes import JsonView
 from vkubelet.beneath import Directory, real
-from vkubelet.provider import Mount, ResolvedContainer
+from vkubelet.provider import Mount, PodRejected, ResolvedContainer, Unavailable
 from vkubelet.resolve.assembly import MEMORY, volume_root
 from vkubelet.resolve.volumes import IN_MEMORY_KINDS
 from vkubelet_providers.process.keeper.mounts import Bind, mount_tmpfs

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 
 from attrs import evolve, frozen
 
-from vkubelet import ContainerReport, Host, LogOptions, Pod, PodRef, PodReport, Running, all_running
+from vkubelet.provider import ContainerReport, Host, LogOptions, Pod, PodRef, PodReport, Running, all_running
 from vkubelet_providers.minimal import Minimal
 
 

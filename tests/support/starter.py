@@ -12,7 +12,6 @@ from typing import Any
 from attrs import define, field
 
 from vkubelet.api.objects import Pod, PodRef
-from vkubelet.containers.contract import Sandbox
 from vkubelet.provider import (
     ContainerIO,
     ContainerReport,
@@ -24,6 +23,7 @@ from vkubelet.provider import (
     ResolvedContainer,
     ResolvedPod,
     Running,
+    Sandbox,
     Terminated,
 )
 

@@ -11,10 +11,9 @@ from operator import attrgetter
 from typing import Any, cast
 
 from vkubelet.api.objects import Pod, PodRef
-from vkubelet.containers.contract import ContainerProvider
 from vkubelet.containers.engine import Engine
 from vkubelet.errors import Unavailable
-from vkubelet.provider import Host, MetricsEndpoint, NodeDescription, PodReport, Provider, SupportsMetrics
+from vkubelet.provider import ContainerProvider, Host, MetricsEndpoint, NodeDescription, PodReport, Provider, SupportsMetrics
 
 
 class _Ended(Exception):

@@ -17,7 +17,6 @@ from vkubelet.client.resources import PODS
 from vkubelet.clock import parse_rfc3339
 from vkubelet.containers.adopt import UNSEEN, adopt, orphan
 from vkubelet.containers.checks import Checks, Outcome
-from vkubelet.containers.contract import ContainerProvider, Sandbox
 from vkubelet.containers.decide import Action, Begin, Decision, Finish, Kill, Overdue, Remove, Start, decide, start_time
 from vkubelet.containers.held import Held
 from vkubelet.containers.hooks import full_name, hook_failure, hooks_of
@@ -31,7 +30,7 @@ from vkubelet.containers.work import Job, Verb, Work, WorkParts
 from vkubelet.control.answered import answered
 from vkubelet.control.controller import Controller
 from vkubelet.control.recorder import ObjectReference
-from vkubelet.provider import Host, NodeDescription, PodFailure, PodReport, Terminated, Waiting
+from vkubelet.provider import ContainerProvider, Host, NodeDescription, PodFailure, PodReport, Sandbox, Terminated, Waiting
 
 _WORKERS = 200
 

@@ -11,9 +11,8 @@ from attrs import evolve
 
 from vkubelet.api.objects import PodRef
 from vkubelet.clock import Clock
-from vkubelet.containers.contract import ContainerProvider
 from vkubelet.control.answered import answered
-from vkubelet.provider import PodReport
+from vkubelet.provider import ContainerProvider, PodReport
 
 
 class Held:

@@ -14,9 +14,8 @@ from attrs import define, field, frozen
 
 from vkubelet.api.objects import PodRef
 from vkubelet.api.shapes import JsonView
-from vkubelet.containers.contract import Sandbox
 from vkubelet.containers.plan import ContainerPlan, Kind, PodPlan, ProbeKind
-from vkubelet.provider import ContainerReport, ContainerState, PodFailure, Running, Terminated, Waiting
+from vkubelet.provider import ContainerReport, ContainerState, PodFailure, Running, Sandbox, Terminated, Waiting
 
 FIRST_BACKOFF, LONGEST_BACKOFF = 10.0, 300.0
 """Seconds between the end of a container and its next start; doubled each time."""

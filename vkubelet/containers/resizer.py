@@ -10,11 +10,10 @@ from collections.abc import Mapping
 
 from vkubelet.api.objects import Pod
 from vkubelet.client.resources import PODS
-from vkubelet.containers.contract import ContainerProvider, SupportsResize
 from vkubelet.containers.life import PodLife, Resize
 from vkubelet.containers.resize import DEFERRED, INFEASIBLE, UNSUPPORTED, grant, granted_spec, granted_text, judge, unfinished, wishes
 from vkubelet.control.recorder import ObjectReference
-from vkubelet.provider import Host, NodeDescription
+from vkubelet.provider import ContainerProvider, Host, NodeDescription, SupportsResize
 
 AGAIN = 60.0
 """Seconds between two looks at a deferred wish, if no pod of the node goes before."""

@@ -16,7 +16,6 @@ from attrs import evolve, frozen
 from vkubelet.api.objects import Pod
 from vkubelet.api.shapes import JsonView
 from vkubelet.containers.checks import Checks, Outcome, Target
-from vkubelet.containers.contract import ContainerProvider, SupportsResize
 from vkubelet.containers.hooks import hook_failure
 from vkubelet.containers.life import ContainerLife, PodLife, Resize, Stage
 from vkubelet.containers.plan import Kind
@@ -25,7 +24,17 @@ from vkubelet.containers.tail import log_tail, wants_log
 from vkubelet.control.answered import answered
 from vkubelet.control.controller import Controller
 from vkubelet.errors import NoSuchContainer, NoSuchPod, PodRejected, Unavailable, VKubeletError
-from vkubelet.provider import Host, PodFailure, ResolvedContainer, ResolvedPod, Running, Terminated, Waiting
+from vkubelet.provider import (
+    ContainerProvider,
+    Host,
+    PodFailure,
+    ResolvedContainer,
+    ResolvedPod,
+    Running,
+    SupportsResize,
+    Terminated,
+    Waiting,
+)
 
 log = logging.getLogger(__name__)
 

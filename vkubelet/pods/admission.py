@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 from attrs import define, field, frozen
 
@@ -33,13 +33,6 @@ _IN_THOUSANDTHS: Final = "cpu"
 _NATIVE: Final = ("cpu", "memory", "ephemeral-storage")
 _ZERO: Final = Quantity.of(0)
 _ONE: Final = Quantity.of(1)
-
-
-@runtime_checkable
-class AdmitsPods(Protocol):
-    """Marks a provider whose backend admits pods itself: with `admits_pods = True` the runtime rejects no pod."""
-
-    admits_pods: bool
 
 
 @frozen

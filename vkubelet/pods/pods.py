@@ -19,14 +19,14 @@ from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.recorder import Recorder
 from vkubelet.metrics import Metrics
-from vkubelet.pods.admission import Admission, AdmitsPods
+from vkubelet.pods.admission import Admission
 from vkubelet.pods.board import MERGE, BoardParts, StatusBoard
 from vkubelet.pods.dispatch import Dispatch, PodCache, Standing
 from vkubelet.pods.lifecycle import Lifecycle, LifecycleParts
 from vkubelet.pods.listing import Lister, PodSettings
 from vkubelet.pods.orphans import OrphanParts, Orphans
 from vkubelet.pods.polling import Polling
-from vkubelet.provider import PodReport, Provider, ResolvedPod, SupportsPolling
+from vkubelet.provider import AdmitsPods, PodReport, Provider, ResolvedPod, SupportsPolling
 from vkubelet.resolve.names import Names
 from vkubelet.resolve.resolver import Resolver, ResolverParts
 

@@ -22,9 +22,9 @@ from vkubelet.client.resources import SUBJECTACCESSREVIEWS, TOKENREVIEWS
 from vkubelet.client.rest import Client
 from vkubelet.client.retry import with_retry
 from vkubelet.clock import Clock
+from vkubelet.control.cache import Answer, SharedCache
 from vkubelet.errors import ApiError
 from vkubelet.logformat import bind
-from vkubelet.server.cache import Answer, SharedCache
 from vkubelet.server.rights import needed, served_path
 from vkubelet.server.settings import ServerSettings
 from vkubelet.server.tls import peer_certificate

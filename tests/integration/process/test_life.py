@@ -18,8 +18,7 @@ from tests.support.program import eventually
 from vkubelet import Pod, PodRejected, Running, SettingsError, Terminated, Unavailable
 from vkubelet.api.quantity import Quantity
 from vkubelet.clock import SystemClock
-from vkubelet.containers.contract import ContainerProvider
-from vkubelet.provider import Mount
+from vkubelet.provider import ContainerProvider, Mount
 from vkubelet.resolve.references import Content, Kind, Reference
 from vkubelet.testing.host import make_pod
 from vkubelet_providers.process import Process

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from tests.support.memory_api import MemoryApi
 from vkubelet.api.objects import Pod, PodRef
-from vkubelet.errors import LeadershipLost, VKubeletError
+from vkubelet.errors import LeadershipLost, VKubeletError, first_error
 from vkubelet.provider import Host, PodReport
-from vkubelet.runtime import Runtime, first_error
+from vkubelet.runtime import Runtime
 from vkubelet.server import ServerSettings
 from vkubelet.settings import HealthSettings, LeaderSettings, Settings
 from vkubelet.testing.clock import ManualClock

@@ -13,12 +13,11 @@ from typing import Any, cast
 
 from attrs import define, field, frozen
 
-from vkubelet import provider as contract
 from vkubelet.api.objects import Pod, PodRef
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import Clock
 from vkubelet.errors import NotSupported, Unavailable
-from vkubelet.provider import Host, NodeDescription, PodReport, Provider, SupportsPolling
+from vkubelet.provider import Host, NodeDescription, PodReport, Provider, SupportsPolling, contract
 from vkubelet.testing.conformance.news import News
 
 CAPABILITIES: Mapping[str, type] = {name: kind for name, kind in sorted(vars(contract).items()) if name.startswith("Supports")}

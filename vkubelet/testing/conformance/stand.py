@@ -19,8 +19,7 @@ from vkubelet.api.shapes import Json, JsonView
 from vkubelet.client.connection import load_connection
 from vkubelet.clock import Clock
 from vkubelet.containers.adapter import adapt
-from vkubelet.containers.contract import ContainerProvider
-from vkubelet.provider import PodReport, Provider
+from vkubelet.provider import ContainerProvider, PodReport, Provider
 from vkubelet.runtime import Runtime
 from vkubelet.settings import Settings, convert, merged
 from vkubelet.testing.conformance.blocking import BlockingWatch

@@ -19,8 +19,7 @@ from typing import Self
 import attrs
 
 from vkubelet.clock import SystemClock
-from vkubelet.errors import VKubeletError
-from vkubelet.runtime import first_error
+from vkubelet.errors import VKubeletError, first_error
 from vkubelet.testing.conformance import ending, endpoints, logs, nodes, outages, pods, restarts, streams
 from vkubelet.testing.conformance.blocking import BlockingWatch
 from vkubelet.testing.conformance.broken import Broken, Inapplicable

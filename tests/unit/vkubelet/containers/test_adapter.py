@@ -7,10 +7,18 @@ import asyncio
 import pytest
 
 from tests.unit.vkubelet.containers.bench import Executor, Starter, app, bench
-from vkubelet import provider as contract
 from vkubelet.containers.adapter import ContainerLifecycle, adapt
 from vkubelet.errors import Unavailable
-from vkubelet.provider import MetricsEndpoint, Provider, SupportsExec, SupportsLogs, SupportsMetrics, SupportsPing, SupportsPolling
+from vkubelet.provider import (
+    MetricsEndpoint,
+    Provider,
+    SupportsExec,
+    SupportsLogs,
+    SupportsMetrics,
+    SupportsPing,
+    SupportsPolling,
+    contract,
+)
 from vkubelet.testing.host import RecordingHost, make_pod
 
 CAPABILITIES = [getattr(contract, name) for name in vars(contract) if name.startswith("Supports")]

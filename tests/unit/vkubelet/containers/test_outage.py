@@ -12,7 +12,6 @@ import pytest
 
 from tests.unit.vkubelet.containers.bench import Bench, app, bench
 from vkubelet.api.objects import Pod, PodRef
-from vkubelet.containers.contract import Sandbox
 from vkubelet.control.answered import answered
 from vkubelet.errors import Unavailable
 from vkubelet.provider import (
@@ -24,6 +23,7 @@ from vkubelet.provider import (
     ResolvedContainer,
     ResolvedPod,
     Running,
+    Sandbox,
     Terminated,
     Waiting,
 )

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from vkubelet.containers.contract import ContainerProvider
 from vkubelet.errors import Unavailable
+from vkubelet.provider import ContainerProvider
 from vkubelet.testing.clock import ManualClock
 from vkubelet.testing.conformance.faults import Fault, Faults, faulty
 from vkubelet.testing.conformance.observed import capabilities_of

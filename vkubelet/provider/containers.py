@@ -13,7 +13,8 @@ from attrs import field, frozen
 
 from vkubelet.api.objects import Pod, PodRef
 from vkubelet.api.shapes import JsonView
-from vkubelet.provider import Host, PodReport, ResolvedContainer, ResolvedPod
+from vkubelet.provider.contract import Host, PodReport
+from vkubelet.provider.resolved import ResolvedContainer, ResolvedPod
 
 
 @frozen

@@ -25,10 +25,7 @@ from vkubelet.clock import Clock
 from vkubelet.control.informer import Informer
 from vkubelet.control.recorder import Recorder
 from vkubelet.metrics import Metrics
-from vkubelet.resolved import Mount as Mount
-from vkubelet.resolved import PullSecret as PullSecret
-from vkubelet.resolved import ResolvedContainer as ResolvedContainer
-from vkubelet.resolved import ResolvedPod as ResolvedPod
+from vkubelet.provider.resolved import ResolvedPod
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -394,12 +391,16 @@ class SupportsExec(Protocol):
 
 @runtime_checkable
 class SupportsAttach(Protocol):
-    async def attach(self, pod: PodRef, container: str, io: ContainerIO) -> None: ...
+    async def attach(self, pod: PodRef, container: str, io: ContainerIO) -> None:
+        """Connect the client to the main process of a running container."""
+        ...
 
 
 @runtime_checkable
 class SupportsPortForward(Protocol):
-    async def port_forward(self, pod: PodRef, port: int, stream: ByteStream) -> None: ...
+    async def port_forward(self, pod: PodRef, port: int, stream: ByteStream) -> None:
+        """Connect the client to a port of a running pod."""
+        ...
 
 
 @runtime_checkable
@@ -432,6 +433,13 @@ class SupportsNodeLogs(Protocol):
         Raises FileNotFoundError when there is none.
         """
         ...
+
+
+@runtime_checkable
+class AdmitsPods(Protocol):
+    """Marks a provider whose backend admits pods itself: with `admits_pods = True` the runtime rejects no pod."""
+
+    admits_pods: bool
 
 
 @runtime_checkable

@@ -8,8 +8,8 @@ import weakref
 
 import pytest
 
+from vkubelet.control.cache import Answer, SharedCache
 from vkubelet.errors import Unreachable
-from vkubelet.server.cache import Answer, SharedCache
 from vkubelet.testing.clock import ManualClock
 
 
