@@ -1,6 +1,6 @@
 # The image of `kubeocean`: the manager and the process of each binding are the same program.
 #
-#   docker build --tag kubeocean .                       any base with python 3.11 or newer and venv; no shell is needed
+#   docker build --tag kubeocean .                       any base with python 3.11 or newer, venv and tzdata; no shell is needed
 #   make image                                           here, without a registry: deploy/dev/image.py
 #
 # It runs as nobody in particular, needs no writable root, and fetches nothing when it runs.

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from vkubelet.api.objects import Key, KubeObject, Node, Pod, PodRef
+from vkubelet.api.registration import INSTANCE
 from vkubelet.api.shapes import JsonView
 from vkubelet.client.connection import Connection
 from vkubelet.client.resources import NODES, Resource
@@ -36,7 +37,7 @@ from vkubelet.node.lease import DURATION, LeaseKeeper
 from vkubelet.node.leaving import Leaving, LeavingParts
 from vkubelet.node.ping import Pinger
 from vkubelet.node.registrar import Registrar, RegistrarParts
-from vkubelet.node.render import INSTANCE, REPORT_EVERY, Endpoint
+from vkubelet.node.render import REPORT_EVERY, Endpoint
 from vkubelet.pods import PodParts, Pods
 from vkubelet.provider import ContainerProvider, NodeDescription, PodReport, PodStore, Provider, ResolvedPod, SupportsPing
 from vkubelet.server import KubeletServer, ServerParts

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from kubeocean.model import keys
 from vkubelet.api.objects import Node
+from vkubelet.api.registration import OWNED
 from vkubelet.api.shapes import Json
-from vkubelet.node.render import OWNED
 
 _CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 _TAINTS = (keys.TAINT_VNODE, keys.TAINT_UNSCHEDULABLE, keys.TAINT_CLOSED, keys.TAINT_DELETING)

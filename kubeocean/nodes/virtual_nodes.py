@@ -13,8 +13,8 @@ from attrs import evolve, frozen
 from kubeocean.model import keys
 from vkubelet.api.objects import Node
 from vkubelet.api.quantity import Resources, parse_resources
+from vkubelet.api.registration import INSTANCE, OWNED, owned_keys
 from vkubelet.api.shapes import Json, JsonView
-from vkubelet.node.render import INSTANCE, OWNED, owned_keys
 from vkubelet.provider import Host, NodeDescription, Taint
 
 log = logging.getLogger(__name__)

@@ -19,10 +19,10 @@ from kubeocean.nodes.describe import eligible, is_kept_back
 from kubeocean.worker.cluster import WorkerCluster
 from vkubelet.api import names
 from vkubelet.api.objects import Node
+from vkubelet.api.registration import INSTANCE, owned_keys
 from vkubelet.client.resources import NODES
 from vkubelet.control.guard import MassGuard
 from vkubelet.errors import NotFound
-from vkubelet.node.render import INSTANCE, owned_keys
 
 _OVERRIDDEN = frozenset(
     {

@@ -8,9 +8,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from vkubelet.api.objects import Lease, Node
+from vkubelet.api.registration import OWNED
 from vkubelet.clock import parse_rfc3339
 from vkubelet.node.lease import DURATION
-from vkubelet.node.render import OWNED
 
 _REMEDY = "choose another node name, or stop that kubelet and delete the Node; node.adopt_foreign: true adopts it as it is"
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from attrs import frozen
 
+from vkubelet.api import registration
 from vkubelet.api.codec import decode_json
 from vkubelet.api.conditions import get_condition
 from vkubelet.api.objects import Key, Node
@@ -215,7 +216,7 @@ class Registrar:
     async def _other_owner(self, found: Node, wanted: render.Wanted, client: Client) -> str:
         """Returns why the Node may not be adopted, and the remedy; "" when it may."""
         parts = self._parts
-        instance = render.instance_of(found)
+        instance = registration.instance_of(found)
         if instance:
             text = f"it belongs to vkubelet instance {instance!r}; choose another node name or stop that instance"
             return text if instance != parts.instance else ""
@@ -230,7 +231,7 @@ class Registrar:
     async def _write(self, live: Node, wanted: render.Wanted) -> Node:
         """Writes the Node, closing first and opening last: taints are added, then the status is written, then taints are removed."""
         name = wanted.name
-        owned = render.owned_keys(live)
+        owned = registration.owned_keys(live)
         try:
             taints = live.spec.get("taints", [])
             added = with_added(taints, wanted.taints)
@@ -246,7 +247,7 @@ class Registrar:
                 self._note(live)
             taints = live.spec.get("taints", [])
             kept = without_dropped(taints, wanted.taints, owned=ours)
-            return await self._write_taints(live, kept, note=wanted.annotations[render.OWNED]) if kept != taints else live
+            return await self._write_taints(live, kept, note=wanted.annotations[registration.OWNED]) if kept != taints else live
         except NotFound:
             # Deleted manually since we read it: the next step registers it again without a delay.
             self._written.pop(name, None)
@@ -256,7 +257,7 @@ class Registrar:
     async def _write_taints(self, live: Node, taints: list[Json], *, note: str = "") -> Node:
         metadata: Json = {"uid": live.metadata.uid, "resourceVersion": live.metadata.resource_version}
         if note:
-            metadata["annotations"] = {render.OWNED: note}
+            metadata["annotations"] = {registration.OWNED: note}
         change = {"metadata": metadata, "spec": {"taints": taints}}
         written = await self._parts.client.patch(NODES, live.metadata.name, change, kind=PatchKind.MERGE)
         self._note(written)

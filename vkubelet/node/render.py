@@ -9,24 +9,18 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
 from vkubelet.api import names
 from vkubelet.api.objects import Node
 from vkubelet.api.quantity import Quantity
+from vkubelet.api.registration import INSTANCE, OWNED, Owned, owned_keys
 from vkubelet.api.scheduling import is_extended
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import parse_rfc3339, rfc3339
 from vkubelet.node.declared import Health
 from vkubelet.node.taints import taint_body
 from vkubelet.provider import NodeDescription, Taint
-
-OWNED = "vkubelet.io/owned"
-"""Annotation: JSON of our instance, and of the label, annotation, condition and taint keys and resource names we set, so that those no
-longer desired are removed, also after a restart."""
-
-INSTANCE = "vkubelet.io/instance"
-"""Label: the vkubelet instance that registered the Node."""
 
 RETIRING = Taint("vkubelet.io/retiring", "NoSchedule")
 """Taint of a node that accepts no new pods because its provider withdrew it."""
@@ -66,18 +60,6 @@ class Wanted:
     conditions: Sequence[JsonView]
     status: JsonView
     provider_id: str = ""
-
-
-@frozen
-class Owned:
-    """Keys that we set on a Node with our last write."""
-
-    labels: Collection[str] = field(default=(), kw_only=True)
-    annotations: Collection[str] = field(default=(), kw_only=True)
-    conditions: Collection[str] = field(default=(), kw_only=True)
-    taints: Collection[str] = field(default=(), kw_only=True)
-    resources: Collection[str] | None = field(default=(), kw_only=True)
-    """None: the annotation was written before it contained resources, when all of them were ours."""
 
 
 def wanted(node: NodeDescription, endpoint: Endpoint, *, instance: str, health: Health, taints: Sequence[Taint] = ()) -> Wanted:
@@ -168,29 +150,6 @@ def new_node(node: Wanted) -> Json:
         spec["providerID"] = node.provider_id
     metadata = {"name": node.name, "labels": dict(node.labels), "annotations": dict(node.annotations)}
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec}
-
-
-def instance_of(live: Node) -> str:
-    """Returns the vkubelet instance that registered the Node, by its label or, without one, by our annotation; "" when neither names
-    one."""
-    try:
-        noted = json.loads(live.metadata.annotations.get(OWNED, "{}")).get("instance", "")
-    except (ValueError, AttributeError):
-        noted = ""
-    return live.metadata.labels.get(INSTANCE) or (noted if isinstance(noted, str) else "")
-
-
-def owned_keys(live: Node) -> Owned:
-    """Returns the keys recorded on the Node with our last write; none if the annotation is missing or damaged."""
-    try:
-        note = json.loads(live.metadata.annotations.get(OWNED, '{"resources": []}'))
-        keys = {kind: tuple(note.get(kind, ())) for kind in ("labels", "annotations", "conditions", "taints", "resources")}
-    except (ValueError, AttributeError, TypeError):
-        return Owned()
-    intact = all(isinstance(key, str) for kind in keys.values() for key in kind)
-    if not intact:
-        return Owned()
-    return Owned(**keys) if "resources" in note else evolve(Owned(**keys), resources=None)
 
 
 def still_owning(node: Wanted, taints: Collection[str]) -> Wanted:

@@ -8,10 +8,10 @@ import pytest
 
 from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import Lease, Node
+from vkubelet.api.registration import OWNED
 from vkubelet.api.shapes import Json
 from vkubelet.clock import rfc3339_micro
 from vkubelet.node.adoption import foreign_kubelet
-from vkubelet.node.render import OWNED
 from vkubelet.testing.clock import ManualClock
 
 NOW = ManualClock().now()

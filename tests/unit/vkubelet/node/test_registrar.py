@@ -8,6 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.support.memory_api import MemoryApi
+from vkubelet.api.registration import INSTANCE, OWNED
 from vkubelet.api.shapes import Json
 from vkubelet.clock import rfc3339_micro
 from vkubelet.control.store import Store
@@ -16,7 +17,7 @@ from vkubelet.metrics import Metrics
 from vkubelet.node.declared import DeclaredNodes
 from vkubelet.node.lease import LeaseKeeper, LeaseSettings
 from vkubelet.node.registrar import Registrar, RegistrarParts
-from vkubelet.node.render import INSTANCE, OWNED, Endpoint
+from vkubelet.node.render import Endpoint
 from vkubelet.provider import NodeDescription
 from vkubelet.testing.clock import ManualClock
 from vkubelet.testing.host import RecordedEvents

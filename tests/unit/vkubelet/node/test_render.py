@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from vkubelet.api import registration
 from vkubelet.api.codec import decode_object, encode_json
 from vkubelet.api.objects import Node
 from vkubelet.clock import rfc3339
@@ -40,8 +41,8 @@ def written(want: render.Wanted, **status: Any) -> Node:
 @pytest.mark.parametrize("note", ["{", "[]", "5", '{"labels": 5}', '{"labels": [["a"], 5], "taints": [{}]}', '{"conditions": null}'])
 def test_damaged_note_of_our_keys_counts_as_none(note: str) -> None:
     live = written(wanted())
-    damaged = node({"metadata": {"name": "n1", "uid": "u1", "annotations": {render.OWNED: note}}, "status": live.status})
-    assert render.owned_keys(damaged) == render.Owned()
+    damaged = node({"metadata": {"name": "n1", "uid": "u1", "annotations": {registration.OWNED: note}}, "status": live.status})
+    assert registration.owned_keys(damaged) == registration.Owned()
     assert render.status_patch(damaged, wanted(), now=NOW) is not None
 
 
@@ -54,9 +55,9 @@ def test_new_node_bears_all_taints_and_no_status() -> None:
 
 
 def test_provider_labels_win_over_defaults_but_not_over_the_instance_mark() -> None:
-    labels = wanted(NodeDescription("n1", {}, labels={"type": "mine", render.INSTANCE: "other"})).labels
+    labels = wanted(NodeDescription("n1", {}, labels={"type": "mine", registration.INSTANCE: "other"})).labels
     assert labels["type"] == "mine"
-    assert labels[render.INSTANCE] == "i"
+    assert labels[registration.INSTANCE] == "i"
 
 
 def test_unchanged_node_renders_no_patch() -> None:
@@ -122,13 +123,6 @@ def test_patch_names_the_uid_so_that_it_never_meets_a_successor() -> None:
     assert patch["metadata"]["uid"] == "u1"
 
 
-def test_damaged_note_of_owned_keys_owns_nothing() -> None:
-    body = render.new_node(wanted())
-    for damage in ("{", "[]", '{"labels": 3}', '"x"'):
-        body["metadata"]["annotations"][render.OWNED] = damage
-        assert render.owned_keys(node(body)) == render.Owned()
-
-
 def test_decrease_is_told_from_increase() -> None:
     live = {"allocatable": {"cpu": "4", "pods": "10"}}
     assert render.decreases(live, wanted(NodeDescription("n1", {"cpu": "3500m", "pods": "10"})))
@@ -138,8 +132,8 @@ def test_decrease_is_told_from_increase() -> None:
 
 def test_a_taint_that_is_about_to_be_dropped_is_noted_as_ours_until_it_is() -> None:
     made = wanted()
-    assert render.owned_keys(written(made)).taints == ("t",)
-    assert render.owned_keys(written(render.still_owning(made, {"closed"}))).taints == ("closed", "t")
+    assert registration.owned_keys(written(made)).taints == ("t",)
+    assert registration.owned_keys(written(render.still_owning(made, {"closed"}))).taints == ("closed", "t")
     assert render.still_owning(made, set()) is made
 
 
@@ -153,7 +147,7 @@ def foreign(allocatable: str | None = None, *, note: str | None = None) -> Node:
     status = {**live.status, "capacity": {**want.status["capacity"], DONGLE: "4"}}
     if allocatable is not None:
         status["allocatable"] = {**want.status["allocatable"], DONGLE: allocatable}
-    annotations = {**live.metadata.annotations, **({} if note is None else {render.OWNED: note})}
+    annotations = {**live.metadata.annotations, **({} if note is None else {registration.OWNED: note})}
     labels = dict(live.metadata.labels)
     return node({"metadata": {"name": "n1", "uid": "u1", "labels": labels, "annotations": annotations}, "status": status})
 
