@@ -72,12 +72,12 @@ _VERBS = """
     assemble assert assign assume attach authenticate authorize await back balance bind block bootstrap bound bring buffer build bump
     bundle cache calculate call cancel cap capture carry change charge check choose claim classify clean clear close collect combine
     compare compile complete compose compress compute confirm connect consume contain continue convert copy cordon correct count cover
-    create cut decide declare decode decrease decrement defer define delay delegate delete deliver deny deregister derive describe
-    deserialize detach detect determine diff disable discard disconnect discover dispatch display distribute drain drop dump duplicate
-    echo edit emit enable encode enforce enqueue ensure enter enumerate escape establish estimate evaluate evict exchange exclude
-    execute exempt exit expand expect expire explain export expose extend extract fail feed fetch fill filter find finish fit fix flag
-    flush follow force forge format forward free freeze generate get give go grant group grow guard guess hand handle hash hide hold
-    identify ignore implement import include increase increment indent index infer inform inherit initialize inject insert inspect
+    create cut decide declare decode decompress decrease decrement defer define delay delegate delete deliver deny deregister derive
+    describe deserialize detach detect determine diff disable discard disconnect discover dispatch display distribute do drain drop dump
+    duplicate echo edit emit enable encode enforce enqueue ensure enter enumerate escape establish estimate evaluate evict exchange
+    exclude execute exempt exit expand expect expire explain export expose extend extract fail feed fetch fill filter find finish fit
+    fix flag flush follow force forge format forward free freeze generate get give go grant group grow guard guess hand handle hash hide
+    hold identify ignore implement import include increase increment indent index infer inform inherit initialize inject insert inspect
     install intercept interpret interrupt invalidate invoke isolate issue iterate join judge keep kill label launch lead learn lease
     leave let limit link list listen load locate lock log look lower make map mark mask match measure merge migrate mirror modify
     monitor mount move name narrow negotiate normalize note notify observe obtain offer omit open order override pace pack pad parse
@@ -91,8 +91,8 @@ _VERBS = """
     shift ship show shrink shut shutdown sign signal simulate skip sleep sort spawn specify split spread stamp start state stay step
     stop store stream strip submit subscribe subtract succeed suggest sum supply support surrender suspend swap switch sync synchronize
     tag take tear terminate test throttle time tolerate touch track transfer transform translate traverse treat trigger trim truncate
-    try turn type unbind uninstall unlink unlock unmount unpack unregister unwrap update upgrade upload use validate verify view visit
-    wait wake walk warn watch widen withdraw withhold work wrap write yield
+    trust try turn type unbind uninstall unlink unlock unmount unpack unregister unwrap update upgrade upload use validate verify view
+    visit wait wake walk warn watch widen withdraw withhold work wrap write yield
 """
 VERBS = frozenset(_VERBS.split())
 """Verbs that a docstring may start with: in the imperative, or in the third person, which follows from it by rule."""
@@ -110,7 +110,7 @@ NOUNS_TOO = frozenset(_NOUNS_TOO.split())
 """Of these the noun is as frequent as the verb: what follows decides."""
 AFTER_A_NOUN = frozenset({"of", "that", "with"})
 """A word of `NOUNS_TOO` before one of these is a noun."""
-BEFORE_THAT = frozenset({"check", "note", "record", "report", "show", "signal"})
+BEFORE_THAT = frozenset({"check", "mark", "note", "record", "report", "show", "signal"})
 """Of those the verbs that also take a clause with "that"."""
 
 _IGNORED = re.compile(r"``.*?``|`[^`]*`|\"[^\"]*\"|“[^”]*”|https?://\S+", re.DOTALL)
@@ -216,8 +216,8 @@ def occurrences(text: str) -> Iterator[tuple[str, str]]:
 
 def starts_with_verb(text: str) -> bool:
     """Checks the first word against `VERBS`, in the imperative or the third person."""
-    first, second, *_ = [*_WORD.findall(text.replace("`", "")), "", ""]
-    verb = first[:1].lower() + first[1:]
+    first, second, *_ = [*text.replace("`", "").split(), "", ""]
+    verb = first.rstrip(",:;").lower()
     base = next((form for form in bases(verb) if form in VERBS), "")
     after = second.lower()
     noun = base in NOUNS_TOO and after in AFTER_A_NOUN and not (base in BEFORE_THAT and after == "that")

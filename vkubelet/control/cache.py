@@ -1,6 +1,6 @@
-"""Answers of the cluster's reviews, kept for a while and shared by those who ask at the same time.
+"""Cache for reviews of the cluster, shared by concurrent callers.
 
-Invariant: for one key at most one lookup is in flight, and one caller who leaves takes nobody else's answer away.
+Invariant: for one key at most one lookup is in flight, and a caller that disconnects does not cancel the lookup of the others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ V = TypeVar("V")
 
 @frozen
 class Answer(Generic[V]):
-    """A value and for how many seconds it may be given again; 0: only to those who are waiting."""
+    """A value and the seconds for which it may be returned again; 0: only to those that are waiting."""
 
     value: V
     lifetime: float
@@ -34,7 +34,7 @@ class _Flight(Generic[V]):
 
 
 class SharedCache(Generic[K, V]):
-    """Holds at most `size` answers; the oldest goes first."""
+    """Cache of at most `size` answers; the oldest is evicted first."""
 
     def __init__(self, clock: Clock, *, size: int = 16384) -> None:
         self._clock = clock
@@ -43,7 +43,7 @@ class SharedCache(Generic[K, V]):
         self._flights: dict[K, _Flight[V]] = {}
 
     async def get(self, key: K, look_up: Callable[[], Awaitable[Answer[V]]]) -> V:
-        """The held value, or that of the lookup in flight, or that of `look_up`. An error of ours is shared, and not held."""
+        """Returns the cached value, or that of the lookup in flight, or that of `look_up`. An error of ours is shared, and not cached."""
         while True:
             held = self._held.get(key)
             if held is not None and self._clock.monotonic() < held[1]:
@@ -56,7 +56,7 @@ class SharedCache(Generic[K, V]):
                 raise flight.error
             if flight.answer is not None:
                 return flight.answer.value
-            # Whoever asked has left before the answer came: one of those who still wait asks again.
+            # The caller that started the lookup disconnected before it was done: one of those that still wait repeats it.
 
     async def _fly(self, key: K, look_up: Callable[[], Awaitable[Answer[V]]]) -> V:
         flight = self._flights[key] = _Flight()
@@ -76,7 +76,7 @@ class SharedCache(Generic[K, V]):
         if answer.lifetime <= 0:
             return
         now = self._clock.monotonic()
-        # Answers may be large, so those at the front that nobody will get any more go as well.
+        # Answers may be large, so expired ones at the front are evicted as well.
         while self._held and (len(self._held) >= self._size or next(iter(self._held.values()))[1] <= now):
             del self._held[next(iter(self._held))]
         self._held[key] = (answer.value, now + answer.lifetime)

@@ -1,6 +1,6 @@
-"""The kubelet server: the HTTPS face of every virtual node, called by the API server, by metrics scrapers, and by nobody else.
+"""The kubelet server: the HTTPS endpoint of every virtual node, called by the API server and by metrics scrapers.
 
-Invariant: no request is answered without TLS, and none but by a caller who proved who it is and may do what it asks.
+Invariant: no request is served without TLS, and only for an authenticated and authorized caller.
 """
 
 from vkubelet.server.kubelet import KubeletServer, ServerParts

@@ -1,6 +1,6 @@
-"""Which IP addresses the virtual nodes publish.
+"""IP addresses that the virtual nodes publish.
 
-Invariant: none is a wildcard, and each is of a family that is listened on, so what a Node says can be dialled.
+Invariant: none is a wildcard, and each is of a family that is listened on, so a published address can be dialled.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _OTHER = {socket.AF_INET: socket.AF_INET6, socket.AF_INET6: socket.AF_INET}
 
 
 async def published_addresses(bind_address: str, api_url: str) -> tuple[str, ...]:
-    """The address listened on, or if that is a wildcard the one from which `api_url` is reached; with `::` also that of the default route
-    of the other family, where there is one.
+    """Returns the bind address, or if that is a wildcard the one from which `api_url` is reached.
 
-    An API server on this machine is reached from a loopback address, which the node proxy refuses: then that of the default route is
-    taken, if there is one. Raises Unavailable when the name of the API server does not resolve or no route leads to it.
+    With `::` also returns that of the default route of the other family, where there is one. An API server on this machine is reached from
+    a loopback address, which the node proxy refuses: then that of the default route is used, if there is one. Raises Unavailable when the
+    name of the API server does not resolve or no route leads to it.
     """
     ip = ipaddress.ip_address(bind_address)
     if not ip.is_unspecified:
@@ -44,7 +44,7 @@ async def published_addresses(bind_address: str, api_url: str) -> tuple[str, ...
 
 
 def _source(family: int, target: tuple[object, ...]) -> str:
-    """Connecting a datagram socket sends nothing, but chooses the route."""
+    """Returns the source address for a target: connecting a datagram socket sends nothing, but selects the route."""
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(target)
         return str(probe.getsockname()[0])

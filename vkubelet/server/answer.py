@@ -1,6 +1,6 @@
-"""An answer that is passed on as it comes, chunk by chunk, from a provider to a caller who may be slow or leave.
+"""Streamed responses: forwards chunks as they come from a provider to a caller that may be slow or disconnect.
 
-Invariant: whatever ends first, provider or caller, the other one is told; an end that was none never looks like one.
+Invariant: when the provider or the caller stops first, the other one is notified; an incomplete response never looks complete.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vkubelet.logformat import bind
 log = logging.getLogger(__name__)
 
 HEADERS_WITHIN = 1.0
-"""Seconds of silence after which the headers go out, so that nobody between takes a quiet stream for a dead server; until then an error
+"""Seconds of silence after which the headers are sent, so that no proxy takes an idle stream for a dead server; until then an error
 still gets its status code."""
 
 _CLOSE_WITHIN = 2.0
@@ -27,7 +27,7 @@ TEXT = "text/plain; charset=utf-8"
 
 
 async def streamed(request: web.Request, chunks: AsyncIterator[bytes], *, clock: Clock, content_type: str = TEXT) -> web.StreamResponse:
-    """Pass everything on. An error before the first byte is raised; one that comes too late for that breaks the connection off."""
+    """Forwards all chunks. An error before the first byte is raised; a later one aborts the connection."""
     answer = _Answer(request, content_type)
     failed: VKubeletError | web.HTTPException | None = None
     async with asyncio.TaskGroup() as group:
@@ -40,7 +40,7 @@ async def streamed(request: web.Request, chunks: AsyncIterator[bytes], *, clock:
         except (VKubeletError, web.HTTPException) as error:
             failed = error
         except _CallerLeft:
-            # Between two chunks; closing the stream was all there is to do.
+            # Between two chunks; only the stream had to be closed.
             log.debug("stream left")
         finally:
             opener.cancel()
@@ -58,12 +58,12 @@ async def _open_in_time(answer: _Answer, clock: Clock) -> None:
     try:
         await answer.begin()
     except _CallerLeft:
-        # The next write of the stream finds it out as well.
+        # The next write of the stream detects it as well.
         log.debug("stream left")
 
 
 class _CallerLeft(Exception):
-    """Nobody reads the answer any more. Not a ConnectionResetError, which may be one of the provider's backend."""
+    """The caller has disconnected. Not a ConnectionResetError, which may be one of the provider's backend."""
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def _writing() -> Iterator[None]:
 
 
 class _Answer:
-    """A chunked response that begins with its first byte, or when told to. Raises _CallerLeft."""
+    """A chunked response that starts with its first byte, or on request. Raises _CallerLeft."""
 
     def __init__(self, request: web.Request, content_type: str) -> None:
         self._request = request
@@ -89,14 +89,14 @@ class _Answer:
         return self.response.prepared
 
     async def begin(self) -> None:
-        """Send the headers."""
+        """Sends the headers."""
         async with self._lock:
             if not self.begun:
                 with _writing():
                     await self.response.prepare(self._request)
 
     async def write(self, data: bytes) -> None:
-        """Hand the data to the socket now, and wait while the caller is slow."""
+        """Writes the data to the socket now, and waits while the caller is slow."""
         await self.begin()
         with _writing():
             await self.response.write(data)
@@ -108,14 +108,15 @@ class _Answer:
         self._ended = True
 
     def break_off(self) -> None:
-        """Close without the last chunk, seen as an unexpected end; nothing to do before the first byte or after the end."""
+        """Closes without the last chunk, which the caller sees as unexpected EOF; does nothing before the first byte or after
+        completion."""
         if self.begun and not self._ended and self._request.transport is not None:
             self._request.transport.abort()
 
 
 @asynccontextmanager
 async def closing(stream: AsyncIterator[bytes]) -> AsyncIterator[AsyncIterator[bytes]]:
-    """A provider may return any iterator; a generator must not wait for the garbage collector to end."""
+    """Closes the stream on exit: a provider may return any iterator, and a generator must not wait for the garbage collector."""
     try:
         yield stream
     finally:

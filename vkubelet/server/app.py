@@ -1,6 +1,6 @@
-"""The HTTP application behind all ports: routes, who may call them, and which error becomes which status code.
+"""The HTTP application behind all ports: routes, authorization, and the mapping of errors to status codes.
 
-Invariant: every request passes the gate before any route, and no answer tells of our insides.
+Invariant: every request passes the gate before any route, and no response reveals internals.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Endpoints(Protocol):
 
 @frozen(kw_only=True)
 class Routes:
-    """What the application is made of."""
+    """Handlers and collaborators of the application."""
 
     gate: Gate
     node_pods: NodePods
@@ -102,7 +102,8 @@ class Routes:
         return await handler(request)
 
     def _node_asked_about(self, request: web.Request, caller: Caller) -> str:
-        """At the main port the node the API server names, or that of the pod in the path, or all nodes when there is no such pod."""
+        """Returns, at the main port, the node that the API server names, or that of the pod in the path, or "" for all nodes without
+        such a pod."""
         claimed = self.node_pods.claim(request) if caller.by_certificate else None
         if claimed is not None:
             return claimed
@@ -114,7 +115,7 @@ class Routes:
 
     @web.middleware
     async def _observe(self, request: web.Request, handler: Route) -> web.StreamResponse:
-        """The outermost: turns errors into answers, and notes the request. Queries are not noted, as they hold commands."""
+        """Turns errors into responses, and logs the request; the outermost middleware. Queries are not logged, as they contain commands."""
         begin = self.clock.monotonic()
         with bind(node=self.node_pods.node(request) or "", method=request.method, path=request.path):
             with self.traffic.watch(request):
@@ -124,9 +125,8 @@ class Routes:
         return response
 
     async def _prepare(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Closes the connection after the answer when it was made with an older certificate or client CA, when the server stops, and when
-        no request on it was allowed. The name of the server's software is not sent.
-        """
+        """Closes the connection after the response when its certificate or client CA was replaced, when the server stops, or when no
+        request on it was allowed. The Server header is not sent."""
         response.headers.popall(hdrs.SERVER, None)
         if not self.is_current(request) and not isinstance(response, web.WebSocketResponse):
             response.force_close()
@@ -147,12 +147,12 @@ class Routes:
 
 
 async def unsupported(request: web.Request) -> web.StreamResponse:
-    """501, as virtual-kubelet answers for what a provider lacks; a 404 would look like a missing pod."""
+    """Returns 501, as virtual-kubelet does for what a provider lacks; a 404 would look like a missing pod."""
     return web.Response(status=501, text="501 not implemented")
 
 
 def as_answer(error: web.HTTPException) -> web.Response:
-    """An error raised by a route, or by the router: 404 with the text of Go's router, 405 with the allowed methods."""
+    """Turns an error raised by a route or by the router into a response: 404 with the text of Go's router, 405 with the allowed methods."""
     text = error.text or error.reason
     if error.status == 404 and text == "404: Not Found":
         text = "404 page not found"
@@ -161,7 +161,7 @@ def as_answer(error: web.HTTPException) -> web.Response:
 
 
 def provider_answer(error: ProviderError) -> web.Response:
-    """By class; only what is meant for the caller is shown."""
+    """Turns a provider error into a response, by its class; only a message meant for the caller is shown."""
     status = http_status(error)
     if status is None:
         with bind(error=str(error)):

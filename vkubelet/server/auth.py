@@ -1,6 +1,6 @@
-"""Who calls, and may they: client certificate, bearer token, then the cluster's own judgement on this node's subresource.
+"""Authentication and authorization: client certificate or bearer token, then a SubjectAccessReview for this node's subresource.
 
-Invariant: no route sees a request before its caller is known and allowed; a doubt about either is a refusal.
+Invariant: no route receives a request before its caller is authenticated and authorized; a doubt about either is a refusal.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 AUTHENTICATED = "system:authenticated"
 UNAUTHORIZED = "Unauthorized"
 TOKEN_HELD, ALLOW_HELD, DENY_HELD = 120.0, 300.0, 30.0
-"""Seconds for which an answer of the cluster counts; those of a kubelet by default."""
+"""Seconds for which a review of the cluster is cached; those of a kubelet by default."""
 
 _CREDENTIAL_ID = "authentication.kubernetes.io/credential-id"
 _TOKEN_PROTOCOL = "base64url.bearer.authorization.k8s.io."
@@ -42,7 +42,7 @@ _TOKEN_PROTOCOL = "base64url.bearer.authorization.k8s.io."
 
 @frozen
 class User:
-    """As in a TokenReview's answer."""
+    """User as in the response to a TokenReview."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class User:
 
 @frozen
 class Caller:
-    """A user, and whether a client certificate proved it."""
+    """A user, and whether a client certificate authenticated it."""
 
     user: User
     by_certificate: bool = False
@@ -63,7 +63,7 @@ ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
 
 @frozen
 class Question:
-    """May `user` do `verb` on this subresource of nodes? An empty node means: of all nodes."""
+    """Whether `user` may do `verb` on this subresource of nodes. An empty node means: of all nodes."""
 
     user: User
     verb: str
@@ -72,7 +72,7 @@ class Question:
 
 
 class Gate:
-    """Admits requests; reviews are held for as long as a kubelet holds them by default."""
+    """Admission of requests; reviews are cached as long as a kubelet caches them by default."""
 
     def __init__(self, client: Client, clock: Clock, *, settings: ServerSettings) -> None:
         self._client = client
@@ -83,14 +83,14 @@ class Gate:
         self._rights: SharedCache[Question, bool] = SharedCache(clock)
 
     async def authenticate(self, request: web.BaseRequest) -> Caller:
-        """Who calls. Raises the 401 that a kubelet answers."""
+        """Authenticates the caller. Raises the 401 of a kubelet."""
         caller = await self._authenticate(request)
         if caller is None:
             raise web.HTTPUnauthorized(text=UNAUTHORIZED)
         return caller
 
     async def authorize(self, user: User, request: web.Request, *, node: str) -> None:
-        """Checks that `user` has the right on `node` that the matched route needs. Raises the 403 or 500 that a kubelet answers."""
+        """Checks that `user` has the right on `node` that the matched route needs. Raises the 403 or 500 of a kubelet."""
         right = needed(request.method, served_path(request), strict=self._settings.exec_needs_create)
         asked = f"user={user.name}, verb={right.verb}, resource=nodes"
         for subresource in right.subresources:
@@ -105,7 +105,7 @@ class Gate:
         raise web.HTTPForbidden(text=f"Forbidden ({asked}, subresource(s)=[{' '.join(right.subresources)}])")
 
     async def _authenticate(self, request: web.BaseRequest) -> Caller | None:
-        """One proof is enough; a token that fails is never taken for no token."""
+        """Authenticates by any one method; an invalid token never counts as an absent one."""
         connection = request.transport.get_extra_info("ssl_object") if request.transport else None
         presented = peer_certificate(connection) if isinstance(connection, ssl.SSLObject) else None
         if presented is not None:
@@ -146,7 +146,7 @@ class Gate:
 
 
 def user_of_certificate(subject: Mapping[str, Sequence[str]], der: bytes) -> User | None:
-    """CN is the user, every O a group (authentication by X.509 client certificates); None without a CN."""
+    """Returns the user: CN is its name, every O a group (authentication by X.509 client certificates); None without a CN."""
     names = subject.get("commonName", ())
     if not names or not names[-1]:
         return None
@@ -155,7 +155,7 @@ def user_of_certificate(subject: Mapping[str, Sequence[str]], der: bytes) -> Use
 
 
 def user_of_review(status: Json) -> User | None:
-    """The user a TokenReview's status names; None when it refuses the token."""
+    """Returns the user in the status of a TokenReview; None when it rejects the token."""
     if status.get("authenticated") is not True:
         return None
     user: Json = status.get("user", {})
@@ -168,7 +168,8 @@ def _with_authenticated(groups: Sequence[str]) -> tuple[str, ...]:
 
 
 def bearer_token(headers: Mapping[str, str]) -> str:
-    """The token of the Authorization header or of a WebSocket subprotocol, "" for none. Raises 401 for bytes that can be no token."""
+    """Returns the token of the Authorization header or of a WebSocket subprotocol, "" for none. Raises 401 for bytes that cannot be a
+    token."""
     scheme, _, token = headers.get(hdrs.AUTHORIZATION, "").strip().partition(" ")
     if scheme.lower() == "bearer":
         return _encodable(token.strip())
@@ -179,7 +180,7 @@ def bearer_token(headers: Mapping[str, str]) -> str:
 
 
 def _encodable(token: str) -> str:
-    """aiohttp decodes headers with surrogates, which no TokenReview can carry."""
+    """Checks the encoding: aiohttp decodes headers with surrogates, which no TokenReview can carry."""
     try:
         token.encode()
     except UnicodeEncodeError as error:
@@ -191,12 +192,12 @@ def _decoded(text: str) -> str:
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
     except ValueError as error:
-        # No base64, no ASCII, or no UTF-8 inside.
+        # Not base64, not ASCII, or not UTF-8 inside.
         raise web.HTTPUnauthorized(text=UNAUTHORIZED) from error
 
 
 def access_review(question: Question) -> Json:
-    """The spec of a SubjectAccessReview."""
+    """Returns the spec of a SubjectAccessReview."""
     user = question.user
     resource: Json = {"verb": question.verb, "version": "v1", "resource": "nodes", "subresource": question.subresource}
     if question.node:

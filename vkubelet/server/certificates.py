@@ -1,6 +1,6 @@
-"""Where the serving certificate comes from, and when it is replaced: by the cluster on request, from files, or made here.
+"""Serving certificate and its rotation: requested from the cluster, read from files, or self-signed.
 
-Invariant: a certificate is replaced while connections go on, and a failure to replace it leaves the old one in place.
+Invariant: a certificate is replaced while connections continue, and a failure to replace it keeps the old one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FILE = "kubelet-server-current.pem"
 
 @define(kw_only=True)
 class Subject:
-    """Whom the certificate is for. It must be valid for `addresses`, IP addresses and DNS names, and for those that were wanted since."""
+    """Subject of the certificate. It must be valid for `addresses`, IP addresses and DNS names, and for those requested since."""
 
     name: str
     addresses: Sequence[str] = ()
@@ -52,14 +52,14 @@ class Subject:
     _wanted: dict[str, tuple[str, ...]] = field(factory=dict, init=False)
 
     def want(self, owner: str, addresses: Collection[str]) -> None:
-        """From now on these are the addresses of `owner`; what no certificate can be issued for does not count."""
+        """Sets the addresses of `owner`; an address that no certificate can contain is ignored."""
         usable = tuple(address for address in addresses if x509.can_be_named(address))
         if usable != self._wanted.get(owner, ()):
             self._wanted[owner] = usable
             self.changed.set()
 
     def drop(self, owner: str) -> None:
-        """Its addresses need not be in the next certificate."""
+        """Drops an owner: its addresses need not be in the next certificate."""
         self._wanted.pop(owner, None)
 
     @property
@@ -71,7 +71,8 @@ class Subject:
 
 @define(kw_only=True)
 class Certificates:
-    """Installs the certificate of the settings' choice, and its successors; `share` draws after which part of its life one is replaced."""
+    """Installation of the certificate that the settings choose, and of its successors; `share` draws after which part of its validity
+    one is replaced."""
 
     settings: ServerSettings
     client: Client
@@ -90,7 +91,7 @@ class Certificates:
                 make_directory(Path(self.settings.certificate_directory), "server.certificate_directory")
 
     async def run(self, subject: Subject) -> None:
-        """Keep a valid certificate installed, for ever."""
+        """Keeps a valid certificate installed, until cancelled."""
         match self.settings.certificate:
             case "files":
                 await self._follow_files()
@@ -100,7 +101,7 @@ class Certificates:
                 await self._request(subject)
 
     def _serve(self, pair: Pair) -> None:
-        """Raises SettingsError when it can not be used; then the old one stays."""
+        """Installs a certificate. Raises SettingsError when it cannot be used; then the old one stays."""
         self.install(pair)
         if self.metrics is not None:
             end = x509.end_of(pair)
@@ -127,12 +128,12 @@ class Certificates:
                 if self.load_files():
                     log.info("serving certificate reloaded")
             except SettingsError as error:
-                # Half of a replacement is on disk, or the new files are wrong: the old certificate stays.
+                # A replacement is only half written, or the new files are invalid: the old certificate stays.
                 with bind(error=str(error)):
                     log.warning("serving certificate not reloaded")
             await self.clock.sleep(_FILES_EVERY)
 
-    # --- Made here -------------------------------------------------------------------------------------------------------------------
+    # --- Self-signed -----------------------------------------------------------------------------------------------------------------
 
     async def _sign_here(self, subject: Subject) -> None:
         while True:
@@ -141,9 +142,9 @@ class Certificates:
             await self._until_due(pair, subject)
 
     async def _until_due(self, pair: Pair, subject: Subject) -> None:
-        """Return when the certificate is old, or does not name all addresses any more.
+        """Waits until the certificate is old, or does not contain all addresses any more.
 
-        The wall clock decides and is looked at hourly, so that a machine that slept does not oversleep.
+        The wall clock decides and is checked hourly, so that a machine that was suspended does not miss the rotation.
         """
         due = x509.rotation_due(pair.certificate, self.share())
         while True:
@@ -152,7 +153,7 @@ class Certificates:
                 return
             subject.changed.clear()
             if await self._changed_within(min(left, _LONGEST_SLEEP), subject):
-                # Nodes come in crowds; one certificate is for all of them.
+                # Nodes come in groups; one certificate covers all of them.
                 await self.clock.sleep(_SETTLE)
 
     async def _changed_within(self, seconds: float, subject: Subject) -> bool:
@@ -199,7 +200,7 @@ class Certificates:
             delay = min(delay * 2, _RETRY_LAST)
 
     async def _issue(self, subject: Subject) -> Pair:
-        """One request. Raises ApiError, and Unavailable when it is denied or nobody signs it within 15 minutes."""
+        """Requests one certificate. Raises ApiError, and Unavailable when the request is denied or not signed within 15 minutes."""
         key, addresses = x509.new_key(), subject.all
         request = x509.certificate_request(key, subject.name, addresses=addresses)
         spec = {"request": base64.b64encode(request).decode(), "signerName": x509.SIGNER, "usages": list(x509.USAGES)}
@@ -239,7 +240,7 @@ class Certificates:
             await self.clock.sleep(_LOOK_EVERY)
         raise Unavailable(f"certificate request {name} was not signed within {_ISSUE_WITHIN:.0f} s")
 
-    # --- Kept for the next start -----------------------------------------------------------------------------------------------------
+    # --- Stored for the next start ---------------------------------------------------------------------------------------------------
 
     def _kept(self, subject: Subject) -> Pair | None:
         if not self.settings.certificate_directory:
@@ -268,7 +269,7 @@ class Certificates:
 
 
 def read_file(path: Path, setting: str) -> bytes:
-    """Raises SettingsError that names the setting."""
+    """Reads a file. Raises SettingsError that names the setting."""
     try:
         return path.read_bytes()
     except OSError as error:

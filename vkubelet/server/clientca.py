@@ -1,6 +1,6 @@
-"""The client CA: whose certificates prove who a caller is, from a file or from what the cluster publishes for this purpose.
+"""The client CA that verifies client certificates, from a file or from the ConfigMap that the cluster publishes for this purpose.
 
-Invariant: what can not be read changes nothing; the CA known last stays.
+Invariant: a bundle that cannot be read changes nothing; the last valid CA stays.
 """
 
 from __future__ import annotations
@@ -25,30 +25,31 @@ from vkubelet.server.settings import ServerSettings
 log = logging.getLogger(__name__)
 
 PUBLISHED = Key("kube-system", "extension-apiserver-authentication")
-"""Where kube-apiserver publishes the bundle of `--client-ca-file`; the Role extension-apiserver-authentication-reader lets one read it."""
+"""ConfigMap in which kube-apiserver publishes the bundle of `--client-ca-file`; the Role extension-apiserver-authentication-reader
+allows reading it."""
 
 _FILE_EVERY, _CLUSTER_EVERY, _UNKNOWN_EVERY = 10.0, 60.0, 5.0
 
 
 @define
 class ClientCa:
-    """Calls `trust` with the PEM bundle, and again whenever it changes."""
+    """Watch of the client CA; calls `trust` with the PEM bundle, and again whenever it changes."""
 
     settings: ServerSettings
     client: Client
     clock: Clock
     trust: Callable[[str], None]
     tried: asyncio.Event = field(factory=asyncio.Event)
-    """Set after the first look, whatever it found: before it, callers with a certificate would be turned away."""
+    """Set after the first attempt, whatever its result: before it, callers with a certificate would be rejected."""
     _known: str = ""
 
     def load_file(self) -> None:
-        """Trust the file of the settings, if there is one. Raises SettingsError."""
+        """Trusts the file of the settings, if there is one. Raises SettingsError."""
         if self.settings.client_ca_file:
             self._accept(self._read_file())
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Reads the bundle periodically, until cancelled."""
         from_file = bool(self.settings.client_ca_file)
         told = ""
         while True:

@@ -1,4 +1,4 @@
-"""What `/configz` tells: our settings by the names of a KubeletConfiguration (kubelet.config.k8s.io/v1beta1).
+"""Content of `/configz`: our settings by the names of a KubeletConfiguration (kubelet.config.k8s.io/v1beta1).
 
 Invariant: only fields that mean here what they mean for a kubelet.
 """
@@ -11,7 +11,7 @@ from vkubelet.server.settings import ServerSettings
 
 
 def kubelet_configuration(settings: ServerSettings) -> Json:
-    """With the port of the settings, 0 where there is none."""
+    """Returns the configuration with the port of the settings, 0 where there is none."""
     debug = settings.debug
     reviews = {"cacheAuthorizedTTL": duration(ALLOW_HELD), "cacheUnauthorizedTTL": duration(DENY_HELD)}
     return {
@@ -39,7 +39,7 @@ def kubelet_configuration(settings: ServerSettings) -> Json:
 
 
 def duration(seconds: float) -> str:
-    """As Go writes a time.Duration; with milliseconds at most."""
+    """Formats seconds as Go formats a time.Duration; with milliseconds at most."""
     thousandths = round(seconds * 1000)
     minutes, rest = divmod(thousandths, 60_000)
     hours, minutes = divmod(minutes, 60)

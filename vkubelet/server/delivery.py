@@ -1,6 +1,6 @@
-"""Whether a client has got everything, which asyncio does not tell but the kernel knows.
+"""Checks whether a client has received everything, which the kernel knows and asyncio does not report.
 
-Invariant: where the system does not say, it has.
+Invariant: where the system does not report it, everything counts as received.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _FIRST_LOOK, _LONGEST_LOOK = 0.005, 0.25
 
 
 def undelivered(transport: asyncio.WriteTransport) -> int:
-    """Bytes that were written and not yet acknowledged; above TLS this is a lower bound, but only then zero when there are none."""
+    """Returns the bytes written and not yet acknowledged; above TLS this is a lower bound, but zero only when there are none."""
     waiting = transport.get_write_buffer_size()
     connection = transport.get_extra_info("socket")
     if waiting or connection is None or transport.is_closing():
         return waiting
     try:
-        # For a socket this is SIOCOUTQ. Below TLS lies one more buffer; it is only used once the kernel's is full.
+        # For a socket this is SIOCOUTQ. Below TLS is one more buffer; it is only used once the kernel's is full.
         queued: int = struct.unpack("i", fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
         return queued
     except OSError:
@@ -30,7 +30,7 @@ def undelivered(transport: asyncio.WriteTransport) -> int:
 
 
 async def until_delivered(transport: asyncio.WriteTransport | None, clock: Clock, *, within: float) -> None:
-    """Wait for a slow client: the end of a TLS connection gives it no more than a moment to read what is left."""
+    """Waits for a slow client: closing a TLS connection leaves it only a moment to read the rest."""
     end = clock.monotonic() + within
     pause = _FIRST_LOOK
     while transport is not None and not transport.is_closing() and undelivered(transport) and clock.monotonic() < end:

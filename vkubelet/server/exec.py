@@ -1,6 +1,6 @@
 """`/exec`, `/attach` and `/run`: commands in the containers of virtual pods, and the containers themselves.
 
-Invariant: whatever can be wrong with a request is found before anything is switched, and told with the kubelet's code and text.
+Invariant: every error of a request is detected before the connection is upgraded, and answered with the kubelet's code and text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vkubelet.server.pods import NodePods, container_spec, container_status
 from vkubelet.server.remotecommand import Resizes, Streaming, Wishes, Work, serve
 
 LONGEST_RUN = 16 * 1024 * 1024
-"""Bytes of each output that `/run` answers; what is beyond is dropped, as containerd does."""
+"""Bytes of each output that `/run` returns; the rest is dropped, as by containerd."""
 
 _EXECUTING = "executing command in container"
 _ATTACHING = "attaching to container"
@@ -26,14 +26,14 @@ _ATTACHING = "attaching to container"
 
 @attrs.frozen(kw_only=True)
 class ContainerStreams:
-    """The endpoints; `node_pods` finds the pod a request means."""
+    """Endpoints; `node_pods` finds the pod of a request."""
 
     provider: Provider
     node_pods: NodePods
     streaming: Streaming
 
     async def exec(self, request: web.Request) -> web.StreamResponse:
-        """A command, over SPDY or WebSocket."""
+        """Executes a command, over SPDY or WebSocket."""
         provider = self.provider
         if not isinstance(provider, SupportsExec):
             raise statuses.not_supported("exec")
@@ -50,7 +50,7 @@ class ContainerStreams:
         return await self._serve(request, wishes, Work(call=call, action=_EXECUTING, tty=wishes.tty), kind="exec")
 
     async def attach(self, request: web.Request) -> web.StreamResponse:
-        """The container's own process; whether it has a terminal or reads stdin is a matter of its spec, not of the client."""
+        """Attaches to the main process of the container; its spec, not the client, decides about a terminal and stdin."""
         provider = self.provider
         if not isinstance(provider, SupportsAttach):
             raise statuses.not_supported("attach")
@@ -66,7 +66,7 @@ class ContainerStreams:
         return await self._serve(request, wishes, work, kind="attach")
 
     async def run(self, request: web.Request) -> web.StreamResponse:
-        """A command without input, to its end; the answer is what it printed."""
+        """Runs a command without input until it exits; the response is its output."""
         provider = self.provider
         if not isinstance(provider, SupportsExec):
             raise statuses.not_supported("exec")
@@ -85,7 +85,7 @@ class ContainerStreams:
             return await serve(request, wishes, work, streaming=self.streaming)
 
     def _running(self, request: web.Request) -> tuple[Pod, str]:
-        """The pod and the name of its container that runs. Raises 404 and 500, as a kubelet."""
+        """Returns the pod and the name of its running container. Raises 404 and 500, as a kubelet."""
         pod, container = pod_of(request, self.node_pods), request.match_info["container"]
         if not runs(pod, container):
             raise web.HTTPInternalServerError(text=f'container not found ("{container}")')
@@ -100,7 +100,7 @@ class ContainerStreams:
 
 
 class Printed:
-    """A ContainerIO that keeps what is written."""
+    """ContainerIO that buffers what is written."""
 
     def __init__(self) -> None:
         self.tty = False
@@ -118,7 +118,7 @@ class Printed:
 
 
 def pod_of(request: web.Request, node_pods: NodePods) -> Pod:
-    """The pod a stream is asked for. Raises the 404 of a kubelet, for commands too when they are meant for an earlier pod of that name."""
+    """Returns the pod of a stream. Raises the 404 of a kubelet, also for commands meant for an earlier pod of that name."""
     pod = node_pods.lookup(request, request.match_info["namespace"], request.match_info["pod"])
     if pod is None:
         raise web.HTTPNotFound(text="pod does not exist")
@@ -128,7 +128,10 @@ def pod_of(request: web.Request, node_pods: NodePods) -> Pod:
 
 
 def runs(pod: Pod, container: str) -> bool:
-    """Or may: during its postStart hook a container is told to wait, and only the provider knows whether it runs already."""
+    """Checks whether the container may be running.
+
+    During its postStart hook a container is published as waiting, and only the provider knows whether it runs already.
+    """
     state = (container_status(pod, container) or {}).get("state") or {}
     return "running" in state or ("waiting" in state and _has_post_start(pod, container))
 

@@ -1,6 +1,6 @@
-"""aiohttp's protocol for one connection, with the answers that are given before there is a request.
+"""aiohttp's protocol for one connection, with the responses sent before there is a request.
 
-Invariant: bytes that are no HTTP cause a short answer that does not name the server's software, and nothing in the log.
+Invariant: bytes that are not HTTP cause a short response that does not name the server's software, and no log line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Http(web.RequestHandler):
-    """Refuses what the parser could not read as Go's server does."""
+    """Protocol that refuses unparsable requests as Go's server does."""
 
     def handle_error(self, request: web.BaseRequest, status: int = 500, *details: BaseException | str | None) -> web.StreamResponse:
         if status >= 500 or request.writer.output_size > 0 or self.transport is None:
@@ -26,7 +26,7 @@ class Http(web.RequestHandler):
 
 
 class AlreadySent(web.StreamResponse):
-    """For aiohttp, which sends what a handler returns."""
+    """Response for aiohttp, which sends what a handler returns, when everything was sent before."""
 
     async def prepare(self, request: web.BaseRequest) -> None:
         return None
@@ -36,6 +36,6 @@ class AlreadySent(web.StreamResponse):
 
 
 def refusal(status: int, reason: str) -> bytes:
-    """The answer to a request that was not read."""
+    """Returns the response to a request that was not read."""
     lines = (f"HTTP/1.1 {status} {reason}", "Content-Type: text/plain; charset=utf-8", "Connection: close", "", f"{status} {reason}")
     return "\r\n".join(lines).encode()

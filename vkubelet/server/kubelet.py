@@ -1,6 +1,6 @@
 """KubeletServer: one HTTP application behind one TLS port per virtual node.
 
-Invariant: it listens from entering its context to `stop_listening`, and what it listens for changes only by `open` and `close`.
+Invariant: it listens from entering its context to `stop_listening`, and only `open` and `close` change its set of ports.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ log = logging.getLogger(__name__)
 STREAMS_END = 10.0
 """Seconds that open streams get at a stop."""
 SESSIONS_END = 2.0
-"""Seconds that sessions of exec, attach and port-forward get before they are cancelled, and then to say so to their clients."""
+"""Seconds that sessions of exec, attach and port-forward get before they are cancelled, and then to notify their clients."""
 
 _KEEP_ALIVE = 90.0
 _LONGEST_HEADER = 65536
 _ADDRESS_RETRY = 5.0
 _CERTIFICATE_WITHIN = 5.0
-"""Seconds after the first node was declared; one that approves its own requests needs a tenth of one."""
+"""Seconds after the first node was declared; a process that approves its own requests needs a tenth of one."""
 
 
 def _healthy() -> str | None:
@@ -71,10 +71,9 @@ def _nothing_due(node: str) -> Mapping[str, int]:
 
 @frozen(kw_only=True)
 class ServerParts:
-    """What the server works with. `extra_certificate_sans` are further IP addresses or DNS names of the serving certificate; `health` tells
-    `/healthz` why the runtime does not work; `due` how many pods of a node wait for a worker, by queue; `configuration` are fields of a
-    KubeletConfiguration that others know, `flags` all settings.
-    """
+    """Collaborators. `extra_certificate_sans` are further IP addresses or DNS names of the serving certificate; `health` returns to
+    `/healthz` why the runtime does not work; `due` returns how many pods of a node wait for a worker, by queue; `configuration` are
+    fields of a KubeletConfiguration that other components set, `flags` all settings."""
 
     provider: Provider
     pods: PodStore
@@ -91,7 +90,7 @@ class ServerParts:
 
 
 class KubeletServer:
-    """Use as `async with server`, with `run` as a task inside."""
+    """Server of all nodes; use as `async with server`, with `run` as a task inside."""
 
     def __init__(self, parts: ServerParts) -> None:
         self._parts = parts
@@ -113,12 +112,12 @@ class KubeletServer:
 
     @property
     def main_port(self) -> int | None:
-        """Where the pods of all nodes are served; None when that is off."""
+        """Port that serves the pods of all nodes; None when that is off."""
         return self._listeners.port_of(MAIN)
 
     @property
     def problem(self) -> str | None:
-        """Why requests can not be served now; None when they can."""
+        """Reason why requests cannot be served now; None when they can."""
         if self._runner is None:
             return "not started"
         if not self._tls.has_certificate:
@@ -132,11 +131,11 @@ class KubeletServer:
     async def open(
         self, node: str, *, preferred_port: int | None = None, alone: bool | None = False, addresses: Collection[str] = ()
     ) -> Endpoint:
-        """Listens for a node and returns where it is reached; the same endpoint for a node that is open.
+        """Listens for a node and returns its endpoint; the same one for a node that is open.
 
         A node that is `alone` in the process is served at the main port; None: not known yet, so it keeps the main port if it has published
-        that. `addresses` are further ones that the Node publishes, so that the serving certificate must be valid for them.
-        Raises Unavailable when no port is free or no own address is known yet.
+        that. `addresses` are further ones that the Node publishes, so that the serving certificate must be valid for them. Raises
+        Unavailable when no port is free or no own address is known yet.
         """
         settings = self._settings
         await self._client_ca.tried.wait()
@@ -155,29 +154,30 @@ class KubeletServer:
 
     @property
     def sole_node(self) -> str | None:
-        """The node that is served at the main port, if it is the only one."""
+        """Node that is served at the main port, if it is the only one."""
         return self._listeners.sole
 
     def _has_main(self, node: str, published: int | None, *, alone: bool | None) -> bool:
-        """Whether the main port is the port of this node: not if it changes at every start (0), and not once the node has another."""
+        """Checks whether the main port is the port of this node: not if it changes at every start (0), and not once the node has
+        another."""
         main = self._settings.main_port
         if not main or self._listeners.sole not in (None, node) or self._listeners.port_of(node) not in (None, self.main_port):
             return False
         return published == main if alone is None else alone
 
     async def close(self, node: str) -> None:
-        """Listen no more for a node; streams that are open go on."""
+        """Stops listening for a node; open streams continue."""
         self._listeners.close(node)
         self._names.drop(node)
         self._parts.metrics.forget_node(node)
 
     def stop_listening(self) -> None:
-        """Take no more connections, and no more requests on those that are open; streams go on until the context is left."""
+        """Stops accepting connections, and requests on open ones; streams continue until the context exits."""
         self._stops = True
         self._listeners.close_all()
 
     async def run(self) -> None:
-        """Keep certificate and client CA up to date, for ever."""
+        """Keeps certificate and client CA up to date, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._client_ca.run(), name="client CA")
             group.create_task(self._certify(), name="serving certificate")
@@ -269,7 +269,7 @@ class KubeletServer:
         self._certified.set()
 
     async def _first_certificate(self) -> None:
-        """Wait for it, but not for long: somebody may take days to approve it, and a kubelet is Ready all the same."""
+        """Waits for the first certificate, but not long: approval may take days, and a kubelet is Ready without it."""
         now = self._parts.clock.monotonic()
         self._certified_by = self._certified_by or now + _CERTIFICATE_WITHIN
         if not self._certified.is_set() and now < self._certified_by:

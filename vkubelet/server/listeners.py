@@ -1,6 +1,6 @@
-"""Which port belongs to which node: TLS listeners that all feed one HTTP server, opened and closed while it runs.
+"""TLS listeners, one port per node, that all feed one HTTP server; opened and closed while it runs.
 
-Invariant: a port answers for one node at a time; a connection that outlives its listener belongs to whoever has the port now, or to nobody.
+Invariant: a port serves one node at a time; a connection that outlives its listener belongs to the node that has the port now, or to none.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from vkubelet.server.tls import ServingTls
 log = logging.getLogger(__name__)
 
 MAIN = ""
-"""Stands for the node's name at the port that serves the pods of all nodes."""
+"""Used in place of a node's name for the port that serves the pods of all nodes."""
 
 _GOODBYE, _BACKLOG = 5.0, 512
 _AT_ONCE = 64
-"""Connections accepted before other work has its turn."""
+"""Connections accepted before other tasks run."""
 _ACCEPT_RETRY = 1.0
 _TAKEN = frozenset({errno.EADDRINUSE, errno.EACCES})
 
 
 @frozen
 class Endpoint:
-    """Where the kubelet server of one node is reached; `also` are further addresses, of another family."""
+    """Published address and port of the kubelet server of one node; `also` are further addresses, of another family."""
 
     address: str
     port: int
@@ -47,7 +47,7 @@ class Endpoint:
 
 
 class Listeners:
-    """Use as `async with listeners`; `serve` makes the protocol of one connection.
+    """Open listeners; use as `async with listeners`. `serve` makes the protocol of one connection.
 
     Connections are accepted here and not by `asyncio.loop.create_server`, which accepts all that come and does not report a handshake that
     fails: so each one counts from its first moment.
@@ -68,7 +68,7 @@ class Listeners:
         self._nodes: dict[int, str] = {}
         self._sharing: set[str] = set()
         self.sole: str | None = None
-        """The node that has the main port to itself."""
+        """Node that uses the main port exclusively."""
         self._opening = asyncio.Lock()
         self._told_of_limit = False
 
@@ -83,7 +83,7 @@ class Listeners:
         await self._handshakes.__aexit__(None, None, None)
 
     def node_of(self, port: int) -> str | None:
-        """The node that has this port, MAIN for the main port, None for nobody."""
+        """Returns the node that has this port, MAIN for the main port, None for none."""
         node = self._nodes.get(port)
         return self.sole if node == MAIN and self.sole is not None else node
 
@@ -93,31 +93,31 @@ class Listeners:
 
     @property
     def sharing(self) -> bool:
-        """Some node has the main port as its own."""
+        """Whether a node shares the main port."""
         return bool(self._sharing)
 
     def shares(self, node: str) -> bool:
         return node in self._sharing
 
     def share(self, node: str) -> int:
-        """Let `node` have the main port, which is open, beside others."""
+        """Shares the main port, which is open, with `node`; returns its number."""
         self._sharing.add(node)
         return self._servers[MAIN][1]
 
     def give_main(self, node: str) -> int:
-        """Serve `node`, the only one of the process, at the main port, which is open."""
+        """Assigns the main port, which is open, to `node`, the only one of the process; returns its number."""
         self.sole = node
         return self._servers[MAIN][1]
 
     def take_main(self, node: str) -> None:
-        """The main port serves all nodes again; nothing to do when `node` does not have it to itself."""
+        """Serves all nodes at the main port again; does nothing unless `node` uses it exclusively."""
         if node == self.sole:
             self.sole = None
 
     async def open(self, node: str, ports: Iterable[int]) -> int:
-        """Listen for `node` on the first of `ports` that is free; the port it has, if it has one.
+        """Listens for `node` on the first free one of `ports`; returns that port, or the one that the node already has.
 
-        Raises Unavailable when all are taken, SettingsError when nothing can listen on the address at all.
+        Raises Unavailable when all are taken, SettingsError when listening on the address fails for all of them.
         """
         async with self._opening:
             open_already = self.port_of(node)
@@ -135,7 +135,7 @@ class Listeners:
         raise Unavailable(f"no free port for {node or 'the main listener'}", retry_after=10.0)
 
     def close(self, node: str) -> None:
-        """Take no more connections; those that are open end by themselves. Nothing to do when it is not open."""
+        """Stops accepting connections for a node; open ones continue. Does nothing for a node that is not open."""
         self._sharing.discard(node)
         self.take_main(node)
         server, port = self._servers.pop(node, (None, 0))
@@ -214,7 +214,7 @@ class Listeners:
         self._waiting.add(server)
 
     def _cannot_accept(self, error: OSError) -> None:
-        """No descriptor is left, most likely; one attempt and one line a second, however many wait."""
+        """Handles a failed accept, most likely without free descriptors: one attempt and one line a second, however many wait."""
         if self._retry is None:
             with bind(error=str(error)):
                 log.warning("connections cannot be accepted")
@@ -233,7 +233,7 @@ class Listeners:
             loop.add_reader(server, self._accept, server)
 
     async def _connect(self, client: socket.socket, connection: Connection) -> None:
-        """Completes the handshake; from then on the connection's protocol reports its end."""
+        """Completes the handshake; from then on the connection's protocol reports its close."""
         with self._isolated("TLS handshake"):
             try:
                 await asyncio.get_running_loop().connect_accepted_socket(
@@ -244,7 +244,7 @@ class Listeners:
                     ssl_shutdown_timeout=_GOODBYE,
                 )
             except (OSError, RuntimeError, ValueError) as error:
-                # The client's doing, such as a wrong certificate: no more than a kubelet logs by default.
+                # Caused by the client, such as an invalid certificate: no more than a kubelet logs by default.
                 with bind(error=str(error)):
                     log.debug("TLS handshake failed")
 
@@ -260,7 +260,7 @@ class _Handshake:
 
 
 def _bound(address: str, port: int) -> socket.socket:
-    """A listening socket; that of `::` takes IPv4 as well. asyncio would make it for IPv6 alone."""
+    """Creates a listening socket; that of `::` accepts IPv4 as well. asyncio would create it for IPv6 only."""
     ip = ipaddress.ip_address(address)
     if ip.version == 4:
         return socket.create_server((address, port), backlog=_BACKLOG)

@@ -1,8 +1,8 @@
-"""Tail, since, timestamps and limit-bytes applied to a log as it flows by, for providers that can not do it themselves.
+"""Applies tail, since, timestamps and limit-bytes to a log stream, for providers that cannot do it themselves.
 
-Invariant: however long a line or a log is, no more than the beginning of one line is held.
+Invariant: however long a line or a log is, only the start of one line is buffered.
 
-Input is lines that begin with an RFC 3339 time and a space, cut into chunks anywhere. A line without a time shares that of the line before.
+Input is lines that start with an RFC 3339 time and a space, cut into chunks anywhere. A line without a time shares that of the line before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class LineCount:
-    """Counts lines; one at the end without a newline counts too."""
+    """Line counter; a last line without a newline counts too."""
 
     def __init__(self) -> None:
         self._ended = 0
@@ -35,8 +35,10 @@ class LineCount:
 
 
 class LogFilter:
-    """What is fed comes back without the first `skip` lines, then only the next `lines` (None: all that follow), of these only the ones not
-    before `since`, without their times unless `timestamps`, of that the first `limit` bytes.
+    """Filter of a log stream.
+
+    Drops the first `skip` lines, then passes the next `lines` (None: all that follow), of these only the ones not before `since`, without
+    their times unless `timestamps`, of that the first `limit` bytes.
     """
 
     def __init__(
@@ -60,11 +62,11 @@ class LogFilter:
 
     @property
     def done(self) -> bool:
-        """Nothing will ever come back again."""
+        """Whether no further output can follow."""
         return self._limit == 0 or (self._lines == 0 and not self._inside)
 
     def feed(self, chunk: bytes) -> bytes:
-        """The part of `chunk` that is asked for, as far as that can be told already."""
+        """Returns the selected part of `chunk`, as far as that can be decided already."""
         pieces: list[bytes] = []
         at = 0
         while at < len(chunk) and not self.done:
@@ -79,7 +81,7 @@ class LogFilter:
         return self._within_limit(b"".join(pieces))
 
     def finish(self) -> bytes:
-        """What was held back, now that the log has ended."""
+        """Returns what was buffered, when the log is complete."""
         pieces: list[bytes] = []
         if self._start:
             self._decide(self._start, pieces)
@@ -87,7 +89,7 @@ class LogFilter:
         return self._within_limit(b"".join(pieces))
 
     def _begin_line(self, chunk: bytes, at: int, pieces: list[bytes]) -> int:
-        """Collect a line's beginning until it shows the whole time; the position after what was taken."""
+        """Collects the start of a line until it contains the complete time; returns the position after what was consumed."""
         window = chunk[at : at + _LONGEST_TIME - len(self._start)]
         stops = [found for found in (window.find(b" "), window.find(b"\n")) if found >= 0]
         taken = min(stops) + 1 if stops else len(window)
@@ -99,7 +101,7 @@ class LogFilter:
         return at + taken
 
     def _decide(self, start: bytes, pieces: list[bytes]) -> None:
-        """Whether the line that begins with `start` passes."""
+        """Decides whether the line that starts with `start` passes."""
         if self._skip > 0:
             self._skip -= 1
             self._passing = False
@@ -124,7 +126,7 @@ class LogFilter:
 
 
 def _time_of(text: bytes, fraction: bytes, *, otherwise: int) -> int:
-    """Nanoseconds since 1970; a thing that only looks like a time counts as `otherwise`."""
+    """Returns nanoseconds since 1970; text that only looks like a time counts as `otherwise`."""
     try:
         return _nanoseconds(parse_rfc3339(text.decode()), fraction)
     except ValueError:
@@ -132,7 +134,7 @@ def _time_of(text: bytes, fraction: bytes, *, otherwise: int) -> int:
 
 
 def _nanoseconds(moment: datetime, fraction: bytes) -> int:
-    """Exact, with the digits that a datetime can not hold."""
+    """Returns exact nanoseconds, with the digits that a datetime cannot store."""
     since_epoch = moment - _EPOCH
     below = int(fraction[:9].ljust(9, b"0")) if fraction else since_epoch.microseconds * 1000
     return (since_epoch.days * 86400 + since_epoch.seconds) * 1_000_000_000 + below

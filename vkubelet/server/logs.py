@@ -1,6 +1,6 @@
 """`/containerLogs`: `kubectl logs` for the containers of virtual pods.
 
-Invariant: the answer to a wrong question is the kubelet's, code and text; a caller who leaves ends the provider's stream.
+Invariant: the response to an invalid request has the kubelet's code and text; a caller that disconnects closes the provider's stream.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PULL_REASONS = {"ErrImagePull": "image can't be pulled", "ImagePullBackOff": "t
 
 @attrs.frozen(kw_only=True)
 class ContainerLogs:
-    """The endpoint; `node_pods` finds the pod a request means."""
+    """Endpoint; `node_pods` finds the pod of a request."""
 
     provider: Provider
     node_pods: NodePods
@@ -36,7 +36,7 @@ class ContainerLogs:
     metrics: Metrics
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """One log, in chunks as they come. Raises web.HTTPException and ProviderError before the first byte."""
+        """Serves one log, in chunks as they come. Raises web.HTTPException and ProviderError before the first byte."""
         pod_name, container = request.match_info["pod"], request.match_info["container"]
         options = parse_options(request.query, now=self.clock.now())
         pod = self.node_pods.find(request, request.match_info["namespace"], pod_name)
@@ -64,7 +64,7 @@ class ContainerLogs:
         plain = LogOptions(follow=options.follow, previous=options.previous)
         skip, lines = 0, None
         if options.tail is not None:
-            # Counting first needs no memory, and tells a follower where the past ends.
+            # Counting first needs no memory, and shows a follower where the existing log stops.
             total = await _count_lines(provider.stream_logs(pod, container, attrs.evolve(plain, follow=False)))
             skip = max(0, total - options.tail)
             lines = None if options.follow else total - skip
@@ -95,7 +95,7 @@ async def _count_lines(stream: AsyncIterator[bytes]) -> int:
 
 
 def parse_options(query: Mapping[str, str], *, now: datetime) -> LogOptions:
-    """What the query asks for, read as the kubelet reads it. Raises 400 for what can not be read, 422 for what makes no sense."""
+    """Parses the query as the kubelet parses it. Raises 400 for what cannot be parsed, 422 for invalid values."""
     try:
         tail = None if query.get("tail") == "all" else _integer(query, "tail" if query.get("tail") else "tailLines")
         limit, seconds = _integer(query, "limitBytes"), _integer(query, "sinceSeconds")
@@ -120,7 +120,7 @@ def parse_options(query: Mapping[str, str], *, now: datetime) -> LogOptions:
 
 
 def _integer(query: Mapping[str, str], name: str) -> int | None:
-    """A signed 64-bit integer, as the API machinery reads it; None when absent. Raises ValueError."""
+    """Parses a signed 64-bit integer, as the API machinery does; None when absent. Raises ValueError."""
     text = query.get(name)
     if text is None:
         return None
@@ -130,21 +130,21 @@ def _integer(query: Mapping[str, str], name: str) -> int | None:
 
 
 def _boolean(query: Mapping[str, str], name: str) -> bool:
-    """The API machinery takes everything but "false" and "0" for true, also an empty value."""
+    """Parses a boolean: the API machinery takes everything but "false" and "0" for true, also an empty value."""
     text = query.get(name)
     return text is not None and text.lower() not in ("false", "0")
 
 
 def _before(now: datetime, seconds: int) -> datetime | None:
-    """None when that is before the year 1."""
+    """Returns the time that many seconds before, None when that is before the year 1."""
     room = (now - datetime.min.replace(tzinfo=UTC)).total_seconds()
     return now - timedelta(seconds=seconds) if seconds < room else None
 
 
 def not_available(pod: Pod, container: str, *, previous: bool) -> str:
-    """Why this container has no log to show, in the kubelet's words; "" when it has.
+    """Returns why this container has no log to show, as the kubelet's message; "" when it has one.
 
-    Unlike a kubelet this does not ask for container ids, which a provider need not have.
+    Unlike a kubelet this does not require container ids, which a provider need not have.
     """
     name = pod.metadata.name
     status = container_status(pod, container)
@@ -163,5 +163,5 @@ def not_available(pod: Pod, container: str, *, previous: bool) -> str:
 
 
 def _never_ran(terminated: JsonView) -> bool:
-    """The runtime's own mark for a container of which nothing is known (kubelet: ContainerStatusUnknown)."""
+    """Checks for the runtime's mark of a container of which nothing is known (kubelet: ContainerStatusUnknown)."""
     return terminated.get("reason") == "ContainerStatusUnknown" and not terminated.get("containerID")

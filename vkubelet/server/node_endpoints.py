@@ -1,6 +1,6 @@
-"""What a kubelet answers about its node: `/healthz`, `/pods`, `/runningpods/`; and `/version` at the main port.
+"""Node endpoints of a kubelet: `/healthz`, `/pods`, `/runningpods/`; and `/version` at the main port.
 
-Invariant: everything here is told from memory or by the provider; nothing asks the API server.
+Invariant: everything here comes from memory or from the provider; nothing queries the API server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHECKS = ("ping", "log", "syncloop")
 
 @attrs.frozen(kw_only=True)
 class NodeEndpoints:
-    """The endpoints; `health` tells why the runtime does not work, None when it does."""
+    """Endpoints; `health` returns why the runtime does not work, None when it does."""
 
     provider: Provider
     node_pods: NodePods
@@ -40,12 +40,12 @@ class NodeEndpoints:
         return web.Response(text="ok")
 
     async def pods(self, request: web.Request) -> web.Response:
-        """The pods bound to the node, as the API server has them."""
+        """Lists the pods bound to the node, as the API server has them."""
         items = [{"metadata": pod.metadata, "spec": pod.spec, "status": pod.status} for pod in self.node_pods.all(request)]
         return _pod_list(items)
 
     async def running_pods(self, request: web.Request) -> web.Response:
-        """The pods of which the backend says that a container runs."""
+        """Lists the pods that have a running container according to the backend."""
         reports = await self.provider.list_pods(self.node_pods.single_node(request))
         return _pod_list([_running_pod(report) for report in reports if any(isinstance(c.state, Running) for c in report.containers)])
 
@@ -57,7 +57,7 @@ class NodeEndpoints:
 
 
 def own_version() -> str:
-    """As Kubernetes writes versions."""
+    """Returns our version as Kubernetes formats versions."""
     try:
         return f"v{version('vkubelet')}"
     except PackageNotFoundError:
@@ -65,12 +65,12 @@ def own_version() -> str:
 
 
 def failing_checks(health: Health) -> Sequence[str]:
-    """Which of CHECKS fail now."""
+    """Returns which of CHECKS fail now."""
     return ("syncloop",) if health() is not None else ()
 
 
 def health_report(failing: Sequence[str], *, excluded: Sequence[str] = (), verbose: bool = False) -> web.Response:
-    """The answer of `/healthz`, in the form of the component-base health checks."""
+    """Returns the response of `/healthz`, in the form of the component-base health checks."""
     lines = [_health_line(check, failing, excluded=excluded) for check in CHECKS]
     unknown = [f'"{name}"' for name in excluded if name not in CHECKS]
     if unknown:

@@ -1,6 +1,6 @@
-"""`/logs/` and below: the log files of a node, as far as its provider has any.
+"""`/logs/` and below: the log files of a node, if its provider has any.
 
-Invariant: a provider is never asked for a path that leads out of its logs, however it is spelled.
+Invariant: a provider is never called with a path outside its logs, however it is spelled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NOT_FOUND = "404 page not found"
 
 @attrs.frozen(kw_only=True)
 class NodeLogs:
-    """The endpoint. A path that is empty or ends in a slash asks for a listing, in HTML."""
+    """Endpoint. An empty path, or one with a slash as its last character, requests a listing, in HTML."""
 
     provider: Provider
     node_pods: NodePods
@@ -43,7 +43,7 @@ class NodeLogs:
         raise web.HTTPMovedPermanently("/logs/")
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Raises ProviderError before the first byte; 404 for a path that can not be one of a log."""
+        """Serves a log file. Raises ProviderError before the first byte; 404 for a path that cannot be one of a log."""
         node, path = self.node_pods.single_node(request), request.match_info["path"]
         if not isinstance(self.provider, SupportsNodeLogs):
             raise NotImplementedError
@@ -68,6 +68,6 @@ async def _disabled(request: web.Request) -> web.StreamResponse:
 
 
 def stays_inside(path: str) -> bool:
-    """The path is relative, goes down only, and reads the same to every file system; it is decoded once already."""
+    """Checks that the path is relative, goes down only, and reads the same to every file system; it is decoded once already."""
     parts = path.removesuffix("/").split("/") if path else []
     return all(part not in ("", ".", "..") for part in parts) and not any(ord(c) < 32 or c == "\\" for c in path)

@@ -1,6 +1,6 @@
 """`/metrics` and `/metrics/slis` of one node: the series of the process, and those of the node's pods by the names a kubelet gives them.
 
-Invariant: only what is known is told; a series of a kubelet that would always be zero here is left out.
+Invariant: only known values are exposed; a series of a kubelet that would always be zero here is omitted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CONTAINER_STATES = {"running": "running", "terminated": "exited"}
 
 @attrs.frozen(kw_only=True)
 class MetricsEndpoints:
-    """The endpoints; `due` tells how many pods of a node wait for a worker, by queue."""
+    """Endpoints; `due` returns how many pods of a node wait for a worker, by queue."""
 
     metrics: Metrics
     node_pods: NodePods
@@ -65,7 +65,7 @@ class MetricsEndpoints:
 
 
 def pod_families(node: str, pods: Iterable[Pod]) -> Iterator[bytes]:
-    """What a kubelet counts of its pods, told by their objects."""
+    """Yields the counts that a kubelet exposes for its pods, from their objects."""
     count: Counter[str] = Counter()
     desired, active = Counter({"": 0, "true": 0}), Counter({"": 0, "true": 0})
     working: Counter[tuple[str, str]] = Counter({(stage, ""): 0 for stage in ("sync", "terminating", "terminated")})
@@ -94,7 +94,7 @@ def pod_families(node: str, pods: Iterable[Pod]) -> Iterator[bytes]:
 
 
 def _states(pod: Pod) -> list[tuple[str, str]]:
-    """Kind and state of every container that exists."""
+    """Returns type and state of every container that exists."""
     status = pod.status
     entries = [(kind, entry.get("state") or {}) for kind in _STATUSES for entry in status.get(kind) or ()]
     return [(kind, name) for kind, state in entries for key, name in _CONTAINER_STATES.items() if key in state]
@@ -117,7 +117,7 @@ def worker_families(operations: Mapping[str, Durations]) -> Iterator[bytes]:
 
 
 def durations(name: str, text: str, told: Iterable[tuple[Labels, Durations]]) -> bytes:
-    """A histogram in text format 0.0.4."""
+    """Renders a histogram in text format 0.0.4."""
     lines: list[str] = []
     for labels, found in told:
         inside = "".join(f'{label}="{value}",' for label, value in labels.items())

@@ -1,4 +1,4 @@
-"""The pod a request means: found by namespace and name, among those of the node at whose port it was asked for.
+"""Finds the pod of a request by namespace and name, among those of the node whose port received it.
 
 Invariant: at a node's port the pods of all other nodes do not exist.
 """
@@ -18,9 +18,10 @@ from vkubelet.provider import PodStore
 from vkubelet.server.listeners import MAIN, Listeners
 
 FORWARDED = "X-Forwarded-Uri"
-"""What kube-apiserver's node proxy says it was asked for; it sets this on all requests but upgrades, whatever its own caller sent."""
+"""Header with the URI that kube-apiserver's node proxy received; the proxy sets it on all requests but upgrades, whatever its caller
+sent."""
 
-# Plain text as a key is warned about where there is a type for it.
+# aiohttp warns about plain text as a key where it has a type for it.
 _CLAIMED = web.RequestKey("claimed_node", str) if hasattr(web, "RequestKey") else "vkubelet.claimed_node"
 _NODE_PROXY = re.compile(r"/api/v1/nodes/(?:https:)?([a-z0-9.-]+)(?::[0-9]*)?/proxy(?:/|\Z)")
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
@@ -29,15 +30,15 @@ _STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerSt
 
 @frozen
 class NodePods:
-    """The pods of the node a request was sent to."""
+    """Pods of the node that received a request."""
 
     store: PodStore
     listeners: Listeners
 
     def node(self, request: web.BaseRequest) -> str | None:
-        """The node the request is for: MAIN when it could be any, at the main port; None when it is nobody's of ours (any more).
+        """Returns the node of the request: MAIN when it could be any, at the main port; None when the port belongs to no node (any more).
 
-        That is told by the connection's local port, or by what `claim` noted.
+        The local port of the connection decides, or the node recorded by `claim`.
         """
         claimed = request.get(_CLAIMED)
         if claimed is not None:
@@ -46,16 +47,16 @@ class NodePods:
         return self.listeners.node_of(name[1]) if name else None
 
     def lookup(self, request: web.BaseRequest, namespace: str, name: str) -> Pod | None:
-        """None when the node has no such pod."""
+        """Returns the pod, or None when the node has no such pod."""
         pod = self.store.by_name(namespace, name)
         node = self.node(request)
         return pod if pod is not None and node is not None and node in (MAIN, pod.node) else None
 
     def claim(self, request: web.BaseRequest) -> str | None:
-        """With a shared main port, the node that the API server's node proxy names, from now on the one the request is for.
+        """Records, with a shared main port, the node that the API server's node proxy names as the node of the request.
 
-        Only for callers whom a client certificate proved, and who are then asked about that very node: a caller without rights on it gains
-        nothing by naming it. Anything but a plain GET is passed on by the API server with headers of its caller's choice.
+        Only for callers authenticated by a client certificate, whose rights on that very node are then checked: a caller without rights on
+        it gains nothing by naming it. The API server forwards everything but a plain GET with headers that its caller chooses.
         """
         if not self.listeners.sharing or self.node(request) != MAIN:
             return None
@@ -66,18 +67,18 @@ class NodePods:
         return named
 
     def find(self, request: web.BaseRequest, namespace: str, name: str) -> Pod:
-        """Raises the kubelet's 404."""
+        """Returns the pod. Raises the kubelet's 404."""
         pod = self.lookup(request, namespace, name)
         if pod is None:
             raise web.HTTPNotFound(text=f'pod "{name}" does not exist')
         return pod
 
     def all(self, request: web.BaseRequest) -> Iterable[Pod]:
-        """All pods of the node. Raises 404 at the main port, which stands for no single node."""
+        """Returns all pods of the node. Raises 404 at the main port, which stands for no single node."""
         return self.store.on_node(self.single_node(request))
 
     def single_node(self, request: web.BaseRequest) -> str:
-        """Raises 404 at the main port."""
+        """Returns the node. Raises 404 at the main port."""
         node = self.node(request)
         if not node:
             raise web.HTTPNotFound(text="404 page not found")
@@ -85,28 +86,28 @@ class NodePods:
 
 
 def forwarded_node(lines: Sequence[str]) -> str | None:
-    """The node in the one line of FORWARDED; None when there is none, or more than one."""
+    """Returns the node in the one line of FORWARDED; None when there is none, or more than one."""
     found = _NODE_PROXY.match(lines[0]) if len(lines) == 1 else None
     return found[1] if found else None
 
 
 def asks_for_upgrade(headers: CIMultiDictProxy[str]) -> bool:
-    """Read as broadly as kube-apiserver reads it."""
+    """Checks for an upgrade request, as broadly as kube-apiserver does."""
     return hdrs.UPGRADE in headers or any("upgrade" in line.lower() for line in headers.getall(hdrs.CONNECTION, ()))
 
 
 def has_container(pod: Pod, name: str) -> bool:
-    """The pod's spec has a container of any kind with this name."""
+    """Checks whether the pod's spec has a container of any type with this name."""
     return container_spec(pod, name) is not None
 
 
 def container_spec(pod: Pod, name: str) -> JsonView | None:
-    """What the pod's spec says of a container of any kind."""
+    """Returns the spec of a container of any type."""
     spec = pod.spec
     return next((container for kind in _CONTAINERS for container in spec.get(kind) or () if container["name"] == name), None)
 
 
 def container_status(pod: Pod, name: str) -> JsonView | None:
-    """What the pod's status says of a container of any kind."""
+    """Returns the status of a container of any type."""
     status = pod.status
     return next((entry for kind in _STATUSES for entry in status.get(kind) or () if entry["name"] == name), None)

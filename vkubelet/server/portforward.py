@@ -1,9 +1,9 @@
 """`/portForward`: connections to the ports of virtual pods, many at once over one session.
 
-Over SPDY each connection is a pair of streams, for data and for an error, that the client opens when it wants; over WebSocket each port
-has one connection, on channels that are there from the beginning.
+Over SPDY each connection is a pair of streams, for data and for an error, that the client opens on demand; over WebSocket each port has one
+connection, on channels that exist from the start.
 
-Invariant: connections of a session end apart from each other, and each is told by its own error stream what went wrong.
+Invariant: connections of a session are closed independently, and each reports an error on its own error stream.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 SPDY_PROTOCOLS = ("portforward.k8s.io",)
 WEBSOCKET_PROTOCOLS = ("v4.channel.k8s.io", "v4.base64.channel.k8s.io")
 MOST_PORTS = 100
-"""Over one WebSocket; its channels are numbered by one byte."""
+"""Ports over one WebSocket; its channels are numbered by one byte."""
 
 
 class Forwarded:
@@ -48,18 +48,18 @@ class Forwarded:
         self.given_up = False
 
     async def read(self) -> bytes:
-        """Raises ConnectionResetError when the client gave the connection up."""
+        """Reads data. Raises ConnectionResetError when the client aborted the connection."""
         try:
             return await self._channel.read()
         except StreamReset as error:
             if self._closed:
-                # So kubectl says that it has read all there was.
+                # This is how kubectl signals that it has read everything.
                 return b""
             self.given_up = True
             raise ConnectionResetError("the client has given the connection up") from error
 
     async def write(self, data: bytes) -> None:
-        """Raises ConnectionResetError likewise."""
+        """Writes data. Raises ConnectionResetError likewise."""
         try:
             await self._channel.write(data)
         except StreamReset as error:
@@ -67,13 +67,13 @@ class Forwarded:
             raise ConnectionResetError("the client has given the connection up") from error
 
     async def close(self) -> None:
-        """Send no more; reading goes on."""
+        """Closes the connection for sending; reading continues."""
         self._closed = True
         await self._channel.close()
 
 
 class Pair:
-    """The two streams of one connection, complete once both have come."""
+    """The two streams of one connection, complete once both have been opened."""
 
     def __init__(self, request_id: str, port: int) -> None:
         self.request_id = request_id
@@ -82,7 +82,7 @@ class Pair:
         self.complete = asyncio.Event()
 
     def add(self, kind: str, stream: SpdyStream) -> bool:
-        """False when there was such a stream already."""
+        """Adds a stream; returns False when there was such a stream already."""
         if kind in self.streams:
             return False
         self.streams[kind] = stream
@@ -93,14 +93,14 @@ class Pair:
 
 @attrs.frozen(kw_only=True)
 class PortForwards:
-    """The endpoint; `node_pods` finds the pod a request means."""
+    """Endpoint; `node_pods` finds the pod of a request."""
 
     provider: Provider
     node_pods: NodePods
     streaming: Streaming
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """One session, until the client leaves."""
+        """Serves one session, until the client disconnects."""
         if not isinstance(self.provider, SupportsPortForward):
             raise statuses.not_supported("port-forward")
         pod = pod_of(request, self.node_pods)
@@ -164,7 +164,7 @@ class PortForwards:
 
 
 async def take(stream: SpdyStream, pairs: dict[str, Pair]) -> Pair | None:
-    """Sort a new stream in; the pair it belongs to, if it is the first of it. What is not understood is refused."""
+    """Assigns a new stream to its connection; returns the pair if the stream is its first. An invalid stream is refused."""
     try:
         port, kind = port_of(stream.headers), kind_of(stream.headers)
     except ValueError as error:
@@ -185,7 +185,8 @@ async def take(stream: SpdyStream, pairs: dict[str, Pair]) -> Pair | None:
 
 
 async def forward(provider: SupportsPortForward, pod: Pod, port: int, *, data: Channel, error: Channel) -> None:
-    """One connection, to its end. An error of the provider or of its connection is told; a client that gave up is told nothing."""
+    """Forwards one connection until it is closed. An error of the provider or of its connection is reported, but not to a client that
+    aborted."""
     stream = Forwarded(data)
     failed = statuses.HIDDEN
     try:
@@ -218,7 +219,7 @@ async def _tell(channel: Channel | None, text: str) -> None:
 
 
 def described(problem: Exception) -> str:
-    """An error for the client: its own words when they are meant for it, else what the system calls it."""
+    """Returns the message of an error for the client: its text when it is meant for the client, else the name of the system error."""
     if isinstance(problem, NotImplementedError):
         return statuses.NOT_IMPLEMENTED
     if isinstance(problem, OSError):
@@ -227,7 +228,7 @@ def described(problem: Exception) -> str:
 
 
 def parse_port(text: str) -> int:
-    """1 to 65535. Raises ValueError in the words of a kubelet."""
+    """Parses a port, 1 to 65535. Raises ValueError with a kubelet's message."""
     if not text.isascii() or not text.isdigit():
         raise ValueError(f'unable to parse "{text}" as a port: strconv.ParseUint: parsing "{text}": invalid syntax')
     if len(text) > 20 or int(text) > 65535:
@@ -238,14 +239,14 @@ def parse_port(text: str) -> int:
 
 
 def port_of(headers: Mapping[str, str]) -> int:
-    """Raises ValueError."""
+    """Returns the port of a stream. Raises ValueError."""
     if not headers.get("port"):
         raise ValueError('"port" header is required')
     return parse_port(headers["port"])
 
 
 def kind_of(headers: Mapping[str, str]) -> str:
-    """`data` or `error`. Raises ValueError."""
+    """Returns `data` or `error`. Raises ValueError."""
     kind = headers.get("streamtype", "")
     if not kind:
         raise ValueError('"streamType" header is required')
@@ -255,12 +256,12 @@ def kind_of(headers: Mapping[str, str]) -> str:
 
 
 def request_id_of(headers: Mapping[str, str], kind: str, stream: int) -> str:
-    """What both streams of a connection share; old clients open the data stream right behind the error stream instead."""
+    """Returns the id that both streams of a connection share; old clients open the data stream directly after the error stream instead."""
     return headers.get("requestid") or str(stream if kind == "error" else stream - 2)
 
 
 def ports_asked_for(values: Sequence[str]) -> list[int]:
-    """The ports of a query, repeated or between commas. Raises 400."""
+    """Returns the ports of a query, repeated or separated by commas. Raises 400."""
     texts = [text for value in values for text in value.split(",")]
     if not any(texts):
         raise web.HTTPBadRequest(text='query parameter "port" is required')

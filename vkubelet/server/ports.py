@@ -1,4 +1,4 @@
-"""Which port a virtual node listens on.
+"""Assigns listening ports to virtual nodes.
 
 Invariant: the same name gives the same order of ports in every process, so a node keeps its port while that is free and in the range.
 """
@@ -10,8 +10,10 @@ from zlib import crc32
 
 
 def ports_for(node: str, preferred: int | None = None, *, first: int, last: int) -> Iterator[int]:
-    """The ports to try, best first: the one the Node publishes if it lies in the range, then all others from `first` to `last`, starting at
-    the hash of the name and wrapping around.
+    """Yields the ports to try, best first.
+
+    The one that the Node publishes comes first if it is in the range, then all others from `first` to `last`, starting at the hash of the
+    name and wrapping around.
     """
     if preferred is not None and first <= preferred <= last:
         yield preferred

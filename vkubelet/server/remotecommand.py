@@ -1,6 +1,6 @@
 """The five channels of exec and attach (stdin, stdout, stderr, resize, error) over SPDY or WebSocket, as a ContainerIO for the provider.
 
-Invariant: all output has been sent before the error channel says how it ended, and a session that broke never looks like a success.
+Invariant: all output is sent before the error channel reports the exit status, and an interrupted session never looks like a success.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ STDIN, STDOUT, STDERR, ERROR, RESIZE = range(5)
 """Numbers of the channels over WebSocket."""
 
 _FAREWELL = 1.0
-"""Seconds for the last words to a client whose stream is broken off."""
+"""Seconds for the error message to a client whose stream is aborted."""
 _LONGEST_SIZE = 1024
-"""Bytes kept of a terminal size until the rest of it comes."""
+"""Bytes buffered of a terminal size until the rest of it arrives."""
 
 
 class Channel(Protocol):
-    """One direction or both of a stream, over whatever carries it."""
+    """One direction or both of a stream, over any transport."""
 
     async def read(self) -> bytes: ...
 
@@ -57,7 +57,7 @@ class Channel(Protocol):
 
 @frozen(kw_only=True)
 class Streaming:
-    """What all streams of a server share."""
+    """Collaborators that all streams of a server share."""
 
     clock: Clock
     metrics: Metrics
@@ -67,7 +67,7 @@ class Streaming:
 
 @frozen(kw_only=True)
 class Wishes:
-    """The streams a client will open, and whether it has a terminal."""
+    """Streams that a client will open, and whether it has a terminal."""
 
     stdin: bool
     stdout: bool
@@ -76,7 +76,7 @@ class Wishes:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Wishes:
-        """Raises 400 when there would be no stream at all. A terminal has no stderr of its own."""
+        """Parses the query. Raises 400 when there would be no stream at all. A terminal has no separate stderr."""
         stdin, stdout, stderr, tty = (query.get(name) == "1" for name in ("input", "output", "error", "tty"))
         wishes = cls(stdin=stdin, stdout=stdout, stderr=stderr and not tty, tty=tty)
         if not (wishes.stdin or wishes.stdout or wishes.stderr):
@@ -84,14 +84,14 @@ class Wishes:
         return wishes
 
     def spdy_streams(self, version: int) -> frozenset[str]:
-        """The `streamtype` of all streams that the client opens."""
+        """Returns the `streamtype` of all streams that the client opens."""
         wanted = {"error": True, "stdin": self.stdin, "stdout": self.stdout, "stderr": self.stderr, "resize": self.tty and version >= 3}
         return frozenset(name for name, is_wanted in wanted.items() if is_wanted)
 
 
 @frozen(kw_only=True)
 class Work:
-    """What to do for the client: `call` gives the Status at the end; `action` names it for errors."""
+    """Operation for the client: `call` returns the final Status; `action` names the operation in errors."""
 
     call: Callable[[ContainerIO], Awaitable[Json]]
     action: str
@@ -101,7 +101,7 @@ class Work:
 
 @frozen(kw_only=True)
 class Channels:
-    """Those that are open; `structured`: the error channel takes Status objects."""
+    """Open channels; `structured`: the error channel takes Status objects."""
 
     error: Channel
     structured: bool
@@ -111,11 +111,11 @@ class Channels:
     resize: Channel | None = None
 
 
-# --- What the provider gets -------------------------------------------------------------------------------------------------------------
+# --- For the provider -------------------------------------------------------------------------------------------------------------------
 
 
 class Resizes:
-    """Sizes of the client's terminal, as JSON objects one after another; of several that nobody has asked for, the last one counts."""
+    """Sizes of the client's terminal, as a sequence of JSON objects; of several unread ones, only the last is kept."""
 
     def __init__(self) -> None:
         self._begun = b""
@@ -149,7 +149,7 @@ class Resizes:
 
 
 class _Stdin:
-    """What the client types; the end comes also when it resets the stream."""
+    """Input of the client; also closed when the client resets the stream."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -167,12 +167,12 @@ class _Stdin:
         return data
 
     async def aclose(self) -> None:
-        """The process reads no more; what still comes must not hold up the other streams."""
+        """Stops reading; data that still arrives must not block the other streams."""
         self._channel.discard()
 
 
 class RemoteIO:
-    """See ContainerIO. Output that the client did not ask for, or wants no more of, is dropped."""
+    """See ContainerIO. Output that the client did not request, or does not read any more, is dropped."""
 
     def __init__(self, channels: Channels, clock: Clock, *, tty: bool, stdin: bool) -> None:
         self.tty = tty
@@ -193,11 +193,11 @@ class RemoteIO:
             with suppress(StreamReset):
                 await channel.write(data)
                 return
-        # Others get their turn, however fast the provider writes.
+        # Other tasks get their turn, however fast the provider writes.
         await self._clock.sleep(0)
 
     async def pump_sizes(self) -> None:
-        """Read the resize channel, whether the provider asks for sizes or not."""
+        """Reads the resize channel, whether the provider uses sizes or not."""
         channel = self._channels.resize
         try:
             while channel is not None and (data := await channel.read()):
@@ -209,7 +209,7 @@ class RemoteIO:
 
 
 def terminal_size(text: bytes) -> TerminalSize | None:
-    """None for what is none; a terminal of no size at all tells that there is no terminal any more."""
+    """Parses a terminal size, None for invalid text; an empty size means that there is no terminal any more."""
     try:
         size = {key.lower(): value for key, value in decode_json(text).items()}
     except ValueError:
@@ -224,7 +224,7 @@ def terminal_size(text: bytes) -> TerminalSize | None:
 
 
 async def serve(request: web.Request, wishes: Wishes, work: Work, *, streaming: Streaming) -> web.StreamResponse:
-    """Do the work over a new session. Raises web.HTTPException, as long as the client was not answered 101."""
+    """Performs the operation over a new session. Raises web.HTTPException, until 101 was sent to the client."""
     if wants_websocket(request.method, request.headers):
         return await _over_websocket(request, wishes, work, streaming)
     return await _over_spdy(request, wishes, work, streaming)
@@ -246,7 +246,7 @@ async def _over_spdy(request: web.Request, wishes: Wishes, work: Work, streaming
 
 
 async def collect(session: SpdySession, expected: frozenset[str], *, within: float) -> dict[str, SpdyStream] | None:
-    """Exactly the expected streams, by their type; None when they did not come in time. Others are refused."""
+    """Returns exactly the expected streams, by their type; None when they did not arrive in time. Others are refused."""
     found: dict[str, SpdyStream] = {}
     try:
         async with asyncio.timeout(within):
@@ -284,7 +284,7 @@ async def _over_websocket(request: web.Request, wishes: Wishes, work: Work, stre
             stderr=session.channel(STDERR) if wishes.stderr else None,
             resize=session.channel(RESIZE, readable=True),
         )
-        # This tells the client that all has begun.
+        # This notifies the client that the session has started.
         await session.send(STDOUT if wishes.stdout else STDERR if wishes.stderr else ERROR, b"")
         await perform(channels, work, clock=streaming.clock)
         await until_delivered(transport, streaming.clock, within=settings.stream_idle_timeout)
@@ -292,7 +292,8 @@ async def _over_websocket(request: web.Request, wishes: Wishes, work: Work, stre
 
 
 async def perform(channels: Channels, work: Work, *, clock: Clock) -> None:
-    """Do it, and tell the client how it ended. What is no error of ours or the provider's is raised when the client has been told."""
+    """Performs the operation, and reports the result to the client. An error that is neither ours nor the provider's is raised after
+    that."""
     status = statuses.failure(statuses.HIDDEN, work.action)
     patience: float | None = _FAREWELL
     try:
@@ -310,13 +311,16 @@ async def perform(channels: Channels, work: Work, *, clock: Clock) -> None:
 
 
 async def _outcome(channels: Channels, work: Work, clock: Clock) -> Json:
-    """What came of it. However often this is cancelled, the provider is once, and has the time it needs to end what it started."""
+    """Returns the result of the operation.
+
+    However often this is cancelled, the provider is cancelled once, and has the time it needs to stop what it started.
+    """
     io = RemoteIO(channels, clock, tty=work.tty, stdin=work.stdin)
     if io.stdin is None and channels.stdin is not None:
         channels.stdin.discard()
     async with asyncio.TaskGroup() as group:
         sizes = group.create_task(io.pump_sizes())
-        # Waiting for it in here would pass every cancellation on.
+        # Awaiting it in here would propagate every cancellation.
         called = group.create_task(_called(work, io))
         called.add_done_callback(lambda _: sizes.cancel())
     return called.result()

@@ -1,4 +1,4 @@
-"""Which right on `nodes` a request needs: verb and subresource, derived from the route that serves it. Pure.
+"""Maps requests to rights on `nodes`: verb and subresource, derived from the route that serves the request. Pure.
 
 Invariant: the matched route decides, never the text of the request; however a path is written, a handler always needs the same right.
 """
@@ -31,25 +31,25 @@ class Right:
 
 
 def served_path(request: web.Request) -> str:
-    """The path of the matched route, with its placeholders; where no route matches, the path as the router reads it."""
+    """Returns the path of the matched route, with its placeholders; where no route matches, the path as the router reads it."""
     resource = request.match_info.route.resource
     return resource.canonical if resource is not None else request.rel_url.path_safe
 
 
 def needed(method: str, path: str, *, strict: bool = False) -> Right:
-    """The right for a method on a `served_path`; `strict`: every request that works inside containers is a create."""
+    """Returns the right for a method on a `served_path`; `strict`: every request that works inside containers is a create."""
     return Right(verb_of(method, path, strict=strict), subresources(path))
 
 
 def verb_of(method: str, path: str, *, strict: bool) -> str:
-    """The verb of a method, as a kubelet maps it: every unknown method is a get."""
+    """Returns the verb of a method, as a kubelet maps it: every unknown method is a get."""
     if strict and _first_segment(path) in _WORKS_INSIDE:
         return "create"
     return _VERBS.get(method.upper(), "get")
 
 
 def subresources(path: str) -> tuple[str, ...]:
-    """The subresources of which one must be allowed, the narrow one first (KEP-2862, on since Kubernetes 1.33)."""
+    """Returns the subresources of which one must be allowed, the narrow one first (KEP-2862, on since Kubernetes 1.33)."""
     first = _first_segment(path)
     if first in _OWN_SUBRESOURCES:
         return (_OWN_SUBRESOURCES[first],)
@@ -57,7 +57,7 @@ def subresources(path: str) -> tuple[str, ...]:
 
 
 def is_debug(path: str) -> bool:
-    """Whether a `served_path` belongs to the handlers that `server.debug.handlers` turns off."""
+    """Checks whether a `served_path` belongs to the handlers that `server.debug.handlers` turns off."""
     parts = path.split("/")
     return len(parts) > 1 and (parts[1] in _DEBUG_PATHS or parts[1:3] == ["debug", "pprof"])
 

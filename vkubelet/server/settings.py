@@ -1,6 +1,6 @@
-"""What can be set of the kubelet server.
+"""Settings of the kubelet server.
 
-Invariant: values that can not work together are refused when they are read, by the name they have in YAML.
+Invariant: conflicting values are rejected when they are read, by their YAML names.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ SECTION = "server"
 
 @frozen(kw_only=True)
 class DebugSettings:
-    """What of a kubelet's further handlers is answered."""
+    """Debug handlers of a kubelet that are served."""
 
     handlers: bool = True
-    """Exec, attach, run, port-forward, container logs, node logs, `/runningpods/` and profiling; off: all of them answer 405."""
+    """Exec, attach, run, port-forward, container logs, node logs, `/runningpods/` and profiling; off: all of them respond with 405."""
     node_logs: bool = True
-    """`/logs/`: the log files of a node, of providers that have any."""
+    """`/logs/`: the log files of a node, for providers that have any."""
     profiling: bool = False
     """`/debug/pprof/`: where this process spends its time, and where its tasks wait."""
     flags: bool = False
@@ -33,7 +33,7 @@ class DebugSettings:
 
 @frozen(kw_only=True)
 class LimitSettings:
-    """What a caller may use before its first request is allowed."""
+    """Resources that a caller may use before its first request is allowed."""
 
     unauthenticated_connections: int = 256
     """Connections on which no request was allowed yet, at most a sixteenth of the open files (64 below 2,048); when all are taken, the
@@ -41,9 +41,9 @@ class LimitSettings:
     handshake_timeout: float = 10.0
     """Seconds in which a client must complete the TLS handshake."""
     head_timeout: float = 10.0
-    """Seconds in which a client must send the first request line and headers, and those of each later request once it has begun."""
+    """Seconds in which a client must send the first request line and headers, and those of each later request after its first byte."""
     header_bytes: int = 131072
-    """Most bytes of a request line and its headers; longer ones are answered 431. A single line has at most 65536."""
+    """Maximum bytes of a request line and its headers; longer ones are answered with 431. A single line has at most 65536."""
 
     def __attrs_post_init__(self) -> None:
         for name, least in (("unauthenticated_connections", 1), ("header_bytes", 1024)):
@@ -63,20 +63,20 @@ class ServerSettings:
     bind_address: str = "0.0.0.0"
     """IP address to listen on; `0.0.0.0`: all IPv4 addresses; `::`: all addresses, IPv6 and IPv4."""
     node_address: str = ""
-    """IP address the nodes publish as InternalIP, or one of each family with a comma between, the one that the API server is to use first;
-    empty: the one listened on, or else the one from which the API server is reached."""
+    """IP address the nodes publish as InternalIP, or one of each family with a comma between, the one that the API server is to use
+    first; empty: the bind address, or else the one from which the API server is reached."""
     port_first: int = 15000
-    """First port for nodes; each node has one of its own. A Node that publishes a port outside the range gets another."""
+    """First port for nodes; each node has its own port. A Node that publishes a port outside the range gets another."""
     port_last: int = 29999
-    """Last port for nodes; above lie NodePorts and the ports of outgoing connections."""
+    """Last port for nodes; above it are NodePorts and the ports of outgoing connections."""
     main_port: int | bool = 10250
     """Port that serves the pods of all nodes, and the port of a node that is the only one of the process; 0: any free one; off: none."""
     certificate: Literal["csr", "files", "self-signed"] = "csr"
-    """Where the serving certificate comes from: signed by the cluster on request, files, or made here (then nobody can verify it)."""
+    """Source of the serving certificate: signed by the cluster on request, files, or self-signed (then no client can verify it)."""
     certificate_file: str = ""
     """PEM certificate chain, for `certificate: files`; read again when it changes."""
     key_file: str = ""
-    """PEM private key of it."""
+    """PEM private key for `certificate_file`."""
     certificate_directory: str = ""
     """Directory in which a certificate signed on request survives a restart, created with mode 0700; empty: it is kept in memory only."""
     approve_own_csr: bool = False
@@ -84,17 +84,17 @@ class ServerSettings:
     self_signed_until_issued: bool = False
     """Serve with a self-signed certificate until the requested one is issued; otherwise connections fail until then."""
     client_ca_file: str = ""
-    """PEM bundle that client certificates are verified by; empty: the one the cluster publishes in kube-system."""
+    """PEM bundle that verifies client certificates; empty: the one that the cluster publishes in kube-system."""
     token_review: bool = True
     """Accept bearer tokens that the cluster's TokenReview accepts."""
     anonymous: bool = False
     """Treat callers without credentials as `system:anonymous`, who may do what the cluster allows them, instead of answering 401."""
     exec_needs_create: bool = False
-    """Ask for `create nodes/proxy` also where a WebSocket client executes, attaches or forwards by GET; a kubelet is content with `get`."""
+    """Require `create nodes/proxy` also where a WebSocket client executes, attaches or forwards by GET; a kubelet accepts `get`."""
     stream_idle_timeout: float = 14400.0
     """Seconds without a byte in either direction after which exec, attach and port-forward are closed."""
     stream_creation_timeout: float = 30.0
-    """Seconds in which a client must open the streams it asked for."""
+    """Seconds in which a client must open the streams it requested."""
     limits: LimitSettings = field(factory=LimitSettings)
     debug: DebugSettings = field(factory=DebugSettings)
 
@@ -118,7 +118,7 @@ class ServerSettings:
 
     @property
     def node_addresses(self) -> tuple[str, ...]:
-        """Those that are set."""
+        """The addresses that are set."""
         return tuple(part.strip() for part in self.node_address.split(",")) if self.node_address else ()
 
 

@@ -1,8 +1,8 @@
-"""A SPDY/3.1 session over a connection taken over from an HTTP handler: the streams of exec, attach and port-forward.
+"""A SPDY/3.1 session over a connection hijacked from an HTTP handler: the streams of exec, attach and port-forward.
 
-SPDY as Kubernetes speaks it has no flow control, so a stream that nobody reads holds up the others: there is only TCP to push back with.
+SPDY as Kubernetes uses it has no flow control, so an unread stream blocks the others: back-pressure is only possible by TCP.
 
-Invariant: a stream holds at most STREAM_BUFFER bytes and all of a session SESSION_BUFFER, headers and the streams themselves included, but
+Invariant: a stream buffers at most STREAM_BUFFER bytes and the session SESSION_BUFFER, headers and the streams themselves included, except
 for the one read of the socket that exceeded it.
 """
 
@@ -29,31 +29,31 @@ log = logging.getLogger(__name__)
 STREAM_BUFFER: Final = 256 * 1024
 SESSION_BUFFER: Final = 4 * 1024 * 1024
 MAX_STREAMS: Final = 2000
-"""Streams of one session that are not done with; further ones are refused."""
+"""Maximum number of unfinished streams of one session; further ones are refused."""
 FRAME: Final = 32 * 1024 - 8
 """Data of one frame; with its head it fills two TLS records."""
 
 _HEADERS = ("streamtype", "port", "requestid")
-"""All that Kubernetes reads of a stream's headers; no others are kept."""
+"""Headers of a stream that Kubernetes reads; no others are kept."""
 _LONGEST_HEADER = 256
 _STREAM = 768
 """Bytes a stream costs beside its headers and data."""
 _HEADS_BUFFER = SESSION_BUFFER // 2
-"""Bytes that open streams may cost together without their data; further streams are refused, so that reading never stops for good."""
+"""Bytes that open streams may cost together without their data; further streams are refused, so that reading never stops completely."""
 _PIECE = 64
-"""Bytes a queued piece costs beside its data, so that many small ones are bounded too."""
+"""Bytes a queued piece costs beside its data, so that many small ones are limited too."""
 
 
 class SessionClosed(Exception):
-    """No more streams will come: the peer said so, is gone, broke the protocol, or was silent too long."""
+    """No more streams will be opened: the peer closed the session, disconnected, violated the protocol, or was silent too long."""
 
 
 class StreamReset(Exception):
-    """One side gave the stream up, or the connection is lost."""
+    """One side reset the stream, or the connection is closed."""
 
 
 class SpdyStream:
-    """One stream. It counts against the limits of the session until it is reset, or closed by both sides and read to the end."""
+    """One stream. It counts against the limits of the session until it is reset, or closed by both sides and read completely."""
 
     def __init__(self, session: SpdySession, number: int, headers: Mapping[str, str]) -> None:
         self.id = number
@@ -69,9 +69,9 @@ class SpdyStream:
         self._unread = True
 
     async def read(self) -> bytes:
-        """What has come; empty once the peer has finished.
+        """Reads data; empty once the peer has finished.
 
-        Raises StreamReset after a reset or the loss of the connection, though not before all that came earlier was read.
+        Raises StreamReset after a reset or the loss of the connection, though not before all earlier data was read.
         """
         while not self._pieces:
             if self.remote_done:
@@ -85,29 +85,29 @@ class SpdyStream:
         return data
 
     async def write(self, data: bytes) -> None:
-        """Send; waits while the client is slow. Raises StreamReset."""
+        """Sends data; waits while the client is slow. Raises StreamReset."""
         view = memoryview(data)
         for begin in range(0, len(view), FRAME):
             await self._session.send(self, view[begin : begin + FRAME])
 
     async def close(self) -> None:
-        """Send no more. Reading goes on. Again, or after the end of the stream: nothing to do."""
+        """Closes the stream for sending. Reading continues. Does nothing on a closed stream."""
         try:
             await self._session.send(self, memoryview(b""), fin=True)
         except StreamReset:
-            # It is closed, then.
+            # Then it is closed.
             self.discard_if_broken()
 
     def reset(self, status: int = spdy.CANCEL) -> None:
-        """End both directions at once; what was not read is dropped. Again, or after the end of the stream: nothing to do."""
+        """Closes both directions at once; unread data is dropped. Does nothing on a closed stream."""
         self._session.reset(self, status)
 
     def discard(self) -> None:
-        """Read no more: what comes is dropped, so that it can not hold up other streams."""
+        """Stops reading: data that arrives is dropped, so that it cannot block other streams."""
         self._unread = False
         self._forget()
 
-    # --- What the session tells --------------------------------------------------------------------------------------------------------
+    # --- Notifications of the session --------------------------------------------------------------------------------------------------
 
     @property
     def done(self) -> bool:
@@ -141,14 +141,14 @@ class SpdyStream:
 
 
 class SpdySession:
-    """The server's side of one connection. Called by the transport; see SpdyStream for what is done with it."""
+    """Server side of one connection, called by the transport; see SpdyStream for its use."""
 
     def __init__(self, transport: asyncio.Transport, clock: Clock) -> None:
         self.response: web.StreamResponse = AlreadySent(status=101)
-        # An answer to a ping that the client has not sent, which it passes over.
+        # A response to a ping that the client has not sent, which it ignores.
         self._wire = Wire(transport, clock, probe=spdy.ping(2**32 - 1))
         self._clock = clock
-        # Both hold some hundred kilobytes, and are dropped at the end of the session, not with it.
+        # Both use some hundred kilobytes, and are released when the session is closed, not with the object.
         self._parser: spdy.FrameParser | None = spdy.FrameParser()
         self._compressor: spdy.HeaderCompressor | None = spdy.HeaderCompressor()
         self._streams: dict[int, SpdyStream] = {}
@@ -162,7 +162,7 @@ class SpdySession:
         self._full: set[int] = set()
 
     async def accept(self) -> SpdyStream:
-        """The next stream that the client opened; the SYN_REPLY is sent. Raises SessionClosed."""
+        """Returns the next stream that the client opened; the SYN_REPLY is sent. Raises SessionClosed."""
         while not self._new:
             if self._closed:
                 raise SessionClosed(self._closed)
@@ -172,15 +172,15 @@ class SpdySession:
 
     @property
     def buffered(self) -> int:
-        """Bytes that came and were not read yet."""
+        """Bytes received and not read yet."""
         return self._held + (self._parser.buffered if self._parser is not None else 0)
 
     @property
     def cost(self) -> int:
-        """Bytes that are buffered, and what the open streams cost."""
+        """Bytes that are buffered, and the cost of the open streams."""
         return self.buffered + self._heads
 
-    # --- As the transport calls it -----------------------------------------------------------------------------------------------------
+    # --- Called by the transport -------------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         if self._parser is None:
@@ -206,7 +206,8 @@ class SpdySession:
         self._end("the connection is lost")
 
     def stopping(self) -> None:
-        """Refuse new streams. A GOAWAY would come too early: Go's clients read nothing behind it, not even how their command ended."""
+        """Refuses new streams. A GOAWAY would be too early: Go's clients read nothing after it, not even the exit status of their
+        command."""
         self._refusing = True
         self._close("the server stops")
 
@@ -227,7 +228,7 @@ class SpdySession:
             case spdy.LaterHeaders() if frame.fin:
                 self._data(spdy.Data(frame.stream, b"", fin=True))
             case _:
-                # Our own pings do not exist, and streams of ours neither.
+                # We send no pings and open no streams.
                 pass
 
     def _data(self, frame: spdy.Data) -> None:
@@ -277,10 +278,10 @@ class SpdySession:
         if stream.done and self._streams.pop(stream.id, None) is not None:
             self._heads -= stream.cost
 
-    # --- What streams ask for ----------------------------------------------------------------------------------------------------------
+    # --- Called by streams -------------------------------------------------------------------------------------------------------------
 
     async def send(self, stream: SpdyStream, data: memoryview, *, fin: bool = False) -> None:
-        """One frame, in turn with those of other streams. Raises StreamReset."""
+        """Sends one frame, in turn with those of other streams. Raises StreamReset."""
         async with self._wire.turn:
             await self._wire.room(lambda: stream.writable)
             if not stream.writable or self._wire.closed:
@@ -297,7 +298,7 @@ class SpdySession:
         stream.discard()
 
     def released(self, stream: SpdyStream, held: int) -> None:
-        """What a stream held was read or dropped."""
+        """Releases buffered data of a stream that was read or dropped."""
         if stream.id in self._streams:
             self._held -= held
             self._full.discard(stream.id)
@@ -307,14 +308,14 @@ class SpdySession:
     def _control_reading(self) -> None:
         self._wire.read(not self._full and self._held + self._heads < SESSION_BUFFER and self._wire.answers_are_read)
 
-    # --- The end ------------------------------------------------------------------------------------------------------------------------
+    # --- Close -------------------------------------------------------------------------------------------------------------------------
 
     def _close(self, why: str) -> None:
         self._closed = self._closed or why
         self._news.set()
 
     def _end(self, why: str) -> None:
-        """Nothing goes in or out any more."""
+        """Stops all input and output."""
         self._parser = self._compressor = None
         self._close(why)
         for stream in list(self._streams.values()):
@@ -327,7 +328,7 @@ class SpdySession:
         self._wire.write(spdy.goaway(self._last, status))
 
     def break_off(self, why: str, status: int = 0) -> None:
-        """End a session that can not go on. The connection is closed, which cancels the handler as a client that leaves does."""
+        """Aborts a session that cannot continue. The connection is closed, which cancels the handler as a client that disconnects does."""
         if self._parser is None:
             return
         with bind(reason=why):
@@ -337,7 +338,7 @@ class SpdySession:
         self._wire.close()
 
     async def end(self) -> None:
-        """Say good-bye and close the connection, unless it is over already."""
+        """Closes the session and the connection, unless that is done already."""
         if self._parser is None:
             return
         self._say_good_bye()
@@ -345,7 +346,7 @@ class SpdySession:
         await self._wire.leave()
 
     async def watch_idle(self, idle: float) -> None:
-        """Break the session off once nothing was sent or received for so long."""
+        """Aborts the session once nothing was sent or received for that long."""
         while self._parser is not None:
             left = idle - self._wire.idle
             if left <= 0:
@@ -356,10 +357,10 @@ class SpdySession:
 
 @asynccontextmanager
 async def spdy_session(request: web.Request, protocol: str, *, idle: float, clock: Clock) -> AsyncIterator[SpdySession]:
-    """Answer 101 with the chosen `protocol` and take the connection over; all checks of the request come before.
+    """Responds with 101 and the chosen `protocol` and hijacks the connection; all checks of the request come before.
 
-    At the end of the block the client is told, and the connection closed. A client that leaves cancels the current task.
-    Raises web.HTTPBadRequest when the request asks for no upgrade to SPDY.
+    On exit the client is notified, and the connection closed. A client that disconnects cancels the current task. Raises web.HTTPBadRequest
+    when the request does not ask for an upgrade to SPDY.
     """
     connection = connection_of(request)
     if connection is None or connection.transport is None:
@@ -376,7 +377,7 @@ async def spdy_session(request: web.Request, protocol: str, *, idle: float, cloc
 
 
 def greeting(protocol: str) -> bytes:
-    """The answer to an upgrade, of which aiohttp knows nothing."""
+    """Returns the response to an upgrade, which aiohttp does not support."""
     lines = ["HTTP/1.1 101 Switching Protocols", "Connection: Upgrade", "Upgrade: SPDY/3.1"]
     if protocol:
         lines.append(f"X-Stream-Protocol-Version: {protocol}")

@@ -1,7 +1,7 @@
-"""SPDY/3.1 as Kubernetes speaks it: frames to bytes and back, and header blocks with SPDY's dictionary. Pure.
+"""SPDY/3.1 as Kubernetes uses it: frames to bytes and back, and header blocks with SPDY's dictionary. Pure.
 
-Invariant: whatever bytes come, the parser holds no more than one frame head and one control frame of MAX_CONTROL bytes, a header block
-unfolds to no more than MAX_HEADERS bytes, and all that can go wrong is a SpdyError.
+Invariant: for any input, the parser buffers no more than one frame head and one control frame of MAX_CONTROL bytes, a header block
+decompresses to no more than MAX_HEADERS bytes, and every error is a SpdyError.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from attrs import frozen
 
 MAX_CONTROL: Final = 64 * 1024
-"""Longest control frame that is read; longer ones end the session, unless they are of a kind that is ignored anyway."""
+"""Longest control frame that is read; longer ones close the session, unless they are of a type that is ignored anyway."""
 MAX_HEADERS: Final = 64 * 1024
 MAX_LENGTH: Final = 2**24 - 1
 
@@ -50,11 +50,11 @@ _TEXT = (
     "privatemax-age=gzip,deflate,sdchcharset=utf-8charset=iso-8859-1,utf-,*,enq=0."
 )
 DICTIONARY: Final = b"".join(_UNSIGNED.pack(len(word)) + word.encode() for word in _PHRASES) + _TEXT.encode()
-"""What both sides of a header compression begin with (SPDY/3, section 2.6.10.1)."""
+"""Initial dictionary of a header compression (SPDY/3, section 2.6.10.1)."""
 
 
 class SpdyError(Exception):
-    """The peer broke the protocol so that the session can not go on."""
+    """The peer violated the protocol so that the session cannot continue."""
 
 
 @frozen
@@ -69,7 +69,7 @@ class SynStream:
 
 @frozen
 class SynReply:
-    """The peer has taken a stream."""
+    """The peer has accepted a stream."""
 
     stream: int
     headers: Mapping[str, str]
@@ -87,7 +87,7 @@ class LaterHeaders:
 
 @frozen
 class Data:
-    """A part of a data frame, as it came; `fin` is told with the last part."""
+    """A part of a data frame, as received; `fin` is set on the last part."""
 
     stream: int
     data: bytes
@@ -96,7 +96,7 @@ class Data:
 
 @frozen
 class Reset:
-    """The peer wants no more of a stream, in either direction."""
+    """The peer resets a stream, in both directions."""
 
     stream: int
     status: int
@@ -104,14 +104,14 @@ class Reset:
 
 @frozen
 class Ping:
-    """To be sent back as it is, when the number is odd."""
+    """Request to send it back unchanged, when the number is odd."""
 
     number: int
 
 
 @frozen
 class GoAway:
-    """The peer takes no more streams."""
+    """The peer accepts no more streams."""
 
     last: int
     status: int
@@ -124,7 +124,7 @@ Frame = SynStream | SynReply | LaterHeaders | Data | Reset | Ping | GoAway
 
 
 class HeaderCompressor:
-    """One direction of a connection: every block goes through it, in the order of sending."""
+    """Compressor of one direction of a connection: every block passes it, in the order of sending."""
 
     def __init__(self) -> None:
         self._deflate = zlib.compressobj(9, zlib.DEFLATED, 15, zdict=DICTIONARY)
@@ -138,13 +138,13 @@ class HeaderCompressor:
 
 
 class HeaderDecompressor:
-    """The other direction: every block goes through it, in the order of arrival."""
+    """Decompressor of the other direction: every block passes it, in the order of arrival."""
 
     def __init__(self) -> None:
         self._inflate = zlib.decompressobj(zdict=DICTIONARY)
 
     def decompress(self, block: bytes | memoryview) -> dict[str, str]:
-        """Raises SpdyError for what is no header block, or too long a one; after that the direction is of no use."""
+        """Decompresses a block. Raises SpdyError for an invalid or too long one; after that the direction is unusable."""
         try:
             plain = self._inflate.decompress(block, MAX_HEADERS + 1)
         except zlib.error as error:
@@ -157,7 +157,7 @@ class HeaderDecompressor:
 
 
 def parse_headers(plain: bytes) -> dict[str, str]:
-    """The pairs of a decompressed block. Raises SpdyError."""
+    """Parses the pairs of a decompressed block. Raises SpdyError."""
     texts: list[bytes] = []
     at, end = 4, len(plain)
     count = _UNSIGNED.unpack_from(plain)[0] if end >= 4 else -1
@@ -178,7 +178,7 @@ def parse_headers(plain: bytes) -> dict[str, str]:
 
 
 class FrameParser:
-    """Bytes in, in whatever parts, frames out. Data is passed on as it comes, so that a long frame needs no memory."""
+    """Parser of bytes in any chunks to frames. Data is passed on as it arrives, so that a long frame needs no memory."""
 
     def __init__(self) -> None:
         self._headers = HeaderDecompressor()
@@ -189,11 +189,11 @@ class FrameParser:
 
     @property
     def buffered(self) -> int:
-        """Bytes kept until the rest of their frame comes."""
+        """Bytes buffered until the rest of their frame arrives."""
         return len(self._begun)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames in `data`, and in what was kept before it; to be read to the end before the next call. Raises SpdyError."""
+        """Yields the frames in `data`, and in what was buffered before it; must be exhausted before the next call. Raises SpdyError."""
         view = memoryview(data)
         at, end = 0, len(view)
         while at < end:
@@ -214,7 +214,7 @@ class FrameParser:
                     yield frame
 
     def _complete(self) -> Frame | None:
-        """What `_needed` bytes mean: a frame, or nothing yet."""
+        """Handles `_needed` bytes; returns a frame, or None while it is incomplete."""
         if self._needed == _HEAD:
             first, second = _PAIR.unpack(self._begun)
             flags, length = second >> 24, second & MAX_LENGTH
@@ -237,7 +237,7 @@ class FrameParser:
         return None if length else Data(stream, b"", fin)
 
     def _begin_control(self, first: int, length: int) -> None:
-        """Keep the payload, or skip it."""
+        """Starts to buffer the payload, or to skip it."""
         version, kind = first >> 16 & 0x7FFF, first & 0xFFFF
         if version != _VERSION:
             raise SpdyError(f"a control frame of version {version}")
@@ -275,7 +275,7 @@ def control_frame(kind: int, payload: bytes, *, flags: int = 0) -> bytes:
 
 
 def syn_reply(stream: int, block: bytes, *, fin: bool = False) -> bytes:
-    """`block` comes from the connection's HeaderCompressor, and goes out before any later block."""
+    """Builds a SYN_REPLY; `block` comes from the connection's HeaderCompressor, and is sent before any later block."""
     return control_frame(SYN_REPLY, _UNSIGNED.pack(stream) + block, flags=FIN if fin else 0)
 
 
@@ -292,5 +292,5 @@ def goaway(last: int, status: int = 0) -> bytes:
 
 
 def data_head(stream: int, length: int, *, fin: bool = False) -> bytes:
-    """What goes before `length` bytes of data."""
+    """Builds the head of `length` bytes of data."""
     return _PAIR.pack(stream, (FIN if fin else 0) << 24 | length)

@@ -1,6 +1,6 @@
-"""What became of a provider's call: as HTTP code, and as the Status object that ends a stream. Pure.
+"""Result of a provider's call: as HTTP code, and as the Status object that completes a stream. Pure.
 
-Invariant: only what is meant for the caller is told; of everything else no more than that it went wrong.
+Invariant: a message is only sent if it is meant for the caller; of every other error only that it happened.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _REASONS = {400: "BadRequest", 404: "NotFound", 501: "NotImplemented", 503: "Ser
 
 
 def http_status(error: BaseException) -> int | None:
-    """The code of an error that the caller may see; None of all others."""
+    """Returns the code of an error that the caller may see; None for all others."""
     return next((code for kind, code in HTTP_STATUS.items() if isinstance(error, kind)), None)
 
 
 def meant(error: Exception, kinds: tuple[type[Exception], ...]) -> Exception:
-    """The error itself, or the first inside a group, of these kinds. Raises a group in which there are others, too."""
+    """Returns the error itself, or the first inside a group, of these types. Raises a group that also contains others."""
     if not isinstance(error, ExceptionGroup):
         return error
     ours, others = error.split(kinds)
@@ -46,12 +46,13 @@ def meant(error: Exception, kinds: tuple[type[Exception], ...]) -> Exception:
 
 
 def exit_code(returned: int) -> int:
-    """As a shell tells it, 0 to 255; a negative number is the signal that ended a process, as asyncio returns it."""
+    """Returns the exit code as a shell reports it, 0 to 255; a negative number is the signal that killed a process, as asyncio returns
+    it."""
     return 128 - returned if -128 < returned < 0 else min(abs(returned), 255)
 
 
 def exit_status(code: int, command: Sequence[str]) -> Json:
-    """How a command ended."""
+    """Returns the Status of a command that exited."""
     if code == 0:
         return SUCCESS
     return {
@@ -64,7 +65,7 @@ def exit_status(code: int, command: Sequence[str]) -> Json:
 
 
 def failure(error: BaseException | str, action: str) -> Json:
-    """Why there was nothing to end: the provider's own words for an error that has a code of its own, else that `action` failed."""
+    """Returns the Status of a failure: the provider's own message for an error that has its own code, else that `action` failed."""
     code = None if isinstance(error, str) else http_status(error)
     if code is not None:
         return {"metadata": {}, "status": "Failure", "message": str(error), "reason": _REASONS[code], "code": code}
@@ -80,14 +81,15 @@ def failure(error: BaseException | str, action: str) -> Json:
 
 
 def not_supported(what: str) -> web.HTTPException:
-    """501 with a Status object: client-go takes every body that is a YAML mapping for a Status, so text such as `a: b` would be lost."""
+    """Returns 501 with a Status object: client-go takes every body that is a YAML mapping for a Status, so text such as `a: b` would
+    vanish."""
     message = f"the provider of this node does not support {what}"
     status = {**STATUS, "status": "Failure", "message": message, "reason": _REASONS[501], "code": 501}
     return web.HTTPNotImplemented(text=encode_json(status).decode(), content_type="application/json")
 
 
 def rendered(status: Json, *, structured: bool) -> bytes:
-    """For the error stream: an object for those who know it, and before that nothing for success, or a sentence."""
+    """Renders for the error stream: an object for clients that support it, else nothing for success, or a sentence."""
     if structured:
         return encode_json(status)
     return b"" if status["status"] == "Success" else str(status["message"]).encode()

@@ -1,4 +1,4 @@
-"""Bounds the connections on which no request was allowed yet: callers without credentials cannot take the descriptors of the process.
+"""Limits the connections on which no request was allowed yet: callers without credentials cannot take the descriptors of the process.
 
 Invariant: at most `most` connections are strangers. When all places are taken, new connections wait in the backlog of the kernel until the
 oldest stranger is `_SPARED` seconds old; then that one is closed.
@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 KEPT_BACK, KEPT_SHARE = 128, 8
-"""So many descriptors, or one in so many of all, are kept for connections: a node that cannot renew its Lease is of no use."""
+"""This number of descriptors, or one in that many of all, is reserved for connections: a node that cannot renew its Lease is of no use."""
 
 _SPARED = 1.0
-"""Seconds in which an API server completes its handshake and first request by far; in a burst, none of its connections is closed."""
+"""Seconds; an API server completes its handshake and first request far faster, so in a burst none of its connections is closed."""
 
 
 class Cuttable(Protocol):
@@ -25,7 +25,7 @@ class Cuttable(Protocol):
 
 
 class Strangers:
-    """`on_room` is called whenever a place may have become free."""
+    """Unauthorized connections; `on_room` is called whenever a place may have become free."""
 
     def __init__(self, most: int, on_room: Callable[[], None]) -> None:
         self._most = most
@@ -40,12 +40,12 @@ class Strangers:
         self._since[connection] = asyncio.get_running_loop().time()
 
     def settle(self, connection: Cuttable) -> None:
-        """A request of the connection was allowed, or the connection has ended. Again: nothing to do."""
+        """Removes a connection on which a request was allowed, or that is closed. Does nothing for any other."""
         if self._since.pop(connection, None) is not None:
             self._on_room()
 
     def has_room(self) -> bool:
-        """Whether one more connection may be accepted now; if not, `on_room` follows."""
+        """Checks whether one more connection may be accepted now; if not, `on_room` follows."""
         if len(self._since) < self._most:
             return True
         oldest, since = next(iter(self._since.items()))
@@ -63,11 +63,11 @@ class Strangers:
 
 
 def kept_back(limit: int) -> int:
-    """Descriptors that no listener may take, of `limit` in all."""
+    """Returns the descriptors that no listener may take, of `limit` in all."""
     return max(KEPT_BACK, limit // KEPT_SHARE)
 
 
 def most_strangers(wanted: int) -> int:
-    """As many as the settings allow, but at most half of the descriptors kept back: the other half is for the process itself."""
+    """Returns the number of the settings, but at most half of the reserved descriptors: the other half is for the process itself."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if limit == resource.RLIM_INFINITY else min(wanted, kept_back(limit) // 2)

@@ -1,9 +1,9 @@
-"""Connections that begin as HTTP and go on as something else, which aiohttp offers for WebSocket alone.
+"""Hijacks HTTP connections for another protocol, which aiohttp supports for WebSocket alone.
 
-Between a transport and aiohttp's protocol sits a Connection. It passes everything on, but lets aiohttp see nothing behind the head of a
-request for SPDY: those bytes wait for whoever takes the connection over.
+Between a transport and aiohttp's protocol is a Connection. It forwards everything, but hides from aiohttp what follows the head of a
+request for SPDY: those bytes wait for the successor that hijacks the connection.
 
-Invariant: once a connection is taken over, aiohttp reads nothing of it, and hears of it only that it is lost.
+Invariant: once a connection is hijacked, aiohttp reads nothing from it, and is only notified when it is closed.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _CODED = re.compile(rb"\r\ntransfer-encoding:|\ACONNECT ", re.IGNORECASE)
 
 
 class Session(Protocol):
-    """What lasts longer than a request."""
+    """A session that lasts longer than a request."""
 
     def stopping(self) -> None:
-        """The server begins to stop: take nothing new."""
+        """Handles the start of the server's stop: accept nothing new."""
         ...
 
 
 class Successor(Session, Protocol):
-    """Who takes a connection over; called as an asyncio.Protocol is."""
+    """Protocol that receives a hijacked connection; called like an asyncio.Protocol."""
 
     def data_received(self, data: bytes) -> None: ...
 
@@ -50,10 +50,10 @@ class Successor(Session, Protocol):
 
 
 class Heads:
-    """Finds the request for SPDY in what a client sends, without reading more of HTTP than where a request ends. Pure.
+    """Detector of a request for SPDY in what a client sends; of HTTP it only parses where a request stops. Pure.
 
-    `upgrade`, `opaque` and `too_long` tell how it ended: behind such a request, where this does not know how to go on, or in a head of more
-    than `longest` bytes. `complete` counts the heads that were read to their end.
+    `upgrade`, `opaque` and `too_long` are the results: behind such a request, where this cannot parse further, or in a head of more than
+    `longest` bytes. `complete` counts the heads that were read completely.
     """
 
     def __init__(self, longest: int = LONGEST_HEAD) -> None:
@@ -67,11 +67,11 @@ class Heads:
 
     @property
     def begun(self) -> bool:
-        """A part of a head was read."""
+        """Whether a part of a head was read."""
         return bool(self._head)
 
     def feed(self, data: bytes) -> int:
-        """How many of these bytes are HTTP's; fewer than there are only when an upgrade was found."""
+        """Returns how many of these bytes belong to HTTP; less than all only when an upgrade was found."""
         at = 0
         while at < len(data) and not self.upgrade and not self.opaque and not self.too_long:
             if self._body:
@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol):
         self._ending = False
         self._lost = False
 
-    # --- As the transport calls it -----------------------------------------------------------------------------------------------------
+    # --- Called by the transport -------------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -162,20 +162,20 @@ class Connection(asyncio.Protocol):
             self._http.connection_lost(exc)
         self._lost = True
 
-    # --- Before the takeover -----------------------------------------------------------------------------------------------------------
+    # --- Before the upgrade ------------------------------------------------------------------------------------------------------------
 
     @property
     def made(self) -> bool:
-        """The TLS handshake is complete."""
+        """Whether the TLS handshake is complete."""
         return self._transport is not None
 
     @property
     def goes_on(self) -> bool:
-        """Whether further requests are served: one was allowed, and where the next one begins is known."""
+        """Whether further requests are served: one was allowed, and the start of the next one is known."""
         return self._admitted and not self._heads.opaque
 
     def admit(self) -> None:
-        """A request was allowed: this connection counts no longer as that of a stranger."""
+        """Admits the connection, as a request was allowed: it no longer counts as a stranger."""
         self._admitted = True
         self._owner.strangers.settle(self)
 
@@ -204,7 +204,7 @@ class Connection(asyncio.Protocol):
             self._time_head()
         self._http.data_received(data[:https])
         if self._heads.upgrade:
-            # Whatever the answer will be, this is the last request that aiohttp serves here.
+            # In any case this is the last request that aiohttp serves here.
             self._http.close()
             self._held = bytearray()
             self._hold(data[https:])
@@ -220,16 +220,16 @@ class Connection(asyncio.Protocol):
             if len(self._held) >= _HELD:
                 self._transport.pause_reading()
 
-    # --- The takeover ------------------------------------------------------------------------------------------------------------------
+    # --- The upgrade -------------------------------------------------------------------------------------------------------------------
 
     @property
     def transport(self) -> asyncio.Transport | None:
-        """To be taken over; None when this request can not be upgraded."""
+        """Transport to hijack; None when this request cannot be upgraded."""
         return self._transport if self._held is not None and self._successor is None else None
 
     @contextmanager
     def taken_over(self, successor: Successor, greeting: bytes) -> Iterator[None]:
-        """Send the greeting, pass on what came behind the request, and from now on everything to `successor`."""
+        """Sends the greeting, forwards what followed the request, and from now on everything, to `successor`."""
         if self.transport is None or self._held is None:
             raise RuntimeError("this connection can not be taken over")
         held, self._held = bytes(self._held), bytearray()
@@ -245,17 +245,17 @@ class Connection(asyncio.Protocol):
                 yield
             finally:
                 if self._ending and self._lost:
-                    # A moment later, so that a handler which returns now is not cancelled any more.
+                    # Deferred, so that a handler that returns now is not cancelled any more.
                     asyncio.get_running_loop().call_soon(self._http.connection_lost, None)
                 self._ending = False
 
     def ending(self) -> None:
-        """The successor is saying good-bye: a client that leaves now does not cancel the handler."""
+        """Marks that the successor is closing: a client that disconnects now does not cancel the handler."""
         self._ending = True
 
 
 class Connections:
-    """Those of one server: strangers, and sessions that were taken over."""
+    """Connections of one server: strangers, and hijacked sessions."""
 
     def __init__(self, strangers: Strangers, limits: LimitSettings) -> None:
         self.strangers = strangers
@@ -263,12 +263,12 @@ class Connections:
         self._held: dict[Session, asyncio.Task[object]] = {}
 
     def protocol(self, http: web.RequestHandler) -> Connection:
-        """For a new connection."""
+        """Returns the protocol for a new connection."""
         return Connection(http, self)
 
     @contextmanager
     def holding(self, session: Session) -> Iterator[None]:
-        """By the current task, for as long as this lasts."""
+        """Registers a session of the current task, for the duration of the context."""
         task = asyncio.current_task()
         assert task is not None
         self._held[session] = task
@@ -278,7 +278,7 @@ class Connections:
             del self._held[session]
 
     async def stop(self, *, within: float) -> None:
-        """Tell all that the server stops; cancel those that have not ended in time, and wait as long again."""
+        """Notifies all sessions that the server stops; cancels those not closed in time, and waits as long again."""
         for session in list(self._held):
             session.stopping()
         late = set(self._held.values())
@@ -291,6 +291,6 @@ class Connections:
 
 
 def connection_of(request: web.BaseRequest) -> Connection | None:
-    """The connection a request came by; None when it is not one of a listener."""
+    """Returns the connection of a request; None when it is not one of a listener."""
     protocol = request.transport.get_protocol() if request.transport is not None else None
     return protocol if isinstance(protocol, Connection) else None

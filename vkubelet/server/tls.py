@@ -1,10 +1,10 @@
-"""The TLS side of all listeners: one door that hands each new connection the certificate and client CA of the moment.
+"""TLS of all listeners: one context that gives each new connection the current certificate and client CA.
 
-Invariant: nothing older than TLS 1.2 is spoken, only HTTP/1.1 is offered, and a client certificate counts only if it was verified anew.
+Invariant: TLS 1.2 is the minimum, only HTTP/1.1 is offered, and a client certificate counts only if it was verified in this handshake.
 
-A kubelet asks for a client certificate and judges it afterwards, with 401. Python's `ssl` can only judge within the handshake: OpenSSL's
-callback for that is not offered, and with `CERT_NONE` no certificate is asked for at all. So a client whose certificate is not of the
-client CA, or has expired, is cut off there by an alert, also where anonymous callers are let in; one without a certificate gets in and is
+A kubelet requests a client certificate and judges it afterwards, with 401. Python's `ssl` can only judge within the handshake: OpenSSL's
+callback for that is not exposed, and with `CERT_NONE` no certificate is requested at all. So a client whose certificate is not of the
+client CA, or has expired, is rejected by an alert, also where anonymous callers are accepted; one without a certificate is accepted and
 judged by its token (docs/decisions/0013-client-certificates.md).
 """
 
@@ -35,12 +35,13 @@ _BUFFER = 32 * 1024
 
 
 def bound_buffers() -> None:
-    """Lets asyncio keep 32 KiB for a TLS connection, two records, in place of 256 KiB, which cannot be set; uvloop keeps less anyway."""
+    """Limits asyncio's buffer of a TLS connection to 32 KiB, two records, instead of 256 KiB, which cannot be set; uvloop uses less
+    anyway."""
     sslproto.SSLProtocol.max_size = _BUFFER  # type: ignore[attr-defined,unused-ignore]
 
 
 class ServingTls:
-    """`context` is for every listener; what `install` and `trust` are given reaches all connections made from then on."""
+    """TLS of all listeners, with `context`; the arguments of `install` and `trust` apply to all connections made from then on."""
 
     def __init__(self) -> None:
         bound_buffers()
@@ -50,7 +51,7 @@ class ServingTls:
         self.context = _context()
         self.context.sni_callback = self._hand_over
         # As a kubelet does, take every certificate of the bundle as an anchor, also an intermediate one. A connection keeps the flags of
-        # the context that it began with, whichever it is handed over to.
+        # the context that it started with, whichever it is switched to.
         self.context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
     @property
@@ -59,31 +60,32 @@ class ServingTls:
 
     @property
     def trusts_clients(self) -> bool:
-        """There is a client CA."""
+        """Whether there is a client CA."""
         return bool(self._client_ca)
 
     def install(self, pair: Pair) -> None:
-        """Serve with this certificate. Raises SettingsError when it can not be read or does not fit its key; the old one stays."""
+        """Installs this certificate. Raises SettingsError when it cannot be read or does not match its key; the old one stays."""
         self._current = _build(pair, self._client_ca)
         self._pair = pair
 
     def trust(self, client_ca: str) -> None:
-        """Verify client certificates by this PEM bundle, "" to ask for none. Raises SettingsError when it is none; the old one stays."""
+        """Sets the PEM bundle that verifies client certificates, "" to request none. Raises SettingsError when it is invalid; the old
+        one stays."""
         self._current = _build(self._pair, client_ca)
         self._client_ca = client_ca
         self.context.verify_mode = ssl.CERT_OPTIONAL if client_ca else ssl.CERT_NONE
 
     def is_current(self, connection: ssl.SSLObject) -> bool:
-        """The connection was made with what is valid now."""
+        """Checks whether the connection was made with the current certificate and client CA."""
         return connection.context is self._current
 
     def _hand_over(self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
-        # OpenSSL calls this for every handshake, also without SNI; the context put in brings certificate and trust store.
+        # OpenSSL calls this for every handshake, also without SNI; the assigned context brings certificate and trust store.
         connection.context = self._current
 
 
 def peer_certificate(connection: ssl.SSLObject) -> tuple[dict[str, list[str]], bytes] | None:
-    """Subject (short attribute names to values) and DER of the client's certificate; None without one.
+    """Returns subject (short attribute names to values) and DER of the client's certificate; None without one.
 
     A resumed TLS 1.2 session brings the certificate of its first handshake, which the client CA of today may not accept: it is ignored.
     """
@@ -132,13 +134,13 @@ def _load(context: ssl.SSLContext, pair: Pair) -> None:
 
 
 def _no_password() -> str:
-    """An encrypted key is refused instead of asking on the terminal."""
+    """Returns no password: an encrypted key is refused instead of prompting on the terminal."""
     return ""
 
 
 @contextmanager
 def _as_file(data: bytes) -> Iterator[str]:
-    """OpenSSL takes certificates by file name only; where possible the file exists in memory alone."""
+    """Yields a file name, as OpenSSL reads certificates only from files; where possible the file exists in memory alone."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("serving", os.MFD_CLOEXEC)
         with os.fdopen(descriptor, "wb") as file:

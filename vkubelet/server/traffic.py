@@ -1,6 +1,6 @@
-"""Counts the requests to the kubelet server, under the names and labels a kubelet counts them by.
+"""Counts the requests to the kubelet server, with the names and labels of a kubelet's metrics.
 
-Invariant: no caller can make a new series: methods and paths that are not known count as `other`.
+Invariant: no caller can create a new series: methods and paths that are not known count as `other`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LONG = frozenset(("attach", "debug", "exec", "portForward"))
 
 @frozen
 class Traffic:
-    """Counts into the process's own registry."""
+    """Request metrics in the registry of the process."""
 
     metrics: Metrics
     clock: Clock
@@ -38,7 +38,7 @@ class Traffic:
 
     @contextmanager
     def watch(self, request: web.Request) -> Iterator[None]:
-        """Count the request that is answered inside."""
+        """Counts the request that is served inside."""
         labels = series(request.method, served_path(request))
         requests, inflight, seconds = self._counters(labels)
         began = self.clock.monotonic()
@@ -61,7 +61,7 @@ class Traffic:
 
 
 def series(method: str, path: str) -> tuple[str, str, str, str]:
-    """Method, path, kind of server, and whether such a request may last long, of a `served_path`."""
+    """Returns method, path, server type, and whether such a request may last long, of a `served_path`."""
     parts = path.split("/")
     first = parts[1] if len(parts) > 1 and parts[1] in _FIRST else OTHER
     told = f"metrics/{parts[2]}" if first == "metrics" and len(parts) == 3 and parts[2] in _METRICS else first

@@ -1,6 +1,6 @@
-"""Which protocol a client gets that asks for an upgrade: SPDY/3.1 or WebSocket, and which version of what is spoken over it. Pure.
+"""Negotiates the protocol of an upgrade: SPDY/3.1 or WebSocket, and the subprotocol version. Pure.
 
-Invariant: the answer to a wrong request is the kubelet's, code and text; and nobody is offered a subprotocol that carries a token.
+Invariant: the response to an invalid request has the kubelet's code and text; and a subprotocol that carries a token is never offered.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ACCEPTED_HEADER = "X-Accepted-Stream-Protocol-Versions"
 
 
 def wants_websocket(method: str, headers: Mapping[str, str]) -> bool:
-    """Whether the client asks for WebSocket, and not for SPDY. Raises web.HTTPException when it asks for neither, or not with GET."""
+    """Checks whether the client asks for WebSocket rather than SPDY. Raises web.HTTPException when it asks for neither, or not with GET."""
     upgrade = headers.get(hdrs.UPGRADE, "").strip().lower()
     if "upgrade" not in headers.get(hdrs.CONNECTION, "").lower() or not upgrade:
         raise web.HTTPBadRequest(text="Upgrade request required")
@@ -29,7 +29,8 @@ def wants_websocket(method: str, headers: Mapping[str, str]) -> bool:
 
 
 def spdy_protocol(headers: MultiMapping[str], supported: Sequence[str]) -> str:
-    """The first of the client's protocols that is supported; they come as lines of their own, or between commas. Raises 400 and 403."""
+    """Returns the first of the client's protocols that is supported; they come on separate lines, or separated by commas. Raises 400 and
+    403."""
     lines = headers.getall(VERSION_HEADER, [])
     offered = _listed(lines)
     if not offered:
@@ -45,13 +46,13 @@ def spdy_protocol(headers: MultiMapping[str], supported: Sequence[str]) -> str:
 
 
 def websocket_protocol(headers: Mapping[str, str], supported: Sequence[str]) -> str:
-    """The first of the client's subprotocols that is supported, "" when it names none. Raises 403."""
+    """Returns the first of the client's subprotocols that is supported, "" when it names none. Raises 403."""
     offered = _listed([headers.get(hdrs.SEC_WEBSOCKET_PROTOCOL, "")])
     if not offered:
         return ""
     chosen = next((name for name in offered if name in supported), None)
     if chosen is None:
-        # What the client offered may hold a token and is not repeated.
+        # The client's offer may contain a token and is not repeated.
         raise web.HTTPForbidden(text=f"requested protocol(s) are not supported; supports [{' '.join(supported)}]")
     return chosen
 

@@ -1,6 +1,6 @@
-"""`/stats/summary`, `/metrics/resource`, `/metrics/cadvisor`, `/metrics/probes`: what the provider knows of a node's usage.
+"""`/stats/summary`, `/metrics/resource`, `/metrics/cadvisor`, `/metrics/probes`: the provider's usage data of a node.
 
-Invariant: a provider's document is passed on as it is, or less of it; nothing is added that the provider did not say.
+Invariant: a provider's document is forwarded unchanged, or reduced; nothing is added that the provider did not report.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ALIKE = ("name", "startTime", "cpu", "memory", "swap")
 
 @attrs.frozen(kw_only=True)
 class UsageEndpoints:
-    """The endpoints; a provider without the capability answers 501."""
+    """Endpoints; a provider without the capability responds with 501."""
 
     provider: Provider
     node_pods: NodePods
@@ -41,7 +41,7 @@ class UsageEndpoints:
         if request.method == "POST":
             asked += [value for value in (await request.post()).getall("only_cpu_and_memory", ()) if isinstance(value, str)]
         document = await self.provider.stats_summary(node)
-        # Exactly this, as a kubelet has it: "1" or a second value asks for everything.
+        # Exactly this, as in a kubelet: "1" or a second value requests everything.
         wanted = cpu_and_memory(document) if asked == ["true"] else document
         return web.Response(body=encode_json(wanted), content_type="application/json")
 
@@ -54,7 +54,7 @@ class UsageEndpoints:
 
 
 def cpu_and_memory(document: JsonView) -> Json:
-    """What `?only_cpu_and_memory=true` leaves of a summary."""
+    """Returns the part of a summary that `?only_cpu_and_memory=true` selects."""
     node: JsonView = document.get("node") or {}
     kept = _only(node, ("nodeName", *_ALIKE))
     if node.get("systemContainers"):

@@ -1,8 +1,8 @@
-"""Numbered channels over WebSocket: the first byte of each message says which one it belongs to.
+"""Numbered channels over WebSocket: the first byte of each message is the number of its channel.
 
-A slow reader of one channel holds up the others, as there is only TCP to push back with.
+A slow reader of one channel blocks the others, as back-pressure is only possible by TCP.
 
-Invariant: of what the client sends at most CHANNEL_BUFFER bytes a channel and one message are held, and of what it does not read no more
+Invariant: of the client's data at most CHANNEL_BUFFER bytes a channel and one message are buffered, and of what it does not read no more
 than the transport's buffer.
 """
 
@@ -40,18 +40,18 @@ _LOOK_EVERY = 0.5
 
 @frozen(kw_only=True)
 class Form:
-    """How a subprotocol writes its messages; `closing`: a channel is closed by a message of its own."""
+    """Message format of a subprotocol; `closing`: a channel is closed by an explicit message."""
 
     base64: bool = False
     closing: bool = False
 
 
 class _Over(Exception):
-    """Ends the session from inside."""
+    """Raised inside to close the session."""
 
 
 class WebSocketChannel:
-    """One channel. Reading and writing end apart from each other."""
+    """One channel. Reading and writing are closed independently."""
 
     def __init__(self, session: WebSocketSession, number: int) -> None:
         self.number = number
@@ -65,7 +65,7 @@ class WebSocketChannel:
         self._room = asyncio.Event()
 
     async def read(self) -> bytes:
-        """What has come; empty once the client has finished. Raises StreamReset when the channel was given up."""
+        """Reads data; empty once the client has finished. Raises StreamReset when reading was discarded."""
         while not self._pieces:
             if not self._unread:
                 raise StreamReset("the channel was given up")
@@ -78,7 +78,7 @@ class WebSocketChannel:
         return data
 
     async def write(self, data: bytes) -> None:
-        """Send; waits while the client is slow. Raises StreamReset when the channel is closed or the connection lost."""
+        """Sends data; waits while the client is slow. Raises StreamReset when the channel or the connection is closed."""
         view = memoryview(data)
         for begin in range(0, len(view), PIECE):
             if self._closed:
@@ -86,11 +86,11 @@ class WebSocketChannel:
             await self._session.send(self.number, bytes(view[begin : begin + PIECE]))
 
     async def close(self) -> None:
-        """Send no more. The client is not told: of channels that end there are no words."""
+        """Closes the channel for sending. The client is not notified: the subprotocol has no message for that."""
         self._closed = True
 
     def discard(self) -> None:
-        """Read no more; what comes is dropped."""
+        """Stops reading; data that arrives is dropped."""
         self._unread = False
         self._news.set()
         self._forget()
@@ -99,14 +99,14 @@ class WebSocketChannel:
         self._closed = True
         self.discard()
 
-    # --- What the session tells --------------------------------------------------------------------------------------------------------
+    # --- Notifications of the session --------------------------------------------------------------------------------------------------
 
     @property
     def full(self) -> bool:
         return self._held >= CHANNEL_BUFFER
 
     async def room(self) -> None:
-        """Return when it is not full."""
+        """Waits until it is not full."""
         while self.full:
             self._room.clear()
             await self._room.wait()
@@ -128,7 +128,7 @@ class WebSocketChannel:
 
 
 class WebSocketSession:
-    """One connection; `channel` gives what the client may read and write."""
+    """One connection; `channel` returns what the client may read and write."""
 
     def __init__(self, response: web.WebSocketResponse[bool], form: Form, clock: Clock) -> None:
         self.response = response
@@ -142,14 +142,14 @@ class WebSocketSession:
         self._control = asyncio.Event()
 
     def channel(self, number: int, *, readable: bool = False) -> WebSocketChannel:
-        """To be asked for before anything is awaited; messages for channels that are not readable are dropped."""
+        """Returns a channel; must be called before anything is awaited. Messages for channels that are not readable are dropped."""
         channel = WebSocketChannel(self, number)
         if readable:
             self._readable[number] = channel
         return channel
 
     async def send(self, number: int, data: bytes) -> None:
-        """One message, in turn with those of other channels; it may be empty. Raises StreamReset."""
+        """Sends one message, in turn with those of other channels; it may be empty. Raises StreamReset."""
         async with self._turn:
             self._active_at = self._clock.monotonic()
             try:
@@ -161,12 +161,12 @@ class WebSocketSession:
                 raise StreamReset("the connection is lost") from error
 
     def stopping(self) -> None:
-        """The server stops; what is under way gets its time, and there is nothing new to refuse."""
+        """Does nothing: operations in progress get their time, and a WebSocket session has nothing new to refuse."""
 
     # --- Tasks of the session ----------------------------------------------------------------------------------------------------------
 
     async def receive(self, transport: asyncio.Transport) -> None:
-        """Hand out what comes, until the client leaves."""
+        """Distributes received messages to the channels, until the client disconnects."""
         while True:
             try:
                 message = await self.response.receive()
@@ -174,7 +174,7 @@ class WebSocketSession:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
                     raise
-                # The HTTP server puts a stop into the queue of messages in this way.
+                # This is how the HTTP server puts a stop into the queue of messages.
                 raise _Over from None
             self._active_at = self._clock.monotonic()
             if message.type in (WSMsgType.BINARY, WSMsgType.TEXT):
@@ -200,8 +200,8 @@ class WebSocketSession:
                 async with asyncio.timeout(_LOOK_EVERY):
                     await channel.room()
             except TimeoutError:
-                # While nothing is read, only the kernel knows that the client has left; what it sent last may stand in the way of that
-                # news, and then the kernel hears of it when something is sent to nobody.
+                # While nothing is read, only the kernel knows that the client has disconnected; unread data may delay that, and then the
+                # kernel detects it when something is sent to the closed connection.
                 if peer_left(transport):
                     transport.abort()
                     raise _Over from None
@@ -210,7 +210,7 @@ class WebSocketSession:
         channel.arrived(data)
 
     async def ping_and_pong(self) -> None:
-        """Apart from reading, so that a client that pings and reads nothing does not stop it."""
+        """Sends pings and pongs, independent of reading, so that a client that pings and reads nothing does not block it."""
         while True:
             await self._control.wait()
             self._control.clear()
@@ -221,7 +221,7 @@ class WebSocketSession:
                         await self.response.pong(data)
                     if self._probe:
                         self._probe = False
-                        # Nobody answers it, so that no client is kept waiting for us to read.
+                        # No client replies to it, so none waits for us to read.
                         await self.response.pong()
                 except ConnectionError:
                     raise _Over from None
@@ -234,7 +234,7 @@ class WebSocketSession:
 
 @frozen(kw_only=True)
 class Terms:
-    """What a session is opened with; `idle` in seconds."""
+    """Parameters of a session; `idle` in seconds."""
 
     protocol: str
     form: Form
@@ -245,9 +245,9 @@ class Terms:
 
 @asynccontextmanager
 async def websocket_session(request: web.Request, terms: Terms) -> AsyncIterator[WebSocketSession]:
-    """Answer 101 and serve the connection until the end of the block; all checks of the request come before.
+    """Responds with 101 and serves the connection for the duration of the context; all checks of the request come before.
 
-    A client that leaves or is silent for too long cancels the block, which then ends without an error.
+    A client that disconnects or is silent for too long cancels the block, which then exits without an error.
     """
     response: web.WebSocketResponse[bool] = web.WebSocketResponse(
         protocols=(terms.protocol,) if terms.protocol else (),
@@ -282,7 +282,7 @@ async def websocket_session(request: web.Request, terms: Terms) -> AsyncIterator
 
 
 async def _close(response: web.WebSocketResponse[bool], *, whole: bool) -> None:
-    """Never waits long for a client that does not answer."""
+    """Closes the connection, without waiting long for a client that does not respond."""
     try:
         async with asyncio.timeout(_CLOSE_WITHIN):
             await response.close(code=1000 if whole else 1011)
@@ -294,7 +294,7 @@ async def _close(response: web.WebSocketResponse[bool], *, whole: bool) -> None:
 
 
 def decode(message: bytes, form: Form) -> tuple[int, bytes]:
-    """The channel of a message and what it carries; -1, which is nobody's, for one that can not be read."""
+    """Decodes the channel and the payload of a message; -1, which is no channel, for an invalid one."""
     if not message:
         return -1, b""
     if not form.base64:
@@ -318,4 +318,4 @@ FORMS: Mapping[str, Form] = {
     "v4.base64.channel.k8s.io": BASE64,
     "v5.channel.k8s.io": CLOSING,
 }
-"""What the known subprotocols are; a client that names none gets the oldest."""
+"""Known subprotocols; a client that names none gets the oldest."""

@@ -1,6 +1,6 @@
-"""The connection below a session: who writes next, when nothing is read, and how it ends without losing what was sent.
+"""Connection below a session: the order of writes, when reading is paused, and how to close without losing sent data.
 
-Invariant: at most one write waits for a slow peer, what the peer can make us send without reading is bounded, and after `close` or `leave`
+Invariant: at most one write waits for a slow peer, what the peer can make us send without reading is limited, and after `close` or `leave`
 nothing is written.
 """
 
@@ -26,9 +26,10 @@ _ESTABLISHED = 1
 
 
 class Wire:
-    """Of one session, which passes on what the transport calls. `turn` is held by who writes, so that all get theirs.
+    """Wire of one session, which forwards the transport's callbacks. The writer acquires `turn`, so that all get theirs.
 
-    `probe` is sent now and then while nothing is read; it must be something that no peer answers, as the answer might wait for us to read.
+    `probe` is sent periodically while nothing is read; it must be something that no peer responds to, as the response might wait for us to
+    read.
     """
 
     def __init__(self, transport: asyncio.Transport, clock: Clock, *, probe: bytes = b"") -> None:
@@ -55,14 +56,14 @@ class Wire:
 
     @property
     def closed(self) -> bool:
-        """Nothing can be written."""
+        """Whether nothing can be written."""
         return self._closed or self._transport.is_closing()
 
     @property
     def answers_are_read(self) -> bool:
         return self._unread_answers < UNREAD_ANSWERS
 
-    # --- As the transport calls it ------------------------------------------------------------------------------------------------------
+    # --- Called by the transport --------------------------------------------------------------------------------------------------------
 
     def received(self) -> None:
         self._active_at = self._clock.monotonic()
@@ -85,7 +86,7 @@ class Wire:
     # --- Writing ------------------------------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Send it behind the answers that wait; without any, only those."""
+        """Sends it behind the pending replies; without data, only those."""
         if self._answers:
             data, self._answers = bytes(self._answers) + data, bytearray()
         if data and not self._closed:
@@ -93,13 +94,13 @@ class Wire:
             self._transport.write(data)
 
     def answer(self, data: bytes) -> None:
-        """Something the peer made us send; it goes out with the next write."""
+        """Queues a reply that the peer caused; it is sent with the next write."""
         if not self._writing:
             self._unread_answers += len(data)
         self._answers += data
 
     async def room(self, wanted: Callable[[], bool]) -> None:
-        """Wait while the peer is slow, as long as it is `wanted`, which is asked again at each `wake`. For who holds `turn`."""
+        """Waits while the peer is slow, as long as `wanted` returns True, which is checked at each `wake`. Requires `turn`."""
         while not self._writing and not self._closed and wanted():
             self._unblocked.clear()
             await self._unblocked.wait()
@@ -108,7 +109,7 @@ class Wire:
         self._unblocked.set()
 
     async def breathe(self, size: int) -> None:
-        """After a write: a socket that takes everything at once must not keep other tasks waiting."""
+        """Yields to other tasks after a write: a socket that takes everything at once must not block them."""
         self._burst += size
         if self._burst >= _BURST:
             self._burst = 0
@@ -117,7 +118,7 @@ class Wire:
     # --- Reading ------------------------------------------------------------------------------------------------------------------------
 
     def read(self, on: bool) -> None:
-        """Read the socket, or leave to TCP what comes."""
+        """Resumes reading the socket, or pauses it and leaves the data to TCP."""
         if on == self._reading or self._closed:
             return
         self._reading = on
@@ -128,9 +129,9 @@ class Wire:
             self._later("look", self._look_for_peer, after=_LOOK_EVERY)
 
     def _look_for_peer(self) -> None:
-        """While nothing is read, only the kernel knows that the peer has left.
+        """Checks whether the peer has disconnected, which only the kernel knows while nothing is read.
 
-        What it has sent last may stand in the way of that news; then the kernel hears of it when something is sent to nobody.
+        Unread data may delay that; then the kernel detects it when something is sent to the closed connection.
         """
         if self._reading or self._closed:
             return
@@ -141,16 +142,16 @@ class Wire:
             self._transport.write(self._probe)
         self._later("look", self._look_for_peer, after=_LOOK_EVERY)
 
-    # --- The end ------------------------------------------------------------------------------------------------------------------------
+    # --- Close --------------------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close once all is sent, and soon in any case."""
+        """Closes once everything is sent, and soon in any case."""
         self._seal()
         self._transport.close()
         self._later("cut", self._transport.abort, after=_CUT_AFTER)
 
     async def leave(self) -> None:
-        """Let the peer read what was sent, give it a moment to leave first, and close."""
+        """Closes after the peer has read what was sent and got a moment to disconnect first."""
         self._transport.set_write_buffer_limits(high=1)
         self._seal()
         sent = False
@@ -165,12 +166,12 @@ class Wire:
                 self._transport.abort()
 
     def _seal(self) -> None:
-        """Write no more, and read on: closing with unread data would take from the peer what was sent last."""
+        """Stops writing and resumes reading: closing with unread data would drop what was sent last."""
         self.read(True)
         self._closed = True
 
     async def _all_sent(self) -> bool:
-        """Wait as long as the peer reads at all, be it slowly."""
+        """Waits as long as the peer reads at all, however slowly."""
         unsent = math.inf
         while not self._writing and not self._lost.is_set() and self._transport.get_write_buffer_size() < unsent:
             unsent = self._transport.get_write_buffer_size()
@@ -179,7 +180,7 @@ class Wire:
         return self._writing
 
     def _later(self, name: str, call: Callable[[], None] | None, *, after: float = 0.0) -> None:
-        """Instead of the earlier call of that name, if there is one."""
+        """Schedules a call, replacing the earlier one of that name."""
         earlier = self._timers.pop(name, None)
         if earlier is not None:
             earlier.cancel()
@@ -196,7 +197,7 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
 
 
 def peer_left(transport: asyncio.Transport) -> bool:
-    """Whether the other end has closed the TCP connection; nobody half-closes one that carries a session."""
+    """Checks whether the peer has closed the TCP connection; no client half-closes one that carries a session."""
     connection, option = transport.get_extra_info("socket"), getattr(socket, "TCP_INFO", None)
     if connection is None or option is None:
         return False

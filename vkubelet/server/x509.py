@@ -1,6 +1,6 @@
 """Keys, certificate requests and certificates as bytes; no I/O but for the randomness of keys.
 
-Invariant: what a request asks for is what the signer `kubernetes.io/kubelet-serving` accepts.
+Invariant: a request meets the requirements of the signer `kubernetes.io/kubelet-serving`.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ _DNS_NAME = re.compile(
 
 
 def new_key() -> bytes:
-    """An ECDSA P-256 key as PEM (PKCS 8)."""
+    """Returns an ECDSA P-256 key as PEM (PKCS 8)."""
     key = ec.generate_private_key(ec.SECP256R1())
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
 def certificate_request(key: bytes, name: str, *, addresses: Sequence[str]) -> bytes:
-    """A PEM request for the node `name`, valid for `addresses`, IP addresses or DNS names (kubelet-serving signer: O exactly
-    system:nodes, CN system:node:<name>, at least one IP or DNS name, neither e-mail nor URI).
+    """Returns a PEM request for the node `name`, valid for `addresses`, IP addresses or DNS names.
+
+    The kubelet-serving signer requires: O exactly system:nodes, CN system:node:<name>, at least one IP or DNS name, neither e-mail nor URI.
     """
     builder = x509.CertificateSigningRequestBuilder().subject_name(_subject(name)).add_extension(_alternatives(addresses), critical=False)
     return builder.sign(_load_key(key), hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def self_signed(name: str, addresses: Sequence[str], *, now: datetime) -> Pair:
-    """A certificate that nobody else vouches for, valid for a year."""
+    """Returns a self-signed certificate, valid for a year."""
     key = new_key()
     private = _load_key(key)
     builder = (
@@ -61,14 +62,15 @@ def self_signed(name: str, addresses: Sequence[str], *, now: datetime) -> Pair:
 
 
 def rotation_due(certificate: bytes, share: float) -> datetime:
-    """The instant at which `share` (0 to 1) of the certificate's life is over. Raises ValueError when it is no PEM certificate."""
+    """Returns the instant at which `share` (0 to 1) of the certificate's validity has passed. Raises ValueError when it is no PEM
+    certificate."""
     leaf = x509.load_pem_x509_certificate(certificate)
     begin, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
     return begin + (end - begin) * share
 
 
 def serves(pair: Pair, addresses: Sequence[str], *, now: datetime) -> bool:
-    """The pair fits together, is valid now, and for each of `addresses`."""
+    """Checks that key and certificate match, and are valid now, and for each of `addresses`."""
     try:
         leaf = x509.load_pem_x509_certificate(pair.certificate)
         same_key = leaf.public_key() == _load_key(pair.key).public_key()
@@ -78,7 +80,7 @@ def serves(pair: Pair, addresses: Sequence[str], *, now: datetime) -> bool:
 
 
 def covers(pair: Pair, addresses: Sequence[str]) -> bool:
-    """The certificate names each of `addresses`. Raises ValueError when it is no PEM certificate."""
+    """Checks that the certificate names each of `addresses`. Raises ValueError when it is no PEM certificate."""
     leaf = x509.load_pem_x509_certificate(pair.certificate)
     try:
         names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -97,7 +99,7 @@ def end_of(pair: Pair) -> datetime:
 
 
 def can_be_named(address: str) -> bool:
-    """It is an IP address or a DNS name (RFC 1123)."""
+    """Checks for an IP address or a DNS name (RFC 1123)."""
     return _is_ip(address) or (len(address) <= 253 and _DNS_NAME.fullmatch(address) is not None)
 
 
