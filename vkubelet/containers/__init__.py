@@ -1,1 +1,1 @@
-"""Keeps what a pod promises for providers that only start and stop single containers: order, restarts, probes, hooks, deadlines."""
+"""Implements pod semantics for providers that only start and stop single containers: order, restarts, probes, hooks, deadlines."""

@@ -1,6 +1,6 @@
-"""Makes a `Provider` of one that only starts and stops containers.
+"""Adapts a ContainerProvider, which only starts and stops containers, to a `Provider`.
 
-Invariant: the adapter shows every capability of the provider it wraps, and none more.
+Invariant: the adapter has exactly the capabilities of the provider it wraps.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from vkubelet.provider import ContainerProvider, Host, MetricsEndpoint, NodeDesc
 
 
 class _Ended(Exception):
-    """Ends the task group when the provider's `run` has returned."""
+    """Raised to stop the task group when the provider's `run` has returned."""
 
 
 class LifeHost:
-    """The host as the wrapped provider sees it: what it says of its containers goes to the engine, all else to the runtime."""
+    """Host of the wrapped provider: its container reports go to the engine, everything else to the runtime."""
 
     def __init__(self, host: Host, engine: Engine, declared: asyncio.Event) -> None:
         self._host = host
@@ -44,7 +44,7 @@ class LifeHost:
 
 
 class ContainerLifecycle:
-    """The `Provider` that the runtime works with; `wrapped` does what is decided here."""
+    """`Provider` that the runtime calls; `wrapped` executes the decisions."""
 
     def __init__(self, wrapped: ContainerProvider) -> None:
         self.wrapped = wrapped
@@ -63,7 +63,7 @@ class ContainerLifecycle:
             pass
         finally:
             self._engine = None
-            # Who waits for a node that this life did not declare is not to wait for ever.
+            # A caller that waits for a node which this run did not declare must not wait forever.
             self._declared.set()
 
     async def sync_pod(self, pod: Pod) -> None:
@@ -76,7 +76,7 @@ class ContainerLifecycle:
         return await (await self._ready()).reports(node)
 
     async def _ready(self) -> Engine:
-        """The engine of a provider that has declared a node in this life of its `run`."""
+        """Returns the engine of a provider that has declared a node in the current `run`."""
         engine = self._engine
         if engine is not None:
             await self._declared.wait()
@@ -86,7 +86,7 @@ class ContainerLifecycle:
 
 
 class _WithMetrics(ContainerLifecycle):
-    """`/metrics/probes` is told by who runs the probes."""
+    """Adapter that serves `/metrics/probes` itself, because it runs the probes."""
 
     async def metrics(self, node: str, endpoint: MetricsEndpoint) -> bytes:
         if endpoint is MetricsEndpoint.PROBES:
@@ -96,9 +96,9 @@ class _WithMetrics(ContainerLifecycle):
 
 
 def adapt(provider: Provider | ContainerProvider) -> Provider:
-    """The provider itself, or, when it leaves the life of its pods to the runtime, an adapter with the same capabilities.
+    """Returns the provider itself, or an adapter with the same capabilities for a ContainerProvider.
 
-    Everything public that it has beyond the contract is passed through, so that whoever looks for a capability finds it or not.
+    Every public attribute beyond the contract is passed through, so that a check for a capability has the same result.
     """
     if hasattr(provider, "sync_pod") or not isinstance(provider, ContainerProvider):
         return cast(Provider, provider)

@@ -1,7 +1,7 @@
-"""What an earlier process left of a pod: from what the backend holds, and from the status that was published (pure).
+"""Restores the state of a pod after a restart from what the backend has, and from the published status. Pure.
 
-Invariant: a container that the backend says runs is never taken for one that is to be started; one that ran and is not there any more has
-ended, with the exit code of an end that nobody saw.
+Invariant: a container that runs according to the backend is never started again; one that ran and is missing has terminated, with the exit
+code of a termination that was not observed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from vkubelet.provider import ContainerReport, PodReport, Running, Terminated, W
 
 _LISTS = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 UNSEEN = 137
-"""The exit code of an end that nobody saw."""
+"""Exit code of a termination that was not observed."""
 
 _DOUBLINGS = 10
 
 
 def adopt(life: PodLife, status: JsonView, held: PodReport | None, *, now: float, wall: datetime) -> None:
-    """Fill `life`; `held` is what the backend has of the pod, None: nothing."""
+    """Fills `life`; `held` is what the backend has of the pod, None: nothing."""
     published = {entry["name"]: entry for name in _LISTS for entry in status.get(name) or ()}
     told = {c.name: c for c in held.containers} if held is not None else {}
     for name, container in life.containers.items():
@@ -36,18 +36,19 @@ def adopt(life: PodLife, status: JsonView, held: PodReport | None, *, now: float
 
 
 def _goes_on(life: PodLife) -> bool:
-    """Some app container is to run, for the first time or again."""
+    """Checks whether some app container has to run, for the first time or again."""
     apps = life.of(Kind.APP)
     return not any(c.created for c in apps) or any(c.exit_code is None or life.goes_on(c) for c in apps)
 
 
 def orphan(held: PodReport) -> PodPlan:
-    """What is known of a pod whose object is gone: it is only to be ended."""
+    """Returns the plan of a pod without an object: it has only to be terminated."""
     return PodPlan(containers=[ContainerPlan(name=c.name, kind=Kind.APP, spec={"name": c.name}) for c in held.containers])
 
 
 def _begin_anew(life: PodLife) -> None:
-    """The backend lost all of it, as a machine that was started anew: what the containers shared is gone, so they are initialised again."""
+    """Resets a pod of which the backend has nothing left, as after a reboot: the sandbox is missing, so its containers are initialized
+    again."""
     life.initialized = False
     for container in life.starters:
         container.reached = False
@@ -84,7 +85,7 @@ def _take_report(container: ContainerLife, told: ContainerReport) -> None:
     container.id, container.image_id, container.last = told.id, told.image_id, told.last
     container.restarts = told.restarts
     if isinstance(told.state, Waiting):
-        # Nothing runs; what ended before is what counts.
+        # Nothing runs; the previous termination counts.
         container.created, container.last = told.last is not None, None
         container.state = told.last or told.state
         return
@@ -125,7 +126,7 @@ def _time(text: str | None) -> datetime | None:
 
 
 def _crashes(container: ContainerLife, then: float, now: float, wall: datetime) -> CrashLoop:
-    """The back-off goes on where so many restarts had brought it."""
+    """Restores the back-off of that many restarts."""
     if container.restarts == 0:
         return CrashLoop()
     state = container.state
@@ -136,7 +137,8 @@ def _crashes(container: ContainerLife, then: float, now: float, wall: datetime) 
 
 
 def _granted(container: ContainerLife, was: JsonView) -> JsonView:
-    """What it was granted before a change that is not decided yet; the status tells the requests, the limits go with what runs."""
+    """Returns the resources allocated before a change that is not decided yet; the status contains the requests, the limits are those in
+    use."""
     wanted: JsonView = container.plan.spec.get("resources") or {}
     granted = was.get("allocatedResources")
     if granted is None or granted == (wanted.get("requests") or {}):

@@ -1,4 +1,4 @@
-"""Carries out what probes and hooks ask for: a command in the container, a request to it, a connection.
+"""Executes the actions of probes and hooks: a command in the container, a request to it, a connection.
 
 Invariant: nothing here raises for what a container does; texts are the kubelet's, as far as they are the same everywhere.
 """
@@ -24,7 +24,7 @@ from vkubelet.errors import ProviderError
 from vkubelet.provider import SupportsExec, TerminalSize
 
 LONGEST = 10 * 1024
-"""Bytes of an output, or of an answer's body, that are read."""
+"""Bytes of an output, or of a response body, that are read."""
 
 _AGENT: Final = {"probe": "kube-probe/1.34", "lifecycle": "kube-lifecycle/1.34"}
 _REDIRECTS = 10
@@ -44,9 +44,9 @@ class Target:
 
 @frozen
 class Outcome:
-    """`ok` None: it could not be found out. A warning is a success that deserves a word. `answered`: if not well.
+    """Result of an action. `ok` None: unknown, as it could not be executed. A warning is a success with an event. `answered`: if unhealthy.
 
-    `error`: what a kubelet says beside the output of a command that failed.
+    `error`: the message of a kubelet beside the output of a command that failed.
     """
 
     ok: bool | None
@@ -57,7 +57,7 @@ class Outcome:
 
 
 class Captured:
-    """A ContainerIO without input that keeps the beginning of what is written; first all of stdout, as a kubelet puts them together."""
+    """ContainerIO without input that buffers the start of the output; stdout first, as a kubelet joins them."""
 
     def __init__(self) -> None:
         self.tty = False
@@ -86,7 +86,7 @@ async def _nothing() -> AsyncIterator[TerminalSize]:
 
 
 class Checks:
-    """Used as a context manager; `provider` is asked to run commands if it can."""
+    """Context manager that executes actions; `provider` runs the commands if it can."""
 
     def __init__(self, provider: object, *, clock: Clock) -> None:
         self._provider = provider
@@ -101,7 +101,7 @@ class Checks:
             await self._session.close()
 
     async def run(self, target: Target, action: JsonView, *, timeout: float | None, agent: str = "probe") -> Outcome:
-        """One of exec, httpGet, tcpSocket, grpc, sleep."""
+        """Executes one of exec, httpGet, tcpSocket, grpc, sleep."""
         try:
             async with asyncio.timeout(timeout):
                 return await self._run(target, action, agent, timeout or 0.0)
@@ -126,7 +126,7 @@ class Checks:
         except LookupError as error:
             return Outcome(None, str(error))
         except (ValueError, OverflowError):
-            # A host that is no name and no address: nothing can be reached there, as for the dialler of a kubelet.
+            # A host that is neither a name nor an address cannot be reached, as for the dialler of a kubelet.
             return Outcome(False, f"dial tcp: lookup {ascii(_host(target, action))}: no such host")
         return Outcome(None, f"missing handler for {target.pod.name}_{target.pod.namespace}({target.pod.uid}):{target.container}")
 
@@ -181,17 +181,17 @@ def _http_outcome(status: int, body: str) -> Outcome:
 
 
 def request_url(target: Target, action: JsonView) -> URL:
-    """Raises LookupError when there is no such port, ValueError when the host cannot be part of a URL."""
+    """Returns the URL of a request. Raises LookupError when there is no such port, ValueError when the host cannot be part of a URL."""
     host = action.get("host") or target.address
     scheme = (action.get("scheme") or "HTTP").lower()
     path = action.get("path") or "/"
     port = port_of(target.spec, action["port"])
-    # The host is set apart, so that nothing in it becomes a user, a path or a query.
+    # The host is set separately, so that nothing in it becomes a user, a path or a query.
     return URL(f"{scheme}://host{path if path.startswith('/') else f'/{path}'}").with_host(host).with_port(port)
 
 
 def _shown(url: URL) -> str:
-    """As a kubelet writes it: with the port, whichever it is."""
+    """Formats the URL as a kubelet does: always with the port."""
     return f"{url.scheme}://{_authority(url.host or '', url.port)}{url.raw_path_qs}"
 
 
@@ -200,7 +200,10 @@ def _authority(host: str, port: int | None) -> str:
 
 
 def port_of(container: JsonView, port: int | str) -> int:
-    """A number, or the name of a port of the container. Raises LookupError, also when the number is no port (ResolveContainerPort)."""
+    """Resolves a port number, or the name of a port of the container.
+
+    Raises LookupError, also when the number is no valid port (ResolveContainerPort).
+    """
     named = {each["name"]: each["containerPort"] for each in container.get("ports") or () if each.get("name")}
     if isinstance(port, str) and port not in named and not port.isdecimal():
         raise LookupError(f"couldn't find port: {port} in container {container.get('name', '')}")
@@ -211,7 +214,7 @@ def port_of(container: JsonView, port: int | str) -> int:
 
 
 def _host(target: Target, action: JsonView) -> str:
-    """Where a request or connection goes."""
+    """Returns the host of a request or connection."""
     asked: JsonView = action.get("httpGet") or action.get("tcpSocket") or {}
     return str(asked.get("host") or target.address)
 
@@ -230,7 +233,7 @@ async def _grpc(host: str, action: JsonView, timeout: float) -> Outcome:
     try:
         serving = await grpc.check(host, int(action["port"]), service)
     except ConnectionRefusedError:
-        # A kubelet tries again until its time is over.
+        # A kubelet retries until its timeout.
         where = _authority(host, int(action["port"]))
         return Outcome(False, f'timeout: failed to connect service "{where}" within {timeout:g}s: context deadline exceeded')
     except (OSError, EOFError, grpc.Refused) as error:
@@ -254,7 +257,7 @@ def _timed_out(target: Target, action: JsonView, seconds: float) -> Outcome:
 
 
 def _cause(error: Exception, *, dialled: URL | None = None) -> str:
-    """In the words of a system call, as far as there are any; `dialled` is named where it could not be reached at all."""
+    """Returns the message of a system call error, if there is one; `dialled` is named if the connection failed."""
     where = f"dial tcp {_authority(dialled.host or '', dialled.port)}: " if dialled is not None else ""
     for cause in (error, getattr(error, "os_error", None)):
         if isinstance(cause, ConnectionRefusedError):

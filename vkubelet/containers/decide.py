@@ -1,7 +1,7 @@
-"""What is to be done next for the containers of one pod (pure).
+"""Decides the next actions for the containers of one pod. Pure.
 
 Invariant: the order is the kubelet's (kuberuntime_manager.go, computePodActions): init containers one by one, a sidecar lets the next start
-once it is started, one start at a time, and a start that fails holds up no other; at the end sidecars go last and in reverse.
+once it is started, one start at a time, and a start that fails blocks no other; at termination sidecars are last and in reverse order.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from vkubelet.containers.life import ContainerLife, PodLife, Stage, Stop
 from vkubelet.containers.plan import Kind, ProbeKind
 
 MIN_GRACE = 2.0
-"""Seconds every container gets between being asked to end and being killed (kuberuntime, minimumGracePeriodInSeconds)."""
+"""Seconds every container gets between the request to terminate and the kill (kuberuntime, minimumGracePeriodInSeconds)."""
 
 LOOKS_AGAIN = 10.0
-"""Seconds for which a kubelet tells of a failed hook before it tells of the back-off (its backOffPeriod)."""
+"""Seconds for which a kubelet reports a failed hook before it reports the back-off (its backOffPeriod)."""
 
 REPEAT = 30.0
-"""Seconds after the time at which a container should have been killed; if it still runs then, the provider is asked again."""
+"""Seconds after the time at which a container should have been killed; if it still runs then, the provider is called again."""
 
 _SHORTER = 0.5
-"""Seconds by which an end must come forward for the provider to be asked again."""
+"""Seconds by which a deadline must move forward for the provider to be called again."""
 
 
 @frozen
 class Start:
-    """Try to start it."""
+    """Attempt to start the container."""
 
     container: str
 
 
 @frozen
 class Begin:
-    """Begin to end it, for this reason, within `grace` seconds: the event, then its preStop hook if it has one.
+    """Start of a termination, for this reason, within `grace` seconds: the event, then the preStop hook if there is one.
 
-    `again`: it is to be started again, however it ends.
+    `again`: it is started again after it has terminated.
     """
 
     container: str
@@ -48,7 +48,7 @@ class Begin:
 
 @frozen
 class Kill:
-    """Ask the provider to end it within `grace` seconds; a hook that still runs is over."""
+    """Call of the provider to stop it within `grace` seconds; a hook that still runs is cancelled."""
 
     container: str
     grace: float
@@ -56,17 +56,17 @@ class Kill:
 
 @frozen
 class Finish:
-    """The pod has ended by itself: what still runs of it is ended, too."""
+    """The pod has terminated by itself: its remaining containers are terminated, too."""
 
 
 @frozen
 class Overdue:
-    """It was active for longer than it may be."""
+    """The pod was active for longer than its deadline."""
 
 
 @frozen
 class Remove:
-    """Nothing runs any more: everything of the pod goes."""
+    """Nothing runs any more: everything of the pod is removed."""
 
 
 Action = Start | Begin | Kill | Finish | Overdue | Remove
@@ -74,7 +74,7 @@ Action = Start | Begin | Kill | Finish | Overdue | Remove
 
 @define
 class Decision:
-    """`due`: when to decide again if nothing happens before (monotonic seconds; infinite: never)."""
+    """Actions, and `due`: when to decide again if nothing happens before (monotonic seconds; infinite: never)."""
 
     actions: list[Action] = field(factory=list)
     due: float = math.inf
@@ -84,7 +84,7 @@ class Decision:
 
 
 def decide(life: PodLife, now: float) -> Decision:
-    """The next actions; decided again after each of them has had its effect."""
+    """Returns the next actions; decided again after each of them has had its effect."""
     decision = Decision()
     if life.ending is None and life.failure is None and life.deadline_at is not None:
         if now >= life.deadline_at:
@@ -99,7 +99,7 @@ def decide(life: PodLife, now: float) -> Decision:
     return decision
 
 
-# --- Ending ------------------------------------------------------------------------------------------------------------------------------
+# --- Terminating -------------------------------------------------------------------------------------------------------------------------
 
 
 def _end(life: PodLife, decision: Decision, now: float) -> None:
@@ -112,7 +112,7 @@ def _end(life: PodLife, decision: Decision, now: float) -> None:
         if stop is None:
             decision.actions.append(Begin(container.plan.name, f"Stopping container {container.plan.name}", ending.until - now))
             continue
-        # The grace of the pod can only shorten what a probe has granted.
+        # The pod's grace period can only shorten what a probe has granted.
         stop.until = min(stop.until, ending.until)
         _go_on(container, stop, decision, now, turn=_has_turn(life, container))
     if ending.remove and life.quiet and not life.removing:
@@ -120,7 +120,7 @@ def _end(life: PodLife, decision: Decision, now: float) -> None:
 
 
 def _has_turn(life: PodLife, container: ContainerLife) -> bool:
-    """A sidecar waits for all app containers and for the sidecars after it."""
+    """Checks the order: a sidecar waits for all app containers and for the sidecars after it."""
     if container.plan.kind is not Kind.SIDECAR:
         return True
     if any(c.running for c in life.of(Kind.APP)):
@@ -130,7 +130,7 @@ def _has_turn(life: PodLife, container: ContainerLife) -> bool:
 
 
 def _end_run(life: PodLife, container: ContainerLife, decision: Decision, now: float) -> None:
-    """One container of a pod that goes on."""
+    """Terminates one container of a pod that continues."""
     if not container.running:
         return
     if container.stop is not None:
@@ -203,17 +203,17 @@ def _start(life: PodLife, decision: Decision, now: float) -> None:
 
 
 def start_time(container: ContainerLife) -> float:
-    """When a container that has ended, or never began, may start (monotonic seconds)."""
+    """Returns when a container that has terminated, or never started, may start (monotonic seconds)."""
     if container.exit_code is None or container.again:
         return -math.inf
     return container.ended_at + container.crashes.wait(container.ended_at)
 
 
 def _starters(life: PodLife) -> tuple[list[ContainerLife], bool]:
-    """The sidecars and the one init container that run or are to by now, and whether the app containers have their turn."""
+    """Returns the sidecars and the one init container that run or should run by now, and whether the app containers have their turn."""
     wanted: list[ContainerLife] = []
     starters = life.starters
-    # What comes before one that has begun was through then, and holds nobody any more, whatever becomes of it.
+    # Everything before a container that has started was completed then, and blocks nothing any more, whatever happens to it.
     latest = max((number for number, container in enumerate(starters) if container.reached), default=0)
     for number, container in enumerate(starters):
         holds = number >= latest and not life.initialized
@@ -227,7 +227,7 @@ def _starters(life: PodLife) -> tuple[list[ContainerLife], bool]:
 
 
 def _init_failed(life: PodLife) -> bool:
-    """An init container has failed for good."""
+    """Checks whether an init container has failed permanently."""
     if life.initialized:
         return False
     ends = [(c, c.exit_code) for c in life.of(Kind.INIT)]
@@ -235,5 +235,5 @@ def _init_failed(life: PodLife) -> bool:
 
 
 def _apps(life: PodLife) -> list[ContainerLife]:
-    """The app containers that run or are to; none: all have ended for good."""
+    """Returns the app containers that run or should run; none: all have terminated permanently."""
     return [c for c in life.of(Kind.APP) if c.exit_code is None or life.goes_on(c)]

@@ -1,6 +1,6 @@
-"""All pods of a ContainerProvider: hands what happens to the pure decisions, and what they decide to those who do it.
+"""Engine for all pods of a ContainerProvider: passes events to the pure decisions, and their actions to the workers.
 
-Invariant: a decision is taken from everything that is known, after each change anew; nothing here waits for a container.
+Invariant: a decision uses everything that is known, and is made again after each change; nothing here waits for a container.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _OVERDUE = PodFailure("DeadlineExceeded", "Pod was active on the node longer tha
 
 
 class Engine:
-    """One life of the provider. `host` is the runtime's."""
+    """Engine for one run of the provider. `host` is the runtime's."""
 
     def __init__(self, provider: ContainerProvider, host: Host) -> None:
         self._provider = provider
@@ -51,7 +51,7 @@ class Engine:
         self._nodes: dict[str, NodeDescription] = {}
         self._held = Held(provider, host.clock)
         self._listed: dict[str, float] = {}
-        """By node: when the last list was asked for that came back."""
+        """When the last completed list was requested, by node."""
         self._list_locks: dict[str, asyncio.Lock] = {}
         self._checks = Checks(provider, clock=host.clock)
         self._decisions: Controller[str] = Controller("containers", self._decide, workers=_WORKERS, clock=host.clock, metrics=host.metrics)
@@ -86,15 +86,15 @@ class Engine:
         )
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Runs until cancelled."""
         async with self._checks, asyncio.TaskGroup() as group:
             for controller in (self._decisions, self._work.controller, self._prober.controller):
                 group.create_task(controller.run(), name=controller.name)
 
-    # --- what the runtime asks for ---
+    # --- requests of the runtime ---
 
     async def sync(self, pod: Pod) -> None:
-        """Take the pod over, or its changed spec. Raises PodRejected, Unavailable."""
+        """Adopts the pod, or its changed spec. Raises PodRejected, Unavailable."""
         uid = pod.ref.uid
         life = self._lives.get(uid)
         if life is None:
@@ -104,7 +104,7 @@ class Engine:
         life.take(PodPlan.of(pod))
         for container in life.containers.values():
             if container.changed and container.stage is Stage.STARTING and container.failures:
-                # What failed was another image.
+                # Another image had failed.
                 container.failures = 0
                 self._work.add(Job(uid, Verb.START, container.plan.name))
         self._set_deadline(life, pod)
@@ -112,7 +112,7 @@ class Engine:
         self._poke(uid)
 
     async def delete(self, ref: PodRef, grace: float) -> None:
-        """End the pod, whether it was ever synced or not."""
+        """Terminates the pod, whether it was ever synced or not."""
         life = self._lives.get(ref.uid)
         if life is None:
             life = await self._take_over(ref)
@@ -125,7 +125,7 @@ class Engine:
         self._poke(ref.uid)
 
     async def reports(self, node: str) -> Iterable[PodReport]:
-        """Everything that the backend holds, as the runtime sees it where it knows the pod. Raises when the list is not complete."""
+        """Lists everything that the backend has, with the runtime's state of known pods. Raises when the list is not complete."""
         asked = self._clock.monotonic()
         held = {report.pod.uid: report for report in await self._provider.list_containers(node)}
         for report in held.values():
@@ -138,20 +138,20 @@ class Engine:
         return [*(report_of(life, now) for life in known.values()), *(report for uid, report in held.items() if uid not in known)]
 
     async def _list_since(self, node: str, moment: float) -> None:
-        """Returns when a list that was asked for after `moment` has been taken in; callers share one. Raises Unavailable."""
+        """Waits until a list requested after `moment` has been processed; callers share one. Raises Unavailable."""
         async with self._list_locks.setdefault(node, asyncio.Lock()):
             if self._listed.get(node, -math.inf) <= moment:
                 await answered(self.reports(node), f"list_containers of node {node}", clock=self._clock)
 
     def _miss(self, life: PodLife, held: PodReport | None, asked: float) -> None:
-        """What ran before the backend was asked, and is not there, has ended unseen."""
+        """Handles containers missing from a list: one that ran before the request has terminated without being observed."""
         there = {c.name for c in held.containers} if held is not None else set[str]()
         for name, container in life.containers.items():
             if name not in there and container.since < asked and not container.with_provider:
                 self._vanished(life, container)
 
     def _vanished(self, life: PodLife, container: ContainerLife) -> None:
-        """The backend does not know a container: if it ran it has ended unseen."""
+        """Handles a container that the backend does not have: if it ran it has terminated without being observed."""
         if not container.running:
             return
         end = Terminated(UNSEEN, "ContainerStatusUnknown", "The container could not be located when the pod was looked at")
@@ -163,7 +163,7 @@ class Engine:
     def probe_metrics(self, node: str) -> bytes:
         return self._prober.metrics(node)
 
-    # --- what the provider says ---
+    # --- reports of the provider ---
 
     def set_node(self, node: NodeDescription) -> None:
         self._nodes[node.name] = node
@@ -173,7 +173,7 @@ class Engine:
                 self._poke(uid)
 
     def hear(self, report: PodReport) -> None:
-        """What containers do."""
+        """Handles a report of container states."""
         life = self._lives.get(report.pod.uid)
         if life is None:
             self._held.hear(report)
@@ -195,7 +195,7 @@ class Engine:
             self._poke(life.ref.uid)
 
     def _follow(self, life: PodLife, container: ContainerLife, hooks: Collection[str]) -> None:
-        """`hooks` ran until now."""
+        """Follows up on a state change; `hooks` ran until now."""
         name, uid = container.plan.name, life.ref.uid
         if container.running:
             self._prober.wake(life, container)
@@ -212,7 +212,7 @@ class Engine:
             self._say(life, container, "BackOff", f"Back-off restarting failed container {name} in pod {full_name(life.ref)}", warning=True)
 
     def _cut(self, life: PodLife, container: ContainerLife, hooks: Collection[str]) -> None:
-        """The container has ended before its hooks, which have failed by that."""
+        """Handles a container that has terminated before its hooks, which have failed by that."""
         if "postStart" in hooks:
             container.hook_error = hook_failure(life.ref, container.plan, Outcome(None, "the container has ended"))
             self._say(life, container, "FailedPostStartHook", "PostStartHook failed", warning=True)
@@ -221,25 +221,25 @@ class Engine:
             self._say(life, container, "FailedPreStopHook", "PreStopHook failed", warning=True)
 
     def lost(self, ref: PodRef) -> None:
-        """The backend holds nothing of it any more, by its own account."""
+        """Handles the report that the backend has nothing left of the pod."""
         life = self._lives.get(ref.uid)
         if life is not None:
             self._forget(life)
         self._host.pod_gone(ref)
 
-    # --- beginning and end ---
+    # --- start and termination ---
 
     async def _begin(self, pod: Pod) -> PodLife:
         await self._held.of(pod.ref)
         sandbox = await self._provider.prepare_pod(pod)
-        # Containers may have ended while the pod was prepared.
+        # Containers may have terminated while the pod was prepared.
         held = await self._held.of(pod.ref)
         life = PodLife(pod.ref, PodPlan.of(pod), sandbox, began=self._clock.now())
         self._adopt(life, pod, held)
         return life
 
     async def _take_over(self, ref: PodRef) -> PodLife | None:
-        """A pod that is only to be ended."""
+        """Adopts a pod that has only to be terminated."""
         held = await self._held.of(ref)
         if held is None:
             return None
@@ -299,7 +299,7 @@ class Engine:
             return None
         now = self._clock.monotonic()
         if life.deadline_at is not None and now >= life.deadline_at and (pod := self._host.pods.get(life.ref)) is not None:
-            # It counts from the start time that was published, which may have been later than the sync.
+            # The deadline counts from the published start time, which may have been later than the sync.
             self._set_deadline(life, pod)
         decision = decide(life, now)
         for action in decision.actions:
@@ -307,7 +307,7 @@ class Engine:
         if self._resizer.follow(life):
             self._work.add(Job(uid, Verb.RESIZE))
         if not any(c.reading for c in life.containers.values()):
-            # A terminal phase is not corrected any more: what belongs to an end is told with it.
+            # A terminal phase is not corrected any more: everything about the termination is reported with it.
             self._host.report(report_of(life, now))
         if decision.actions:
             self._poke(uid)
@@ -358,13 +358,13 @@ class Engine:
             self._work.add(Job(uid, Verb.PRE_STOP, name))
 
     def _interrupt(self, life: PodLife) -> None:
-        """The pod ends: what is just being started is not wanted any more."""
+        """Interrupts starts in progress because the pod terminates."""
         for container in life.containers.values():
             if container.stage is not Stage.STARTING:
                 continue
             self._work.cancel(Job(life.ref.uid, Verb.START, container.plan.name))
             if container.begun:
-                # It is known to run: it is ended like the others.
+                # It is known to run: it is terminated like the others.
                 container.end_start()
                 continue
             container.stage = Stage.IDLE
@@ -375,7 +375,7 @@ class Engine:
     # --- events ---
 
     def _say(self, life: PodLife, container: ContainerLife | None, reason: str, message: str, *, warning: bool = False) -> None:
-        """An event about the pod, or about one of its containers."""
+        """Emits an event about the pod, or about one of its containers."""
         pod = self._pods.get(life.ref.uid)
         ref = life.ref
         known = ObjectReference("v1", "Pod", ref.name, ref.namespace, ref.uid) if pod is None else ObjectReference.of(PODS, pod)
@@ -385,5 +385,5 @@ class Engine:
 
     @property
     def lives(self) -> Mapping[str, PodLife]:
-        """By uid."""
+        """All pods by UID."""
         return self._lives

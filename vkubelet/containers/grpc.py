@@ -1,6 +1,6 @@
-"""The gRPC health check of a container: one call over a plain HTTP/2 connection of its own.
+"""The gRPC health check of a container: one call over a dedicated plain HTTP/2 connection.
 
-Invariant: only the message is read. It is there exactly when the call succeeded, so headers and trailers need no decoding.
+Invariant: only the message is read. It exists exactly when the call succeeded, so headers and trailers need no decoding.
 
 Sources: RFC 9113, RFC 7541 (literals without indexing), gRPC over HTTP/2, grpc/health/v1.
 """
@@ -21,11 +21,11 @@ _PATH: Final = "/grpc.health.v1.Health/Check"
 
 
 class Refused(Exception):
-    """The server answered without a message: it does not know the service, or no health checks at all."""
+    """The server responded without a message: it does not know the service, or supports no health checks at all."""
 
 
 async def check(host: str, port: int, service: str) -> bool:
-    """Whether the service says that it is serving. Raises OSError, EOFError, Refused; the caller limits the time."""
+    """Checks whether the service is serving. Raises OSError, EOFError, Refused; the caller limits the time."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
         around = f"[{host}]" if ":" in host else host
@@ -57,7 +57,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _text(text: str) -> bytes:
-    """An HPACK string without Huffman coding; ours are shorter than 127 bytes but for strange names, which are cut off."""
+    """Encodes an HPACK string without Huffman coding; ours are shorter than 127 bytes but for unusual names, which are cut."""
     data = text.encode()
     if len(data) < 127:
         return bytes((len(data),)) + data
@@ -73,7 +73,7 @@ def _varint(number: int) -> bytes:
 
 
 async def _answer(reader: StreamReader, writer: StreamWriter) -> bytes:
-    """The one message of the answer."""
+    """Reads the one message of the response."""
     body = b""
     while True:
         size, kind, flags, stream = _head(await reader.readexactly(9))
@@ -99,5 +99,5 @@ def _head(head: bytes) -> tuple[int, int, int, int]:
 
 
 def status_of(message: bytes) -> int:
-    """The field `status` of a HealthCheckResponse: 0 unknown, 1 serving, 2 not serving, 3 no such service."""
+    """Returns the field `status` of a HealthCheckResponse: 0 unknown, 1 serving, 2 not serving, 3 no such service."""
     return message[1] if len(message) >= 2 and message[0] == 0x08 else 0

@@ -1,6 +1,6 @@
-"""What the backend held of an earlier process when this one began, node by node.
+"""What the backend had from an earlier process when this one started, node by node.
 
-Invariant: a node is listed once; what is reported of such pods afterwards is kept, so nothing is missed until somebody takes the pod over.
+Invariant: a node is listed once; later reports of such pods are retained, so nothing is missed until the pod is adopted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vkubelet.provider import ContainerProvider, PodReport
 
 
 class Held:
-    """Pods that are taken over are to be forgotten here."""
+    """Retained pod reports; adopted pods have to be removed from it."""
 
     def __init__(self, provider: ContainerProvider, clock: Clock) -> None:
         self._provider = provider
@@ -26,7 +26,7 @@ class Held:
         self._meanwhile: dict[str, list[PodReport]] = {}
 
     async def of(self, ref: PodRef) -> PodReport | None:
-        """None: nothing was held of it; what is there of it by now was started by this process."""
+        """Returns the retained report; None: there was nothing of the pod, and what exists by now was started by this process."""
         async with self._locks.setdefault(ref.node, asyncio.Lock()):
             if ref.node not in self._nodes:
                 await self._list(ref.node)
@@ -44,7 +44,7 @@ class Held:
             self.hear(report)
 
     def hear(self, report: PodReport) -> None:
-        """What is said of a pod that nobody has taken over."""
+        """Handles a report of a pod that is not adopted yet."""
         node, uid = report.pod.node, report.pod.uid
         if node in self._meanwhile:
             self._meanwhile[node].append(report)
@@ -55,5 +55,5 @@ class Held:
         self._nodes[node][uid] = evolve(known, containers=list(containers.values()), ips=report.ips or known.ips)
 
     def forget(self, ref: PodRef) -> None:
-        """Somebody has taken it over, or it is gone."""
+        """Drops a pod that is adopted or deleted."""
         self._nodes.get(ref.node, {}).pop(ref.uid, None)

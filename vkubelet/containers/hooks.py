@@ -1,4 +1,4 @@
-"""What is said of postStart and preStop hooks (pure).
+"""Events and messages of postStart and preStop hooks. Pure.
 
 Invariant: the texts are the kubelet's (lifecycle/handlers.go).
 """
@@ -15,7 +15,7 @@ from vkubelet.containers.plan import ContainerPlan
 
 
 def hooks_of(container: ContainerLife) -> Collection[str]:
-    """The hooks that fail when the container ends now: they run, and in it or against it."""
+    """Returns the hooks that fail when the container terminates now: they run, and in it or against it."""
     found = []
     if container.stage is Stage.HOOKING and _needs_container(container.plan.post_start):
         found.append("postStart")
@@ -30,7 +30,7 @@ def _needs_container(action: object) -> bool:
 
 
 def hook_failure(ref: PodRef, plan: ContainerPlan, outcome: Outcome) -> str:
-    """Why a postStart hook has failed, for the status of its container."""
+    """Returns why a postStart hook has failed, for the status of its container."""
     action = plan.post_start or {}
     where = f"for Container {_quoted(plan.name)} in Pod {_quoted(full_name(ref))} failed - error: {outcome.error or outcome.output}"
     if action.get("exec") is not None:
@@ -42,7 +42,7 @@ def hook_failure(ref: PodRef, plan: ContainerPlan, outcome: Outcome) -> str:
 
 
 def full_name(ref: PodRef) -> str:
-    """As the kubelet writes it in messages."""
+    """Formats a pod name as the kubelet does in messages."""
     return f"{ref.name}_{ref.namespace}({ref.uid})"
 
 

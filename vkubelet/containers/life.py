@@ -1,6 +1,6 @@
-"""What is known of the containers of one pod, and of what was begun with them.
+"""Records of the containers of one pod, and of the operations in progress.
 
-Invariant: a run counts when its start succeeded or the provider spoke of it; what is said of an earlier run changes nothing.
+Invariant: a run counts when its start succeeded or the provider reported it; a report of an earlier run changes nothing.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from vkubelet.containers.plan import ContainerPlan, Kind, PodPlan, ProbeKind
 from vkubelet.provider import ContainerReport, ContainerState, PodFailure, Running, Sandbox, Terminated, Waiting
 
 FIRST_BACKOFF, LONGEST_BACKOFF = 10.0, 300.0
-"""Seconds between the end of a container and its next start; doubled each time."""
+"""Seconds between the termination of a container and its next start; doubled each time."""
 
 FORGIVEN = 2 * LONGEST_BACKOFF
-"""Seconds of running after which earlier ends count no more."""
+"""Seconds of running after which earlier terminations do not count any more."""
 
 
 class Stage(enum.Enum):
-    """What the runtime does with a container at the moment."""
+    """Current operation of the runtime on a container."""
 
     IDLE = "idle"
     STARTING = "starting"
-    """`start_container` is tried until it succeeds."""
+    """`start_container` is retried until it succeeds."""
     HOOKING = "hooking"
-    """It runs, and so does its postStart hook."""
+    """The container runs, and so does its postStart hook."""
 
 
 @define
@@ -42,7 +42,7 @@ class CrashLoop:
     restarted_at: float | None = None
 
     def wait(self, ended_at: float) -> float:
-        """Seconds between this end and the next start."""
+        """Returns the seconds between this termination and the next start."""
         if self.restarted_at is None or ended_at - self.restarted_at > FORGIVEN:
             return 0.0
         return self.delay
@@ -55,30 +55,30 @@ class CrashLoop:
 
 @define
 class Stop:
-    """A container is being ended until `until` (monotonic seconds): the hook first, then the provider is asked."""
+    """A termination in progress until `until` (monotonic seconds): the hook first, then the provider is called."""
 
     until: float
     hook_due: bool = False
     hook_runs: bool = False
     killed_by: float | None = None
-    """When the provider is to have killed it, by the last stop_container that was decided; that call is tried until it succeeds."""
+    """When the provider should have killed it, by the last stop_container that was decided; that call is retried until it succeeds."""
     again: bool = False
-    """It is ended to be started again, however it ends."""
+    """Whether it is started again after it has terminated."""
     hook_cut: bool = False
-    """It was still running when its time was over."""
+    """Whether the hook was still running at its timeout."""
 
 
 @define
 class ContainerLife:
-    """One container. `attempt` is the restart count of the start that is tried; `run` changes with every run, so probes notice."""
+    """One container. `attempt` is the restart count of the attempted start; `run` changes with every run, so probes notice."""
 
     plan: ContainerPlan
     state: ContainerState = field(factory=lambda: Waiting("ContainerCreating"))
     created: bool = False
     reached: bool = False
-    """It began since the pod was initialised last."""
+    """Whether it started since the last initialization of the pod."""
     image: str | None = None
-    """That of the run, or of the start that is tried."""
+    """Image of the run, or of the attempted start."""
     restarts: int = 0
     id: str = ""
     image_id: str = ""
@@ -86,20 +86,20 @@ class ContainerLife:
     stage: Stage = Stage.IDLE
     attempt: int = 0
     failures: int = 0
-    """Starts in a row that failed."""
+    """Consecutive starts that failed."""
     reading: bool = False
-    """The end of its log is being read."""
+    """Whether the last part of its log is being read."""
     with_provider: bool = False
-    """The provider is just being asked to start it."""
+    """Whether the provider's call to start it is in progress."""
     unanswered: float | None = None
     """When the last start failed in a way that leaves open whether it took effect (monotonic seconds)."""
     run: int = 0
     since: float = 0.0
     ended_at: float = 0.0
     ended_before: float | None = None
-    """When the run before the present one ended."""
+    """When the run before the current one terminated."""
     again: bool = False
-    """It was ended by the runtime to be started again, and its back-off allows that at once."""
+    """Whether the runtime terminated it to start it again, and its back-off allows that at once."""
     crashes: CrashLoop = field(factory=CrashLoop)
     stop: Stop | None = None
     hooked: bool = True
@@ -107,13 +107,13 @@ class ContainerLife:
     hook_error: str = ""
     """Why the last postStart hook has failed."""
     verdicts: dict[ProbeKind, bool] = field(factory=dict)
-    """What each probe has decided of this run."""
+    """Verdict of each probe on this run."""
     resources: JsonView = field(factory=dict)
-    """Those that it was granted."""
+    """Resources that were allocated to it."""
     actual: JsonView = field(factory=dict)
-    """Those that it runs with."""
+    """Resources that it runs with."""
     outgrown: bool = False
-    """It is restarted to get others."""
+    """Whether it is restarted to get other resources."""
 
     @property
     def running(self) -> bool:
@@ -121,12 +121,12 @@ class ContainerLife:
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended; None: it has not, or runs again."""
+        """Exit code; None: it has not terminated, or runs again."""
         return self.state.exit_code if isinstance(self.state, Terminated) else None
 
     @property
     def started(self) -> bool:
-        """It runs, its postStart hook is through, and its startup probe has succeeded."""
+        """Whether it runs, its postStart hook has completed, and its startup probe has succeeded."""
         needs = ProbeKind.STARTUP in self.plan.probes
         return self.running and self.hooked and (not needs or self.verdicts.get(ProbeKind.STARTUP, False))
 
@@ -136,7 +136,7 @@ class ContainerLife:
         return self.started and (not needs or self.verdicts.get(ProbeKind.READINESS, False))
 
     def fails(self) -> ProbeKind | None:
-        """The probe by which this run is to be ended."""
+        """Returns the probe because of which this run has to be terminated."""
         for kind in (ProbeKind.LIVENESS, ProbeKind.STARTUP):
             if self.verdicts.get(kind) is False:
                 return kind
@@ -144,29 +144,29 @@ class ContainerLife:
 
     @property
     def changed(self) -> bool:
-        """It runs another image than its spec names by now."""
+        """Whether it runs another image than its current spec names."""
         return self.image is not None and self.image != self.plan.spec.get("image", "")
 
     @property
     def busy(self) -> bool:
-        """It is just being started; one whose start has failed keeps nobody waiting."""
+        """Whether it is being started; one whose start has failed blocks no other."""
         return self.stage is Stage.HOOKING or (self.stage is Stage.STARTING and (self.with_provider or not self.failures))
 
     @property
     def begun(self) -> bool:
-        """The provider has reported the run whose start is still tried."""
+        """Whether the provider has reported the run whose start is still retried."""
         return self.stage is Stage.STARTING and not isinstance(self.state, Waiting)
 
-    # --- what happens to it ---
+    # --- events ---
 
     def take(self, plan: ContainerPlan) -> None:
-        """Its spec as it is now. With another image or other resources it is not the one that ended so often."""
+        """Sets the current spec. With another image or other resources the back-off starts from zero."""
         before, self.plan = self.plan, plan
         if any(before.spec.get(key) != plan.spec.get(key) for key in ("image", "resources")):
             self.crashes = CrashLoop()
 
     def begin_start(self, *, now: float) -> None:
-        """A start is tried from now on."""
+        """Starts an attempt to start it."""
         if isinstance(self.state, Terminated):
             self.last = self.state
             if not self.again or self.ended_before is not None:
@@ -176,12 +176,12 @@ class ContainerLife:
         self.state, self.unanswered = Waiting("ContainerCreating"), None
 
     def end_start(self) -> None:
-        """The start is over: its call succeeded, or its run was reported whatever the call came to."""
+        """Completes the start: its call succeeded, or its run was reported whatever the result of the call."""
         self.stage = Stage.HOOKING if self.running and not self.hooked else Stage.IDLE
         self.unanswered = None
 
     def begin_run(self, started_at: datetime | None, *, now: float) -> None:
-        """The start that was tried has succeeded."""
+        """Records that the attempted start has succeeded."""
         self.created, self.reached, self.restarts, self.run = True, True, self.attempt, self.run + 1
         self.state, self.since, self.id = Running(started_at), now, ""
         self.actual, self.outgrown = self.resources, False
@@ -189,14 +189,14 @@ class ContainerLife:
         self.hooked = self.plan.post_start is None
 
     def end_run(self, end: Terminated, *, now: float) -> None:
-        # A kubelet kills and starts in one step, in which it knows of no later end than that of the run before.
+        # A kubelet kills and starts in one step, in which it knows no later termination than that of the run before.
         before = -math.inf if self.ended_before is None else self.ended_before + self.crashes.wait(self.ended_before)
         self.again = self.stop is not None and self.stop.again and before <= now
         self.state, self.ended_at, self.stop, self.hooked = end, now, None, True
         self.stage = Stage.IDLE if self.stage is not Stage.STARTING else self.stage
 
     def hear(self, told: ContainerReport, *, now: float, wall: datetime) -> bool:
-        """Take over what the provider says of it; whether that was news."""
+        """Records a report of the provider; returns whether it changed anything."""
         before = (self.state, self.id, self.image_id, self.restarts)
         starting = self.stage is Stage.STARTING and told.restarts == self.attempt and not isinstance(told.state, Waiting)
         if not starting and (not self.created or told.restarts < self.restarts):
@@ -213,14 +213,14 @@ class ContainerLife:
 
 
 def _timed(end: Terminated, before: ContainerState, wall: datetime) -> Terminated:
-    """With the time of its end, which orders what follows."""
+    """Adds the time of the termination, which orders what follows."""
     started = end.started_at or (before.started_at if isinstance(before, Running) else None)
     return Terminated(end.exit_code, end.reason, end.message, started_at=started, finished_at=end.finished_at or wall)
 
 
 @define
 class Ending:
-    """All containers of the pod are ended until `until` (monotonic seconds); `remove`: then everything of it goes."""
+    """Termination of all containers of the pod until `until` (monotonic seconds); `remove`: then everything of it is removed."""
 
     until: float
     remove: bool = False
@@ -228,7 +228,7 @@ class Ending:
 
 @frozen(kw_only=True)
 class Resize:
-    """What became of the wish for other resources: one of the two conditions, or neither."""
+    """State of a resize: one of the two conditions, or neither."""
 
     pending: str = ""
     """Infeasible or Deferred."""
@@ -263,17 +263,17 @@ class PodLife:
         return self.of(Kind.INIT, Kind.SIDECAR)
 
     def goes_on(self, container: ContainerLife) -> bool:
-        """Whether a container that has ended is started again, now or later."""
+        """Checks whether a terminated container is started again, now or later."""
         code = container.exit_code
         return code is not None and (container.again or self.plan.may_restart(container.plan, code))
 
     @property
     def quiet(self) -> bool:
-        """Nothing runs, and nothing may begin to."""
+        """Whether nothing runs, and nothing may start."""
         return not any(c.running or c.with_provider or c.stage is Stage.STARTING for c in self.containers.values())
 
     def take(self, plan: PodPlan) -> None:
-        """The spec as it is now: containers that are there keep what is known of them, ephemeral ones may have come."""
+        """Sets the current spec: existing containers keep their records, ephemeral ones may be new."""
         self.plan = plan
         known, self.containers = self.containers, {}
         for each in plan.containers:
@@ -282,7 +282,7 @@ class PodLife:
             self.containers[each.name] = life
 
     def end(self, until: float, *, remove: bool = False) -> None:
-        """End everything; a second call can only hasten it."""
+        """Terminates all containers; a second call can only shorten it."""
         if self.ending is None:
             self.ending = Ending(until, remove)
             return

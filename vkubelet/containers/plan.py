@@ -1,6 +1,6 @@
-"""What a pod's spec asks of the life of its containers (pure).
+"""Lifecycle settings of the containers in a pod's spec. Pure.
 
-Invariant: defaults that the API server sets are set here too, so a spec that never passed one is understood.
+Invariant: defaults of the API server are applied here too, so a spec that never passed one is understood.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GRACE = 30.0
 
 
 class Kind(enum.Enum):
-    """What a container is to its pod."""
+    """Type of a container in its pod."""
 
     INIT = "init"
     SIDECAR = "sidecar"
@@ -28,7 +28,7 @@ class Kind(enum.Enum):
 
 
 class ProbeKind(enum.Enum):
-    """The three probes of a container; the values are the words of the kubelet's events and metrics."""
+    """The three probes of a container; the values are those of the kubelet's events and metrics."""
 
     STARTUP = "Startup"
     LIVENESS = "Liveness"
@@ -112,7 +112,7 @@ class PodPlan:
         )
 
     def may_restart(self, container: ContainerPlan, code: int) -> bool:
-        """Whether a container of this kind is started again after it ended with `code`."""
+        """Checks whether a container of this type is restarted after it exited with `code`."""
         if container.kind is Kind.SIDECAR:
             return True
         if container.kind is Kind.EPHEMERAL or self.restart_policy == "Never":

@@ -1,6 +1,6 @@
-"""Runs the probes of all containers, each at its own pace.
+"""Runs the probes of all containers, each at its period.
 
-Invariant: a probe never overlaps itself, and its result counts only for the run of the container that it looked at.
+Invariant: a probe never overlaps itself, and its result counts only for the run of the container that it probed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from vkubelet.resolve.expansion import expand_probe
 from vkubelet.stats import Sample, family
 
 _TRIES: Final = 3
-"""Times that a probe is tried which could not be carried out."""
+"""Attempts at a probe that could not be executed."""
 
 _WORKERS: Final = 2000
 _RESULTS: Final = {True: "successful", False: "failed", None: "unknown"}
@@ -41,7 +41,7 @@ class ProbeKey:
 
 @frozen(kw_only=True)
 class ProberParts:
-    """What the prober works with; `decided` is called when a verdict changed."""
+    """Collaborators of the prober; `decided` is called when a verdict changed."""
 
     lives: Mapping[str, PodLife]
     checks: Checks
@@ -52,7 +52,7 @@ class ProberParts:
 
 
 class Prober:
-    """Keeps the verdicts of all containers up to date while `controller` runs."""
+    """Prober of all containers; keeps their verdicts up to date while `controller` runs."""
 
     def __init__(self, parts: ProberParts) -> None:
         self._parts = parts
@@ -63,12 +63,12 @@ class Prober:
         )
 
     def wake(self, life: PodLife, container: ContainerLife) -> None:
-        """Something happened that probes may have waited for."""
+        """Wakes the probes of a container after an event that they may have waited for."""
         for kind in container.plan.probes:
             self.controller.add(ProbeKey(life.ref.uid, container.plan.name, kind))
 
     def forget(self, life: PodLife) -> None:
-        """The pod is gone."""
+        """Drops the probes of a deleted pod."""
         for container in life.containers.values():
             for kind in container.plan.probes:
                 key = ProbeKey(life.ref.uid, container.plan.name, kind)
@@ -78,7 +78,7 @@ class Prober:
         self._counts.pop(life.ref, None)
 
     def metrics(self, node: str) -> bytes:
-        """`prober_probe_total` of the node's pods, as on a kubelet's `/metrics/probes`."""
+        """Renders `prober_probe_total` of the node's pods, as on a kubelet's `/metrics/probes`."""
         samples: list[Sample] = [
             (
                 {

@@ -1,4 +1,4 @@
-"""When the results of a probe change what is thought of its container (pure).
+"""Decides when the results of a probe change the verdict on its container. Pure.
 
 Invariant: only consecutive results count, those of one run of the container; an errored probe counts as none.
 """
@@ -13,7 +13,7 @@ from vkubelet.containers.plan import ProbeKind, ProbeSpec
 
 @define
 class Streak:
-    """Equal results in a row, of one run of a container. `held`: this run needs no more of them (prober/worker.go, onHold)."""
+    """Consecutive equal results, of one run of a container. `held`: this run needs no more of them (prober/worker.go, onHold)."""
 
     run: int
     result: bool | None = None
@@ -21,7 +21,7 @@ class Streak:
     held: bool = False
 
     def note(self, result: bool, spec: ProbeSpec) -> bool | None:
-        """A result; the verdict once so many in a row are alike, else None."""
+        """Records a result; returns the verdict once enough consecutive ones are equal, else None."""
         self.length = self.length + 1 if self.result is result else 1
         self.result = result
         if self.length < (spec.successes if result else spec.failures):
@@ -32,7 +32,7 @@ class Streak:
 
 
 def wait(life: PodLife, container: ContainerLife, *, spec: ProbeSpec, now: float) -> float | None:
-    """Seconds until the probe may run; None: not before something else happens."""
+    """Returns the seconds until the probe may run; None: not before another event."""
     if not container.running or not container.hooked:
         return None
     if spec.kind is not ProbeKind.READINESS and (life.ending is not None or container.stop is not None):

@@ -1,4 +1,4 @@
-"""What the runtime says of a pod whose containers it starts and stops itself: the report from which its status is computed (pure).
+"""Computes the report of a pod whose containers the runtime manages, from which its status follows. Pure.
 
 Invariant: reasons and messages of waiting containers are the kubelet's.
 """
@@ -14,7 +14,7 @@ from vkubelet.provider import ContainerReport, ContainerState, PodReport, Runnin
 
 
 def report_of(life: PodLife, now: float) -> PodReport:
-    """Of all its containers; an ephemeral one is left out until it is begun."""
+    """Reports all containers of the pod; an ephemeral one is omitted until it is started."""
     shown = [c for c in life.containers.values() if c.plan.kind is not Kind.EPHEMERAL or c.created or c.stage is not Stage.IDLE]
     return PodReport(
         life.ref,
@@ -30,7 +30,7 @@ def _container(life: PodLife, container: ContainerLife, now: float) -> Container
     hooking = container.stage is Stage.HOOKING and isinstance(state, Waiting)
     if isinstance(container.state, Terminated) and isinstance(state, Waiting):
         last = container.state
-    # Of what has not begun a kubelet tells no amounts; of all others it does, even if there are none.
+    # A kubelet reports no resources of a container that has not started; of all others it does, even if there are none.
     tells = container.created and container.plan.kind is not Kind.EPHEMERAL
     return ContainerReport(
         container.plan.name,
@@ -67,10 +67,10 @@ def _state(life: PodLife, container: ContainerLife, now: float) -> ContainerStat
 
 
 def _beginning(life: PodLife, container: ContainerLife) -> ContainerState:
-    """A kubelet looks at a container again when its start is through, the postStart hook included."""
+    """Returns the state during a start: a kubelet checks a container again when its start is complete, including the postStart hook."""
     state, last = container.state, container.last
     if container.plan.kind is Kind.APP and last is not None and not life.plan.may_restart(container.plan, last.exit_code):
-        # Told to wait, a pod whose containers have all ended would have ended itself.
+        # Reported as waiting, a pod whose containers have all terminated would become terminal.
         return Running(last.started_at)
     if container.hook_error and not container.failures:
         return _hook_failed(container)
@@ -82,13 +82,13 @@ def _hook_failed(container: ContainerLife) -> Waiting:
 
 
 def duration(seconds: float) -> str:
-    """Whole seconds as Go writes them: 40s, 1m20s, 5m0s."""
+    """Formats integer seconds as Go does: 40s, 1m20s, 5m0s."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes}m{rest}s" if minutes else f"{rest}s"
 
 
 def resize_conditions(resize: Resize, generation: int) -> list[Json]:
-    """PodResizePending and PodResizeInProgress, as far as they hold."""
+    """Returns PodResizePending and PodResizeInProgress, if they apply."""
     seen: Json = {"observedGeneration": generation} if generation else {}
     found: list[Json] = []
     if resize.pending:

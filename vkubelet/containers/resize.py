@@ -1,6 +1,6 @@
-"""Whether a pod may have the other resources that its spec asks for since it runs (pure).
+"""Decides whether a running pod gets the changed resources of its spec. Pure.
 
-Invariant: what was granted changes only by `grant`; a wish that is not granted leaves the containers as they are.
+Invariant: allocated resources change only by `grant`; a resize that is not granted leaves the containers unchanged.
 
 Source: pkg/kubelet/allocation/allocation_manager.go (KEP-1287).
 """
@@ -24,7 +24,7 @@ _ZERO = Quantity()
 
 
 def wishes(life: PodLife) -> Sequence[ContainerLife]:
-    """The containers that are to have other resources than they were granted."""
+    """Returns the containers whose desired resources differ from the allocated ones."""
     return [c for c in life.of(Kind.APP, Kind.SIDECAR) if _differs(wanted(c), c.resources)]
 
 
@@ -34,12 +34,12 @@ def wanted(container: ContainerLife) -> JsonView:
 
 
 def unfinished(life: PodLife) -> Sequence[ContainerLife]:
-    """Those that run, but not yet with what they were granted."""
+    """Returns running containers whose actual resources differ from the allocated ones."""
     return [c for c in life.of(Kind.APP, Kind.SIDECAR) if c.running and _differs(c.resources, c.actual)]
 
 
 def judge(spec: JsonView, *, allocatable: Mapping[str, str], others: Iterable[JsonView]) -> tuple[str, str]:
-    """Infeasible or Deferred, and why; empty texts: it fits. `others` are the specs of the node's other pods, as they were granted."""
+    """Returns Infeasible or Deferred, and why; empty texts: it fits. `others` are the specs of the node's other pods, as allocated."""
     room, asks = parse_resources(allocatable), effective_requests(spec)
     for name in reversed(_RESIZABLE):
         if name in room and asks.get(name, _ZERO) > room[name]:
@@ -57,14 +57,14 @@ def judge(spec: JsonView, *, allocatable: Mapping[str, str], others: Iterable[Js
 
 
 def grant(life: PodLife) -> None:
-    """Everything that is wished for; what restarts by its policy is marked."""
+    """Allocates all desired resources, and marks containers whose policy requires a restart."""
     for container in wishes(life):
         before, container.resources = container.resources, dict(wanted(container))
         container.outgrown = container.running and _needs_restart(container, before)
 
 
 def granted_spec(spec: JsonView, life: PodLife | None) -> Json:
-    """A pod's spec with the resources that its containers were granted."""
+    """Returns a pod's spec with the resources that were allocated to its containers."""
     if life is None:
         return dict(spec)
     granted = {name: c.resources for name, c in life.containers.items()}
@@ -73,7 +73,7 @@ def granted_spec(spec: JsonView, life: PodLife | None) -> Json:
 
 
 def granted_text(life: PodLife) -> str:
-    """What the containers were granted, as a kubelet tells of it."""
+    """Formats the allocated resources of the containers as a kubelet does."""
     kinds = {"initContainers": life.starters, "containers": life.of(Kind.APP)}
     parts = ("limits", "requests")
     told = {

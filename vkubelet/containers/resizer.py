@@ -1,6 +1,6 @@
-"""Follows the wishes of running pods for other resources: judges them, grants them, tells of both.
+"""Handles resizes of running pods: judges them, allocates the resources, reports both.
 
-Invariant: events are told once for each change of the conditions.
+Invariant: one event is emitted for each change of the conditions.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from vkubelet.control.recorder import ObjectReference
 from vkubelet.provider import ContainerProvider, Host, NodeDescription, SupportsResize
 
 AGAIN = 60.0
-"""Seconds between two looks at a deferred wish, if no pod of the node goes before."""
+"""Seconds between two checks of a deferred resize, if no pod of the node is removed before."""
 
 _EVENTS = {INFEASIBLE: "ResizeInfeasible", DEFERRED: "ResizeDeferred"}
 
 
 class Resizer:
-    """`lives` are all pods of the provider, `nodes` what it said of its nodes."""
+    """Resizer of all pods; `lives` are all pods of the provider, `nodes` the descriptions of its nodes."""
 
     def __init__(
         self, provider: ContainerProvider, host: Host, *, lives: Mapping[str, PodLife], nodes: Mapping[str, NodeDescription]
@@ -34,7 +34,7 @@ class Resizer:
         self._looked: dict[str, float] = {}
 
     def look(self, life: PodLife, pod: Pod) -> None:
-        """Judge what the spec asks for by now."""
+        """Judges the desired resources of the current spec."""
         if not wishes(life):
             self._looked.pop(life.ref.uid, None)
             if life.resize.pending:
@@ -53,7 +53,7 @@ class Resizer:
         life.resize = Resize(pending=reason, message=message, running=life.resize.running)
 
     def follow(self, life: PodLife) -> bool:
-        """Whether there is work to do for what was granted; tells when there is none any more."""
+        """Checks whether allocated resources still have to be applied; reports their completion."""
         left = unfinished(life)
         if not left and life.resize.running:
             life.resize = Resize(pending=life.resize.pending, message=life.resize.message if life.resize.pending else "")
@@ -63,7 +63,7 @@ class Resizer:
         return self._can and any(not c.outgrown for c in left) and not life.resize.failed
 
     def next_look(self, life: PodLife, pod: Pod | None, now: float) -> float:
-        """When to look again at a deferred wish (monotonic seconds); looks if it is time."""
+        """Returns when to check a deferred resize again (monotonic seconds); checks it if that is due."""
         if life.resize.pending != DEFERRED or pod is None:
             return math.inf
         due = self._looked.get(life.ref.uid, now) + AGAIN

@@ -1,4 +1,4 @@
-"""The end of a container's log as its termination message, for the policy FallbackToLogsOnError.
+"""Last part of a container's log as its termination message, for the policy FallbackToLogsOnError.
 
 Invariant: at most what a kubelet takes, 80 lines and 2 KiB, is kept; the work is linear in the bytes of the log, however long its lines.
 """
@@ -14,16 +14,16 @@ from vkubelet.provider import LogOptions, SupportsLogs, Terminated
 
 _LINES, _BYTES = 80, 2048
 _TIME = 64
-"""Bytes that the time before a line may have."""
+"""Maximum bytes of the time before a line."""
 
 
 def wants_log(spec: JsonView, end: Terminated) -> bool:
-    """It failed and left no message of its own."""
+    """Checks that it failed without a termination message."""
     return spec.get("terminationMessagePolicy") == "FallbackToLogsOnError" and end.exit_code != 0 and not end.message
 
 
 async def log_tail(provider: object, pod: PodRef, container: str, *, previous: bool) -> str:
-    """Empty where there is no log."""
+    """Returns the last part of the log, empty without a log."""
     if not isinstance(provider, SupportsLogs):
         return ""
     lines: deque[bytes] = deque(maxlen=_LINES)
@@ -37,13 +37,13 @@ async def log_tail(provider: object, pod: PodRef, container: str, *, previous: b
         return ""
     if rest:
         lines.append(rest)
-    # Each line begins with its time.
+    # Each line starts with its time.
     text = b"".join(line.partition(b" ")[2] + b"\n" for line in lines)
     return text[-_BYTES:].decode(errors="ignore")
 
 
 def _end_of(line: bytes) -> bytes:
-    """The time of a line, and as much of its end as a message can show."""
+    """Returns the time of a line, and as much of its last part as a message can show."""
     if len(line) <= _TIME + _BYTES:
         return line
     time, space, text = line.partition(b" ")

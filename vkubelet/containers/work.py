@@ -1,6 +1,6 @@
-"""Carries out what was decided for single containers: starts with all they need, hooks, stops, resizes, and the end of a pod.
+"""Executes the decisions for single containers: starts with all their requirements, hooks, stops, resizes, and the removal of a pod.
 
-Invariant: one job of a kind runs for a container at a time; a job that fails is tried again with back-off, whatever it raised.
+Invariant: one job of a type runs for a container at a time; a job that fails is retried with back-off, whatever it raised.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 _WORKERS = 4000
 _PATIENCE = 5.0
-"""Seconds for the end of a log."""
+"""Seconds to read the last part of a log."""
 
 _LONGEST_RETRY = 10.0
 _REMOVAL = 120.0
@@ -50,14 +50,14 @@ _LATE = 30.0
 """Seconds that start_container may take to return after its run was reported."""
 
 _NO_REASON = "ProviderFailed"
-"""The waiting reason of an Unavailable that names none."""
+"""Waiting reason of an Unavailable that names none."""
 
 _PULL_FIRST, _PULL_LONGEST = 10.0, 300.0
 _PULLS = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ErrImageNeverPull"})
 
 
 class Verb(enum.Enum):
-    """What is done; of the pod as a whole are REMOVE and RESIZE."""
+    """Type of a job; REMOVE and RESIZE concern the pod, the others a container."""
 
     START = "start"
     GIVE_UP = "give up"
@@ -71,7 +71,7 @@ class Verb(enum.Enum):
 
 @frozen
 class Job:
-    """One piece of work."""
+    """One job."""
 
     uid: str
     verb: Verb
@@ -80,10 +80,10 @@ class Job:
 
 @frozen(kw_only=True)
 class WorkParts:
-    """What the work needs; `decided` is called after each step, `removed` when nothing is left of a pod.
+    """Collaborators; `decided` is called after each step, `removed` when nothing is left of a pod.
 
-    `interrupt` ends what is being started of a pod that ends. `list_since(node, moment)` returns when the containers of the node were
-    listed after that moment. `vanished` is called for a container that the provider does not know.
+    `interrupt` cancels starts in progress of a pod that terminates. `list_since(node, moment)` returns when the containers of the node were
+    listed after that moment. `vanished` is called for a container that the provider does not have.
     """
 
     provider: ContainerProvider
@@ -101,7 +101,7 @@ class WorkParts:
 
 
 class Work:
-    """Does jobs while `controller` runs."""
+    """Executor of jobs while `controller` runs."""
 
     def __init__(self, parts: WorkParts) -> None:
         self._parts = parts
@@ -114,12 +114,12 @@ class Work:
         self.controller.add(job, after=after)
 
     def cancel(self, job: Job) -> None:
-        """It is not wanted any more."""
+        """Cancels a job that is not needed any more."""
         self.controller.discard(job)
         self.controller.cancel_running(job)
 
     def forget(self, life: PodLife) -> None:
-        """The pod is gone, or goes by a removal that still runs."""
+        """Drops the jobs of a pod that is removed, or is being removed by a job in progress."""
         self.cancel(Job(life.ref.uid, Verb.RESIZE))
         self.controller.discard(Job(life.ref.uid, Verb.REMOVE))
         for verb in Verb:
@@ -178,7 +178,8 @@ class Work:
         return None
 
     async def _list_if_unanswered(self, life: PodLife, container: ContainerLife) -> None:
-        """A start that failed may have taken effect, and its run may be over by now: it is not repeated before that is known."""
+        """Lists the containers after a failed start that may have taken effect, and whose run may be over: it is not retried before that
+        is known."""
         if container.unanswered is not None:
             await self._parts.list_since(life.ref.node, container.unanswered)
             container.unanswered = None
@@ -196,7 +197,7 @@ class Work:
         await self._parts.provider.start_container(whole, granted, restarts=container.attempt)
 
     def note_report(self, life: PodLife, container: ContainerLife) -> None:
-        """A run was reported whose start is still tried: that ends the tries, and in a while a call that does not return."""
+        """Handles the report of a run whose start is still retried: that stops the retries, and later a call that does not return."""
         if container.with_provider:
             self.add(Job(life.ref.uid, Verb.GIVE_UP, container.plan.name), after=_LATE)
         else:
@@ -226,21 +227,21 @@ class Work:
         self._parts.decided(life.ref.uid)
 
     def failed(self, life: PodLife, container: ContainerLife, error: BaseException) -> None:
-        """A start did not succeed: say why it waits, and for what."""
+        """Records a failed start: reports why and for what the container waits."""
         container.failures += 1
         if isinstance(error, Unavailable) and error.waiting != _NO_REASON:
-            # Who knows why the container does not run knows that it does not.
+            # A provider that knows why the container does not run knows that it does not.
             container.unanswered = None
         elif container.unanswered is not None:
             container.unanswered = self._now
-        # The first, second, fourth, eighth … time: a failure that stays may not use up the events of the pod.
+        # The first, second, fourth, eighth … time: a persistent failure must not use up the events of the pod.
         tell = container.failures & (container.failures - 1) == 0
         if isinstance(error, Unavailable):
             reason = "RunContainerError" if error.waiting == _NO_REASON else error.waiting
             event, text = "Failed" if error.event == "FailedSync" else error.event, str(error)
             container.state = self._waits(life, container, reason, text)
         else:
-            # What an error that is not ours says may carry anything, so it stays in the log.
+            # The text of an unknown error may contain anything, so it is only logged.
             event, text = "Failed", str(error) if isinstance(error, VKubeletError) else f"the provider raised {type(error).__name__}"
             container.state = Waiting("RunContainerError", text)
         if tell:
@@ -296,12 +297,12 @@ class Work:
         target = Target(life.ref, container.plan.name, container.plan.spec, address)
         return await self._parts.checks.run(target, action, timeout=None, agent="lifecycle")
 
-    # --- ending ---
+    # --- stopping ---
 
     async def _kill(self, life: PodLife, container: ContainerLife) -> float | None:
         stop = container.stop
         if life.ending is None if stop is None else stop.killed_by is None:
-            # A retry of a call for a run that has ended meanwhile.
+            # A retry of a call for a run that has terminated meanwhile.
             return None
         name, killed_by = container.plan.name, stop.killed_by if stop is not None else None
         left = max(0.0, killed_by - self._now) if killed_by is not None else 0.0
@@ -324,7 +325,7 @@ class Work:
         return None
 
     async def _message(self, life: PodLife, container: ContainerLife) -> float | None:
-        """The end of the log stands in for a termination message that is not there."""
+        """Uses the last part of the log as a missing termination message."""
         try:
             end = container.state if isinstance(container.state, Terminated) else container.last
             if end is None or not wants_log(container.plan.spec, end):
@@ -344,7 +345,7 @@ class Work:
             self._parts.decided(life.ref.uid)
         return None
 
-    # --- other resources ---
+    # --- resize ---
 
     async def _resize(self, life: PodLife) -> float | None:
         provider = self._parts.provider
@@ -371,19 +372,20 @@ class Work:
 
 
 def _through(outcome: Outcome) -> bool:
-    """A hook is, as soon as there was any answer to its request."""
+    """Checks whether a hook has completed, which it has with any response to its request."""
     return outcome.ok is True or outcome.answered
 
 
 def with_resources(found: ResolvedContainer, container: ContainerLife) -> ResolvedContainer:
-    """With what it was granted, which may not be what the spec asks for by now."""
+    """Returns the container with its allocated resources, which may differ from the current spec."""
     if "resources" not in found.spec and not container.resources:
         return found
     return evolve(found, spec={**found.spec, "resources": container.resources})
 
 
 class _Failing:
-    """Makes a failed start visible, whatever was raised, and lets it pass, unless the provider has reported that it succeeded."""
+    """Context of a start that reports a failure, whatever was raised, and lets it propagate, unless the provider has reported that it
+    succeeded."""
 
     def __init__(self, work: Work, life: PodLife, container: ContainerLife) -> None:
         self._work, self._life, self._container = work, life, container
