@@ -1,6 +1,6 @@
-"""Puts a resolved pod together from what was read for it.
+"""Assembles a resolved pod from the objects that were read for it.
 
-Invariant: nothing is read from a cluster here, and nothing is written but below the pod's own directory.
+Invariant: nothing is read from a cluster here, and nothing is written except below the pod's directory.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from vkubelet.resolve.volumes import IN_MEMORY_KINDS, Tokens, volume_files
 from vkubelet.resolve.volumes import is_written as is_ours
 
 RETRY: Final = 3.0
-"""Seconds until a missing object is looked for again, if nothing tells of it before."""
+"""Seconds until a missing object is read again, unless a watch reports it before."""
 
 CONFIG_ERROR: Final = "CreateContainerConfigError"
 
 MEMORY: Final = "memory"
-"""Directory of a pod's files for what does not belong on a disk. A provider that can mounts a tmpfs there before it resolves a pod."""
+"""Directory of a pod's files that must not be written to a disk. A provider that can mounts a tmpfs on it before it resolves a pod."""
 
 
 @frozen(kw_only=True)
@@ -46,7 +46,7 @@ class Read:
 
 
 def assemble(pod: Pod, facts: Facts, *, read: Read, chosen: Mapping[str, Environment], files: Path | None) -> ResolvedPod:
-    """The pod with those of its containers whose environment is given. Raises Unavailable."""
+    """Returns the pod with those of its containers whose environment is given. Raises Unavailable."""
     meta, spec = pod.metadata, facts.spec
     try:
         hostname = names.hostname(meta.name, meta.namespace, spec=spec, cluster_domain=read.names.cluster_domain)
@@ -63,17 +63,17 @@ def assemble(pod: Pod, facts: Facts, *, read: Read, chosen: Mapping[str, Environ
 
 
 def select(spec: JsonView, names: Collection[str] | None) -> list[JsonView]:
-    """The containers of these names; None: all."""
+    """Returns the containers of these names; None: all."""
     return [container for container in containers(spec) if names is None or container["name"] in names]
 
 
 def not_begun(spec: JsonView) -> str:
-    """What containers wait for before anything of their pod is there."""
+    """Returns the waiting reason of containers before their pod is started."""
     return "PodInitializing" if spec.get("initContainers") else "ContainerCreating"
 
 
 def variables(container: JsonView, facts: Facts, read: Read) -> Environment:
-    """The environment of a container. Raises MissingReferenceError, Unavailable."""
+    """Returns the environment of a container. Raises MissingReferenceError, Unavailable."""
     try:
         return environment(container, facts, objects=read.objects, services=read.services)
     except ValueError as error:
@@ -81,7 +81,7 @@ def variables(container: JsonView, facts: Facts, read: Read) -> Environment:
 
 
 def config_error(message: str) -> Unavailable:
-    """A container can not be configured now."""
+    """Returns the error of a container that cannot be configured now."""
     return Unavailable(message, retry_after=RETRY, event="Failed", waiting=CONFIG_ERROR)
 
 
@@ -123,10 +123,10 @@ def _mount(mount: JsonView, env: Mapping[str, str], spec: JsonView, files: Path 
 
 
 def volume_root(files: Path, volume: JsonView) -> Path:
-    """Where a volume lies; its name is a DNS label.
+    """Returns the root of a volume; its name is a DNS label.
 
-    What the kubelet keeps in memory lies below `memory`, so that one tmpfs there holds all of it. A volume that an earlier version has
-    written elsewhere stays there: running containers have it mounted.
+    Volumes that the kubelet keeps in memory are below `memory`, so that one tmpfs contains all of them. A volume that an earlier version
+    has written elsewhere stays: running containers have it mounted.
     """
     name: str = volume["name"]
     place = files / "volumes" / name
@@ -136,7 +136,7 @@ def volume_root(files: Path, volume: JsonView) -> Path:
 
 
 def make_volumes(spec: JsonView, files: Path) -> list[JsonView]:
-    """Make the roots of all volumes that are mounted and that the runtime holds; those that are to be filled."""
+    """Creates the roots of all mounted volumes that the runtime provides; returns those to fill."""
     for volume in used_volumes(spec):
         if "emptyDir" in volume:
             mode = IN_MEMORY if (volume["emptyDir"] or {}).get("medium") else ON_DISK
@@ -147,12 +147,12 @@ def make_volumes(spec: JsonView, files: Path) -> list[JsonView]:
 
 
 def written_volumes(spec: JsonView) -> list[JsonView]:
-    """The mounted volumes whose files the runtime writes."""
+    """Returns the mounted volumes whose files the runtime writes."""
     return [volume for volume in used_volumes(spec) if is_ours(volume)]
 
 
 def fill_volume(volume: JsonView, facts: Facts, files: Path, *, objects: Objects, tokens: Tokens) -> bool:
-    """Write what has changed of a volume whose root is there; whether something has. Raises Unavailable."""
+    """Writes what has changed of a volume whose root exists; returns whether something has. Raises Unavailable."""
     try:
         wanted = volume_files(volume, facts, objects=objects, tokens=tokens)
         return write_volume(volume_root(files, volume), wanted, group=_group(facts.spec))
@@ -166,13 +166,13 @@ def _group(spec: JsonView) -> int | None:
 
 
 def mount_error(volume: str, sentence: str, spec: JsonView) -> Unavailable:
-    """A volume can not be written now."""
+    """Returns the error of a volume that cannot be written now."""
     text = f'MountVolume.SetUp failed for volume "{volume}" : {sentence}'
     return Unavailable(text, retry_after=RETRY, event="FailedMount", waiting=not_begun(spec))
 
 
 def is_filled(volume: JsonView, files: Path) -> bool:
-    """It has been complete before, also before a restart of this process."""
+    """Checks whether it has been complete before, also before a restart of this process."""
     return is_written(volume_root(files, volume))
 
 
@@ -184,7 +184,7 @@ def _sentence(error: Exception) -> str:
 
 
 def pull_secret(name: str, content: Content | None) -> PullSecret | None:
-    """Registry credentials in either of their two formats; None when there are none that can be read."""
+    """Parses registry credentials in either of their two formats; None when there are no valid ones."""
     found = content.binary if content is not None else {}
     try:
         if found.get(".dockerconfigjson"):

@@ -1,6 +1,6 @@
-"""What a pod may be told of itself: its fields and its containers' resources (pure).
+"""Downward API: fields of a pod and resources of its containers. Pure.
 
-Invariant: an unknown path is refused with its name; nothing becomes empty without saying so.
+Invariant: an unknown path is rejected by its name; nothing becomes empty silently.
 
 The paths are documented at "Downward API: available fields".
 """
@@ -24,7 +24,7 @@ _ESCAPES: Final = {"\a": "a", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": 
 
 @frozen(kw_only=True)
 class Facts:
-    """What is known of a pod at one moment; `spec` is decoded, `allocatable` that of its node; addresses begin with the primary one."""
+    """Facts about a pod at one moment; `spec` is decoded, `allocatable` that of its node; the primary address comes first."""
 
     meta: ObjectMeta
     spec: JsonView
@@ -34,7 +34,10 @@ class Facts:
 
     @classmethod
     def of(cls, pod: Pod, *, pod_ips: Sequence[str], host_ips: Sequence[str], allocatable: Mapping[str, str]) -> Facts:
-        """A pod on its host's network has the host's addresses; one whose addresses nobody tells has those that are published."""
+        """Returns the facts of a pod.
+
+        A pod on its host's network has the host's addresses; one without given addresses has the published ones.
+        """
         spec, status = pod.spec, pod.status
         told = tuple(pod_ips) or tuple(each["ip"] for each in status.get("podIPs") or ())
         if spec.get("hostNetwork"):
@@ -43,21 +46,21 @@ class Facts:
 
 
 def one_of_each_family(ips: Sequence[str], host_ips: Sequence[str]) -> tuple[str, ...]:
-    """The first address of each family, first that of the node's own."""
+    """Returns the first address of each family, the family of the node first."""
     six = bool(host_ips) and ":" in host_ips[0]
     firsts = (next((ip for ip in ips if (":" in ip) is family), None) for family in (six, not six))
     return tuple(ip for ip in firsts if ip is not None)
 
 
 def field_value(facts: Facts, path: str) -> str:
-    """A `fieldRef`. Raises ValueError for a path that is none."""
+    """Returns the value of a `fieldRef`. Raises ValueError for an invalid path."""
     meta = facts.meta
     values: dict[str, str] = {
         "metadata.name": meta.name,
         "metadata.namespace": meta.namespace,
         "metadata.uid": meta.uid,
         "spec.nodeName": facts.spec.get("nodeName", ""),
-        # Its name of old, which the API server still takes.
+        # Its old name, which the API server still accepts.
         "spec.host": facts.spec.get("nodeName", ""),
         "spec.serviceAccountName": facts.spec.get("serviceAccountName", ""),
         "status.hostIP": next(iter(facts.host_ips), ""),
@@ -71,7 +74,7 @@ def field_value(facts: Facts, path: str) -> str:
 
 
 def metadata_value(meta: ObjectMeta, path: str) -> str:
-    """Labels and annotations, all or one. Raises ValueError."""
+    """Returns labels and annotations, all or one. Raises ValueError."""
     maps = {"metadata.labels": meta.labels, "metadata.annotations": meta.annotations}
     if path in maps:
         return format_map(maps[path])
@@ -82,7 +85,7 @@ def metadata_value(meta: ObjectMeta, path: str) -> str:
 
 
 def format_map(entries: Mapping[str, str]) -> str:
-    """Sorted lines of key="value", quoted as Go does."""
+    """Formats sorted lines of key="value", quoted as Go does."""
     return "\n".join(f"{key}={_quoted(entries[key])}" for key in sorted(entries))
 
 
@@ -102,7 +105,7 @@ def _escaped(char: str) -> str:
 
 
 def resource_value(facts: Facts, reference: JsonView, container: JsonView | None) -> str:
-    """A `resourceFieldRef` of `container`, or of the one it names: so many divisors, rounded up. Raises ValueError."""
+    """Returns the value of a `resourceFieldRef` of `container`, or of the one it names: in divisors, rounded up. Raises ValueError."""
     name = reference.get("containerName") or ""
     container = _container(facts.spec, name) if name else container
     if container is None:

@@ -1,4 +1,4 @@
-"""The environment of one container (pure).
+"""Computes the environment of one container. Pure.
 
 Invariant: for the same pod and the same objects it is that of the kubelet: `envFrom` in order, then `env` in order, then Services for the
 names that are left.
@@ -18,7 +18,7 @@ from vkubelet.resolve.references import Absence, Content, Kind, MissingReference
 
 @frozen
 class Environment:
-    """Variables by name, and what was optional and is not there."""
+    """Variables by name, and the optional ones that are missing."""
 
     variables: Mapping[str, str]
     absent: Sequence[Absence] = ()
@@ -33,7 +33,7 @@ class _Sources:
         self.absent: list[Absence] = []
 
     def content(self, kind: Kind, source: JsonView) -> Content | None:
-        """None: it is optional, and not there. Raises MissingReferenceError."""
+        """Returns the content of an object; None: it is optional and missing. Raises MissingReferenceError."""
         reference = Reference(kind, source.get("name") or "")
         found = self._objects.get(reference)
         if found is None:
@@ -41,7 +41,7 @@ class _Sources:
         return found
 
     def value(self, kind: Kind, source: JsonView) -> str | None:
-        """The same for one key."""
+        """Returns the value of one key likewise."""
         found = self.content(kind, source)
         value = found.variables().get(source["key"]) if found is not None else None
         if found is not None and value is None:
@@ -56,7 +56,10 @@ class _Sources:
 
 
 def environment(container: JsonView, facts: Facts, *, objects: Objects, services: Mapping[str, str]) -> Environment:
-    """`services` are the variables of Services. Raises MissingReferenceError, and ValueError for a field that can not be told."""
+    """Computes the environment; `services` are the variables of Services.
+
+    Raises MissingReferenceError, and ValueError for an invalid field.
+    """
     sources = _Sources(objects, facts.meta.namespace)
     found = _imported(container, sources)
     for variable in container.get("env") or ():
@@ -85,7 +88,7 @@ def _value(
     sources: _Sources,
     services: Mapping[str, str],
 ) -> str | None:
-    """None: the variable is left out."""
+    """Returns the value of a variable; None: the variable is omitted."""
     source = variable.get("valueFrom") or {}
     if variable.get("value") or not source:
         return expand(variable.get("value") or "", found, services)

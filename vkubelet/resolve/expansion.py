@@ -1,9 +1,9 @@
-"""`$(NAME)` in commands, arguments, values and paths (pure).
+"""Expands `$(NAME)` in commands, arguments, values and paths. Pure.
 
-Invariant: what is put in is never looked at again, and what names nothing stays as it was written.
+Invariant: an inserted value is never expanded again, and a reference to an unknown name stays unchanged.
 
 The rules are those of the kubelet (k8s.io/kubernetes third_party/forked/golang/expansion, documented at "Define dependent environment
-variables"): `$$` is a dollar sign, `$(` without an end and `$x` stay.
+variables"): `$$` is a dollar sign, an unclosed `$(` and `$x` stay.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _REFERENCE: Final = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
 
 
 def expand(text: str, *scopes: Mapping[str, str]) -> str:
-    """Put in what the first of `scopes` that knows a name says."""
+    """Replaces each name by its value in the first of `scopes` that contains it."""
 
     def value(match: re.Match[str]) -> str:
         if match[1]:
@@ -29,12 +29,12 @@ def expand(text: str, *scopes: Mapping[str, str]) -> str:
 
 
 def expand_all(texts: Sequence[str], variables: Mapping[str, str]) -> tuple[str, ...]:
-    """A command or its arguments, with the environment of their container."""
+    """Expands a command or its arguments with the environment of their container."""
     return tuple(expand(text, variables) for text in texts)
 
 
 def expand_path(text: str, variables: Mapping[str, str]) -> str:
-    """A `subPathExpr`. Raises ValueError naming the variables that are missing or empty: half a path leads somewhere else."""
+    """Expands a `subPathExpr`. Raises ValueError naming the variables that are missing or empty: an incomplete path leads elsewhere."""
     empty = sorted({match[2] for match in _REFERENCE.finditer(text) if not match[1] and not variables.get(match[2])})
     if empty:
         raise ValueError(f"missing value for {', '.join(empty)}")
@@ -42,5 +42,5 @@ def expand_path(text: str, variables: Mapping[str, str]) -> str:
 
 
 def expand_probe(command: Sequence[str], env: Sequence[JsonView]) -> tuple[str, ...]:
-    """The command of an exec probe: it knows the literal values of its container's `env` alone, not expanded; hooks know none."""
+    """Expands the command of an exec probe: with only the literal values of its container's `env`, not expanded; hooks use none."""
     return expand_all(command, {variable["name"]: variable.get("value", "") for variable in env})

@@ -1,8 +1,8 @@
 """Writes volumes to disk.
 
-Invariant: a reader of a volume sees the files of one moment: they lie in a directory of their own, to which `..data` leads, and an update
-renames that one link. So does the kubelet, and programs watch for it. Containers write to some volumes meanwhile, so everything here goes
-through `vkubelet.beneath`.
+Invariant: a reader of a volume sees the files of one moment: they are in a separate directory, to which `..data` points, and an update
+renames that one link. The kubelet does the same, and programs watch for it. Containers write to some volumes meanwhile, so everything here
+goes through `vkubelet.beneath`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _NEXT: Final = "..data_tmp"
 _OLD: Final = re.compile(r"\.\.[0-9]")
 _DIRECTORY: Final = 0o755
 ON_DISK, IN_MEMORY = 0o777, 0o1777
-"""Modes of a volume's root, as the kubelet leaves them on a disk and in a tmpfs of its own."""
+"""Modes of a volume's root, as the kubelet sets them on a disk and in a separate tmpfs."""
 
-# What the kubelet adds to the modes of a read-only volume with an `fsGroup` (k8s.io/kubernetes pkg/volume, SetVolumeOwnership).
+# Bits that the kubelet adds to the modes of a read-only volume with an `fsGroup` (k8s.io/kubernetes pkg/volume, SetVolumeOwnership).
 _FILE_OF_GROUP: Final = 0o440
 _DIRECTORY_OF_GROUP: Final = 0o2550
 
 
 def make_root(root: Path, mode: int, *, group: int | None = None) -> Path:
-    """The directory of a volume, of `group` where we may give it away; one that is there stays as it is."""
+    """Creates the directory of a volume, with the owner `group` where we may set it; an existing one is not changed."""
     with Directory.at(root.parent, make=_DIRECTORY) as above:
-        # Without any rights it was cut off while it was made.
+        # Without any permissions its creation was interrupted.
         if not above.has(root.name) or not above.status(root.name).st_mode & 0o777:
             with above.make(root.name, mode) as made:
                 made.change(mode=mode)
@@ -44,7 +44,7 @@ def make_root(root: Path, mode: int, *, group: int | None = None) -> Path:
 
 
 def is_written(root: Path) -> bool:
-    """The volume has been complete at least once."""
+    """Checks whether the volume has been complete at least once."""
     try:
         with Directory.at(root) as top:
             return bool(_current(top))
@@ -53,7 +53,7 @@ def is_written(root: Path) -> bool:
 
 
 def _current(top: Directory) -> str:
-    """The directory that holds the files now; empty: there is none."""
+    """Returns the directory that contains the files now; empty: there is none."""
     try:
         return PurePosixPath(top.target(DATA)).name
     except OSError:
@@ -61,9 +61,10 @@ def _current(top: Directory) -> str:
 
 
 def write_volume(root: Path, files: Files, *, group: int | None = None) -> bool:
-    """Make the volume at `root` hold exactly `files`; whether something changed. `group` may read all of it, where we may give it away.
+    """Makes the volume at `root` contain exactly `files`; returns whether something changed. `group` may read all of it, where we may set
+    it.
 
-    Raises OSError, ValueError for a path that leads out.
+    Raises OSError, ValueError for a path that leads outside.
     """
     for path in files:
         _check(path)
@@ -113,7 +114,7 @@ def _swap(top: Directory, files: Files, *, group: int | None) -> None:
         top.link(name, _NEXT)
         top.move(_NEXT, DATA)
     except OSError:
-        # It is tried again and again, and what was written may be secret.
+        # The write is retried, and what was written may be secret.
         top.remove(name)
         raise
 
@@ -128,7 +129,7 @@ def _give(top: Directory, path: str, group: int) -> None:
 
 
 def _link(top: Directory, names: set[str]) -> None:
-    """What users see of a volume: a link for the first part of each path."""
+    """Creates what users see of a volume: a link for the first part of each path."""
     links = {name for name in top.names() if stat.S_ISLNK(top.status(name).st_mode)}
     for name in sorted(names - links):
         top.link(f"{DATA}/{name}", name)
@@ -138,9 +139,9 @@ def _link(top: Directory, names: set[str]) -> None:
 
 
 def sub_path(root: Path, path: str, *, pins: Path | None) -> Path:
-    """What a container mounts of a volume at `root`: the file or directory `path` in it, which is made if it is missing.
+    """Returns what a container mounts of a volume at `root`: the file or directory `path` in it, which is created if it is missing.
 
-    With `pins` it is a copy below that directory, which no update reaches; the same content has the same place. Raises ValueError when the
+    With `pins` it is a copy below that directory, which no update changes; the same content has the same path. Raises ValueError when the
     path leads out of the volume, by itself or by a link in it, OSError also when the path changes meanwhile.
     """
     with Directory.at(root) as top:
@@ -148,14 +149,14 @@ def sub_path(root: Path, path: str, *, pins: Path | None) -> Path:
             place = top.lead(path)
             if pins is not None and place.parts and top.has(place):
                 return pins / _pinned(top, place, pins, PurePosixPath(path).name)
-            # Each part is as the volume itself: where that hands its group on, so do they.
+            # Each part is created like the volume itself: if that has the setgid bit, so have they.
             return root / top.part(path, stat.S_IMODE(top.status().st_mode))
         except ValueError as error:
             raise ValueError(f"subPath {error}") from error
 
 
 def _pinned(top: Directory, place: PurePosixPath, pins: Path, name: str) -> PurePosixPath:
-    """The copy of `place` among the pins, which is made unless it is there."""
+    """Returns the copy of `place` among the pins, which is created unless it exists."""
     digest = _digest(top, place)
     with Directory.at(pins / digest, make=_DIRECTORY) as kept:
         if not kept.has(name):
@@ -165,14 +166,14 @@ def _pinned(top: Directory, place: PurePosixPath, pins: Path, name: str) -> Pure
                 kept.move(draft, name)
             except OSError:
                 kept.remove(draft)
-                # Another start may have been faster.
+                # A concurrent start may have been faster.
                 if not kept.has(name):
                     raise
     return PurePosixPath(digest, name)
 
 
 def _copy(top: Directory, place: PurePosixPath, kept: Directory, name: str) -> None:
-    """With owners and modes."""
+    """Copies with owners and modes."""
     for path, about in _tree(top, place):
         target = PurePosixPath(name, path)
         if stat.S_ISDIR(about.st_mode):
@@ -193,7 +194,7 @@ def _digest(top: Directory, place: PurePosixPath) -> str:
 
 
 def _tree(top: Directory, place: PurePosixPath) -> list[tuple[str, os.stat_result]]:
-    """What lies at `place`, and all files and directories below it, by their paths from there."""
+    """Returns what is at `place`, and all files and directories below it, by their relative paths."""
     about = top.status(place)
     if not stat.S_ISDIR(about.st_mode):
         return [("", about)]

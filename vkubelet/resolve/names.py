@@ -1,4 +1,4 @@
-"""A pod's own name, and how it resolves others: hostname, `/etc/hosts`, `/etc/resolv.conf` (pure).
+"""Host name and DNS configuration of a pod: hostname, `/etc/hosts`, `/etc/resolv.conf`. Pure.
 
 Invariant: the texts are those that a kubelet writes, byte by byte, for the same pod on the same host.
 """
@@ -14,7 +14,7 @@ from vkubelet.api.shapes import JsonView
 
 _LONGEST_LABEL: Final = 63
 _LONGEST_NAME: Final = 64
-"""What the kernel takes as a host's name."""
+"""Maximum length of a host name in the kernel."""
 
 # Limits of core/v1 validation (MaxDNSNameservers, MaxDNSSearchPaths, MaxDNSSearchListChars).
 _MOST_SERVERS: Final = 3
@@ -34,7 +34,7 @@ _LOCAL: Final = (
 
 @frozen(kw_only=True)
 class Names:
-    """What a kubelet is told of names: its cluster's DNS, and two files of its host."""
+    """DNS settings of a kubelet: its cluster's DNS, and two files of its host."""
 
     cluster_dns: Sequence[str] = ()
     cluster_domain: str = "cluster.local"
@@ -43,17 +43,20 @@ class Names:
 
 
 def label(name: str, spec: JsonView) -> str:
-    """The pod's name within its domain, as long as a DNS label may be."""
+    """Returns the pod's name within its domain, cut to the length of a DNS label."""
     return str(spec.get("hostname") or name)[:_LONGEST_LABEL].rstrip("-.")
 
 
 def domain(namespace: str, spec: JsonView, *, cluster_domain: str) -> str:
-    """The domain of a pod with a `subdomain`; empty: it has none."""
+    """Returns the domain of a pod with a `subdomain`; empty without one."""
     return f"{spec['subdomain']}.{namespace}.svc.{cluster_domain}" if spec.get("subdomain") else ""
 
 
 def hostname(name: str, namespace: str, *, spec: JsonView, cluster_domain: str) -> str:
-    """What `uname -n` says in the pod; empty on the host's network: the host's own. Raises ValueError when the kernel would not take it."""
+    """Returns the output of `uname -n` in the pod; empty on the host's network, where it is the host's.
+
+    Raises ValueError when the kernel would not accept it.
+    """
     if spec.get("hostNetwork"):
         return ""
     own, parent = label(name, spec), domain(namespace, spec, cluster_domain=cluster_domain)
@@ -69,7 +72,7 @@ def hostname(name: str, namespace: str, *, spec: JsonView, cluster_domain: str) 
 
 
 def hosts(name: str, namespace: str, *, spec: JsonView, ips: Sequence[str], names: Names) -> str:
-    """`/etc/hosts`; on the host's network that of the host with the pod's aliases."""
+    """Renders `/etc/hosts`; on the host's network that of the host with the pod's aliases."""
     aliases = _aliases(spec.get("hostAliases") or ())
     if spec.get("hostNetwork"):
         return f"# Kubernetes-managed hosts file (host network).\n{names.hosts}{aliases}"
@@ -94,7 +97,7 @@ class Dns:
 
     @classmethod
     def parse(cls, text: str) -> Dns:
-        """Servers and options add up; the last line of searches counts."""
+        """Parses a resolv.conf: servers and options add up; the last line of searches counts."""
         servers: list[str] = []
         searches: list[str] = []
         options: dict[str, str] = {}
@@ -115,7 +118,7 @@ class Dns:
 
 
 def resolv_conf(namespace: str, spec: JsonView, *, names: Names) -> str:
-    """`/etc/resolv.conf` by `dnsPolicy` and `dnsConfig`. Without a DNS of the cluster its policies mean the host's."""
+    """Renders `/etc/resolv.conf` by `dnsPolicy` and `dnsConfig`. Without a cluster DNS its policies mean the host's."""
     base, policy = Dns.parse(names.resolv_conf), spec.get("dnsPolicy") or "ClusterFirst"
     of_the_cluster = policy == "ClusterFirstWithHostNet" or (policy == "ClusterFirst" and not spec.get("hostNetwork"))
     if policy == "None":
@@ -140,8 +143,8 @@ def _distinct(values: Iterable[str]) -> list[str]:
 
 
 def _fitting(searches: Sequence[str]) -> list[str]:
-    """As many as Kubernetes accepts, from the first."""
-    # A longer one ends programs that use glibc 2.28.
+    """Returns as many search domains as Kubernetes accepts, from the first."""
+    # A longer one crashes programs that use glibc 2.28.
     fitting = [each for each in searches[:_MOST_SEARCHES] if len(each) <= _LONGEST_DOMAIN]
     while len(" ".join(fitting)) > _LONGEST_SEARCHES:
         fitting.pop()

@@ -1,6 +1,7 @@
-"""ConfigMaps and Secrets, read by name and kept for as long as a pod uses them.
+"""Cache of ConfigMaps and Secrets, read by name and kept as long as a pod uses them.
 
-Invariant: only single objects are ever asked for, so that the rights of one kubelet are enough, and what no pod uses any more is forgotten.
+Invariant: only single objects are ever requested, so that the rights of one kubelet are enough, and an object that no pod uses any more is
+dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from vkubelet.errors import ApiError, Forbidden, NotFound
 from vkubelet.resolve.references import Content, Kind, Reference
 
 WATCHES: Final = 500
-"""Objects that are watched, each by a connection of its own; those above are asked for."""
+"""Number of objects that are watched, each by a dedicated connection; any others are polled."""
 
 RENEW: Final = 60.0
 """Seconds after which an object that is not watched is read again."""
@@ -55,21 +56,21 @@ class _Entry:
     name: Name
     users: set[str] = field(factory=set)
     seen: Unknown | None = None
-    """As last read."""
+    """The object as last read."""
     read_at: float | None = None
     settled: bool = False
-    """It is immutable: for as long as it is used it stays what it was, also when it is gone, as at a kubelet."""
+    """Whether it is immutable: then the cached content is used as long as a pod uses it, also after its deletion, as in a kubelet."""
     informer: Informer[Unknown] | None = None
     task: asyncio.Task[None] | None = None
     shared: weakref.ref[Content] | None = None
     shared_of: str = ""
-    """The version of the object that `shared` is what is in it."""
+    """The version of the object that `shared` contains."""
 
     def saw(self, obj: Unknown | None) -> None:
         self.seen, self.settled = obj, obj is not None and obj.body.get("immutable") is True
 
     def content(self, obj: Unknown) -> Content:
-        """One for all who keep it: a thousand pods may use one large object."""
+        """Returns one content for all users: a thousand pods may use one large object."""
         known = self.shared() if self.shared is not None and self.shared_of == _version(obj) else None
         if known is None:
             known = Content.of(self.name.reference.kind, obj)
@@ -78,7 +79,7 @@ class _Entry:
 
 
 class ObjectCache:
-    """`changed(user)` is called when an object of that user has become another one; it must not wait."""
+    """Cache of objects; `changed(user)` is called when an object of that user has changed; it must not wait."""
 
     def __init__(self, *, clock: Clock, changed: Callable[[str], None], watches: int = WATCHES) -> None:
         self._clock = clock
@@ -90,7 +91,7 @@ class ObjectCache:
         self._watching = 0
 
     async def run(self) -> None:
-        """Watch until cancelled."""
+        """Watches until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             try:
@@ -102,7 +103,7 @@ class ObjectCache:
         return len(self._entries)
 
     def hold(self, user: str, names: Collection[Name]) -> None:
-        """From now on `user` uses these objects and no others."""
+        """Sets the objects that `user` uses from now on."""
         before, now = self._names.get(user, frozenset()), frozenset(names)
         for name in now - before:
             self._entries.setdefault(name, _Entry(name)).users.add(user)
@@ -114,15 +115,15 @@ class ObjectCache:
             self._names.pop(user, None)
 
     def release(self, user: str) -> None:
-        """It uses nothing any more."""
+        """Releases all objects of a user."""
         self.hold(user, ())
 
     def watched(self, user: str) -> bool:
-        """Whether every change of its objects will be told."""
+        """Checks whether every change of the user's objects is reported by a watch."""
         return all(_is_live(self._entries[name]) for name in self._names.get(user, ()))
 
     async def read(self, name: Name) -> Unknown | None:
-        """The object as it is now, or was less than a minute ago, or before an outage; None: there is none. Raises ApiError."""
+        """Returns the object as it is now, or was less than a minute ago, or before an outage; None: there is none. Raises ApiError."""
         entry = self._entries.get(name) or _Entry(name)
         if entry.settled:
             return entry.seen
@@ -134,7 +135,7 @@ class ObjectCache:
         return entry.seen
 
     async def content(self, name: Name) -> Content | None:
-        """What is in the object as `read` gives it. Raises ApiError, and ValueError for what is not base64."""
+        """Returns the content of the object that `read` returns. Raises ApiError, and ValueError for invalid base64."""
         obj = await self.read(name)
         entry = self._entries.get(name) or _Entry(name)
         return entry.content(obj) if obj is not None else None
@@ -144,7 +145,7 @@ class ObjectCache:
             entry.saw(await self._get(entry.name))
             entry.read_at = self._clock.monotonic()
         except ApiError as error:
-            # While nobody answers, what was there last is still the best that is known.
+            # While the API server does not respond, the last known content is the best available.
             if entry.seen is None or not error.retryable:
                 raise
 

@@ -1,6 +1,6 @@
-"""The ConfigMaps and Secrets that a pod names, and what they hold (pure).
+"""ConfigMaps and Secrets that a pod references, and their content. Pure.
 
-Invariant: only names are known here; whether something is there, and may be missing, is decided where it is used.
+Invariant: only names are known here; whether an object exists, and may be missing, is decided where it is used.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from vkubelet.api.objects import Unknown
 from vkubelet.api.shapes import JsonView
 
 CONTAINERS: Final = ("initContainers", "containers", "ephemeralContainers")
-"""The lists of containers in a pod's spec."""
+"""Fields with containers in a pod's spec."""
 
 
 _SHORTEST_SECRET: Final = 4
 
 
 class Kind(enum.Enum):
-    """What a pod can take text from."""
+    """Types of objects from which a pod can take text."""
 
     CONFIGMAP = "ConfigMap"
     SECRET = "Secret"
@@ -40,7 +40,7 @@ class Reference:
 
 @frozen
 class Content:
-    """What a ConfigMap (text and binary) or a Secret (binary) holds."""
+    """Content of a ConfigMap (text and binary) or a Secret (binary)."""
 
     text: Mapping[str, str] = field(factory=dict, repr=False)
     binary: Mapping[str, bytes] = field(factory=dict, repr=False)
@@ -48,26 +48,28 @@ class Content:
 
     @classmethod
     def of(cls, kind: Kind, obj: Unknown) -> Content:
-        """Raises ValueError when a value is not base64."""
+        """Decodes the object. Raises ValueError when a value is not base64."""
         body, secret = obj.body, kind is Kind.SECRET
         encoded = body.get("data" if secret else "binaryData") or {}
         binary = {key: base64.b64decode(value) for key, value in encoded.items()}
         return cls({} if secret else body.get("data") or {}, binary, secret)
 
     def variables(self) -> dict[str, str]:
-        """As environment: binary data of a ConfigMap is none; bytes that are no UTF-8 survive a round trip through `os.fsencode`."""
+        """Returns environment variables, without binary data of a ConfigMap; bytes that are not UTF-8 survive a round trip through
+        `os.fsencode`."""
         if not self.secret:
             return dict(self.text)
         return {key: value.decode(errors="surrogateescape") for key, value in self.binary.items()}
 
     def secrets(self) -> Iterable[str]:
-        """The values of a Secret, plain and quoted, that a text must not contain; values of a few characters occur in texts by chance."""
+        """Returns the values of a Secret, plain and quoted, that a text must not contain; values of a few characters occur in texts by
+        chance."""
         values = {text for value in self.variables().values() for text in (value, value.strip())} if self.secret else ()
         spellings = (text for value in values for text in (value, repr(value)[1:-1], json.dumps(value)[1:-1]))
         return {text for text in spellings if len(text) >= _SHORTEST_SECRET}
 
     def file(self, key: str) -> bytes | None:
-        """As a file; None when there is no such key."""
+        """Returns the content of a file; None when there is no such key."""
         return self.text[key].encode() if key in self.text else self.binary.get(key)
 
     @property
@@ -77,12 +79,12 @@ class Content:
 
 
 Objects = Mapping[Reference, Content | None]
-"""What was read; None: there is no such object."""
+"""Objects that were read; None: there is no such object."""
 
 
 @frozen
 class Absence:
-    """An object, or one key of it, that is not there; `reason` is virtual-kubelet's for its event, `str` the kubelet's sentence."""
+    """A missing object, or a missing key of it; `reason` is virtual-kubelet's for its event, `str` the kubelet's message."""
 
     reference: Reference
     namespace: str
@@ -95,7 +97,7 @@ class Absence:
 
     @property
     def of_a_file(self) -> str:
-        """The kubelet's sentence where the key was to become a file."""
+        """The kubelet's message where the key was to become a file."""
         if not self.key:
             return str(self)
         return f"{_NO_SUCH_FILE[self.reference.kind]}: {self.key}"
@@ -114,7 +116,7 @@ _NO_SUCH_FILE: Final = {
 
 
 class MissingReferenceError(Exception):
-    """Something mandatory is not there."""
+    """A mandatory object or key is missing."""
 
     def __init__(self, absence: Absence) -> None:
         super().__init__(str(absence))
@@ -122,12 +124,12 @@ class MissingReferenceError(Exception):
 
 
 def containers(spec: JsonView) -> Iterator[JsonView]:
-    """All containers: init, app, ephemeral."""
+    """Yields all containers: init, app, ephemeral."""
     return (container for kind in CONTAINERS for container in spec.get(kind) or ())
 
 
 def of_environment(container: JsonView) -> Iterator[Reference]:
-    """What the variables of a container come from."""
+    """Yields the sources of the variables of a container."""
     for source in container.get("envFrom") or ():
         yield from _named((Kind.CONFIGMAP, source.get("configMapRef")), (Kind.SECRET, source.get("secretRef")))
     for variable in container.get("env") or ():
@@ -136,7 +138,7 @@ def of_environment(container: JsonView) -> Iterator[Reference]:
 
 
 def of_volume(volume: JsonView) -> Iterator[Reference]:
-    """What the files of a volume come from."""
+    """Yields the sources of the files of a volume."""
     yield from _named((Kind.CONFIGMAP, volume.get("configMap")))
     if volume.get("secret"):
         yield Reference(Kind.SECRET, volume["secret"].get("secretName") or "")
@@ -145,18 +147,18 @@ def of_volume(volume: JsonView) -> Iterator[Reference]:
 
 
 def pull_secrets(spec: JsonView) -> list[str]:
-    """Names, in order; validation lets empty ones pass."""
+    """Returns the names, in order; validation accepts empty ones."""
     return [secret["name"] for secret in spec.get("imagePullSecrets") or () if secret.get("name")]
 
 
 def used_volumes(spec: JsonView) -> list[JsonView]:
-    """The volumes that a container mounts; others are no reason to wait for anything."""
+    """Returns the volumes that a container mounts; others are no reason to wait for anything."""
     mounted = {mount["name"] for container in containers(spec) for mount in container.get("volumeMounts") or ()}
     return [volume for volume in spec.get("volumes") or () if volume["name"] in mounted]
 
 
 def all_references(spec: JsonView, *, volumes: bool) -> set[Reference]:
-    """Everything a pod names; its volumes only if they are written."""
+    """Returns everything a pod references; its volumes only if they are written."""
     found = {reference for container in containers(spec) for reference in of_environment(container)}
     found |= {Reference(Kind.SECRET, name) for name in pull_secrets(spec)}
     if volumes:

@@ -1,6 +1,6 @@
-"""`Host.resolve`: reads everything a pod refers to, writes its volumes, and keeps them up to date.
+"""`Host.resolve`: reads everything a pod references, writes its volumes, and keeps them up to date.
 
-Invariant: a pod's files change only by way of its record here, one change at a time, and never after its record has gone.
+Invariant: a pod's files change only through its record here, one change at a time, and never after its record is dropped.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ from vkubelet.resolve.volumes import Tokens, token_sources
 log = logging.getLogger(__name__)
 
 HIDDEN: Final = "[hidden]"
-"""In place of a Secret's value in events and statuses."""
+"""Replacement for a Secret's value in events and statuses."""
 
 _SERVICES_PATIENCE: Final = 5.0
 _AT_LEAST: Final = 1.0
-"""Seconds between two looks at a pod's volumes."""
+"""Seconds between two checks of a pod's volumes."""
 _OVERDUE: Final = 20.0
-"""Seconds until a token that could not be renewed in time is asked for again."""
+"""Seconds until a token that could not be renewed in time is requested again."""
 
 
 @frozen(kw_only=True)
 class ResolverParts:
-    """What resolving works with. `pod` gives a pod as last seen, `wake` makes the runtime try again what failed for it."""
+    """Collaborators of the resolver. `pod` returns a pod as last observed, `wake` makes the runtime retry what failed for it."""
 
     client: Client
     node_client: Callable[[str], Client]
@@ -78,19 +78,19 @@ class ResolverParts:
 
 @define
 class _Record:
-    """What is kept of a pod between two calls; `seen` is what its environment was made of, `told` what was said last of each trouble."""
+    """Record of a pod between two calls; `seen` are the sources of its environment, `reported` the last event message of each trouble."""
 
     pod: Pod
     files: Path | None = None
     pod_ips: Sequence[str] = ()
     seen: dict[Reference, Content] = field(factory=dict, repr=False)
-    told: dict[str, str] = field(factory=dict)
+    reported: dict[str, str] = field(factory=dict)
     waiting: bool = False
     lock: asyncio.Lock = field(factory=asyncio.Lock)
 
 
 class Resolver:
-    """Serves all pods of a process."""
+    """Resolver for all pods of a process."""
 
     def __init__(self, parts: ResolverParts) -> None:
         self._parts = parts
@@ -103,17 +103,17 @@ class Resolver:
         self.controller: Controller[str] = Controller("pod-files", self._refresh, workers=8, clock=parts.clock, metrics=parts.metrics)
 
     async def run(self) -> None:
-        """Watch what pods use, until cancelled."""
+        """Watches what pods use, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._objects.run(), name="objects of pods")
             group.create_task(self.controller.run(), name="files of pods")
             await self._services_wanted.wait()
             await self._services.run()
 
-    # --- what is told from outside; nothing here waits ---
+    # --- input; nothing here waits ---
 
     def observe(self, change: Change[Pod]) -> None:
-        """A pod changed: files may show its labels, annotations and resources. One that has ended reads them no more."""
+        """Handles a change of a pod: files may show its labels, annotations and resources. A terminal pod does not read them any more."""
         old, new = change.old, change.new
         if old is None or new is None or new.metadata.uid not in self._records:
             return
@@ -123,14 +123,14 @@ class Resolver:
             self.controller.add(new.metadata.uid)
 
     def release(self, uid: str) -> None:
-        """Nothing of the pod is left."""
+        """Drops a pod of which nothing is left."""
         if self._records.pop(uid, None) is not None:
             self._objects.release(uid)
             self._tokens.forget(uid)
             self.controller.discard(uid)
 
     def forget(self, node: str) -> None:
-        """The node is not ours any more."""
+        """Drops a node that this process no longer serves."""
         for uid in [uid for uid, record in self._records.items() if record.pod.node == node]:
             self.release(uid)
 
@@ -143,7 +143,7 @@ class Resolver:
             self._parts.wake(uid)
 
     def redacted(self, uid: str, text: str) -> str:
-        """The text without values of the Secrets that the pod's environment came from, such as an error that quotes a command."""
+        """Returns the text without values of the Secrets in the pod's environment, such as in an error that quotes a command."""
         record = self._records.get(uid)
         secrets = {value for content in record.seen.values() for value in content.secrets()} if record is not None else ()
         for value in sorted(secrets, key=len, reverse=True):
@@ -155,7 +155,7 @@ class Resolver:
     async def resolve(
         self, pod: Pod, *, files: Path | None = None, pod_ips: Sequence[str] = (), containers: Collection[str] | None = None
     ) -> ResolvedPod:
-        """See `vkubelet.provider.Host.resolve`."""
+        """Resolves a pod; see `vkubelet.provider.Host.resolve`."""
         uid = pod.metadata.uid
         record = self._records.setdefault(uid, _Record(pod))
         async with record.lock:
@@ -166,7 +166,7 @@ class Resolver:
             record.waiting = True
             resolved = await self._resolve(record, containers)
             record.waiting = False
-            record.told = {trouble: text for trouble, text in record.told.items() if "Mandatory" not in trouble}
+            record.reported = {trouble: text for trouble, text in record.reported.items() if "Mandatory" not in trouble}
         wait = self._next_look(record)
         if wait is not None and uid in self._records:
             self.controller.add(uid, after=wait, priority=Priority.LOW)
@@ -183,7 +183,7 @@ class Resolver:
         read = Read(services=await self._service_variables(facts), names=self._parts.names())
         environments: dict[str, Environment] = {}
         for container in assembly.select(facts.spec, chosen):
-            # Those about to be started need what is there now; to look at a pod again, what it was started with will do.
+            # Containers about to be started need the current objects; for a repeated check of a pod, those it was started with are enough.
             environments[container["name"]] = await self._environment(record, container, facts, read, lenient=chosen is None)
         return evolve(assembly.assemble(pod, facts, read=read, chosen=environments, files=record.files), pull_secrets=secrets)
 
@@ -200,7 +200,7 @@ class Resolver:
         return Name(self._parts.node_client(pod.node), pod.metadata.namespace, reference)
 
     async def _read(self, pod: Pod, references: Iterable[Reference]) -> dict[Reference, Content | None]:
-        """What there is of these objects. Raises ApiError, ValueError."""
+        """Reads these objects. Raises ApiError, ValueError."""
         return {reference: await self._objects.content(self._name(pod, reference)) for reference in dict.fromkeys(references)}
 
     # --- environment ---
@@ -211,8 +211,8 @@ class Resolver:
             try:
                 objects |= await self._read(record.pod, [reference])
             except (ApiError, ValueError) as error:
-                self._tell(record, f"FailedToReadMandatory{reference.kind.value}", _said(error))
-                raise assembly.config_error(_said(error)) from error
+                self._warn(record, f"FailedToReadMandatory{reference.kind.value}", _message_of(error))
+                raise assembly.config_error(_message_of(error)) from error
         while True:
             try:
                 made = assembly.variables(container, facts, evolve(read, objects=objects))
@@ -221,7 +221,7 @@ class Resolver:
                 missing = error.absence.reference
                 before = record.seen.get(missing) if lenient else None
                 if before is None or before == objects[missing]:
-                    self._tell(record, error.absence.reason, str(error.absence))
+                    self._warn(record, error.absence.reason, str(error.absence))
                     raise assembly.config_error(str(error)) from error
                 objects[missing] = before
         record.seen |= {reference: content for reference, content in objects.items() if content is not None}
@@ -230,7 +230,7 @@ class Resolver:
         return made
 
     async def _service_variables(self, facts: Facts) -> dict[str, str]:
-        """Raises Unavailable as long as no Services were read at all."""
+        """Returns the variables of Services. Raises Unavailable until Services were read once."""
         self._services_wanted.set()
         if not self._services.ever_synced:
             try:
@@ -245,7 +245,7 @@ class Resolver:
         return service_variables(services, namespace=facts.meta.namespace, links=links)
 
     async def _pull_secrets(self, record: _Record, facts: Facts) -> tuple[PullSecret, ...]:
-        """Those that are there: an image may be had without the others."""
+        """Returns existing pull secrets: an image may be available without the others."""
         found: list[PullSecret] = []
         missing: list[str] = []
         for name in pull_secrets(facts.spec):
@@ -259,13 +259,13 @@ class Resolver:
         if missing:
             names = ", ".join(missing)
             text = f"Unable to retrieve some image pull secrets ({names}); attempting to pull the image may not succeed."
-            self._tell(record, "FailedToRetrieveImagePullSecret", text)
+            self._warn(record, "FailedToRetrieveImagePullSecret", text)
         return tuple(found)
 
     # --- volumes ---
 
     async def _fill(self, record: _Record, volume: JsonView, facts: Facts) -> None:
-        """Bring a volume up to date. Raises Unavailable when it was never complete; later it stays as it is until it can be again."""
+        """Updates a volume. Raises Unavailable when it was never complete; later it stays unchanged until it can be updated again."""
         name, pod, files = volume["name"], record.pod, record.files
         assert files is not None
         try:
@@ -273,25 +273,25 @@ class Resolver:
                 objects = await self._read(pod, of_volume(volume))
                 tokens = await self._issue(pod, volume)
             except (ApiError, ValueError) as error:
-                raise assembly.mount_error(name, _said(error), facts.spec) from error
+                raise assembly.mount_error(name, _message_of(error), facts.spec) from error
             if pod.metadata.uid in self._records:
                 assembly.fill_volume(volume, facts, files, objects=objects, tokens=tokens)
         except Unavailable as error:
             if not assembly.is_filled(volume, files):
                 raise
-            self._tell(record, f"FailedMount {name}", str(error))
+            self._warn(record, f"FailedMount {name}", str(error))
             return
-        record.told.pop(f"FailedMount {name}", None)
+        record.reported.pop(f"FailedMount {name}", None)
 
     async def _issue(self, pod: Pod, volume: JsonView) -> Tokens:
-        """The tokens of a volume. Raises ValueError."""
+        """Issues the tokens of a volume. Raises ValueError."""
         try:
             return await self._tokens.read(pod, token_sources(volume), self._parts.node_client(pod.node))
         except ApiError as error:
-            raise ValueError(f"failed to fetch token: {_said(error)}") from error
+            raise ValueError(f"failed to fetch token: {_message_of(error)}") from error
 
     async def _refresh(self, uid: str) -> float | None:
-        """Look at the volumes of a pod again; seconds until the next time."""
+        """Updates the volumes of a pod; returns the seconds until the next time."""
         record = self._records.get(uid)
         if record is None or record.files is None:
             return None
@@ -300,7 +300,7 @@ class Resolver:
             facts = self._facts(record)
             with bind(pod=str(record.pod.key), uid=uid):
                 for volume in assembly.written_volumes(facts.spec):
-                    # A root that is missing was taken away by the provider, or is for `resolve` to make.
+                    # A missing root was removed by the provider, or is created by `resolve`.
                     if assembly.is_filled(volume, record.files):
                         await self._fill(record, volume, facts)
         return self._next_look(record)
@@ -316,20 +316,20 @@ class Resolver:
 
     # --- events ---
 
-    def _tell(self, record: _Record, trouble: str, message: str) -> None:
-        """A warning, once for each thing that is said of this trouble."""
-        if record.told.get(trouble) == message:
+    def _warn(self, record: _Record, trouble: str, message: str) -> None:
+        """Emits a warning, once for each message of this trouble."""
+        if record.reported.get(trouble) == message:
             return
-        record.told[trouble] = message
+        record.reported[trouble] = message
         self._parts.recorder.event(ObjectReference.of(PODS, record.pod), trouble.split()[0], message, warning=True)
 
     def _tell_absent(self, record: _Record, absence: Absence) -> None:
         key = f"{absence.reason} {absence.reference.name} {absence.key}"
-        self._tell(record, key, str(absence))
+        self._warn(record, key, str(absence))
 
 
-def _said(error: Exception) -> str:
-    """The API server's own sentence, if it gave one; else what was tried is part of it."""
+def _message_of(error: Exception) -> str:
+    """Returns the API server's own message, if there is one; else the attempted operation is part of it."""
     return error.message if isinstance(error, ApiError) and error.status else str(error)
 
 

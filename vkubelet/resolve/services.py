@@ -1,6 +1,6 @@
-"""The variables by which a container finds Services without DNS (pure).
+"""Environment variables by which a container finds Services without DNS. Pure.
 
-Invariant: the Service `kubernetes` of the namespace `default` is always told of; headless ones never.
+Invariant: the Service `kubernetes` of the namespace `default` is always included; headless ones never.
 
 Names and values are documented at "Discovering services: environment variables"; the second half of them are those of Docker links.
 """
@@ -15,7 +15,8 @@ MASTER_NAMESPACE, MASTER = "default", "kubernetes"
 
 
 def service_variables(services: Iterable[JsonView], *, namespace: str, links: bool) -> dict[str, str]:
-    """By name; with `links` of all `services` of the pod's namespace, one of them named `kubernetes` before the API server's."""
+    """Returns the variables by name; with `links` of all `services` of the pod's namespace, one of them named `kubernetes` before the
+    API server's."""
     chosen: dict[str, JsonView] = {}
     for service in services:
         meta, name = service["metadata"], service["metadata"]["name"]

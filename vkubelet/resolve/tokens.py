@@ -1,6 +1,6 @@
-"""Tokens of pods' accounts, each bound to its pod.
+"""Service account tokens of pods, each bound to its pod.
 
-Invariant: a token is renewed before it ends, and not before it is due, however often it is asked for; memory and its file alone hold it.
+Invariant: a token is renewed before it expires, and not before it is due, however often it is requested; it is only in memory and its file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SPREAD: Final = timedelta(seconds=10)
 
 @frozen
 class Token:
-    """One that was issued, with the moment from which on it is to be renewed."""
+    """An issued token, with the time from which on it has to be renewed."""
 
     text: str = field(repr=False)
     expiry: datetime
@@ -38,30 +38,30 @@ class Token:
 
 
 def due_at(uid: str, expiry: datetime, *, life: float) -> datetime:
-    """When a token that lives `life` seconds is renewed: at 80 % of its life, at most after a day, a few seconds apart for each pod."""
+    """Returns when a token valid for `life` seconds is renewed: after 80 % of that, at most a day, a few seconds apart for each pod."""
     issued = expiry - timedelta(seconds=life)
     spread = _SPREAD * (int.from_bytes(hashlib.sha256(uid.encode()).digest()[:4], "big") / 2**32)
     return min(issued + _OLDEST, issued + timedelta(seconds=life * _SHARE)) - spread
 
 
 class TokenCache:
-    """Tokens by the uid of their pod."""
+    """Tokens by the UID of their pod."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._tokens: dict[str, dict[TokenSource, Token]] = {}
 
     async def read(self, pod: Pod, sources: Iterable[TokenSource], client: Client) -> dict[TokenSource, str]:
-        """A token that is good for a while for each source. Raises ApiError when there is none at all."""
+        """Returns a valid token for each source. Raises ApiError when there is none at all."""
         return {source: await self._read(pod, source, client) for source in dict.fromkeys(sources)}
 
     def due_in(self, uid: str) -> float | None:
-        """Seconds until a token of the pod is due; None: it has none."""
+        """Returns the seconds until a token of the pod is due; None: it has none."""
         now = self._clock.now()
         return min(((token.due - now).total_seconds() for token in self._tokens.get(uid, {}).values()), default=None)
 
     def forget(self, uid: str) -> None:
-        """The pod is gone."""
+        """Drops the tokens of a deleted pod."""
         self._tokens.pop(uid, None)
 
     async def _read(self, pod: Pod, source: TokenSource, client: Client) -> str:
@@ -89,6 +89,6 @@ class TokenCache:
         }
         answer = (await client.create(SERVICEACCOUNTS, body, namespace=meta.namespace, subresource="token", parent=account)).body
         expiry = parse_rfc3339(answer["status"]["expirationTimestamp"])
-        # What was asked for is not what was given where the API server limits it.
+        # The API server may limit the requested lifetime.
         due = due_at(meta.uid, expiry, life=answer["spec"]["expirationSeconds"])
         return Token(answer["status"]["token"], expiry, due)

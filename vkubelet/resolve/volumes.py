@@ -1,6 +1,6 @@
-"""What is in a volume that the runtime writes (pure).
+"""Content of a volume that the runtime writes. Pure.
 
-Invariant: a volume is known with all of its sources or not at all, so that nobody sees half of an update.
+Invariant: a volume is known with all of its sources or not at all, so that an update is never half visible.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WRITTEN: Final = frozenset({"configMap", "secret", "projected", "downwardAPI"})
 """Sources whose files are written here; they are read-only for containers."""
 
 IN_MEMORY_KINDS: Final = WRITTEN - {"configMap"}
-"""Those that the kubelet keeps in a tmpfs."""
+"""Sources that the kubelet keeps in a tmpfs."""
 
 DEFAULT_MODE: Final = 0o644
 _PRIVATE: Final = 0o600
@@ -26,7 +26,7 @@ _PRIVATE: Final = 0o600
 
 @frozen
 class ProjectedFile:
-    """One file; `user` owns it, None: whoever writes it."""
+    """One file; `user` owns it, None: the user of the writing process."""
 
     data: bytes = field(repr=False)
     mode: int = DEFAULT_MODE
@@ -34,12 +34,12 @@ class ProjectedFile:
 
 
 Files = dict[str, ProjectedFile]
-"""By path below the volume."""
+"""Files by path below the volume."""
 
 
 @frozen
 class TokenSource:
-    """A token of the pod's account; an empty audience is the API server's own. `expiration` in seconds."""
+    """A token of the pod's service account; an empty audience is the API server's own. `expiration` in seconds."""
 
     audience: str = ""
     expiration: int = 3600
@@ -49,12 +49,12 @@ Tokens = Mapping[TokenSource, str]
 
 
 def is_written(volume: JsonView) -> bool:
-    """Its files come from the runtime."""
+    """Checks whether the runtime writes its files."""
     return not WRITTEN.isdisjoint(volume)
 
 
 def token_sources(volume: JsonView) -> Iterator[TokenSource]:
-    """The tokens of a projected volume."""
+    """Yields the tokens of a projected volume."""
     for source in (volume.get("projected") or {}).get("sources") or ():
         if source.get("serviceAccountToken") is not None:
             yield _token_source(source["serviceAccountToken"])
@@ -65,7 +65,7 @@ def _token_source(source: JsonView) -> TokenSource:
 
 
 def volume_files(volume: JsonView, facts: Facts, *, objects: Objects, tokens: Tokens) -> Files:
-    """The files of a volume. Raises ValueError with the kubelet's sentence for what is missing, and for a source that is not known here."""
+    """Returns the files of a volume. Raises ValueError with the kubelet's message for missing objects, and for an unknown source."""
     for kind in ("configMap", "secret", "downwardAPI"):
         if volume.get(kind) is not None:
             return _of_source(kind, volume[kind], facts, objects=objects, mode=_mode(volume[kind], "defaultMode", DEFAULT_MODE))
@@ -94,7 +94,7 @@ def _of_source(kind: str, source: JsonView, facts: Facts, *, objects: Objects, m
         case "configMap":
             reference = Reference(Kind.CONFIGMAP, source.get("name") or "")
         case "secret":
-            # A volume of its own has another word for it than a projected one.
+            # A Secret volume uses another field than a projected one.
             reference = Reference(Kind.SECRET, source.get("secretName") or source.get("name") or "")
         case "downwardAPI":
             return _downward(source.get("items") or (), facts, mode)
@@ -132,13 +132,13 @@ def _downward(items: Sequence[JsonView], facts: Facts, mode: int) -> Files:
 
 
 def _own_field(facts: Facts, path: str) -> str:
-    """The fields that a file can show: those of `metadata`, which outlive the pod's moves. Raises ValueError."""
+    """Returns a field of `metadata` that a file can show; these survive the moves of the pod. Raises ValueError."""
     plain = {"metadata.name": facts.meta.name, "metadata.namespace": facts.meta.namespace, "metadata.uid": facts.meta.uid}
     return plain[path] if path in plain else metadata_value(facts.meta, path)
 
 
 def _token(source: JsonView, spec: JsonView, *, tokens: Tokens, mode: int) -> ProjectedFile:
-    """Private as soon as it is known whose it is."""
+    """Returns the file of a token, private if its user is known."""
     user = common_user(spec)
     group = (spec.get("securityContext") or {}).get("fsGroup")
     private = user is not None or group is not None
@@ -146,7 +146,7 @@ def _token(source: JsonView, spec: JsonView, *, tokens: Tokens, mode: int) -> Pr
 
 
 def common_user(spec: JsonView) -> int | None:
-    """The `runAsUser` of all containers but ephemeral ones, which come later; None when there is none, or more than one."""
+    """Returns the `runAsUser` of all containers but ephemeral ones, which come later; None when there is none, or more than one."""
     default = (spec.get("securityContext") or {}).get("runAsUser")
     lasting = (container for kind in ("initContainers", "containers") for container in spec.get(kind) or ())
     users = {(container.get("securityContext") or {}).get("runAsUser", default) for container in lasting}
@@ -154,6 +154,6 @@ def common_user(spec: JsonView) -> int | None:
 
 
 def _mode(source: JsonView, name: str, default: int) -> int:
-    """A mode that is zero is one, too."""
+    """Returns the mode; zero is a valid mode."""
     told = source.get(name)
     return default if told is None else int(told)

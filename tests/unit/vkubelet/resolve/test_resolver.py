@@ -12,7 +12,7 @@ from vkubelet.api.objects import Pod
 from vkubelet.control.informer import Change
 from vkubelet.errors import Forbidden, Unreachable
 from vkubelet.resolve.names import Names
-from vkubelet.resolve.resolver import Resolver, ResolverParts, _Record, _said
+from vkubelet.resolve.resolver import Resolver, ResolverParts, _Record, _message_of
 from vkubelet.resolve.tokens import Token
 from vkubelet.resolve.volumes import TokenSource
 from vkubelet.testing.clock import ManualClock
@@ -87,4 +87,4 @@ def test_a_token_that_can_not_be_renewed_is_not_asked_for_all_the_time(left: flo
     ids=["answer", "no answer", "not base64"],
 )
 def test_users_are_told_what_the_api_server_said(error: Exception, text: str) -> None:
-    assert _said(error) == text
+    assert _message_of(error) == text
