@@ -31,7 +31,7 @@ StrPath = str | os.PathLike[str]
 
 
 def real(path: StrPath) -> Path:
-    """Follows all links of a path once. Judge the result, then open it below `/` by `Directory`, which fails when it has changed since."""
+    """Resolves all links of a path once. Judge the result, then open it below `/` by `Directory`, which fails when it has changed since."""
     return Path(os.path.realpath(path))
 
 
@@ -61,23 +61,23 @@ class Directory:
     def close(self) -> None:
         os.close(self.descriptor)
 
-    # --- reaching and reading ---
+    # --- opening and reading ---
 
     def hold(self, path: StrPath) -> int:
-        """A descriptor (O_PATH) of whatever lies there; the caller closes it."""
+        """Returns a descriptor (O_PATH) of whatever exists at the path; the caller closes it."""
         return _reach(self.descriptor, _parts(path))
 
     def enter(self, path: StrPath) -> Self:
         return type(self)(_reach(self.descriptor, _parts(path), os.O_DIRECTORY), self.path / path)
 
     def status(self, path: StrPath = ".") -> os.stat_result:
-        """Of what lies there, also of a link."""
+        """Returns the status of a file, or of a link itself."""
         above, name = self._above(path)
         with above:
             return os.stat(name, dir_fd=above.descriptor, follow_symlinks=False)
 
     def has(self, path: StrPath) -> bool:
-        """Whether anything lies there, also a link that leads nowhere."""
+        """Checks whether anything exists at the path, including a dangling link."""
         try:
             self.status(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -85,7 +85,7 @@ class Directory:
         return True
 
     def names(self, path: StrPath = ".") -> list[str]:
-        """In order."""
+        """Lists the names in order."""
         with self.enter(path) as found:
             listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=found.descriptor)
         try:
@@ -94,7 +94,7 @@ class Directory:
             os.close(listed)
 
     def walk(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Everything below, a directory before what it contains. For trees that this process has written: recursive."""
+        """Yields everything below, a directory before its content. For trees that this process has written: recursive."""
         for name in self.names():
             about = self.status(name)
             yield name, about
@@ -103,7 +103,7 @@ class Directory:
                     yield from ((f"{name}/{path}", each) for path, each in below.walk())
 
     def file(self, path: StrPath, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
-        """A descriptor of a regular file; the caller closes it."""
+        """Returns a descriptor of a regular file; the caller closes it."""
         above, name = self._above(path)
         with above:
             found = os.open(name, flags | _FILE, mode, dir_fd=above.descriptor)
@@ -113,18 +113,18 @@ class Directory:
         return found
 
     def read(self, path: StrPath, most: int = -1) -> bytes:
-        """The content of a regular file, or its first `most` bytes."""
+        """Returns the content of a regular file, or its first `most` bytes."""
         with open(self.file(path), "rb") as file:
             return file.read(most)
 
     def target(self, path: StrPath) -> str:
-        """What a link contains."""
+        """Returns the target of a link."""
         above, name = self._above(path)
         with above:
             return os.readlink(name, dir_fd=above.descriptor)
 
     def lead(self, path: StrPath) -> PurePosixPath:
-        """Where `path` leads below this directory, its links followed once. Raises ValueError when that is outside."""
+        """Returns where `path` leads below this directory, its links followed once. Raises ValueError when that is outside."""
         parts, own = _parts(path), f"/proc/self/fd/{self.descriptor}"
         place, top = real(os.path.join(own, *parts)), real(own)
         if not place.is_relative_to(top):
@@ -134,7 +134,7 @@ class Directory:
     # --- writing ---
 
     def make(self, path: StrPath, mode: int) -> Self:
-        """Makes what is missing of a directory, with this mode whatever the umask; what exists stays as it is."""
+        """Creates missing directories of the path, with this mode whatever the umask; existing ones are not changed."""
         here = self.enter(".")
         for name in _parts(path):
             with here:
@@ -143,7 +143,8 @@ class Directory:
 
     def _made(self, name: str, mode: int) -> Self:
         try:
-            # Without any rights, so that what is opened next is known to be what was made: a program may have put another directory there.
+            # Without any permissions, so that what is opened next is known to be what was created: a program may have put another directory
+            # in its place.
             os.mkdir(name, 0, dir_fd=self.descriptor)
         except FileExistsError:
             return self.enter(name)
@@ -153,7 +154,8 @@ class Directory:
             return made.enter(".")
 
     def part(self, path: StrPath, mode: int) -> PurePosixPath:
-        """What a `subPath` means: where `path` leads, with directories made where nothing is. Raises ValueError when that is outside."""
+        """Resolves a `subPath`: where `path` leads, with directories created where nothing exists. Raises ValueError when that is
+        outside."""
         place = self.lead(path)
         try:
             os.close(self.hold(place))
@@ -162,10 +164,10 @@ class Directory:
         return place
 
     def change(self, path: StrPath = ".", *, mode: int | None = None, user: int = -1, group: int = -1) -> None:
-        """Owner and mode of what lies there, in this order: a new owner takes bits of the mode away."""
+        """Sets owner and mode, in this order: a new owner clears bits of the mode."""
         found = self.hold(path)
         try:
-            # The kernel changes neither by such a descriptor itself; its name in /proc leads to what is open, and nowhere else.
+            # The kernel changes neither through such a descriptor; its name in /proc leads to what is open, and nowhere else.
             if (user, group) != (-1, -1):
                 os.chown(f"/proc/self/fd/{found}", user, group)
             if mode is not None:
@@ -174,7 +176,7 @@ class Directory:
             os.close(found)
 
     def create(self, path: StrPath, data: bytes = b"", *, mode: int, user: int | None = None, sync: bool = False) -> None:
-        """A new file, private until it has its content, owner and mode. Raises FileExistsError."""
+        """Creates a file, private until it has its content, owner and mode. Raises FileExistsError."""
         with open(self.file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
             file.write(data)
             file.flush()
@@ -185,7 +187,7 @@ class Directory:
                 os.fsync(file.fileno())
 
     def store(self, path: StrPath, data: bytes, *, mode: int, sync: bool = False) -> None:
-        """A file, as a whole or not at all, in the place of the one before. `sync`: also when the power fails."""
+        """Replaces a file atomically. `sync`: also across a power failure."""
         above, name = self._above(path)
         with above:
             draft = f".{name}.{secrets.token_hex(4)}"
@@ -197,7 +199,7 @@ class Directory:
                 raise
 
     def write(self, path: StrPath, data: bytes, *, mode: int) -> None:
-        """A file, in place unless it has this content: also those who have it open or mounted see it."""
+        """Writes a file in place unless it has this content: also processes that have it open or mounted see the change."""
         with open(self.file(path, os.O_RDWR | os.O_CREAT), "r+b") as file:
             if file.read() != data:
                 file.seek(0)
@@ -206,17 +208,18 @@ class Directory:
             os.fchmod(file.fileno(), mode)
 
     def link(self, target: StrPath, path: StrPath) -> None:
-        """Makes a symbolic link. Raises FileExistsError."""
+        """Creates a symbolic link. Raises FileExistsError."""
         above, name = self._above(path)
         with above:
             os.symlink(target, name, dir_fd=above.descriptor)
 
     def move(self, name: str, to: str) -> None:
-        """Within this directory, in the place of what was there."""
+        """Moves within this directory, replacing what was at the target."""
         os.rename(_single(name), _single(to), src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
 
     def remove(self, name: str) -> None:
-        """What lies there, with everything below it, or nothing if nothing does; whatever rights programs have left on it.
+        """Removes a file or directory with everything below it, whatever permissions programs have left on it; does nothing if it is
+        missing.
 
         Directories below are moved up before they are emptied: a tree can be deeper than there are descriptors.
         """
@@ -237,7 +240,7 @@ class Directory:
             os.rmdir(left.pop(), dir_fd=self.descriptor)
 
     def _is_kept(self, name: str) -> bool:
-        """Whether it is a directory that is not empty; anything else is removed."""
+        """Checks whether it is a directory that is not empty; anything else is removed."""
         try:
             os.unlink(name, dir_fd=self.descriptor)
         except IsADirectoryError:
@@ -252,19 +255,19 @@ class Directory:
         return False
 
     def _grant(self, name: str) -> None:
-        """Programs may have taken rights away, from themselves too."""
+        """Restores permissions that programs may have removed, from themselves too."""
         with self.enter(name) as found:
             if found.status().st_mode & stat.S_IRWXU != stat.S_IRWXU:
                 found.change(mode=stat.S_IRWXU)
 
     def _above(self, path: StrPath) -> tuple[Self, str]:
-        """The directory in which the last part of a path lies, and that part."""
+        """Returns the directory of the last part of a path, and that part."""
         *above, name = _parts(path) or ["."]
         return self.enter("/".join(above)), name
 
 
 def _parts(path: StrPath) -> list[str]:
-    """Raises ValueError for a path that is absolute or goes up."""
+    """Splits a path. Raises ValueError for a path that is absolute or goes up."""
     pure = PurePosixPath(path)
     if "\0" in str(pure):
         raise ValueError(f"{path!r} contains a null byte")
@@ -274,20 +277,20 @@ def _parts(path: StrPath) -> list[str]:
 
 
 def _single(name: str) -> str:
-    """Raises ValueError for more than one part."""
+    """Checks a name. Raises ValueError for more than one part."""
     if len(_parts(name)) != 1 or "/" in name:
         raise ValueError(f"{name!r} must be the name of a file")
     return name
 
 
 def _reach(top: int, parts: list[str], flags: int = 0) -> int:
-    """A descriptor (O_PATH) of what lies there, without following links. Raises OSError."""
+    """Returns a descriptor (O_PATH) without following links. Raises OSError."""
     found = _openat2(top, "/".join(parts) or ".", flags | _REACH)
     return found if found >= 0 else _walked(top, parts, flags)
 
 
 def _openat2(top: int, path: str, flags: int) -> int:
-    """-1 where the kernel does not have it, a filter of system calls forbids it, or a signal cut it off. Raises OSError."""
+    """Calls openat2; returns -1 where the kernel lacks it, a seccomp filter forbids it, or a signal interrupted it. Raises OSError."""
     how = struct.pack("QQQ", flags, 0, _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS)
     found = int(_libc.syscall(ctypes.c_long(_OPENAT2), ctypes.c_int(top), os.fsencode(path), how, ctypes.c_size_t(len(how))))
     number = ctypes.get_errno()
@@ -297,7 +300,7 @@ def _openat2(top: int, path: str, flags: int) -> int:
 
 
 def _walked(top: int, parts: list[str], flags: int) -> int:
-    """As openat2 does it, one part after the other. Raises OSError."""
+    """Walks the path as openat2 does it, one part after the other. Raises OSError."""
     here = os.open(".", _REACH | os.O_DIRECTORY, dir_fd=top)
     for depth, name in enumerate(parts):
         above = here

@@ -1,6 +1,6 @@
-"""`vkubelet run|check|version`: parse, load the settings, run one Runtime.
+"""`vkubelet run|check|version`: parses the arguments, loads the settings, runs one Runtime.
 
-Invariant: a wrong setting ends with exit code 2 and one sentence that names it; anything else that ends the process ends it with 1.
+Invariant: an invalid setting exits with 2 and one sentence that names it; any other error exits with 1.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ GROUP = "vkubelet.providers"
 CAPABILITIES = sorted(name for name in vars(contract) if name.startswith("Supports"))
 _REQUIRED = ("run", "sync_pod", "delete_pod", "list_pods")
 _STARTS_AND_STOPS = ("run", "prepare_pod", "start_container", "stop_container", "remove_pod", "list_containers")
-"""What a ContainerProvider has instead."""
+"""Methods of a ContainerProvider."""
 
 _METHODS = {*_REQUIRED, *_STARTS_AND_STOPS}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The console script; exits with 0, 1 or 2."""
+    """Runs the console script; exits with 0, 1 or 2."""
     arguments = _parser().parse_args(argv)
     sys.exit(guarded(lambda: arguments.call(arguments)))
 
 
 def guarded(call: Callable[[], None]) -> int:
-    """Run a command; errors of ours become one line on stderr and an exit code."""
+    """Runs a command; our own errors become one line on stderr and an exit code."""
     try:
         call()
     except SettingsError as error:
@@ -63,11 +63,11 @@ def guarded(call: Callable[[], None]) -> int:
 
 
 Read = Callable[[], tuple[Settings, object | None]]
-"""What settings file and flags say at this moment, to the runtime and to the provider. Raises SettingsError."""
+"""Current values of settings file and flags, for the runtime and for the provider. Raises SettingsError."""
 
 
 def run_runtime(made: Provider, chosen: Settings, *, read: Read) -> None:
-    """Run a provider in this process until SIGTERM or SIGINT; `read` is asked for changed settings meanwhile. Raises VKubeletError."""
+    """Runs a provider in this process until SIGTERM or SIGINT; `read` is polled for changed settings meanwhile. Raises VKubeletError."""
     logformat.configure(chosen.log.level)
     _raise_file_limit()
     _calm_collector()
@@ -76,17 +76,17 @@ def run_runtime(made: Provider, chosen: Settings, *, read: Read) -> None:
 
 
 def _raise_file_limit() -> None:
-    """Every node has a port of its own, and every stream a connection: take all descriptors that we may have."""
+    """Raises the limit of open files to the maximum: every node has a port, and every stream a connection."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     except (ValueError, OSError):
-        # Some systems promise more than they give; what there was before stays.
+        # Some systems report a higher limit than they allow; the current one stays.
         log.debug("the limit of open files can not be raised to %s", most)
 
 
 def _calm_collector() -> None:
-    """What is loaded by now stays for ever and need not be looked at again; what a call leaves behind is mostly freed without it.
+    """Exempts everything loaded so far from garbage collection, and collects less often, as most objects of a call are freed without it.
 
     A burst of pods costs an eighth less CPU that way.
     """
@@ -96,7 +96,7 @@ def _calm_collector() -> None:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's loop when it is installed: it halves the CPU per event and changes nothing else."""
+    """Returns uvloop's loop when it is installed: it halves the CPU per event and changes nothing else."""
     if importlib.util.find_spec("uvloop") is None:
         return None
     return cast(Callable[[], asyncio.AbstractEventLoop], importlib.import_module("uvloop").new_event_loop)
@@ -125,7 +125,7 @@ def _tree(chosen: Settings, own: object | None) -> Json:
 
 
 class LiveSettings:
-    """The settings of a running process; what is put in force is what was read and compared, whatever the file contains by then."""
+    """Settings of a running process; the applied values are those that were read and compared, whatever the file contains by then."""
 
     def __init__(self, made: Provider, read: Read) -> None:
         self._made = made
@@ -137,7 +137,7 @@ class LiveSettings:
         return _tree(self._chosen, self._own)
 
     def take(self, changed: Set[str]) -> Set[str]:
-        """Put in force what can be without a restart; what that was."""
+        """Applies the settings that need no restart; returns which."""
         level = changed & {"log.level"}
         if level:
             logformat.change_level(self._chosen.log.level)
@@ -151,7 +151,7 @@ class LiveSettings:
 
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
-    """The few flags that stand in for settings of the YAML file."""
+    """Adds the few flags that replace settings of the YAML file."""
     parser.add_argument("--config", "--settings", dest="config", type=Path, help="YAML file with settings")
     parser.add_argument("--kubeconfig", help="cluster in which the nodes appear")
     parser.add_argument("--context", help="context of that kubeconfig")
@@ -162,7 +162,7 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_data(arguments: argparse.Namespace) -> Json:
-    """The settings file with the flags laid over it."""
+    """Returns the settings file merged with the flags."""
     data = settings.read_yaml(arguments.config) if arguments.config else {}
     flags = {
         ("cluster", "kubeconfig"): arguments.kubeconfig,
@@ -216,7 +216,7 @@ def _load(arguments: argparse.Namespace) -> tuple[Provider, Settings, object | N
 
 
 def _provider_section(data: Json) -> Json:
-    """Take the section `provider:` out of `data`. Raises SettingsError."""
+    """Removes the section `provider:` from `data` and returns it. Raises SettingsError."""
     section = data.pop("provider", None) or {}
     if not isinstance(section, dict):
         raise SettingsError("provider", "must be a mapping of the provider's settings")
@@ -224,13 +224,13 @@ def _provider_section(data: Json) -> Json:
 
 
 def read_settings(data: Json, kind: type[Provider]) -> tuple[Settings, object | None]:
-    """What a settings file says to the runtime and to a provider of this class. Raises SettingsError."""
+    """Returns the settings of the runtime and of a provider of this class. Raises SettingsError."""
     section = _provider_section(data)
     return settings.convert(data, Settings), provider_settings(kind, section)
 
 
 def provider_settings(kind: type[Provider], section: Json) -> object | None:
-    """The section `provider:` as the class that the provider declares; None when it declares none. Raises SettingsError."""
+    """Converts the section `provider:` to the class that the provider declares; None when it declares none. Raises SettingsError."""
     declared = getattr(kind, "Settings", None)
     if declared is None:
         if section:
@@ -243,13 +243,13 @@ def provider_settings(kind: type[Provider], section: Json) -> object | None:
 
 
 def make_provider(kind: type[Provider], section: Json) -> tuple[Provider, object | None]:
-    """An instance with its settings from the section `provider:`. Raises SettingsError."""
+    """Creates an instance with its settings from the section `provider:`. Raises SettingsError."""
     own = provider_settings(kind, section)
     return kind() if own is None else cast(Callable[[Any], Provider], kind)(own), own
 
 
 def find_provider(name: str) -> type[Provider]:
-    """A provider class by entry point, `package.module:Class`, or `./file.py[:Class]`. Raises SettingsError."""
+    """Finds a provider class by entry point, `package.module:Class`, or `./file.py[:Class]`. Raises SettingsError."""
     if name.partition(":")[0].endswith(".py"):
         path, _, wanted = name.partition(":")
         return _class_of(_module_of_file(Path(path)), wanted, name)
@@ -273,7 +273,7 @@ def _import(module: str, name: str) -> ModuleType:
 def _module_of_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise SettingsError("--provider", f"there is no file {path}")
-    # Under a name of its own: a file may be called as a module that we use.
+    # Under a unique name: a file may be called like a module that we use.
     name = f"provider_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -304,6 +304,6 @@ def _class_of(module: ModuleType, wanted: str, name: str) -> type[Provider]:
 
 
 def _missing(kind: type) -> list[str]:
-    """The methods that a class lacks of a Provider, or of a ContainerProvider if it has fewer of the others to add."""
+    """Returns the methods that a class lacks of a Provider, or of a ContainerProvider if fewer of those are missing."""
     lacking = [[name for name in methods if not callable(getattr(kind, name, None))] for methods in (_REQUIRED, _STARTS_AND_STOPS)]
     return min(lacking, key=len)

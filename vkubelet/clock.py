@@ -1,4 +1,4 @@
-"""Time as a value that is passed in, so that tests can move it.
+"""Time as a value that is passed in, so that tests can control it.
 
 Invariant: no other module reads the wall clock, the monotonic clock, or sleeps by itself.
 """
@@ -12,18 +12,18 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the rest of the code knows of time."""
+    """Clock for all other modules."""
 
     def now(self) -> datetime:
-        """Wall clock, with time zone UTC."""
+        """Returns the wall clock time, with time zone UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary point; never goes back."""
+        """Returns seconds since an arbitrary point; never goes back."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait; zero or less only yields to other tasks."""
+        """Waits; zero or less only yields to other tasks."""
         ...
 
 
@@ -41,17 +41,17 @@ class SystemClock:
 
 
 def rfc3339(moment: datetime) -> str:
-    """`metav1.Time`: UTC, whole seconds, such as 2026-01-31T12:00:00Z (Kubernetes API conventions)."""
+    """Formats a `metav1.Time`: UTC, integer seconds, such as 2026-01-31T12:00:00Z (Kubernetes API conventions)."""
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 
 def rfc3339_micro(moment: datetime) -> str:
-    """`metav1.MicroTime`, used by Leases and Events: UTC with six digits."""
+    """Formats a `metav1.MicroTime`, used by Leases and Events: UTC with six digits."""
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def parse_rfc3339(text: str) -> datetime:
-    """Any RFC 3339 time, also with nanoseconds, which are cut to microseconds.
+    """Parses any RFC 3339 time, also with nanoseconds, which are cut to microseconds.
 
     Raises ValueError when the text is not one.
     """

@@ -1,22 +1,22 @@
 """Every error of the project, as one tree.
 
-Invariant: whether a failed step may be tried again is told by the attribute `retryable` of the class alone; no caller matches on text.
+Invariant: only the attribute `retryable` of the class decides whether a failed step may be retried; no caller matches on text.
 
     VKubeletError
     ├─ SettingsError                     a path and a sentence; the process exits with 2
-    ├─ ApiError                          what an API server answered, or that it did not
+    ├─ ApiError                          response of an API server, or that there was none
     │   ├─ Unauthorized  Forbidden  NotFound  Invalid  Expired
-    │   ├─ AlreadyExists  Conflict       both are 409, told apart by `reason`
+    │   ├─ AlreadyExists  Conflict       both are 409, distinguished by `reason`
     │   └─ TooManyRequests  ServerError  Unreachable          retryable
     ├─ ProviderError                     raised by providers, meant for the runtime
     │   ├─ PodRejected                   the pod becomes Failed
     │   │   └─ NotAdmitted               before anything of it was started
     │   ├─ NoSuchPod  NoSuchContainer    404 at the kubelet server
-    │   ├─ Unavailable                   503, or asked again later
+    │   ├─ Unavailable                   503, or retried later
     │   ├─ NotSupported                  501
     │   └─ BadRequest                    400
     ├─ Fenced                            a write refused by the leader's fence
-    └─ LeadershipLost                    another leader was seen; the process exits with 1
+    └─ LeadershipLost                    another leader was observed; the process exits with 1
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class VKubeletError(Exception):
 
 
 class SettingsError(VKubeletError):
-    """A setting is wrong; `path` names it as written in YAML (`server.certificate.file`), the sentence says what to do."""
+    """A setting is invalid; `path` names it as written in YAML (`server.certificate.file`), the sentence contains the remedy."""
 
     def __init__(self, path: str, sentence: str) -> None:
         super().__init__(f"{path}: {sentence}" if path else sentence)
@@ -39,7 +39,7 @@ class SettingsError(VKubeletError):
 
 
 class ApiError(VKubeletError):
-    """An API server refused `attempt` (such as "create pods default/web"); `status` is the HTTP code, 0 if none came.
+    """An API server refused `attempt` (such as "create pods default/web"); `status` is the HTTP code, 0 without a response.
 
     `reason` is the machine-readable reason of the Status object and `causes` the field paths it names.
     """
@@ -72,11 +72,11 @@ class Forbidden(ApiError):
 
 
 class NotFound(ApiError):
-    """404: the object, or the whole resource type, does not exist."""
+    """404: the object, or the resource type itself, does not exist."""
 
 
 class Invalid(ApiError):
-    """400, 405, 406, 413, 415 or 422: the request itself is wrong; sending it again will not help."""
+    """400, 405, 406, 413, 415 or 422: the request itself is invalid; repeating it will not help."""
 
 
 class Expired(ApiError):
@@ -84,15 +84,15 @@ class Expired(ApiError):
 
 
 class AlreadyExists(ApiError):
-    """409 with reason AlreadyExists: a create found the name taken."""
+    """409 with reason AlreadyExists: a create found the name in use."""
 
 
 class Conflict(ApiError):
-    """409 otherwise: the object changed since it was read, or a precondition does not hold."""
+    """409 otherwise: the object changed since it was read, or a precondition failed."""
 
 
 class TooManyRequests(ApiError):
-    """429: asked to slow down; `retry_after` says for how many seconds."""
+    """429: too many requests; `retry_after` is the requested delay in seconds."""
 
     retryable = True
 
@@ -104,10 +104,10 @@ class ServerError(ApiError):
 
 
 class Unreachable(ApiError):
-    """No answer: the connection failed, was cut, or timed out.
+    """No response: the connection failed, was interrupted, or timed out.
 
-    `silent` is True when the server's address was asked and no connection came about. Everything else leaves open whether the server
-    runs: its name was not resolved, its certificate not accepted, a proxy is in between, or its answer was late or cut.
+    `silent` is True when the server's address was dialled and no connection was established. Everything else leaves open whether the server
+    runs: its name was not resolved, its certificate not accepted, a proxy is in between, or its response was late or incomplete.
     """
 
     retryable = True
@@ -118,7 +118,7 @@ class Unreachable(ApiError):
 
 
 class ProviderError(VKubeletError):
-    """Raised by providers to tell the runtime what to do."""
+    """Raised by providers to control the runtime."""
 
 
 class PodRejected(ProviderError):
@@ -131,11 +131,11 @@ class PodRejected(ProviderError):
 
 
 class NotAdmitted(PodRejected):
-    """The node does not take the pod, as judged before anything of it was started; reason and message are the kubelet's."""
+    """The node does not admit the pod, as judged before anything of it was started; reason and message are the kubelet's."""
 
 
 class NoSuchPod(ProviderError):
-    """The backend holds no such pod."""
+    """The backend has no such pod."""
 
 
 class NoSuchContainer(ProviderError):
@@ -143,10 +143,10 @@ class NoSuchContainer(ProviderError):
 
 
 class Unavailable(ProviderError):
-    """Not now: asked again after `retry_after` seconds, or by back-off when it is None.
+    """Not now: retried after `retry_after` seconds, or with back-off when it is None.
 
-    Raised by `sync_pod`, it is told to the user by an event with the reason `event`, and the pod's containers wait for `waiting`; both may
-    be empty where the provider has told already.
+    Raised by `sync_pod`, it is reported to the user by an event with the reason `event`, and the pod's containers wait for `waiting`; both
+    may be empty where the provider has reported already.
     """
 
     retryable = True
@@ -161,11 +161,11 @@ class Unavailable(ProviderError):
 
 
 class NotSupported(ProviderError):
-    """The backend can not do this, or may not; the text says what would have to change."""
+    """The backend cannot do this, or may not; the text contains the remedy."""
 
 
 class BadRequest(ProviderError):
-    """What the caller asked for makes no sense."""
+    """The request of the caller is invalid."""
 
 
 class Fenced(VKubeletError):

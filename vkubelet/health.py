@@ -1,6 +1,6 @@
 """Plain-HTTP listeners for probes and scrapers: /healthz and /readyz on one, /metrics on the other.
 
-Invariant: they answer without touching an API server or a provider, so a slow backend is never mistaken for a dead process.
+Invariant: they respond without calling an API server or a provider, so a slow backend is never mistaken for a dead process.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from vkubelet.errors import SettingsError
 from vkubelet.metrics import Metrics
 
 Check = Callable[[], str | None]
-"""None when all is well, else the reason why not."""
+"""Check that returns None when healthy, else the reason."""
 
 _EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class HealthServer:
-    """An async context manager. Addresses are `host:port`; no host: all interfaces; port 0: any free one; empty: off.
+    """Async context manager of the listeners. Addresses are `host:port`; no host: all interfaces; port 0: any free one; empty: off.
 
     `health_port` and `metrics_port` are the ports in use, 0 when off.
     """
@@ -46,7 +46,7 @@ class HealthServer:
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Raises SettingsError when an address is malformed or taken."""
+        """Starts the listeners. Raises SettingsError when an address is malformed or in use."""
         async with AsyncExitStack() as stack:
             probes = {"/healthz": _alive, "/readyz": self._ready}
             self.health_port = await _listen(stack, "health.health_address", self._health_address, probes)
@@ -58,7 +58,7 @@ class HealthServer:
         await self._open.aclose()
 
     async def _ready(self, request: web.Request) -> web.Response:
-        """As an API server: a line per check when asked with `?verbose`, or when one fails."""
+        """Responds as an API server: a line per check when requested with `?verbose`, or when one fails."""
         results = {name: check() for name, check in self._checks.items()}
         failed = any(results.values())
         if not failed and "verbose" not in request.query:
@@ -68,13 +68,13 @@ class HealthServer:
         return web.Response(text="\n".join(lines) + "\n", status=503 if failed else 200)
 
     async def _scrape(self, request: web.Request) -> web.Response:
-        # Thousands of nodes make thousands of series, and nothing else should wait while they are written down.
+        # Thousands of nodes make thousands of series, and no other task should wait while they are rendered.
         body = await asyncio.to_thread(self._metrics.collect().render)
         return web.Response(body=body, headers={"Content-Type": _EXPOSITION})
 
 
 def parse_address(setting: str, address: str) -> tuple[str, int] | None:
-    """Host, empty for all interfaces, and port; None for an empty address. Raises SettingsError that names `setting`."""
+    """Returns host, empty for all interfaces, and port; None for an empty address. Raises SettingsError that names `setting`."""
     if not address:
         return None
     host, colon, port = address.rpartition(":")

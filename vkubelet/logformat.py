@@ -1,6 +1,6 @@
 """Log lines as JSON, with fields that follow a task.
 
-Invariant: a line holds text and numbers only; an object that does not say itself how it reads as text appears as the name of its class.
+Invariant: a line contains text and numbers only; an object without a `__str__` of its class appears as the name of its class.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Scalar = str | int | float | bool | None
 
 _OURS = ("vkubelet", "kubeocean", "vkubelet_providers")
 _OF_EVERY_RECORD = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime"})
-"""Attributes that are no field of `extra=`."""
+"""Attributes that are not fields of `extra=`."""
 
 _fields: ContextVar[Mapping[str, object]] = ContextVar("log_fields", default=MappingProxyType({}))
 
 
 @contextmanager
 def bind(**fields: object) -> Iterator[None]:
-    """Add fields to every line that this task, and tasks it starts, log inside of the `with`; inner ones win.
+    """Adds fields to every line that this task, and tasks it starts, log inside the `with`; inner ones win.
 
     Not across the `yield` of an async generator, which may be closed by another task.
     """
@@ -44,7 +44,8 @@ def bind(**fields: object) -> Iterator[None]:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time, level, logger, message, the fields of `extra=`, the bound fields, and a traceback as `exception`."""
+    """Formatter of one JSON object per line: time, level, logger, message, the fields of `extra=`, the bound fields, and a traceback as
+    `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Scalar] = {
@@ -62,9 +63,9 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(level: str = "INFO", stream: TextIO | None = None) -> None:
-    """Send the logs of the whole process to `stream` (stderr), ours from `level` on, others' from INFO on.
+    """Sends the logs of the process to `stream` (stderr), ours from `level` on, others' from INFO on.
 
-    Other packages never log at DEBUG: some of them print whole bodies there. Raises SettingsError for an unknown level.
+    Other packages never log at DEBUG: some of them print complete bodies at that level. Raises SettingsError for an unknown level.
     """
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
@@ -81,13 +82,13 @@ def configure(level: str = "INFO", stream: TextIO | None = None) -> None:
 
 
 def set_level(level: str) -> None:
-    """Write the lines of ours from this level on, one of logging's, from now on."""
+    """Sets the level of our log lines, one of logging's, from now on."""
     for name in _OURS:
         logging.getLogger(name).setLevel(level.upper())
 
 
 def change_level(level: str) -> None:
-    """As `set_level`, and say so."""
+    """Sets the level as `set_level` does, and logs the change."""
     set_level(level)
     with bind(to=level):
         log.info("log level changed")

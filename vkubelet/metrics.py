@@ -1,7 +1,7 @@
 """Every Prometheus instrument of the runtime, built on a given registry.
 
-Invariant: no series of the registry carries the name of a pod or of a node, so their number does not grow with the cluster. What is told
-of one node is told at that node's own port, and ends with it.
+Invariant: no series of the registry has the name of a pod or of a node, so their number does not grow with the cluster. Metrics of one node
+are exposed at that node's port, and are removed with it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LATE = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0)
 
 
 class Metrics:
-    """All instruments; `registry` defaults to a new one that also tells of this process (memory, descriptors)."""
+    """All instruments; `registry` defaults to a new one that also exposes this process (memory, descriptors)."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         if registry is None:
@@ -31,7 +31,7 @@ class Metrics:
             ProcessCollector(registry=registry)
         self.registry = registry
         self.provider = CollectorRegistry()
-        """For series of the provider's own; they are told by the process alone, and not by each of its nodes again."""
+        """Registry for the provider's own series; they are exposed by the process alone, and not by each of its nodes again."""
         self.nodes = Gauge("vkubelet_nodes", "Virtual nodes of this process by state.", ["state"], registry=registry)
         self.pods = Gauge("vkubelet_pods", "Pods on our nodes by phase.", ["phase"], registry=registry)
         self.streams = Gauge("vkubelet_streams", "Open logs, exec, attach and port-forward streams.", ["kind"], registry=registry)
@@ -62,12 +62,12 @@ class Metrics:
         """From a provider's report to the written pod status."""
 
     def forget_node(self, node: str) -> None:
-        """The node is not ours any more."""
+        """Drops a node that this process no longer serves."""
         self.pod_worker.forget(node)
         self.pod_status.forget(node)
 
     def _kubelet(self, registry: CollectorRegistry) -> None:
-        """Those that a kubelet has under the same name, with the labels it gives them."""
+        """Creates those that a kubelet has under the same name, with its labels."""
         labels = ["method", "path", "server_type", "long_running"]
         self.http_requests = Counter("kubelet_http_requests", "Requests to the kubelet server.", labels, registry=registry)
         self.http_seconds = Histogram(
@@ -87,23 +87,24 @@ class Metrics:
         self.certificate_errors = Counter("kubelet_server_expiration_renew_errors", "Certificate requests that failed.", registry=registry)
 
     def render(self) -> bytes:
-        """The runtime's series in Prometheus text format 0.0.4."""
+        """Renders the runtime's series in Prometheus text format 0.0.4."""
         return generate_latest(self.registry)
 
     def collect(self) -> _Collected:
-        """All series as they are now, the provider's too; to be rendered by another thread, as that takes longer than reading them."""
+        """Collects all series as they are now, the provider's too; to be rendered by another thread, as that takes longer than reading
+        them."""
         return _Collected([*self.registry.collect(), *self.provider.collect()])
 
 
 class Staleness(Collector):
-    """How long the watches that run have been silent; of some on one resource the most silent."""
+    """Silence of the running watches; of several on one resource the most silent."""
 
     def __init__(self) -> None:
         self._watches: dict[Callable[[], float], str] = {}
 
     @contextmanager
     def watched(self, resource: str, stale_for: Callable[[], float]) -> Iterator[None]:
-        """A watch runs inside of the `with`."""
+        """Registers a watch for the duration of the `with`."""
         self._watches[stale_for] = resource
         try:
             yield
@@ -135,13 +136,14 @@ class _Collected(CollectorRegistry):
         return iter(self._families)
 
     def render(self) -> bytes:
-        """In Prometheus text format 0.0.4."""
+        """Renders them in Prometheus text format 0.0.4."""
         return generate_latest(self)
 
 
 @define
 class Durations:
-    """How long one kind of operation took: how often at most as long as each of `limits`, one count more for all others, and the sum."""
+    """Histogram of the duration of one operation: counts at most as long as each of `limits`, one more count for all others, and the
+    sum."""
 
     counts: list[int] = field(factory=lambda: [0] * (len(_CALL) + 1))
     seconds: float = 0.0
@@ -150,7 +152,7 @@ class Durations:
 
 
 class NodeDurations:
-    """By node and operation; much smaller than instruments of the registry, so that thousands of nodes can have them."""
+    """Durations by node and operation; much smaller than instruments of the registry, so that thousands of nodes can have them."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, dict[str, Durations]] = {}
@@ -162,9 +164,9 @@ class NodeDurations:
         told.failed += failed
 
     def of(self, node: str) -> Mapping[str, Durations]:
-        """By operation."""
+        """Returns the durations by operation."""
         return self._nodes.get(node, {})
 
     def forget(self, node: str) -> None:
-        """The node is not ours any more."""
+        """Drops a node that this process no longer serves."""
         self._nodes.pop(node, None)

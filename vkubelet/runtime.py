@@ -1,6 +1,6 @@
 """One process that is the kubelet of any number of virtual nodes: builds the parts, owns the task tree, starts and stops it in order.
 
-Invariant: every task has its place in one tree; a stop leaves Nodes, Leases and pods as they are, so that a restart goes unseen.
+Invariant: every task has its place in one tree; a stop leaves Nodes, Leases and pods unchanged, so that a restart has no effect.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ _PROVIDER_ENDS = 5.0
 """Seconds that the provider gets at a stop before it is cancelled."""
 
 _LAST_WORDS = 2.0
-"""Seconds that statuses and events get at a stop, before writes end."""
+"""Seconds that statuses and events get at a stop, before writes stop."""
 
 _LONG_LIFE = 60.0
-"""Seconds of life after which a provider's earlier failures do not count any more."""
+"""Seconds of running after which earlier failures of a provider do not count any more."""
 
 
 class _Stopped(Exception):
-    """Ends a task group from inside when the process stops."""
+    """Raised inside a task group to stop it when the process stops."""
 
 
 class RuntimeHost:
-    """What the provider sees of the runtime; see `vkubelet.provider.Host`."""
+    """Runtime as the provider sees it; see `vkubelet.provider.Host`."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -127,7 +127,7 @@ class RuntimeHost:
 
 
 class Runtime:
-    """Runs one provider of either kind. `connection` leads to the cluster in which its nodes appear."""
+    """Runtime of one provider of either type. `connection` leads to the cluster in which its nodes appear."""
 
     def __init__(
         self, provider: Provider | ContainerProvider, settings: Settings, *, connection: Connection, clock: Clock | None = None
@@ -164,14 +164,14 @@ class Runtime:
         self._group: asyncio.TaskGroup | None = None
         self._leads = False
         self._streams = AsyncExitStack()
-        """Left after the Lease was handed on: open streams may take longer than the successor should wait."""
+        """Closed after the Lease was released: open streams may take longer than the successor should wait."""
         self._provider_ended = asyncio.Event()
         self._provider_ended.set()
         self._provider_lives = 0
         self._connect_parts()
 
     def node_client(self, node: str) -> Client:
-        """The client for writes in the name of one node: the same for all, as long as nodes have no identities of their own."""
+        """Returns the client for writes on behalf of one node: the same for all, as long as nodes have no separate identities."""
         return self.client
 
     def _pod_parts(self) -> PodParts:
@@ -256,15 +256,15 @@ class Runtime:
     def _node_declared(self, name: str) -> None:
         self._register.add(name)
         if self._server.sole_node not in (None, name):
-            # It has company now and gets a port of its own.
+            # It is no longer the only node and gets a separate port.
             self._register.add(str(self._server.sole_node))
 
     def provider_lives(self) -> None:
-        """A provider that declares nodes has recovered from an earlier failure."""
+        """Records that a provider that declares nodes has recovered from an earlier failure."""
         self.nodes.set_provider_health(HEALTHY)
 
     def shared_informer(self, resource: Resource[T], where: Selection) -> Informer[T]:
-        """One informer per resource and selection for all who ask."""
+        """Returns one informer per resource and selection for all callers."""
         key = (resource.path(where.namespace), where)
         found = self._informers.get(key)
         if found is None:
@@ -276,11 +276,11 @@ class Runtime:
         return found  # type: ignore[return-value]
 
     def stop(self) -> None:
-        """Begin to stop; `run` returns when everything has ended."""
+        """Starts to stop; `run` returns when everything has stopped."""
         self._stop_asked.set()
 
     def ready(self) -> str | None:
-        """None, or why the process is not ready."""
+        """Returns None, or why the process is not ready."""
         if self._stop_asked.is_set():
             return "stopping"
         if not (self._live.synced and self.pods.informer.synced):
@@ -288,7 +288,7 @@ class Runtime:
         return self._server.problem if self._group is not None else None
 
     async def run(self) -> None:
-        """Run until `stop`. Raises SettingsError, LeadershipLost."""
+        """Runs until `stop`. Raises SettingsError, LeadershipLost."""
         checks: Mapping[str, Callable[[], str | None]] = {"watches": self.ready}
         health = HealthServer(
             self.metrics,
@@ -330,8 +330,8 @@ class Runtime:
             raise _Stopped
 
     async def _serve(self) -> None:
-        """The life of the leader; when it returns nothing is written any more, nobody is listened to, and open streams still flow."""
-        # From here on a stop has an order, at whose end the Lease is handed on.
+        """Runs while this process is the leader; when it returns, nothing is written or accepted any more, and open streams still flow."""
+        # From here on a stop has an order, after which the Lease is released.
         self._leads = True
         await self._streams.enter_async_context(self._server)
         try:
@@ -363,13 +363,14 @@ class Runtime:
         return parts
 
     async def _register_nodes(self) -> None:
-        """Only with the Nodes of earlier processes in view, which remember their ports, and the pods: who is Ready takes care of them."""
+        """Registers nodes once the Nodes of earlier processes, which contain their ports, and the pods are listed: a Ready node manages
+        its pods."""
         await self._live.wait_synced()
         await self.pods.informer.wait_synced()
         await self._register.run()
 
     async def _run_provider(self, key: str) -> float | None:
-        """One life of the provider; ending before the stop is a failure whatever the cause, and the controller starts it again."""
+        """Runs the provider once; returning before the stop is a failure whatever the cause, and the controller starts it again."""
         if self.stopping.is_set():
             return None
         if self._provider_lives > 0:
@@ -390,8 +391,11 @@ class Runtime:
         return None
 
     async def _stop_in_order(self) -> None:
-        """Readiness is off; nodes are left; the provider ends; its last words are written; no new writes; those in flight are awaited; the
-        tree is cancelled. Then the Lease is handed on, and the streams end."""
+        """Stops in order.
+
+        Readiness is off; nodes are handled by the settings; the provider stops; its last statuses are written; no new writes; those in
+        flight are awaited; the tree is cancelled. Then the Lease is released, and the streams are closed.
+        """
         await self._stop_asked.wait()
         log.info("stopping")
         await Leaving(self._leaving_parts(), self.settings.shutdown).leave()
@@ -406,7 +410,7 @@ class Runtime:
         raise _Stopped
 
     async def _write_last_words(self) -> None:
-        """What the provider reported last, and what was said of it; a server that is away is not waited for."""
+        """Writes what the provider reported last, and pending events, without waiting for a server that is unreachable."""
         try:
             async with asyncio.timeout(_LAST_WORDS):
                 await self.pods.published()

@@ -1,6 +1,6 @@
 """The settings of one vkubelet process, read from YAML into frozen values.
 
-Invariant: a key that is not known and a value of the wrong type are refused by their path; nothing is ignored silently.
+Invariant: an unknown key and a value of the wrong type are rejected by their path; nothing is ignored silently.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOOK_EVERY = 2.0
-"""Seconds between two looks at the settings file."""
+"""Seconds between two checks of the settings file."""
 
 
 @frozen(kw_only=True)
@@ -51,14 +51,14 @@ class ClusterSettings:
 
 @frozen(kw_only=True)
 class NodeSettings:
-    """What every node of this process has, whatever its provider says."""
+    """Settings of every node of this process, whatever its provider declares."""
 
     taint: str = "virtual-kubelet.io/provider:NoSchedule"
-    """`key[=value]:effect`, put on each node so that only pods that tolerate it come; empty: none."""
+    """`key[=value]:effect`, set on each node so that only pods that tolerate it are scheduled to it; empty: none."""
     selector: str = ""
     """Label selector of the Nodes that are ours; empty: `vkubelet.io/instance=<instance>`."""
     restore: bool = True
-    """Register a Node again that somebody deleted; off: it stays away until the next start."""
+    """Register a Node again that another client deleted; off: it is not registered until the next start."""
     adopt_foreign: bool = False
     """Adopt an existing Node of another kubelet, even one that is alive; off: a declared node with its name is not registered."""
 
@@ -68,12 +68,12 @@ class NodeSettings:
 
 @frozen(kw_only=True)
 class LeaderSettings:
-    """Election among the replicas of one instance."""
+    """Leader election among the replicas of one instance."""
 
     enabled: bool = False
-    """Needed as soon as more than one replica runs."""
+    """Required as soon as more than one replica runs."""
     namespace: str = "default"
-    """Where the Lease of the election lives."""
+    """Namespace of the election's Lease."""
     name: str = ""
     """Name of that Lease; empty: `vkubelet-<instance>`."""
 
@@ -94,20 +94,20 @@ class HealthSettings:
 
 @frozen(kw_only=True)
 class LogSettings:
-    """What is written to stderr."""
+    """Log lines on stderr."""
 
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """From which level on lines of ours are written; a change in the file counts within seconds, without a restart."""
+    """Minimum level of our log lines; a change in the file is applied within seconds, without a restart."""
 
 
 @frozen(kw_only=True)
 class Settings:
-    """Everything the runtime can be told."""
+    """All settings of the runtime."""
 
     instance: str = "default"
     """Name of this set of nodes: part of the field manager and a label of each Node; two instances never share a Node."""
     field_manager: str = ""
-    """Name under which the API server notes our writes; empty: `vkubelet-<instance>`."""
+    """Name under which the API server records our writes; empty: `vkubelet-<instance>`."""
     cluster: ClusterSettings = field(factory=ClusterSettings)
     node: NodeSettings = field(factory=NodeSettings)
     lease: LeaseSettings = field(factory=LeaseSettings)
@@ -125,7 +125,7 @@ class Settings:
 
 
 def default_taints(text: str) -> tuple[Taint, ...]:
-    """`key[=value]:effect` as a taint; nothing for an empty text. Raises SettingsError."""
+    """Parses `key[=value]:effect` as a taint; nothing for an empty text. Raises SettingsError."""
     if not text:
         return ()
     rest, colon, effect = text.rpartition(":")
@@ -136,7 +136,7 @@ def default_taints(text: str) -> tuple[Taint, ...]:
 
 
 def read_yaml(path: Path) -> Json:
-    """The settings file as a mapping; an empty file is an empty mapping. Raises SettingsError."""
+    """Reads the settings file as a mapping; an empty file is an empty mapping. Raises SettingsError."""
     try:
         data = yaml.safe_load(path.read_text())
     except OSError as error:
@@ -153,7 +153,7 @@ def read_yaml(path: Path) -> Json:
 
 
 def convert(data: JsonView, kind: type[T], *, path: str = "") -> T:
-    """Data as decoded from YAML to a settings class. Raises SettingsError with the path of the first problem."""
+    """Converts data as decoded from YAML to a settings class. Raises SettingsError with the path of the first problem."""
     _refuse_unknown(data, kind, path)
     try:
         return msgspec.convert(dict(data), kind)
@@ -166,7 +166,7 @@ def convert(data: JsonView, kind: type[T], *, path: str = "") -> T:
 
 
 def _values_at(kind: type, path: str) -> list[str]:
-    """The texts that the setting at `path` may have; none when they are not known."""
+    """Returns the texts that the setting at `path` may have; none when they are not known."""
     hint: object = kind
     for part in path.split("."):
         inner = _settings_class(hint)
@@ -183,7 +183,7 @@ def _values(hint: object) -> list[str]:
 
 
 def merged(base: JsonView, over: JsonView) -> Json:
-    """`base` with the leaves of `over` put in; mappings merge, everything else replaces."""
+    """Merges the leaves of `over` into `base`; mappings merge, everything else replaces."""
     out = dict(base)
     for key, value in over.items():
         old = out.get(key)
@@ -211,12 +211,12 @@ def _settings_class(hint: object) -> type | None:
 
 
 def effective(settings: object) -> Json:
-    """The settings tree as plain data, as `vkubelet check` prints it."""
+    """Returns the settings tree as plain data, as `vkubelet check` prints it."""
     return attrs.asdict(typing.cast(attrs.AttrsInstance, settings))
 
 
 def differences(before: JsonView, after: JsonView, path: str = "") -> set[str]:
-    """The paths of the settings that are not the same in two trees."""
+    """Returns the paths of the settings that differ in two trees."""
     found: set[str] = set()
     for key in before.keys() | after.keys():
         one, other, where = before.get(key), after.get(key), f"{path}.{key}".lstrip(".")
@@ -228,9 +228,9 @@ def differences(before: JsonView, after: JsonView, path: str = "") -> set[str]:
 
 
 async def follow(read: Callable[[], Json], *, take: Callable[[Set[str]], Set[str]], clock: Clock) -> None:
-    """Poll what `read` returns until cancelled, and call `take` with the paths of changed settings; it returns those it put in force.
+    """Polls what `read` returns until cancelled, and calls `take` with the paths of changed settings; it returns those it applied.
 
-    The others need a restart, which is logged. No error of `read` or `take` ends the process: the settings stay as they are.
+    The others need a restart, which is logged. No error of `read` or `take` stops the process: the settings stay unchanged.
     """
     follower, isolated = _Follower(read, take), Isolation("settings")
     while True:

@@ -1,6 +1,6 @@
-"""What a node, its pods and its containers use, as plain numbers, and the documents a kubelet makes of them.
+"""Resource usage of a node, its pods and its containers, as plain numbers, and the documents of a kubelet computed from them.
 
-Invariant: what is not known is left out, never told as zero; everything here is pure.
+Invariant: an unknown value is omitted, never reported as zero; everything here is pure.
 
 A provider that knows such numbers needs a few lines:
 
@@ -26,14 +26,13 @@ from vkubelet.provider import MetricsEndpoint
 
 T = TypeVar("T", int, float)
 
-# --- What is told ------------------------------------------------------------------------------------------------------------------------
+# --- Usage -------------------------------------------------------------------------------------------------------------------------------
 
 
 @frozen(kw_only=True)
 class Usage:
-    """CPU and memory in use at the time `at` (UTC; None: when the document is made). `cpu_seconds` only grows; `cpu_cores` is its rate of
-    late. `memory_bytes` is the working set: what can not be taken away without harm.
-    """
+    """CPU and memory in use at the time `at` (UTC; None: when the document is rendered). `cpu_seconds` only grows; `cpu_cores` is its
+    recent rate. `memory_bytes` is the working set: memory that cannot be reclaimed without harm."""
 
     at: datetime | None = None
     cpu_seconds: float | None = None
@@ -50,7 +49,7 @@ class Usage:
 
 @frozen(kw_only=True)
 class Filesystem:
-    """A filesystem, or the part of one that something takes up."""
+    """A filesystem, or the part of one in use by an object."""
 
     used_bytes: int | None = None
     available_bytes: int | None = None
@@ -73,7 +72,7 @@ class Network:
 
 @frozen
 class ProbeCount:
-    """How often the probe of one kind ended how."""
+    """Number of results of one type of probe."""
 
     kind: Literal["Liveness", "Readiness", "Startup"]
     successful: int = field(default=0, kw_only=True)
@@ -97,7 +96,7 @@ class ContainerStats:
 
 @frozen
 class PodStats:
-    """One pod; without a `usage` of its own it uses what its containers use together. `volumes` are told by name."""
+    """One pod; without a separate `usage` it is the sum of its containers. `volumes` are reported by name."""
 
     pod: PodRef
     containers: Sequence[ContainerStats] = ()
@@ -115,7 +114,7 @@ class PodStats:
 
 @frozen
 class NodeStats:
-    """One node; without a `usage` of its own it uses what its pods use together. `cores` and `memory_bytes` are those of the machine."""
+    """One node; without a separate `usage` it is the sum of its pods. `cores` and `memory_bytes` are those of the machine."""
 
     name: str
     pods: Sequence[PodStats] = ()
@@ -133,7 +132,7 @@ class NodeStats:
 
 
 def together(usages: Iterable[Usage]) -> Usage:
-    """The sum; a number nobody knows stays unknown. Limits are not added up: of those who have none they would say too little."""
+    """Returns the sum; a number that is unknown everywhere stays unknown. Limits are not added up: unlimited parts would be missing."""
     parts = list(usages)
     summed = [a.name for a in fields(Usage) if a.name not in ("at", "memory_limit_bytes", "swap_limit_bytes")]
     times = [part.at for part in parts if part.at is not None]
@@ -149,7 +148,7 @@ def _sum(values: Iterable[T | None]) -> T | None:
 
 
 def summary(node: NodeStats, *, now: datetime) -> Json:
-    """The document of `/stats/summary`."""
+    """Returns the document of `/stats/summary`."""
     known: Json = {"nodeName": node.name, **_times(node.started_at), **_usage(node.total, now)}
     if node.network is not None:
         known["network"] = _network(node.network, now)
@@ -243,11 +242,11 @@ def _left(limit: int | None, used: int | None) -> int | None:
 
 Labels = Mapping[str, str]
 Sample = tuple[Labels, float | None, datetime | None]
-"""Labels in the order they are printed in, a value, and when it was taken; without a value the sample is left out."""
+"""Labels in the order they are printed in, a value, and when it was taken; without a value the sample is omitted."""
 
 
 def metrics(endpoint: MetricsEndpoint, node: NodeStats, *, now: datetime) -> bytes:
-    """The text of one of the kubelet's endpoints for Prometheus beside `/metrics` (text format 0.0.4)."""
+    """Renders one of the kubelet's endpoints for Prometheus beside `/metrics` (text format 0.0.4)."""
     families = {
         MetricsEndpoint.RESOURCE: _resource_families,
         MetricsEndpoint.CADVISOR: _cadvisor_families,
@@ -257,7 +256,7 @@ def metrics(endpoint: MetricsEndpoint, node: NodeStats, *, now: datetime) -> byt
 
 
 def family(name: str, kind: Literal["counter", "gauge"], text: str, *, samples: Iterable[Sample]) -> bytes:
-    """One family in text format 0.0.4; nothing when no sample has a value. Labels keep their order, unlike in most libraries."""
+    """Renders one family in text format 0.0.4; nothing when no sample has a value. Labels keep their order, unlike in most libraries."""
     lines = [_line(name, labels, value, at=at) for labels, value, at in samples if value is not None]
     return "\n".join((f"# HELP {name} {text}", f"# TYPE {name} {kind}", *lines, "")).encode() if lines else b""
 

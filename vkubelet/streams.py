@@ -1,6 +1,6 @@
-"""Connects what a client sends and reads to an asyncio process, terminal or socket, for providers that hold one.
+"""Connects a client's streams to an asyncio process, terminal or socket, for providers that have one.
 
-Invariant: nothing is read from one side before the other has taken what came before, and an end on one side is passed on to the other.
+Invariant: nothing is read from one side before the other has accepted the data before it, and EOF on one side is forwarded to the other.
 
     process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
     await join(io, process.stdout, process.stdin, errors=process.stderr, ended=process.wait)
@@ -33,11 +33,11 @@ async def join(
     resize: Resize | None = None,
     ended: Ended | None = None,
 ) -> None:
-    """Copy the client's stdin to `writer`, and `reader` and `errors` to the client, until both have ended; then all of it was sent.
+    """Copies the client's stdin to `writer`, and `reader` and `errors` to the client, until both are closed; then all of it was sent.
 
-    `ended` is asked for the end where the outputs do not tell it, such as `process.wait`: a process may close them and still read. A client
-    without stdin is passed on as the end of input; give None for `writer` where that would be wrong. `resize` sets the size of a terminal.
-    The writer is told the end of input, but not closed. Raises OSError when one side fails.
+    `ended` is awaited where the outputs do not show termination, such as `process.wait`: a process may close them and still read. A client
+    without stdin is forwarded as EOF; pass None for `writer` where that would be wrong. `resize` sets the size of a terminal. The writer
+    receives EOF, but is not closed. Raises OSError when one side fails.
     """
     await _copy(io, (reader, errors), _feed(io.stdin, writer, last=True), resize=resize, ended=ended)
 
@@ -51,12 +51,12 @@ async def attach(
     resize: Resize | None = None,
     ended: Ended | None = None,
 ) -> None:
-    """As `join`, for a process that outlives its clients: whatever a client does, the input stays open for the next one."""
+    """Connects as `join`, for a process that outlives its clients: whatever a client does, the input stays open for the next one."""
     await _copy(io, (reader, errors), _feed(io.stdin, writer, last=False), resize=resize, ended=ended)
 
 
 async def relay(stream: ByteStream, reader: StreamReader, writer: StreamWriter) -> None:
-    """Copy between a forwarded connection and a socket, both ways, until both have ended; an end of one direction leaves the other open.
+    """Copies between a forwarded connection and a socket, both ways, until both are closed; closing one direction leaves the other open.
 
     The writer is closed then, and whenever this is cancelled. Raises OSError when one side fails.
     """
@@ -71,9 +71,9 @@ async def relay(stream: ByteStream, reader: StreamReader, writer: StreamWriter) 
 
 
 async def open_terminal(descriptor: int) -> tuple[StreamReader, StreamWriter]:
-    """Both directions of the controlling side of a pseudo-terminal, as `os.openpty` gives it first; the descriptor stays the caller's.
+    """Opens both directions of the controlling side of a pseudo-terminal, the first of `os.openpty`; the descriptor stays the caller's.
 
-    The reader ends when the last program at the terminal does. Both are closed by closing the writer.
+    The reader is closed when the last program at the terminal exits. Both are closed by closing the writer.
     """
     loop = asyncio.get_running_loop()
     reader = StreamReader()
@@ -87,14 +87,14 @@ async def open_terminal(descriptor: int) -> tuple[StreamReader, StreamWriter]:
 
 
 class _TerminalProtocol(asyncio.StreamReaderProtocol):
-    """The end of a terminal comes as an error, behind which a StreamReader would forget what it still holds."""
+    """A closed terminal is reported as an error, after which a StreamReader would drop its buffer."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(None if isinstance(exc, OSError) and exc.errno == errno.EIO else exc)
 
 
 class _Flow(asyncio.streams.FlowControlMixin):
-    """Of the writing side, with which the reading side is closed."""
+    """Flow control of the writing side, with which the reading side is closed."""
 
     def __init__(self, reading: asyncio.ReadTransport) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ async def _feed(stdin: AsyncIterator[bytes] | None, writer: StreamWriter | None,
                 writer.write(data)
                 await writer.drain()
         except (BrokenPipeError, ConnectionResetError):
-            # It reads no more but may still write; what the client sends must not pile up.
+            # It reads no more but may still write; the client's data must not pile up.
             async for _ in stdin:
                 pass
     if last:
@@ -174,12 +174,12 @@ async def _resize(sizes: AsyncIterator[TerminalSize], resize: Resize | None) -> 
 
 
 def _end(writer: StreamWriter) -> None:
-    """Over TLS there is no such thing as the end of one direction."""
+    """Sends EOF, which TLS does not support for one direction."""
     if writer.can_write_eof() and not writer.is_closing():
         try:
             writer.write_eof()
         except OSError:
-            # The other side has gone already.
+            # The other side is closed already.
             return
 
 

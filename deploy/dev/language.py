@@ -1,12 +1,13 @@
 """Measures the language of docstrings and comments: words that stand for a term of the field, and docstrings that start with a verb.
 
-Invariant: only prose is measured; code in backticks, quoted text, addresses and directives of tools never count.
+Invariant: only prose is measured; code in backticks or indented, quoted text, addresses and directives of tools never count.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import io
 import re
 import sys
@@ -58,7 +59,7 @@ WORDS: Mapping[str, str] = {
 """Words to avoid with their forms, by the row of the style guide that has them. A longer phrase counts once, as itself."""
 
 TERMS = (
-    r"there(?= (?:is|are|was|were|has|have|may|must|can|will) )",
+    r"there(?= (?:is|are|was|were|has|have|may|must|can|will|would|should) )",
     r"(?:as|so) well|well[- ](?:known|formed)",
     r"looks? up|looked up|looking up",
     r"home director(?:y|ies)",
@@ -68,7 +69,7 @@ TERMS = (
 """Standing terms of the field and of English in which such a word is no substitute for another."""
 
 _VERBS = """
-    abandon abort accept acquire act adapt add admit adopt advance aggregate allocate allow annotate answer append apply approve
+    abandon abort accept acquire act adapt add admit adopt advance aggregate allocate allow annotate answer append apply approve ask
     assemble assert assign assume attach authenticate authorize await back balance bind block bootstrap bound bring buffer build bump
     bundle cache calculate call cancel cap capture carry change charge check choose claim classify clean clear close collect combine
     compare compile complete compose compress compute confirm connect consume contain continue convert copy cordon correct count cover
@@ -113,7 +114,7 @@ AFTER_A_NOUN = frozenset({"of", "that", "with"})
 BEFORE_THAT = frozenset({"check", "mark", "note", "record", "report", "show", "signal"})
 """Of those the verbs that also take a clause with "that"."""
 
-_IGNORED = re.compile(r"``.*?``|`[^`]*`|\"[^\"]*\"|“[^”]*”|https?://\S+", re.DOTALL)
+_IGNORED = re.compile(r"(?m:^ {4}.*$)|``.*?``|`[^`]*`|\"[^\"]*\"|“[^”]*”|https?://\S+", re.DOTALL)
 _DIRECTIVE = re.compile(r"#\s*(?:!|noqa|type:|pragma|ruff:|mypy:|fmt:)")
 _WORD = re.compile(r"[A-Za-z][A-Za-z'’-]*")
 _TERMS = re.compile(rf"\b(?:{'|'.join(TERMS)})\b", re.IGNORECASE)
@@ -176,7 +177,7 @@ def docstrings(tree: ast.Module) -> Iterator[Text]:
     public = {id(node.body[0]) for node in ast.walk(tree) if isinstance(node, FunctionNode) and is_public(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield Text(node.lineno, node.value.value, function=id(node) in public)
+            yield Text(node.lineno, inspect.cleandoc(node.value.value), function=id(node) in public)
 
 
 def is_public(function: FunctionNode) -> bool:

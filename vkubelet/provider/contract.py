@@ -1,10 +1,10 @@
-"""The contract between the runtime and whoever runs the pods of a virtual node.
+"""The contract between the runtime and a provider, which runs the pods of virtual nodes.
 
 Invariant: commands go down as awaited calls that may be repeated; state comes up by synchronous calls that never wait and never fail.
 
-A provider's life is one coroutine, `run(host)`: it declares nodes with `host.set_node` once it knows what its backend holds for them, says
-`host.nodes_complete()` once, reports what containers do, and returns when `host.until_stopped()` does. Calls for one pod uid never overlap.
-A deletion cancels a running `sync_pod`, and `sync_pod` is never called for that uid afterwards.
+A provider is one coroutine, `run(host)`: it declares nodes with `host.set_node` once it knows what its backend has for them, calls
+`host.nodes_complete()` once, reports container states, and returns when `host.until_stopped()` does. Calls for one pod UID never overlap. A
+deletion cancels a running `sync_pod`, and `sync_pod` is never called for that UID afterwards.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Taint:
 
 @frozen
 class NodeDescription:
-    """What a provider says of one virtual node; only name and capacity are needed.
+    """Description of one virtual node by its provider; only name and capacity are required.
 
     Quantities are Kubernetes strings ("4", "8Gi"). `allocatable` defaults to the capacity. `conditions` are complete condition objects;
     without one of type Ready the node is Ready. `addresses` are `{"type", "address"}` objects; without any, the runtime publishes the
     InternalIP it listens on. `info` is merged over the runtime's own `status.nodeInfo`; `features` is `status.features`, by which pods are
-    admitted that ask for one of them.
+    admitted that require one of them.
     """
 
     name: str
@@ -72,7 +72,7 @@ class NodeDescription:
 
 @frozen
 class Waiting:
-    """The container does not run yet, or waits to be started again."""
+    """The container does not run yet, or waits to be restarted."""
 
     reason: str = "ContainerCreating"
     message: str = ""
@@ -80,14 +80,14 @@ class Waiting:
 
 @frozen
 class Running:
-    """The container runs since `started_at` (UTC; None: since the runtime first heard of it)."""
+    """The container runs since `started_at` (UTC; None: since the runtime first received that)."""
 
     started_at: datetime | None = None
 
 
 @frozen
 class Terminated:
-    """The container ended with `exit_code`; the reason defaults to Completed or Error."""
+    """The container exited with `exit_code`; the reason defaults to Completed or Error."""
 
     exit_code: int
     reason: str = ""
@@ -101,10 +101,10 @@ ContainerState = Waiting | Running | Terminated
 
 @frozen
 class ContainerReport:
-    """What one container of a pod (of any kind: init, app, ephemeral) does now.
+    """Current state of one container of a pod (of any type: init, app, ephemeral).
 
-    `ready` None means: ready as soon as it runs, and so does `started`. `last` is how it ended the time before, when it was restarted.
-    `resources` are those that it runs with, `allocated` the requests it was granted; None: nothing is known of them.
+    `ready` None means: ready as soon as it runs, and so does `started`. `last` is the previous termination, when it was restarted.
+    `resources` are those that it runs with, `allocated` the requests allocated to it; None: unknown.
     """
 
     name: str
@@ -121,7 +121,7 @@ class ContainerReport:
 
 @frozen
 class PodFailure:
-    """Why a pod has failed as a whole, whatever its containers ended with."""
+    """Reason why a pod has failed, whatever the exit codes of its containers."""
 
     reason: str
     message: str = ""
@@ -129,10 +129,10 @@ class PodFailure:
 
 @frozen
 class PodReport:
-    """What all containers of a pod do now, and its addresses, first the primary one.
+    """Current states of all containers of a pod, and its addresses, the primary one first.
 
-    `failure` makes the pod Failed as soon as no container of the report runs. `conditions` are those about a resize (PodResizePending,
-    PodResizeInProgress) that hold now; None: they are left as they are.
+    `failure` makes the pod Failed as soon as no container of the report runs. `conditions` are the current ones about a resize
+    (PodResizePending, PodResizeInProgress); None: they are not changed.
     """
 
     pod: PodRef
@@ -143,7 +143,7 @@ class PodReport:
 
 
 def all_running(pod: Pod, *, ips: Sequence[str] = ()) -> PodReport:
-    """A report in which every app container of `pod` runs, for providers that start everything at once.
+    """Returns a report in which every app container of `pod` runs, for providers that start everything at once.
 
     Init containers are reported as completed, so that the pod counts as initialised.
     """
@@ -155,10 +155,10 @@ def all_running(pod: Pod, *, ips: Sequence[str] = ()) -> PodReport:
 
 
 class PodStore(Protocol):
-    """The pods bound to our nodes, as last seen in the cluster; read-only."""
+    """The pods bound to our nodes, as last observed in the cluster; read-only."""
 
     def get(self, ref: PodRef) -> Pod | None:
-        """The pod with exactly this uid."""
+        """Returns the pod with exactly this UID."""
         ...
 
     def by_uid(self, uid: str) -> Pod | None: ...
@@ -172,14 +172,14 @@ class PodStore(Protocol):
 
 @runtime_checkable
 class TakesSettings(Protocol):
-    """For providers that follow a change of their section of the settings file without a restart."""
+    """Capability of providers to apply a change of their section of the settings file without a restart."""
 
     def take_settings(self, settings: object) -> Iterable[str]:
-        """Take over what can be; the names of these settings. `settings` is of the provider's class `Settings`."""
+        """Applies what can be applied; returns the names of these settings. `settings` is of the provider's class `Settings`."""
         ...
 
 
-# --- What the runtime lends to the provider -----------------------------------------------------------------------------------------------
+# --- The runtime for its provider ---------------------------------------------------------------------------------------------------------
 
 
 class Host(Protocol):
@@ -187,7 +187,7 @@ class Host(Protocol):
 
     @property
     def client(self) -> Client:
-        """The cluster in which the virtual nodes appear."""
+        """Client of the cluster in which the virtual nodes appear."""
         ...
 
     @property
@@ -201,116 +201,117 @@ class Host(Protocol):
 
     @property
     def metrics(self) -> Metrics:
-        """The instruments of this process; series of a provider's own go onto its registry `provider`."""
+        """Instruments of this process; the provider's own series belong on its registry `provider`."""
         ...
 
     def node_client(self, node: str) -> Client:
-        """The client for writes in the name of one node; the same as `client` unless set otherwise."""
+        """Returns the client for writes on behalf of one node; the same as `client` unless configured otherwise."""
         ...
 
     def informer(self, resource: Resource[T], where: Selection = ...) -> Informer[T]:
-        """A shared informer on the hub, started on first use."""
+        """Returns a shared informer on the hub, started on first use."""
         ...
 
     def set_node(self, node: NodeDescription) -> None:
-        """Declare a node, or change what was said of it."""
+        """Declares a node, or changes its description."""
         ...
 
     def nodes_complete(self) -> None:
-        """Say once: every node known so far is declared. Until then a Node of ours that was not declared is unknown, not gone."""
+        """Declares, once, that every known node is declared. Until then a Node of ours that was not declared is unknown, not deleted."""
         ...
 
     def remove_node(self, name: str) -> None:
-        """Retire a node: it takes no new pods, and when it is empty its Node and Lease are deleted."""
+        """Retires a node: it accepts no new pods, and when it is empty its Node and Lease are deleted."""
         ...
 
     def report(self, report: PodReport) -> None:
-        """Container states in; phase, conditions, times and restart counts are computed."""
+        """Reports container states, from which phase, conditions, times and restart counts are computed."""
         ...
 
     def set_pod_status(self, pod: PodRef, status: JsonView, *, annotations: Mapping[str, str] | None = None) -> None:
-        """For backends that hold a true PodStatus: publish it as it is. Annotations travel with it; None changes none."""
+        """Publishes a PodStatus unchanged, for backends that have a true one. Annotations are written with it; None changes none."""
         ...
 
     def pod_gone(self, pod: PodRef) -> None:
-        """The backend holds nothing of this pod any more."""
+        """Reports that the backend has nothing left of this pod."""
         ...
 
     def resync(self, pod: PodRef) -> None:
-        """Call `sync_pod` again although the pod has not changed: something else has that decides about it."""
+        """Requests another `sync_pod` although the pod has not changed: something else that decides about it has."""
         ...
 
     async def resolve(
         self, pod: Pod, *, files: Path | None = None, pod_ips: Sequence[str] = (), containers: Collection[str] | None = None
     ) -> ResolvedPod:
-        """Everything the pod refers to: variables, commands, pull secrets, names.
+        """Resolves everything the pod references: variables, commands, pull secrets, names.
 
         With `files`, its volumes of ConfigMaps, Secrets, tokens and the downward API are written below that directory, and kept up to date
-        until `pod_gone` or its end; those of emptyDir are made. Secrets, tokens and the downward API lie below `files/memory`, where the
-        provider may mount a tmpfs before. Raises Unavailable, with the kubelet's event and waiting reason, when a
-        mandatory object is missing: let it pass. `containers` names those about to be started: of the others nothing is read. None: all,
-        and what has vanished since the pod was resolved last counts as it was.
+        until `pod_gone` or its termination; those of emptyDir are created. Secrets, tokens and the downward API are below `files/memory`,
+        where the provider may mount a tmpfs before. Raises Unavailable, with the kubelet's event and waiting reason, when a mandatory
+        object is missing: let it propagate. `containers` names those about to be started: of the others nothing is read. None: all, and
+        what has vanished since the pod was resolved last counts as it was.
         """
         ...
 
     async def until_stopped(self) -> None:
-        """Return when the process begins to stop."""
+        """Waits until the process starts to stop."""
         ...
 
 
 class Provider(Protocol):
-    """What every provider has."""
+    """Methods of every provider."""
 
     async def run(self, host: Host) -> None:
-        """Declare nodes, report pods, return when `host.until_stopped()` does.
+        """Declares nodes, reports pods, returns when `host.until_stopped()` does.
 
-        When it raises, its nodes turn NotReady (reason ProviderFailed) and it starts again with back-off; SettingsError ends the process.
-        Streams that are open at a stop may go on for ten seconds after it has returned.
+        When it raises, its nodes turn NotReady (reason ProviderFailed) and it is started again with back-off; SettingsError stops the
+        process. Streams that are open at a stop may continue for ten seconds after it has returned.
         """
         ...
 
     async def sync_pod(self, pod: Pod) -> None:
-        """Make the backend match `pod`: on creation, on change, on retry, and once after a start; idempotent per uid.
+        """Makes the backend match `pod`: on creation, on change, on retry, and once after a start; idempotent per UID.
 
-        Raises PodRejected to fail the pod for good, Unavailable to be called again after `retry_after` or with back-off (0.2 s, doubled up
-        to 60 s), with an event and, until the first report, as what the containers wait for. Any other exception is repeated in the same
-        way. A call that failed may have taken effect: it comes again. It has no time limit; a deletion cancels it.
+        Raises PodRejected to fail the pod permanently, Unavailable to be called again after `retry_after` or with back-off (0.2 s, doubled
+        up to 60 s), with an event and, until the first report, as what the containers wait for. Any other exception is retried in the same
+        way. A call that failed may have taken effect: it is repeated. It has no timeout; a deletion cancels it.
         """
         ...
 
     async def delete_pod(self, pod: PodRef, grace: float) -> None:
-        """Begin ending the pod within `grace` seconds; progress comes by `report`, the end by `pod_gone`. Also called for orphans.
+        """Starts to terminate the pod within `grace` seconds; `report` reports progress, `pod_gone` completion. Also called for orphans.
 
-        0 means at once: the grace has expired, or a user forced the deletion, which sets the pod's `deletionGracePeriodSeconds` to 0.
-        Raises NoSuchPod when the backend holds nothing of it, which counts as `pod_gone`. A call that fails, or does not return within
-        30 s, is repeated with back-off up to 60 s (event FailedKillPod). After the grace it comes with 0, every 30 s until `pod_gone`.
+        0 means at once: the grace period has expired, or a user forced the deletion, which sets the pod's `deletionGracePeriodSeconds` to
+        0. Raises NoSuchPod when the backend has nothing of it, which counts as `pod_gone`. A call that fails, or does not return within 30
+        s, is retried with back-off up to 60 s (event FailedKillPod). After the grace period it is called with 0, every 30 s until
+        `pod_gone`.
         """
         ...
 
     async def list_pods(self, node: str) -> Iterable[PodReport]:
-        """Every pod of ours that the backend holds for `node`, also for retiring nodes. Raises when the list is not complete.
+        """Lists every pod of ours that the backend has for `node`, also for retiring nodes. Raises when the list is not complete.
 
-        A call that fails, or does not return within 30 s, is repeated within the interval; nothing follows from it for any pod.
+        A call that fails, or does not return within 30 s, is retried within the interval; it has no effect on any pod.
         """
         ...
 
 
-# --- Capabilities: recognised once at start; a missing one is answered with 501 -----------------------------------------------------------
+# --- Capabilities: recognised once at start; a missing one responds with 501 --------------------------------------------------------------
 
 
 @runtime_checkable
 class SupportsPolling(Protocol):
-    """For backends that tell nothing by themselves: `list_pods` is called every `poll_interval` seconds and reported."""
+    """Capability of backends that do not report changes: `list_pods` is called every `poll_interval` seconds and reported."""
 
     poll_interval: float
 
 
 @frozen(kw_only=True)
 class LogOptions:
-    """The options of `/containerLogs`, as kubectl sends them; None and False mean: not asked for.
+    """The options of `/containerLogs`, as kubectl sends them; None and False mean: not requested.
 
-    `since` is set as well when it was asked for by `since_seconds`, which is there for backends that are asked in the same way: a time in
-    a query of Kubernetes has whole seconds only.
+    `since` is set as well when it was requested by `since_seconds`, which is kept for backends with the same option: a time in a query of
+    Kubernetes has integer seconds only.
     """
 
     follow: bool = False
@@ -325,16 +326,16 @@ class LogOptions:
 @runtime_checkable
 class SupportsLogs(Protocol):
     def stream_logs(self, pod: PodRef, container: str, options: LogOptions) -> AsyncIterator[bytes]:
-        """Chunks of lines that each begin with an RFC 3339 time and a space; the runtime applies tail, since, timestamps and limit.
+        """Streams chunks of lines that each start with an RFC 3339 time and a space; the runtime applies tail, since, timestamps and limit.
 
-        `follow` and `previous` are the provider's. Raises NoSuchPod, NoSuchContainer, BadRequest (its text is shown), Unavailable.
+        The provider applies `follow` and `previous`. Raises NoSuchPod, NoSuchContainer, BadRequest (its text is shown), Unavailable.
         """
         ...
 
 
 @runtime_checkable
 class SupportsLogOptions(Protocol):
-    """Set `logs_apply_options = True` on a provider whose backend applies all LogOptions itself; its bytes are passed on untouched."""
+    """Marks a provider whose backend applies all LogOptions itself: with `logs_apply_options = True` its bytes are forwarded unchanged."""
 
     logs_apply_options: bool
 
@@ -350,8 +351,8 @@ class TerminalSize:
 class ContainerIO(Protocol):
     """The client's side of an exec or attach; `vkubelet.streams` connects it to a process, terminal or socket.
 
-    With `tty` there is one output, and sizes come when the client's terminal changes. `stdin` is None when there is none, and ends when the
-    client says so. A client that leaves cancels the call; output it does not want is dropped.
+    With `tty` there is one output, and sizes arrive when the client's terminal changes. `stdin` is None when there is none, and stops when
+    the client closes it. A client that disconnects cancels the call; output it did not request is dropped.
     """
 
     tty: bool
@@ -359,30 +360,30 @@ class ContainerIO(Protocol):
     resizes: AsyncIterator[TerminalSize]
 
     async def write_stdout(self, data: bytes) -> None:
-        """Waits while the client is slow."""
+        """Writes output, waiting while the client is slow."""
         ...
 
     async def write_stderr(self, data: bytes) -> None: ...
 
 
 class ByteStream(Protocol):
-    """One forwarded connection. Raises ConnectionResetError when the client has given it up; one that leaves cancels the call."""
+    """One forwarded connection. Raises ConnectionResetError when the client aborted it; a client that disconnects cancels the call."""
 
     async def read(self) -> bytes:
-        """Empty at the end."""
+        """Reads data; empty when the connection is closed."""
         ...
 
     async def write(self, data: bytes) -> None: ...
 
     async def close(self) -> None:
-        """Nothing more will be written; the client may still send."""
+        """Closes the connection for sending; the client may still send."""
         ...
 
 
 @runtime_checkable
 class SupportsExec(Protocol):
     async def exec(self, pod: PodRef, container: str, command: Sequence[str], io: ContainerIO) -> int:
-        """Run a command in a running container; the exit code, or minus the signal that ended it.
+        """Runs a command in a running container; returns the exit code, or minus the signal that killed it.
 
         Raises NoSuchPod, NoSuchContainer, BadRequest, Unavailable; their text is shown to the user.
         """
@@ -406,7 +407,7 @@ class SupportsPortForward(Protocol):
 @runtime_checkable
 class SupportsStats(Protocol):
     async def stats_summary(self, node: str) -> Json:
-        """The kubelet's `/stats/summary` document."""
+        """Returns the kubelet's `/stats/summary` document."""
         ...
 
 
@@ -421,14 +422,15 @@ class MetricsEndpoint(enum.Enum):
 @runtime_checkable
 class SupportsMetrics(Protocol):
     async def metrics(self, node: str, endpoint: MetricsEndpoint) -> bytes:
-        """Prometheus text format 0.0.4."""
+        """Returns Prometheus text format 0.0.4."""
         ...
 
 
 @runtime_checkable
 class SupportsNodeLogs(Protocol):
     def node_logs(self, node: str, path: str) -> AsyncIterator[bytes]:
-        """The log file at `path`, which never leads upwards; a path that is empty or ends in a slash asks for a listing, as HTML.
+        """Streams the log file at `path`, which never leads upwards; an empty path, or one with a slash as last character, requests a
+        listing, as HTML.
 
         Raises FileNotFoundError when there is none.
         """
@@ -445,5 +447,6 @@ class AdmitsPods(Protocol):
 @runtime_checkable
 class SupportsPing(Protocol):
     async def ping(self, node: str) -> None:
-        """Raising, or not returning within the setting `ping.timeout`, turns the node's Ready condition off until one returns."""
+        """Checks the node: raising, or not returning within the setting `ping.timeout`, turns its Ready condition off until a call
+        returns."""
         ...

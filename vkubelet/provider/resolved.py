@@ -1,6 +1,6 @@
-"""A pod with everything that its spec only refers to: what `Host.resolve` gives to a provider.
+"""A resolved pod: the pod with everything that its spec references, as `Host.resolve` returns it to a provider.
 
-Invariant: nothing of what came out of a Secret is shown when a value is printed.
+Invariant: no value of a Secret is shown when an object is printed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from vkubelet.api.shapes import JsonView
 class Mount:
     """One entry of a container's `volumeMounts`.
 
-    `source` is the file or directory that the runtime has written for it; None: the volume is the provider's own affair (hostPath, CSI, …),
-    which finds it in the pod's spec by the name `volume`. `sub_path` is what is meant of the volume, expanded; `source` leads there, to
-    what never changes: after an update it is another one.
+    `source` is the file or directory that the runtime has written for it; None: the volume is provided by the provider (hostPath, CSI, …),
+    which finds it in the pod's spec by the name `volume`. `sub_path` is the selected part of the volume, expanded; `source` leads to it,
+    and its content never changes: after an update it is another path.
     """
 
     volume: str
@@ -32,7 +32,7 @@ class Mount:
 
 @frozen(kw_only=True)
 class ResolvedContainer:
-    """A container (of any kind: init, app, ephemeral) with its variables, command and arguments expanded; `spec` is its entry in the pod's.
+    """A container (of any type: init, app, ephemeral) with its variables, command and arguments expanded; `spec` is its entry in the pod's.
 
     An empty `command` means the image's entry point, empty `args` the image's arguments, unless `command` is given.
     """
@@ -49,7 +49,7 @@ class ResolvedContainer:
 
 @frozen(kw_only=True)
 class PullSecret:
-    """Registry credentials as the pod's `imagePullSecrets` hold them: a `.dockerconfigjson`, decoded."""
+    """Registry credentials from the pod's `imagePullSecrets`: a `.dockerconfigjson`, decoded."""
 
     name: str
     config: JsonView = field(repr=False)
@@ -57,13 +57,13 @@ class PullSecret:
 
 @frozen(kw_only=True)
 class ResolvedPod:
-    """A pod with everything expanded that its spec only refers to, at one moment; `files` holds its volumes, when they were asked for."""
+    """A pod with everything expanded that its spec references, at one moment; `files` contains its volumes, when they were requested."""
 
     pod: Pod
     containers: Mapping[str, ResolvedContainer]
     pull_secrets: Sequence[PullSecret] = ()
     hostname: str = ""
-    """Empty on the host's network: the host's own."""
+    """Host name; empty on the host's network, where it is the host's."""
     hosts: str = ""
     """The text of `/etc/hosts`."""
     resolv_conf: str = ""

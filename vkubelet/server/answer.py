@@ -1,6 +1,6 @@
 """Streamed responses: forwards chunks as they come from a provider to a caller that may be slow or disconnect.
 
-Invariant: when the provider or the caller stops first, the other one is notified; an incomplete response never looks complete.
+Invariant: when the provider or the caller stops first, the other one is notified; an incomplete response is always recognisable as such.
 """
 
 from __future__ import annotations

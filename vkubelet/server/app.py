@@ -147,7 +147,7 @@ class Routes:
 
 
 async def unsupported(request: web.Request) -> web.StreamResponse:
-    """Returns 501, as virtual-kubelet does for what a provider lacks; a 404 would look like a missing pod."""
+    """Returns 501, as virtual-kubelet does for what a provider lacks; a 404 would mean that the pod is missing."""
     return web.Response(status=501, text="501 not implemented")
 
 

@@ -1,6 +1,6 @@
-"""`/configz`, `/debug/pprof/`, `/debug/flags/v`, `/statusz`, `/flagz`: what somebody asks who looks for the cause of a trouble.
+"""`/configz`, `/debug/pprof/`, `/debug/flags/v`, `/statusz`, `/flagz`: debug handlers of a kubelet.
 
-Invariant: all of it is of the process, the same at every port; what is off says so by 405, or does not exist.
+Invariant: all of them concern the process and are the same at every port; one that is off responds with 405, or does not exist.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _seconds(query: Mapping[str, str]) -> float:
 
 
 def flat(settings: JsonView, path: str = "") -> Json:
-    """The leaves of a settings tree by their path."""
+    """Returns the leaves of a settings tree by their path."""
     out: Json = {}
     for key, value in settings.items():
         where = f"{path}.{key}".lstrip(".")

@@ -126,7 +126,7 @@ class LogFilter:
 
 
 def _time_of(text: bytes, fraction: bytes, *, otherwise: int) -> int:
-    """Returns nanoseconds since 1970; text that only looks like a time counts as `otherwise`."""
+    """Returns nanoseconds since 1970; text that is only similar to a time counts as `otherwise`."""
     try:
         return _nanoseconds(parse_rfc3339(text.decode()), fraction)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Where the process spends its time: stacks of its event loop, sampled, in the format that `go tool pprof` reads.
+"""CPU profile of the process: sampled stacks of its event loop, in the format that `go tool pprof` reads.
 
-Invariant: what is told are places in the source, never values.
+Invariant: a profile contains places in the source, never values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Stack = tuple[Place, ...]
 
 
 async def profile(seconds: float, monotonic: Callable[[], float]) -> Counter[Stack]:
-    """How often the calling thread was seen with which stack within so many seconds; a caller who is cancelled ends it at once."""
+    """Counts how often the calling thread was sampled with which stack within that many seconds; cancelling the caller stops it at once."""
     stop, thread = threading.Event(), threading.get_ident()
     try:
         return await asyncio.to_thread(_sample, thread, monotonic() + seconds, stop=stop, monotonic=monotonic)
@@ -54,7 +54,7 @@ def _places(frame: FrameType | None) -> Iterator[Place]:
 
 
 def waiting_tasks() -> str:
-    """The tasks of the running loop, by name, each with where it waits."""
+    """Lists the tasks of the running loop by name, each with where it waits."""
     blocks = []
     for task in sorted(asyncio.all_tasks(), key=lambda task: task.get_name()):
         out = io.StringIO()
@@ -67,7 +67,7 @@ def waiting_tasks() -> str:
 
 
 def encoded(samples: Mapping[Stack, int], seconds: float) -> bytes:
-    """A gzipped profile with the sample types of a CPU profile of Go."""
+    """Returns a gzipped profile with the sample types of a CPU profile of Go."""
     strings: dict[str, int] = {"": 0}
     functions: dict[tuple[str, str], int] = {}
     locations: dict[Place, int] = {}

@@ -1,6 +1,6 @@
 """The five channels of exec and attach (stdin, stdout, stderr, resize, error) over SPDY or WebSocket, as a ContainerIO for the provider.
 
-Invariant: all output is sent before the error channel reports the exit status, and an interrupted session never looks like a success.
+Invariant: all output is sent before the error channel reports the exit status, and an interrupted session never counts as a success.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ def test_words_to_avoid_are_counted_in_every_form(text: str, found: list[str]) -
         "Looks up the well-known names as well.",
         "Reads the home directory until the end of the stream.",
         "See https://example.org/home/there.",
+        "An example:\n\n    await said(told)\n\nIt returns.",
         "The pod cannot start; the sender and the endpoint wait.",
     ],
 )
