@@ -1,4 +1,4 @@
-"""Providers that come with the runtime; each builds on `vkubelet` alone.
+"""Providers that come with the runtime; each uses `vkubelet` alone.
 
-Invariant: none of them knows another, so that each can be read, and copied, by itself.
+Invariant: none of them imports another, so that each can be read, and copied, by itself.
 """

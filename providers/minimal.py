@@ -1,4 +1,4 @@
-"""The smallest provider: one node, whose pods run at once and until they are deleted; begin your own with a copy of it."""
+"""The smallest provider: one node, whose pods run at once and until they are deleted; start your own with a copy of it."""
 
 from collections.abc import AsyncIterator, Iterable
 

@@ -1,7 +1,7 @@
-"""The programs of a mock container, small and honest: what they can not do they refuse.
+"""Programs of a mock container, small and strict: an unsupported option is an error.
 
-Invariant: every program passes data on in chunks and waits for its reader, so a slow client holds nothing but itself up; what collects its
-input (`tar x`, `>`) is bounded by the limit on files.
+Invariant: every program forwards data in chunks and waits for its reader, so a slow client blocks only itself; a program that buffers its
+input (`tar x`, `>`) is limited by the limit on files.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ async def test(machine: Machine, args: Sequence[str], std: Std) -> int:
 
 
 async def tar(machine: Machine, args: Sequence[str], std: Std) -> int:
-    """`tar cf - PATH...`, `tar xf - [-C DIRECTORY]`, `tar tf -`; the archive is always a stream."""
+    """Creates, extracts or lists an archive, which is always a stream: `tar cf - PATH...`, `tar xf - [-C DIRECTORY]`, `tar tf -`."""
     words = [word for word in args if not word.startswith("--")]
     if words and not words[0].startswith("-"):
         words[0] = "-" + words[0]
@@ -206,7 +206,7 @@ async def sleep(machine: Machine, args: Sequence[str], std: Std) -> int:
 
 
 async def stty(machine: Machine, args: Sequence[str], std: Std) -> int:
-    """`stty size`: rows and columns, as last told by the client."""
+    """Prints `stty size`: rows and columns, as last reported by the client."""
     if machine.size is None:
         raise Failed("standard input: Inappropriate ioctl for device")
     if list(args) != ["size"]:

@@ -1,6 +1,6 @@
-"""The files of a mock container, in memory, and as tar archives, which is what `kubectl cp` speaks.
+"""Files of a mock container, in memory, and as tar archives, the format of `kubectl cp`.
 
-Invariant: paths are absolute and normal, every file lies in a directory that exists, and all files together stay below a limit.
+Invariant: paths are absolute and normal, every file is in an existing directory, and all files together stay below a limit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _fail(number: int) -> OSError:
 
 
 class Files:
-    """Raises OSError as a real file system would."""
+    """Files of one container; raises OSError like a real file system."""
 
     def __init__(self, contents: Mapping[str, bytes] | None = None) -> None:
         self._files: dict[str, bytes] = {}
@@ -36,7 +36,7 @@ class Files:
 
     @staticmethod
     def path(directory: str, name: str) -> str:
-        """`name` as seen from `directory`."""
+        """Returns `name` relative to `directory`."""
         return posixpath.normpath("/" + posixpath.join(directory, name).lstrip("/"))
 
     @property
@@ -68,7 +68,7 @@ class Files:
         self._size, self._files[path] = size, data
 
     def make_directory(self, path: str) -> None:
-        """With all above it; one that exists is left as it is."""
+        """Creates a directory and its parents; an existing one is not changed."""
         while path not in self._directories:
             if path in self._files:
                 raise _fail(errno.ENOTDIR)
@@ -89,21 +89,21 @@ class Files:
             del self._files[path]
 
     def below(self, path: str) -> list[str]:
-        """The path itself and everything under it, directories first. Raises FileNotFoundError."""
+        """Returns the path itself and everything under it, directories first. Raises FileNotFoundError."""
         if path not in self._directories and path not in self._files:
             raise _fail(errno.ENOENT)
         prefix = path.rstrip("/") + "/"
         return sorted(one for one in (*self._directories, *self._files) if one == path or one.startswith(prefix))
 
     def names(self, path: str) -> list[str]:
-        """What lies directly in a directory; the name itself of a file."""
+        """Returns the entries of a directory; for a file its name."""
         if path in self._files:
             return [posixpath.basename(path)]
         return [posixpath.basename(one) for one in self.below(path) if one != path and posixpath.dirname(one) == path]
 
 
 def pack(files: Files, paths: list[str], *, mtime: float) -> Iterator[bytes]:
-    """A tar archive, in chunks; members are named without the leading slash."""
+    """Yields a tar archive in chunks; members are named without the leading slash."""
     for path in paths:
         for one in files.below(path):
             name = one.lstrip("/")
@@ -124,7 +124,10 @@ def pack(files: Files, paths: list[str], *, mtime: float) -> Iterator[bytes]:
 
 
 def unpack(files: Files, archive: bytes, *, directory: str) -> list[str]:
-    """Put the members below a directory; their names. Raises tarfile.TarError when it is no archive, OSError when it does not fit."""
+    """Unpacks the members below a directory; returns their names.
+
+    Raises tarfile.TarError when it is not an archive, OSError when it exceeds the limit.
+    """
     names: list[str] = []
     with tarfile.open(fileobj=io.BytesIO(archive)) as source:
         for member in source:

@@ -1,7 +1,7 @@
-"""Lets the pods of the mock provider live: one task for each, from its start to its end.
+"""Runs the scripts of the mock provider's pods: one task for each, from its start to its termination.
 
-Invariant: a pod has at most one task, which is a child of the provider's `run`; what happened so far is kept in the `Backend`, so the next
-`run` goes on from there.
+Invariant: a pod has at most one task, which is a child of the provider's `run`; its state is kept in the `Backend`, so the next `run`
+continues from it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ LOG_LINES: Final = 1000
 
 @define
 class Backend:
-    """What outlives a run of the provider: the pods by uid, and of each node the CPU time of ended containers and its log.
+    """State that outlives a run of the provider: the pods by UID, and for each node the CPU time of terminated containers and its log.
 
-    The volumes of pods lie in a temporary directory, which is made for the first pod that has any and deleted with this object.
+    The volumes of pods are in a temporary directory, which is created for the first pod that has any and deleted with this object.
     """
 
     pods: dict[str, MockPod] = field(factory=dict)
@@ -48,7 +48,7 @@ class Backend:
         self.drop_directory(pod.ref.uid)
 
     def directory(self, pod: Pod) -> Path | None:
-        """Where the volumes of a pod are written; None for a pod without volumes."""
+        """Returns the directory for the volumes of a pod; None for a pod without volumes."""
         if not pod.spec.get("volumes"):
             return None
         if self._volumes is None:
@@ -56,7 +56,7 @@ class Backend:
         return Path(self._volumes.name, pod.ref.uid)
 
     def drop_directory(self, uid: str) -> None:
-        """The pod has ended."""
+        """Deletes the volumes of a terminated pod."""
         if self._volumes is not None:
             shutil.rmtree(Path(self._volumes.name, uid), ignore_errors=True)
 
@@ -65,7 +65,7 @@ class Backend:
 
 
 class Lives:
-    """`tells` is False for a backend that says nothing by itself and wants to be polled."""
+    """Tasks of all pods; `tells` is False for a backend that reports no changes and has to be polled."""
 
     def __init__(self, backend: Backend, host: Host, group: asyncio.TaskGroup, *, tells: bool) -> None:
         self._backend = backend
@@ -76,11 +76,11 @@ class Lives:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def begin(self, pod: MockPod) -> None:
-        """From whatever stage it is in."""
+        """Starts the task of a pod in its current stage."""
         self._replace(pod, self._live(pod))
 
     def update(self, pod: MockPod, script: Script, *, added: bool) -> None:
-        """The pod has another script, or a further ephemeral container."""
+        """Updates a pod with another script, or a further ephemeral container."""
         pod.script = script
         if pod.stage is Stage.RUNNING:
             pod.meter.turn(script.cpu_usage, self._clock.monotonic())
@@ -89,7 +89,7 @@ class Lives:
         self.report(pod)
 
     def stop(self, pod: MockPod, grace: float) -> None:
-        """Begin its end, or hasten it."""
+        """Starts to terminate the pod, or shortens its grace period."""
         pod.graces.append(grace)
         now = self._clock.monotonic()
         pod.stopping_since = now if pod.stopping_since is None else pod.stopping_since
@@ -97,7 +97,7 @@ class Lives:
         self._replace(pod, self._stop(pod, min(ends, now + grace), killed=ends > now + grace))
 
     def lose(self, pod: MockPod) -> None:
-        """The backend drops it by itself."""
+        """Removes a pod as if the backend had dropped it."""
         self._forget(pod)
         self.gone(pod.ref)
 
@@ -107,7 +107,7 @@ class Lives:
         self.report(pod)
 
     def end_all(self) -> None:
-        """The provider stops; the pods stay as they are."""
+        """Cancels all tasks because the provider stops; the pods stay unchanged."""
         for task in self._tasks.values():
             task.cancel()
 
@@ -144,7 +144,7 @@ class Lives:
                 self._enter(pod, Stage.BACKING_OFF if again else Stage.ENDED)
 
     async def _run(self, pod: MockPod, script: Script) -> None:
-        """Return when the containers end by themselves."""
+        """Runs until the containers terminate by themselves."""
         written = (self._clock.monotonic() - pod.since) // script.log_interval
         while True:
             ready_at = math.inf if pod.ready else pod.since + script.ready_delay
@@ -196,7 +196,7 @@ class Lives:
         pod.tell()
 
     def _count_spent(self, pod: MockPod) -> None:
-        """What the containers have used goes to the account of the node, and their own begins anew."""
+        """Adds the CPU time of the containers to that of the node, and resets it."""
         used = pod.meter.read(self._clock.monotonic()) * len(pod.containers)
         self._backend.spent[pod.ref.node] = self._backend.spent.get(pod.ref.node, 0.0) + used
         pod.meter = type(pod.meter)()

@@ -1,6 +1,6 @@
-"""What a command of the mock shell sees of the world: its streams, its container, and the time.
+"""Environment of a command in the mock shell: its streams, its container, and the time.
 
-Invariant: a pipe holds a few chunks at most; who writes waits for who reads, and learns when nobody reads any more.
+Invariant: a pipe buffers a few chunks at most; a writer waits for its reader, and is notified when there is no reader any more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NOT_FOUND: Final = 127
 
 
 class Exit(Exception):
-    """The shell that runs the command ends with this code."""
+    """Raised to exit with this code from the shell that runs the command."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"exit {code}")
@@ -36,11 +36,11 @@ class Exit(Exception):
 
 
 class Failed(Exception):
-    """A command ends with code 1 and this message."""
+    """Raised by a command that exits with code 1 and this message."""
 
 
 class Pipe:
-    """From one command to the next; reading it ends after `end`, writing it raises BrokenPipeError after `break_off`."""
+    """Pipe between two commands; reading it stops after `end`, writing it raises BrokenPipeError after `break_off`."""
 
     def __init__(self, size: int = _CHUNKS) -> None:
         self._size = size
@@ -61,7 +61,7 @@ class Pipe:
         self.put(data)
 
     def put(self, data: bytes) -> None:
-        """Without waiting: for who has looked whether it is full."""
+        """Appends without waiting: for a caller that has checked whether it is full."""
         self._chunks.append(data)
         self._tell()
 
@@ -82,7 +82,7 @@ class Pipe:
         self._tell()
 
     def clear(self) -> None:
-        """Forget what has not been read."""
+        """Drops what has not been read."""
         self._chunks.clear()
         self._tell()
 
@@ -96,7 +96,7 @@ class Pipe:
 
 
 class Input:
-    """Standard input, by chunks or by lines; commands that run one after another share what is left."""
+    """Standard input, by chunks or by lines; commands that run one after another share the rest."""
 
     def __init__(self, source: AsyncIterator[bytes] | None = None) -> None:
         self._source = source
@@ -114,7 +114,7 @@ class Input:
         return await anext(self._source)
 
     async def line(self) -> bytes | None:
-        """One line with its newline; None at the end."""
+        """Reads one line with its newline; None at EOF."""
         line = b""
         async for data in self:
             head, newline, self._rest = data.partition(b"\n")
@@ -144,7 +144,7 @@ class Std:
 
 @define
 class Machine:
-    """One container, as what runs in it sees it; `size` asks for that of the terminal, and is None without one."""
+    """One container, as its commands see it; `size` returns that of the terminal, and is None without one."""
 
     hostname: str
     files: Files
@@ -156,7 +156,7 @@ class Machine:
 
 @asynccontextmanager
 async def together() -> AsyncIterator[asyncio.TaskGroup]:
-    """A TaskGroup that raises what its first task raised, not a group of it: callers here wait for one outcome."""
+    """Runs a TaskGroup that raises the error of its first task instead of a group: callers here wait for one result."""
     try:
         async with asyncio.TaskGroup() as group:
             yield group
@@ -165,7 +165,7 @@ async def together() -> AsyncIterator[asyncio.TaskGroup]:
 
 
 async def either(work: Coroutine[None, None, T], until: Coroutine[None, None, object]) -> T | None:
-    """What `work` returns; None when `until` ended first, and `work` was cancelled."""
+    """Returns the result of `work`; None when `until` finished first, and `work` was cancelled."""
     async with together() as group:
         working, waiting = group.create_task(work), group.create_task(until)
         await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,6 +1,6 @@
-"""The pods of the mock provider: in which stage they are, what they log, and how all that is reported.
+"""Pods of the mock provider: their stage, their logs, and their reports.
 
-Invariant: no clock and no task here; time comes in as an argument.
+Invariant: no clock and no task here; time is passed in as an argument.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vkubelet_providers.mock.usage import Meter, Probe
 
 
 class Stage(enum.Enum):
-    """Where all containers of a pod are."""
+    """Stage of all containers of a pod."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -31,7 +31,7 @@ class Stage(enum.Enum):
 
 @define
 class Log:
-    """The output of one run of one container."""
+    """Output of one run of one container."""
 
     lines: list[bytes] = field(factory=list)
     ended: bool = False
@@ -39,7 +39,7 @@ class Log:
 
 @define
 class Ephemeral:
-    """A container that was added to the running pod; it never starts again."""
+    """A container that was added to the running pod; it is never restarted."""
 
     started: datetime | None = None
     ended: Terminated | None = None
@@ -55,7 +55,7 @@ class Ephemeral:
 
 @define(eq=False)
 class MockPod:
-    """One pod of the backend. `since` is the monotonic time at which the stage began."""
+    """One pod of the backend. `since` is the monotonic time at which the stage started."""
 
     ref: PodRef
     script: Script
@@ -76,7 +76,7 @@ class MockPod:
     logs: dict[str, list[Log]] = field(factory=dict)
     files: dict[str, Files] = field(factory=dict)
     meter: Meter = field(factory=Meter)
-    """Of each container: all use the same."""
+    """Meter of each container: all use the same."""
     probes: Mapping[str, Sequence[Probe]] = field(factory=dict)
     hostname: str = ""
     news: asyncio.Event = field(factory=asyncio.Event)
@@ -115,7 +115,7 @@ class MockPod:
 
     @property
     def state(self) -> Waiting | Running | Terminated:
-        """Of every container but ephemeral ones."""
+        """State of every container but ephemeral ones."""
         if self.stage is Stage.STARTING:
             return Waiting()
         if self.stage is Stage.BACKING_OFF:
@@ -125,12 +125,12 @@ class MockPod:
         return self.last
 
     def id_of(self, container: str) -> str:
-        """Another one for each start, as from any engine; so it also shows that the backend had lost the pod."""
+        """Returns another id for each start, as any container engine does; so it also shows that the backend had dropped the pod."""
         started = self.ephemeral[container].started if container in self.ephemeral else self.started
         return f"mock://{self.ref.uid}/{container}/{started:%Y%m%dT%H%M%S.%f}" if started is not None else ""
 
     def runs(self, container: str) -> bool:
-        """Raises NoSuchContainer."""
+        """Checks whether the container runs. Raises NoSuchContainer."""
         if container in self.ephemeral:
             return self.ephemeral[container].runs
         if container not in self.containers:
@@ -138,17 +138,17 @@ class MockPod:
         return self.stage is Stage.RUNNING
 
     def running(self) -> Iterator[tuple[str, datetime]]:
-        """Name and start of every container that runs."""
+        """Yields name and start of every running container."""
         if self.stage is Stage.RUNNING and self.started is not None:
             yield from ((name, self.started) for name in self.containers)
         yield from ((name, one.started) for name, one in self.ephemeral.items() if one.runs and one.started is not None)
 
     def files_of(self, container: str) -> Files:
-        """They last as long as the pod, over restarts too."""
+        """Returns the files of a container, which are kept as long as the pod, also across restarts."""
         return self.files.setdefault(container, Files({"/etc/hostname": f"{self.hostname}\n".encode()}))
 
     def stats(self, *, wall: datetime, now: float) -> PodStats:
-        """What its containers use; only those that run are told."""
+        """Returns the resource usage of its running containers."""
         network = Network("eth0", received_bytes=0, receive_errors=0, sent_bytes=0, send_errors=0)
         written = sum(files.size for files in self.files.values())
         containers = [self._container_stats(name, started, wall=wall, now=now) for name, started in self.running()]
@@ -182,17 +182,17 @@ class MockPod:
             probes=[probe.count((wall - started).total_seconds()) for probe in self.probes.get(name, ())],
         )
 
-    # --- what happens to it ---
+    # --- events ---
 
     def add_ephemeral(self, pod: Pod) -> bool:
-        """Whether there is a new one."""
+        """Adds ephemeral containers; returns whether there is a new one."""
         names = [container["name"] for container in pod.spec.get("ephemeralContainers", ())]
         new = [name for name in names if name not in self.ephemeral]
         self.ephemeral.update((name, Ephemeral()) for name in new)
         return bool(new)
 
     def start_ephemeral(self, now: datetime) -> None:
-        """Those that wait begin, in a pod that has started and not ended."""
+        """Starts waiting ephemeral containers in a pod that has started and not terminated."""
         for name, one in self.ephemeral.items():
             if one.started is None and self.stage in (Stage.RUNNING, Stage.BACKING_OFF):
                 one.started = now
@@ -201,7 +201,7 @@ class MockPod:
         self.tell()
 
     def start(self, now: datetime, *, lines: int, ready: bool) -> None:
-        """One more run of all containers."""
+        """Starts another run of all containers."""
         self.started, self.ready = now, ready
         for name in self.containers:
             self.logs.setdefault(name, []).append(Log())
@@ -223,7 +223,7 @@ class MockPod:
             self.tell()
 
     def write(self, now: datetime, text: str) -> None:
-        """One line to the log of every container."""
+        """Writes one line to the log of every container."""
         for name in self.containers:
             self._line(name, now, text)
         self.tell()
@@ -235,7 +235,7 @@ class MockPod:
         self.logs[name][-1].lines.append(f"{now.isoformat()} {line}\n".encode())
 
     async def lines(self, run: Log, *, follow: bool, start: int = 0) -> AsyncIterator[bytes]:
-        """The lines of one run, and with `follow` those that come until it ends."""
+        """Yields the lines of one run, and with `follow` those written until it terminates."""
         sent = start
         while True:
             news = self.news
@@ -247,12 +247,12 @@ class MockPod:
             await news.wait()
 
     def tell(self) -> None:
-        """Wake everybody who follows a log."""
+        """Wakes all followers of a log."""
         self.news.set()
         self.news = asyncio.Event()
 
 
 def address_of(uid: str) -> str:
-    """A private address that follows from the uid."""
+    """Returns a private address derived from the UID."""
     a, b, c = hashlib.blake2s(uid.encode(), digest_size=3).digest()
     return f"10.{a}.{b}.{max(1, c % 255)}"

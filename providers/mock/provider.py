@@ -1,6 +1,6 @@
-"""The mock provider itself: its nodes, and every call and capability of the contract, answered from memory.
+"""The mock provider: its nodes, and every call and capability of the contract, served from memory.
 
-Invariant: nothing here waits for anything but the clock and the client at the other end of a stream.
+Invariant: nothing here waits for anything but the clock and the client of a stream.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from vkubelet_providers.mock.sockets import serve
 from vkubelet_providers.mock.usage import node_stats
 
 JOURNAL: Final = "mock.log"
-"""The log of a node, below `/logs/`."""
+"""Log of a node, below `/logs/`."""
 
 
 class Mock:
-    """See the package. `backend` outlives `run`, as a real one would."""
+    """Provider; see the package. `backend` outlives `run`, as a real one would."""
 
     @frozen(kw_only=True)
     class Settings:
-        """How many nodes there are, and what they say of themselves; in texts `{node}` and `{number}` stand for name and number of each."""
+        """Number of nodes, and their descriptions; in texts `{node}` and `{number}` are replaced by name and number of each."""
 
         node: str = "mock"
-        """Name of the node; with several, of each before `-0`, `-1`, …"""
+        """Name of the node; with several, the prefix of each before `-0`, `-1`, …"""
         nodes: int = 1
         cpu: str = "64"
         memory: str = "256Gi"
@@ -60,20 +60,20 @@ class Mock:
         capacity: Mapping[str, str] = field(factory=dict)
         """Further resources, such as `nvidia.com/gpu: "8"`."""
         allocatable: Mapping[str, str] = field(factory=dict)
-        """What differs from the capacity."""
+        """Differences from the capacity."""
         labels: Mapping[str, str] = field(factory=dict)
-        """Labels of each node, over the runtime's own."""
+        """Labels of each node, which override the runtime's own."""
         annotations: Mapping[str, str] = field(factory=dict)
         taints: Sequence[Taint] = ()
         os: str = "linux"
         arch: str = "amd64"
         provider_id: str = ""
         info: Mapping[str, str] = field(factory=dict)
-        """Over the runtime's own `status.nodeInfo`, such as `kubeletVersion`."""
+        """Fields that override the runtime's own `status.nodeInfo`, such as `kubeletVersion`."""
         poll_interval: float = 0.0
-        """More than zero: the backend tells nothing by itself and is polled so often."""
+        """More than zero: the backend reports no changes and is polled at this interval in seconds."""
         resolve: bool = True
-        """Read the ConfigMaps, Secrets and tokens that pods refer to, and let pods wait for mandatory ones that are missing, as a real
+        """Read the ConfigMaps, Secrets and tokens that pods reference, and let pods wait for mandatory ones that are missing, as a real
         node does; false for load tests."""
 
     def __init__(self, settings: Settings | None = None) -> None:
@@ -82,7 +82,7 @@ class Mock:
         self._nodes = {self.settings.node: 0} if len(numbers) == 1 else {f"{self.settings.node}-{number}": number for number in numbers}
         self.backend = Backend()
         self.failing: set[str] = set()
-        """Nodes whose ping fails and whose pods can not be listed."""
+        """Nodes whose ping fails and whose pods cannot be listed."""
         if self.settings.poll_interval > 0:
             self.poll_interval = self.settings.poll_interval
         self._host: Host | None = None
@@ -92,12 +92,12 @@ class Mock:
 
     @property
     def pods(self) -> dict[str, MockPod]:
-        """By uid."""
+        """Pods by UID."""
         return self.backend.pods
 
     @property
     def host(self) -> Host:
-        """Raises Unavailable while the provider does not run."""
+        """Host of the running provider. Raises Unavailable while the provider does not run."""
         if self._host is None:
             raise Unavailable("the mock provider does not run")
         return self._host
@@ -111,7 +111,7 @@ class Mock:
     # --- nodes ---
 
     def describe(self, name: str) -> NodeDescription:
-        """Raises KeyError for a node that is not ours."""
+        """Returns the description of a node. Raises KeyError for an unknown node."""
         settings, number = self.settings, self._nodes[name]
         capacity = {"cpu": settings.cpu, "memory": settings.memory, "pods": settings.pods, **settings.capacity}
 
@@ -132,7 +132,7 @@ class Mock:
         )
 
     async def run(self, host: Host) -> None:
-        """Declare the nodes, then live through the scripts until the stop; pods stay as they are then."""
+        """Declares the nodes, then runs the scripts until the stop; pods stay unchanged then."""
         try:
             async with asyncio.TaskGroup() as group:
                 self._host = host
@@ -155,7 +155,10 @@ class Mock:
     # --- pods ---
 
     async def sync_pod(self, pod: Pod) -> None:
-        """Raises what `host.resolve` raises, so that a pod whose ConfigMap or Secret is missing waits as on a real node."""
+        """Creates or updates a pod.
+
+        Raises what `host.resolve` raises, so that a pod whose ConfigMap or Secret is missing waits as on a real node.
+        """
         script, uid = Script.of(pod.metadata.annotations), pod.ref.uid
         if script.reject:
             raise PodRejected(script.reject, "the annotations ask for it")
@@ -187,11 +190,11 @@ class Mock:
         return [pod.report() for pod in self.backend.on_node(node)]
 
     def lose(self, uid: str) -> None:
-        """The backend drops a pod by itself."""
+        """Removes a pod as if the backend had dropped it."""
         self._lives.lose(self.pods[uid])
 
     def _known(self, pod: PodRef) -> MockPod:
-        """Raises NoSuchPod."""
+        """Returns a pod. Raises NoSuchPod."""
         known = self.pods.get(pod.uid)
         if known is None:
             raise NoSuchPod(f'pod "{pod.name}" does not exist')
@@ -211,7 +214,7 @@ class Mock:
             yield line
 
     async def node_logs(self, node: str, path: str) -> AsyncIterator[bytes]:
-        """One file, which tells when pods started and ended. Raises FileNotFoundError for others."""
+        """Serves one file, which lists starts and terminations of pods. Raises FileNotFoundError for others."""
         if not path:
             yield f'<pre>\n<a href="{JOURNAL}">{JOURNAL}</a>\n</pre>\n'.encode()
             return
@@ -236,7 +239,7 @@ class Mock:
         return script.exec_exit_code or 0
 
     async def attach(self, pod: PodRef, container: str, io: ContainerIO) -> None:
-        """What the container logs from now on, and what the client says comes back; an ephemeral container is a shell."""
+        """Attaches to the log from now on, and echoes the client's input; an ephemeral container is a shell."""
         known = self._running_in(pod, container)
         if io.stdin is None:
             await self._follow(known, container, io)
@@ -259,14 +262,14 @@ class Mock:
         return Machine(known.hostname, known.files_of(container), self.host.clock, environment)
 
     def _running_in(self, pod: PodRef, container: str) -> MockPod:
-        """Raises NoSuchPod, NoSuchContainer."""
+        """Returns the pod of a running container. Raises NoSuchPod, NoSuchContainer."""
         known = self._known(pod)
         if not known.runs(container):
             raise NoSuchContainer(f'container not found ("{container}"): it does not run')
         return known
 
     async def _until_ended(self, known: MockPod, container: str) -> None:
-        """Return when this run of the container is over."""
+        """Waits until this run of the container is over."""
         run = known.logs[container][-1]
         while not run.ended and self.pods.get(known.ref.uid) is known:
             await known.news.wait()
@@ -278,7 +281,7 @@ class Mock:
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"connection to port {port} of pod {pod.namespace}/{pod.name} was refused")
         await either(serve(answer, stream, name=pod.name), self._until_ended(known, known.containers[0]))
 
-    # --- numbers ---
+    # --- usage ---
 
     def usage_of(self, node: str) -> NodeStats:
         clock = self.host.clock

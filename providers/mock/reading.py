@@ -1,6 +1,6 @@
-"""Where the programs of a mock container read from, and how they read their arguments.
+"""Input of the programs of a mock container, and their arguments.
 
-Invariant: data comes in chunks; what is collected as a whole is bounded by the limit on files.
+Invariant: data comes in chunks; buffered input is limited by the limit on files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _UNITS: Final = {"": 1, "b": 512, "k": 1 << 10, "K": 1 << 10, "m": 1 << 20, "M":
 
 
 async def source(machine: Machine, names: Sequence[str], stdin: Input) -> AsyncIterator[bytes]:
-    """The contents of these files one after another, or standard input. Raises Failed."""
+    """Yields the contents of these files one after another, or standard input. Raises Failed."""
     for name in names or ["-"]:
         if name == "-":
             async for data in stdin:
@@ -41,7 +41,7 @@ def _read(machine: Machine, name: str) -> bytes:
 
 
 async def collect(stream: AsyncIterator[bytes]) -> bytes:
-    """All of it. Raises Failed when it is more than any file may have."""
+    """Collects all of it. Raises Failed when it is more than any file may have."""
     parts, size = list[bytes](), 0
     async for data in stream:
         size += len(data)
@@ -52,7 +52,7 @@ async def collect(stream: AsyncIterator[bytes]) -> bytes:
 
 
 def number(text: str) -> int:
-    """`200`, `64K`, `200M`. Raises Failed."""
+    """Parses `200`, `64K`, `200M`. Raises Failed."""
     match = re.fullmatch(r"([0-9]+)([bkKmMG]?)", text)
     if match is None:
         raise Failed(f"invalid number '{text}'")
@@ -60,7 +60,7 @@ def number(text: str) -> int:
 
 
 def options(args: Sequence[str], letters: str) -> tuple[Mapping[str, str], list[str]]:
-    """Options as a mapping and the other words; a letter with `:` behind it takes a value. Raises Failed for others."""
+    """Parses options to a mapping, and the other arguments; a letter followed by `:` takes a value. Raises Failed for others."""
     found: dict[str, str] = {}
     rest = list(args)
     while rest and len(rest[0]) > 1 and rest[0].startswith("-"):

@@ -1,17 +1,16 @@
-"""What the annotations of a pod ask the mock provider to do.
+"""Annotations of a pod that script the mock provider.
 
-Invariant: pure; a value that makes no sense rejects the pod, with the annotation and the remedy in the message.
+Invariant: pure; an invalid value rejects the pod, with the annotation and the remedy in the message.
 
-All are below `mock.vkubelet.io/`, times in seconds. Read when the pod comes:
-`start-delay` until the containers run; `ready-delay` until they are ready then; `run-for` until they end by themselves (else never), with
-`exit-code`; `restart-delay` until they run again, where the restart policy says so; `log-lines` written when they start (1) and
-`log-interval` between further ones (none); `reject` with a reason; `sync-failures`: so many first calls fail.
+All are below `mock.vkubelet.io/`, times in seconds. Read when the pod is created: `start-delay` until the containers run; `ready-delay`
+until they are ready then; `run-for` until they terminate by themselves (else never), with `exit-code`; `restart-delay` until they run
+again, where the restart policy requires it; `log-lines` written when they start (1) and `log-interval` between further ones (none);
+`reject` with a reason; `sync-failures`: this number of first calls fails.
 
-Read again whenever they change:
-`log-text` of each line, with `{hostname}`, `{node}` and `{container}` filled in; `stop-delay` between a deletion and the end; `exec-delay`
-before a command begins; `exec-output` and `exec-exit-code`, written and returned in place of what the command would do; `ports`, such as
-`80=http,7=discard,9000`: the ports that are open and what answers there (`echo`, `http`, `discard`), without it every port is open and
-echoes; `cpu-usage` (10m) and `memory-usage` (16Mi) of each container.
+Read again whenever they change: `log-text` of each line, with `{hostname}`, `{node}` and `{container}` filled in; `stop-delay` between a
+deletion and the termination; `exec-delay` before a command starts; `exec-output` and `exec-exit-code`, written and returned instead of
+running the command; `ports`, such as `80=http,7=discard,9000`: the ports that are open and their service (`echo`, `http`, `discard`),
+without it every port is open and echoes; `cpu-usage` (10m) and `memory-usage` (16Mi) of each container.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _NANO: Final = 10**9
 
 @frozen(kw_only=True)
 class Script:
-    """What the annotations of a pod say."""
+    """Parsed annotations of a pod."""
 
     start_delay: float = 0.0
     ready_delay: float = 0.0
@@ -50,13 +49,13 @@ class Script:
     exec_exit_code: int | None = None
     ports: Mapping[int, str] | None = None
     cpu_usage: float = 0.01
-    """Cores."""
+    """CPU usage in cores."""
     memory_usage: int = 16 << 20
-    """Bytes."""
+    """Memory usage in bytes."""
 
     @classmethod
     def of(cls, annotations: Mapping[str, str]) -> Script:
-        """Raises PodRejected when an annotation is not one of ours or its value makes no sense."""
+        """Parses annotations. Raises PodRejected when an annotation is not one of ours or its value is invalid."""
         told = {key: value for key, value in annotations.items() if key.startswith(PREFIX)}
         known = {field.name.replace("_", "-"): field.name for field in fields(cls)}
         values: dict[str, object] = {}
@@ -72,7 +71,7 @@ class Script:
 
 
 def _read(name: str, text: str) -> object:
-    """Raises ValueError that says what was wanted."""
+    """Parses a value. Raises ValueError that contains the expected format."""
     match name:
         case "exit_code" | "log_lines" | "sync_failures" | "exec_exit_code":
             return _whole(text)
@@ -115,7 +114,7 @@ def _seconds(text: str, *, positive: bool) -> float:
 
 
 def ports_of(text: str) -> Mapping[int, str]:
-    """`80=http,7=discard,9000` as a mapping; nothing at all means that no port is open. Raises ValueError."""
+    """Parses `80=http,7=discard,9000`; an empty text means that no port is open. Raises ValueError."""
     found: dict[int, str] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         number, _, answer = part.partition("=")

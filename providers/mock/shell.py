@@ -1,9 +1,9 @@
-"""What `kubectl exec` finds in a mock container: a small shell that runs the programs of `commands.py`.
+"""Shell for `kubectl exec` in a mock container: runs the programs of `commands.py`.
 
-Invariant: a command runs in the task of its caller and in children of it, so a client that leaves ends it wherever it stands.
+Invariant: a command runs in the task of its caller and in children of it, so a client that disconnects cancels it at any point.
 
-Read are `;`, `&&`, `||`, `|`, redirections and quotes; `sh`, `exit`, `cd` and `kill … $$` belong to the shell itself. Without `-c`, the
-lines of standard input are commands.
+Supported are `;`, `&&`, `||`, `|`, redirections and quotes; `sh`, `exit`, `cd` and `kill … $$` belong to the shell itself. Without `-c`,
+the lines of standard input are commands.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ USAGE: Final = 2
 
 
 async def run_with(io: ContainerIO, machine: Machine, argv: Sequence[str]) -> int:
-    """Run a command for a client, on a terminal if it asks for one; the exit code."""
+    """Runs a command for a client, on a terminal if it requests one; returns the exit code."""
     if not io.tty:
         return await execute(machine, argv, Std(Input(io.stdin), io.write_stdout, io.write_stderr))
     terminal = Terminal(io, machine.clock)
@@ -39,7 +39,7 @@ async def run_with(io: ContainerIO, machine: Machine, argv: Sequence[str]) -> in
 
 
 async def execute(machine: Machine, argv: Sequence[str], std: Std, *, terminal: Terminal | None = None) -> int:
-    """One command, as a container engine would start it; its exit code."""
+    """Executes one command, as a container engine would start it; returns its exit code."""
     return await _ending(Shell(machine, terminal).program(list(argv), std))
 
 
@@ -63,7 +63,7 @@ class Shell:
         return {**self.machine.environment, "PWD": self.machine.directory, "?": str(self._last), "$": "1"}
 
     async def program(self, argv: Sequence[str], std: Std) -> int:
-        """Raises Exit when it ends this shell."""
+        """Runs a program. Raises Exit when it exits from this shell."""
         name, args = posixpath.basename(argv[0]), list(argv[1:])
         try:
             if name in SHELLS:
@@ -107,7 +107,7 @@ class Shell:
         return await self._lines(std)
 
     async def _lines(self, std: Std) -> int:
-        """Line by line; a terminal is prompted, and Ctrl-C ends the command instead of the shell."""
+        """Runs line by line; on a terminal it prints a prompt, and Ctrl-C cancels the command instead of the shell."""
         while True:
             if self._terminal is not None:
                 await std.say(f"{self.machine.directory} # ")
@@ -121,7 +121,7 @@ class Shell:
         return await work if self._terminal is None else await self._terminal.until_interrupt(work)
 
     async def script(self, text: str, std: Std) -> int:
-        """The code of the last command. Raises Exit."""
+        """Runs a script; returns the code of the last command. Raises Exit."""
         try:
             steps = parse(text)
         except ShellSyntaxError as error:
@@ -148,7 +148,7 @@ class Shell:
         stdin = std.stdin if before is None else Input(before)
         out = std.out if after is None else after.write
         try:
-            # A part of a pipe is a shell of its own: `exit` ends only that part.
+            # Each part of a pipe runs in a subshell: `exit` exits only from that part.
             return await _ending(Shell(self.machine)._command(command, std.with_(stdin=stdin, out=out)))
         except BrokenPipeError:
             return BROKEN_PIPE
@@ -174,7 +174,7 @@ class Shell:
 
 
 class _Target:
-    """One redirection: `open` puts it into the streams, `close` writes what came."""
+    """One redirection: `open` puts it into the streams, `close` writes the data."""
 
     def __init__(self, machine: Machine, variables: Mapping[str, str], redirect: Redirect) -> None:
         self._machine = machine
@@ -186,7 +186,7 @@ class _Target:
         self._opened = False
 
     def open(self, std: Std) -> Std:
-        """Raises Failed."""
+        """Opens the target. Raises Failed."""
         match self._operator:
             case "2>&1":
                 return std.with_(err=std.out)
@@ -217,14 +217,14 @@ class _Target:
         self._chunks.append(data)
 
     def close(self) -> None:
-        """What does not fit any more beside other files is lost, as on a full disk."""
+        """Writes the buffered data; what exceeds the limit is dropped, as on a full disk."""
         if self._opened:
             with suppress(OSError):
                 self._machine.files.write(self._path, b"".join(self._chunks))
 
 
 async def _drop(data: bytes) -> None:
-    """`/dev/null`."""
+    """Discards data: `/dev/null`."""
 
 
 def _is_due(step: Step, last: int) -> bool:
@@ -232,7 +232,7 @@ def _is_due(step: Step, last: int) -> bool:
 
 
 def _signal_of(args: Sequence[str]) -> int:
-    """Only `kill [-SIGNAL] $$`: there are no other processes to end. Raises Failed."""
+    """Parses `kill [-SIGNAL] $$`: there are no other processes to signal. Raises Failed."""
     name = args[0].removeprefix("-").removeprefix("SIG") if len(args) == 2 else "TERM"
     known = {one.name.removeprefix("SIG"): int(one) for one in signal.Signals}
     number = int(name) if name.isdecimal() else known.get(name, 0)

@@ -1,6 +1,6 @@
-"""What answers at the ports of a mock pod.
+"""Services at the ports of a mock pod.
 
-Invariant: each answer ends when the client has said all, or when the task is cancelled, and closes its side.
+Invariant: each service closes its side when the client has sent everything, or when the task is cancelled.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ async def discard(stream: ByteStream, name: str) -> None:
 
 
 async def http(stream: ByteStream, name: str) -> None:
-    """One request of any kind; the answer names the pod and the path."""
+    """Serves one request of any type; the response names the pod and the path."""
     head = b""
     while _HEAD_END not in head and len(head) < _LONGEST_HEAD:
         data = await stream.read()
@@ -43,6 +43,6 @@ ANSWERING: Final[Mapping[str, Callable[[ByteStream, str], Awaitable[None]]]] = {
 
 
 async def serve(answer: str, stream: ByteStream, *, name: str) -> None:
-    """`name` is that of the pod."""
+    """Serves a connection; `name` is that of the pod."""
     await ANSWERING[answer](stream, name)
     await stream.close()

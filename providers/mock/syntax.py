@@ -1,6 +1,6 @@
-"""Reads what a user types into the mock shell: words, quotes, variables, pipes, redirections, and the operators between commands.
+"""Parser of the mock shell: arguments, quotes, variables, pipes, redirections, and the operators between commands.
 
-Invariant: pure; text that is no sentence of this small language raises ShellSyntaxError, and nothing is guessed.
+Invariant: pure; text outside this small grammar raises ShellSyntaxError, and nothing is guessed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+|[?$]))")
 
 
 class ShellSyntaxError(Exception):
-    """The text says what stands in the wrong place."""
+    """The text contains an unexpected token, which the message names."""
 
 
 @frozen
@@ -36,7 +36,7 @@ class Word:
 
 @frozen
 class Redirect:
-    """`operator` such as `>`, and the file, which `>&2` and `2>&1` have none of."""
+    """`operator` such as `>`, and the file, which `>&2` and `2>&1` do not have."""
 
     operator: str
     target: Word | None = None
@@ -52,7 +52,7 @@ class Command:
 
 @frozen
 class Step:
-    """A pipeline, and on what of the step before it depends."""
+    """A pipeline, and its condition on the previous step."""
 
     connector: Connector
     pipeline: Sequence[Command] = field(factory=tuple)
@@ -63,7 +63,7 @@ def _expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def parse(text: str) -> Sequence[Step]:
-    """Raises ShellSyntaxError."""
+    """Parses a script. Raises ShellSyntaxError."""
     steps: list[Step] = []
     connector: Connector = ";"
     pipeline: list[Command] = []
@@ -103,7 +103,7 @@ def _shown(token: str) -> str:
 
 
 def _tokens(text: str) -> Iterator[Word | str]:
-    """Words, and operators as plain text."""
+    """Yields tokens, and operators as plain text."""
     position = 0
     while position < len(text):
         if text[position] in " \t\r":
@@ -122,7 +122,7 @@ def _tokens(text: str) -> Iterator[Word | str]:
 
 
 def _word(text: str, position: int, pieces: list[tuple[str, bool]]) -> int:
-    """Reads one word into `pieces`; where it ends."""
+    """Parses one token into `pieces`; returns the position after it."""
     while position < len(text) and text[position] not in _ENDS_WORD:
         if text[position] in "'\"":
             end = _quoted_end(text, position)
@@ -144,7 +144,7 @@ def _word(text: str, position: int, pieces: list[tuple[str, bool]]) -> int:
 
 
 def _quoted_end(text: str, start: int) -> int:
-    """Where the quote that opens at `start` is closed."""
+    """Returns where the quote that opens at `start` is closed."""
     position = start + 1
     while position < len(text) and text[position] != text[start]:
         position += 2 if text[start] == '"' and text[position] == "\\" else 1
@@ -154,7 +154,7 @@ def _quoted_end(text: str, start: int) -> int:
 
 
 def _double(inner: str) -> Iterator[tuple[str, bool]]:
-    """The pieces between double quotes, where a backslash keeps its meaning before few characters only."""
+    """Yields the pieces between double quotes, where a backslash keeps its meaning before few characters only."""
     yield ("", False)
     for part in re.split(r"(\\[\\\"$`\n])", inner):
         escaped = len(part) == 2 and part[0] == "\\" and part[1] in '\\"$`\n'

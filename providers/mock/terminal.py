@@ -1,6 +1,6 @@
-"""The terminal between a client in raw mode and the mock shell: echo, editing of the line, Ctrl-C, Ctrl-D, and the size.
+"""Terminal between a client in raw mode and the mock shell: echo, line editing, Ctrl-C, Ctrl-D, and the size.
 
-Invariant: what was typed reaches a command only as whole lines, or by Ctrl-D; what a command writes gets carriage returns.
+Invariant: input reaches a command only as complete lines, or by Ctrl-D; output of a command gets carriage returns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _INTERRUPT, _END, _BELL, _ERASE = 0x03, 0x04, b"\a", (0x08, 0x7F)
 
 
 class Terminal:
-    """Where a command reads from while `serve` runs; Ctrl-D is the end for the command that reads, not for the next one."""
+    """Input of the commands that run while `serve` runs; Ctrl-D is EOF for the command that reads, not for the next one."""
 
     def __init__(self, io: ContainerIO, clock: Clock) -> None:
         self._io = io
@@ -33,7 +33,7 @@ class Terminal:
         self._foreground: list[asyncio.Task[Any]] = []
 
     async def serve(self, work: Coroutine[None, None, int]) -> int:
-        """Run a command on this terminal; its exit code."""
+        """Runs a command on this terminal; returns its exit code."""
         async with together() as group:
             others = [group.create_task(self._listen()), group.create_task(self._follow_size())]
             code = await self.until_interrupt(work)
@@ -42,7 +42,7 @@ class Terminal:
         return code
 
     async def until_interrupt(self, work: Coroutine[None, None, T]) -> T | int:
-        """What the work returns, or 130 when Ctrl-C ended it; of works inside one another the innermost is meant."""
+        """Returns the result of the work, or 130 when Ctrl-C cancelled it; of nested ones the innermost is cancelled."""
         async with together() as group:
             task = group.create_task(work)
             self._foreground.append(task)
@@ -53,7 +53,7 @@ class Terminal:
         return INTERRUPTED if task.cancelled() else task.result()
 
     async def size(self) -> TerminalSize:
-        """The latest; clients tell the first one just after the start, which is waited for a moment."""
+        """Returns the latest size; clients send the first one just after the start, which is awaited for a moment."""
         await either(self._clock.sleep(_SIZE_SECONDS), self._sized.wait())
         return self._size
 
@@ -71,7 +71,7 @@ class Terminal:
 
     async def _follow_size(self) -> None:
         async for size in self._io.resizes:
-            # Zero by zero is what a client says that has no terminal itself.
+            # A client without a terminal sends zero by zero.
             if size.width and size.height:
                 self._size = size
                 self._sized.set()
@@ -87,13 +87,13 @@ class Terminal:
         self._lines.end()
 
     def _key(self, key: int) -> bytes:
-        """Take one byte; what is shown for it."""
+        """Handles one byte; returns its echo."""
         if key in (0x0D, 0x0A):
             self._line.append(0x0A)
             self._push()
             return b"\r\n"
         if key == _INTERRUPT:
-            # What was typed ahead is forgotten, as on every terminal.
+            # Input typed ahead is dropped, as on every terminal.
             self._line.clear()
             self._lines.clear()
             if self._foreground:
@@ -112,7 +112,7 @@ class Terminal:
         return bytes([key])
 
     def _erase(self) -> bytes:
-        """The last character, which may be several bytes of UTF-8."""
+        """Erases the last character, which may be several bytes of UTF-8."""
         if not self._line:
             return b""
         while len(self._line) > 1 and self._line[-1] & 0xC0 == 0x80:

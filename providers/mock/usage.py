@@ -1,6 +1,6 @@
-"""What the pods of a mock node use: a straight line from their annotations, as a kubelet would tell it.
+"""Resource usage of the pods of a mock node: constant rates from their annotations, as a kubelet would report them.
 
-Invariant: a node's CPU time only grows, also when pods end: what they used is kept.
+Invariant: a node's CPU time only grows, also when pods terminate: their usage is kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vkubelet.provider import NodeDescription
 from vkubelet.stats import Filesystem, Network, NodeStats, PodStats, ProbeCount, Usage
 
 NODE_CORES: Final = 0.05
-"""What the node itself takes, beside its pods."""
+"""CPU usage of the node itself, beside its pods."""
 NODE_MEMORY: Final = 256 << 20
 _PACKET: Final = 1000
 _PROBES: Final = {"livenessProbe": "Liveness", "readinessProbe": "Readiness", "startupProbe": "Startup"}
@@ -55,7 +55,7 @@ class Probe:
 
 
 def node_stats(node: NodeDescription, pods: Sequence[PodStats], *, spent: float, uptime: float, started: datetime) -> NodeStats:
-    """`spent` are the CPU seconds of containers that have ended; `uptime` counts in seconds."""
+    """Returns the usage of a node; `spent` are the CPU seconds of terminated containers; `uptime` is in seconds."""
     used = [pod.total for pod in pods]
     total = Usage(
         cpu_seconds=NODE_CORES * uptime + spent + sum(usage.cpu_seconds or 0.0 for usage in used),

@@ -1,6 +1,6 @@
-"""One start of a container as it lies on the disk, and what its keeper has written there, in the words of the contract.
+"""One start of a container on the disk, and the state that its keeper has written, in terms of the contract.
 
-Invariant: what is not known for sure is told as ContainerStatusUnknown, never as a success.
+Invariant: an uncertain result is reported as ContainerStatusUnknown, never as a success.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LONGEST_MESSAGE: Final = 4096
 
 @frozen(kw_only=True)
 class About:
-    """What is kept of a container's spec, for as long as vkubelet may be started anew."""
+    """Parts of a container's spec that are stored for a restart of vkubelet."""
 
     image: str = ""
     memory_limit: int | None = None
@@ -39,7 +39,7 @@ class About:
 
 @frozen(kw_only=True)
 class State:
-    """What a keeper has told so far; `finished` 0: nothing of an end. Times in nanoseconds of Unix time."""
+    """State that a keeper has written so far; `finished` 0: not terminated. Times in nanoseconds of Unix time."""
 
     pid: int
     start: int
@@ -54,7 +54,7 @@ class State:
 
 
 def parse_state(text: str) -> State | None:
-    """None for what is no state, such as half a file after a power cut."""
+    """Parses a state; None for an invalid one, such as half a file after a power failure."""
     try:
         values = json.loads(text)
         known = {name: values[name] for name in State.__annotations__ if name in values}
@@ -69,7 +69,7 @@ def moment(nanos: int) -> datetime:
 
 
 def as_terminated(state: State, message: str = "") -> Terminated:
-    """How it ended, in the kubelet's words."""
+    """Returns the termination state as a kubelet reports it."""
     if state.unknown:
         reason = UNKNOWN_REASON
     elif state.oom:
@@ -83,7 +83,7 @@ def as_terminated(state: State, message: str = "") -> Terminated:
 
 @frozen
 class Attempt:
-    """The `number`-th start after the first; everything about it lies in `directory`."""
+    """The `number`-th start after the first; all its files are in `directory`."""
 
     directory: Path
     container: str
@@ -95,7 +95,7 @@ class Attempt:
 
     @property
     def root(self) -> Path:
-        """Where the process begins, unless the pod names another directory; deleted with the attempt."""
+        """Working directory of the process, unless the pod names another one; deleted with the attempt."""
         return self.directory / "root"
 
     @property
@@ -107,7 +107,7 @@ class Attempt:
         return self.directory / MESSAGE_FILE
 
     def make(self, about: About, *, uid: int | None) -> None:
-        """Whatever the umask, other users reach nothing of it; `give` follows when all is laid out. Raises OSError."""
+        """Creates the directory, inaccessible to other users whatever the umask; `give` follows when all files exist. Raises OSError."""
         for above in (self.directory.parents[1], self.directory.parent, self.directory):
             with Directory.at(above, make=0o711) as made:
                 made.change(mode=0o711)
@@ -115,7 +115,7 @@ class Attempt:
             for path, mode in {self.logs: 0o700, self.root: 0o700, self.stage: 0o700}.items():
                 place.make(path.name, mode).close()
                 place.change(path.name, mode=mode)
-            # A program of root may become another user, and write then.
+            # A program of root may change to another user, and write then.
             place.store(MESSAGE_FILE, b"", mode=0o600 if uid != 0 else 0o666)
             if uid is not None:
                 place.change(MESSAGE_FILE, user=uid)
@@ -123,7 +123,7 @@ class Attempt:
             place.store(_ABOUT, json.dumps(values).encode(), mode=0o600)
 
     def give(self, *, uid: int | None) -> None:
-        """Its own directory to its user, whose programs change it from then on. Raises OSError."""
+        """Gives the working directory to its user, whose programs change it from then on. Raises OSError."""
         if uid is not None:
             with Directory.at(self.directory) as place:
                 place.change(self.root.name, user=uid)
@@ -136,7 +136,7 @@ class Attempt:
             return About()
 
     def state(self) -> State | None:
-        """None: it never ran."""
+        """Returns the state; None: it never ran."""
         try:
             with Directory.at(self.directory) as place:
                 text, written = place.read(frames.STATE).decode(errors="replace"), place.status(frames.STATE).st_mtime_ns
@@ -144,11 +144,11 @@ class Attempt:
             return None
         except OSError as error:
             raise Unavailable(f"container {self.container}: what is kept of it can not be read ({error.strerror})") from error
-        # It ran, but a disk that failed or a power cut has left us nothing of it.
+        # It ran, but after a disk error or a power failure nothing of its state is left.
         return parse_state(text) or State(pid=0, start=0, keeper=0, finished=written, exit_code=KILLED, unknown=True)
 
     def is_kept(self) -> bool:
-        """Whether its keeper lives, or is just being started."""
+        """Checks whether its keeper runs, or is just being started."""
         try:
             with Directory.at(self.directory) as place:
                 descriptor = place.file(frames.LOCK, os.O_RDWR)
@@ -163,28 +163,29 @@ class Attempt:
         return False
 
     def kill_keeper(self) -> None:
-        """That no longer answers; what it has started is ended by who asked for this."""
+        """Kills a keeper that no longer responds; the caller kills what it has started."""
         state = self.state()
         if state is None or not state.keeper:
             return
         with suppress(ProcessLookupError, PermissionError):
             descriptor = os.pidfd_open(state.keeper)
             try:
-                # As long as the lock is held, the number is the keeper's.
+                # As long as the keeper has the lock, the number is the keeper's.
                 if self.is_kept():
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
             finally:
                 os.close(descriptor)
 
     def lock(self) -> int:
-        """A locked descriptor for the keeper. Raises BlockingIOError when there is one."""
+        """Returns a locked descriptor for the keeper. Raises BlockingIOError when there is one."""
         with Directory.at(self.directory) as place:
             descriptor = place.file(frames.LOCK, os.O_RDWR | os.O_CREAT)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return descriptor
 
     def give_up(self, state: State, *, finished: int) -> State:
-        """Write down that nobody knows how it ended: its keeper has gone without a word. What is left of it must have been ended."""
+        """Records that its exit status is unknown: its keeper exited without recording it. Its remaining processes must have been
+        killed."""
         values: Mapping[str, object] = {
             "pid": state.pid,
             "start": state.start,
@@ -196,7 +197,7 @@ class Attempt:
             "unknown": True,
         }
         with suppress(OSError):
-            # On a disk that takes nothing it is found out anew after the next start.
+            # On a disk that accepts no writes it is found out again after the next start.
             write_state(str(self.directory), dict(values))
         return State(**values)  # type: ignore[arg-type]
 
@@ -218,7 +219,10 @@ def as_running(state: State) -> Running:
 
 
 def session_of(state: State, *, just_now: bool) -> list[int]:
-    """Who is in its session. Its number is nobody else's as long as somebody is; when its process may be gone for long, nobody is told."""
+    """Returns the processes in its session.
+
+    Its number is unique as long as the session has a process; when its process may have exited long ago, none is returned.
+    """
     if not state.pid or state.boot != procfs.boot_id():
         return []
     leader = procfs.stat_of(state.pid)

@@ -1,6 +1,6 @@
-"""Limits and numbers by control groups, of version 1 or 2, where the host lets us write to them.
+"""Resource limits and usage by control groups, of version 1 or 2, where the host lets us write to them.
 
-Invariant: a host without them is no error: limits are not kept there, and numbers come from /proc.
+Invariant: a host without them is no error: limits are not enforced on it, and usage is read from /proc.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNLIMITED: Final = 1 << 60
 
 @frozen(kw_only=True)
 class Limits:
-    """Of one container; None: none."""
+    """Limits of one container; None: none."""
 
     cpu: int | None = None
     """Thousandths of a core."""
@@ -47,14 +47,14 @@ class Limits:
 
 
 def weight(milli: int | None, *, version: int) -> tuple[str, str]:
-    """The file, and what is written there, by which a group that asked for so much CPU is measured against the others beside it."""
+    """Returns the file and the value that set the CPU weight of a group relative to its siblings."""
     if version == 1:
         return "cpu.shares", str(shares(milli))
     return "cpu.weight", str(1 + (shares(milli) - 2) * 9999 // 262142)
 
 
 def settings_v1(limits: Limits) -> Iterator[tuple[str, str]]:
-    """Files and what is written there, in order."""
+    """Yields files and their values, in order."""
     yield weight(limits.cpu_request, version=1)
     yield "cpu.cfs_quota_us", str(max(1000, limits.cpu * _PERIOD // 1000)) if limits.cpu else "-1"
     if limits.memory:
@@ -63,7 +63,7 @@ def settings_v1(limits: Limits) -> Iterator[tuple[str, str]]:
 
 
 def settings_v2(limits: Limits) -> Iterator[tuple[str, str]]:
-    """Files and what is written there, in order."""
+    """Yields files and their values, in order."""
     yield weight(limits.cpu_request, version=2)
     yield "cpu.max", f"{max(1000, limits.cpu * _PERIOD // 1000) if limits.cpu else 'max'} {_PERIOD}"
     if limits.memory:
@@ -73,20 +73,23 @@ def settings_v2(limits: Limits) -> Iterator[tuple[str, str]]:
 
 
 def shares(milli: int | None) -> int:
-    """As the kubelet counts them."""
+    """Computes CPU shares as the kubelet does."""
     return min(262144, max(2, (milli or 0) * 1024 // 1000))
 
 
 @frozen
 class Hierarchy:
-    """One mounted tree of control groups, and what it controls."""
+    """One mounted tree of control groups, and its controllers."""
 
     top: Path
     controllers: Sequence[str]
     version: int
 
     def handed_down(self, base: str) -> Hierarchy:
-        """Of version 2: with what groups below `base` really get; a group that holds processes itself gives nothing on."""
+        """Returns the hierarchy of version 2 with the controllers that groups below `base` really get.
+
+        A group that contains processes delegates none.
+        """
         wanted = [name for name in _read(self.top / "cgroup.controllers").split() if name in _WANTED]
         _hand_down(self.top, self.top / base / "keepers", wanted)
         given = _read(self.top / base / "cgroup.subtree_control").split()
@@ -94,7 +97,8 @@ class Hierarchy:
 
 
 def parse_mounts(text: str) -> list[Hierarchy]:
-    """Of `/proc/mounts`; controllers of version 2 are not told there. Some have none: by these a service manager knows its processes."""
+    """Parses `/proc/mounts`; controllers of version 2 are not listed in it. Some have none: a service manager tracks its processes by
+    these."""
     found = []
     for line in text.splitlines():
         _, place, kind, options, *_ = line.split()
@@ -109,7 +113,7 @@ def parse_mounts(text: str) -> list[Hierarchy]:
 
 
 def parse_pairs(text: str) -> dict[str, int]:
-    """Lines of a name and a number."""
+    """Parses lines of a name and a number."""
     words = (line.split() for line in text.splitlines())
     return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and pair[1].isdigit()}
 
@@ -121,12 +125,14 @@ class Cgroups:
     base: str = ""
     hierarchies: Sequence[Hierarchy] = field(default=())
     trackers: Sequence[Hierarchy] = field(default=())
-    """Those without controllers of ours, which keepers and all that they start leave for a group of this node."""
+    """Hierarchies without controllers of ours; keepers and all that they start leave them for a group of this node."""
 
     @classmethod
     def find(cls, base: str, *, cpu: int = 0) -> Cgroups:
-        """Those that can be written to; none when `base` is empty. `cpu`, in thousandths of a core, is what the pods of the node may have:
-        against the rest of the host they weigh as much, as a kubelet's `kubepods` do (pkg/kubelet/cm/node_container_manager_linux.go).
+        """Finds those that can be written to; none when `base` is empty.
+
+        `cpu`, in thousandths of a core, is what the pods of the node may use: it is their weight against the rest of the host, as of a
+        kubelet's `kubepods` (pkg/kubelet/cm/node_container_manager_linux.go).
         """
         if not base:
             return cls()
@@ -136,7 +142,7 @@ class Cgroups:
         for hierarchy in parse_mounts(Path("/proc/mounts").read_text()):
             place = hierarchy.top / base / "keepers"
             with suppress(OSError):
-                # What lies above and is there already is weighed by its owner.
+                # Existing groups above it are weighted by their owner.
                 new = [path for path in place.parents if not path.exists()]
                 place.mkdir(parents=True, exist_ok=True)
                 for path in {place.parent, *new}:
@@ -147,14 +153,15 @@ class Cgroups:
         return cls(base, found, trackers)
 
     def limits(self, controller: str) -> bool:
-        """Such as `memory`."""
+        """Checks for a controller, such as `memory`."""
         return any(controller in each.controllers for each in self.hierarchies)
 
     def keeper_files(self) -> list[str]:
         return [str(each.top / self.base / "keepers" / "cgroup.procs") for each in (*self.hierarchies, *self.trackers)]
 
     def create(self, uid: str, name: str, *, limits: Limits, pod_cpu: int) -> None:
-        """The group of one start of a container, in that of its pod, which asks for so many thousandths of a core. Raises OSError."""
+        """Creates the group of one start of a container, in that of its pod, which requests `pod_cpu` thousandths of a core. Raises
+        OSError."""
         for each in self.hierarchies:
             place = each.top / self.base / f"pod{uid}" / name
             place.mkdir(parents=True, exist_ok=True)
@@ -167,7 +174,7 @@ class Cgroups:
                     (place / file).write_text(text)
 
     def update(self, uid: str, name: str, *, limits: Limits, pod_cpu: int | None) -> None:
-        """Other limits for those who are in it. Raises OSError, such as when they use more than that."""
+        """Changes the limits of the processes in it. Raises OSError, such as when they use more than that."""
         for each in self.hierarchies:
             place = each.top / self.base / f"pod{uid}" / name
             if pod_cpu is not None:
@@ -179,7 +186,7 @@ class Cgroups:
             try:
                 _write(named)
             except OSError:
-                # What is allowed together must be raised before its parts, and lowered after them.
+                # The total limit must be raised before its parts, and lowered after them.
                 _write(list(reversed(named)))
 
     def join_files(self, uid: str, name: str) -> list[str]:
@@ -189,9 +196,9 @@ class Cgroups:
         return [str(place / file) for place in self._places(uid, name) for file in ("memory.oom_control", "memory.events")]
 
     def kill(self, uid: str, name: str = "") -> bool:
-        """Send SIGKILL to all of a container, or of a pod; whether there was anybody."""
+        """Sends SIGKILL to all processes of a container, or of a pod; returns whether there were any."""
         for place in self._places(uid, name):
-            # Of version 2: also whoever is being forked just now.
+            # In version 2: also processes that are being forked.
             with suppress(OSError):
                 with open(place / "cgroup.kill", "r+", encoding="ascii") as file:
                     file.write("1")
@@ -202,7 +209,7 @@ class Cgroups:
         return bool(members)
 
     def remove(self, uid: str, name: str = "") -> bool:
-        """The groups of a container, or of a pod; false while somebody is in them."""
+        """Removes the groups of a container, or of a pod; returns False while processes are in them."""
         gone = True
         for place in self._places(uid, name):
             for path in [*_below(place), place]:
@@ -210,7 +217,7 @@ class Cgroups:
         return gone
 
     def usage(self, uid: str, name: str) -> Usage:
-        """What one start of a container uses; numbers that no hierarchy knows are left out."""
+        """Returns the usage of one start of a container; numbers that no hierarchy knows are omitted."""
         values: dict[str, float] = {}
         for each in self.hierarchies:
             place = each.top / self.base / f"pod{uid}" / name
@@ -279,12 +286,12 @@ def _members(place: Path) -> Iterator[int]:
 
 
 def _below(place: Path) -> list[Path]:
-    """Groups in it, which programs may have made too, deepest first."""
+    """Returns its subgroups, including those created by programs, deepest first."""
     return [Path(path) for path, _, _ in os.walk(place, topdown=False) if path != str(place)]
 
 
 def _hand_down(top: Path, place: Path, controllers: Sequence[str]) -> None:
-    """Let the groups above it give what they control."""
+    """Enables these controllers in the groups above it."""
     for path in [path for path in reversed(place.parents) if path.is_relative_to(top)]:
         for name in controllers:
             with suppress(OSError):

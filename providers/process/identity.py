@@ -1,6 +1,6 @@
-"""As whom a container's process runs (pure).
+"""User and groups of a container's process. Pure.
 
-Invariant: nothing that a pod asks of its user is left out silently: it is done, or the container is refused with the field's name.
+Invariant: no field that a pod sets for its user is ignored silently: it is applied, or the container is refused with the field's name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NOBODY: Final = 65534
 
 @frozen
 class Identity:
-    """Ids to change to; None: those of vkubelet itself, which can not change them."""
+    """Ids to change to; None: those of vkubelet itself, which cannot change them."""
 
     uid: int | None = None
     gid: int | None = None
@@ -27,7 +27,7 @@ class Identity:
 
 @frozen
 class Own:
-    """Who vkubelet itself is."""
+    """User and groups of vkubelet itself."""
 
     uid: int
     gid: int
@@ -35,21 +35,21 @@ class Own:
 
 
 GroupOf = Callable[[int], int | None]
-"""The group that the host gives to a user."""
+"""Primary group of a user on the host."""
 Foreign = Callable[[int, Collection[int]], Collection[int]]
-"""Of some groups, those of the host to which a user does not belong there."""
+"""Groups of the host, out of some, to which a user does not belong."""
 
 
 @frozen
 class Users:
-    """What the host knows of users and groups."""
+    """Users and groups of the host."""
 
     group_of: GroupOf = lambda uid: None
     foreign: Foreign = lambda uid, groups: ()
 
 
 def identity(pod: JsonView, container: JsonView, *, own: Own, default: int | None, allow_root: bool, users: Users = Users()) -> Identity:
-    """From the specs of both. Raises Unavailable (CreateContainerConfigError)."""
+    """Returns the identity from the specs of pod and container. Raises Unavailable (CreateContainerConfigError)."""
     outer, inner = pod.get("securityContext") or {}, container.get("securityContext") or {}
     asked = inner.get("runAsUser", outer.get("runAsUser"))
     group = inner.get("runAsGroup", outer.get("runAsGroup"))
@@ -82,7 +82,7 @@ def identity(pod: JsonView, container: JsonView, *, own: Own, default: int | Non
 
 
 def _group(uid: int, known: int | None, *, allow_root: bool) -> int:
-    """That of the host's user, as images have theirs. A number that is nobody's gets none of the host's groups, and so not root's."""
+    """Returns the group of the host's user, as in images. A number without a user gets none of the host's groups, and so not root's."""
     return uid if known is None or (known == 0 and not allow_root) else known
 
 
@@ -95,13 +95,15 @@ def _default(own: Own, default: int | None, *, allow_root: bool) -> int:
 
 
 def asks_for_escalation(container: JsonView) -> bool:
-    """Whether it names the right to gain privileges by set-user-ID programs; Kubernetes' default, where it names nothing, is not enough."""
+    """Checks whether it sets the permission to gain privileges by set-user-ID programs; Kubernetes' default for an unset field is not
+    enough."""
     security = container.get("securityContext") or {}
     return security.get("allowPrivilegeEscalation") is True or security.get("privileged") is True
 
 
 def not_kept(pod: JsonView, container: JsonView, *, uid: int | None = None, privilege_escalation: bool = False) -> Iterator[str]:
-    """Fields that ask for an isolation, or for rights, which a process of the host does not have. `uid` None: ours, which is not root's."""
+    """Yields fields that require an isolation, or permissions, which a process of the host does not have. `uid` None: ours, which is not
+    root's."""
     outer, inner = pod.get("securityContext") or {}, container.get("securityContext") or {}
     for name in ("readOnlyRootFilesystem", "procMount"):
         if inner.get(name):

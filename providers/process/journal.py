@@ -1,6 +1,6 @@
-"""Keeps what vkubelet logs also in files of the node, for those who may only ask it over the network.
+"""Writes vkubelet's log also to files of the node, for clients that can only reach it over the network.
 
-Invariant: nothing is read that does not lie in the directory of these files.
+Invariant: only files in the directory of these logs are read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BLOCK: Final = 64 * 1024
 
 @contextmanager
 def writing(directory: Path) -> Iterator[None]:
-    """Everything that is logged goes there too while the block runs."""
+    """Writes everything that is logged to a file as well, for the duration of the context."""
     Directory.at(directory, make=0o755).close()
     handler = logging.handlers.RotatingFileHandler(directory / FILE, maxBytes=_LARGEST, backupCount=_MORE, delay=True)
     handler.setFormatter(JsonFormatter())
@@ -37,7 +37,7 @@ def writing(directory: Path) -> Iterator[None]:
 
 
 async def read(directory: Path, path: str) -> AsyncIterator[bytes]:
-    """Raises FileNotFoundError."""
+    """Serves a log file. Raises FileNotFoundError."""
     if not path or path.endswith("/"):
         if path.strip("/"):
             raise FileNotFoundError(path)

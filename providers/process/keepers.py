@@ -1,6 +1,6 @@
-"""Starts keepers, and speaks with those that live.
+"""Starts keepers, and communicates with running ones.
 
-Invariant: a keeper may end at any moment; one that has gone is NoSuchContainer here, and its end is told elsewhere.
+Invariant: a keeper may exit at any moment; a missing one is NoSuchContainer here, and its exit is reported elsewhere.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _END_SECONDS: Final = 1.0
 
 
 class Nursery:
-    """Starts keepers, by a small process that lives as long as we do."""
+    """Starter of keepers: a small process that runs as long as we do."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
@@ -40,9 +40,9 @@ class Nursery:
         self._sending = asyncio.Lock()
 
     async def launch(self, order: Order, lock: int) -> None:
-        """Start a keeper, which takes over the lock; when this returns its process runs. Raises Unavailable (RunContainerError).
+        """Starts a keeper, which inherits the lock; when this returns its process runs. Raises Unavailable (RunContainerError).
 
-        When it raises, the process does not run and never will, except that a keeper which holds the lock may still be starting it.
+        When it raises, the process does not run and never will, except that a keeper which has the lock may still be starting it.
         """
         reading, writing = os.pipe()
         with ExitStack() as stack:
@@ -60,7 +60,7 @@ class Nursery:
                 answer = await reader.readline()
             told = json.loads(answer) if answer else {"failed": "the keeper has gone without an answer"}
             if "failed" in told:
-                # It ends then, unless its process hangs where no signal reaches it.
+                # It exits then, unless its process hangs where no signal reaches it.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_END_SECONDS):
                         await reader.read()
@@ -72,7 +72,7 @@ class Nursery:
             raise Unavailable(told["failed"], event="Failed", waiting="RunContainerError")
 
     async def _send(self, order: bytes, descriptors: Sequence[int]) -> None:
-        """Raises OSError."""
+        """Sends an order. Raises OSError."""
         loop = asyncio.get_running_loop()
         async with self._sending:
             for tries_left in range(_TRIES - 1, -1, -1):
@@ -82,17 +82,17 @@ class Nursery:
                     await loop.sock_sendall(connected, order[sent:])
                     return
                 except OSError:
-                    # It has gone: another one takes its place.
+                    # It has exited: another one replaces it.
                     await self._end()
                     if not tries_left:
                         raise
                 except asyncio.CancelledError:
-                    # It has perhaps half an order, behind which none can follow.
+                    # It may have received half an order, after which none can follow.
                     self._close()
                     raise
 
     async def begin(self) -> None:
-        """Before the first start, which somebody may cut off."""
+        """Starts the nursery before the first start, which may be cancelled."""
         async with self._sending:
             await self._begin()
 
@@ -122,14 +122,14 @@ class Nursery:
             self._process = None
 
     async def close(self) -> None:
-        """Keepers live on."""
+        """Stops the nursery; keepers continue."""
         async with self._sending:
             await self._end()
 
 
 @asynccontextmanager
 async def connection(directory: Path) -> AsyncIterator[socket.socket]:
-    """To the keeper whose files lie in `directory`. Raises NoSuchContainer."""
+    """Connects to the keeper whose files are in `directory`. Raises NoSuchContainer."""
     loop = asyncio.get_running_loop()
     try:
         # The name of a socket must be short, whatever the directory is called.
@@ -148,7 +148,8 @@ async def connection(directory: Path) -> AsyncIterator[socket.socket]:
 
 
 async def stop(directory: Path, grace: float, *, patience: float = _ANSWER_SECONDS) -> None:
-    """Raises NoSuchContainer when it has ended, Unavailable when its keeper says nothing for so many seconds."""
+    """Stops a container. Raises NoSuchContainer when it has terminated, Unavailable when its keeper does not respond within `patience`
+    seconds."""
     try:
         async with asyncio.timeout(patience), connection(directory) as connected:
             await _ask(connected, _question(do="stop", grace=grace))
@@ -161,7 +162,7 @@ async def stop(directory: Path, grace: float, *, patience: float = _ANSWER_SECON
 
 
 async def attach_to(directory: Path, io: ContainerIO) -> None:
-    """Until the container ends. Raises NoSuchContainer."""
+    """Attaches until the container terminates. Raises NoSuchContainer."""
     async with connection(directory) as connected:
         await _ask(connected, _question(do="attach", stdin=io.stdin is not None))
         ours = connected.dup()
@@ -173,7 +174,7 @@ async def attach_to(directory: Path, io: ContainerIO) -> None:
                 for task in inputs:
                     task.cancel()
         except ExceptionGroup as several:
-            # A keeper that ends while we speak is no failure.
+            # A keeper that exits meanwhile is no failure.
             if several.split((ConnectionResetError, BrokenPipeError))[1] is not None:
                 raise several.exceptions[0] from several
         finally:
@@ -211,7 +212,8 @@ async def _give_sizes(io: ContainerIO, writer: StreamWriter) -> None:
 
 
 async def execute(directory: Path, command: Sequence[str], io: ContainerIO) -> int:
-    """The exit code, or minus the signal; who leaves ends the command. Raises NoSuchContainer, BadRequest."""
+    """Executes a command; returns the exit code, or minus the signal. A client that disconnects kills it. Raises NoSuchContainer,
+    BadRequest."""
     run = _at_terminal if io.tty else _with_pipes
     async with connection(directory) as connected:
         return await run(connected, command, io)
@@ -225,7 +227,7 @@ async def _at_terminal(connected: socket.socket, command: Sequence[str], io: Con
             sized = asyncio.Event()
             sizes = group.create_task(_follow_sizes(io, master, sized))
             try:
-                # Clients tell the first size just after the start, and a program that asks early should see it.
+                # Clients send the first size just after the start, and a program that reads it early should get it.
                 with suppress(TimeoutError):
                     await asyncio.wait_for(sized.wait(), _SIZE_SECONDS)
                 await _begin(connected, command, [slave] * 3, tty=True)
@@ -253,7 +255,7 @@ async def _follow_sizes(io: ContainerIO, terminal: int, sized: asyncio.Event) ->
 
 
 class _WithoutSizes:
-    """A client whose sizes somebody else follows."""
+    """A client whose sizes are read elsewhere."""
 
     def __init__(self, io: ContainerIO) -> None:
         self.tty, self.stdin = io.tty, io.stdin
@@ -304,7 +306,7 @@ async def _with_pipes(connected: socket.socket, command: Sequence[str], io: Cont
 class _Pipe:
     """A descriptor that a transport closes, once.
 
-    uvloop closes the number by itself, and then the file that it was given, when the number may be somebody else's already.
+    uvloop closes the number by itself, and then the file object, when the number may already be in use again.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -333,7 +335,7 @@ async def _writer(descriptor: int) -> StreamWriter:
 
 
 async def _begin(connected: socket.socket, command: Sequence[str], descriptors: Sequence[int], *, tty: bool) -> None:
-    """Raises BadRequest, NoSuchContainer."""
+    """Sends the command. Raises BadRequest, NoSuchContainer."""
     await _ask(connected, _question(do="exec", command=list(command), tty=tty), descriptors)
     answer = await _answer(connected)
     if "failed" in answer:
@@ -341,7 +343,7 @@ async def _begin(connected: socket.socket, command: Sequence[str], descriptors: 
 
 
 class _Ended:
-    """Asked for the end of a command, and then knows how."""
+    """Waits for the exit of a command, and then knows its exit code."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._connected = connected
@@ -352,10 +354,10 @@ class _Ended:
 
 
 async def _answer(connected: socket.socket) -> dict[str, Any]:
-    """The next one. Raises NoSuchContainer when the keeper ends instead."""
+    """Reads the next response. Raises NoSuchContainer when the keeper exits instead."""
     cut, loop = frames.Frames(), asyncio.get_running_loop()
     while True:
-        # An answer must not take bytes of the next one along.
+        # A response must not consume bytes of the next one.
         head = await _exactly(connected, 5, loop)
         for _, body in cut.feed(head + await _exactly(connected, int.from_bytes(head[1:], "big"), loop)):
             answer: dict[str, Any] = json.loads(body)
@@ -376,7 +378,7 @@ async def _exactly(connected: socket.socket, count: int, loop: asyncio.AbstractE
 
 
 async def _ask(connected: socket.socket, question: bytes, descriptors: Sequence[int] = ()) -> None:
-    """Raises NoSuchContainer when the keeper ends meanwhile."""
+    """Sends a request. Raises NoSuchContainer when the keeper exits meanwhile."""
     try:
         sent = socket.send_fds(connected, [question], descriptors)
         await asyncio.get_running_loop().sock_sendall(connected, question[sent:])

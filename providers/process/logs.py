@@ -1,6 +1,6 @@
-"""Reads what keepers have written, as the kubelet does: the text of each line behind its time.
+"""Reads the log files of keepers, as the kubelet does: the text of each line after its time.
 
-Invariant: every line is given once and in order, also when files are rotated meanwhile.
+Invariant: every line is returned once and in order, also when files are rotated meanwhile.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from vkubelet_providers.process.keeper.logfile import name_of, numbers
 
 _BLOCK: Final = 128 * 1024
 _WHOLE: Final = re.compile(rb"\S+ \S+ F ")
-"""How a line begins that is whole, or the last part of one; text may hold such a mark too."""
+"""First bytes of a complete line, or of the last part of one; text may contain such a mark too."""
 _LOOK_FIRST, _LOOK_LAST = 0.05, 0.5
 
 
 class Plain:
-    """Turns lines of a log file into lines of a time and the text; parts of one line are put together."""
+    """Converter of log file lines to lines of a time and the text; parts of one line are joined."""
 
     def __init__(self) -> None:
         self._within = False
@@ -43,18 +43,18 @@ class Plain:
         return b"".join(out)
 
     def skip(self) -> bytes:
-        """Some files are missing: what of a line is there is ended, and the rest of it is not taken for another line's."""
+        """Handles missing files: a partial line is completed, and its rest is not taken for another line's."""
         within, self._within, self._rest = self._within, False, b""
         return b"\n" if within else b""
 
 
 def begin_of_tail(directory: Path, lines: int) -> int:
-    """The file from which on there are at least so many whole lines."""
+    """Returns the file from which on there are at least that many complete lines."""
     found, chosen = 0, 0
     for number in reversed(numbers(str(directory))):
         chosen = number
         try:
-            # The first of them may have begun in the file before.
+            # The first of them may have started in the file before.
             found += _whole_lines(directory, number, most=lines + 1 - found)
         except OSError:
             break
@@ -64,13 +64,13 @@ def begin_of_tail(directory: Path, lines: int) -> int:
 
 
 def _whole_lines(directory: Path, number: int, *, most: int) -> int:
-    """How many a file has; counted one by one up to `most`, so that no step keeps the interpreter for long."""
+    """Counts the lines of a file, one by one up to `most`, so that no step blocks the interpreter for long."""
     with Directory.at(directory) as place, os.fdopen(place.file(name_of(number)), "rb") as file:
         return sum(1 for _ in islice(filter(_WHOLE.match, file), most))
 
 
 async def read(directory: Path, *, begin: int, ended: Callable[[], bool] | None, clock: Clock) -> AsyncIterator[bytes]:
-    """From file `begin` on; with `ended` until it says so and everything was read."""
+    """Reads from file `begin` on; with `ended` until it returns True and everything was read."""
     plain, number, wait = Plain(), begin, _LOOK_FIRST
     file = _open(directory, number)
     try:
@@ -81,12 +81,12 @@ async def read(directory: Path, *, begin: int, ended: Callable[[], bool] | None,
                 wait = _LOOK_FIRST
                 if text := plain.feed(data):
                     yield text
-                # Long logs must not keep others waiting.
+                # Long logs must not block other tasks.
                 await clock.sleep(0)
                 continue
             after = [each for each in numbers(str(directory)) if each > number]
             if after:
-                # The file was whole before the next one came to be, but perhaps not when it was read last.
+                # The file was complete before the next one was created, but perhaps not when it was read last.
                 if file >= 0 and (data := os.read(file, _BLOCK)):
                     yield plain.feed(data)
                     continue

@@ -1,6 +1,6 @@
-"""What the host is: its size, its address, its numbers.
+"""Size, address and usage of the host.
 
-Invariant: everything is read when it is asked for; what the host does not tell is left out.
+Invariant: everything is read on request; what the host does not report is omitted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vkubelet_providers.process.keeper import procfs
 
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 _ELSEWHERE: Final = ("192.0.2.1", 9)
-"""An address that is nobody's: no packet is sent to it."""
+"""An unassigned address: no packet is sent to it."""
 
 
 def architecture() -> str:
@@ -33,7 +33,7 @@ def hostname() -> str:
 
 
 def address() -> str:
-    """That of the interface by which others are reached."""
+    """Returns the address of the interface with the default route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_ELSEWHERE)
@@ -43,7 +43,7 @@ def address() -> str:
 
 
 def capacity(directory: Path) -> dict[str, str]:
-    """As quantities; the disk is the one on which `directory` lies."""
+    """Returns quantities; the disk is the one of `directory`."""
     disk = os.statvfs(directory)
     return {
         "cpu": str(len(os.sched_getaffinity(0))),
@@ -53,7 +53,7 @@ def capacity(directory: Path) -> dict[str, str]:
 
 
 def parse_meminfo(text: str) -> dict[str, int]:
-    """Of `/proc/meminfo`, in bytes."""
+    """Parses `/proc/meminfo`, in bytes."""
     words = (line.split() for line in text.splitlines())
     return {parts[0].rstrip(":"): int(parts[1]) * (1024 if len(parts) > 2 else 1) for parts in words if len(parts) > 1}
 
@@ -63,14 +63,14 @@ def memory() -> Mapping[str, int]:
 
 
 def parse_cpu(text: str) -> float:
-    """Seconds that all cores have worked, of `/proc/stat`."""
+    """Parses `/proc/stat`: seconds that all cores have worked."""
     words = text.splitlines()[0].split()
     user, nice, system, _idle, _wait, irq, soft = (int(word) for word in words[1:8])
     return (user + nice + system + irq + soft) / procfs.TICKS
 
 
 def parse_networks(text: str) -> dict[str, Network]:
-    """Of `/proc/net/dev`, by name."""
+    """Parses `/proc/net/dev`, by name."""
     found = {}
     for line in text.splitlines()[2:]:
         name, _, numbers = line.partition(":")
@@ -82,7 +82,7 @@ def parse_networks(text: str) -> dict[str, Network]:
 
 
 def info(version: str) -> dict[str, str]:
-    """For `status.nodeInfo`."""
+    """Returns fields for `status.nodeInfo`."""
     known = {
         "kernelVersion": platform.release(),
         "osImage": _os_image(),
@@ -100,7 +100,7 @@ def booted() -> datetime:
 
 
 def stats(name: str, directory: Path) -> NodeStats:
-    """Of the host as a whole, without pods."""
+    """Returns the usage of the host, without pods."""
     amounts, disk = memory(), os.statvfs(directory)
     networks = parse_networks(Path("/proc/net/dev").read_text())
     free = amounts.get("MemAvailable", amounts.get("MemFree", 0))
@@ -128,13 +128,13 @@ def stats(name: str, directory: Path) -> NodeStats:
 
 
 def mount_points() -> list[str]:
-    """All that this process sees."""
+    """Returns all mount points that this process sees."""
     lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
     return [os.fsdecode(procfs.unescaped(line.split()[4])) for line in lines]
 
 
 def can_mount() -> bool:
-    """Whether a process of ours may have mounts of its own; tried out in one that ends at once."""
+    """Checks whether our processes may make their own mounts, by trying it in one that exits at once."""
     program = "import sys; sys.path.append(sys.argv[1]); from keeper.mounts import Tree; Tree('').enter()"
     tried = subprocess.run([sys.executable, "-I", "-S", "-c", program, str(Path(__file__).parent)], capture_output=True, check=False)
     return tried.returncode == 0

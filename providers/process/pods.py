@@ -1,6 +1,6 @@
-"""The pods that this node holds: their directories, and the keepers of their containers, which are watched from here.
+"""Pods of this node: their directories, and the keepers of their containers, which are watched from here.
 
-Invariant: what is known of a container is what lies on the disk; nothing is started here, and nothing is forgotten but by `remove`.
+Invariant: everything known of a container is on the disk; nothing is started here, and nothing is dropped except by `remove`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ log = logging.getLogger(__name__)
 
 _REF: Final = "pod.json"
 _REMOVED: Final = "."
-"""How the name begins that a directory has while it is removed."""
+"""First character of the name of a directory while it is removed."""
 _STARTING_SECONDS, _STOPPING_SECONDS, _LOOK_SECONDS = 20.0, 30.0, 0.02
 _PATIENCE: Final = 10.0
-"""Seconds that a keeper has to end its container when it is asked to do so at once."""
+"""Seconds that a keeper has to terminate its container when it is asked to do so at once."""
 
 
 @define
 class Container:
-    """One container of a pod, as it was started last; `last` is how it ended before that."""
+    """One container of a pod, as it was started last; `last` is its previous termination."""
 
     attempt: Attempt
     state: State
@@ -73,14 +73,14 @@ class Held:
         return self.directory / "etc"
 
     def guard(self, *, private: bool) -> None:
-        """Where containers reach volumes by their mounts alone, or are of our own user, nobody else gets there. Raises OSError."""
+        """Restricts access to us where containers reach volumes by their mounts alone, or run as our own user. Raises OSError."""
         with Directory.at(self.directory) as place:
             for path, mode in ((self.files, 0o700 if private else 0o711), (self.etc, 0o755)):
                 place.make(path.name, mode).close()
                 place.change(path.name, mode=mode)
 
     def attempts(self, container: str) -> list[Attempt]:
-        """Of one container as they lie on the disk, oldest first."""
+        """Returns the attempts of one container on the disk, oldest first."""
         numbers = sorted(int(name) for name in _names(self.directory / "containers" / container) if name.isdigit())
         return [self.attempt(container, number) for number in numbers]
 
@@ -88,12 +88,12 @@ class Held:
         return Attempt(self.directory / "containers" / container / str(number), container, number)
 
     def names(self) -> list[str]:
-        """Of containers that were ever started."""
+        """Returns the containers that were ever started."""
         return _names(self.directory / "containers")
 
 
 class Pods:
-    """`tell` hears of every container that ends by itself."""
+    """Pods of this node; `tell` is called with every container that terminates by itself."""
 
     def __init__(self, directory: Path, *, cgroups: Cgroups, clock: Clock, address: str, tell: Callable[[PodReport], None]) -> None:
         self._directory = directory
@@ -110,7 +110,7 @@ class Pods:
         return self._held.get(uid)
 
     async def hold(self, ref: PodRef) -> Held:
-        """Raises OSError."""
+        """Returns the pod, creating its directory. Raises OSError."""
         known = self._held.get(ref.uid)
         if known is not None:
             return known
@@ -120,10 +120,10 @@ class Pods:
 
     def _make(self, ref: PodRef, directory: Path) -> None:
         with Directory.at(directory, make=0o711) as place:
-            # Users of containers must reach the directory in which they begin, and need not see more.
+            # Users of containers must reach their working directory, and need not see more.
             place.change(mode=0o711)
             values = {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid, "node": ref.node}
-            # On the disk before anything runs: a pod whose name is lost is not found again after a power cut.
+            # On the disk before anything runs: a pod whose name is missing would not be found again after a power failure.
             place.store(_REF, json.dumps(values).encode(), mode=0o600, sync=True)
 
     def report(self, held: Held) -> PodReport:
@@ -138,7 +138,7 @@ class Pods:
     # --- adopting ---
 
     async def load(self) -> None:
-        """Adopt everything that is there, and start nothing. Raises OSError."""
+        """Adopts everything on the disk, and starts nothing. Raises OSError."""
         with Directory.at(self._directory, make=0o711) as top:
             top.change(mode=0o711)
             places = [self._directory / name for name in top.names()]
@@ -147,10 +147,10 @@ class Pods:
             held = None if is_removed else _read_held(place)
             if held is None:
                 if not is_removed and _has_run(place):
-                    # It goes on, and is found again when it is to be started.
+                    # It continues, and is found again when it is to be started.
                     log.warning("the record of a pod cannot be read", extra={"uid": place.name})
                 else:
-                    # Cut off while it was made, before anything ran, or while it was removed.
+                    # Its creation, before anything ran, or its removal was interrupted.
                     await in_thread(erase, place)
                 continue
             self._held[held.ref.uid] = held
@@ -158,11 +158,11 @@ class Pods:
                 try:
                     await self.adopt(held, name)
                 except Unavailable as error:
-                    # When it is to be started, it is asked again.
+                    # When it is to be started, it is checked again.
                     log.warning("a container is not known yet: %s", error, extra={"uid": place.name})
 
     async def adopt(self, held: Held, name: str) -> Container | None:
-        """The container as it was started last, watched from now on; None when it never ran."""
+        """Returns the container as it was started last, watched from now on; None when it never ran."""
         for attempt in reversed(held.attempts(name)):
             state = await self._settled(attempt)
             if state is not None:
@@ -175,7 +175,7 @@ class Pods:
         return None
 
     async def _settled(self, attempt: Attempt) -> State | None:
-        """What is on the disk, once a keeper that is just being started has said something."""
+        """Returns the state on the disk, once a keeper that is just being started has written one."""
         deadline = self._clock.monotonic() + _STARTING_SECONDS
         while (state := attempt.state()) is None and attempt.is_kept():
             if self._clock.monotonic() > deadline:
@@ -191,7 +191,7 @@ class Pods:
     # --- watching ---
 
     def _watch(self, held: Held, one: Container) -> None:
-        """Be told when its keeper ends. The lock says that the number is still the keeper's."""
+        """Watches for the exit of its keeper. The lock proves that the number is still the keeper's."""
         try:
             descriptor = os.pidfd_open(one.state.keeper)
         except ProcessLookupError:
@@ -206,7 +206,7 @@ class Pods:
 
     def _keeper_ended(self, held: Held, one: Container) -> None:
         with suppress(ChildProcessError):
-            # Only as the first process of a PID namespace are orphans ours.
+            # Only as the first process of a PID namespace are orphans our children.
             os.waitid(os.P_PIDFD, one._descriptor, os.WEXITED | os.WNOHANG)
         self._unwatch(one)
         self._take_end(held, one, just_now=True)
@@ -242,19 +242,19 @@ class Pods:
             one._descriptor = -1
 
     def close(self) -> None:
-        """Watch no more; everything goes on."""
+        """Stops watching; everything continues."""
         for held in self:
             for name in held.containers:
                 self.unwatch(held, name)
 
-    # --- the end ---
+    # --- removal ---
 
     def prune(self, held: Held, name: str) -> Sequence[Path]:
-        """Attempts older than the one before the last."""
+        """Returns attempts older than the one before the last."""
         return [each.directory for each in held.attempts(name)[:-2]]
 
     async def remove(self, uid: str) -> None:
-        """Everything of a pod, whoever started it. Raises Unavailable when something does not go."""
+        """Removes everything of a pod, even if another process started it. Raises Unavailable when something remains."""
         place = self._directory / uid
         held = self._held.get(uid) or Held(PodRef(namespace="", name="", uid=uid, node=""), place)
         if place.is_dir():
@@ -271,7 +271,7 @@ class Pods:
         self._held.pop(uid, None)
 
     async def _end(self, uid: str, attempt: Attempt) -> None:
-        """Raises Unavailable."""
+        """Terminates one attempt. Raises Unavailable."""
         begin = self._clock.monotonic()
         asked, was_kept = False, attempt.is_kept()
         while attempt.is_kept():
@@ -282,7 +282,7 @@ class Pods:
                     asked = True
             waited = self._clock.monotonic() - begin
             if waited > _PATIENCE:
-                # It hangs, or somebody has stopped it.
+                # It hangs, or is stopped by a signal.
                 attempt.kill_keeper()
             if waited > _STOPPING_SECONDS:
                 raise Unavailable(f"container {attempt.container} does not end")
@@ -293,7 +293,7 @@ class Pods:
 
 
 def _read_held(place: Path) -> Held | None:
-    """None for what is no pod. Raises OSError."""
+    """Reads the record of a pod; None for a directory without one. Raises OSError."""
     try:
         with Directory.at(place) as found:
             known = json.loads(found.read(_REF))
@@ -308,7 +308,7 @@ def _has_run(place: Path) -> bool:
 
 
 def _names(place: Path) -> list[str]:
-    """In a directory that may be missing."""
+    """Returns the entries of a directory that may be missing."""
     try:
         with Directory.at(place) as found:
             return found.names()
@@ -317,7 +317,7 @@ def _names(place: Path) -> list[str]:
 
 
 def erase(place: Path) -> None:
-    """Removes a directory with its mounts and everything in it; its name goes first, so that half of it is never found. Raises OSError."""
+    """Removes a directory with its mounts and everything in it; it is renamed first, so that half of it is never found. Raises OSError."""
     for top in _mounted_below(place):
         unmount(top)
     with Directory.at(place.parent) as above:
@@ -328,6 +328,6 @@ def erase(place: Path) -> None:
 
 
 def _mounted_below(place: Path) -> list[str]:
-    """Deepest first."""
+    """Returns the mount points, deepest first."""
     top = f"{real(place)}/"
     return sorted((point for point in machine.mount_points() if point.startswith(top)), key=len, reverse=True)

@@ -1,6 +1,6 @@
-"""The process provider itself: one node, the host it runs on, and every call and capability of the contract.
+"""The process provider: one node, the host it runs on, and every call and capability of the contract.
 
-Invariant: containers live in keepers; this can end, by force too, and find all of them again in its directory.
+Invariant: containers run below keepers; this process can be killed, and finds all of them again in its directory.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ log = logging.getLogger(__name__)
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _STARTS_AT_ONCE: Final = 8
 _PLACE_SECONDS: Final = 2.0
-"""For which a start may keep its place among those; an idle host starts a container in a tenth of a second."""
+"""Seconds for which a start may occupy a slot; an idle host starts a container in a tenth of a second."""
 
 
 class Process:
-    """See the package."""
+    """Provider; see the package."""
 
     @frozen(kw_only=True)
     class Settings:
@@ -73,35 +73,35 @@ class Process:
         node: str = ""
         """Name of the node; empty: the host's name."""
         address: str = ""
-        """Of the node and of all its pods; empty: that of the interface by which others are reached."""
+        """Address of the node and of all its pods; empty: that of the interface with the default route."""
         directory: str = ""
-        """Where pods, their logs and their volumes lie; empty: `/var/lib/vkubelet/process` for root, else `vkubelet/process` below
-        `$XDG_STATE_HOME`. Containers are found again there after a restart."""
+        """Directory of pods, their logs and their volumes; empty: `/var/lib/vkubelet/process` for root, else `vkubelet/process` below
+        `$XDG_STATE_HOME`. Containers are found again in it after a restart."""
         capacity: Mapping[str, str] = field(factory=dict)
-        """Over what the host has: `cpu`, `memory`, `pods` (110), `ephemeral-storage`, or further resources."""
+        """Overrides what the host has: `cpu`, `memory`, `pods` (110), `ephemeral-storage`, or further resources."""
         allocatable: Mapping[str, str] = field(factory=dict)
-        """What differs from the capacity."""
+        """Differences from the capacity."""
         labels: Mapping[str, str] = field(factory=dict)
         annotations: Mapping[str, str] = field(factory=dict)
         taints: Sequence[Taint] = ()
         allow_root: bool = False
         """Whether processes may run as root of the host, when vkubelet does; such a pod can do everything on it."""
         allow_privilege_escalation: bool = False
-        """Whether set-user-ID programs such as `sudo` have their effect in containers that set `allowPrivilegeEscalation` or `privileged`.
-        A pod chooses the files that such a program trusts, so each pod that asks for this can become root."""
+        """Whether set-user-ID programs such as `sudo` are effective in containers that set `allowPrivilegeEscalation` or `privileged`. A
+        pod chooses the files that such a program trusts, so each pod that requests this can become root."""
         user: int | None = None
         """The user of pods that name none, when vkubelet runs as root; by default 65534 (nobody), or root where that is allowed."""
         groups: Sequence[int] = ()
-        """Groups of the host that every pod may take. A pod may take numbers that are no groups of the host, and those of its user there;
-        with `allow_root`, all."""
+        """Groups of the host that every pod may use. A pod may use numbers that are not groups of the host, and those of its user on the
+        host; with `allow_root`, all."""
         host_paths: Sequence[str] = ()
         """Directories that `hostPath` volumes may name, with everything below; `/` allows all."""
         mounts: bool = True
-        """Mount volumes where pods say, in a mount namespace, where the host lets us; off: links below `$VKUBELET_ROOT`."""
+        """Mount volumes at the paths in the pod's spec, in a mount namespace, where the host lets us; off: links below `$VKUBELET_ROOT`."""
         cgroup: str = "vkubelet"
         """Control group, from the top of each hierarchy, below which pods get theirs, where it can be written to; empty: none."""
         start_timeout: float = 30.0
-        """Seconds for a container's process to start; after that it is killed and tried again later, as when a disk does not answer."""
+        """Seconds for a container's process to start; after that it is killed and retried later, as when a disk does not respond."""
         path: str = _PATH
         """`PATH` of containers that set none."""
         log_size: int = 10 << 20
@@ -124,7 +124,7 @@ class Process:
     # --- the node ---
 
     async def run(self, host: Host) -> None:
-        """Find again what runs, declare the node, and watch until the stop; containers go on then."""
+        """Adopts what runs, declares the node, and watches until the stop; containers continue then."""
         with self._locked(), journal.writing(self.directory / "logs"):
             self._host = host
             self._address = self.settings.address or machine.address()
@@ -149,7 +149,7 @@ class Process:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Two of us in one directory would fight over its pods. Raises SettingsError."""
+        """Locks the directory: two processes in one directory would conflict over its pods. Raises SettingsError."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self.directory.chmod(0o711)
@@ -166,7 +166,7 @@ class Process:
             os.close(lock)
 
     def _find_ways(self) -> starting.Ways:
-        """Raises SettingsError."""
+        """Finds the features of the host. Raises SettingsError."""
         settings = self.settings
         try:
             cpu = Quantity.parse(self.describe().allocatable["cpu"]).milli()
@@ -198,32 +198,32 @@ class Process:
             addresses=[{"type": "InternalIP", "address": self._address}, {"type": "Hostname", "address": machine.hostname()}],
             arch=machine.architecture(),
             info=machine.info(importlib.metadata.version("vkubelet")),
-            # Root gives a process the groups that its pod names and no others; of another user it has those, too.
+            # Root gives a process exactly the groups that its pod names; another user adds its own groups.
             features={"supplementalGroupsPolicy": os.getuid() == 0},
         )
 
     async def ping(self, node: str) -> None:
-        """Raises Unavailable when the directory can not be written to."""
+        """Checks the directory. Raises Unavailable when it cannot be written to."""
         if self._pods is None or not os.access(self.directory / "pods", os.W_OK):
             raise Unavailable(f"{self.directory} can not be written to")
 
     @property
     def host(self) -> Host:
-        """Raises Unavailable while the provider does not run."""
+        """Host of the running provider. Raises Unavailable while the provider does not run."""
         if self._host is None:
             raise Unavailable("the process provider does not run")
         return self._host
 
     @property
     def pods(self) -> Pods:
-        """Raises Unavailable while the provider does not run."""
+        """Pods of the running provider. Raises Unavailable while the provider does not run."""
         if self._pods is None:
             raise Unavailable("the process provider does not run")
         return self._pods
 
     @property
     def ways(self) -> starting.Ways:
-        """Raises Unavailable while the provider does not run."""
+        """Features of the host. Raises Unavailable while the provider does not run."""
         if self._ways is None:
             raise Unavailable("the process provider does not run")
         return self._ways
@@ -250,7 +250,7 @@ class Process:
         held, name = await self.pods.hold(pod.pod.ref), container.name
         known = held.containers.get(name)
         if known is None and held.attempts(name):
-            # A start that was cut off may have come to something.
+            # A start that was cancelled may have succeeded.
             known = await self.pods.adopt(held, name)
         if known is None or (not known.runs and known.attempt.number < restarts):
             await self._start(pod, container, held=held, attempt=held.attempt(name, restarts))
@@ -279,22 +279,22 @@ class Process:
             await in_thread(erase, old)
 
     def _lay_out(self, pod: ResolvedPod, container: ResolvedContainer, *, held: Held, attempt: Attempt, who: Identity) -> Order:
-        """All files that a start needs. Raises Unavailable, OSError."""
+        """Writes all files that a start needs. Raises Unavailable, OSError."""
         attempt.make(starting.about(container), uid=who.uid)
         order = starting.order(pod, container, held=held, attempt=attempt, who=who, ways=self.ways)
-        # Not sooner: until now its own directory was only ours.
+        # Not sooner: until now the working directory was only ours.
         attempt.give(uid=who.uid)
         limits = Limits.of(container.spec)
         self.ways.cgroups.create(held.ref.uid, group_of(attempt), limits=limits, pod_cpu=_cpu_of(pod.pod))
         return order
 
     async def _launch(self, order: Order, attempt: Attempt) -> None:
-        """Raises Unavailable, OSError."""
+        """Launches a keeper. Raises Unavailable, OSError."""
         await self._starts.acquire()
         with ExitStack() as stack:
             place = stack.enter_context(ExitStack())
             place.callback(self._starts.release)
-            # What takes longer waits for a disk, and must not keep others from starting.
+            # A longer start waits for a disk, and must not block the others.
             stack.callback(asyncio.get_running_loop().call_later(_PLACE_SECONDS, place.close).cancel)
             lock = attempt.lock()
             stack.callback(os.close, lock)
@@ -315,20 +315,20 @@ class Process:
         held = self.pods.get(pod.uid)
         known = held.containers.get(container) if held is not None else None
         if held is not None and known is None:
-            # A start that was cut off may have come to something.
+            # A start that was cancelled may have succeeded.
             known = await self.pods.adopt(held, container)
         if known is not None and known.runs:
             with suppress(NoSuchContainer):
                 await keepers.stop(known.attempt.directory, grace)
 
     async def resize_container(self, pod: PodRef, container: str, resources: JsonView) -> None:
-        """Raises NoSuchPod, NoSuchContainer, Unavailable."""
+        """Changes limits. Raises NoSuchPod, NoSuchContainer, Unavailable."""
         known, cgroups, stored = self._running(pod, container), self.ways.cgroups, self.host.pods.get(pod)
         if not cgroups.hierarchies:
             raise Unavailable("this host lets us limit nothing: no control group can be written to")
         try:
             limits, pod_cpu = Limits.of({"resources": resources}), _cpu_of(stored) if stored is not None else None
-            # To lower a limit the kernel may have to write out what is in memory.
+            # To lower a limit the kernel may have to write out memory.
             await in_thread(cgroups.update, pod.uid, group_of(known.attempt), limits=limits, pod_cpu=pod_cpu)
         except OSError as error:
             raise Unavailable(f"the limits can not be set now: {error.strerror}") from error
@@ -342,7 +342,7 @@ class Process:
         return [pods.report(held) for held in pods if held.ref.node == node]
 
     def _known(self, pod: PodRef, container: str) -> Container:
-        """Raises NoSuchPod, NoSuchContainer."""
+        """Returns a container. Raises NoSuchPod, NoSuchContainer."""
         held = self.pods.get(pod.uid)
         if held is None:
             raise NoSuchPod(f'pod "{pod.name}" does not exist')
@@ -352,7 +352,7 @@ class Process:
         return known
 
     def _running(self, pod: PodRef, container: str) -> Container:
-        """Raises NoSuchPod, NoSuchContainer."""
+        """Returns a running container. Raises NoSuchPod, NoSuchContainer."""
         known = self._known(pod, container)
         if not known.runs:
             raise NoSuchContainer(f'container not found ("{container}"): it does not run')
@@ -401,10 +401,10 @@ class Process:
                 raise refused from None
         await relay(stream, *server)
 
-    # --- numbers ---
+    # --- usage ---
 
     async def usage_of(self, node: str) -> NodeStats:
-        """Of hundreds of containers that takes longer than others should wait."""
+        """Measures in a thread: hundreds of containers take longer than other tasks should wait."""
         async with self._measuring:
             return await in_thread(self._usage_of, node)
 
@@ -433,7 +433,7 @@ class Process:
 
 
 def _cpu_of(pod: Pod) -> int:
-    """What it asks for, in thousandths of a core."""
+    """Returns its CPU requests, in thousandths of a core."""
     asked = effective_requests(pod.spec).get("cpu")
     return asked.milli() if asked is not None else 0
 

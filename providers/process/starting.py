@@ -1,4 +1,4 @@
-"""What a keeper is told to start, of a container with everything expanded (pure, but for the files it lays out).
+"""Prepares the order for a keeper from a resolved container. Pure, except for the files it writes.
 
 Invariant: a container's environment is the pod's, and the few variables that a container engine adds; nothing of vkubelet's own.
 """
@@ -32,25 +32,25 @@ from vkubelet_providers.process.volumes import ROOT_VARIABLE, Places, binds, ins
 
 _MESSAGE_PATH: Final = "/dev/termination-log"
 _OF_DEV: Final = ("shm", "termination-log")
-"""In /dev a pod may mount at these, and where the host has nothing."""
+"""Names in /dev at which a pod may mount, beside those that the host does not have."""
 _REAL_TIME: Final = re.compile(r"SIGRT(MIN|MAX)(?:([+-])([0-9]+))?")
 
 
 @frozen(kw_only=True)
 class Ways:
-    """How this host runs processes."""
+    """Features of this host for running processes."""
 
     mounts: bool
-    """Whether containers have mounts of their own."""
+    """Whether containers have separate mounts."""
     path: str
     log_size: int
     log_files: int
     memory: int
-    """Of the host, in bytes."""
+    """Memory of the host, in bytes."""
     cgroups: Cgroups
     host_paths: Sequence[str] = ()
     privilege_escalation: bool = False
-    """Whether a container that asks for it may run set-user-ID programs as such."""
+    """Whether a container that requests it may run set-user-ID programs as such."""
     start_timeout: float = 30.0
 
     @property
@@ -64,7 +64,7 @@ def about(container: ResolvedContainer) -> About:
 
 
 def command_of(container: ResolvedContainer) -> list[str]:
-    """Raises Unavailable (CreateContainerError): there is no image whose entry point could be meant."""
+    """Returns the command. Raises Unavailable (CreateContainerError) without one: there is no image with an entry point."""
     if not container.command:
         raise Unavailable(
             f"container {container.name}: command is missing; this node runs no images but processes of its host: give a command",
@@ -75,7 +75,7 @@ def command_of(container: ResolvedContainer) -> list[str]:
 
 
 def order(pod: ResolvedPod, container: ResolvedContainer, *, held: Held, attempt: Attempt, who: Identity, ways: Ways) -> Order:
-    """The directories of `attempt` are there. Raises Unavailable, OSError."""
+    """Prepares an order; the directories of `attempt` exist. Raises Unavailable, OSError."""
     spec = container.spec
     mounts = binds(
         container, Places.of(pod.pod.spec, held.volumes, host_paths=ways.host_paths), extra=_files(pod, container, held, attempt)
@@ -119,7 +119,7 @@ def order(pod: ResolvedPod, container: ResolvedContainer, *, held: Held, attempt
 
 
 def refuse_targets(mounts: Sequence[Bind]) -> None:
-    """For what the host has there is how processes and devices are seen as they are. Raises Unavailable (RunContainerError)."""
+    """Refuses mounts over the host's views of processes and devices. Raises Unavailable (RunContainerError)."""
     for one in mounts:
         _, top, *below = one["target"].split("/")
         is_free = top == "dev" and below and (below[0] in _OF_DEV or not os.path.lexists(f"/dev/{below[0]}"))
@@ -132,13 +132,13 @@ def refuse_targets(mounts: Sequence[Bind]) -> None:
 
 
 def _given(pod: ResolvedPod, who: Identity, ways: Ways) -> dict[str, str]:
-    """What a container engine adds where a pod says nothing."""
+    """Returns the defaults that a container engine adds."""
     home_of = home(who.uid if who.uid is not None else os.getuid())
     return {"PATH": ways.path, "HOME": home_of, "HOSTNAME": pod.hostname or platform.node()}
 
 
 def group_of_user(uid: int) -> int | None:
-    """That of a user of the host."""
+    """Returns the primary group of a user on the host."""
     try:
         return pwd.getpwuid(uid).pw_gid
     except KeyError:
@@ -146,7 +146,7 @@ def group_of_user(uid: int) -> int | None:
 
 
 def foreign_groups(uid: int, groups: Collection[int], *, allowed: Collection[int] = ()) -> set[int]:
-    """Those that the host knows, and gives neither to this user nor to everybody."""
+    """Returns those that exist on the host, and belong neither to this user nor to every user."""
     known = {gid for gid in groups if gid not in allowed and _is_group(gid)}
     if not known:
         return set()
@@ -166,7 +166,7 @@ def _is_group(gid: int) -> bool:
 
 
 def home(uid: int) -> str:
-    """Of a user of the host; nobody's is none."""
+    """Returns the home directory of a user of the host; empty without one."""
     try:
         place = pwd.getpwuid(uid).pw_dir
     except KeyError:
@@ -175,7 +175,7 @@ def home(uid: int) -> str:
 
 
 def _files(pod: ResolvedPod, container: ResolvedContainer, held: Held, attempt: Attempt) -> Mapping[str, Path]:
-    """Files of the pod by the path at which its containers find them."""
+    """Writes files of the pod; returns them by their paths in its containers."""
     texts = {"/etc/hosts": pod.hosts, "/etc/resolv.conf": pod.resolv_conf, "/etc/hostname": f"{pod.hostname}\n" if pod.hostname else ""}
     found = {container.spec.get("terminationMessagePath") or _MESSAGE_PATH: attempt.message_file}
     with Directory.at(held.etc, make=0o755) as etc:
@@ -188,7 +188,7 @@ def _files(pod: ResolvedPod, container: ResolvedContainer, held: Held, attempt: 
 
 
 def stop_signal(container: JsonView) -> int:
-    """`lifecycle.stopSignal`, or SIGTERM."""
+    """Returns `lifecycle.stopSignal`, or SIGTERM."""
     name = (container.get("lifecycle") or {}).get("stopSignal") or "SIGTERM"
     match = _REAL_TIME.fullmatch(name)
     if match is not None:
@@ -199,7 +199,7 @@ def stop_signal(container: JsonView) -> int:
 
 
 def oom_score(pod: Pod, container: JsonView, *, memory: int) -> int:
-    """As the kubelet scores: what asked for nothing goes first, what has all it may use goes last."""
+    """Computes the score as the kubelet does: without requests a container is killed first, with limits equal to requests last."""
     quality = pod.status.get("qosClass", "BestEffort")
     if quality == "Guaranteed":
         return -997

@@ -1,10 +1,10 @@
-"""Work on files in a thread, so that a slow disk delays no other work.
+"""Runs file operations in a thread, so that a slow disk delays no other work.
 
-Invariant: when the call has ended, by a cancellation too, the work has ended: nothing is made behind the back of the caller, who may
-delete it.
+Invariant: when the call returns, also by a cancellation, the operation has finished: nothing is created in the background of a caller that
+may delete it.
 
-Each call has a thread of its own. In a pool of threads, a few pods on a disk that does not answer would keep all other pods from
-starting, and the process from ending.
+Each call has a separate thread. In a pool of threads, a few pods on a disk that does not respond would keep all other pods from starting,
+and the process from exiting.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Returns what `work` returns, or raises what it raises; it cannot be cut off, so a cancellation waits for it."""
+    """Returns what `work` returns, or raises what it raises; it cannot be interrupted, so a cancellation waits for it."""
     result: Future[T] = Future()
     threading.Thread(target=_do, args=(partial(work, *args, **kwargs), result), daemon=True).start()
     future = asyncio.wrap_future(result)

@@ -1,6 +1,6 @@
-"""What containers use, by their control groups or, where the host lets us have none, by /proc.
+"""Resource usage of containers, by their control groups or, where the host lets us have none, by /proc.
 
-Invariant: a container's CPU time never goes back while it runs.
+Invariant: a container's CPU time never decreases while it runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vkubelet_providers.process.keeper.logfile import name_of, numbers
 
 
 def by_processes(keeper: int) -> Usage:
-    """Of everything below a keeper; what it has waited for is counted with it."""
+    """Returns the usage of everything below a keeper, including processes that it has waited for."""
     own = procfs.stat_of(keeper)
     stats = [found for pid in procfs.descendants(keeper) if (found := procfs.stat_of(pid)) is not None]
     spent = sum(each.cpu + each.waited_cpu for each in stats) + (own.waited_cpu if own is not None else 0.0)
@@ -27,12 +27,12 @@ def by_processes(keeper: int) -> Usage:
 
 @define
 class Meters:
-    """Knows the last look at each container, and so its rate."""
+    """The last measurement of each container, from which the rate is computed."""
 
     _seen: dict[str, tuple[float, float, float | None]] = field(factory=dict)
 
     def read(self, uid: str, attempt: Attempt, state: State, *, cgroups: Cgroups, now: float) -> Usage:
-        """`now` is monotonic."""
+        """Measures a container; `now` is monotonic."""
         name = group_of(attempt)
         usage = cgroups.usage(uid, name) if cgroups.hierarchies else Usage()
         if usage.cpu_seconds is None or usage.memory_bytes is None:
@@ -65,7 +65,7 @@ class Meters:
 
 
 def group_of(attempt: Attempt) -> str:
-    """The control group of one start of a container, in that of its pod."""
+    """Returns the control group of one start of a container, in that of its pod."""
     return f"{attempt.container}.{attempt.number}"
 
 

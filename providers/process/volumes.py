@@ -1,7 +1,8 @@
-"""Where a container's files lie: volumes of the provider's own, and the mounts of all of them.
+"""Volumes of the process provider, and the mounts of all volumes of a container.
 
 Invariant: a host's directory is only given where a setting allows it, and no path leads out of its volume, whatever programs rename
-meanwhile: every path returned here has no link in it, and whoever opens it follows none (see `vkubelet.beneath` and `keeper.mounts.held`).
+meanwhile: every path returned here contains no link, and it is opened without following any (see `vkubelet.beneath` and
+`keeper.mounts.held`).
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ WRITTEN: Final = frozenset({"configMap", "secret", "projected", "downwardAPI"})
 """Volumes that the runtime writes."""
 OWN: Final = frozenset({"emptyDir", "hostPath"})
 ROOT_VARIABLE: Final = "VKUBELET_ROOT"
-"""Names the directory below which a container finds its volumes on a host that can not mount them."""
+"""Names the directory below which a container finds its volumes on a host that cannot mount them."""
 
 
 def kind_of(volume: JsonView) -> str:
-    """Such as `emptyDir`, which is also what a volume is that says nothing."""
+    """Returns the type, such as `emptyDir`, which is also the default."""
     return next((name for name in volume if name != "name"), "emptyDir")
 
 
 def check(spec: JsonView, *, host_paths: Sequence[str]) -> None:
-    """Raises PodRejected for volumes that can not be."""
+    """Checks the volumes. Raises PodRejected for unsupported ones."""
     for volume in spec.get("volumes", ()):
         name, kind = volume["name"], kind_of(volume)
         if kind not in WRITTEN | OWN:
@@ -53,7 +54,7 @@ def check(spec: JsonView, *, host_paths: Sequence[str]) -> None:
 
 
 def allows(host_paths: Sequence[str], path: str) -> bool:
-    """Whether it leads to one of them, or below one; a path whose links change while they are followed leads nowhere."""
+    """Checks whether the path leads to one of them, or below one; a path whose links change during the check leads nowhere."""
     try:
         return any(real(path).is_relative_to(real(top)) for top in host_paths)
     except OSError:
@@ -61,11 +62,12 @@ def allows(host_paths: Sequence[str], path: str) -> bool:
 
 
 def make_memory(spec: JsonView, files: Path) -> None:
-    """A tmpfs for Secrets, tokens and the downward API of a pod; on a host that cannot mount, they lie on the disk. Raises OSError."""
+    """Mounts a tmpfs for Secrets, tokens and the downward API of a pod; on a host that cannot mount, they are on the disk. Raises
+    OSError."""
     if all(IN_MEMORY_KINDS.isdisjoint(volume) for volume in spec.get("volumes", ())):
         return
     with Directory.at(files) as place:
-        # What has files already was made on a host that could not mount, and containers use it.
+        # A directory with files was created on a host that could not mount, and containers use it.
         if not place.has(MEMORY) or not (is_mount(place, MEMORY) or place.names(MEMORY)):
             with suppress(PermissionError):
                 _mount_unswapped(place, MEMORY)
@@ -84,7 +86,7 @@ def _mount_unswapped(place: Directory, name: str) -> None:
 
 
 def make_read_only(spec: JsonView, files: Path) -> None:
-    """The volumes that the runtime fills, which it would leave open to all, as their mounts protect them; for a host that can not mount.
+    """Creates the roots of the volumes that the runtime fills, with mode 0755: on a host that cannot mount, no mount protects them.
 
     Raises OSError.
     """
@@ -94,7 +96,8 @@ def make_read_only(spec: JsonView, files: Path) -> None:
 
 
 def make_empty_dirs(spec: JsonView, directory: Path, *, group: int | None, root: bool) -> None:
-    """Of a pod, where the runtime would make them too, but in memory and for their group. Those that are there stay as they are.
+    """Creates the emptyDir volumes of a pod as the runtime would, but in memory where required and for their group. Existing ones are not
+    changed.
 
     Raises OSError.
     """
@@ -106,7 +109,7 @@ def make_empty_dirs(spec: JsonView, directory: Path, *, group: int | None, root:
 
 def _make_empty_dir(place: Directory, name: str, wanted: JsonView, *, group: int | None, root: bool) -> None:
     in_memory, found = wanted.get("medium") == "Memory", place.has(name)
-    # After a boot its memory is gone; and what was cut off while it was made is not open to all yet.
+    # A reboot clears its memory; and one whose creation was interrupted is not open to all yet.
     lacks_memory = root and in_memory and not (found and is_mount(place, name))
     if found and not lacks_memory and place.status(name).st_mode & stat.S_IRWXO:
         return
@@ -120,7 +123,7 @@ def _make_empty_dir(place: Directory, name: str, wanted: JsonView, *, group: int
 
 
 def mount_memory(place: Directory, name: str, options: str = "") -> None:
-    """A tmpfs at this name, private until its mode is set. Raises OSError."""
+    """Mounts a tmpfs at this name, private until its mode is set. Raises OSError."""
     with place.make(name, stat.S_IRWXU) as point:
         mount_tmpfs(f"/proc/self/fd/{point.descriptor}", ",".join(filter(None, ("mode=0700", options))))
 
@@ -131,7 +134,7 @@ def is_mount(place: Directory, name: str) -> bool:
 
 @frozen(kw_only=True)
 class Places:
-    """Where a pod's own volumes are: its directories, and what its spec says of volumes."""
+    """Sources of a pod's volumes: its directories, and the volumes of its spec."""
 
     directory: Path
     volumes: Mapping[str, JsonView]
@@ -142,7 +145,7 @@ class Places:
         return cls(directory=directory, volumes={volume["name"]: volume for volume in spec.get("volumes", ())}, host_paths=host_paths)
 
     def source(self, mount: Mount) -> Path:
-        """With no link on the way. Raises Unavailable (CreateContainerConfigError), OSError."""
+        """Returns the source without links. Raises Unavailable (CreateContainerConfigError), OSError."""
         if mount.source is not None:
             return mount.source
         volume = self.volumes.get(mount.volume)
@@ -153,7 +156,7 @@ class Places:
         return _part(self.directory / volume["name"], mount)
 
     def _of_host(self, volume: JsonView, mount: Mount) -> Path:
-        # Its links are followed here, once; who changes them later changes nothing of what is judged and opened.
+        # Its links are resolved here, once; later changes do not affect what is judged and opened.
         path, kind = real(volume["path"]), volume.get("type") or ""
         if not any(path.is_relative_to(real(top)) for top in self.host_paths):
             raise _refused(f"volumes: hostPath {volume['path']} leads to {path}, which is not allowed")
@@ -187,7 +190,7 @@ _KINDS: Final[Mapping[str, Callable[[int], bool]]] = {
 
 
 def _part(top: Path, mount: Mount) -> Path:
-    """What a mount's subPath means of the volume at `top`, a path without links; missing parts are made as open as the volume."""
+    """Resolves a mount's subPath in the volume at `top`, a path without links; missing parts are created with the volume's mode."""
     if not mount.sub_path:
         return top
     with Directory.at(Path("/")) as host, host.enter(top.relative_to("/")) as volume:
@@ -198,7 +201,8 @@ def _part(top: Path, mount: Mount) -> Path:
 
 
 def binds(container: ResolvedContainer, places: Places, *, extra: Mapping[str, Path]) -> list[Bind]:
-    """`extra` are files of the pod, such as `/etc/hosts`, by path; a volume that is mounted there wins. Raises Unavailable."""
+    """Returns the binds; `extra` are files of the pod, such as `/etc/hosts`, by path; a volume mounted at the same path wins. Raises
+    Unavailable."""
     if any(inside(mount.path) == "/" for mount in container.mounts):
         raise _refused("volumeMounts: mountPath / would hide everything: choose a path below it")
     mounted = [Bind(source=str(places.source(mount)), target=inside(mount.path), read_only=mount.read_only) for mount in container.mounts]
@@ -208,12 +212,12 @@ def binds(container: ResolvedContainer, places: Places, *, extra: Mapping[str, P
 
 
 def inside(path: str) -> str:
-    """As a container sees it from its root, out of which nothing leads."""
+    """Returns the path from the container's root, which it cannot leave."""
     return os.path.normpath("/" + path.lstrip("/"))
 
 
 def link(mounts: Sequence[Bind], root: Path) -> None:
-    """Instead of mounts, links below `root`. Raises OSError."""
+    """Creates links below `root`, instead of mounts. Raises OSError."""
     with Directory.at(root) as top:
         for one in sorted(mounts, key=lambda bind: bind["target"].count("/")):
             path = PurePosixPath(one["target"].lstrip("/"))
@@ -227,7 +231,7 @@ def link(mounts: Sequence[Bind], root: Path) -> None:
 
 
 def hidden(mounts: Sequence[Bind]) -> Iterator[str]:
-    """Paths at which a program on a host that can not mount finds the host's own files instead."""
+    """Yields the paths at which a program on a host that cannot mount finds the host's own files instead."""
     return (one["target"] for one in mounts if os.path.lexists(one["target"]))
 
 

@@ -1,6 +1,6 @@
-"""What happens in a new process between the fork and its program: limits, mounts, terminal, user, environment.
+"""Prepares a new process between the fork and its program: limits, mounts, terminal, user, environment.
 
-Invariant: either the program runs with all of that, or the keeper is told which step failed and nothing ran.
+Invariant: either the program runs with all of that, or the keeper receives the failed step and nothing ran.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _KILL_SECONDS = 2.0
 
 
 class Order(TypedDict):
-    """What a keeper is to start, as vkubelet writes it to its standard input; it is kept in memory alone."""
+    """Order for a keeper, as vkubelet writes it to its standard input; it is kept in memory alone."""
 
     directory: str
     command: list[str]
     env: dict[str, str]
     cwd: str
     root: str
-    """The directory of its own, which is entered although only root may reach it by its path."""
+    """Working directory of the container, which is entered although only root may reach it by its path."""
     uid: int | None
     gid: int | None
     groups: list[int] | None
@@ -45,10 +45,10 @@ class Order(TypedDict):
     tty: bool
     no_new_privileges: bool
     start_timeout: float
-    """Seconds for a new process to become its program: a disk that does not answer must not hold a start for ever."""
+    """Seconds for a new process to execute its program: a disk that does not respond must not block a start forever."""
     hostname: str
     binds: list[mounts.Bind] | None
-    """None: no mount namespace."""
+    """Mounts; None: no mount namespace."""
     stage: str
     cgroups: list[str]
     """Files that the number of the process is written to."""
@@ -66,18 +66,18 @@ class Failed(Exception):
 
 
 Stdio = Sequence[int]
-"""Three descriptors; those of a terminal are one three times."""
+"""Three descriptors; those of a terminal are the same one three times."""
 
 
 class Birth:
-    """A process that has been forked, until it has become its program or has failed to."""
+    """A forked process, until it has executed its program or has failed to."""
 
     def __init__(self, pid: int, reading: int, *, patience: float) -> None:
         os.set_blocking(reading, False)
         self.pid = pid
         self._patience = patience
         self.reading = reading
-        """Readable when there may be a result."""
+        """Descriptor that is readable when there may be a result."""
         self._deadline = time.monotonic_ns() / 1e9 + patience
         self._heard = b""
 
@@ -87,7 +87,7 @@ class Birth:
         return max(0.0, self._deadline - time.monotonic_ns() / 1e9)
 
     def is_over(self) -> bool:
-        """Whether it runs its program. Raises Failed; then there is no process any more, or one that will never run its program."""
+        """Checks whether it runs its program. Raises Failed; then there is no process any more, or one that will never run its program."""
         try:
             while data := os.read(self.reading, 4096):
                 self._heard += data
@@ -104,7 +104,7 @@ class Birth:
         return True
 
     def _abandon(self) -> NoReturn:
-        """It may not even end by SIGKILL now, but runs nothing when it is woken up."""
+        """Kills a process that may not even exit by SIGKILL now, but runs nothing when it wakes up."""
         os.kill(self.pid, signal.SIGKILL)
         deadline = time.monotonic_ns() / 1e9 + _KILL_SECONDS
         with suppress(ChildProcessError):
@@ -135,7 +135,7 @@ def fork(order: Order, command: Sequence[str], *, stdio: Stdio, tty: bool, main:
 
 
 def spawn(order: Order, command: Sequence[str], *, stdio: Stdio, tty: bool) -> int:
-    """The number of the container's own process, once it runs its program. Raises Failed, OSError."""
+    """Returns the number of the container's own process, once it runs its program. Raises Failed, OSError."""
     birth = fork(order, command, stdio=stdio, tty=tty, main=0)
     while not birth.is_over():
         select.select([birth.reading], [], [], birth.left)
@@ -151,7 +151,7 @@ def _become(order: Order, command: Sequence[str], *, stdio: Stdio, tty: bool, ma
         os.write(told, name.encode() + b"\n")
         work()
 
-    # Whatever vkubelet's own is: places of mounts, and what the program makes, are for the program's user.
+    # Independent of vkubelet's umask: mount points, and what the program creates, are for the program's user.
     os.umask(0o022)
     _load_no_more()
     groups: list[int] = []
@@ -163,7 +163,7 @@ def _become(order: Order, command: Sequence[str], *, stdio: Stdio, tty: bool, ma
         run("cgroup", lambda: groups.extend(os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in order["cgroups"]))
         run("mounts", lambda: begin.extend(_join_mounts(order, main) if main else _make_mounts(order)))
         run("terminal", lambda: _take_stdio(stdio, tty=tty))
-        # Not sooner: on a busy host a pod that asks for no CPU gets so little that its mounts alone would take seconds.
+        # Not sooner: on a busy host a pod without CPU requests gets so little that its mounts alone would take seconds.
         run("cgroup", lambda: _join(groups))
         run("securityContext", lambda: _take_user(order, keeper))
         run("workingDir", lambda: _enter(order, begin))
@@ -173,12 +173,12 @@ def _become(order: Order, command: Sequence[str], *, stdio: Stdio, tty: bool, ma
     except (ValueError, OverflowError) as error:
         _tell(told, f"{step}: {error}")
     finally:
-        # Whatever happens, it must not go on as a second keeper.
+        # In any case it must not continue as a second keeper.
         os._exit(START_FAILED)
 
 
 def _load_no_more() -> None:
-    """From the pod's tree no module of Python may be loaded: it could be the pod's own, and run as root."""
+    """Disables imports: from the pod's tree no Python module may be loaded: it could be the pod's own, and run as root."""
     sys.meta_path.clear()
     sys.path_hooks.clear()
     sys.path.clear()
@@ -206,7 +206,7 @@ def _join(groups: Sequence[int]) -> None:
 
 
 def _make_mounts(order: Order) -> list[int]:
-    """As `_begin` returns it."""
+    """Makes the mounts; returns the result of `_begin`."""
     binds, own = order["binds"], os.stat(order["root"])
     if binds is None:
         return _begin(order, own)
@@ -224,7 +224,7 @@ def _make_mounts(order: Order) -> list[int]:
 
 
 def _join_mounts(order: Order, main: int) -> list[int]:
-    """As `_begin` returns it."""
+    """Joins the mount namespace; returns the result of `_begin`."""
     own = os.stat(order["root"])
     if order["binds"] is None:
         return _begin(order, own)
@@ -239,7 +239,7 @@ def _join_mounts(order: Order, main: int) -> list[int]:
 
 
 def _begin(order: Order, own: os.stat_result) -> list[int]:
-    """A descriptor of the directory that was made for the container, if it begins there and no mount hides it."""
+    """Returns a descriptor of the container's working directory, if it starts in it and no mount hides it."""
     if order["cwd"] != order["root"]:
         return []
     try:
@@ -253,7 +253,7 @@ def _begin(order: Order, own: os.stat_result) -> list[int]:
 
 
 def _enter(order: Order, begin: Sequence[int]) -> None:
-    """As the program's user: what that user may not reach is no place to begin."""
+    """Enters the working directory as the program's user: a directory that this user may not reach is refused."""
     if begin:
         os.fchdir(begin[0])
     else:
@@ -279,13 +279,13 @@ def _take_user(order: Order, keeper: int) -> None:
         kernel.drop_capabilities()
     if order["no_new_privileges"]:
         kernel.no_new_privileges()
-    # Another user than the parent's clears this, so it comes last.
+    # Changing to another user than the parent's clears this, so it comes last.
     if not kernel.ends_with_parent(signal.SIGKILL, keeper):
         os._exit(START_FAILED)
 
 
 def _set_oom_score(score: int) -> None:
-    # Lowering it takes a right that only root has.
+    # Lowering it takes a capability that only root has.
     with suppress(PermissionError):
         descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
         try:

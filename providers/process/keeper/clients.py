@@ -1,6 +1,6 @@
-"""Connections from vkubelet to a keeper: what was asked for, and what has still to be sent.
+"""Connections from vkubelet to a keeper: their requests, and the data still to be sent.
 
-Invariant: nothing here waits; whoever does not read is told to be full, and then to be late.
+Invariant: nothing here waits; a client that does not read becomes full, and then late.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LATE_SECONDS = 5.0
 
 
 class Client:
-    """`role` is what it asked for; `descriptors` came with that."""
+    """Client of a keeper; `role` is its request, with `descriptors`."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -32,7 +32,7 @@ class Client:
         self._progress = time.monotonic_ns()
 
     def receive(self) -> Iterator[tuple[bytes, bytes]]:
-        """What has come. Raises EOFError when the client has gone, or says what makes no sense."""
+        """Yields received frames. Raises EOFError when the client has disconnected, or sends invalid data."""
         try:
             data, descriptors = frames.receive(self.connection, most=_MOST_DESCRIPTORS)
         except BlockingIOError:
@@ -76,7 +76,7 @@ class Client:
 
     @property
     def is_late(self) -> bool:
-        """It has taken nothing for long."""
+        """Whether it has accepted no data for long."""
         return bool(self._out) and time.monotonic_ns() - self._progress > LATE_SECONDS * 1e9
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class Client:
 
 
 class Input:
-    """The container's standard input, or its terminal; what it does not read yet waits here."""
+    """Standard input of the container, or its terminal; unread data is buffered here."""
 
     def __init__(self, descriptor: int, *, tty: bool) -> None:
         os.set_blocking(descriptor, False)
@@ -106,7 +106,7 @@ class Input:
             self.flush()
 
     def end(self) -> None:
-        """Nothing more comes; a terminal is told so by Ctrl-D."""
+        """Closes the input; a terminal receives Ctrl-D."""
         if self._tty:
             self.put(b"\x04")
         self._ends = True
@@ -125,7 +125,7 @@ class Input:
 
     @property
     def is_done(self) -> bool:
-        """To be closed."""
+        """Whether it has to be closed."""
         return self.open and self._ends and not self._waiting and not self._tty
 
     @property

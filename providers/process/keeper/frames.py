@@ -1,6 +1,6 @@
-"""What vkubelet and a keeper say to one another over the keeper's socket: frames of one letter, a length, and bytes.
+"""Protocol between vkubelet and a keeper over the keeper's socket: frames of one letter, a length, and bytes.
 
-Invariant: a frame is handed on only as a whole, however the bytes arrive.
+Invariant: a frame is passed on only when complete, however the bytes arrive.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Iterator
 ASK = b"q"
 """JSON, the first frame of every connection: `{"do": "attach" | "exec" | "stop", …}`."""
 ANSWER = b"r"
-"""JSON."""
+"""JSON response."""
 STDIN, STDIN_END, SIZE = b"i", b"z", b"w"
 STDOUT, STDERR = b"o", b"e"
 
 SOCKET = "keeper.sock"
 STATE = "state.json"
 LOCK = "lock"
-"""Locked by the keeper as long as it lives."""
+"""File locked by the keeper as long as it runs."""
 
 _HEAD = struct.Struct(">cI")
 _SIZE = struct.Struct(">HHHH")
@@ -32,28 +32,28 @@ def frame(kind: bytes, data: bytes = b"") -> bytes:
 
 
 def window(*, width: int, height: int) -> bytes:
-    """What SIZE carries."""
+    """Returns the payload of SIZE."""
     return _SIZE.pack(height, width, 0, 0)
 
 
 def for_terminal(data: bytes) -> bytes:
-    """The `struct winsize` of what SIZE carries. Raises ValueError."""
+    """Returns the `struct winsize` of a payload of SIZE. Raises ValueError."""
     if len(data) != _SIZE.size:
         raise ValueError("not a size")
     return struct.pack("HHHH", *_SIZE.unpack(data))
 
 
 def receive(connection: socket.socket, *, most: int) -> tuple[bytes, list[int]]:
-    """Bytes, and the descriptors that came with them, which no program that is started gets to see. Raises OSError."""
+    """Receives bytes and descriptors, which started programs do not get. Raises OSError."""
     data, descriptors, _, _ = socket.recv_fds(connection, 65536, most)
     for descriptor in descriptors:
-        # The flag by which the kernel would do this is not passed on by every Python.
+        # Not every Python passes on the flag by which the kernel would do this.
         os.set_inheritable(descriptor, False)
     return data, list(descriptors)
 
 
 class Frames:
-    """Cuts what comes into frames. Raises ValueError for what can be none."""
+    """Parser of received data to frames. Raises ValueError for invalid data."""
 
     def __init__(self) -> None:
         self._rest = bytearray()

@@ -1,6 +1,6 @@
-"""Calls of the kernel that Python has no function for: mounts, namespaces, and what a process gives up.
+"""System calls that Python has no function for: mounts, namespaces, and privileges to drop.
 
-Invariant: a call that the kernel refuses raises OSError with the kernel's error number; nothing here reads a path of its own choice.
+Invariant: a call that the kernel refuses raises OSError with the kernel's error number; nothing here reads a path of its choice.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _call(name: str, *args: object) -> None:
-    """Raises OSError."""
+    """Calls a function of libc. Raises OSError."""
     if getattr(_libc, name)(*args) < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
 
 def _system_call(number: int, *args: object) -> None:
-    """Raises OSError."""
+    """Makes a system call. Raises OSError."""
     _call("syscall", ctypes.c_long(number), *args)
 
 
 def mount(source: str, target: str, kind: str = "", *, flags: int = 0, options: str = "") -> None:
-    """Raises OSError."""
+    """Mounts a file system. Raises OSError."""
     try:
         _call("mount", os.fsencode(source), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), options.encode())
     except OSError as error:
@@ -43,7 +43,7 @@ def mount(source: str, target: str, kind: str = "", *, flags: int = 0, options: 
 
 
 def unmount(target: str) -> None:
-    """Detaches a mount at once, whoever still uses it. Raises OSError."""
+    """Detaches a mount at once, even while it is in use. Raises OSError."""
     _call("umount2", os.fsencode(target), _DETACH)
 
 
@@ -72,12 +72,12 @@ def restrict(descriptor: int, flags: int) -> bool:
 
 
 def pivot_root(new: str, old: str) -> None:
-    """Raises OSError."""
+    """Changes the root of the mount namespace. Raises OSError."""
     _call("pivot_root", os.fsencode(new), os.fsencode(old))
 
 
 def unshare(flags: int) -> None:
-    """Raises OSError."""
+    """Creates new namespaces for this process. Raises OSError."""
     _call("unshare", flags)
 
 
@@ -91,29 +91,30 @@ def _control(option: int, value: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Makes processes below this one its children when their parent ends. Raises OSError."""
+    """Makes processes below this one its children when their parent exits. Raises OSError."""
     _control(_SET_SUBREAPER, 1)
 
 
 def ends_with_parent(signal: int, parent: int) -> bool:
-    """Sends the signal when the parent ends; returns False when it has ended already. Raises OSError."""
+    """Sends the signal when the parent exits; returns False when it has exited already. Raises OSError."""
     _control(_SET_PDEATHSIG, signal)
     return os.getppid() == parent
 
 
 def no_new_privileges() -> None:
-    """Takes the effect of set-user-ID, set-group-ID and file capabilities, of all programs from now on. Raises OSError."""
+    """Disables set-user-ID, set-group-ID and file capabilities of all programs from now on. Raises OSError."""
     _control(_SET_NO_NEW_PRIVILEGES, 1)
 
 
 def drop_capabilities() -> None:
-    """Gives up all capabilities, inheritable and ambient ones too. Raises OSError."""
+    """Drops all capabilities, inheritable and ambient ones too. Raises OSError."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
     _call("capset", header, (ctypes.c_uint32 * 6)())
 
 
 def leave_keyring() -> None:
-    """Begins an empty session keyring: whoever shares the session keyring of another user may read that user's keys. Raises OSError."""
+    """Joins an empty session keyring: a process that shares the session keyring of another user may read that user's keys. Raises
+    OSError."""
     number = _KEYCTL.get(os.uname().machine)
     try:
         if number is not None:

@@ -1,6 +1,6 @@
-"""The life of one container's process: started, listened to, asked to end, seen off, written down.
+"""Main loop of a keeper: starts one container's process, forwards its streams, stops it, reaps it, and records its state.
 
-Invariant: a keeper ends only after everything below its process has ended, and after the last line is in the log.
+Invariant: a keeper exits only after everything below its process has exited, and after the last line is in the log.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _LOOK_SECONDS = 1.0
 _DRAIN_SECONDS = 5.0
 _DRAIN_READS = 64
 _STATE_BYTES = 512
-"""More than a state ever has, so that each fits where another was."""
+"""More than a state ever has, so that each fits into the space of another."""
 
 
 def write_state(directory: str, state: dict[str, object]) -> None:
-    """Whole or not at all; on a disk that is full, into the room that the state before has. Raises OSError."""
+    """Writes the state atomically; on a full disk, into the space of the previous state. Raises OSError."""
     path = os.path.join(directory, frames.STATE)
     text = json.dumps(state).ljust(_STATE_BYTES).encode()
     try:
@@ -46,7 +46,7 @@ def write_state(directory: str, state: dict[str, object]) -> None:
 
 
 class Keeper:
-    """Of one order."""
+    """Keeper of one order."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
@@ -59,7 +59,7 @@ class Keeper:
         self._clients: list[Client] = []
         self._execs: dict[int, Client] = {}
         self._births: dict[int, tuple[Birth, Client]] = {}
-        """Of commands that do not run yet, by the numbers of their processes."""
+        """Commands that do not run yet, by the numbers of their processes."""
         self._state: dict[str, object] = {}
         self._main = 0
         self._ended = 0.0
@@ -71,7 +71,7 @@ class Keeper:
     # --- start ---
 
     def start(self) -> dict[str, object]:
-        """What is in `state.json` then. Raises Failed."""
+        """Starts the process; returns the content of `state.json`. Raises Failed."""
         order = self._order
         stdio = self._open_terminal() if order["tty"] else self._open_pipes()
         try:
@@ -115,13 +115,14 @@ class Keeper:
         return [slave] * 3
 
     def _belongs_to_user(self, descriptor: int) -> None:
-        """So that the program may open `/dev/stdout` anew. A device of the host, such as `/dev/null`, stays the host's."""
+        """Gives the stream to the user, so that the program may reopen `/dev/stdout`. A device of the host, such as `/dev/null`, stays
+        the host's."""
         own = stat.S_ISFIFO(os.fstat(descriptor).st_mode) or os.isatty(descriptor)
         if own and self._order["uid"] is not None:
             os.fchown(descriptor, self._order["uid"], -1)
 
     def _wake(self) -> None:
-        """A child that ends wakes the loop."""
+        """Sets up a pipe through which a child that exits wakes the loop."""
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         os.set_blocking(writing, False)
@@ -143,7 +144,7 @@ class Keeper:
     # --- the loop ---
 
     def run(self) -> None:
-        """Until it is all over."""
+        """Runs until everything has exited."""
         while not self._over():
             for key, _ in self._selector.select(self._patience()):
                 handler: Callable[[int], object] = key.data
@@ -193,7 +194,7 @@ class Keeper:
             self._empty = True
 
     def _sweep(self) -> None:
-        """The end of a container's own process is the end of all that it started."""
+        """Kills everything that the container started, because its main process has exited."""
         for pid in procfs.descendants(os.getpid()):
             _kill(pid, signal.SIGKILL)
 
@@ -203,7 +204,7 @@ class Keeper:
             _kill(self._main, signal.SIGKILL)
 
     def _finish(self) -> None:
-        # What is still in a pipe that somebody else holds open is taken along.
+        # Data still in a pipe that another process has open is read as well.
         for descriptor in list(self._outputs):
             os.set_blocking(descriptor, False)
             for _ in range(_DRAIN_READS):
@@ -220,13 +221,13 @@ class Keeper:
     # --- output ---
 
     def _read_output(self, descriptor: int) -> bool:
-        """Whether there was something."""
+        """Reads output; returns whether there was any."""
         try:
             data = os.read(descriptor, _CHUNK)
         except BlockingIOError:
             return False
         except OSError:
-            # So ends a terminal.
+            # A closed terminal reports this error.
             data = b""
         stream = self._outputs[descriptor]
         if not data:
@@ -243,7 +244,7 @@ class Keeper:
         return True
 
     def _pause(self, pause: bool) -> None:
-        """A program that is attached to writes no faster than the client reads, as at a terminal."""
+        """Pauses output: an attached program writes no faster than the client reads, as at a terminal."""
         if pause != self._paused:
             self._paused = pause
             for descriptor in self._outputs:
@@ -264,7 +265,7 @@ class Keeper:
         self._selector.register(connection, selectors.EVENT_READ, self._serving(client))
 
     def _tend_clients(self) -> None:
-        """Give each what it can take, and look again at who is waited for."""
+        """Sends each client what it can accept, and checks the awaited ones again."""
         self._tend_input()
         for client in list(self._clients):
             client.flush()
@@ -307,7 +308,7 @@ class Keeper:
             self._leave(client)
 
     def _take(self, client: Client, kind: bytes, data: bytes) -> None:
-        """Raises something for what makes no sense."""
+        """Handles a frame. Raises an error for an invalid one."""
         if kind == frames.ASK:
             self._answer(client, json.loads(data))
         elif kind == frames.STDIN and client.gives_input and self._input is not None:
@@ -345,7 +346,7 @@ class Keeper:
         self._selector.register(birth.reading, selectors.EVENT_READ, lambda descriptor: None)
 
     def _settle(self, pid: int) -> None:
-        """Answer who waits for a command, once it runs or has failed."""
+        """Responds to the client that waits for a command, once it runs or has failed."""
         birth, client = self._births[pid]
         try:
             if not birth.is_over():
@@ -367,7 +368,7 @@ class Keeper:
         self._kill_at = min(self._kill_at or float("inf"), now + max(0.0, grace))
 
     def _leave(self, client: Client) -> None:
-        """It has gone; what it has started goes with it."""
+        """Removes a client that has disconnected, and kills what it has started."""
         if client.connection in self._selector.get_map():
             self._selector.unregister(client.connection)
         self._clients.remove(client)
@@ -390,12 +391,12 @@ def _kill(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
-        # A keeper that is not root has no power over a program that became another user; it waits for its end.
+        # A keeper that is not root cannot signal a program that changed to another user; it waits for its exit.
         return
 
 
 def _oom_kills(paths: list[str]) -> int:
-    """How many processes of the container the kernel has ended for want of memory."""
+    """Returns how many processes of the container the kernel has killed because of memory limits."""
     found = 0
     for path in paths:
         try:
@@ -407,7 +408,7 @@ def _oom_kills(paths: list[str]) -> int:
 
 
 def keep(order: Order, tell: Callable[[dict[str, object]], None]) -> None:
-    """The whole life; `tell` is called once, with the state or with what failed."""
+    """Runs a keeper; `tell` is called once, with the state or with what failed."""
     try:
         kernel.adopt_orphans()
         keeper = Keeper(order)
@@ -421,6 +422,6 @@ def keep(order: Order, tell: Callable[[dict[str, object]], None]) -> None:
     try:
         tell(state)
     except OSError:
-        # Who wanted to know has gone, and will find the state on the disk.
+        # The caller has disconnected, and will find the state on the disk.
         pass
     keeper.run()

@@ -1,6 +1,6 @@
-"""Writes what a container says as the kubelet and its container engines do: `<time> <stream> <F|P> <text>`, in files that are rotated.
+"""Writes container output in the format of the kubelet and its container engines: `<time> <stream> <F|P> <text>`, in rotated files.
 
-Invariant: a file holds whole lines and is never renamed; `000000.log` is followed by `000001.log`, and the oldest go.
+Invariant: a file contains complete lines and is never renamed; `000000.log` is followed by `000001.log`, and the oldest are deleted.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import time
 
 LONGEST_LINE = 16 * 1024
-"""Longer ones are written as parts, each but the last marked with P."""
+"""Longest line in bytes; longer ones are written as parts, each but the last marked with P."""
 SUFFIX = ".log"
 
 
@@ -18,7 +18,7 @@ def name_of(number: int) -> str:
 
 
 def numbers(directory: str) -> list[int]:
-    """The files that are there, oldest first."""
+    """Returns the numbers of the existing files, oldest first."""
     try:
         return sorted(int(name[: -len(SUFFIX)]) for name in os.listdir(directory) if name.endswith(SUFFIX))
     except FileNotFoundError:
@@ -26,20 +26,20 @@ def numbers(directory: str) -> list[int]:
 
 
 def stamp(nanos: int) -> bytes:
-    """RFC 3339 with nine digits."""
+    """Formats RFC 3339 with nine digits."""
     seconds, rest = divmod(nanos, 1_000_000_000)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)).encode() + b".%09dZ" % rest
 
 
 class Lines:
-    """Cuts one stream into log lines; what has no end of line yet waits."""
+    """Splitter of one stream into log lines; an incomplete line is buffered."""
 
     def __init__(self, stream: bytes) -> None:
         self._stream = stream
         self._rest = b""
 
     def feed(self, data: bytes, moment: bytes) -> bytes:
-        """The log lines that are complete now."""
+        """Returns the log lines that are complete now."""
         *whole, self._rest = (self._rest + data).split(b"\n")
         out: list[bytes] = []
         for line in whole:
@@ -50,7 +50,7 @@ class Lines:
         return b"".join(out)
 
     def end(self, moment: bytes) -> bytes:
-        """What is left when the stream ends."""
+        """Returns the rest when the stream is closed."""
         rest, self._rest = self._rest, b""
         return self._line(b"F", rest, moment) if rest else b""
 
@@ -65,7 +65,7 @@ class Lines:
 
 
 class LogFiles:
-    """The files of one start of a container. A disk that is full loses lines, not the container."""
+    """Log files of one start of a container. A full disk loses lines, not the container."""
 
     def __init__(self, directory: str, *, largest: int, most: int) -> None:
         self._directory = directory
@@ -114,7 +114,7 @@ class LogFiles:
         self._size += done
 
     def _next(self) -> None:
-        """The oldest go first: on a disk that is full they make room."""
+        """Opens the next file, after deleting the oldest ones: on a full disk this frees space."""
         if self._file >= 0:
             os.close(self._file)
         self._number += 1
@@ -126,7 +126,7 @@ class LogFiles:
         self._open()
 
     def _open(self) -> None:
-        """Where that can not be now, lines are lost until it can."""
+        """Opens the file; while that fails, lines are dropped."""
         path = os.path.join(self._directory, name_of(self._number))
         self._size = 0
         try:

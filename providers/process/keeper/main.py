@@ -1,8 +1,9 @@
-"""Begins as a program, the nursery: it waits for orders on its standard input, a socket, and forks a keeper for each.
+"""Entry point of the nursery: it waits for orders on its standard input, a socket, and forks a keeper for each.
 
-Invariant: a keeper holds nothing of the nursery, nor of vkubelet, but its lock; it answers once, one JSON object, and lives on alone.
+Invariant: a keeper inherits nothing of the nursery, nor of vkubelet, but its lock; it responds once, with one JSON object, and runs on
+alone.
 
-Keepers that are forked start in a few milliseconds and share their memory. The nursery ends when vkubelet does.
+Forked keepers start in a few milliseconds and share their memory. The nursery exits when vkubelet does.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ TRACES = "keeper.log"
 
 
 def main() -> None:
-    """Until the socket ends. With each order come two descriptors: the locked file, and where the answer goes."""
+    """Runs until the socket is closed. With each order come two descriptors: the locked file, and the one for the response."""
     connection = socket.socket(fileno=os.dup(0))
-    # Keepers are not waited for: nobody does, once the nursery has ended.
+    # Keepers are not waited for: they outlive the nursery.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     cut, descriptors = frames.Frames(), list[int]()
     gc.freeze()
@@ -37,7 +38,7 @@ def main() -> None:
             lock, answer, *descriptors = descriptors
             if os.fork() == 0:
                 connection.close()
-                # Those of an order whose beginning came with the end of this one.
+                # Those of an order whose first bytes came with the last ones of this one.
                 for other in descriptors:
                     os.close(other)
                 _keep(body, answer)
@@ -59,12 +60,12 @@ def _keep(body: bytes, answering: int) -> NoReturn:
         def tell(answer: dict[str, object]) -> None:
             os.write(answering, json.dumps(answer).encode() + b"\n")
             if "failed" not in answer:
-                # After a failure the end of the answer is also the keeper's.
+                # After a failure, closing the response is also the keeper's last action.
                 os.close(answering)
 
         keep(order, tell)
     finally:
-        # A traceback must not go on into the nursery's loop.
+        # A traceback must not continue in the nursery's loop.
         _exit()
 
 
@@ -79,7 +80,7 @@ def _exit() -> NoReturn:
 
 
 def _leave_stdio(directory: str) -> None:
-    """A keeper that fails says why in a file beside its state."""
+    """Redirects stdio: a keeper that fails writes its error to a file beside its state."""
     nothing = os.open(os.devnull, os.O_RDWR)
     traces = os.open(os.path.join(directory, TRACES), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for number, descriptor in enumerate((nothing, nothing, traces)):
@@ -89,7 +90,7 @@ def _leave_stdio(directory: str) -> None:
 
 
 def _leave_cgroups(files: list[str]) -> None:
-    """So that a service manager that ends vkubelet with all of its group does not end the containers."""
+    """Moves to other control groups, so that a service manager that stops vkubelet with its group does not stop the containers."""
     for path in files:
         try:
             with open(path, "w", encoding="ascii") as file:

@@ -1,8 +1,8 @@
-"""Mounts in a namespace of the container's own, so that its files lie where the pod says.
+"""Mounts in a separate namespace of the container, so that its files are at the paths in the pod's spec.
 
 Invariant: the host's own tree is never written to; where a path does not exist, its parent is replaced, in this namespace alone, by an
-empty directory in which everything that the host has there is bound. In a volume that may be written to, the path is made. Everything is
-done through descriptors, so what is mounted, and where, is what was checked, whatever programs rename meanwhile.
+empty directory in which everything that the host has in it is bound. In a writable volume, the path is created. Everything is done through
+descriptors, so what is mounted, and where, is what was checked, whatever programs rename meanwhile.
 
 Mounts are named `self/fd/N` below a /proc that was opened before the namespace was changed: that works with every kernel, and no mount of
 the pod can cover it.
@@ -29,7 +29,7 @@ _ACL = "system.posix_acl_access"
 
 
 class Bind(TypedDict):
-    """One mount: what lies at `source`, on the way to which there is no link, appears at `target`."""
+    """One mount: what is at `source`, a path without links, appears at `target`."""
 
     source: str
     target: str
@@ -37,20 +37,20 @@ class Bind(TypedDict):
 
 
 def mount_tmpfs(target: str, options: str) -> None:
-    """Raises OSError."""
+    """Mounts a tmpfs. Raises OSError."""
     kernel.mount("tmpfs", target, "tmpfs", flags=kernel.NO_SUID | kernel.NO_DEV, options=options)
 
 
 def unmount(target: str) -> None:
-    """Detaches a mount at once, whoever still uses it. Raises OSError."""
+    """Detaches a mount at once, even while it is in use. Raises OSError."""
     kernel.unmount(target)
 
 
 class Way:
-    """Descriptors from the root of this namespace down to where a path leads; links lead where they lead a process with this root."""
+    """Descriptors from the root of this namespace down to where a path leads; links are resolved as for a process with this root."""
 
     def __init__(self, path: str) -> None:
-        """Raises OSError."""
+        """Opens the path. Raises OSError."""
         self.opened = [os.open("/", _PATH)]
         self.missing: list[str] = []
         """Names that do not exist yet, below the last descriptor."""
@@ -95,7 +95,7 @@ class Way:
 
 
 class Tree:
-    """The tree that a container sees; `stage` is an empty directory of the host that nobody else uses."""
+    """Tree that a container sees; `stage` is an empty directory of the host that no other process uses."""
 
     def __init__(self, stage: str) -> None:
         self._stage = stage
@@ -106,14 +106,15 @@ class Tree:
         self._home = self._proc = -1
         self._pivoted = False
         self._volumes: dict[int, bool] = {}
-        """Whether what was mounted here may be written to, by the number of the mount."""
+        """Whether what was mounted here is writable, by the number of the mount."""
 
     def enter(self, *, no_suid: bool = True) -> None:
-        """What the host mounts later still appears; what is mounted here does not appear there. Raises OSError."""
+        """Enters a new mount namespace: later mounts of the host still appear in it; its own mounts do not appear on the host. Raises
+        OSError."""
         kernel.unshare(kernel.NEW_MOUNTS | kernel.NEW_HOSTNAME)
         kernel.mount("", "/", flags=kernel.REC | kernel.SLAVE)
         if no_suid:
-            # A second lock: before Linux 5.12, and for what the host mounts later, there is `no_new_privileges` alone.
+            # A second protection: before Linux 5.12, and for later mounts of the host, `no_new_privileges` is the only one.
             root = os.open("/", _PATH)
             kernel.restrict(root, kernel.NO_SUID)
             os.close(root)
@@ -123,7 +124,7 @@ class Tree:
         os.fchdir(self._proc)
 
     def leave(self) -> None:
-        """When all is mounted. Raises OSError."""
+        """Leaves the working directory when everything is mounted. Raises OSError."""
         os.chdir("/")
         os.close(self._home)
         os.close(self._proc)
@@ -132,7 +133,7 @@ class Tree:
             os.rmdir(f"/{_OLD}")
 
     def bind(self, one: Bind, source: int) -> None:
-        """`source` is a descriptor of what lies there, from before the first mount, which may hide it. Raises OSError."""
+        """Binds a mount; `source` is a descriptor opened before the first mount, which may hide the path. Raises OSError."""
         kind = os.fstat(source).st_mode
         flags = kernel.NO_SUID | (0 if stat.S_ISCHR(kind) or stat.S_ISBLK(kind) else kernel.NO_DEV)
         with self._place(one["target"], directory=stat.S_ISDIR(kind)) as way:
@@ -143,12 +144,12 @@ class Tree:
             os.close(mounted)
 
     def make(self, path: str) -> None:
-        """A directory, where there is nothing yet. Raises OSError."""
+        """Creates a directory, unless something exists at the path. Raises OSError."""
         with self._place(path, directory=True):
             pass
 
     def _staged(self, source: int, *, directory: bool, flags: int, read_only: bool) -> int:
-        """A mount that no program reaches before it is protected; closed by the caller."""
+        """Returns a mount that no program can reach before it is protected; closed by the caller."""
         name = _DIRECTORY if directory else _FILE
         where = self._spot(name)
         kernel.mount(_at(source), where, flags=kernel.BIND | kernel.REC)
@@ -159,7 +160,7 @@ class Tree:
         return mounted
 
     def _spot(self, name: str) -> str:
-        """Where to mount before it is moved to where it belongs: below a directory that only root may enter."""
+        """Returns where to mount before the mount is moved to its target: below a directory that only root may enter."""
         with suppress(FileExistsError):
             if name == _DIRECTORY:
                 os.mkdir(name, 0o700, dir_fd=self._home)
@@ -169,7 +170,7 @@ class Tree:
 
     @contextmanager
     def _place(self, path: str, *, directory: bool) -> Iterator[Way]:
-        """The way to `path`, which exists then. Raises OSError."""
+        """Yields the way to `path`, which is created if necessary. Raises OSError."""
         for _ in range(_MOST_TRIES):
             way = Way(path)
             try:
@@ -189,7 +190,7 @@ class Tree:
             raise ValueError(f"{path} leads to /, where nothing can be mounted")
 
     def _make(self, way: Way, *, directory: bool) -> None:
-        """The first name that is missing, or room for it."""
+        """Creates the first missing name, or makes room for it."""
         if os.fstat(way.end).st_dev not in self._ours and not self._in_volume(way):
             self._replace(way)
             return
@@ -201,19 +202,19 @@ class Tree:
                 os.close(os.open(way.missing[0], os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=way.end))
 
     def _in_volume(self, way: Way) -> bool:
-        """Whether it ends in one that may be written to, of those that are mounted already."""
+        """Checks whether the deepest of its known mounts is writable."""
         known = (self._volumes.get(self._mount_of(each)) for each in reversed(way.opened))
         return next((writable for writable in known if writable is not None), False)
 
     def _mount_of(self, descriptor: int) -> int:
-        """The number of its mount."""
+        """Returns the number of its mount."""
         with open(f"self/fdinfo/{descriptor}", "rb") as file:
             return next(int(line.split()[1]) for line in file if line.startswith(b"mnt_id:"))
 
     def _replace(self, way: Way) -> None:
-        """The last directory, by an empty one with all that is there bound in it."""
+        """Replaces the last directory by an empty one with all its entries bound in it."""
         about = os.fstat(way.end)
-        # With a list of access rights the mode's bits for the group are a mask: the group itself may have no rights at all.
+        # With an ACL the mode's bits for the group are a mask: the group itself may have no permissions at all.
         acl = _acl_of(way.end)
         mode = stat.S_IMODE(about.st_mode) & (~stat.S_IRWXG if acl else ~0)
         where = self._spot(_DIRECTORY)
@@ -224,11 +225,11 @@ class Tree:
             with suppress(OSError):
                 os.setxattr(_at(made), _ACL, acl)
         for name in os.listdir(_at(way.end)):
-            # It may go meanwhile.
+            # It may be deleted meanwhile.
             with suppress(FileNotFoundError):
                 _copy(name, way.end, made)
         if len(way.opened) == 1:
-            # What it was stays until the end: descriptors of sources lie there.
+            # The old directory stays until the last step: descriptors of sources refer to it.
             os.mkdir(_OLD, 0o700, dir_fd=made)
             kernel.pivot_root(_at(made), f"{_at(made)}/{_OLD}")
             self._pivoted = True
@@ -240,7 +241,7 @@ class Tree:
 
 
 def held(path: str) -> int:
-    """A descriptor of what lies there, which is no link, nor anything on the way to it; closed by the caller. Raises OSError."""
+    """Returns a descriptor of a path without links; closed by the caller. Raises OSError."""
     here = os.open("/", _PATH)
     for part in [part for part in path.split("/") if part]:
         above = here
@@ -255,7 +256,7 @@ def held(path: str) -> int:
 
 
 def _at(descriptor: int) -> str:
-    """The path by which a descriptor is mounted or listed, from the directory that `Tree.enter` has made the current one."""
+    """Returns the path by which a descriptor is mounted or listed, relative to the directory that `Tree.enter` has made the current one."""
     return f"self/fd/{descriptor}"
 
 

@@ -1,6 +1,6 @@
-"""What /proc says of processes: who is whose child, when one began, what it uses.
+"""Reads /proc: parents and children, start times and resource usage of processes.
 
-Invariant: a process that ends meanwhile is left out; nobody's absence is an error.
+Invariant: a process that exits meanwhile is omitted; its absence is no error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Stat(NamedTuple):
-    """Of `/proc/PID/stat`: times in seconds, those of children count when they were waited for; `start` in ticks since the boot."""
+    """Content of `/proc/PID/stat`: times in seconds, those of children count when they were waited for; `start` in ticks since the boot."""
 
     pid: int
     state: str
@@ -28,7 +28,7 @@ class Stat(NamedTuple):
 
 
 def parse_stat(text: str) -> Stat:
-    """Raises ValueError. The name in parentheses may hold anything, parentheses too."""
+    """Parses the text. Raises ValueError. The name in parentheses may contain anything, parentheses too."""
     head, _, tail = text.rpartition(")")
     words = tail.split()
     if len(words) < 22 or "(" not in head:
@@ -49,19 +49,19 @@ def stat_of(pid: int) -> Stat | None:
 
 
 def started(pid: int) -> int:
-    """When it began, by which a process is told from a later one of the same number; 0 when there is none."""
+    """Returns when it started, which distinguishes a process from a later one of the same number; 0 when there is none."""
     found = stat_of(pid)
     return found.start if found is not None else 0
 
 
 def is_alive(pid: int, start: int) -> bool:
-    """Whether exactly this process runs; a zombie does not."""
+    """Checks whether exactly this process runs; a zombie does not."""
     found = stat_of(pid)
     return found is not None and found.start == start and found.state not in ("Z", "X")
 
 
 def children(pid: int) -> list[int]:
-    """Of all its threads, as a list in /proc holds what one thread has started."""
+    """Returns the children of all its threads, as a list in /proc contains what one thread has started."""
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -77,7 +77,7 @@ def everyone() -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """All below, without itself."""
+    """Returns all processes below, without itself."""
     found: list[int] = []
     waiting = children(pid)
     while waiting:
@@ -88,12 +88,12 @@ def descendants(pid: int) -> list[int]:
 
 
 def unescaped(path: bytes) -> bytes:
-    """As it is, of a path in a list of mounts."""
+    """Unescapes a path in a list of mounts."""
     return re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), path)
 
 
 def boot_id() -> str:
-    """Another one after every boot."""
+    """Returns an id that changes with every boot."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
