@@ -12,7 +12,7 @@ from vkubelet.api.objects import Pod
 from vkubelet.control.informer import Change
 from vkubelet.errors import Forbidden, Unreachable
 from vkubelet.resolve.names import Names
-from vkubelet.resolve.resolver import Resolver, ResolverParts, _Record, _message_of
+from vkubelet.resolve.resolver import Resolver, ResolverParts, _message_of, _Record
 from vkubelet.resolve.tokens import Token
 from vkubelet.resolve.volumes import TokenSource
 from vkubelet.testing.clock import ManualClock
