@@ -179,7 +179,7 @@ class LeadershipLost(VKubeletError):
 
 
 def first_error(group: BaseExceptionGroup[VKubeletError]) -> VKubeletError:
-    """The first error of ours inside a group."""
+    """Returns the first error of ours inside a group."""
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):
             return first_error(error)

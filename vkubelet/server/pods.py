@@ -53,7 +53,7 @@ class NodePods:
         return pod if pod is not None and node is not None and node in (MAIN, pod.node) else None
 
     def claim(self, request: web.BaseRequest) -> str | None:
-        """Claims, with a shared main port, the node that the API server's node proxy names as the node of the request.
+        """Claims the request for the node that the API server's node proxy names, with a shared main port.
 
         Only for callers authenticated by a client certificate, whose rights on that very node are then checked: a caller without rights on
         it gains nothing by naming it. The API server forwards everything but a plain GET with headers that its caller chooses.

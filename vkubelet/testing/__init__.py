@@ -1,4 +1,4 @@
-"""For authors of providers and of this project: a clock to move by hand, a recording host, real clusters, the conformance suite.
+"""For authors of providers and of this project: a manual clock, a recording host, real clusters, the conformance suite.
 
 Invariant: nothing outside of this package imports it.
 """

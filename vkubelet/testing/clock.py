@@ -1,8 +1,8 @@
-"""A clock that tests move by hand, or that jumps over every wait.
+"""A clock that tests advance manually, or that jumps over every wait.
 
-Invariant: time passes only between two moments at which no task can go on, so the order of events does not depend on the machine.
+Invariant: time passes only between two moments at which no task can continue, so the order of events does not depend on the machine.
 
-For tests without sockets and threads: a task that waits for these looks blocked.
+For tests without sockets and threads: a task that waits for these seems blocked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ROUNDS_LIMIT = 100_000
 
 
 class ManualClock:
-    """A Clock that stands still. With `autojump` it goes to the next sleeper by itself as soon as all tasks are blocked."""
+    """A Clock that stands still. With `autojump` it moves to the next sleeper by itself as soon as all tasks are blocked."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC), *, autojump: bool = False) -> None:
         self.autojump = autojump
@@ -42,7 +42,7 @@ class ManualClock:
             await SystemClock().sleep(0)
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # However short, a sleep takes time: who waits for a moment that rounding puts a trifle later must get there.
+        # However short, a sleep takes time: a task that waits for a moment that rounding puts a trifle later must reach it.
         due = max(self._elapsed + seconds, math.nextafter(self._elapsed, math.inf))
         heapq.heappush(self._sleepers, (due, next(self._order), future))
         if self.autojump:
@@ -51,11 +51,12 @@ class ManualClock:
 
     @property
     def sleepers(self) -> int:
-        """How many tasks sleep now."""
+        """Number of sleeping tasks."""
         return sum(not future.done() for _, _, future in self._sleepers)
 
     async def advance(self, seconds: float) -> None:
-        """Let `seconds` pass: each sleeper wakes at its time, in order, and all tasks go on until they are blocked before the next one."""
+        """Advances the clock by `seconds`: each sleeper wakes at its time, in order, and all tasks run until they are blocked before the
+        next one."""
         end = self._elapsed + seconds
         await self.settle()
         while (due := self._next_due()) is not None and due <= end:
@@ -65,11 +66,11 @@ class ManualClock:
         await self.settle()
 
     def stand_still(self, seconds: float) -> None:
-        """Let `seconds` pass in which no task goes on, as for a process that is stopped; sleepers whose time has come wake after them."""
+        """Advances the clock by `seconds` while no task runs, as for a process that is stopped; due sleepers wake after them."""
         self._elapsed += seconds
 
     async def settle(self) -> None:
-        """Let all other tasks go on until they are blocked. Raises RuntimeError when one never is."""
+        """Runs all other tasks until they are blocked. Raises RuntimeError when one never is."""
         quiet = 0
         for _ in range(_ROUNDS_LIMIT):
             await SystemClock().sleep(0)
@@ -106,5 +107,5 @@ class ManualClock:
 
 
 def _others_ready() -> bool:
-    """Whether the loop has callbacks to run; asyncio tells this nowhere but in its internals."""
+    """Checks whether the loop has callbacks to run; asyncio exposes this only in its internals."""
     return bool(asyncio.get_running_loop()._ready)  # type: ignore[attr-defined]

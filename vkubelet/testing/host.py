@@ -1,6 +1,6 @@
-"""A host that only remembers: what did the provider publish?
+"""A host for tests that only records what the provider publishes.
 
-Invariant: it behaves as the runtime does towards a provider, but knows no cluster; nothing leaves the process.
+Invariant: it behaves as the runtime does towards a provider, but has no cluster; nothing leaves the process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T", bound=KubeObject)
 
 @frozen
 class RecordedEvent:
-    """One Event as it was asked for."""
+    """One Event as it was requested."""
 
     subject: ObjectReference
     reason: str
@@ -44,7 +44,7 @@ class RecordedEvent:
 
 
 class RecordedEvents(Recorder):
-    """A recorder that keeps what it is told in `events`."""
+    """A recorder that stores its events in `events`."""
 
     def __init__(self) -> None:
         self.events: list[RecordedEvent] = []
@@ -53,7 +53,7 @@ class RecordedEvents(Recorder):
         self.events.append(RecordedEvent(subject, reason, message, warning))
 
     async def run(self) -> None:
-        """Nothing to write: wait to be cancelled."""
+        """Waits to be cancelled: there is nothing to write."""
         await asyncio.Event().wait()
 
 
@@ -86,7 +86,7 @@ class PodTable:
 
 
 class RecordingHost:
-    """The `Host` of a provider under test. Its clock stands still unless told otherwise; `client` is only there if given."""
+    """The `Host` of a provider under test. Its clock stands still unless configured otherwise; `client` exists only if given."""
 
     def __init__(self, *, clock: Clock | None = None, client: Client | None = None) -> None:
         self.manual_clock = clock if isinstance(clock, ManualClock) else ManualClock()
@@ -99,11 +99,11 @@ class RecordingHost:
         self.reports: list[PodReport] = []
         self.statuses: list[tuple[PodRef, JsonView]] = []
         self.annotations: dict[str, dict[str, str]] = {}
-        """By uid, everything that was ever set."""
+        """All annotations that were ever set, by UID."""
         self.gone: list[PodRef] = []
         self.resynced: list[PodRef] = []
         self.objects: dict[Reference, Content] = {}
-        """The ConfigMaps and Secrets that pods can refer to, in all namespaces."""
+        """ConfigMaps and Secrets that pods can reference, in all namespaces."""
         self.services: dict[str, str] = {}
         """The variables of Services."""
         self.pods = PodTable()
@@ -116,7 +116,7 @@ class RecordingHost:
 
     @property
     def client(self) -> Client:
-        """Raises LookupError when the test gave none."""
+        """Client given by the test. Raises LookupError without one."""
         if self._client is None:
             raise LookupError("this test has no cluster: give RecordingHost a client")
         return self._client
@@ -125,7 +125,7 @@ class RecordingHost:
         return self.client
 
     def informer(self, resource: Resource[T], where: Selection = Selection()) -> Informer[T]:
-        """A new informer, which nobody runs."""
+        """Returns a new informer, which is not running."""
         return Informer(self.client, resource, where=where, clock=self.clock)
 
     def set_node(self, node: NodeDescription) -> None:
@@ -154,7 +154,7 @@ class RecordingHost:
     async def resolve(
         self, pod: Pod, *, files: Path | None = None, pod_ips: Sequence[str] = (), containers: Collection[str] | None = None
     ) -> ResolvedPod:
-        """As the runtime does, of what the test put into `objects` and `services`; volumes are written once, every token is `token`."""
+        """Resolves as the runtime does, with `objects` and `services` of the test; volumes are written once, every token is `token`."""
         node = self.nodes.get(pod.node)
         capacity = (node.allocatable or node.capacity) if node is not None else {}
         facts = Facts.of(pod, pod_ips=pod_ips, host_ips=(), allocatable=capacity)
@@ -176,27 +176,28 @@ class RecordingHost:
         await self._stopped.wait()
 
     def stop(self) -> None:
-        """Let `until_stopped` return."""
+        """Makes `until_stopped` return."""
         self._stopped.set()
 
     def latest(self, uid: str) -> PodReport | None:
-        """The last report of a pod."""
+        """Returns the last report of a pod."""
         return next((report for report in reversed(self.reports) if report.pod.uid == uid), None)
 
     def status(self, uid: str) -> JsonView | None:
-        """The last true status of a pod."""
+        """Returns the last complete status of a pod."""
         return next((status for ref, status in reversed(self.statuses) if ref.uid == uid), None)
 
 
 def make_pod(name: str = "web", *, node: str = "node", metadata: JsonView | None = None, spec: JsonView | None = None) -> Pod:
-    """A pod as the API would show it: bound, pending, with one container unless `spec` says otherwise; its uid is made of its name."""
+    """Returns a pod as the API would show it: bound, pending, with one container unless `spec` has others; its UID is derived from its
+    name."""
     meta: Json = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "1", "generation": 1, **(metadata or {})}
     body: Json = {"nodeName": node, "restartPolicy": "Always", "containers": [{"name": "main", "image": "image"}], **(spec or {})}
     return Pod.decode(encode_json({"metadata": meta, "spec": body, "status": {"phase": "Pending", "qosClass": "BestEffort"}}))
 
 
 def with_status(pod: Pod, status: JsonView) -> Pod:
-    """The same pod with another status, as after a write."""
+    """Returns the same pod with another status, as after a write."""
     meta = pod.metadata
     text: Json = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid, "generation": meta.generation}
     text.update(labels=dict(meta.labels), annotations=dict(meta.annotations), resourceVersion=str(int(meta.resource_version) + 1))

@@ -27,19 +27,19 @@ class Examine(Protocol):
 
 @pytest.fixture
 def vkubelet_clock() -> ManualClock:
-    """A clock that stands still until the test moves it."""
+    """Provides a clock that stands still until the test advances it."""
     return ManualClock()
 
 
 @pytest.fixture
 def vkubelet_host(vkubelet_clock: ManualClock) -> RecordingHost:
-    """A Host that records the calls of a provider; its clock is `vkubelet_clock`."""
+    """Provides a Host that records the calls of a provider; its clock is `vkubelet_clock`."""
     return RecordingHost(clock=vkubelet_clock)
 
 
 @pytest.fixture(scope="session")
 def vkubelet_cluster() -> Iterator[ControlPlane]:
-    """A real API server with controllers, for the whole session; it has no nodes, and takes any kubelet certificate."""
+    """Provides a real API server with controllers, for the entire session; it has no nodes, and accepts any kubelet certificate."""
     from vkubelet.testing.cluster import ControlPlane, Options
     from vkubelet.testing.fixtures import run_apart
 
@@ -53,7 +53,10 @@ def vkubelet_cluster() -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="session")
 def vkubelet_conformance(vkubelet_cluster: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Examine:
-    """`report = vkubelet_conformance(lambda: Mine(settings))` tries all rules on a provider; then `assert report.passed, table(report)`."""
+    """Provides a function that tests all rules on a provider.
+
+    `report = vkubelet_conformance(lambda: Mine(settings))`; then `assert report.passed, table(report)`.
+    """
     from vkubelet.testing.conformance import Kubectl, Options, Subject, examination_settings, examine
     from vkubelet.testing.fixtures import run_apart
 

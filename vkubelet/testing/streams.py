@@ -1,6 +1,6 @@
 """Both ends of a stream in memory, to test a provider's exec, attach and port-forward without a server.
 
-Invariant: as with a real client, what is written waits while the client does not read (`hold`, `room`), and every wait yields to others.
+Invariant: as with a real client, a write waits while the client does not read (`hold`, `room`), and every wait yields to other tasks.
 
     io = MemoryIO(b"hello")
     assert await provider.exec(pod, "main", ["cat"], io) == 0
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Feed(Generic[T]):
-    """What a test says bit by bit, as an async iterator."""
+    """Input that a test sends piece by piece, as an async iterator."""
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         self._items = deque(items)
@@ -33,13 +33,13 @@ class Feed(Generic[T]):
         self._changed.set()
 
     def end(self) -> None:
-        """There is no more."""
+        """Closes the input."""
         self._ended = True
         self._changed.set()
 
     @property
     def empty(self) -> bool:
-        """All that was said has been read."""
+        """Whether everything that was sent has been read."""
         return not self._items
 
     def __aiter__(self) -> AsyncIterator[T]:
@@ -56,7 +56,7 @@ class Feed(Generic[T]):
 
 
 class Sink:
-    """What came out, and how fast the client takes it: after `room` bytes, or while held, the writer waits."""
+    """Received output, and how fast the client reads it: after `room` bytes, or while paused, the writer waits."""
 
     def __init__(self, room: int | None = None) -> None:
         self.data = bytearray()
@@ -68,7 +68,7 @@ class Sink:
         self._held = True
 
     def release(self, room: int | None = None) -> None:
-        """Take everything from now on, or so many bytes more."""
+        """Resumes reading, without a limit or with this number of further bytes."""
         self._held, self._room = False, None if room is None else len(self.data) + room
         self._changed.set()
 
@@ -81,9 +81,8 @@ class Sink:
 
 
 class MemoryIO:
-    """A `ContainerIO` whose client is a test. With `stdin` given the client sends that and ends; with None it has no standard input, and
-    with `open_stdin` it goes on to `type` until `end_stdin`.
-    """
+    """A `ContainerIO` whose client is a test. With `stdin` given the client sends that and closes it; with None it has no standard
+    input, and with `open_stdin` it continues to `type` until `end_stdin`."""
 
     def __init__(
         self,
@@ -113,7 +112,7 @@ class MemoryIO:
         return bytes(self.err.data)
 
     def type(self, data: bytes) -> None:
-        """The client sends this."""
+        """Sends data as the client."""
         self._typed.put(data)
 
     def end_stdin(self) -> None:
@@ -130,7 +129,7 @@ class MemoryIO:
 
 
 class MemoryStream:
-    """A `ByteStream`, one forwarded connection: `send` and `end` speak for the client, `received` is what it got."""
+    """A `ByteStream`, one forwarded connection: `send` and `end` act for the client, `received` is what it got."""
 
     def __init__(self, data: bytes = b"", *, room: int | None = None) -> None:
         self._sent: Feed[bytes] = Feed([data] if data else [])
@@ -145,7 +144,7 @@ class MemoryStream:
         self._sent.put(data)
 
     def end(self) -> None:
-        """The client says no more; it still listens."""
+        """Closes the client's side for sending; it still reads."""
         self._sent.end()
 
     async def read(self) -> bytes:

@@ -1,6 +1,6 @@
 """Real Kubernetes clusters on loopback, for development, demonstrations and tests.
 
-Invariant: whatever is made is undone on leaving; only missing apt packages and a cache of binaries stay on the machine.
+Invariant: everything created is removed on leaving; only missing apt packages and a cache of binaries stay on the machine.
 
     async with Site() as site, ControlPlane("worker", site) as worker, WorkerNode("node-1", worker) as node:
         print(await worker.kubectl("get", "nodes"))

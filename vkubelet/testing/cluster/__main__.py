@@ -1,6 +1,6 @@
 """`python -m vkubelet.testing.cluster up|down|binaries`: the clusters behind `make up`, `make down` and `make demo`.
 
-Invariant: every failure ends with one sentence on stderr and exit code 1; there is no traceback for what a user can put right.
+Invariant: every failure exits with one sentence on stderr and exit code 1; there is no traceback for what a user can fix.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ DIRECTORY = Path("build", "dev")
 
 
 def say(line: str) -> None:
-    """Progress, seen at once even when the output is a file."""
+    """Prints progress, visible at once even when the output is a file."""
     print(line, flush=True)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Builds the command line parser."""
     result = argparse.ArgumentParser(prog="python -m vkubelet.testing.cluster", description="Real Kubernetes clusters on this machine.")
     commands = result.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start the clusters hub and worker; what runs already is kept")
@@ -40,13 +40,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 async def show_binaries(names: Iterable[str]) -> None:
-    """Make sure that these programs exist, and say where."""
+    """Ensures that these programs exist, and prints their paths."""
     for name, path in (await binaries.Binaries(say=say, clock=SystemClock()).ensure(names)).items():
         say(f"{name:24} {path}")
 
 
 async def until_terminated(work: Coroutine[object, object, None]) -> None:
-    """SIGTERM is met as Ctrl-C is: what was begun is undone."""
+    """Handles SIGTERM as Ctrl-C: what was started is undone."""
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def leaves(group: BaseExceptionGroup[ClusterError]) -> list[BaseException]:
-    """The errors themselves, without the groups of the tasks in which they happened."""
+    """Returns the errors themselves, without the groups of the tasks in which they happened."""
     found: list[BaseException] = []
     for error in group.exceptions:
         found.extend(leaves(error) if isinstance(error, BaseExceptionGroup) else [error])

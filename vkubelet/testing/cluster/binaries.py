@@ -22,22 +22,22 @@ __all__ = ["ALL", "CONTROL_PLANE", "KUBERNETES", "NODE", "ON_DEMAND", "VERSION",
 
 LOCK_LINE_SECONDS = 10.0
 QUESTIONS = {"kubectl": ["version", "--client"], "helm": ["version", "--template", "{{.Version}}"]}
-"""How a program is asked for its version."""
+"""Arguments that print the version of a program."""
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ, version: str = VERSION) -> Path:
-    """`$XDG_CACHE_HOME/vkubelet/<version>`, by default below ~/.cache (XDG Base Directory Specification)."""
+    """Returns `$XDG_CACHE_HOME/vkubelet/<version>`, by default below ~/.cache (XDG Base Directory Specification)."""
     base = environment.get("XDG_CACHE_HOME") or str(Path(environment.get("HOME") or "/root") / ".cache")
     return Path(base) / "vkubelet" / version
 
 
 def cached(name: str, environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the program lies once it was made."""
+    """Returns the path of the program in the cache."""
     return cache_directory(environment, PROGRAMS[name].version) / name
 
 
 def find(name: str, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Where the program lies already: KUBEBUILDER_ASSETS, then the PATH if the version matches, then the cache."""
+    """Finds an existing program: KUBEBUILDER_ASSETS, then the PATH if the version matches, then the cache."""
     assets = environment.get("KUBEBUILDER_ASSETS")
     if assets and _executable(Path(assets) / name):
         return Path(assets) / name
@@ -67,7 +67,7 @@ def _matches(name: str, path: str) -> bool:
 
 
 class Binaries:
-    """The programs of one run; what is missing is made once and kept in the cache for later runs."""
+    """Programs of one run; a missing one is built once and kept in the cache for later runs."""
 
     def __init__(self, *, say: Callable[[str], None], clock: Clock, environment: Mapping[str, str] = os.environ) -> None:
         self._say = say
@@ -76,7 +76,7 @@ class Binaries:
         self._found: dict[str, Path] = {}
 
     def missing(self, names: Iterable[str]) -> list[str]:
-        """Which of these are nowhere on this machine."""
+        """Returns those that are missing on this machine."""
         absent: list[str] = []
         for name in names:
             path = self._found.get(name) or find(name, self._environment)
@@ -87,9 +87,9 @@ class Binaries:
         return absent
 
     async def ensure(self, names: Iterable[str]) -> dict[str, Path]:
-        """The paths of these programs, downloaded or built when they are missing.
+        """Returns the paths of these programs, downloaded or built when they are missing.
 
-        Raises ClusterError saying what to install when that is impossible.
+        Raises ClusterError with what to install when that is impossible.
         """
         names = list(names)
         if self.missing(names):
@@ -100,7 +100,7 @@ class Binaries:
         return {name: self._found[name] for name in names}
 
     async def _make(self, cache: Path, names: list[str]) -> None:
-        # Another run may have made them while this one waited for the lock.
+        # Another run may have built them while this one waited for the lock.
         released = [name for name in self.missing(names) if name in KUBERNETES]
         if released:
             await download.fetch(released, VERSION, cache=cache, say=self._say, clock=self._clock)

@@ -1,6 +1,6 @@
 """Builds the programs of a cluster from source with Go; the package data `gomod` names every module and its checksum.
 
-Invariant: nothing is written beside the cache and a temporary directory, and a program appears in the cache only when it is complete.
+Invariant: nothing is written except in the cache and a temporary directory, and a program appears in the cache only when it is complete.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vkubelet.testing.cluster.progress import told
 
 
 async def build(targets: Mapping[str, Path], *, say: Callable[[str], None], clock: Clock) -> None:
-    """Build these programs, each into its file. Raises ClusterError without Go, or with the compiler's last lines."""
+    """Builds these programs, each into its file. Raises ClusterError without Go, or with the compiler's last lines."""
     if shutil.which("go") is None:
         raise ClusterError(
             f"missing: {', '.join(targets)}. Install Go 1.24 or newer to build them (go.dev/doc/install), or put them on the PATH "
@@ -34,7 +34,7 @@ async def build(targets: Mapping[str, Path], *, say: Callable[[str], None], cloc
 
 
 def minutes(names: Iterable[str]) -> str:
-    """The programs of Kubernetes share most of their packages; every other one begins anew."""
+    """Estimates the build time: the programs of Kubernetes share most of their packages; every other one starts from scratch."""
     names = set(names)
     together = 5 if names & set(ALL) else 0
     return f"{together + 2 * len(names & set(ON_DEMAND))} minutes"
@@ -42,7 +42,7 @@ def minutes(names: Iterable[str]) -> str:
 
 @contextmanager
 def _module(folder: str) -> Iterator[Path]:
-    """A copy of the files that name the modules, because Go wants a directory it may write to."""
+    """Yields a copy of the files that name the modules, because Go needs a writable directory."""
     source = resources.files("vkubelet.testing.cluster").joinpath("gomod", folder)
     with tempfile.TemporaryDirectory(prefix="vkubelet-build-") as scratch:
         for file in ("go.mod", "go.sum"):

@@ -1,6 +1,6 @@
-"""Gives each node a cgroup of its own, in every hierarchy the machine has, so that several kubelets do not share `kubepods`.
+"""Creates a separate cgroup for each node, in every hierarchy of the machine, so that several kubelets do not share `kubepods`.
 
-Invariant: only cgroups below the node's own name are made, emptied or removed.
+Invariant: only cgroups below the node's own name are created, emptied or removed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ REMOVE_SECONDS = 10.0
 
 
 def hierarchies(mounts: Path = Path("/proc/mounts")) -> list[Path]:
-    """Where cgroups are mounted: one directory with cgroup v2, one per controller with v1, both on hybrid machines."""
+    """Returns where cgroups are mounted: one directory with cgroup v2, one per controller with v1, both on hybrid machines."""
     found: list[Path] = []
     for line in mounts.read_text(encoding="utf-8").splitlines():
         fields = line.split()
@@ -28,7 +28,7 @@ def hierarchies(mounts: Path = Path("/proc/mounts")) -> list[Path]:
 
 
 def create(name: str) -> None:
-    """Make the cgroup; the kubelet refuses a `cgroupRoot` that does not exist."""
+    """Creates the cgroup; the kubelet refuses a `cgroupRoot` that does not exist."""
     for hierarchy in hierarchies():
         directory = hierarchy / name
         directory.mkdir(exist_ok=True)
@@ -78,7 +78,7 @@ def _sweep(name: str) -> bool:
 
 
 async def remove(name: str, clock: Clock) -> None:
-    """Kill what is left in the cgroup and remove it everywhere. Raises ClusterError if it will not go."""
+    """Kills what is left in the cgroup and removes it everywhere. Raises ClusterError when that fails."""
     if not name.strip("/"):
         raise ClusterError("the root cgroup is not ours to remove")
 

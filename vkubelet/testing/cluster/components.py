@@ -1,6 +1,6 @@
-"""Says with which flags the programs of a control plane are started.
+"""Command lines of the programs of a control plane.
 
-Invariant: pure; every path, port and address comes in with the `Plane`, and nothing is started or written here.
+Invariant: pure; every path, port and address comes from the `Plane`, and nothing is started or written here.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ rules:
 
 @frozen
 class Options:
-    """What a control plane runs, and how.
+    """Components of a control plane, and their options.
 
     controllers, scheduler: also run kube-controller-manager and kube-scheduler; without controllers no
-        ServiceAccount is made, so pods are refused.
+        ServiceAccount is created, so pods are refused.
     verify_kubelets: the apiserver verifies serving certificates of kubelets with the cluster's CA.
-    aggregation: the apiserver serves APIs of others, such as metrics-server.
+    aggregation: the apiserver serves aggregated APIs, such as metrics-server.
     apiserver_flags: appended last, such as `--feature-gates=…` or `--runtime-config=…`.
     controller_flags: the same for kube-controller-manager.
     audit_policy: YAML of an audit `Policy` instead of metadata of every request and the options of deletions.
@@ -53,7 +53,7 @@ class Options:
 
 @frozen
 class Plane:
-    """Where one control plane lives: `number` makes its service range unique among the clusters of a run."""
+    """Paths and ports of one control plane: `number` makes its service range unique among the clusters of a run."""
 
     directory: Path
     number: int
@@ -68,7 +68,7 @@ class Plane:
 
     @property
     def first_service_address(self) -> str:
-        """The ClusterIP of the Service `kubernetes`."""
+        """ClusterIP of the Service `kubernetes`."""
         return str(ipaddress.IPv4Network(self.service_cidr)[1])
 
     def pki(self, file: str) -> str:
@@ -79,7 +79,7 @@ class Plane:
 
 
 def etcd(plane: Plane) -> list[str]:
-    """Without fsync: the data need not outlive a power failure, and starting takes a fraction of the time."""
+    """Returns the command without fsync: the data need not survive a power failure, and starting takes a fraction of the time."""
     client = f"http://127.0.0.1:{plane.etcd_port}"
     peer = f"http://127.0.0.1:{plane.etcd_peer_port}"
     return [
@@ -95,7 +95,7 @@ def etcd(plane: Plane) -> list[str]:
 
 
 def apiserver(plane: Plane, options: Options) -> list[str]:
-    """Certificates, both authorizers of a real cluster, and InternalIP first when it dials kubelets."""
+    """Returns the command with certificates, both authorizers of a real cluster, and InternalIP first for connections to kubelets."""
     flags = [
         f"--etcd-servers=http://127.0.0.1:{plane.etcd_port}",
         f"--secure-port={plane.port}",
@@ -126,7 +126,8 @@ def apiserver(plane: Plane, options: Options) -> list[str]:
 
 
 def _aggregation(plane: Plane) -> list[str]:
-    """For API servers behind this one, such as metrics-server; they are dialled at their Endpoints, as nothing here serves ClusterIPs."""
+    """Returns flags for API servers behind this one, such as metrics-server; they are dialled at their Endpoints, as nothing serves
+    ClusterIPs."""
     return [
         f"--requestheader-client-ca-file={plane.pki('front-proxy-ca.crt')}",
         f"--requestheader-allowed-names={FRONT_PROXY}",
@@ -140,9 +141,10 @@ def _aggregation(plane: Plane) -> list[str]:
 
 
 def controllers(plane: Plane, options: Options) -> list[str]:
-    """Rates raised above the default 20 requests/s, or they would be what a benchmark measures; autoscaling within seconds.
+    """Returns the command with rates above the default 20 requests/s, which a benchmark would measure otherwise; autoscaling within
+    seconds.
 
-    It signs serving certificates of kubelets and certificates of clients. Each further signer would hold one more of the 128 inotify
+    It signs serving certificates of kubelets and certificates of clients. Each further signer would use one more of the 128 inotify
     instances that Linux gives to a user.
     """
     signers = [
@@ -167,7 +169,7 @@ def controllers(plane: Plane, options: Options) -> list[str]:
 
 
 def scheduler(plane: Plane) -> list[str]:
-    """Rates raised for the same reason."""
+    """Returns the command with rates raised for the same reason."""
     return [
         f"--kubeconfig={plane.config('scheduler.kubeconfig')}",
         "--leader-elect=false",

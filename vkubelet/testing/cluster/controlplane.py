@@ -1,6 +1,6 @@
 """A real control plane on loopback: etcd and kube-apiserver, with kube-controller-manager and kube-scheduler on demand.
 
-Invariant: once started, the API answers on `port` and, when controllers run, the ServiceAccount `default` exists, so pods can be created.
+Invariant: once started, the API responds on `port` and, when controllers run, the ServiceAccount `default` exists, so pods can be created.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from vkubelet.testing.cluster.processes import ClusterError, ProcessId, end, run
 from vkubelet.testing.cluster.site import Site
 
 READY_SECONDS = 60.0
-# Open watches would keep it alive for a minute.
+# Open watches would keep it running for a minute.
 GRACEFUL_SECONDS = 5.0
 PLANE_FILE = "plane.json"
 MASTERS = "system:masters"
 
 
 class ControlPlane(Lifetime):
-    """Use as an async context manager, or `start` and `stop` it; not tied to an event loop.
+    """Control plane as an async context manager, or with `start` and `stop`; not tied to an event loop.
 
-    `name` is the name of the cluster, its directory and its kubeconfig context. Without a `site` it makes one of its own.
+    `name` is the name of the cluster, its directory and its kubeconfig context. Without a `site` it creates a separate one.
     """
 
     def __init__(self, name: str = "hub", site: Site | None = None, *, options: Options | None = None) -> None:
@@ -48,18 +48,18 @@ class ControlPlane(Lifetime):
         self._authority: Authority | None = None
         self._issued = 0
 
-    # --- Where it is ---------------------------------------------------------------------------------------------------------------
+    # --- Addresses and files -------------------------------------------------------------------------------------------------------
 
     @property
     def plane(self) -> Plane:
-        """Raises ClusterError before the start."""
+        """Paths and ports. Raises ClusterError before the start."""
         if self._plane is None:
             raise ClusterError(f"the control plane {self.name} is not started")
         return self._plane
 
     @property
     def authority(self) -> Authority:
-        """The CA of this cluster. Raises ClusterError before the start."""
+        """CA of this cluster. Raises ClusterError before the start."""
         if self._authority is None:
             raise ClusterError(f"the control plane {self.name} is not started")
         return self._authority
@@ -74,7 +74,7 @@ class ControlPlane(Lifetime):
 
     @property
     def host_address(self) -> str:
-        """A non-loopback address of this machine, for kubelet servers and for pods that call the API."""
+        """Non-loopback address of this machine, for kubelet servers and for pods that call the API."""
         return self.plane.host_address
 
     @property
@@ -87,7 +87,7 @@ class ControlPlane(Lifetime):
 
     @property
     def kubelet_client(self) -> KeyFiles:
-        """What the apiserver shows to kubelets."""
+        """Client certificate that the apiserver presents to kubelets."""
         return KeyFiles(certificate=self.directory / "pki" / "kubelet-client.crt", key=self.directory / "pki" / "kubelet-client.key")
 
     @property
@@ -95,18 +95,18 @@ class ControlPlane(Lifetime):
         return self.log("audit")
 
     def log(self, name: str) -> Path:
-        """The log of one program, such as `kube-apiserver`."""
+        """Returns the log of one program, such as `kube-apiserver`."""
         return self.directory / "log" / f"{name}.log"
 
     @property
     def processes(self) -> dict[str, ProcessId]:
-        """What was started last under each name, alive or not."""
+        """Last started process by name, running or not."""
         return {entry.name: entry.process for entry in self.site.ledger.entries(Kind.PROCESS, self.name)}
 
-    # --- Life ----------------------------------------------------------------------------------------------------------------------
+    # --- Start and stop ------------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start everything and wait until it is ready, at most `READY_SECONDS`. Raises ClusterError with the last log lines."""
+        """Starts everything and waits until it is ready, at most `READY_SECONDS`. Raises ClusterError with the last log lines."""
         if self._own_site:
             await self.site.start()
         binaries = await self.site.binaries.ensure(self._programs())
@@ -122,13 +122,13 @@ class ControlPlane(Lifetime):
             await self._wait("/api/v1/namespaces/default/serviceaccounts/default", "the ServiceAccount default exists")
 
     async def attach(self) -> None:
-        """Take up a control plane that another process has started in the site's directory."""
+        """Attaches to a control plane that another process has started in the site's directory."""
         fields = json.loads((self.directory / PLANE_FILE).read_text(encoding="utf-8"))
         self._plane = Plane(**{**fields, "directory": self.directory})
         self._authority = Authority.load(KeyFiles(self.ca, self.ca.with_suffix(".key")), self.site.clock)
 
     async def stop(self) -> None:
-        """End the programs, and nodes that are left, and remove the data."""
+        """Stops the programs, and nodes that are left, and removes the data."""
         if self._own_site:
             await self.site.stop()
         else:
@@ -137,18 +137,18 @@ class ControlPlane(Lifetime):
     # --- Outages -------------------------------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """The apiserver stops answering while its connections stay open."""
+        """Pauses the apiserver: it stops responding while its connections stay open."""
         self.processes[components.APISERVER].signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self.processes[components.APISERVER].signal(signal.SIGCONT)
 
     async def stop_apiserver(self, *, graceful: bool = False) -> None:
-        """End the apiserver, by SIGKILL, or when `graceful` by SIGTERM and 5 s to finish; etcd keeps the data."""
+        """Stops the apiserver, by SIGKILL, or when `graceful` by SIGTERM and 5 s to finish; etcd keeps the data."""
         await end([self.processes[components.APISERVER]], self.site.clock, grace=GRACEFUL_SECONDS if graceful else 0.0)
 
     async def start_apiserver(self) -> None:
-        """Start the apiserver on its old port and wait until it is ready."""
+        """Starts the apiserver on its old port and waits until it is ready."""
         binary = (await self.site.binaries.ensure([components.APISERVER]))[components.APISERVER]
         self._spawn(components.APISERVER, [str(binary), *components.apiserver(self.plane, self.options)])
         await self._wait("/readyz", "the apiserver is ready")
@@ -156,13 +156,13 @@ class ControlPlane(Lifetime):
     # --- Use -----------------------------------------------------------------------------------------------------------------------
 
     async def kubectl(self, *args: str, stdin: str | None = None) -> str:
-        """Run kubectl as admin and return what it prints. Raises CommandFailed with what it said on stderr."""
+        """Runs kubectl as admin and returns its output. Raises CommandFailed with its stderr."""
         binary = (await self.site.binaries.ensure(["kubectl"]))["kubectl"]
         cache = f"--cache-dir={self.directory / 'kubectl-cache'}"
         return await run(str(binary), f"--kubeconfig={self.kubeconfig}", cache, *args, stdin=stdin)
 
     async def namespace(self, prefix: str = "test") -> str:
-        """Make a namespace that nobody else uses, with its ServiceAccount `default`; returns its name."""
+        """Creates a namespace with a unique name and its ServiceAccount `default`; returns its name."""
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": f"{prefix}-"}}
         async with self._session() as session, session.post(f"{self.url}/api/v1/namespaces", json=body) as response:
             if response.status != 201:
@@ -173,13 +173,13 @@ class ControlPlane(Lifetime):
         return created
 
     def client_config(self, user: str, groups: Sequence[str] = (), *, host: str = "127.0.0.1") -> Path:
-        """A kubeconfig with a fresh client certificate for this user; `host` is how its owner reaches the apiserver."""
+        """Returns a kubeconfig with a new client certificate for this user; `host` is how its owner reaches the apiserver."""
         path = self.directory / "clients" / f"{self._file_name(user)}.kubeconfig"
         client = self.authority.client(user, groups)
         return kubeconfig.write(path, self.name, server=f"https://{host}:{self.port}", ca=self.ca.read_bytes(), client=client)
 
     def serving_certificate(self, name: str, hosts: Sequence[str], *, organizations: Sequence[str] = ("system:nodes",)) -> KeyFiles:
-        """A TLS server certificate for these addresses and DNS names, signed by the CA the apiserver trusts for kubelets."""
+        """Issues a TLS server certificate for these addresses and DNS names, signed by the CA the apiserver trusts for kubelets."""
         pair = self.authority.server(name, hosts, organizations=organizations)
         return pair.write(self.directory / "servers", self._file_name(name))
 
@@ -194,7 +194,7 @@ class ControlPlane(Lifetime):
         return f"{re.sub(r'[^A-Za-z0-9.-]', '-', text)}-{self._issued}"
 
     def _prepare(self) -> None:
-        """Everything the programs read: directory, certificates, kubeconfigs, audit policy."""
+        """Writes everything the programs read: directory, certificates, kubeconfigs, audit policy."""
         site = self.site
         for path in (self.directory, self.kubeconfig):
             site.ledger.add(Entry(kind=Kind.PATH, name=str(path), owner=self.name))
@@ -223,7 +223,7 @@ class ControlPlane(Lifetime):
         self.site.ledger.add_process(spawn(name, argv, log=self.log(name)), self.name)
 
     async def _wait(self, path: str, what: str) -> None:
-        """Wait for a 200 at that path, but not for a control plane whose programs have ended."""
+        """Waits for a 200 at that path, but not for a control plane whose programs have exited."""
         async with self._session() as session:
 
             async def answers() -> bool:
@@ -239,14 +239,14 @@ class ControlPlane(Lifetime):
                 raise
 
     def _session(self) -> aiohttp.ClientSession:
-        """As admin."""
+        """Opens an HTTP session as admin."""
         context = ssl.create_default_context(cafile=str(self.ca))
         context.load_cert_chain(self.directory / "pki" / "admin.crt", self.directory / "pki" / "admin.key")
         return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context))
 
 
 def _claim_number(site: Path, directory: Path) -> int:
-    """The smallest number no other cluster of the run has; making the directory claims it."""
+    """Claims the smallest number that no other cluster of the run has, by creating the directory."""
     used = {int(json.loads(path.read_text(encoding="utf-8"))["number"]) for path in site.glob(f"*/{PLANE_FILE}")}
     directory.mkdir()
     return min(set(range(len(used) + 1)) - used)
@@ -261,7 +261,7 @@ def _write_certificates(plane: Plane, authority: Authority, clock: Clock) -> Non
     authority.client("admin", [MASTERS]).write(directory, "admin")
     authority.client("kube-apiserver-kubelet-client", [MASTERS]).write(directory, "kubelet-client")
     service_account_keys().write(directory, "service-account")
-    # Another CA, or whoever holds a client certificate could speak for others.
+    # A separate CA: otherwise any client certificate could be used to impersonate others.
     front_proxy = Authority.create("front-proxy-ca", clock)
     front_proxy.pair.write(directory, "front-proxy-ca")
     front_proxy.client(components.FRONT_PROXY).write(directory, "front-proxy")

@@ -1,6 +1,6 @@
 """The two clusters of `make up`: `hub`, and `worker` with real and simulated nodes, outliving the command that starts them.
 
-Invariant: `up` ends with everything ready or with nothing left; `down` ends exactly what the state file of the directory names.
+Invariant: `up` exits with everything ready or with nothing left; `down` stops exactly what the state file of the directory names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WORKER = "worker"
 
 
 async def up(directory: Path, *, nodes: int, simulated: int = 0, say: Callable[[str], None]) -> None:
-    """Start what does not run yet. Raises ClusterError, after taking down what was started."""
+    """Starts what does not run yet. Raises ClusterError, after removing what was started."""
     site = Site(directory, detached=True, say=say)
     if site.ledger.entries() and not runs(site):
         say(f"the clusters in {site.directory} have ended without `down`; starting them anew")
@@ -64,7 +64,7 @@ async def _start(site: Site, nodes: list[str], *, fresh: bool, simulated: int) -
 
 
 async def _whole(node: WorkerNode | SimulatedNodes) -> None:
-    """Start a node, or all simulated ones; what does not become ready is removed while the others stay."""
+    """Starts a node, or all simulated ones; one that does not become ready is removed while the others stay."""
     async with AsyncExitStack() as stack:
         stack.push_async_callback(node.stop)
         await node.start()
@@ -78,13 +78,13 @@ async def _together(*starts: Callable[[], Coroutine[object, object, None]]) -> N
 
 
 def runs(site: Site) -> bool:
-    """Whether every recorded process still lives."""
+    """Checks whether every recorded process still runs."""
     recorded = [entry for entry in site.ledger.entries() if entry.kind in (Kind.PROCESS, Kind.NAMESPACE)]
     return bool(recorded) and all(entry.process.alive() for entry in recorded)
 
 
 async def down(directory: Path, *, say: Callable[[str], None]) -> None:
-    """End everything that `up` started there. Raises ClusterError when something will not go."""
+    """Stops everything that `up` started in the directory. Raises ClusterError when that fails."""
     site = Site(directory, detached=True, say=say)
     if not site.ledger.entries():
         say("nothing runs")
@@ -93,12 +93,12 @@ async def down(directory: Path, *, say: Callable[[str], None]) -> None:
     try:
         site.directory.rmdir()
     except OSError:
-        # Somebody else's files are in it.
+        # It contains files of another owner.
         say(f"kept {site.directory}")
 
 
 def announce(site: Site, programs: Sequence[str], *, nodes: int, simulated: int) -> None:
-    """Say what will be installed or changed on this machine."""
+    """Prints what will be installed or changed on this machine."""
     say, absent = site.say, site.binaries.missing(programs)
     say("This will make, and `down` will remove again:")
     say(f"  processes   etcd, kube-apiserver, kube-controller-manager, kube-scheduler of two clusters, data in {site.directory}")

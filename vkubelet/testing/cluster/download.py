@@ -1,4 +1,4 @@
-"""Fetches programs from the official Kubernetes release, where it can be reached.
+"""Downloads programs from the official Kubernetes release, where it can be reached.
 
 Invariant: a file is renamed into the cache only after its SHA-512 equals the published one; without a network this gives up in seconds.
 """
@@ -24,7 +24,7 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 async def fetch(names: Sequence[str], version: str, *, cache: Path, say: Callable[[str], None], clock: Clock) -> None:
-    """Fetch these programs into `cache`; what can not be had is left to the build, with a line saying so."""
+    """Fetches these programs into `cache`; those not available are left to the build, with a message."""
     architecture = ARCHITECTURES.get(platform.machine())
     if architecture is None:
         return

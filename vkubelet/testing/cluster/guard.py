@@ -1,6 +1,6 @@
-"""Takes a run down when the process that started it is gone without having done so, even by SIGKILL.
+"""Removes a run when the process that started it exited without having done so, even by SIGKILL.
 
-Invariant: it acts only after its standard input is closed, which the kernel does when the starter ends, however it ends.
+Invariant: it acts only after its standard input is closed, which the kernel does when the starter exits, for whatever reason.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from vkubelet.testing.cluster.processes import ProcessId, spawn
 
 
 def start(ledger: Path, log: Path) -> tuple[ProcessId, int]:
-    """Start the guard of a ledger; returns its process and the descriptor to keep open for as long as the run lives."""
+    """Starts the guard of a ledger; returns its process and the descriptor to keep open for the duration of the run."""
     reader, writer = os.pipe()
     try:
-        # The starter may have found this package by a path of its own, such as pytest's.
+        # The starter may have found this package by a special path, such as pytest's.
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         process = spawn("guard", [sys.executable, "-m", __name__, str(ledger)], log=log, env=env, stdin=reader)
     finally:
@@ -29,7 +29,7 @@ def start(ledger: Path, log: Path) -> tuple[ProcessId, int]:
 
 
 def main(ledger: Path) -> None:
-    """Wait for the end of the starter, then undo what is still recorded."""
+    """Waits for the exit of the starter, then undoes what is still recorded."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while os.read(0, 1):

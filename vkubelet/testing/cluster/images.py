@@ -1,4 +1,4 @@
-"""Makes container images without a registry, as docker-archive files from programs of this machine.
+"""Builds container images without a registry, as docker-archive files from programs of this machine.
 
 Invariant: the same programs give the same bytes, so an image's ID is stable and a cached archive is never stale.
 """
@@ -25,7 +25,7 @@ AGNHOST = "localhost/agnhost:dev"
 PAUSE = "localhost/pause:dev"
 BUSYBOX_TAGS = (BUSYBOX, "docker.io/library/busybox:1.36")
 AGNHOST_TAGS = (AGNHOST, "registry.k8s.io/e2e-test-images/agnhost:2.53")
-# Raised when the layout of the archives changes, so that cached ones are made again.
+# Raised when the layout of the archives changes, so that cached ones are built again.
 FORMAT = 1
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 SEARCH_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -43,7 +43,7 @@ class Layer:
 
 @frozen
 class Image:
-    """One image: its tags, layers by position in the archive, and what it runs."""
+    """One image: its tags, layers by position in the archive, and its command."""
 
     tags: Sequence[str]
     layers: Sequence[int]
@@ -52,7 +52,7 @@ class Image:
 
 
 def write_layer(layer: Layer, target: Path) -> str:
-    """Write a layer as tar, entries sorted, times and owners zero; returns its SHA-256 in hex (the diff ID)."""
+    """Writes a layer as tar, entries sorted, times and owners zero; returns its SHA-256 in hex (the diff ID)."""
     entries: dict[str, tarfile.TarInfo] = {}
     for name, mode in layer.directories.items():
         entries[name] = _entry(name, tarfile.DIRTYPE, mode=mode)
@@ -75,7 +75,7 @@ def write_layer(layer: Layer, target: Path) -> str:
 
 
 def write_archive(target: Path, layers: Sequence[Layer], *, images: Sequence[Image]) -> None:
-    """Write a docker-archive (`docker save` format) with these images; layers are shared between them."""
+    """Writes a docker-archive (`docker save` format) with these images; layers are shared between them."""
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     parts = [target.with_name(f"{draft.name}.{position}") for position in range(len(layers))]
     try:
@@ -101,7 +101,7 @@ def write_archive(target: Path, layers: Sequence[Layer], *, images: Sequence[Ima
 
 
 def image_config(image: Image, digests: Sequence[str]) -> dict[str, object]:
-    """The image configuration (OCI image-spec, config.md)."""
+    """Returns the image configuration (OCI image-spec, config.md)."""
     run: dict[str, object] = {"Env": [SEARCH_PATH]}
     if image.entrypoint:
         run["Entrypoint"] = list(image.entrypoint)
@@ -117,7 +117,7 @@ def image_config(image: Image, digests: Sequence[str]) -> dict[str, object]:
 
 
 def busybox_layer(program: Path, applets: Sequence[str]) -> Layer:
-    """A small system: a shell, the usual commands, users, and a /tmp for everybody."""
+    """Returns a small system: a shell, the usual commands, users, and a world-writable /tmp."""
     links = {f"bin/{applet}": "/bin/busybox" for applet in applets if applet != "busybox"}
     return Layer(
         programs={"bin/busybox": program},
@@ -131,14 +131,15 @@ def busybox_layer(program: Path, applets: Sequence[str]) -> Layer:
 
 
 def ensure_archives(cache: Path, *, agnhost: Path, kubectl: Path) -> tuple[Path, Path]:
-    """The archives (busybox with pause, agnhost) in the cache, made when they are missing. Raises ClusterError without busybox-static."""
+    """Returns the archives (busybox with pause, agnhost) in the cache, built when they are missing. Raises ClusterError without
+    busybox-static."""
     busybox, applets = find_busybox()
     base = busybox_layer(busybox, applets)
     directory = cache / "images"
     directory.mkdir(parents=True, exist_ok=True)
     small = directory / f"busybox-{_fingerprint(busybox)}.tar"
     if not small.exists():
-        # The sandbox only has to stay: it is ended by SIGKILL.
+        # The sandbox only has to stay: it is killed by SIGKILL.
         pause = Image([PAUSE], [0], entrypoint=["/bin/sleep", "2147483647"])
         write_archive(small, [base], images=[Image(BUSYBOX_TAGS, [0], command=["sh"]), pause])
     large = directory / f"agnhost-{_fingerprint(busybox, agnhost, kubectl)}.tar"
@@ -149,7 +150,7 @@ def ensure_archives(cache: Path, *, agnhost: Path, kubectl: Path) -> tuple[Path,
 
 
 def find_busybox() -> tuple[Path, list[str]]:
-    """The static busybox of this machine and its applets. Raises ClusterError when there is none."""
+    """Finds the static busybox of this machine and its applets. Raises ClusterError when there is none."""
     found = shutil.which("busybox")
     # A program that is linked dynamically names its loader near the start of the file.
     if found is None or b"/ld-linux" in Path(found).read_bytes()[:4096]:

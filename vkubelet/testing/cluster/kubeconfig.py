@@ -1,6 +1,6 @@
-"""Writes kubeconfig files that need no other file beside them.
+"""Writes self-contained kubeconfig files.
 
-Invariant: a kubeconfig carries the cluster's CA and a client certificate or token; verification is never switched off.
+Invariant: a kubeconfig contains the cluster's CA and a client certificate or token; verification is never switched off.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from vkubelet.testing.cluster.pki import KeyPair, write_private
 
 
 def write(path: Path, cluster: str, *, server: str, ca: bytes, client: KeyPair | str) -> Path:
-    """Write a kubeconfig whose only context is named like the cluster; `ca` is PEM, `server` a URL, a `client` that is text a token."""
+    """Writes a kubeconfig whose only context is named like the cluster; `ca` is PEM, `server` a URL, a `client` that is text a token."""
     user = f"{cluster}-user"
     text = yaml.safe_dump(
         {

@@ -1,6 +1,6 @@
-"""Remembers on disk what a run has made, so that anybody can undo it: the run itself, `down`, or the guard of a run that was killed.
+"""Records on disk what a run has created, so that it can be undone by the run itself, by `down`, or by the guard of a run that was killed.
 
-Invariant: an entry is written before the thing is used and removed after the thing is gone; undoing twice is harmless.
+Invariant: an entry is written before the resource is used and removed after the resource is removed; undoing twice is harmless.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ ENTERED_SECONDS = 1.0
 
 
 class Kind(enum.StrEnum):
-    """What can be undone, in the order in which it is undone."""
+    """Types of resources that can be undone, in the order in which they are undone."""
 
-    NAMESPACE = "namespace"  # the first process of a pid namespace: all others in it end with it
+    NAMESPACE = "namespace"  # the first process of a pid namespace: all others in it exit with it
     PROCESS = "process"
     CGROUP = "cgroup"
     LINK = "link"
@@ -33,7 +33,7 @@ class Kind(enum.StrEnum):
 
 @frozen
 class Entry:
-    """One thing made; `owner` is the cluster or node it belongs to, `pid` and `started` are set for namespaces and processes."""
+    """One created resource; `owner` is the cluster or node it belongs to, `pid` and `started` are set for namespaces and processes."""
 
     kind: Kind
     name: str
@@ -60,12 +60,12 @@ class _State(TypedDict):
 
 
 def boot_id() -> str:
-    """Tells one boot of this machine from another (random(4))."""
+    """Returns an id of the current boot of this machine (random(4))."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 class Ledger:
-    """The list of a run, in `path` as JSON; read again from there by whoever takes it down."""
+    """Record of a run, in `path` as JSON; the process that undoes it reads it from that file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -75,44 +75,44 @@ class Ledger:
             made = [
                 Entry(kind=Kind(r["kind"]), name=r["name"], owner=r["owner"], pid=r["pid"], started=r["started"]) for r in state["made"]
             ]
-            # Only files outlive a reboot; a link or process of that name or number is somebody else's now.
+            # Only files survive a reboot; a link or process of that name or number belongs to another program now.
             same = state["boot"] == boot_id()
             self._entries = [entry for entry in made if same or entry.kind is Kind.PATH]
 
     def entries(self, kind: Kind | None = None, owner: str | None = None) -> list[Entry]:
-        """What is recorded, oldest first, narrowed by kind and owner."""
+        """Returns the entries, oldest first, filtered by kind and owner."""
         return [e for e in self._entries if (kind is None or e.kind is kind) and (owner is None or e.owner == owner)]
 
     def add(self, entry: Entry) -> None:
-        """Record something just before it is made, or just after for processes, whose pid is not known before."""
+        """Records a resource just before it is created, or just after for processes, whose pid is not known before."""
         if entry not in self._entries:
             self._entries.append(entry)
             self._save()
 
     def add_process(self, process: ProcessId, owner: str, *, kind: Kind = Kind.PROCESS) -> None:
-        """Record a process that was just started, in place of an earlier one of its name."""
+        """Records a process that was just started, in place of an earlier one of its name."""
         self._entries = [e for e in self._entries if (e.kind, e.owner, e.name) != (kind, owner, process.name)]
         self.add(Entry(kind=kind, name=process.name, owner=owner, pid=process.pid, started=process.started))
 
     def process(self, owner: str, name: str) -> ProcessId | None:
-        """The process of that name that was started last."""
+        """Returns the process of that name that was started last."""
         return next((e.process for e in self.entries(Kind.PROCESS, owner) if e.name == name), None)
 
     def forget(self, gone: Iterable[Entry]) -> None:
-        """Drop entries whose things are gone; the file itself goes with the last one."""
+        """Drops entries of removed resources; the file itself is removed with the last one."""
         remove = set(gone)
         self._entries = [entry for entry in self._entries if entry not in remove]
         self._save()
 
     async def undo(self, clock: Clock, which: Callable[[Entry], bool] = lambda entry: True) -> None:
-        """Take down the chosen things: namespaces, processes, cgroups, links, paths, in this order and the newest first.
+        """Removes the chosen resources: namespaces, processes, cgroups, links, paths, in this order and the newest first.
 
-        Raises ClusterError when something will not go; the entry stays for the next attempt.
+        Raises ClusterError when that fails; the entry stays for the next attempt.
         """
         chosen = [entry for entry in reversed(self._entries) if which(entry)]
         namespaces = [entry for entry in chosen if entry.kind is Kind.NAMESPACE]
         await self._end(namespaces, clock)
-        # Programs that entered a namespace end by themselves now, and collect their dead children while they do.
+        # Programs that entered a namespace exit by themselves now, and reap their dead children while they do.
         owners = {entry.owner for entry in namespaces}
         processes = [entry for entry in chosen if entry.kind is Kind.PROCESS]
         await self._end([entry for entry in processes if entry.owner in owners], clock, patience=ENTERED_SECONDS)
@@ -147,7 +147,7 @@ async def _undo_one(entry: Entry, clock: Clock) -> None:
         try:
             await run("ip", "link", "delete", entry.name)
         except CommandFailed:
-            # The peer in a namespace that just ended takes its other end along; what really stays is told by this check.
+            # A deleted namespace removes its peer and with it this link; this check shows whether the link really remains.
             if Path("/sys/class/net", entry.name).exists():
                 raise
     elif entry.kind is Kind.PATH:

@@ -1,6 +1,6 @@
-"""What is started and stopped, as an async context manager.
+"""Base class for what is started and stopped, as an async context manager.
 
-Invariant: a start that fails or is cut off is undone before its error is raised.
+Invariant: a start that fails or is cancelled is undone before its error is raised.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Self
 
 
 class Lifetime(ABC):
-    """Runs from the beginning of the block to its end."""
+    """Runs for the duration of the context."""
 
     @abstractmethod
     async def start(self) -> None: ...
 
     @abstractmethod
     async def stop(self) -> None:
-        """Also of what was started only in part."""
+        """Stops everything, even if it was started only in part."""
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:

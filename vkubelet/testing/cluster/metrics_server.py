@@ -1,6 +1,6 @@
-"""The real metrics-server beside a control plane, so that `kubectl top` and autoscalers have something to read.
+"""The real metrics-server beside a control plane, for `kubectl top` and autoscalers.
 
-Invariant: it knows no secret but the token of a ServiceAccount with the rights that its own manifests give it, and verifies every kubelet.
+Invariant: it has no secret but the token of a ServiceAccount with the rights of metrics-server's manifests, and verifies every kubelet.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ NAMESPACE = "kube-system"
 API = "v1beta1.metrics.k8s.io"
 READY_SECONDS = 60.0
 RESOLUTION = "10s"
-"""Its shortest; a kubelet measures as often."""
+"""Its shortest resolution; a kubelet measures as often."""
 
 _RBAC = "rbac.authorization.k8s.io"
 _SERVICE = f"{NAME}.{NAMESPACE}.svc"
 
 
 class MetricsServer(Lifetime):
-    """Use as an async context manager, or `start` and `stop` it; one per control plane, which needs its controllers.
+    """Metrics-server as an async context manager, or with `start` and `stop`; one per control plane, which needs its controllers.
 
-    It finds kubelets at the port their Nodes name, asks them with its token, and the apiserver finds it at this machine's address.
-    `nodes` is a label selector; without one, all Nodes are asked.
+    It connects to kubelets at the port in their Nodes, with its token, and the apiserver reaches it at this machine's address. `nodes` is a
+    label selector; without one, all Nodes are scraped.
     """
 
     def __init__(self, cluster: ControlPlane, *, nodes: str = "") -> None:
@@ -38,7 +38,7 @@ class MetricsServer(Lifetime):
         self._owner = f"{cluster.name}/{NAME}"
 
     async def start(self) -> None:
-        """Start it and wait until the API is served, at most `READY_SECONDS`. Raises ClusterError with the last log lines."""
+        """Starts it and waits until the API is served, at most `READY_SECONDS`. Raises ClusterError with the last log lines."""
         cluster = self.cluster
         binary = (await cluster.site.binaries.ensure([NAME]))[NAME]
         port = cluster.site.free_port()
@@ -65,7 +65,7 @@ class MetricsServer(Lifetime):
         await self._until_served()
 
     async def stop(self) -> None:
-        """End it, and take its API away, or whoever lists all APIs of the cluster would stumble over it."""
+        """Stops it, and removes its API, which would otherwise fail for clients that list all APIs of the cluster."""
         try:
             await self.cluster.kubectl("delete", "apiservice", API, "--ignore-not-found")
         finally:
@@ -94,7 +94,7 @@ class MetricsServer(Lifetime):
 
 
 def _identity() -> list[dict[str, Any]]:
-    """A ServiceAccount that may read Nodes, Pods and the usage that kubelets tell, and ask who its own callers are."""
+    """Returns a ServiceAccount that may read Nodes, Pods and the usage that kubelets report, and review its callers."""
     rules = [
         {"apiGroups": [""], "resources": ["nodes/metrics"], "verbs": ["get"]},
         {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["get", "list", "watch"]},
@@ -115,7 +115,7 @@ def _binding(kind: str, metadata: dict[str, str], role: dict[str, str]) -> dict[
 
 
 def _endpoint(address: str, port: int) -> list[dict[str, Any]]:
-    """A Service without selector: what stands behind it is no pod."""
+    """Returns a Service without selector: its backend is not a pod."""
     metadata = {"name": NAME, "namespace": NAMESPACE}
     slice_metadata = {**metadata, "labels": {"kubernetes.io/service-name": NAME}}
     ports = [{"name": "https", "port": 443, "targetPort": port}]

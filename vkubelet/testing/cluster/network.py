@@ -1,6 +1,6 @@
-"""Gives a run its own bridge with a non-loopback host address, and addresses for its nodes and pods.
+"""Creates a separate bridge for a run with a non-loopback host address, and addresses for its nodes and pods.
 
-Invariant: a network number belongs to one run at a time, because making the bridge of that name succeeds only once.
+Invariant: a network number belongs to one run at a time, because creating the bridge of that name succeeds only once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vkubelet.testing.cluster.processes import ClusterError, CommandFailed, run
 
 NUMBERS = 64
 FIRST_NODE, LAST_NODE = 2, 254
-# Below 32768, where Linux takes source ports from: a client that redials a stopped server there can connect to itself.
+# Below 32768, where Linux takes source ports from: a client that redials a stopped server on these can connect to itself.
 PORTS = range(30000, 32768)
 
 
@@ -32,7 +32,7 @@ class _Route(TypedDict):
 class Network:
     """Network `number`: nodes in 10.77.<number>.0/24, pods of node k in 10.<128+number>.<k>.0/24.
 
-    `number` is None without root rights: then there is no bridge, no node can be made, and the machine's own address serves.
+    `number` is None without root rights: then there is no bridge, no node can be created, and the machine's own address is used.
     """
 
     number: int | None
@@ -49,28 +49,28 @@ class Network:
         return f"10.{128 + (self.number or 0)}.{node}.0/24"
 
     def pod_routes(self, node: int) -> str:
-        """Routes for `ip -batch` from this node to the pods of every other one, made or not yet: the host need not forward."""
+        """Returns routes for `ip -batch` from this node to the pods of every other one, existing or not: the host need not forward."""
         others = (other for other in range(FIRST_NODE, LAST_NODE + 1) if other != node)
         return "".join(f"route add {self.pod_cidr(other)} via {self.node_address(other)}\n" for other in others)
 
     def host_link(self, node: int) -> str:
-        """The host's end of the node's veth pair; 15 characters is the kernel's limit (IFNAMSIZ)."""
+        """Returns the host side of the node's veth pair; 15 characters is the kernel's limit (IFNAMSIZ)."""
         return f"vk{self.number}n{node}"
 
 
 def ranges(number: int) -> list[ipaddress.IPv4Network]:
-    """Every address range that a network of this number uses."""
+    """Returns every address range that a network of this number uses."""
     return [ipaddress.IPv4Network(f"10.77.{number}.0/24"), ipaddress.IPv4Network(f"10.{128 + number}.0.0/16")]
 
 
 def is_free(number: int, destinations: Iterable[str]) -> bool:
-    """Whether no route of the machine, the default route apart, touches the ranges of that number."""
+    """Checks that no route of the machine, the default route apart, overlaps the ranges of that number."""
     taken = [ipaddress.ip_network(text, strict=False) for text in destinations if text != "default"]
     return not any(mine.overlaps(other) for mine in ranges(number) for other in taken if other.version == 4)
 
 
 async def claim(ledger: Ledger) -> Network:
-    """Make the bridge of the first free number, recorded in the ledger. Raises ClusterError when none is free."""
+    """Creates the bridge of the first free number, recorded in the ledger. Raises ClusterError when none is free."""
     if os.geteuid() != 0:
         return Network(number=None, host_address=primary_address())
     routes = cast("list[_Route]", json.loads(await run("ip", "-json", "-4", "route", "show")))
@@ -85,7 +85,7 @@ async def claim(ledger: Ledger) -> Network:
 
 
 def recall(ledger: Ledger) -> Network:
-    """The network of a run that another process has started."""
+    """Returns the network of a run that another process has started."""
     for entry in ledger.entries(Kind.LINK, ""):
         number = int(entry.name.removeprefix("vkb"))
         return Network(number=number, host_address=f"10.77.{number}.1")
@@ -103,7 +103,7 @@ async def _make_bridge(number: int) -> bool:
 
 
 def primary_address() -> str:
-    """The address the machine would use towards the outside; nothing is sent. Raises ClusterError without any network."""
+    """Returns the address that the machine would use for outgoing packets; nothing is sent. Raises ClusterError without any network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -113,7 +113,7 @@ def primary_address() -> str:
 
 
 def free_port(taken: set[int]) -> int:
-    """A port nobody listens on; it is added to `taken`. Raises ClusterError when none is left."""
+    """Returns an unused port; it is added to `taken`. Raises ClusterError when none is left."""
     candidates = [port for port in PORTS if port not in taken]
     random.shuffle(candidates)
     for port in candidates:

@@ -1,4 +1,4 @@
-"""Says how containerd, the CNI plugins and the kubelet of a real node are configured.
+"""Configuration of containerd, the CNI plugins and the kubelet of a real node.
 
 Invariant: pure; in the node's namespaces every path is the usual one (/var/lib/kubelet, /run/containerd), and none is the host's.
 """
@@ -17,8 +17,8 @@ from vkubelet.testing.cluster.images import PAUSE
 
 SOCKET = "/run/containerd/containerd.sock"
 PLUGIN_DIRECTORIES = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
-# The kubelet writes these for the whole machine (vm.panic_on_oom, kernel.panic …); it finds them set and changes nothing,
-# because files of the node lie over them (kubelet: container manager, setupKernelTunables).
+# The kubelet writes these for the entire machine (vm.panic_on_oom, kernel.panic …); it finds them set and changes nothing, because files of
+# the node are mounted over them (kubelet: container manager, setupKernelTunables).
 SYSCTLS = {
     "vm/overcommit_memory": "1",
     "vm/panic_on_oom": "0",
@@ -31,7 +31,7 @@ SYSCTLS = {
 
 @frozen
 class NodePlan:
-    """Where one node lives; `cgroup` is the name of its cgroup in every hierarchy."""
+    """Paths and addresses of one node; `cgroup` is the name of its cgroup in every hierarchy."""
 
     directory: Path
     name: str
@@ -45,7 +45,7 @@ class NodePlan:
 
 
 def namespace_script(plan: NodePlan) -> str:
-    """What the first process of the node does: private directories, then staying, with orphans reaped by the kernel.
+    """Returns the script of the node's first process: it makes directories private, then sleeps, with orphans reaped by the kernel.
 
     /sys stays the host's: the kubelet needs the cgroup mounts below it.
     """
@@ -64,7 +64,8 @@ def namespace_script(plan: NodePlan) -> str:
 
 
 def containerd(plan: NodePlan, plugins: Path) -> str:
-    """`restrict_oom_score_adj`, because without CAP_SYS_RESOURCE runc fails to lower the score of a container."""
+    """Returns the configuration with `restrict_oom_score_adj`, because without CAP_SYS_RESOURCE runc fails to lower the score of a
+    container."""
     return f"""\
 version = 2
 root = "/var/lib/containerd"
@@ -93,7 +94,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 
 
 def cni(plan: NodePlan) -> str:
-    """A bridge inside the node, addresses from its pod range."""
+    """Returns the CNI configuration: a bridge inside the node, addresses from its pod range."""
     return json.dumps(
         {
             "cniVersion": "0.4.0",
@@ -114,7 +115,7 @@ def cni(plan: NodePlan) -> str:
 
 
 def kubelet(plan: NodePlan) -> str:
-    """As a real cluster's: TLS with a certificate of the CA, callers checked by TokenReview and SubjectAccessReview."""
+    """Returns a configuration as in a real cluster: TLS with a certificate of the CA, TokenReview and SubjectAccessReview for callers."""
     return yaml.safe_dump(
         {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -140,10 +141,10 @@ def kubelet(plan: NodePlan) -> str:
             "imageGCLowThresholdPercent": 99,
             "kubeAPIQPS": 200,
             "kubeAPIBurst": 400,
-            # Zero would be five, by the default of the client beneath.
+            # Zero would be five, by the default of the client library.
             "eventRecordQPS": 200,
             "eventBurst": 400,
-            # Whole logs, also where they are long.
+            # Complete logs, also where they are long.
             "containerLogMaxSize": "1Gi",
         },
         sort_keys=False,
@@ -151,7 +152,7 @@ def kubelet(plan: NodePlan) -> str:
 
 
 def kubelet_flags(plan: NodePlan, labels: Mapping[str, str]) -> list[str]:
-    """What the configuration file can not say."""
+    """Returns the flags that have no field in the configuration file."""
     flags = [
         f"--config={plan.path('kubelet.yaml')}",
         f"--kubeconfig={plan.path('kubelet.kubeconfig')}",

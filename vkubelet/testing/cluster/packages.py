@@ -1,6 +1,6 @@
 """Installs what real nodes need from the distribution, on Debian and Ubuntu.
 
-Invariant: only packages whose programs are missing are installed, so a containerd of another origin is left as it is.
+Invariant: only packages whose programs are missing are installed, so a containerd of another origin is not changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ PROMETHEUS = "prometheus"
 
 
 def missing(*, nodes: bool, image: bool = False) -> list[str]:
-    """The packages to install for control planes, or for real nodes as well, or to build our own image; empty when everything is there."""
+    """Returns the packages to install for control planes, or for real nodes as well, or to build our own image; empty when nothing is
+    missing."""
     wanted = {**BRIDGE_PROGRAMS, **(NODE_PROGRAMS if nodes else {}), **(IMAGE_PROGRAMS if image else {})}
     programs = wanted if os.geteuid() == 0 else {}
     packages = [package for program, package in programs.items() if shutil.which(program) is None]
@@ -42,7 +43,7 @@ def missing(*, nodes: bool, image: bool = False) -> list[str]:
 
 
 async def install(packages: list[str], *, say: Callable[[str], None], clock: Clock) -> None:
-    """Install these packages. Raises ClusterError without root, without apt-get, or with what apt-get said."""
+    """Installs these packages. Raises ClusterError without root, without apt-get, or with the error of apt-get."""
     if not packages:
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
@@ -58,14 +59,14 @@ async def install(packages: list[str], *, say: Callable[[str], None], clock: Clo
 
 
 def prometheus() -> Path | None:
-    """The folder of `prometheus` and `promtool`: on the PATH, or as `unpack` leaves them; None when they are not there."""
+    """Finds the folder of `prometheus` and `promtool`: on the PATH, or as `unpack` leaves them; None when they are missing."""
     found = shutil.which("promtool")
     unpacked = cache_directory().parent / PROMETHEUS / "usr" / "bin"
     return Path(found).parent if found else unpacked if (unpacked / "promtool").exists() else None
 
 
 async def unpack(package: str, *, say: Callable[[str], None], clock: Clock) -> None:
-    """The files of a package in the cache, without what it depends on: nothing is configured, no service starts. Raises ClusterError."""
+    """Unpacks a package into the cache, without its dependencies: nothing is configured, no service starts. Raises ClusterError."""
     place = cache_directory().parent / package
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise ClusterError(f"install {package} first (its programs are unpacked where apt-get and dpkg-deb exist)")

@@ -1,4 +1,4 @@
-"""Makes the certificates of a development cluster: one authority that signs servers and clients alike.
+"""Creates the certificates of a development cluster: one authority that signs servers and clients alike.
 
 Invariant: private keys are written with mode 0600 and never leave the cluster's own directory, kubeconfigs apart.
 """
@@ -32,7 +32,7 @@ class KeyPair:
     key: bytes
 
     def write(self, directory: Path, name: str) -> KeyFiles:
-        """Write `<name>.crt` and `<name>.key`."""
+        """Writes `<name>.crt` and `<name>.key`."""
         files = KeyFiles(certificate=directory / f"{name}.crt", key=directory / f"{name}.key")
         write_private(files.key, self.key)
         files.certificate.write_bytes(self.certificate)
@@ -41,21 +41,21 @@ class KeyPair:
 
 @frozen
 class KeyFiles:
-    """Where a certificate and its private key lie."""
+    """Paths of a certificate and its private key."""
 
     certificate: Path
     key: Path
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read."""
+    """Writes a file that only its owner can read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as stream:
         stream.write(content)
 
 
 class Authority:
-    """A certificate authority; the same one signs what servers and clients of one cluster show."""
+    """A certificate authority; the same one signs the certificates of servers and clients of one cluster."""
 
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, clock: Clock) -> None:
         self._certificate = certificate
@@ -64,7 +64,7 @@ class Authority:
 
     @classmethod
     def create(cls, name: str, clock: Clock) -> Authority:
-        """A new, self-signed authority."""
+        """Creates a new, self-signed authority."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         usage = _key_usage(authority=True)
@@ -82,7 +82,7 @@ class Authority:
 
     @classmethod
     def load(cls, files: KeyFiles, clock: Clock) -> Authority:
-        """The authority of a cluster that another process has started. Raises ValueError if the key is of another kind."""
+        """Loads the authority of a cluster that another process has started. Raises ValueError if the key is of another type."""
         key = serialization.load_pem_private_key(files.key.read_bytes(), password=None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ValueError(f"{files.key} is not an elliptic curve key")
@@ -93,11 +93,11 @@ class Authority:
         return KeyPair(certificate=_pem(self._certificate), key=private_pem(self._key))
 
     def client(self, user: str, groups: Sequence[str] = ()) -> KeyPair:
-        """A client certificate; Kubernetes reads the user from the common name and the groups from the organizations."""
+        """Issues a client certificate; Kubernetes reads the user from the common name and the groups from the organizations."""
         return self._issue(user, groups, hosts=())
 
     def server(self, name: str, hosts: Sequence[str], *, organizations: Sequence[str] = ()) -> KeyPair:
-        """A server certificate for these addresses and DNS names."""
+        """Issues a server certificate for these addresses and DNS names."""
         return self._issue(name, organizations, hosts=hosts)
 
     def _issue(self, common_name: str, organizations: Sequence[str], *, hosts: Sequence[str]) -> KeyPair:
@@ -122,14 +122,14 @@ class Authority:
 
 
 def service_account_keys() -> KeyPair:
-    """The key pair that signs and verifies ServiceAccount tokens; `certificate` holds the bare public key."""
+    """Creates the key pair that signs and verifies ServiceAccount tokens; `certificate` contains the bare public key."""
     key = ec.generate_private_key(ec.SECP256R1())
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     return KeyPair(certificate=public, key=private_pem(key))
 
 
 def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """SEC1 form ("EC PRIVATE KEY"), which every Kubernetes component reads."""
+    """Returns the SEC1 form ("EC PRIVATE KEY"), which every Kubernetes component reads."""
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption())
 
 

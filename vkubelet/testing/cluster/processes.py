@@ -1,4 +1,4 @@
-"""Starts, recognises and ends the programs of a development cluster.
+"""Starts, identifies and stops the programs of a development cluster.
 
 Invariant: a process is only ever signalled when its pid still has the start time that was recorded for it, so a reused pid is never hit.
 """
@@ -22,11 +22,11 @@ KILL_SECONDS = 10.0
 
 
 class ClusterError(VKubeletError):
-    """A development cluster could not be made, used or taken down; the text says what to look at."""
+    """A development cluster could not be created, used or removed; the text contains what to check."""
 
 
 class CommandFailed(ClusterError):
-    """A command ended with a code other than zero; `stderr` holds what it said."""
+    """A command exited with a code other than zero; `stderr` contains its error output."""
 
     def __init__(self, argv: Sequence[str], code: int, stderr: str) -> None:
         super().__init__(f"{' '.join(argv)} ended with {code}: {stderr.strip()}")
@@ -36,7 +36,7 @@ class CommandFailed(ClusterError):
 
 @frozen
 class ProcessId:
-    """One process for as long as it lives: `started` is in clock ticks since boot, as /proc tells it (proc(5), field 22)."""
+    """One process: `started` is in clock ticks since boot, as in /proc (proc(5), field 22)."""
 
     name: str
     pid: int
@@ -44,14 +44,15 @@ class ProcessId:
 
     @classmethod
     def of(cls, name: str, pid: int) -> ProcessId:
-        """Raises ClusterError when there is no such process."""
+        """Returns the id of a running process. Raises ClusterError when there is no such process."""
         fields = stat_fields(pid)
         if fields is None:
             raise ClusterError(f"{name} (pid {pid}) ended at once")
         return cls(name=name, pid=pid, started=int(fields[19]))
 
     def alive(self) -> bool:
-        """Whether exactly this process still runs; a zombie does not, unless it has threads that still die and hold its ports."""
+        """Checks whether exactly this process still runs; a zombie does not, unless it has threads that are still exiting and occupy its
+        ports."""
         fields = stat_fields(self.pid)
         if fields is None or int(fields[19]) != self.started:
             return False
@@ -61,7 +62,7 @@ class ProcessId:
         return True
 
     def signal(self, number: signal.Signals) -> None:
-        """Nothing happens when the process is gone."""
+        """Sends a signal; does nothing when the process has exited."""
         if self.alive():
             try:
                 os.kill(self.pid, number)
@@ -70,7 +71,7 @@ class ProcessId:
 
 
 def stat_fields(pid: int) -> list[str] | None:
-    """The fields of /proc/<pid>/stat behind the command name, beginning with the state; None when the process is gone."""
+    """Returns the fields of /proc/<pid>/stat after the command name, starting with the state; None when the process has exited."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -79,7 +80,7 @@ def stat_fields(pid: int) -> list[str] | None:
 
 
 def reap(pid: int) -> None:
-    """Collect a dead child of ours, so that it does not stay as a zombie; other processes are left alone."""
+    """Reaps a dead child of ours, so that it does not stay as a zombie; ignores other processes."""
     try:
         os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -87,7 +88,7 @@ def reap(pid: int) -> None:
 
 
 def child_of(parent: int) -> int | None:
-    """The first child of a process in the pid namespace of the caller."""
+    """Returns the first child of a process in the pid namespace of the caller."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             fields = stat_fields(int(entry.name))
@@ -97,9 +98,9 @@ def child_of(parent: int) -> int | None:
 
 
 def spawn(name: str, argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None, stdin: int | None = None) -> ProcessId:
-    """Start a program in a session of its own, out of reach of the terminal's Ctrl-C; its output is appended to `log`.
+    """Starts a program in a new session, out of reach of the terminal's Ctrl-C; its output is appended to `log`.
 
-    No object has to be kept or awaited: it lives on when the caller ends. Raises ClusterError when it can not be started.
+    No object has to be kept or awaited: it continues when the caller exits. Raises ClusterError when it cannot be started.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -118,7 +119,7 @@ def spawn(name: str, argv: Sequence[str], *, log: Path, env: Mapping[str, str] |
 
 
 async def run(*argv: str, stdin: str | None = None, env: Mapping[str, str] | None = None) -> str:
-    """Run a command to its end and return what it printed. Raises CommandFailed, or ClusterError when it does not exist."""
+    """Runs a command until it exits and returns its output. Raises CommandFailed, or ClusterError when it does not exist."""
     try:
         process = await asyncio.create_subprocess_exec(
             *argv,
@@ -140,7 +141,7 @@ async def run(*argv: str, stdin: str | None = None, env: Mapping[str, str] | Non
 
 
 async def wait_until(clock: Clock, condition: Callable[[], Awaitable[bool]], *, what: str, timeout: float) -> None:
-    """Ask again and again until the condition holds. Raises ClusterError after `timeout` seconds."""
+    """Polls until the condition is true. Raises ClusterError after `timeout` seconds."""
     deadline = clock.monotonic() + timeout
     while not await condition():
         if clock.monotonic() >= deadline:
@@ -149,7 +150,8 @@ async def wait_until(clock: Clock, condition: Callable[[], Awaitable[bool]], *, 
 
 
 async def end(processes: Iterable[ProcessId], clock: Clock, *, patience: float = 0.0, grace: float = 0.0) -> None:
-    """End processes: wait `patience` seconds, then SIGTERM and `grace` seconds, then SIGKILL. Raises ClusterError if one will not die."""
+    """Stops processes: waits `patience` seconds, then SIGTERM and `grace` seconds, then SIGKILL. Raises ClusterError if one does not
+    exit."""
     left = [process for process in processes if process.alive()]
     for number, seconds in ((None, patience), (signal.SIGTERM, grace), (signal.SIGKILL, KILL_SECONDS)):
         if seconds == 0:
@@ -172,7 +174,7 @@ async def _survivors(processes: list[ProcessId], clock: Clock, seconds: float) -
 
 
 def tail(log: Path, lines: int = 15) -> str:
-    """The last lines of a log, for error messages; empty when there is none."""
+    """Returns the last lines of a log, for error messages; empty when there is none."""
     try:
         with log.open(encoding="utf-8", errors="replace") as stream:
             return "".join(deque(stream, maxlen=lines))

@@ -1,4 +1,4 @@
-"""Names the programs of a cluster: their versions, where their source is, and how it is told its version.
+"""Programs of a cluster: their versions, their source, and how the version is set in a build.
 
 Invariant: pure; a new program is one row of `PROGRAMS`, and with its own dependencies also a folder below `gomod`.
 """
@@ -14,7 +14,7 @@ ETCD_SERIES = "3.6."
 
 
 def kubernetes_flags(version: str) -> str:
-    """Without the version in it, a server calls itself v0.0.0, and clients draw wrong conclusions."""
+    """Returns linker flags: without the version in it, a server calls itself v0.0.0, and clients draw wrong conclusions."""
     major, minor, _ = version.removeprefix("v").split(".")
     package = "k8s.io/component-base/version"
     return f"-X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
@@ -29,7 +29,7 @@ def metrics_server_flags(version: str) -> str:
 
 
 def helm_flags(version: str) -> str:
-    """Without a cluster, charts are rendered for the version of ours."""
+    """Returns linker flags: without a cluster, charts are rendered for the version of ours."""
     _, minor, _ = VERSION.split(".")
     packages = [f"helm.sh/helm/v3/pkg/{part}" for part in ("chartutil", "lint/rules")]
     known = " ".join(f"-X {package}.k8sVersionMajor=1 -X {package}.k8sVersionMinor={minor}" for package in packages)
@@ -54,7 +54,7 @@ PROGRAMS = {
     "kubectl": Program(package="k8s.io/kubernetes/cmd/kubectl"),
     "kubelet": Program(package="k8s.io/kubernetes/cmd/kubelet"),
     "agnhost": Program(package="k8s.io/kubernetes/test/images/agnhost"),
-    # What follows is made only when it is asked for by name.
+    # The following are only built on request.
     "kwok": Program(package="sigs.k8s.io/kwok/cmd/kwok", module="kwok", version="v0.7.0", flags=kwok_flags),
     "metrics-server": Program(
         package="sigs.k8s.io/metrics-server/cmd/metrics-server", module="metrics-server", version="v0.9.0", flags=metrics_server_flags
@@ -62,9 +62,9 @@ PROGRAMS = {
     "helm": Program(package="helm.sh/helm/v3/cmd/helm", module="helm", version="v3.19.5", flags=helm_flags),
 }
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet")
-"""What an official release holds."""
+"""Programs in an official release."""
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 NODE = ("kubelet", "agnhost")
 ALL = ("etcd", *KUBERNETES, "agnhost")
-"""What `make demo` needs."""
+"""Programs that `make demo` needs."""
 ON_DEMAND = tuple(name for name in PROGRAMS if name not in ALL)

@@ -1,6 +1,6 @@
-"""Shows that long steps are alive, with and without a terminal.
+"""Shows the progress of long steps, with and without a terminal.
 
-Invariant: while a step runs, a line is said at least every `TICK_SECONDS`.
+Invariant: while a step runs, a line is printed at least every `TICK_SECONDS`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 async def told(work: Awaitable[T], text: str, *, say: Callable[[str], None], clock: Clock) -> T:
-    """Await `work`, saying `text` at once and with the seconds passed from then on."""
+    """Awaits `work`, printing `text` at once and with the seconds passed from then on."""
     started = clock.monotonic()
     say(f"{text} …")
 
@@ -33,5 +33,5 @@ async def told(work: Awaitable[T], text: str, *, say: Callable[[str], None], clo
             finally:
                 ticker.cancel()
     except ExceptionGroup as failures:
-        # The caller knows nothing of the ticker and expects the error of its own work.
+        # The caller does not know the ticker and expects the error of `work`.
         raise failures.exceptions[0] from None

@@ -1,6 +1,6 @@
-"""Simulated nodes: KWOK says that they are Ready and that their pods run, and no container ever starts.
+"""Simulated nodes: KWOK reports them as Ready and their pods as running, and no container ever starts.
 
-Invariant: only Nodes with the annotation below are touched, so real nodes of the same cluster stay as they are.
+Invariant: only Nodes with the annotation below are changed, so real nodes of the same cluster are not affected.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ KWOK: Final = "kwok"
 ANNOTATION: Final = "kwok.x-k8s.io/node"
 LABEL: Final = "simulated"
 READY_SECONDS: Final = 60.0
-# At once would be one request of many megabytes.
+# All at once would be one request of many megabytes.
 _BATCH: Final = 200
 
 
 class SimulatedNodes(Lifetime):
-    """Use as an async context manager, or `start` and `stop` it; needs a started control plane, and no root rights.
+    """Simulated nodes as an async context manager, or with `start` and `stop`; needs a started control plane, and no root rights.
 
     There are `count` Nodes `NAME-1` …, with the label `simulated=kwok` and without taints: the scheduler uses them like any other.
     """
@@ -33,7 +33,7 @@ class SimulatedNodes(Lifetime):
         self._owner = f"{cluster.name}/{KWOK}"
 
     async def start(self) -> None:
-        """Make the nodes that are not there, run KWOK unless it runs, and wait until all are Ready. Raises ClusterError with log lines."""
+        """Creates missing nodes, starts KWOK unless it runs, and waits until all are Ready. Raises ClusterError with log lines."""
         binaries = await self.site.binaries.ensure([KWOK, "kubectl"])
         running = self.site.ledger.process(self._owner, KWOK)
         if running is None or not running.alive():
@@ -47,11 +47,11 @@ class SimulatedNodes(Lifetime):
         await wait_until(self.site.clock, self._all_ready, what=f"{len(self.names)} simulated nodes are Ready", timeout=READY_SECONDS)
 
     async def stop(self) -> None:
-        """End KWOK; the Node objects stay with their cluster."""
+        """Stops KWOK; the Node objects stay with their cluster."""
         await self.site.ledger.undo(self.site.clock, lambda entry: entry.owner == self._owner)
 
     def _flags(self) -> list[str]:
-        """With a TLS server of its own, so that `kubectl logs` is told that there are none, and does not wait."""
+        """Returns flags with a separate TLS server, so that `kubectl logs` gets an error that there are none, and does not wait."""
         address, port = self.cluster.host_address, self.site.free_port()
         serving = self.cluster.serving_certificate(KWOK, [address])
         return [
@@ -83,7 +83,7 @@ def _is_ready(item: dict[str, Any]) -> bool:
 
 
 def node(name: str) -> dict[str, Any]:
-    """The Node as it is created; KWOK adds the conditions."""
+    """Returns the Node as it is created; KWOK adds the conditions."""
     resources = {"cpu": "32", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "1000"}
     labels = {LABEL: KWOK, "type": KWOK, "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
     return {

@@ -1,6 +1,6 @@
 """One run of development clusters: its directory, its bridge, its binaries, and the record of everything to undo.
 
-Invariant: whatever a cluster or node of the run makes is in the run's ledger, so leaving the site leaves nothing behind.
+Invariant: everything a cluster or node of the run creates is in the run's ledger, so leaving the site leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ GUARD_SECONDS = 10.0
 
 
 def quiet(line: str) -> None:
-    """Progress for nobody."""
+    """Discards progress."""
 
 
 class Site(Lifetime):
-    """Use as an async context manager, or `start` and `stop` it; both may run in different event loops.
+    """Site as an async context manager, or with `start` and `stop`; both may run in different event loops.
 
-    `directory` is made in the temporary directory when none is given, and removed at the end. With `detached`, the clusters outlive this
-    process and are taken down by `Site(directory).stop()` of another one; otherwise a guard does it if this process is killed.
-    `say` is told of progress, one line at a time.
+    `directory` is created in the temporary directory when none is given, and removed on exit. With `detached`, the clusters outlive this
+    process and are removed by `Site(directory).stop()` of another one; otherwise a guard does it if this process is killed. `say` is called
+    with progress, one line at a time.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class Site(Lifetime):
 
     @property
     def network(self) -> Network:
-        """Raises ClusterError before the site is started."""
+        """Network of the run. Raises ClusterError before the site is started."""
         if self._network is None:
             raise ClusterError("the site is not started")
         return self._network
 
     async def start(self) -> None:
-        """Make the directory and the bridge; clusters and nodes are started by themselves."""
+        """Creates the directory and the bridge; clusters and nodes are started separately."""
         self.directory.mkdir(parents=True, exist_ok=True)
         if self.ledger.entries():
             self._network = network.recall(self.ledger)
@@ -73,7 +73,7 @@ class Site(Lifetime):
         self._network = await network.claim(self.ledger)
 
     async def stop(self) -> None:
-        """Take down everything of the run. Raises ClusterError when something will not go."""
+        """Removes everything of the run. Raises ClusterError when that fails."""
         try:
             await self.ledger.undo(self.clock)
         finally:
@@ -84,11 +84,11 @@ class Site(Lifetime):
                 await wait_until(self.clock, lambda: _ended(process), what="the guard ended", timeout=GUARD_SECONDS)
 
     def free_port(self) -> int:
-        """A port that nothing of this run and nobody else uses."""
+        """Returns a port that neither this run nor another program uses."""
         return network.free_port(self.ports)
 
     def claim_node(self, owner: str) -> int:
-        """Number a new node, counted over all clusters of the run. Raises ClusterError when none is left, or without root."""
+        """Numbers a new node, counted over all clusters of the run. Raises ClusterError when none is left, or without root."""
         if self.network.number is None:
             raise ClusterError("real nodes need root rights")
         used = {entry.name for entry in self.ledger.entries(Kind.LINK)}

@@ -1,6 +1,6 @@
-"""A real node: kubelet, containerd and pods in namespaces of their own, as if the node were another machine.
+"""A real node: kubelet, containerd and pods in separate namespaces, as if the node were another machine.
 
-Invariant: every process, mount and address of the node lives in the namespaces of one first process, and ends with it.
+Invariant: every process, mount and address of the node is in the namespaces of one first process, and is removed with it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ READY_SECONDS = 90.0
 HOST = "namespaces"
 CONTAINERD = "containerd"
 KUBELET = "kubelet"
-# Covered inside the node's mount namespace, so files of the node can not lie there.
+# Covered inside the node's mount namespace, so files of the node cannot be in them.
 COVERED = (Path("/run"), Path("/var/run"), Path("/var/lib"), Path("/var/log"), Path("/proc"))
 
 
 class WorkerNode(Lifetime):
-    """Use as an async context manager, or `start` and `stop` it; needs root and a started control plane with controllers.
+    """Node as an async context manager, or with `start` and `stop`; needs root and a started control plane with controllers.
 
     Several nodes may join one cluster; pods of nodes of the same run reach one another and the host, nothing beyond.
     """
@@ -56,14 +56,14 @@ class WorkerNode(Lifetime):
 
     @property
     def plan(self) -> NodePlan:
-        """Raises ClusterError before the start."""
+        """Paths and addresses. Raises ClusterError before the start."""
         if self._plan is None:
             raise ClusterError(f"the node {self.name} is not started")
         return self._plan
 
     @property
     def address(self) -> str:
-        """The node's InternalIP; the kubelet listens on its port 10250."""
+        """InternalIP of the node; the kubelet listens on its port 10250."""
         return self.plan.address
 
     @property
@@ -71,13 +71,13 @@ class WorkerNode(Lifetime):
         return self.plan.pod_cidr
 
     def log(self, name: str) -> Path:
-        """The log of `kubelet` or `containerd`."""
+        """Returns the log of `kubelet` or `containerd`."""
         return self.directory / "log" / f"{name}.log"
 
-    # --- Life ----------------------------------------------------------------------------------------------------------------------
+    # --- Start and stop ------------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the node and wait until it is Ready with all images, at most `READY_SECONDS`. Raises ClusterError with log lines."""
+        """Starts the node and waits until it is Ready with all images, at most `READY_SECONDS`. Raises ClusterError with log lines."""
         binaries = await self.site.binaries.ensure([KUBELET, "agnhost", "kubectl"])
         archives = images.ensure_archives(cache_directory(), agnhost=binaries["agnhost"], kubectl=binaries["kubectl"])
         number = self.site.claim_node(self._owner)
@@ -92,21 +92,21 @@ class WorkerNode(Lifetime):
             group.create_task(self._until(self._ready, "the node is Ready"))
 
     async def stop(self) -> None:
-        """End everything on the node and remove it from the machine; the Node object stays with its cluster."""
+        """Stops everything on the node and removes it from the machine; the Node object stays with its cluster."""
         await self.site.ledger.undo(self.site.clock, lambda entry: entry.owner == self._owner)
 
     # --- Use -----------------------------------------------------------------------------------------------------------------------
 
     async def run(self, *argv: str) -> str:
-        """Run a command inside the node's namespaces. Raises CommandFailed."""
+        """Runs a command inside the node's namespaces. Raises CommandFailed."""
         return await run(*self._inside(), *argv)
 
     async def ctr(self, *args: str) -> str:
-        """Ask the node's containerd, in the namespace of Kubernetes. Raises CommandFailed."""
+        """Runs `ctr` in the namespace of Kubernetes on the node's containerd. Raises CommandFailed."""
         return await self.run("ctr", "--namespace", "k8s.io", *args)
 
     async def kill(self, name: str) -> None:
-        """End `kubelet` or `containerd` by SIGKILL; pods go on. Raises ClusterError when it was never started."""
+        """Kills `kubelet` or `containerd` by SIGKILL; pods continue. Raises ClusterError when it was never started."""
         process = self.site.ledger.process(self._owner, name)
         if process is None:
             raise ClusterError(f"{name} of {self.name} was never started")
@@ -115,12 +115,12 @@ class WorkerNode(Lifetime):
         await end([*doomed, process], self.site.clock)
 
     async def start_kubelet(self) -> None:
-        """Start the kubelet again after `kill`."""
+        """Starts the kubelet again after `kill`."""
         binaries = await self.site.binaries.ensure([KUBELET])
         self._spawn(KUBELET, [str(binaries[KUBELET]), *nodeconfig.kubelet_flags(self.plan, self.labels)])
 
     def pause(self) -> None:
-        """Freeze the kubelet; its Node becomes NotReady after about 40 s while pods go on."""
+        """Pauses the kubelet; its Node becomes NotReady after about 40 s while pods continue."""
         self._signal_kubelet(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -180,7 +180,7 @@ class WorkerNode(Lifetime):
         )
 
     async def _enter(self, number: int) -> None:
-        """Make the cgroup and the namespaces and wire them to the bridge."""
+        """Creates the cgroup and the namespaces and connects them to the bridge."""
         plan = self.plan
         self.site.ledger.add(Entry(kind=Kind.CGROUP, name=plan.cgroup, owner=self._owner))
         cgroups.create(plan.cgroup)
@@ -215,7 +215,7 @@ class WorkerNode(Lifetime):
         return first
 
     def _inside(self) -> list[str]:
-        # `ip netns exec` would mount /sys anew, and the kubelet would not find the cgroups.
+        # `ip netns exec` would mount /sys again, and the kubelet would not find the cgroups.
         return ["nsenter", "--target", str(self._first_process()), "--net", "--mount", "--pid"]
 
     def _spawn(self, name: str, argv: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
-"""The suite that every provider passes: the call rules of the contract, tried in the real runtime against a real API server.
+"""The conformance suite for providers: the call rules of the contract, tested in the real runtime against a real API server.
 
-Invariant: a rule says by its name and sentence what a provider owes; it is skipped only for a capability that the provider has not.
+Invariant: a rule states by its name and sentence what a provider has to do; it is skipped only for a capability that the provider lacks.
 
     python -m vkubelet.testing.conformance --provider ./mine.py
 """

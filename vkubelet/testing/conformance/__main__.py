@@ -1,7 +1,7 @@
-"""`python -m vkubelet.testing.conformance --provider ./mine.py`: one command that examines one provider.
+"""`python -m vkubelet.testing.conformance --provider ./mine.py`: one command that tests one provider.
 
-Invariant: the exit code is 0 when no rule is broken, 1 when one is or when no cluster could be made, and 2 for a wrong setting; what was
-started is ended.
+Invariant: the exit code is 0 when no rule is broken, 1 when one is or when no cluster could be started, and 2 for an invalid setting;
+everything started is stopped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vkubelet.testing.conformance.table import line
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Builds the command line parser."""
     result = argparse.ArgumentParser(
         prog="python -m vkubelet.testing.conformance",
         description="Try the rules of the provider contract on one provider, in the real runtime.",
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def say(text: str) -> None:
-    """Seen at once even when the output is a file."""
+    """Prints a line, visible at once even when the output is a file."""
     print(text, flush=True)
 
 
@@ -80,7 +80,7 @@ async def _run(arguments: argparse.Namespace) -> int:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     options, data = _options(arguments), cli.settings_data(arguments)
     kind, section = cli.find_provider(_provider(arguments)), data.pop("provider", None) or {}
-    # What is wrong with the settings is told before a cluster is started.
+    # Invalid settings are reported before a cluster is started.
     cli.make_provider(kind, section)
     examination_settings(data, address="")
     async with _cluster(arguments, context=data.get("cluster", {}).get("context", "")) as (judge, address):
@@ -98,7 +98,7 @@ def _provider(arguments: argparse.Namespace) -> str:
 
 
 def _options(arguments: argparse.Namespace) -> Options:
-    """Raises SettingsError."""
+    """Returns the options. Raises SettingsError."""
     known = {rule.name for rule in RULES}
     for name in arguments.only:
         if name not in known:
@@ -111,7 +111,7 @@ def _options(arguments: argparse.Namespace) -> Options:
 
 @asynccontextmanager
 async def _cluster(arguments: argparse.Namespace, *, context: str) -> AsyncIterator[tuple[Kubectl, str]]:
-    """The judge of the cluster that was named, or of a new one; and the address a node publishes there, if that is known."""
+    """Yields kubectl for the given cluster, or for a new one; and the address that a node publishes in it, if that is known."""
     clock = SystemClock()
     with tempfile.TemporaryDirectory(prefix="conformance-") as cache:
         program = (await Binaries(say=say, clock=clock).ensure(["kubectl"]))["kubectl"]

@@ -1,7 +1,7 @@
-"""Finds out whether a provider blocks the event loop, and where.
+"""Detects whether a provider blocks the event loop, and where.
 
-Invariant: only a stall within one call of the provider's own code counts, seen more than once, and only the time in which the loop's
-thread could have run; a machine that is busy with other things makes every loop late, wherever it is.
+Invariant: only a stall within one call of the provider's own code counts, seen more than once, and only the time in which the loop's thread
+could have run; a machine that is busy with other things makes every loop late, wherever it is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from attrs import frozen
 from vkubelet.clock import Clock
 
 LIMIT = 0.25
-"""Seconds the loop may stand still in the provider."""
+"""Seconds for which the provider may block the loop."""
 
 _BEAT = 0.05
 _TRUSTED = {
@@ -40,19 +40,19 @@ _TRUSTED = {
     "yaml",
     "yarl",
 }
-"""Ours, and what we depend on; a provider that calls them shows in the stack itself."""
+"""Our packages and dependencies; a provider that calls them appears in the stack itself."""
 
 
 @frozen
 class Stall:
-    """The loop stood still for about `seconds` at `where`."""
+    """The loop was blocked for about `seconds` at `where`."""
 
     seconds: float
     where: str
 
 
 class BlockingWatch:
-    """Use as a context manager around the work of the running loop; `stalls` are those of the provider, `longest` is of anybody."""
+    """Context manager around the work of the running loop; `stalls` are those of the provider, `longest` is that of any code."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -83,7 +83,7 @@ class BlockingWatch:
         self._timer = asyncio.get_running_loop().call_later(_BEAT, self._tick)
 
     def _watch(self) -> None:
-        """In a thread of its own: looks where the loop is whenever it is late."""
+        """Samples, in a separate thread, where the loop is whenever it is late."""
         beat, queued, calls = self._beat, self._queued(), list[FrameType]()
         while not self._end.wait(_BEAT):
             if self._beat != beat:
@@ -99,7 +99,7 @@ class BlockingWatch:
             calls = calls or now
 
     def _queued(self) -> float:
-        """Seconds the loop's thread has waited for a processor; 0 where the kernel does not count them."""
+        """Returns the seconds the loop's thread has waited for a processor; 0 where the kernel does not count them."""
         try:
             return int(self._scheduled.read_text().split()[1]) / 1e9
         except (OSError, IndexError):
@@ -116,7 +116,7 @@ def _place(frame: FrameType) -> str:
 
 
 def _of_the_provider(frame: FrameType | None) -> Iterator[FrameType]:
-    """The calls of a stack that are the provider's, from the innermost one."""
+    """Yields the calls of a stack that are the provider's, from the innermost one."""
     for each in _stack(frame):
         module = str(each.f_globals.get("__name__", ""))
         top = module.partition(".")[0]
@@ -125,7 +125,7 @@ def _of_the_provider(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _stack(frame: FrameType | None) -> Iterator[FrameType]:
-    """From the innermost frame to the one that runs the loop; what lies below is whoever called us."""
+    """Yields frames from the innermost to the one that runs the loop; those below belong to our caller."""
     while frame is not None and frame.f_globals.get("__name__") not in ("asyncio.base_events", "asyncio.runners"):
         yield frame
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""How a check reports that a rule is broken, or does not apply."""
+"""Errors of a check: a rule is broken, or does not apply."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from vkubelet.errors import VKubeletError
 
 
 class Broken(VKubeletError):
-    """A rule is broken; the text says what was seen."""
+    """A rule is broken; the text describes what was observed."""
 
 
 class Inapplicable(VKubeletError):
-    """The provider refuses what the rule is about; the text is its own."""
+    """The provider refuses the operation of the rule; the text is its own."""
 
 
 def expect(holds: object, seen: str) -> None:
-    """Raises Broken with what was seen unless it holds."""
+    """Raises Broken with what was observed unless the condition is true."""
     if not holds:
         raise Broken(seen)

@@ -1,6 +1,6 @@
-"""Rules of pods that end.
+"""Rules of pods that terminate.
 
-Invariant: a pod has ended when the provider said so and the backend shows it no more; by then nothing of it may follow.
+Invariant: a pod has terminated when the provider reported it and the backend does not list it any more; nothing of it may follow then.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from vkubelet.testing.conformance.stand import Made, Stand
 
 GRACE = 2
 MARGIN = 10.0
-"""Seconds beyond the grace for a container to be killed and for that to be heard."""
+"""Seconds beyond the grace period for a container to be killed and for that to be reported."""
 
 CANCEL_SECONDS = 5.0
-"""Within which a sync_pod that is cancelled has to end, so that delete_pod can be called."""
+"""Seconds in which a cancelled sync_pod has to return, so that delete_pod can be called."""
 
 SETTLE = 1.5
-"""Seconds in which something that goes on behind the provider's back would show."""
+"""Seconds in which an operation that continues in the background would become visible."""
 
 
 @rule()
 async def delete_ends(stand: Stand) -> str:
-    """delete_pod ends a pod: within its grace and a little, host.pod_gone is said, list_pods shows it no more, and the cluster drops it."""
+    """delete_pod terminates a pod: within its grace period and a little, host.pod_gone is called, list_pods omits it, and the cluster
+    removes it."""
     (pod,) = await stand.running("ends", grace=GRACE)
     await stand.delete("ends")
     began = (await _called(stand, "delete_pod", pod)).began
@@ -42,7 +43,7 @@ async def delete_ends(stand: Stand) -> str:
 
 @rule()
 async def delete_again(stand: Stand) -> None:
-    """delete_pod may come again with a shorter grace, and again for a pod that has ended; each time the end is said or known."""
+    """delete_pod may be repeated with a shorter grace, and again for a terminated pod; each time the termination is reported or known."""
     (pod,) = await stand.running("twice", grace=120)
     await stand.delete("twice")
     await stand.delete("twice", grace=1)
@@ -52,7 +53,7 @@ async def delete_again(stand: Stand) -> None:
 
 @rule()
 async def delete_unknown(stand: Stand) -> None:
-    """delete_pod of a pod the backend never held is answered by host.pod_gone, or by NoSuchPod; it is asked so after a restart."""
+    """delete_pod of a pod the backend never had results in host.pod_gone, or NoSuchPod; it is called like this after a restart."""
     await _deleted_directly(stand, PodRef(stand.judge.namespace, "never-was", str(uuid.uuid4()), stand.node))
 
 
@@ -67,14 +68,14 @@ async def _deleted_directly(stand: Stand, ref: PodRef) -> None:
         return any(said.pod.uid == ref.uid and said.containers is None and said.at >= began for said in stand.recording.said)
 
     if isinstance(stand.provider, SupportsPolling):
-        # Its next list tells.
+        # Its next list shows it.
         await stand.listed()
     await stand.recording.news.until(told, f"host.pod_gone for {ref.name}, which the backend does not hold", seconds=stand.patience)
 
 
 @rule()
 async def delete_during_sync(stand: Stand) -> None:
-    """A pod that is deleted while sync_pod is at work ends like any other: the sync lets itself be cancelled, so delete_pod is not late."""
+    """A pod that is deleted during sync_pod terminates like any other: the sync can be cancelled, so delete_pod is not late."""
     for number in range(3):
         (pod,) = await stand.create(f"hasty-{number}")
         await _called(stand, "sync_pod", pod)
@@ -86,7 +87,7 @@ async def delete_during_sync(stand: Stand) -> None:
 
 
 async def _called(stand: Stand, method: str, pod: Made) -> Call:
-    """The first call of that method for the pod, waited for."""
+    """Waits for the first call of that method for the pod."""
     calls = await stand.recording.news.until(
         lambda: stand.recording.of(method, pod.uid), f"{method} of {pod.name} is called", seconds=stand.patience
     )
@@ -95,8 +96,8 @@ async def _called(stand: Stand, method: str, pod: Made) -> Call:
 
 @rule()
 async def uid_respected(stand: Stand) -> None:
-    """A pod with the name of an earlier one is another pod: the end of the old uid is told as its own, and leaves the new one alone, also
-    when delete_pod of the old one comes once more."""
+    """A pod with the name of an earlier one is another pod: the termination of the old UID is reported as its own, and does not affect
+    the new one, also when delete_pod of the old one is repeated."""
     (old,) = await stand.running("twin")
     await stand.delete("twin", grace=0)
     await stand.pods.gone("twin", old.uid, seconds=stand.patience)
@@ -132,7 +133,8 @@ async def reports_known(stand: Stand) -> None:
 
 @rule(phase=Phase.LAST)
 async def calls_never_overlap(stand: Stand) -> None:
-    """Nothing begun for a uid goes on beside or behind a later call: sync_pod is over when it returns, and after pod_gone nothing comes."""
+    """No operation for a UID continues beside or after a later call: sync_pod is over when it returns, and after pod_gone nothing is
+    reported."""
     await stand.clock.sleep(SETTLE)
     by_uid: dict[str, list[Call]] = {}
     for call in stand.recording.calls:
@@ -158,7 +160,7 @@ def _gone(stand: Stand) -> Iterator[tuple[str, float]]:
 
 @rule(phase=Phase.LAST)
 async def nothing_left(stand: Stand) -> None:
-    """When every pod is deleted the backend holds nothing more."""
+    """When every pod is deleted the backend has nothing left."""
     await stand.judge.ok("delete", "pods", "--all", "--grace-period=1", "--wait=false")
     for name, pod in list(stand.pods.pods.items()):
         await stand.pods.gone(name, pod["metadata"]["uid"], seconds=stand.patience)

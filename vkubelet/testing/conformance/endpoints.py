@@ -1,6 +1,6 @@
-"""Rules of what a node tells of itself: usage, metrics, logs.
+"""Rules of the node's endpoints: usage, metrics, logs.
 
-Invariant: documents are fetched as their readers do, through the node proxy of the API server, and read by another's parser.
+Invariant: documents are fetched as their clients do, through the node proxy of the API server, and parsed by an independent parser.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AGAIN = 0.5
 
 @rule(needs=SupportsStats)
 async def stats_fields(stand: Stand) -> None:
-    """/stats/summary tells of the node and of every pod that runs, by the kubelet's field names, with times and whole numbers."""
+    """/stats/summary contains the node and every running pod, by the kubelet's field names, with times and integers."""
     (pod,) = await stand.running("counted")
 
     async def look() -> None:
@@ -90,7 +90,7 @@ def _families(data: bytes, endpoint: str) -> Iterator[Metric]:
 
 
 def _expect_resources(families: Mapping[str, Metric], pod: Made) -> None:
-    # The parser takes the suffix of a counter away.
+    # The parser removes the suffix of a counter.
     for name in ("node_cpu_usage_seconds", "node_memory_working_set_bytes"):
         expect(name in families and families[name].samples, f"/metrics/resource has no {name}")
     labels = {"container": "main", "pod": pod.name, "namespace": pod.ref.namespace}
@@ -102,7 +102,7 @@ def _expect_resources(families: Mapping[str, Metric], pod: Made) -> None:
 
 @rule(needs=SupportsNodeLogs)
 async def node_logs(stand: Stand) -> None:
-    """/logs/ lists the log files of the node, and a file that is not there is not found."""
+    """/logs/ lists the log files of the node, and a missing file is not found."""
     listing = await fetch(stand, "logs/")
     expect(listing.strip(), "/logs/ is empty")
     outcome = await stand.judge.run("get", "--raw", _path(stand, "logs/never-was.log"))
@@ -116,12 +116,12 @@ def _path(stand: Stand, path: str) -> str:
 
 
 async def fetch(stand: Stand, path: str) -> bytes:
-    """Raises Broken."""
+    """Fetches a document. Raises Broken."""
     return await stand.judge.ok("get", "--raw", _path(stand, path))
 
 
 async def _soon(stand: Stand, look: Callable[[], Awaitable[None]]) -> None:
-    """Until it is not broken: usage is collected from time to time. Raises Broken with what was seen last."""
+    """Retries until it is not broken: usage is collected from time to time. Raises Broken with what was observed last."""
     end = stand.clock.monotonic() + stand.patience
     while True:
         try:

@@ -1,6 +1,6 @@
-"""The provider under examination, with a backend that fails, loses answers or hangs.
+"""The tested provider, with a backend that fails, loses responses or hangs.
 
-Invariant: a call without a planned fault passes unchanged, and the provider shows every capability that it has, and none more.
+Invariant: a call without a planned fault passes unchanged, and the provider has exactly its own capabilities.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ P = TypeVar("P")
 CONTAINER_CALLS = ("prepare_pod", "start_container", "stop_container", "remove_pod", "list_containers")
 POD_CALLS = ("sync_pod", "delete_pod", "list_pods")
 CALLS = (*CONTAINER_CALLS, *POD_CALLS, "ping")
-"""The calls that can be made to fail: all that the runtime repeats."""
+"""Calls that can fail on demand: all that the runtime retries."""
 
 
 class Fault(enum.Enum):
-    """What becomes of a call."""
+    """Effect on a call."""
 
     BEFORE = "fails before it takes effect"
     AFTER = "takes effect, then fails"
@@ -44,29 +44,30 @@ class _Plan:
 
 @define(eq=False)
 class Faults:
-    """The faults of one backend; without plans there are none."""
+    """Faults of one backend; without plans there are none."""
 
     _plans: list[_Plan] = field(factory=list)
     _hung: dict[str, asyncio.Event] = field(factory=dict)
 
     def plan(self, *methods: str, fault: Fault, pod: str = "", times: int | None = None) -> None:
-        """The next `times` calls of each method fail, None: all until `clear`; only those for the pod of this name if one is given."""
+        """Plans faults: the next `times` calls of each method fail, None: all until `clear`; only those for the pod of this name if one
+        is given."""
         self._plans += [_Plan(method, fault, pod, times) for method in methods]
 
     def clear(self) -> None:
-        """The backend is back: it answers, and calls that hang fail."""
+        """Clears all faults: the backend responds, and calls that hang fail."""
         self._plans.clear()
         for pod in list(self._hung):
             self.release(pod=pod)
 
     def release(self, *, pod: str) -> None:
-        """Let the calls for this pod fail that hang; empty: those for nodes."""
+        """Releases calls that hang for this pod, which fail; empty: those for nodes."""
         hung = self._hung.pop(pod, None)
         if hung is not None:
             hung.set()
 
     async def play(self, method: str, about: object, call: Callable[[], Awaitable[Any]]) -> Any:
-        """The call with the fault that is planned for it. Raises Unavailable."""
+        """Performs the call with the fault that is planned for it. Raises Unavailable."""
         pod = _pod_of(about)
         fault = self._take(method, pod)
         if fault is None:
@@ -89,7 +90,7 @@ class Faults:
 
 
 def _pod_of(about: object) -> str:
-    """Name of the pod that a call is about; empty for a node."""
+    """Returns the name of the pod of a call; empty for a node."""
     if isinstance(about, ResolvedPod):
         about = about.pod
     if isinstance(about, Pod):
@@ -98,7 +99,7 @@ def _pod_of(about: object) -> str:
 
 
 def faulty(inner: P, faults: Faults) -> P:
-    """The same provider, whose calls fail as planned."""
+    """Returns the same provider, whose calls fail as planned."""
     public = [name for name in dir(inner) if not name.startswith("_")]
     body: dict[str, object] = {name: property(attrgetter(f"inner.{name}")) for name in public}
     body |= {name: _failing(name, faults) for name in CALLS if name in public}

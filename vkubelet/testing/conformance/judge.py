@@ -1,6 +1,6 @@
-"""kubectl, as the independent judge of what the provider and the runtime bring about.
+"""kubectl as the independent observer of the effects of provider and runtime.
 
-Invariant: nothing is believed that kubectl has not shown; a process that was started is ended with the block that started it.
+Invariant: only state that kubectl has shown counts; a process that was started is stopped with the context that started it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from vkubelet.testing.conformance.broken import Broken
 from vkubelet.testing.conformance.news import News
 
 SECONDS = 60.0
-"""For one command that does not stream."""
+"""Seconds for one command that does not stream."""
 
 _LONGEST_LINE = 8 * 1024 * 1024
-"""A whole object stands on one line of a watch."""
+"""A complete object is on one line of a watch."""
 
 
 @frozen
 class Outcome:
-    """How a command ended."""
+    """Result of a command."""
 
     code: int
     stdout: bytes
@@ -55,7 +55,7 @@ class Kubectl:
         return [str(self.program), f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self.cache}", *where, *args]
 
     async def run(self, *args: str, stdin: bytes | None = None, seconds: float = SECONDS) -> Outcome:
-        """Run to the end. Raises Broken when it does not end in time."""
+        """Runs a command until it exits. Raises Broken when it does not exit in time."""
         async with self.started(*args, stdin=DEVNULL if stdin is None else PIPE) as process:
             try:
                 async with asyncio.timeout(seconds):
@@ -65,20 +65,20 @@ class Kubectl:
         return Outcome(process.returncode or 0, stdout, stderr)
 
     async def ok(self, *args: str, stdin: bytes | None = None) -> bytes:
-        """What it prints. Raises Broken with its complaint when it fails."""
+        """Returns the output of a command. Raises Broken with its error when it fails."""
         outcome = await self.run(*args, stdin=stdin)
         if outcome.code != 0:
             raise Broken(f"kubectl {' '.join(args)} ended with {outcome.code}: {outcome.complaint}")
         return outcome.stdout
 
     async def json(self, *args: str) -> Json:
-        """`kubectl ARGS -o json`; empty when nothing was found."""
+        """Returns `kubectl ARGS -o json`; empty when nothing was found."""
         out = await self.ok(*args, "--output=json", "--ignore-not-found")
         found: Json = json.loads(out) if out.strip() else {}
         return found
 
     async def items(self, *args: str) -> list[Json]:
-        """The items of a `kubectl get` of many."""
+        """Returns the items of a `kubectl get` of many."""
         return list((await self.json(*args)).get("items", ()))
 
     async def create(self, *bodies: JsonView) -> None:
@@ -87,7 +87,7 @@ class Kubectl:
 
     @asynccontextmanager
     async def started(self, *args: str, stdin: int = DEVNULL, stdout: int = PIPE, stderr: int = PIPE) -> AsyncIterator[Process]:
-        """A command while it runs; killed at the end of the block."""
+        """Starts a command; it is killed when the context exits."""
         process = await asyncio.create_subprocess_exec(
             *self.command(*args), stdin=stdin, stdout=stdout, stderr=stderr, limit=_LONGEST_LINE, start_new_session=True
         )
@@ -100,21 +100,21 @@ class Kubectl:
 
 
 class PodWatch:
-    """The pods of a namespace as kubectl shows them, always the latest; `run` is a task beside whoever asks."""
+    """Latest state of the pods of a namespace as kubectl shows them; `run` is a background task."""
 
     def __init__(self, kubectl: Kubectl, clock: Clock) -> None:
         self._kubectl = kubectl
         self._clock = clock
         self.news = News()
         self.pods: dict[str, Json] = {}
-        """By name."""
+        """Pods by name."""
         self.known: dict[str, Json] = {}
-        """By uid, also those that are gone."""
+        """Pods by UID, including deleted ones."""
         self.flapped: dict[str, str] = {}
-        """By uid, a container that was shown as waiting after it had run, although no run of it had ended."""
+        """By UID, a container that was shown as waiting after it had run, although no run of it had terminated."""
 
     async def run(self) -> None:
-        """Watch until cancelled; a watch that ends is begun anew."""
+        """Watches until cancelled; a closed watch is restarted."""
         while True:
             async with self._kubectl.started("get", "pods", "--watch", "--output-watch-events", "--output=json") as process:
                 assert process.stdout is not None
@@ -141,7 +141,7 @@ class PodWatch:
                 self.flapped[pod["metadata"]["uid"]] = entry["name"]
 
     async def until(self, name: str, wanted: Callable[[JsonView], object], what: str, *, seconds: float) -> Json:
-        """The pod as soon as it is like that. Raises Broken, saying how it is instead."""
+        """Waits until the pod matches, and returns it. Raises Broken, with its state instead."""
 
         def look() -> Json | None:
             pod = self.pods.get(name)
@@ -153,7 +153,7 @@ class PodWatch:
             raise Broken(f"{error}; it is {described(self.pods.get(name))}") from None
 
     async def gone(self, name: str, uid: str, *, seconds: float) -> None:
-        """Wait until this incarnation is no more. Raises Broken."""
+        """Waits until this incarnation is deleted. Raises Broken."""
 
         def look() -> bool:
             return uid in self.known and self.pods.get(name, {}).get("metadata", {}).get("uid") != uid
@@ -162,23 +162,23 @@ class PodWatch:
 
 
 def _entries(pod: JsonView | None) -> Sequence[JsonView]:
-    """The statuses of its app containers."""
+    """Returns the statuses of its app containers."""
     return (pod or {}).get("status", {}).get("containerStatuses") or ()
 
 
 def condition(body: Mapping[str, Any], kind: str) -> str:
-    """Status of a condition, or empty."""
+    """Returns the status of a condition, or an empty string."""
     found = (entry["status"] for entry in body.get("status", {}).get("conditions") or () if entry["type"] == kind)
     return str(next(found, ""))
 
 
 def running(pod: JsonView) -> bool:
-    """Running and Ready."""
+    """Checks whether the pod is Running and Ready."""
     return pod.get("status", {}).get("phase") == "Running" and condition(pod, "Ready") == "True"
 
 
 def described(pod: JsonView | None) -> str:
-    """A pod in a few words: its phase, and what each container does."""
+    """Describes a pod in short: its phase, and the state of each container."""
     if pod is None:
         return "not there"
     status = pod.get("status", {})

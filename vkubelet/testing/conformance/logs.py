@@ -1,6 +1,6 @@
 """Rules of logs.
 
-Invariant: what a caller gets is judged by kubectl; what the runtime hides from callers is asked of the provider itself.
+Invariant: what a caller gets is observed by kubectl; what the runtime hides from callers is requested from the provider itself.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from vkubelet.testing.conformance.rules import rule
 from vkubelet.testing.conformance.stand import Made, Stand
 
 END_SECONDS = 10.0
-"""Within which a follower is let go when its container has ended, or a stream is closed when its reader has left."""
+"""Seconds in which a follower is released when its container has terminated, or a stream is closed when its reader has disconnected."""
 
 AGAIN = 0.2
-"""Seconds after which a log is read again in which nothing is yet."""
+"""Seconds after which an empty log is read again."""
 
 
 @rule(needs=SupportsLogs)
 async def log_times(stand: Stand) -> str:
-    """Each line of a log begins with an RFC 3339 time, and the times do not run backwards."""
+    """Each line of a log starts with an RFC 3339 time, and the times do not run backwards."""
     (pod,) = await stand.running("logged")
     data = await _written(stand, pod)
     lines = data.decode(errors="replace").splitlines()
@@ -41,7 +41,7 @@ async def log_times(stand: Stand) -> str:
 
 
 async def _written(stand: Stand, pod: Made) -> bytes:
-    """The log once there is something in it: a container runs before it has written. Raises Broken."""
+    """Returns the log once it is not empty: a container runs before it has written. Raises Broken."""
     provider, end = stand.capability(SupportsLogs), stand.clock.monotonic() + stand.patience
     while True:
         data = b"".join([chunk async for chunk in provider.stream_logs(pod.ref, "main", LogOptions(timestamps=True))])
@@ -64,7 +64,7 @@ def _expect_times(lines: list[str]) -> None:
 
 @rule(needs=SupportsLogs)
 async def log_follow(stand: Stand) -> None:
-    """A log that is followed shows what is there at once, goes on while the container runs, and ends with it."""
+    """A followed log shows the existing lines at once, continues while the container runs, and stops with it."""
     (pod,) = await stand.running("followed")
     async with stand.judge.started("logs", "--follow", "followed") as process:
         assert process.stdout is not None
@@ -84,7 +84,7 @@ async def log_follow(stand: Stand) -> None:
 
 @rule(needs=SupportsLogs)
 async def log_left(stand: Stand) -> None:
-    """When the reader of a followed log leaves, the stream is closed: it lets itself be cancelled."""
+    """When the reader of a followed log disconnects, the stream is closed: it can be cancelled."""
     (pod,) = await stand.running("left")
     async with stand.judge.started("logs", "--follow", "left") as process:
         assert process.stdout is not None
@@ -102,7 +102,7 @@ async def log_left(stand: Stand) -> None:
 
 @rule(needs=SupportsLogs)
 async def log_unknown(stand: Stand) -> None:
-    """The log of a pod the backend does not hold is NoSuchPod, so that a caller does not take it for an empty one."""
+    """The log of a pod the backend does not have is NoSuchPod, so that a caller does not take it for an empty one."""
     stranger = PodRef(stand.judge.namespace, "never-was", str(uuid.uuid4()), stand.node)
     try:
         data = b"".join([chunk async for chunk in stand.capability(SupportsLogs).stream_logs(stranger, "main", LogOptions())])

@@ -1,6 +1,6 @@
-"""Waiting for something that one has been told of.
+"""Waits for a condition that depends on recorded events.
 
-Invariant: nothing polls; a condition is looked at when there is news, and a wait that ends in vain says what for.
+Invariant: nothing polls; a condition is checked after each event, and a wait that times out reports what it waited for.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class News:
-    """Whoever learns something calls `tell`."""
+    """Notification of waiters; call `tell` after recording an event."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -25,7 +25,7 @@ class News:
         self._event = asyncio.Event()
 
     async def until(self, look: Callable[[], T | None], what: str, *, seconds: float) -> T:
-        """The first true value of `look`. Raises Broken."""
+        """Returns the first true value of `look`. Raises Broken."""
         try:
             async with asyncio.timeout(seconds):
                 while not (found := look()):

@@ -1,6 +1,6 @@
 """Rules of nodes.
 
-Invariant: what a description says is compared with what kubectl shows.
+Invariant: a node description is compared with what kubectl shows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from vkubelet.testing.conformance.rules import Phase, rule
 from vkubelet.testing.conformance.stand import Stand
 
 STOP_SECONDS = 5.0
-"""What the runtime gives a provider at a stop before it cancels it."""
+"""Seconds that the runtime gives a provider at a stop before it cancels it."""
 
 
 @rule()
@@ -32,7 +32,7 @@ async def node_ready(stand: Stand) -> str:
 
 @rule(needs=SupportsPing)
 async def ping_answers(stand: Stand) -> None:
-    """ping answers for every declared node within the time the runtime gives it, and more than once."""
+    """ping responds for every declared node within the timeout of the runtime, and more than once."""
     provider, timeout = stand.capability(SupportsPing), stand.subject.settings.ping.timeout
     for name in list(stand.recording.nodes):
         for _ in range(2):
@@ -54,7 +54,7 @@ async def run_returns(stand: Stand) -> None:
 
 @rule(phase=Phase.LAST)
 async def loop_is_free(stand: Stand) -> str:
-    """Nothing blocks the event loop: while the provider works, the loop goes on."""
+    """Nothing blocks the event loop: while the provider works, other tasks of the loop run."""
     stalls = stand.seen.blocking.stalls
     if stalls:
         worst = max(stalls, key=lambda stall: stall.seconds)

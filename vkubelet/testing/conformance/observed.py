@@ -1,6 +1,6 @@
-"""The provider under examination, with every call to it and everything it says written down.
+"""The tested provider, with every call to it and every report of it recorded.
 
-Invariant: it has exactly the capabilities of the provider itself, and changes neither calls nor answers.
+Invariant: it has exactly the capabilities of the provider itself, and changes neither calls nor results.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ CAPABILITIES: Mapping[str, type] = {name: kind for name, kind in sorted(vars(con
 
 
 def capabilities_of(made: object) -> dict[str, bool]:
-    """All there are, by the name of their Protocol, and whether this provider has them."""
+    """Returns all capabilities, by the name of their Protocol, and whether this provider has them."""
     return {name: isinstance(made, kind) for name, kind in CAPABILITIES.items()}
 
 
 @define(eq=False)
 class Call:
-    """One call of the runtime to the provider; `uid` is empty where it is about a node."""
+    """One call of the runtime to the provider; `uid` is empty where it concerns a node."""
 
     method: str
     uid: str
@@ -44,7 +44,7 @@ class Call:
 
 @define(eq=False)
 class Said:
-    """What the provider published of one pod, at monotonic time `at`: names of its containers; None: that it is gone."""
+    """Report of the provider about one pod, at monotonic time `at`: names of its containers; None: that it is missing."""
 
     pod: PodRef
     containers: frozenset[str] | None
@@ -53,7 +53,7 @@ class Said:
 
 @frozen
 class Stop:
-    """How a `run` ended that was told to stop, and how many seconds it took."""
+    """Result of a `run` that was stopped, and the seconds it took."""
 
     seconds: float
     cancelled: bool
@@ -61,23 +61,23 @@ class Stop:
 
 @define(eq=False)
 class Recording:
-    """Everything since the start, over all processes that were played."""
+    """Everything since the start, over all simulated processes."""
 
     clock: Clock
     calls: list[Call] = field(factory=list)
     said: list[Said] = field(factory=list)
     nodes: dict[str, NodeDescription] = field(factory=dict)
-    """Declared by the present run."""
+    """Nodes declared by the current run."""
     ever_declared: set[str] = field(factory=set)
     complete: bool = False
     runs: int = 0
     handed: dict[str, Pod] = field(factory=dict)
     ending: dict[str, PodRef] = field(factory=dict)
-    """By uid: the pods whose deletion was asked of a provider that is polled, and that its list has not missed yet."""
+    """By UID: the pods whose deletion was requested from a provider that is polled, and that its list still contains."""
     held_before: dict[str, bool] | None = None
-    """When set: whether `list_pods` showed a pod before its first `sync_pod`."""
+    """When set: whether `list_pods` contained a pod before its first `sync_pod`."""
     stop_told: float | None = None
-    """When the runtime was asked to stop; it leaves the nodes before it tells the provider."""
+    """When the runtime was stopped; it handles the nodes before it notifies the provider."""
     stop_heard: float | None = None
     """When `until_stopped` returned."""
     stops: list[Stop] = field(factory=list)
@@ -95,7 +95,7 @@ class Recording:
         return call
 
     def calling(self, method: str, about: object) -> Calling:
-        """Notes a call that lasts as long as the block."""
+        """Records a call for the duration of the context."""
         return Calling(self, self.begin(method, about))
 
     def say(self, said: Said) -> None:
@@ -103,7 +103,7 @@ class Recording:
         self.news.tell()
 
     def list_told(self, node: str, reports: Iterable[PodReport]) -> None:
-        """A list of a provider that is polled says what `report` and `pod_gone` of others say."""
+        """Records a list of a provider that is polled, which replaces `report` and `pod_gone`."""
         listed = {report.pod.uid: report for report in reports}
         now = self.clock.monotonic()
         for report in listed.values():
@@ -116,22 +116,22 @@ class Recording:
         return [call for call in self.calls if call.method == method and call.uid == uid]
 
     def refusal(self, uid: str) -> str:
-        """The text by which the provider refused a call for this pod as not supported; empty: it refused none."""
+        """Returns the text by which the provider refused a call for this pod as not supported; empty: it refused none."""
         return next((call.refusal for call in self.calls if call.uid == uid and call.refusal), "")
 
     def gone_at(self, uid: str) -> float | None:
-        """When the provider first said that it holds nothing of this pod."""
+        """Returns when the provider first reported that it has nothing of this pod."""
         return next((said.at for said in self.said if said.pod.uid == uid and said.containers is None), None)
 
     def cut_off(self) -> None:
-        """Cancel the provider's `run`, as when it fails: the runtime starts it again."""
+        """Cancels the provider's `run`, as when it fails: the runtime starts it again."""
         assert self.scope is not None
         self.nodes, self.complete = {}, False
         self.scope.reschedule(asyncio.get_running_loop().time())
 
 
 class Calling:
-    """Notes when a call ended, and with which error."""
+    """Records when a call returned, and with which error."""
 
     def __init__(self, recording: Recording, call: Call) -> None:
         self._recording = recording
@@ -148,7 +148,7 @@ class Calling:
 
 
 class ObservedHost:
-    """The runtime's host; notes what the provider says and passes everything on."""
+    """The runtime's host; records all reports of the provider and forwards them."""
 
     def __init__(self, host: Host, recording: Recording) -> None:
         self._host = host
@@ -193,13 +193,13 @@ class ObservedHost:
 
 
 def status_names(status: JsonView) -> Iterator[str]:
-    """Of all containers a PodStatus speaks of."""
+    """Yields the names of all containers in a PodStatus."""
     for kind in ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"):
         yield from (entry["name"] for entry in status.get(kind) or ())
 
 
 def observed(inner: Provider, recording: Recording) -> Provider:
-    """The same provider, recorded."""
+    """Returns the same provider, recorded."""
     body: dict[str, object] = {"run": _run(inner, recording), "sync_pod": _sync(inner, recording)}
     if isinstance(inner, SupportsPolling):
         body |= {"delete_pod": _delete_polled(inner, recording), "list_pods": _list_polled(inner, recording)}
@@ -299,7 +299,7 @@ def _streamed(name: str, method: Callable[..., AsyncIterator[bytes]], recording:
 
 
 def containers_of(pod: Pod | Json) -> set[str]:
-    """The names of all containers a pod's spec has, of every kind."""
+    """Returns the names of all containers in a pod's spec, of every type."""
     spec = pod.spec if isinstance(pod, Pod) else pod["spec"]
     kinds = ("initContainers", "containers", "ephemeralContainers")
     return {container["name"] for kind in kinds for container in spec.get(kind) or ()}

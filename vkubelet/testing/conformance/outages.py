@@ -1,6 +1,7 @@
-"""Rules of a backend that fails, loses answers or hangs.
+"""Rules of a backend that fails, loses responses or hangs.
 
-Invariant: faults are put around the provider, which need not know of them; a rule beside others lets only calls for its own pod fail.
+Invariant: faults are injected around the provider, which need not know of them; a rule that runs beside others fails only calls for its own
+pod.
 """
 
 from __future__ import annotations
@@ -17,29 +18,30 @@ STARTS = ("sync_pod", "prepare_pod", "start_container")
 ENDS = ("delete_pod", "stop_container", "remove_pod")
 
 SETTLE = 1.5
-"""Seconds in which a repeated call would show what it does twice."""
+"""Seconds in which a repeated call would show a double effect."""
 
 AWAY = 2.5
-"""Seconds without the backend: longer than the grace of the pod that is deleted meanwhile."""
+"""Seconds without the backend: longer than the grace period of the pod that is deleted meanwhile."""
 
 HUNG = 0.5
 
 
 @rule()
 async def call_fails(stand: Stand) -> None:
-    """Calls that fail before they take effect are repeated: the pod runs, and it ends."""
+    """Calls that fail before they take effect are retried: the pod runs, and it terminates."""
     await _lives_and_ends(stand, "refused", Fault.BEFORE)
 
 
 @rule()
 async def answer_lost(stand: Stand) -> None:
-    """A call that took effect although it failed comes again and changes nothing: each container is started once, and the pod ends."""
+    """A call that took effect although it failed is repeated and changes nothing: each container is started once, and the pod
+    terminates."""
     await _lives_and_ends(stand, "unanswered", Fault.AFTER)
 
 
 @rule()
 async def call_hangs(stand: Stand) -> None:
-    """A call that hangs can be cancelled or fails when the backend is back: the pod runs, and it ends."""
+    """A call that hangs can be cancelled or fails when the backend is back: the pod runs, and it terminates."""
     name = "hung"
     stand.faults.plan(*STARTS, fault=Fault.HANGS, pod=name, times=1)
     (pod,) = await stand.create(name)
@@ -73,8 +75,8 @@ def _expect_steady(stand: Stand, pod: Made) -> None:
 
 @rule(phase=Phase.ALONE)
 async def backend_away(stand: Stand) -> None:
-    """While the backend fails every call, a deleted pod waits and others are left alone; when it is back the pod ends, and polling goes on
-    at its interval."""
+    """While the backend fails every call, a deleted pod waits and others are not affected; when it is back the pod terminates, and
+    polling continues at its interval."""
     kept, deleted = await stand.running("kept-away", "deleted-away")
     before = incarnations(stand.pods.known[kept.uid])
     stand.faults.plan(*CONTAINER_CALLS, *POD_CALLS, fault=Fault.BEFORE)
@@ -94,7 +96,7 @@ async def backend_away(stand: Stand) -> None:
 
 
 async def _polled_since(stand: Stand, moment: float, interval: float) -> None:
-    """Wait for a list after `moment`; it comes within an interval, or as soon as the machine allows."""
+    """Waits for a list after `moment`; it comes within an interval, or as soon as the machine allows."""
 
     def listed() -> list[float]:
         return [call.began for call in stand.recording.of("list_pods", "") if call.began >= moment and not call.error]

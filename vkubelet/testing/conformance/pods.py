@@ -1,6 +1,6 @@
 """Rules of pods that run.
 
-Invariant: what the provider reports is judged by what kubectl shows of the pod.
+Invariant: the provider's reports are compared with what kubectl shows of the pod.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vkubelet.testing.conformance.stand import Made, Stand
 MANY = 20
 
 EPHEMERAL_SHARE = 1 / 3
-"""Part of the patience after which an ephemeral container of which nothing is heard counts as not supported."""
+"""Part of the patience after which an ephemeral container without any report counts as not supported."""
 
 
 @frozen
@@ -33,7 +33,7 @@ class Incarnation:
 
 
 def incarnations(shown: JsonView) -> dict[str, Incarnation]:
-    """Of the app containers of a pod that runs, by name."""
+    """Returns the starts of the app containers of a running pod, by name."""
     return {
         entry["name"]: Incarnation(
             entry.get("containerID", ""), entry.get("state", {}).get("running", {}).get("startedAt", ""), entry.get("restartCount", 0)
@@ -66,7 +66,7 @@ async def many_at_once(stand: Stand) -> str:
 
 @rule()
 async def sync_again(stand: Stand) -> None:
-    """sync_pod of a pod that runs already changes nothing: no container is started anew, and it stays one pod."""
+    """sync_pod of a pod that runs already changes nothing: no container is restarted, and it stays one pod."""
     (pod,) = await stand.running("again")
     before = incarnations(stand.pods.known[pod.uid])
     for number in range(3):
@@ -80,7 +80,7 @@ async def sync_again(stand: Stand) -> None:
 
 @rule()
 async def list_complete(stand: Stand) -> None:
-    """list_pods shows every pod the backend holds for the node exactly once, by its uid, name and node, and none that is gone."""
+    """list_pods contains every pod the backend has for the node exactly once, by its UID, name and node, and no deleted one."""
     names = [f"listed-{number}" for number in range(5)]
     pods = await stand.running(*names)
     reports = await stand.listed()
@@ -119,7 +119,7 @@ def _waits_for_config(pod: JsonView) -> bool:
 
 @rule(needs=SupportsPolling)
 async def polling_tells(stand: Stand) -> str:
-    """list_pods, asked every poll_interval seconds, shows what the containers of a pod do, so that nothing else need tell."""
+    """list_pods, called every poll_interval seconds, shows the states of a pod's containers, so that nothing else need report them."""
     interval = stand.capability(SupportsPolling).poll_interval
     expect(interval > 0, f"poll_interval is {interval}, it must be above 0")
     patience = stand.patience + 3 * interval
@@ -135,7 +135,7 @@ async def polling_tells(stand: Stand) -> str:
 
 @rule()
 async def ephemeral_container(stand: Stand) -> str:
-    """An ephemeral container added to a running pod leaves the others alone, whether the backend runs it or not."""
+    """An ephemeral container added to a running pod does not affect the others, whether the backend runs it or not."""
     (pod,) = await stand.running("ephemeral")
     before = incarnations(stand.pods.known[pod.uid])
     added = {"name": "debugger", "image": stand.options.image, "command": ["sh", "-c", "sleep 60"]}
@@ -153,7 +153,7 @@ async def ephemeral_container(stand: Stand) -> str:
 
 
 def _debugger(shown: JsonView) -> str:
-    """What the ephemeral container does, once it does something."""
+    """Returns the state of the ephemeral container, once it has one."""
     for entry in shown.get("status", {}).get("ephemeralContainerStatuses") or ():
         kinds = [kind for kind in entry.get("state") or () if kind != "waiting"]
         return str(kinds[0]) if kinds else ""
@@ -161,7 +161,7 @@ def _debugger(shown: JsonView) -> str:
 
 
 async def synced_by(stand: Stand, pod: Made, *change: str) -> None:
-    """Change the pod by kubectl, and wait until a sync_pod that was begun afterwards has ended."""
+    """Changes the pod by kubectl, and waits until a sync_pod that started afterwards has returned."""
     recording, before = stand.recording, len(stand.recording.of("sync_pod", pod.uid))
     await stand.judge.ok(*change)
 
@@ -172,7 +172,7 @@ async def synced_by(stand: Stand, pod: Made, *change: str) -> None:
 
 
 def expect_same(shown: JsonView, before: dict[str, Incarnation]) -> None:
-    """An id that was not known before may have come, and with it the time of the start as the backend has it."""
+    """Compares two states; an id that was not known before may appear, and with it the time of the start as the backend has it."""
     after = incarnations(shown)
     same = before.keys() == after.keys() and all(_same(was, after[name]) for name, was in before.items())
     expect(same, f"a container was started anew: {_shown(before)} became {_shown(after)}")

@@ -1,6 +1,6 @@
-"""Rules of providers that begin anew.
+"""Rules of providers that are restarted.
 
-Invariant: whatever was bound to the node before runs afterwards; a backend may have lost it, but may not pretend.
+Invariant: every pod that was bound to the node before runs afterwards; a backend may have dropped it, but must report that.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from vkubelet.testing.conformance.rules import Phase, rule
 from vkubelet.testing.conformance.stand import Made, Stand
 
 SETTLE = 1.0
-"""Seconds in which a provider says what became of its containers."""
+"""Seconds in which a provider reports the state of its containers."""
 
 
 @rule(phase=Phase.ALONE)
 async def run_again(stand: Stand) -> None:
-    """run() that was cut off can be called again: the nodes are declared once more, and every pod runs on or says that it was restarted."""
+    """run() that was cancelled can be called again: the nodes are declared again, and every pod continues or is reported as restarted."""
     pods = await stand.running("cut-off-1", "cut-off-2")
     before = {pod.uid: incarnations(stand.pods.known[pod.uid]) for pod in pods}
     runs, syncs = stand.recording.runs, {pod.uid: len(stand.recording.of("sync_pod", pod.uid)) for pod in pods}
@@ -37,8 +37,8 @@ async def run_again(stand: Stand) -> None:
 
 @rule(phase=Phase.ALONE)
 async def new_process(stand: Stand) -> str:
-    """After a restart of the process a pod that list_pods shows runs on untouched, one it does not show is started anew, and a pod that
-    was deleted meanwhile ends."""
+    """After a restart of the process a pod that list_pods contains runs on unaffected, one that is missing is started again, and a pod
+    that was deleted meanwhile terminates."""
     kept, deleted = await stand.running("survivor", "deleted-meanwhile")
     before = incarnations(stand.pods.known[kept.uid])
     await stand.stop()
@@ -76,7 +76,7 @@ def _all_new(before: dict[str, Incarnation], shown: JsonView) -> bool:
 
 
 def _expect_honest(shown: JsonView, before: dict[str, Incarnation]) -> None:
-    """A container that was started at another time is another container, or counts one more restart."""
+    """Checks that a container with another start time has another id, or counts one more restart."""
     for name, now in incarnations(shown).items():
         was = before.get(name)
         if was is None or now.started == was.started:

@@ -1,4 +1,4 @@
-"""What a rule of the suite is, and what came of it.
+"""Rules of the suite, and their results.
 
 Invariant: a rule has a name, a sentence that can be read without the code, and at most one capability that it needs.
 """
@@ -20,7 +20,7 @@ Check = Callable[["Stand"], Awaitable[str | None]]
 
 
 class Phase(enum.Enum):
-    """When a rule has its turn."""
+    """Phase in which a rule runs."""
 
     BESIDE = "beside others"
     ALONE = "alone"
@@ -58,7 +58,7 @@ class Outcome(enum.Enum):
 
 @frozen
 class Result:
-    """What came of one rule; `seen` says why it failed or was skipped, or more of how it passed."""
+    """Result of one rule; `seen` is why it failed or was skipped, or more about how it passed."""
 
     rule: Rule
     outcome: Outcome
@@ -68,7 +68,7 @@ class Result:
 
 @frozen
 class Report:
-    """What came of all rules, in their order; `capabilities` are all there are, and whether the provider has them."""
+    """Results of all rules, in their order; `capabilities` are all known ones, and whether the provider has them."""
 
     provider: str
     capabilities: Mapping[str, bool]
@@ -84,5 +84,5 @@ class Report:
         return not self.names(Outcome.FAILED)
 
     def result(self, name: str) -> Result:
-        """Of the rule of that name. Raises LookupError."""
+        """Returns the result of the rule of that name. Raises LookupError."""
         return next(result for result in self.results if result.rule.name == name)

@@ -1,6 +1,6 @@
-"""The provider at work: in the real runtime, against a real API server, with kubectl as the judge.
+"""Test stand: the provider in the real runtime, against a real API server, with kubectl as the observer.
 
-Invariant: at most one process of the provider is played at a time; what a rule makes lies in the namespace of the stand.
+Invariant: at most one process of the provider is simulated at a time; everything a rule creates is in the namespace of the stand.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from vkubelet.testing.conformance.judge import Kubectl, PodWatch, condition, run
 from vkubelet.testing.conformance.observed import CAPABILITIES, Recording, observed
 
 RULE: ContextVar[str] = ContextVar("rule", default="")
-"""Name of the rule that the present task tries."""
+"""Name of the rule that the current task tests."""
 
 SCRIPT = "echo begins; trap 'exit 0' TERM; while true; do sleep 30 & wait $!; done"
-"""What the containers run where the backend runs anything."""
+"""Command of the containers where the backend runs any."""
 
 
 @frozen(kw_only=True)
 class Subject:
-    """What is examined: `make` gives the provider as a new process would, `settings` are those of the runtime, the kubeconfigs those of
-    the provider and of the judge."""
+    """Subject of the test: `make` returns the provider as a new process would, `settings` are those of the runtime, the kubeconfigs
+    those of the provider and of the observer."""
 
     make: Callable[[], Provider | ContainerProvider]
     settings: Settings
@@ -48,22 +48,22 @@ class Subject:
 
 @frozen(kw_only=True)
 class Options:
-    """How it is examined."""
+    """Options of the test."""
 
     patience: float = 30.0
-    """Seconds for everything the backend has to bring about."""
+    """Seconds for everything the backend has to do."""
     image: str = "busybox"
     """Image of the pods' containers."""
     pod: JsonView = field(factory=dict)
-    """Laid over each pod; the entries of `containers` over the container `main`."""
+    """Merged over each pod; the entries of `containers` over the container `main`."""
     port: int = 8080
     """Port of the pods that is forwarded."""
     echo: str = "nc -lk -p PORT -e cat"
-    """Shell command that sends back what comes in at that port."""
+    """Shell command that echoes what arrives at that port."""
 
 
 def examination_settings(data: JsonView, *, address: str) -> Settings:
-    """The runtime's settings: `data` over what suits an examination, a certificate that needs nobody and no port that may be taken.
+    """Returns the runtime's settings: `data` over those for a test, a certificate without approval and no port that may be in use.
 
     `address` is what nodes publish; empty: found by the runtime. Raises SettingsError.
     """
@@ -89,7 +89,7 @@ class Made:
 
 @frozen(kw_only=True)
 class Seen:
-    """What is watched from the start to the end."""
+    """Observers from start to stop."""
 
     pods: PodWatch
     recording: Recording
@@ -98,7 +98,7 @@ class Seen:
 
 @define(kw_only=True, eq=False)
 class Stand:
-    """What rules work with."""
+    """Stand that rules use."""
 
     subject: Subject
     options: Options
@@ -108,9 +108,9 @@ class Stand:
     group: asyncio.TaskGroup
     node: str = ""
     faults: Faults = field(factory=Faults)
-    """What of the backend is to fail."""
+    """Faults of the backend."""
     pods_of: dict[str, list[str]] = field(factory=dict)
-    """By rule, the uids of the pods that it made."""
+    """By rule, the UIDs of the pods that it created."""
     _provider: Provider | None = None
     _runtime: Runtime | None = None
     _running: asyncio.Task[None] | None = None
@@ -129,19 +129,19 @@ class Stand:
 
     @property
     def provider(self) -> Provider:
-        """Recorded, as the runtime has it."""
+        """Provider, recorded, as the runtime has it."""
         assert self._provider is not None
         return self._provider
 
     def capability(self, kind: type) -> Any:
-        """The provider, when it has this capability; rules say what they need, so it has."""
+        """Returns the provider, when it has this capability; rules declare what they need, so it has."""
         assert kind.__name__ in CAPABILITIES and isinstance(self.provider, kind)
         return self.provider
 
     # --- the process of the provider ---
 
     async def start(self) -> None:
-        """A new process, unless there is one: provider and runtime are made anew. Returns at once."""
+        """Starts a new process, unless there is one: provider and runtime are created again. Returns at once."""
         if self._running is not None:
             return
         connection = await load_connection(kubeconfig=self.subject.kubeconfig, context=self.subject.judge.context)
@@ -152,7 +152,7 @@ class Stand:
         self._running = self.group.create_task(self._runtime.run(), name="runtime")
 
     async def stop(self) -> None:
-        """As by SIGTERM; waits until the runtime has ended."""
+        """Stops the process as by SIGTERM; waits until the runtime has stopped."""
         if self._runtime is None or self._running is None:
             return
         self.recording.stop_told = self.clock.monotonic()
@@ -162,7 +162,7 @@ class Stand:
         self._runtime = self._running = None
 
     async def close(self) -> None:
-        """End the process, by force if need be."""
+        """Stops the process, forcibly if necessary."""
         running = self._running
         if running is None or self._runtime is None:
             return
@@ -173,14 +173,14 @@ class Stand:
         self._runtime = self._running = None
 
     async def declared(self) -> None:
-        """Wait until the provider has declared a node and said that these are all."""
+        """Waits until the provider has declared a node and has completed the declarations."""
         recording = self.recording
         await recording.news.until(lambda: bool(recording.nodes), "run() declares a node with host.set_node", seconds=self.patience)
         what = "run() says host.nodes_complete()"
         await recording.news.until(lambda: recording.complete, what, seconds=self.patience)
 
     async def nodes_ready(self) -> Mapping[str, Json]:
-        """Wait until every declared node is Ready, by kubectl; the Nodes by name."""
+        """Waits until every declared node is Ready, by kubectl; returns the Nodes by name."""
         await self.declared()
         end = self.clock.monotonic() + self.patience
         while True:
@@ -196,7 +196,7 @@ class Stand:
     # --- pods ---
 
     def body(self, name: str, *, grace: int = 2, container: JsonView | None = None) -> Json:
-        """A pod bound to the node, as the options want it; `container` is what a rule needs of its only one."""
+        """Returns a pod bound to the node, with the options; `container` is what a rule needs of its only one."""
         main: Json = {"name": "main", "image": self.options.image, "imagePullPolicy": "IfNotPresent", "command": ["sh", "-c", SCRIPT]}
         spec: Json = {"nodeName": self.node, "terminationGracePeriodSeconds": grace, "tolerations": [{"operator": "Exists"}]}
         over = dict(self.options.pod.get("spec") or {})
@@ -210,7 +210,7 @@ class Stand:
         }
 
     async def create(self, *names: str, **more: Any) -> list[Made]:
-        """Pods of these names; they are known, but not more."""
+        """Creates pods of these names, which are known, but not more."""
         await self.judge.create(*(self.body(name, **more) for name in names))
         return [await self._made(name) for name in names]
 
@@ -221,46 +221,46 @@ class Stand:
         return Made(name, PodRef(meta["namespace"], name, meta["uid"], self.node))
 
     async def running(self, *names: str, **more: Any) -> list[Made]:
-        """Pods of these names, created and Running and Ready."""
+        """Creates pods of these names, and waits until they are Running and Ready."""
         made = await self.create(*names, **more)
         for each in made:
             await self.pods.until(each.name, running, "is Running and Ready", seconds=self.patience)
         return made
 
     async def shown(self, pod: Made) -> JsonView:
-        """The pod as the cluster has it when all is written that the provider has reported so far."""
+        """Returns the pod from the cluster when everything is written that the provider has reported so far."""
         if self._runtime is not None:
             await self._runtime.pods.published()
         return await self.judge.json("get", "pod", pod.name)
 
     async def delete(self, *names: str, grace: int | None = None) -> None:
-        """Ask for the deletion; does not wait for it."""
+        """Requests the deletion; does not wait for it."""
         how = [] if grace is None else [f"--grace-period={grace}", *(["--force"] if grace == 0 else [])]
         await self.judge.ok("delete", "pods", *names, "--wait=false", "--ignore-not-found", *how)
 
     async def ended(self, *pods: Made) -> None:
-        """Wait until the provider has said pod_gone of each, and each is removed."""
+        """Waits until the provider has reported pod_gone of each, and each is deleted."""
         for pod in pods:
             await self.told_gone(pod.uid, f"host.pod_gone for {pod.name}")
             await self.pods.gone(pod.name, pod.uid, seconds=self.patience)
 
     def refusal(self, rule: str) -> str:
-        """Why the provider does not support what the rule asked of one of its pods; empty: it refused nothing."""
+        """Returns why the provider does not support what the rule requested for one of its pods; empty: it refused nothing."""
         found = (self.recording.refusal(uid) for uid in self.pods_of.get(rule, ()))
         return next((text for text in found if text), "")
 
     async def told_gone(self, uid: str, what: str) -> None:
-        """Wait until the provider has said that it holds nothing of this pod."""
+        """Waits until the provider has reported that it has nothing of this pod."""
         recording = self.recording
         await recording.news.until(lambda: recording.gone_at(uid) is not None, what, seconds=self.patience)
 
     async def listed(self) -> Sequence[PodReport]:
-        """What list_pods shows for the node, of the stand's own namespace."""
+        """Returns what list_pods contains for the node, in the namespace of the stand."""
         reports = list(await self.provider.list_pods(self.node))
         return [report for report in reports if report.pod.namespace == self.judge.namespace]
 
     async def not_listed(self, uid: str) -> None:
-        """Wait until list_pods does not show this pod any more."""
+        """Waits until list_pods does not contain this pod any more."""
         end = self.clock.monotonic() + self.patience
         while any(report.pod.uid == uid for report in await self.listed()):
             expect(self.clock.monotonic() < end, f"list_pods still shows uid {uid}, of which host.pod_gone was said")

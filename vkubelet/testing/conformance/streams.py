@@ -1,6 +1,6 @@
 """Rules of exec, attach and port-forwarding.
 
-Invariant: the client is kubectl, through the API server; that a call has ended is seen at the provider.
+Invariant: the client is kubectl, through the API server; the return of a call is observed at the provider.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from vkubelet.testing.conformance.stand import Made, Stand
 from vkubelet.testing.conformance.terminal import on_terminal
 
 END_SECONDS = 10.0
-"""Within which a call has to end when its client has left."""
+"""Seconds in which a call has to return when its client has disconnected."""
 
 STDIN_BYTES = 1 << 20
 FORWARDED_BYTES = 64 << 10
 CONNECTIONS = 3
 AGAIN = 0.2
-"""Seconds after which a port is tried again at which nobody listens yet."""
+"""Seconds after which a port without a listener is tried again."""
 
 
 @rule(needs=SupportsExec)
 async def exec_exit_code(stand: Stand) -> None:
-    """exec gives back the exit code of its command."""
+    """exec returns the exit code of its command."""
     (pod,) = await stand.running("exits")
     for code in (0, 1, 7, 137):
         outcome = await stand.judge.run("exec", pod.name, "--", "sh", "-c", f"exit {code}")
@@ -56,7 +56,7 @@ async def exec_output(stand: Stand) -> None:
 
 @rule(needs=SupportsExec)
 async def exec_input(stand: Stand) -> None:
-    """exec hands standard input to the command byte by byte, and its end too."""
+    """exec passes standard input to the command byte by byte, and EOF too."""
     (pod,) = await stand.running("listens")
     data = random.Random(7).randbytes(STDIN_BYTES)
     outcome = await stand.judge.run("exec", "-i", pod.name, "--", "cat", stdin=data, seconds=2 * stand.patience)
@@ -83,7 +83,7 @@ async def exec_terminal(stand: Stand) -> None:
 
 @rule(needs=SupportsExec)
 async def exec_left(stand: Stand) -> None:
-    """When the client of an exec leaves, the call ends: it lets itself be cancelled."""
+    """When the client of an exec disconnects, the call returns: it can be cancelled."""
     (pod,) = await stand.running("deserted")
     async with stand.judge.started("exec", pod.name, "--", "sh", "-c", "echo begun; sleep 600") as process:
         await _says(process, b"begun", stand.patience)
@@ -96,7 +96,7 @@ async def exec_left(stand: Stand) -> None:
 
 @rule(needs=SupportsExec)
 async def exec_unknown(stand: Stand) -> None:
-    """exec into a pod the backend does not hold is NoSuchPod."""
+    """exec into a pod the backend does not have is NoSuchPod."""
     stranger = PodRef(stand.judge.namespace, "never-was", str(uuid.uuid4()), stand.node)
     try:
         code = await stand.capability(SupportsExec).exec(stranger, "main", ["true"], _NobodyThere())
@@ -111,7 +111,7 @@ async def exec_unknown(stand: Stand) -> None:
 
 @rule(needs=SupportsAttach)
 async def attach_speaks(stand: Stand) -> None:
-    """attach connects a client with the process of the container, both ways; when the client leaves, the call ends."""
+    """attach connects a client with the process of the container, both ways; when the client disconnects, the call returns."""
     (pod,) = await stand.running("attached", container={"stdin": True, "command": ["sh", "-c", "echo begins; cat"]})
     async with stand.judge.started("attach", "-i", pod.name, stdin=PIPE) as process:
         assert process.stdin is not None
@@ -153,14 +153,14 @@ async def port_forward(stand: Stand) -> None:
 
 @asynccontextmanager
 async def _forwarded(stand: Stand, pod: Made) -> AsyncIterator[int]:
-    """A kubectl that forwards the pod's port; the local one."""
+    """Starts a kubectl that forwards the pod's port; yields the local one."""
     async with stand.judge.started("port-forward", f"pod/{pod.name}", f":{stand.options.port}", "--address=127.0.0.1") as process:
         words = (await _says(process, b"Forwarding from", stand.patience)).split()
         yield int(words[2].rpartition(b":")[2])
 
 
 async def _listens(stand: Stand, pod: Made) -> None:
-    """Wait until the port echoes: a container runs before its server listens, and kubectl gives up at the first refusal. Raises Broken."""
+    """Waits until the port echoes: a container runs before its server listens, and kubectl gives up at the first refusal. Raises Broken."""
     end = stand.clock.monotonic() + stand.patience
     while True:
         try:
@@ -193,7 +193,7 @@ async def _echoed(port: int, data: bytes, seconds: float) -> None:
 
 
 async def _says(process: Process, wanted: bytes, seconds: float) -> bytes:
-    """The first line of a command's output that has these words. Raises Broken."""
+    """Returns the first line of a command's output that contains this text. Raises Broken."""
     assert process.stdout is not None and process.stderr is not None
     try:
         async with asyncio.timeout(seconds):
@@ -207,7 +207,7 @@ async def _says(process: Process, wanted: bytes, seconds: float) -> bytes:
 
 
 async def _over(stand: Stand, method: str, pod: Made) -> None:
-    """Wait until no call of this method is under way for the pod. Raises Broken."""
+    """Waits until no call of this method is in progress for the pod. Raises Broken."""
 
     def over() -> bool:
         return all(call.ended is not None for call in stand.recording.of(method, pod.uid))
@@ -216,7 +216,7 @@ async def _over(stand: Stand, method: str, pod: Made) -> None:
 
 
 class _NobodyThere:
-    """A client that says and hears nothing."""
+    """A client that sends and receives nothing."""
 
     tty = False
     stdin: AsyncIterator[bytes] | None = None

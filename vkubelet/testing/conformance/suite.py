@@ -1,7 +1,7 @@
-"""Runs the rules against one provider, and says what came of each.
+"""Runs the rules against one provider, and reports the result of each.
 
-Invariant: every rule ends with a result, whatever it or the provider raises; a rule is skipped only for a capability that is missing
-or refused with NotSupported, or because there is no node to try it on.
+Invariant: every rule gets a result, whatever it or the provider raises; a rule is skipped only for a capability that is missing or refused
+with NotSupported, or because there is no node to test it on.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ RULES: Sequence[Rule] = (
     *ending.LAST,
     *nodes.LAST,
 )
-"""All of them; those that run alone, and those that judge at the end, do so in this order."""
+"""All rules; those that run alone, and those that judge afterwards, run in this order."""
 
 DEFAULTS = Options()
 
 AT_ONCE = 5
-"""Rules that run beside one another."""
+"""Rules that run concurrently."""
 
 _LINES = 12
 """Warnings kept for the report."""
 
 _TIMES = 5
-"""A rule as a whole may take so many times the patience: a call that never returns ends it."""
+"""Timeout of a rule in multiples of the patience: a call that never returns fails it."""
 
 Say = Callable[[Result], None]
 
 
 async def examine(subject: Subject, options: Options = DEFAULTS, *, only: Iterable[str] = (), say: Say = lambda result: None) -> Report:
-    """Run all rules, or only those of these names; `say` is told of each result. Raises SettingsError when the provider raises it."""
+    """Runs all rules, or only those of these names; `say` is called with each result. Raises SettingsError when the provider raises it."""
     wanted = set(only)
     chosen = [rule for rule in RULES if not wanted or rule.name in wanted]
     made = subject.make()
@@ -83,7 +83,7 @@ class _Examination:
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def run(self, rules: Sequence[Rule]) -> list[Result]:
-        """The results in the order of the rules."""
+        """Returns the results in the order of the rules."""
         able = [rule for rule in rules if self._able(rule)]
         await self._one(nodes.node_ready)
         if self._results[nodes.node_ready.name].outcome is Outcome.FAILED:
@@ -140,7 +140,7 @@ class _Examination:
 
 
 class _Verdict:
-    """Whatever a rule, or a provider within it, raises is what the rule came to; only a cancellation passes."""
+    """Context that turns whatever a rule, or a provider within it, raises into the rule's result; only a cancellation propagates."""
 
     def __init__(self) -> None:
         self.seen = self.refusal = ""
@@ -162,7 +162,7 @@ class _Verdict:
 
 
 class _Warnings(logging.Handler):
-    """Keeps the last warnings that are logged while the block runs."""
+    """Handler that keeps the last warnings logged in its context."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -181,7 +181,7 @@ class _Warnings(logging.Handler):
 
 @asynccontextmanager
 async def _stand(subject: Subject, options: Options) -> AsyncIterator[Stand]:
-    """Namespace, watch, and whatever is to be undone; the provider is not started yet."""
+    """Yields a stand with namespace and watch, and cleans up; the provider is not started yet."""
     clock, before = SystemClock(), await _node_names(subject.judge)
     judge = attrs.evolve(subject.judge, namespace=await _namespace(subject.judge, clock))
     recording = Recording(clock)
@@ -209,7 +209,7 @@ async def _node_names(judge: Kubectl) -> set[str]:
 
 
 async def _namespace(judge: Kubectl, clock: SystemClock) -> str:
-    """A new one, as soon as pods can be created in it."""
+    """Creates a namespace, and waits until pods can be created in it."""
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "conformance-"}}
     made = json.loads(await judge.ok("create", "--filename=-", "--output=json", stdin=json.dumps(body).encode()))
     name = str(made["metadata"]["name"])

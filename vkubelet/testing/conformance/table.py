@@ -1,6 +1,6 @@
-"""What came of an examination, as text.
+"""Results of a test run, as text.
 
-Invariant: pure; a rule that failed is shown with its sentence and with what was seen.
+Invariant: pure; a rule that failed is shown with its sentence and with what was observed.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ _WIDTH = 22
 
 
 def line(result: Result) -> str:
-    """One row: name, outcome, seconds, and what there is to say in short."""
+    """Renders one row: name, result, seconds, and a short message."""
     seconds = f"{result.seconds:6.1f} s" if result.outcome is not Outcome.SKIPPED else " " * 8
     seen = result.seen if result.outcome is not Outcome.FAILED else "see below"
     return f"{result.rule.name:<{_WIDTH}} {result.outcome.value:<8}{seconds}  {seen}".rstrip()
 
 
 def capabilities(report: Report) -> str:
-    """The capabilities in two lines."""
+    """Renders the capabilities in two lines."""
     rows = (("has", True), ("has not", False))
     found = {word: [name.removeprefix("Supports") for name, has in report.capabilities.items() if has is wanted] for word, wanted in rows}
     return "\n".join(f"  {word + ':':<9}{', '.join(names) or 'nothing'}" for word, names in found.items())
 
 
 def table(report: Report) -> str:
-    """Everything."""
+    """Renders everything."""
     return "\n".join(_lines(report))
 
 

@@ -1,6 +1,6 @@
-"""Runs a command on a terminal of a given size, as a person would.
+"""Runs a command on a terminal of a given size, as an interactive user would.
 
-Invariant: the command has ended when the block does, whatever it did.
+Invariant: the command has exited when the call returns, whatever it did.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vkubelet.testing.conformance.broken import Broken
 
 
 async def on_terminal(command: Sequence[str], size: TerminalSize, *, seconds: float) -> tuple[int, bytes]:
-    """Its exit code, and what it showed. Raises Broken when it does not end in time."""
+    """Returns its exit code, and its output. Raises Broken when it does not exit in time."""
     ours, theirs = pty.openpty()
     try:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", size.height, size.width, 0, 0))
@@ -47,7 +47,7 @@ async def on_terminal(command: Sequence[str], size: TerminalSize, *, seconds: fl
 
 
 def _read(descriptor: int, into: bytearray) -> None:
-    """What is there; once the other side is closed, reading fails."""
+    """Reads available data; once the other side is closed, reading fails."""
     os.set_blocking(descriptor, False)
     with contextlib.suppress(OSError):
         while data := os.read(descriptor, 65536):
