@@ -281,10 +281,9 @@ class Provider(Protocol):
     async def delete_pod(self, pod: PodRef, grace: float) -> None:
         """Starts to terminate the pod within `grace` seconds; `report` reports progress, `pod_gone` completion. Also called for orphans.
 
-        0 means at once: the grace period has expired, or a user forced the deletion, which sets the pod's `deletionGracePeriodSeconds` to
-        0. Raises NoSuchPod when the backend has nothing of it, which counts as `pod_gone`. A call that fails, or does not return within 30
-        s, is retried with back-off up to 60 s (event FailedKillPod). After the grace period it is called with 0, every 30 s until
-        `pod_gone`.
+        0 means at once: the grace period has expired, or a user forced the deletion, with `deletionGracePeriodSeconds` 0 in the pod. Raises
+        NoSuchPod when the backend has nothing of it, which counts as `pod_gone`. A call that fails, or does not return within 30 s, is
+        retried with back-off up to 60 s (event FailedKillPod). After the grace period it is called with 0, every 30 s until `pod_gone`.
         """
         ...
 
@@ -429,8 +428,8 @@ class SupportsMetrics(Protocol):
 @runtime_checkable
 class SupportsNodeLogs(Protocol):
     def node_logs(self, node: str, path: str) -> AsyncIterator[bytes]:
-        """Streams the log file at `path`, which never leads upwards; an empty path, or one with a slash as last character, requests a
-        listing, as HTML.
+        """Streams the log file at `path`, which never leads upwards; an empty path, or one that closes with a slash, requests an HTML
+        listing.
 
         Raises FileNotFoundError when there is none.
         """
@@ -447,6 +446,5 @@ class AdmitsPods(Protocol):
 @runtime_checkable
 class SupportsPing(Protocol):
     async def ping(self, node: str) -> None:
-        """Checks the node: raising, or not returning within the setting `ping.timeout`, turns its Ready condition off until a call
-        returns."""
+        """Checks the node: raising, or exceeding the setting `ping.timeout`, turns its Ready condition off until a call returns."""
         ...
