@@ -98,7 +98,7 @@ class Lives:
 
     def lose(self, pod: MockPod) -> None:
         """Removes a pod as if the backend had dropped it."""
-        self._forget(pod)
+        self._drop(pod)
         self.gone(pod.ref)
 
     def end_ephemeral(self, pod: MockPod, name: str, code: int) -> None:
@@ -184,10 +184,10 @@ class Lives:
         if pod.stage is not Stage.ENDED:
             self._end_run(pod, KILLED if killed else pod.script.exit_code)
             self._enter(pod, Stage.ENDED)
-        self._forget(pod)
+        self._drop(pod)
         self.gone(pod.ref)
 
-    def _forget(self, pod: MockPod) -> None:
+    def _drop(self, pod: MockPod) -> None:
         self._count_spent(pod)
         self._backend.remove(pod)
         task = self._tasks.pop(pod.ref.uid, None)

@@ -63,7 +63,7 @@ class Pipe:
     def put(self, data: bytes) -> None:
         """Appends without waiting: for a caller that has checked whether it is full."""
         self._chunks.append(data)
-        self._tell()
+        self._notify()
 
     def __aiter__(self) -> Self:
         return self
@@ -74,23 +74,23 @@ class Pipe:
                 raise StopAsyncIteration
             await self._changed.wait()
         data = self._chunks.popleft()
-        self._tell()
+        self._notify()
         return data
 
     def end(self) -> None:
         self._ended = True
-        self._tell()
+        self._notify()
 
     def clear(self) -> None:
         """Drops what has not been read."""
         self._chunks.clear()
-        self._tell()
+        self._notify()
 
     def break_off(self) -> None:
         self._broken = True
         self.clear()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 

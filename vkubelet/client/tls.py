@@ -21,7 +21,7 @@ from vkubelet.errors import SettingsError
 
 log = logging.getLogger(__name__)
 
-_LOOK_EVERY = 60.0
+_CHECK_EVERY = 60.0
 
 
 @frozen
@@ -122,17 +122,17 @@ class Tls:
         self._versions = source.versions()
         self._given: ClientCertificate | None = None
         self._context = source.build()
-        self._next_look: float | None = None
+        self._next_check: float | None = None
 
     def context(self, clock: Clock, given: ClientCertificate | None = None) -> ssl.SSLContext:
         """Returns the context, checking the files once a minute; while a file is invalid, the old context is kept."""
         now = clock.monotonic()
         if given != self._given:
             self._context, self._given = self.source.build(given), given
-        if self._next_look is None or now >= self._next_look:
-            if self._next_look is not None:
+        if self._next_check is None or now >= self._next_check:
+            if self._next_check is not None:
                 self._reload()
-            self._next_look = now + _LOOK_EVERY
+            self._next_check = now + _CHECK_EVERY
         return self._context
 
     def _reload(self) -> None:

@@ -65,8 +65,8 @@ class Engine:
             checks=self._checks,
             clock=self._clock,
             metrics=self._host.metrics,
-            warn=lambda life, container, reason, message: self._say(life, container, reason, message, warning=True),
-            decided=self._poke,
+            warn=lambda life, container, reason, message: self._emit(life, container, reason, message, warning=True),
+            decided=self._enqueue,
         )
 
     def _work_parts(self) -> WorkParts:
@@ -76,8 +76,8 @@ class Engine:
             checks=self._checks,
             life=self._lives.get,
             pod=self._pods.get,
-            say=self._say,
-            decided=self._poke,
+            say=self._emit,
+            decided=self._enqueue,
             removed=self._removed,
             begun=self._prober.wake,
             interrupt=self._interrupt,
@@ -109,7 +109,7 @@ class Engine:
                 self._work.add(Job(uid, Verb.START, container.plan.name))
         self._set_deadline(life, pod)
         self._resizer.look(life, pod)
-        self._poke(uid)
+        self._enqueue(uid)
 
     async def delete(self, ref: PodRef, grace: float) -> None:
         """Terminates the pod, whether it was ever synced or not."""
@@ -122,7 +122,7 @@ class Engine:
             return
         life.end(self._clock.monotonic() + grace, remove=True)
         self._interrupt(life)
-        self._poke(ref.uid)
+        self._enqueue(ref.uid)
 
     async def reports(self, node: str) -> Iterable[PodReport]:
         """Lists everything that the backend has, with the runtime's state of known pods. Raises when the list is not complete."""
@@ -158,7 +158,7 @@ class Engine:
         hooks = hooks_of(container)
         container.end_run(evolve(end, finished_at=self._clock.now()), now=self._clock.monotonic())
         self._follow(life, container, hooks)
-        self._poke(life.ref.uid)
+        self._enqueue(life.ref.uid)
 
     def probe_metrics(self, node: str) -> bytes:
         return self._prober.metrics(node)
@@ -170,7 +170,7 @@ class Engine:
         for uid, life in self._lives.items():
             if life.ref.node == node.name and uid in self._pods:
                 self._resizer.look(life, self._pods[uid])
-                self._poke(uid)
+                self._enqueue(uid)
 
     def hear(self, report: PodReport) -> None:
         """Handles a report of container states."""
@@ -192,7 +192,7 @@ class Engine:
                     self._work.note_report(life, container)
                 self._follow(life, container, hooks)
         if news or moved:
-            self._poke(life.ref.uid)
+            self._enqueue(life.ref.uid)
 
     def _follow(self, life: PodLife, container: ContainerLife, hooks: Collection[str]) -> None:
         """Follows up on a state change; `hooks` ran until now."""
@@ -209,22 +209,24 @@ class Engine:
             container.reading = True
             self._work.add(Job(uid, Verb.MESSAGE, name))
         if life.goes_on(container) and start_time(container) > container.ended_at and life.ending is None:
-            self._say(life, container, "BackOff", f"Back-off restarting failed container {name} in pod {full_name(life.ref)}", warning=True)
+            self._emit(
+                life, container, "BackOff", f"Back-off restarting failed container {name} in pod {full_name(life.ref)}", warning=True
+            )
 
     def _cut(self, life: PodLife, container: ContainerLife, hooks: Collection[str]) -> None:
         """Handles a container that has terminated before its hooks, which have failed by that."""
         if "postStart" in hooks:
             container.hook_error = hook_failure(life.ref, container.plan, Outcome(None, "the container has ended"))
-            self._say(life, container, "FailedPostStartHook", "PostStartHook failed", warning=True)
-            self._say(life, container, "Killing", "FailedPostStartHook")
+            self._emit(life, container, "FailedPostStartHook", "PostStartHook failed", warning=True)
+            self._emit(life, container, "Killing", "FailedPostStartHook")
         if "preStop" in hooks:
-            self._say(life, container, "FailedPreStopHook", "PreStopHook failed", warning=True)
+            self._emit(life, container, "FailedPreStopHook", "PreStopHook failed", warning=True)
 
     def lost(self, ref: PodRef) -> None:
         """Handles the report that the backend has nothing left of the pod."""
         life = self._lives.get(ref.uid)
         if life is not None:
-            self._forget(life)
+            self._drop(life)
         self._host.pod_gone(ref)
 
     # --- start and termination ---
@@ -272,14 +274,14 @@ class Engine:
 
     def _removed(self, life: PodLife) -> None:
         node = life.ref.node
-        self._forget(life)
+        self._drop(life)
         self._host.pod_gone(life.ref)
         for uid, other in self._lives.items():
             if other.ref.node == node and other.resize.pending and uid in self._pods:
                 self._resizer.look(other, self._pods[uid])
-                self._poke(uid)
+                self._enqueue(uid)
 
-    def _forget(self, life: PodLife) -> None:
+    def _drop(self, life: PodLife) -> None:
         uid = life.ref.uid
         self._lives.pop(uid, None)
         self._pods.pop(uid, None)
@@ -289,7 +291,7 @@ class Engine:
 
     # --- decisions ---
 
-    def _poke(self, uid: str) -> None:
+    def _enqueue(self, uid: str) -> None:
         if uid in self._lives:
             self._decisions.add(uid)
 
@@ -310,10 +312,10 @@ class Engine:
             # A terminal phase is not corrected any more: everything about the termination is reported with it.
             self._host.report(report_of(life, now))
         if decision.actions:
-            self._poke(uid)
-        return self._next_look(life, decision, now)
+            self._enqueue(uid)
+        return self._next_check(life, decision, now)
 
-    def _next_look(self, life: PodLife, decision: Decision, now: float) -> float | None:
+    def _next_check(self, life: PodLife, decision: Decision, now: float) -> float | None:
         due = min(decision.due, self._resizer.next_look(life, self._pods.get(life.ref.uid), now))
         return None if math.isinf(due) else max(0.0, due - now)
 
@@ -336,7 +338,7 @@ class Engine:
                 self._interrupt(life)
             case Overdue():
                 life.failure = _OVERDUE
-                self._say(life, None, _OVERDUE.reason, _OVERDUE.message)
+                self._emit(life, None, _OVERDUE.reason, _OVERDUE.message)
                 life.end(now + life.plan.grace)
                 self._interrupt(life)
             case Remove():
@@ -353,7 +355,7 @@ class Engine:
         container.stage = Stage.IDLE if container.stage is Stage.HOOKING else container.stage
         hook = container.plan.pre_stop is not None and until > self._clock.monotonic()
         container.stop = Stop(until, hook_runs=hook, again=again)
-        self._say(life, container, "Killing", message)
+        self._emit(life, container, "Killing", message)
         if hook:
             self._work.add(Job(uid, Verb.PRE_STOP, name))
 
@@ -374,7 +376,7 @@ class Engine:
 
     # --- events ---
 
-    def _say(self, life: PodLife, container: ContainerLife | None, reason: str, message: str, *, warning: bool = False) -> None:
+    def _emit(self, life: PodLife, container: ContainerLife | None, reason: str, message: str, *, warning: bool = False) -> None:
         """Emits an event about the pod, or about one of its containers."""
         pod = self._pods.get(life.ref.uid)
         ref = life.ref

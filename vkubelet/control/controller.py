@@ -126,7 +126,7 @@ class Controller(Generic[K]):
             if isinstance(error, _FATAL):
                 raise
             self.queue.add(key, after=self._delay(key, error), priority=self.queue.priority(key))
-            self._tell(key, error)
+            self._log_error(key, error)
             return _result(error)
         self._backoff.forget(key)
         if again is not None:
@@ -142,7 +142,7 @@ class Controller(Generic[K]):
             return error.retry_after
         return max(wait, error.retry_after or 0.0) if isinstance(error, ApiError) else wait
 
-    def _tell(self, key: K, error: Exception) -> None:
+    def _log_error(self, key: K, error: Exception) -> None:
         failures = self._backoff.failures(key)
         # At the first, second, fourth, eighth … failure: a persistent error is not repeated every minute for each of thousands of keys.
         milestone = failures & (failures - 1) == 0

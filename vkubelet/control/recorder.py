@@ -72,7 +72,7 @@ class ObjectReference:
 
 
 @frozen
-class _Said:
+class _Content:
     subject: ObjectReference
     reason: str
     message: str
@@ -123,7 +123,7 @@ class Recorder:
         self._host = host
         self._redact = redact
         self._clock = clock
-        self._pending: OrderedDict[_Said, _Series] = OrderedDict()
+        self._pending: OrderedDict[_Content, _Series] = OrderedDict()
         self._written: _Recent[_Series] = _Recent(lambda: _Series(0, clock.now(), clock.now()))
         self._buckets: _Recent[TokenBucket] = _Recent(lambda: TokenBucket(1 / REFILL, BURST, clock=clock))
         self._wake = asyncio.Event()
@@ -138,16 +138,16 @@ class Recorder:
         if not self._buckets[subject.uid or (subject.kind, subject.namespace, subject.name)].take():
             self.dropped += 1
             return
-        said = _Said(subject, reason, self._redact(subject.uid, message)[:_MESSAGE_LIMIT], warning)
+        content = _Content(subject, reason, self._redact(subject.uid, message)[:_MESSAGE_LIMIT], warning)
         now = self._clock.now()
-        waiting = self._pending.get(said)
+        waiting = self._pending.get(content)
         if waiting is not None:
             waiting.count += 1
             waiting.last = now
             return
         if len(self._pending) >= QUEUE_LIMIT:
             self.dropped += self._pending.popitem(last=False)[1].count
-        self._pending[said] = _Series(1, now, now)
+        self._pending[content] = _Series(1, now, now)
         self._written_out.clear()
         self._wake.set()
 
@@ -172,26 +172,26 @@ class Recorder:
 
     async def _flush(self, attempts: int) -> None:
         while self._pending:
-            said, series = self._pending.popitem(last=False)
+            content, series = self._pending.popitem(last=False)
             written = False
-            with self._isolated(f"{said.subject.kind} {said.subject.namespace}/{said.subject.name}"):
-                written = await self._try_to_write(said, series, attempts)
+            with self._isolated(f"{content.subject.kind} {content.subject.namespace}/{content.subject.name}"):
+                written = await self._try_to_write(content, series, attempts)
             self.dropped += 0 if written else series.count
         self._written_out.set()
 
-    async def _try_to_write(self, said: _Said, series: _Series, attempts: int) -> bool:
+    async def _try_to_write(self, content: _Content, series: _Series, attempts: int) -> bool:
         try:
-            await self._write(said, series, attempts)
+            await self._write(content, series, attempts)
         except VKubeletError as error:
             log.debug("event dropped: %s", error)
             return False
         return True
 
-    async def _write(self, said: _Said, new: _Series, attempts: int) -> None:
-        series = self._written[said]
+    async def _write(self, content: _Content, new: _Series, attempts: int) -> None:
+        series = self._written[content]
         if series.name:
             total = _Series(series.count + new.count, series.first, new.last, series.name)
-            key = Key(_namespace(said.subject), series.name)
+            key = Key(_namespace(content.subject), series.name)
             change = {"count": total.count, "lastTimestamp": rfc3339(total.last)}
             try:
                 await with_retry(lambda: self._client.patch(EVENTS, key, change), attempts=attempts, clock=self._clock)
@@ -201,22 +201,22 @@ class Recorder:
             else:
                 series.count, series.last = total.count, total.last
                 return
-        body = self._body(said, new)
+        body = self._body(content, new)
         try:
             await with_retry(
-                lambda: self._client.create(EVENTS, body, namespace=_namespace(said.subject)), attempts=attempts, clock=self._clock
+                lambda: self._client.create(EVENTS, body, namespace=_namespace(content.subject)), attempts=attempts, clock=self._clock
             )
         except AlreadyExists:
             log.debug("an event was written although its answer was lost")
         series.name, series.count, series.first, series.last = body["metadata"]["name"], new.count, new.first, new.last
 
-    def _body(self, said: _Said, series: _Series) -> Json:
+    def _body(self, content: _Content, series: _Series) -> Json:
         return {
-            "metadata": {"name": f"{said.subject.name[:_NAME_LIMIT]}.{secrets.token_hex(8)}", "namespace": _namespace(said.subject)},
-            "involvedObject": said.subject.body(),
-            "type": "Warning" if said.warning else "Normal",
-            "reason": said.reason,
-            "message": said.message,
+            "metadata": {"name": f"{content.subject.name[:_NAME_LIMIT]}.{secrets.token_hex(8)}", "namespace": _namespace(content.subject)},
+            "involvedObject": content.subject.body(),
+            "type": "Warning" if content.warning else "Normal",
+            "reason": content.reason,
+            "message": content.message,
             "count": series.count,
             "firstTimestamp": rfc3339(series.first),
             "lastTimestamp": rfc3339(series.last),

@@ -101,7 +101,7 @@ class DeclaredNodes:
             if node.standing is Standing.UNKNOWN:
                 self._put(name, evolve(node, standing=Standing.RETIRING))
             else:
-                self._tell(name)
+                self._notify(name)
 
     def retire(self, name: str) -> None:
         """Withdraws a node; for a node that is not known here it does nothing."""
@@ -114,13 +114,13 @@ class DeclaredNodes:
         node = self._nodes.get(name)
         if node is not None and node.standing is not Standing.DECLARED:
             del self._nodes[name]
-            self._tell(name)
+            self._notify(name)
 
     def close(self, health: Health) -> None:
         """Closes all nodes to new pods from now on; an unhealthy `health` applies to all, whatever the provider reports."""
         self.closed, self._last_health = True, health
         for name in list(self._nodes):
-            self._tell(name)
+            self._notify(name)
 
     def drop(self, name: str) -> None:
         """Drops a node in any state, because it is being deleted."""
@@ -138,12 +138,12 @@ class DeclaredNodes:
             return
         self._provider_health = health
         for name in list(self._nodes):
-            self._tell(name)
+            self._notify(name)
 
     def _put(self, name: str, node: Declared) -> None:
         self._nodes[name] = node
-        self._tell(name)
+        self._notify(name)
 
-    def _tell(self, name: str) -> None:
+    def _notify(self, name: str) -> None:
         for listener in self._listeners:
             listener(name)

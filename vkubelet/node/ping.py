@@ -81,10 +81,10 @@ class Pinger:
             raise
         finally:
             if health is not None:
-                self._tell(name, health)
+                self._record(name, health)
         return self._settings.every
 
-    def _tell(self, name: str, health: Health) -> None:
+    def _record(self, name: str, health: Health) -> None:
         known = self._nodes.get(name)
         if known is not None and known.health.reason != health.reason:
             with bind(node=name):

@@ -44,11 +44,11 @@ class Containers:
 
 
 @frozen(kw_only=True)
-class _Scene:
-    """Facts shared by all containers of one pod; `told` is False until the provider has reported the pod."""
+class _PodFacts:
+    """Facts shared by all containers of one pod; `reported` is False until the provider has reported the pod."""
 
     now: datetime
-    told: bool
+    reported: bool
     terminating: bool
     restart_policy: str
     message_limit: int
@@ -73,20 +73,20 @@ def container_statuses(
     starting = spec.get("initContainers", ())
     kinds = Containers.of(spec)
     count = len(starting) + len(kinds.apps) + len(kinds.ephemeral)
-    scene = _Scene(
+    facts = _PodFacts(
         now=now,
-        told=report is not None,
+        reported=report is not None,
         terminating=terminating,
         restart_policy=spec.get("restartPolicy", "Always"),
         message_limit=_MESSAGES // max(1, count),
         waiting=waiting or Waiting("PodInitializing" if starting else "ContainerCreating"),
     )
-    told = {c.name: c for c in report.containers} if report is not None else {}
+    reported = {c.name: c for c in report.containers} if report is not None else {}
     result: Json = {}
     for name, containers in zip(LISTS, (starting, kinds.apps, kinds.ephemeral), strict=True):
         was = {s["name"]: s for s in previous.get(name, ())}
-        listed = [c for c in containers if name != LISTS[2] or c["name"] in told or c["name"] in was]
-        statuses = [_status(c, told.get(c["name"]), was.get(c["name"]), scene) for c in listed]
+        listed = [c for c in containers if name != LISTS[2] or c["name"] in reported or c["name"] in was]
+        statuses = [_status(c, reported.get(c["name"]), was.get(c["name"]), facts) for c in listed]
         if name == LISTS[0]:
             _mark_completed(kinds.init, statuses)
         else:
@@ -122,25 +122,25 @@ def ever_ran(status: JsonView) -> bool:
     return "running" in state or "terminated" in state or "terminated" in status.get("lastState", {})
 
 
-def _status(container: JsonView, told: ContainerReport | None, was: JsonView | None, scene: _Scene) -> Json:
-    if told is None:
-        return _untold(container, was, scene)
+def _status(container: JsonView, reported: ContainerReport | None, was: JsonView | None, facts: _PodFacts) -> Json:
+    if reported is None:
+        return _unreported(container, was, facts)
     was = was or {}
     state_was = was.get("state", {})
-    if "terminated" in state_was and not isinstance(told.state, Terminated) and not _may_restart(container, state_was, scene):
+    if "terminated" in state_was and not isinstance(reported.state, Terminated) and not _may_restart(container, state_was, facts):
         return dict(was)
-    restarts = max(told.restarts, was.get("restartCount", 0))
+    restarts = max(reported.restarts, was.get("restartCount", 0))
     restarted = restarts > was.get("restartCount", 0)
     status = _frame(container, was, restarts)
-    status["imageID"] = told.image_id or status["imageID"]
-    status["state"] = _state(told.state, {} if restarted else state_was, scene)
-    status["lastState"] = _last_state(told, was, restarted=restarted, scene=scene)
-    running = isinstance(told.state, Running)
-    status["started"] = running and told.started is not False
-    status["ready"] = running and told.ready is not False
-    told_amounts = (("resources", told.resources), ("allocatedResources", told.allocated))
-    status.update({key: value for key, value in told_amounts if value is not None})
-    identity = told.id or ("" if restarted else was.get("containerID", ""))
+    status["imageID"] = reported.image_id or status["imageID"]
+    status["state"] = _state(reported.state, {} if restarted else state_was, facts)
+    status["lastState"] = _last_state(reported, was, restarted=restarted, facts=facts)
+    running = isinstance(reported.state, Running)
+    status["started"] = running and reported.started is not False
+    status["ready"] = running and reported.ready is not False
+    amounts = (("resources", reported.resources), ("allocatedResources", reported.allocated))
+    status.update({key: value for key, value in amounts if value is not None})
+    identity = reported.id or ("" if restarted else was.get("containerID", ""))
     if identity:
         status["containerID"] = identity
         if "terminated" in status["state"]:
@@ -175,27 +175,27 @@ def _mark_completed(init: Sequence[JsonView], statuses: Sequence[Json]) -> None:
             status["ready"] = exit_code(status) == 0
 
 
-def _may_restart(container: JsonView, state: JsonView, scene: _Scene) -> bool:
-    if container.get("restartPolicy") == "Always" or scene.restart_policy == "Always":
+def _may_restart(container: JsonView, state: JsonView, facts: _PodFacts) -> bool:
+    if container.get("restartPolicy") == "Always" or facts.restart_policy == "Always":
         return True
-    return scene.restart_policy == "OnFailure" and state["terminated"].get("exitCode") != 0
+    return facts.restart_policy == "OnFailure" and state["terminated"].get("exitCode") != 0
 
 
-def _untold(container: JsonView, was: JsonView | None, scene: _Scene) -> Json:
+def _unreported(container: JsonView, was: JsonView | None, facts: _PodFacts) -> Json:
     """Returns the status of a container that the provider did not report."""
     state = was.get("state", {}) if was is not None else {}
     if was is None or "waiting" in state or not state:
         status = _frame(container, was or {}, (was or {}).get("restartCount", 0))
         status.update(lastState=(was or {}).get("lastState", {}), ready=False, started=False)
-        told_why = scene.waiting if was is None or not ever_ran(was) else Waiting(**_waiting_of(state))
-        return {**status, "state": _state(told_why, state, scene)}
-    if not scene.told or "terminated" in state:
+        shown = facts.waiting if was is None or not ever_ran(was) else Waiting(**_waiting_of(state))
+        return {**status, "state": _state(shown, state, facts)}
+    if not facts.reported or "terminated" in state:
         return dict(was)
     vanished = Terminated(UNKNOWN_EXIT, "ContainerStatusUnknown", "The container could not be located when the pod was looked at")
     return {
         **was,
-        "state": _state(vanished, state, scene),
-        "restartCount": was.get("restartCount", 0) + (0 if scene.terminating else 1),
+        "state": _state(vanished, state, facts),
+        "restartCount": was.get("restartCount", 0) + (0 if facts.terminating else 1),
         "ready": False,
         "started": False,
     }
@@ -206,28 +206,28 @@ def _waiting_of(state: JsonView) -> dict[str, str]:
     return {"reason": waiting.get("reason", ""), "message": waiting.get("message", "")}
 
 
-def _state(state: Waiting | Running | Terminated, was: JsonView, scene: _Scene) -> Json:
+def _state(state: Waiting | Running | Terminated, was: JsonView, facts: _PodFacts) -> Json:
     match state:
         case Waiting():
             parts = {"reason": state.reason, "message": state.message}
             return {"waiting": {key: value for key, value in parts.items() if value}}
         case Running():
             known = was.get("running", {}).get("startedAt")
-            return {"running": {"startedAt": rfc3339(state.started_at) if state.started_at else known or rfc3339(scene.now)}}
+            return {"running": {"startedAt": rfc3339(state.started_at) if state.started_at else known or rfc3339(facts.now)}}
         case Terminated():
-            return {"terminated": _terminated(state, was, now=scene.now, limit=scene.message_limit)}
+            return {"terminated": _terminated(state, was, now=facts.now, limit=facts.message_limit)}
 
 
-def _last_state(told: ContainerReport, was: JsonView, *, restarted: bool, scene: _Scene) -> Json:
+def _last_state(reported: ContainerReport, was: JsonView, *, restarted: bool, facts: _PodFacts) -> Json:
     """Returns how the previous run terminated: as reported, else as published.
 
     A Terminated state that another state follows becomes the last state.
     """
     state_was, last_was = was.get("state", {}), was.get("lastState", {})
-    moved = "terminated" in state_was and (restarted or not isinstance(told.state, Terminated))
+    moved = "terminated" in state_was and (restarted or not isinstance(reported.state, Terminated))
     source = state_was if moved else last_was
-    if told.last is not None:
-        return {"terminated": _terminated(told.last, source, now=scene.now, limit=scene.message_limit)}
+    if reported.last is not None:
+        return {"terminated": _terminated(reported.last, source, now=facts.now, limit=facts.message_limit)}
     return {"terminated": dict(source["terminated"])} if "terminated" in source else {}
 
 

@@ -277,7 +277,7 @@ class Lifecycle:
                 self._parts.admission.admit(pod)
             life.held, life.outdated, told_in = True, False, self._round
             operation = "create" if life.handed_at is None else "sync"
-            with self._timed(life.ref.node, operation), _Told(self, pod, "FailedSync"):
+            with self._timed(life.ref.node, operation), _ReportedCall(self, pod, "FailedSync"):
                 await self._parts.provider.sync_pod(pod)
         except PodRejected as error:
             life.over = True
@@ -324,7 +324,7 @@ class Lifecycle:
         now, told_in = self._parts.clock.monotonic(), self._round
         pod = self._parts.dispatch.store.by_uid(life.ref.uid)
         try:
-            with self._timed(life.ref.node, "kill"), _Told(self, pod, "FailedKillPod"):
+            with self._timed(life.ref.node, "kill"), _ReportedCall(self, pod, "FailedKillPod"):
                 call = self._parts.provider.delete_pod(life.ref, grace)
                 await answered(call, "delete_pod", clock=self._parts.clock)
         except NoSuchPod:
@@ -394,7 +394,7 @@ class Lifecycle:
         self._on_drop(life.ref.node)
 
 
-class _Told:
+class _ReportedCall:
     """Context of a call to the provider that reports the error, whatever it is, and lets it propagate."""
 
     def __init__(self, lifecycle: Lifecycle, pod: Pod | None, reason: str) -> None:

@@ -36,7 +36,7 @@ class Slots:
             return True
         known = next((each for each, waiting in self._waiting.items() if uid in waiting), None)
         if known is None or priority < known:
-            self._forget(uid)
+            self._stop_waiting(uid)
             self._waiting[priority][uid] = None
         return False
 
@@ -47,12 +47,12 @@ class Slots:
 
     def drop(self, uid: str) -> None:
         """Drops the request of a pod that needs no slot any more; a slot that was granted to it goes to the next pod."""
-        self._forget(uid)
+        self._stop_waiting(uid)
         if uid in self._granted:
             self._granted.discard(uid)
             self._grant()
 
-    def _forget(self, uid: str) -> None:
+    def _stop_waiting(self, uid: str) -> None:
         for waiting in self._waiting.values():
             waiting.pop(uid, None)
 

@@ -167,7 +167,7 @@ class Resolver:
             resolved = await self._resolve(record, containers)
             record.waiting = False
             record.reported = {trouble: text for trouble, text in record.reported.items() if "Mandatory" not in trouble}
-        wait = self._next_look(record)
+        wait = self._next_check(record)
         if wait is not None and uid in self._records:
             self.controller.add(uid, after=wait, priority=Priority.LOW)
         return resolved
@@ -303,9 +303,9 @@ class Resolver:
                     # A missing root was removed by the provider, or is created by `resolve`.
                     if assembly.is_filled(volume, record.files):
                         await self._fill(record, volume, facts)
-        return self._next_look(record)
+        return self._next_check(record)
 
-    def _next_look(self, record: _Record) -> float | None:
+    def _next_check(self, record: _Record) -> float | None:
         uid = record.pod.metadata.uid
         if record.files is None or not assembly.written_volumes(record.pod.spec):
             return None

@@ -128,7 +128,7 @@ class PortForwards:
             async with asyncio.timeout(self.streaming.settings.stream_creation_timeout):
                 await pair.complete.wait()
         except TimeoutError:
-            await _tell(pair.streams.get("error"), f"(request={pair.request_id}) timed out waiting for streams")
+            await _report_error(pair.streams.get("error"), f"(request={pair.request_id}) timed out waiting for streams")
         else:
             error = pair.streams["error"]
             error.discard()
@@ -180,7 +180,7 @@ async def take(stream: SpdyStream, pairs: dict[str, Pair]) -> Pair | None:
         return pair
     if not pair.add(kind, stream):
         stream.reset()
-        await _tell(pair.streams.get("error"), f"error processing stream for request {request_id}: {kind} stream already assigned")
+        await _report_error(pair.streams.get("error"), f"error processing stream for request {request_id}: {kind} stream already assigned")
     return None
 
 
@@ -201,7 +201,7 @@ async def forward(provider: SupportsPortForward, pod: Pod, port: int, *, data: C
         raise
     finally:
         if failed and not stream.given_up:
-            await _tell(error, f"error forwarding port {port} to pod {pod.metadata.name}, uid {pod.metadata.uid}: {failed}")
+            await _report_error(error, f"error forwarding port {port} to pod {pod.metadata.name}, uid {pod.metadata.uid}: {failed}")
             data.reset()
             error.reset()
     await data.close()
@@ -209,7 +209,7 @@ async def forward(provider: SupportsPortForward, pod: Pod, port: int, *, data: C
     data.discard()
 
 
-async def _tell(channel: Channel | None, text: str) -> None:
+async def _report_error(channel: Channel | None, text: str) -> None:
     if channel is not None:
         with suppress(StreamReset):
             await channel.write(text.encode())

@@ -81,7 +81,7 @@ class SpdyStream:
             self._news.clear()
             await self._news.wait()
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._forget()
+        self._drop_unread()
         return data
 
     async def write(self, data: bytes) -> None:
@@ -105,7 +105,7 @@ class SpdyStream:
     def discard(self) -> None:
         """Stops reading: data that arrives is dropped, so that it cannot block other streams."""
         self._unread = False
-        self._forget()
+        self._drop_unread()
 
     # --- Notifications of the session --------------------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class SpdyStream:
         if self.broken:
             self.discard()
 
-    def _forget(self) -> None:
+    def _drop_unread(self) -> None:
         self._pieces.clear()
         released, self.held = self.held, 0
         self._session.released(self, released)

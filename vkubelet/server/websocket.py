@@ -74,7 +74,7 @@ class WebSocketChannel:
             self._news.clear()
             await self._news.wait()
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._forget()
+        self._drop_unread()
         return data
 
     async def write(self, data: bytes) -> None:
@@ -93,7 +93,7 @@ class WebSocketChannel:
         """Stops reading; data that arrives is dropped."""
         self._unread = False
         self._news.set()
-        self._forget()
+        self._drop_unread()
 
     def reset(self) -> None:
         self._closed = True
@@ -121,7 +121,7 @@ class WebSocketChannel:
         self._ended = True
         self._news.set()
 
-    def _forget(self) -> None:
+    def _drop_unread(self) -> None:
         self._pieces.clear()
         self._held = 0
         self._room.set()

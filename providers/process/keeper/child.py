@@ -169,9 +169,9 @@ def _become(order: Order, command: Sequence[str], *, stdio: Stdio, tty: bool, ma
         run("workingDir", lambda: _enter(order, begin))
         run("command", lambda: _execute(order, command, tty=tty))
     except OSError as error:
-        _tell(told, _sentence(step, error, order=order, command=command))
+        _report_failure(told, _sentence(step, error, order=order, command=command))
     except (ValueError, OverflowError) as error:
-        _tell(told, f"{step}: {error}")
+        _report_failure(told, f"{step}: {error}")
     finally:
         # In any case it must not continue as a second keeper.
         os._exit(START_FAILED)
@@ -184,7 +184,7 @@ def _load_no_more() -> None:
     sys.path.clear()
 
 
-def _tell(told: int, text: str) -> None:
+def _report_failure(told: int, text: str) -> None:
     os.write(told, json.dumps(text[:2000]).encode())
 
 

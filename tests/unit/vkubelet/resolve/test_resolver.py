@@ -71,7 +71,7 @@ def test_a_token_that_can_not_be_renewed_is_not_asked_for_all_the_time(left: flo
     made = resolver(clock, pod)
     due = clock.now() + timedelta(seconds=left)
     made._tokens._tokens[pod.metadata.uid] = {TokenSource(): Token("text", due, due)}
-    assert made._next_look(made._records[pod.metadata.uid]) == wait
+    assert made._next_check(made._records[pod.metadata.uid]) == wait
 
 
 @pytest.mark.parametrize(
