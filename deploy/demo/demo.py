@@ -1,9 +1,10 @@
-"""Shows the whole way: two clusters, a binding, a workload on a virtual node, its logs and its shell from the computing cluster.
+"""Demonstrates the project from start to finish: two clusters, a binding, a workload on a virtual node, its logs and its shell from the
+hub.
 
 `demo.py [DIRECTORY]`; the directory of the clusters is build/dev if none is given. Without root rights the node of the worker cluster is
-played by vkubelet with the mock provider: then nothing runs in containers, and everything else is as real.
+simulated by vkubelet with the mock provider: then nothing runs in containers, and everything else is as real.
 
-Invariant: every step may be repeated; what is already there is used, and `make down` ends whatever was started.
+Invariant: every step may be repeated; existing clusters and objects are used, and `make down` stops everything that was started.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ VIRTUAL = "kubeocean.io/cluster-binding=demo"
 
 
 class DemoFailed(Exception):
-    """The text says what did not happen and where to look."""
+    """A step failed; the text contains what did not happen and where to check."""
 
 
 class ProgramEnded(Exception):
-    """kubeocean has ended by itself; waiting for anything is in vain."""
+    """kubeocean exited by itself; waiting for anything is in vain."""
 
 
 def say(text: str) -> None:
@@ -59,7 +60,7 @@ def say(text: str) -> None:
 
 
 def shown(path: Path) -> str:
-    """As the reader would type it."""
+    """Returns the path as the reader would type it."""
     return os.path.relpath(path)
 
 
@@ -71,7 +72,7 @@ def free_port() -> int:
 
 @contextmanager
 def step(text: str) -> Iterator[None]:
-    """Say a step, and that it goes on while it lasts."""
+    """Prints a step, and its progress while it lasts."""
     say(f"==> {text}")
     started, done = time.monotonic(), threading.Event()
 
@@ -96,7 +97,7 @@ def kubectl_program() -> str:
 
 
 def kubectl(kubeconfig: Path, *args: str, stdin: str | None = None) -> str:
-    """Run kubectl. Raises DemoFailed with what it said."""
+    """Runs kubectl. Raises DemoFailed with its error output."""
     command = [kubectl_program(), "--kubeconfig", str(kubeconfig), *args]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode != 0:
@@ -114,7 +115,7 @@ def apply(kubeconfig: Path, *files: Path) -> None:
 
 
 def wait_for(what: str, check: Callable[[], Any], *, seconds: float) -> Any:
-    """The first true value of `check`; what it raises meanwhile is shown only at the end. Raises DemoFailed."""
+    """Returns the first true value of `check`; its errors are shown only after the timeout. Raises DemoFailed."""
     end, last = time.monotonic() + seconds, ""
     while time.monotonic() < end:
         try:
@@ -127,7 +128,7 @@ def wait_for(what: str, check: Callable[[], Any], *, seconds: float) -> Any:
 
 
 def token_of(kubeconfig: Path, namespace: str, account: str) -> Mapping[str, str]:
-    """The data of a ServiceAccount's long-lived token Secret, once the control plane has filled it."""
+    """Returns the data of a ServiceAccount's long-lived token Secret, once the control plane has filled it."""
     secret = f"{account}-token"
 
     def filled() -> Any:
@@ -139,7 +140,7 @@ def token_of(kubeconfig: Path, namespace: str, account: str) -> Mapping[str, str
 
 
 def kubeconfig_of(server: str, data: Mapping[str, str]) -> str:
-    """A kubeconfig for one token, as JSON, which is YAML as well."""
+    """Returns a kubeconfig for one token, as JSON, which is YAML as well."""
     token = base64.b64decode(data["token"]).decode()
     return json.dumps(
         {
@@ -159,19 +160,20 @@ def write_private(path: Path, text: str) -> None:
 
 
 def endpoint(kubeconfig: Path) -> tuple[str, int]:
-    """Where pods reach this cluster's API server: not by loopback, as the kubeconfig does."""
+    """Returns where pods reach this cluster's API server: not by loopback, as the kubeconfig does."""
     found = read(kubeconfig, "--namespace", "default", "endpointslice", "kubernetes")
     return found["endpoints"][0]["addresses"][0], found["ports"][0]["port"]
 
 
 def server_of(kubeconfig: Path) -> str:
-    """The API server's URL, as the kubeconfig says."""
+    """Returns the API server's URL in the kubeconfig."""
     config = json.loads(kubectl(kubeconfig, "config", "view", "--output", "json"))
     return str(config["clusters"][0]["cluster"]["server"])
 
 
 def forget_the_dead() -> None:
-    """A kubeocean that has ended must not count as a cluster that has ended, which `up` would start anew."""
+    """Drops stopped programs of the demo from the ledger: an exited kubeocean must not count as an exited cluster, which `up` would
+    restart."""
     ledger = Ledger(DEV / STATE_FILE)
     ledger.forget(entry for entry in ledger.entries(Kind.PROCESS, OWNER) if not entry.process.alive())
 
@@ -187,7 +189,7 @@ def clusters() -> None:
 
 
 def simulate_node() -> None:
-    """The node of the worker cluster, where there are no rights to run containers; one that runs goes on."""
+    """Simulates the node of the worker cluster, where there are no rights to run containers; one that runs is kept."""
     say(
         f"""==> you are not root, so no container runs here: the worker's node `{MOCK_NODE}` is simulated by vkubelet's mock provider.
     Its pods are Running by script, and their logs and shells are made up; clusters, binding and kubeocean are the real ones."""
@@ -211,13 +213,13 @@ def simulate_node() -> None:
 
 
 def established(kubeconfig: Path, plural: str) -> bool:
-    """The API server serves the resource; `kubectl wait` fails on a CRD that has no conditions yet."""
+    """Checks that the API server serves the resource; `kubectl wait` fails on a CRD that has no conditions yet."""
     crd = read(kubeconfig, "crd", f"{plural}.cloud.tencent.com")
     return any(c["type"] == "Established" and c["status"] == "True" for c in crd.get("status", {}).get("conditions", ()))
 
 
 def bind() -> None:
-    """Everything that two owners of clusters would apply."""
+    """Applies everything that the two owners of the clusters would apply."""
     with step("worker cluster: CRD, mount namespace, narrow rights, policy (half of each node)"):
         apply(WORKER, MANIFESTS / "resourceleasingpolicies.yaml", SAMPLES / "worker-rbac.yaml", SAMPLES / "worker-guards.yaml")
         wait_for("the CRD is established", partial(established, WORKER, "resourceleasingpolicies"), seconds=30)
@@ -241,7 +243,7 @@ def bind() -> None:
 
 
 def lives(program: ProcessId) -> bool:
-    """Raises ProgramEnded with the end of its log when it does not."""
+    """Checks that the program runs. Raises ProgramEnded with the last lines of its log when it does not."""
     if not program.alive():
         lines = "\n".join(LOG.read_text(errors="replace").splitlines()[-15:])
         raise ProgramEnded(f"kubeocean ended by itself:\n{lines}")
@@ -253,7 +255,7 @@ def ended(program: ProcessId) -> bool:
 
 
 def run_kubeocean() -> ProcessId:
-    """Start the process of the binding, recorded so that `make down` ends it; one that runs is stopped, which pods do not notice."""
+    """Starts the process of the binding, recorded so that `make down` stops it; a running one is stopped, which pods do not notice."""
     ledger = Ledger(DEV / STATE_FILE)
     for entry in [entry for entry in ledger.entries(Kind.PROCESS, OWNER) if entry.name == PROGRAM]:
         entry.process.signal(signal.SIGTERM)
@@ -272,7 +274,7 @@ def run_kubeocean() -> ProcessId:
 
 
 def start(name: str, command: Sequence[str]) -> ProcessId:
-    """Start one of our programs, recorded so that `make down` ends it and removes its log."""
+    """Starts one of our programs, recorded so that `make down` stops it and removes its log."""
     ledger, log = Ledger(DEV / STATE_FILE), DEV / f"{name}.log"
     ledger.add(Entry(kind=Kind.PATH, name=str(log), owner=OWNER))
     started = spawn(name, [str(Path(sys.executable).with_name(command[0])), *command[1:]], log=log)
@@ -285,7 +287,7 @@ def is_ready(node: Any) -> bool:
 
 
 def node_ready() -> bool:
-    """A virtual node says it is Ready, and its kubelet server answers the API server."""
+    """Checks that a virtual node is Ready, and that its kubelet server responds to the API server."""
     for node in read(HUB, "nodes", "--selector", VIRTUAL)["items"]:
         if is_ready(node):
             return kubectl(HUB, "get", "--raw", f"/api/v1/nodes/{node['metadata']['name']}/proxy/healthz") == "ok"
@@ -293,7 +295,7 @@ def node_ready() -> bool:
 
 
 def deploy() -> None:
-    """The sample; where nothing runs, its annotations tell the simulated node what to log."""
+    """Applies the sample; where nothing runs, its annotations script the log of the simulated node."""
     body = yaml.safe_load((SAMPLES / "deployment.yaml").read_text())
     if not ROOT_RIGHTS:
         script = {"log-interval": "1", "log-text": "hello from {hostname} on {node}"}
@@ -302,7 +304,7 @@ def deploy() -> None:
 
 
 def same_pod() -> tuple[str, str] | None:
-    """Name and IP of the workload's pod, when it runs in both clusters with the same address."""
+    """Returns name and IP of the workload's pod, when it runs in both clusters with the same address."""
     physical = {
         pod["metadata"].get("annotations", {}).get("kubeocean.io/virtual-pod-uid"): pod["status"]
         for pod in read(WORKER, "pods", "--namespace", "kubeocean-worker")["items"]
@@ -316,13 +318,13 @@ def same_pod() -> tuple[str, str] | None:
 
 
 def show(kubeconfig: Path, *args: str) -> None:
-    """A command and its answer, as the reader could type it."""
+    """Shows a command and its output, as the reader could type it."""
     say(f"\n$ kubectl --kubeconfig {shown(kubeconfig)} {shlex.join(args)}")
     say(kubectl(kubeconfig, *args).rstrip())
 
 
 def show_live_logs(pod: str, *, lines: int = 5, seconds: float = 20.0) -> None:
-    """Follow the log until some new lines came. Raises DemoFailed when they do not."""
+    """Follows the log until some new lines arrive. Raises DemoFailed when they do not."""
     args = ["logs", "--follow", "--tail=1", pod]
     say(f"\n$ kubectl --kubeconfig {shown(HUB)} {shlex.join(args)}")
     command = [kubectl_program(), "--kubeconfig", str(HUB), *args]

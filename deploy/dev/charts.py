@@ -1,6 +1,6 @@
-"""Writes what in the charts follows from the code: CRDs and roles; and the plain manifests, which helm makes of the charts.
+"""Writes the generated parts of the charts: CRDs and roles; and the plain manifests, which helm renders from the charts.
 
-Invariant: nothing it writes is edited by hand; tests compare every file with what this makes.
+Invariant: its output is never edited manually; tests compare every file with it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PRIORITY = "PRIORITY"
 
 
 def files() -> dict[Path, str]:
-    """What stands in the charts and follows from the code."""
+    """Returns the generated files of the charts."""
     return {
         HUB / "files/crds/clusterbindings.yaml": (CRDS / "clusterbindings.yaml").read_text(),
         WORKER / "files/crds/resourceleasingpolicies.yaml": (CRDS / "resourceleasingpolicies.yaml").read_text(),
@@ -43,13 +43,13 @@ def files() -> dict[Path, str]:
 
 
 def hub_roles() -> str:
-    """The manager's identity; those of the bindings are the manager's to make."""
+    """Renders the manager's identity; the manager creates those of the bindings."""
     text = template(permissions.manager_objects(namespace=SPACE), permissions.manager_rules(namespace=SPACE), chart="kubeocean")
     return f"# {MADE}\n{text}"
 
 
 def worker_roles() -> str:
-    """The identity in the mount namespace, which `kubeocean-worker.clusterRole` names for the cluster."""
+    """Renders the identity in the mount namespace, which `kubeocean-worker.clusterRole` names for the cluster."""
     objects = permissions.worker_objects(SPACE, policy_label=True)
     objects = [body for body in objects if body["kind"] not in ("Namespace", "Secret")]
     text = template(objects, permissions.worker_rules(SPACE, policy_label=True), chart="kubeocean-worker")
@@ -60,7 +60,7 @@ def worker_roles() -> str:
 
 
 def worker_guards() -> str:
-    """What limits the identity in the mount namespace; the guard of nodes is there where it may label them."""
+    """Renders what limits the identity in the mount namespace; the guard of nodes is included where it may label them."""
     guards = permissions.worker_guards(SPACE, policy_label=True, max_priority=_PRIORITY)
     nodes = [body for body in guards if body["metadata"]["name"].endswith("-nodes")]
     always = [body for body in guards if body not in nodes]
@@ -71,7 +71,7 @@ def worker_guards() -> str:
 
 
 def template(objects: Sequence[Json], rules: Sequence[Rule], *, chart: str) -> str:
-    """Objects as a chart's template: the namespace and the labels are the chart's."""
+    """Renders objects as a chart's template: the namespace and the labels are the chart's."""
     labelled = [{**body, "metadata": {**body["metadata"], "labels": _LABELS}} for body in objects]
     text = commented(labelled, rules)
     text = text.replace("    LABELS: LABELS\n", f'    {{{{- include "{chart}.labels" . | nindent 4 }}}}\n')
@@ -80,7 +80,7 @@ def template(objects: Sequence[Json], rules: Sequence[Rule], *, chart: str) -> s
 
 
 def optional(text: str, resource: str, verb: str, *, switch: str) -> str:
-    """The one rule that grants this alone is there only when a value says so."""
+    """Makes the one rule that grants exactly this conditional on a value."""
     rule = rf'(  # [^\n]*\n  - apiGroups: \[""\]\n    resources: \[{resource}\]\n    verbs: \[{verb}\]\n)'
     found, count = re.subn(rule, rf"  {{{{- if .Values.{switch} }}}}\n\1  {{{{- end }}}}\n", text)
     assert count == 1, f"{resource} {verb} is granted {count} times"
@@ -92,7 +92,7 @@ def limited(value: str) -> str:
 
 
 async def manifests() -> dict[Path, str]:
-    """The charts with their default values, as one file each."""
+    """Renders the charts with their default values, as one file each."""
     helm = (await Binaries(say=print, clock=SystemClock()).ensure(["helm"]))["helm"]
     made = {}
     for chart in (HUB, WORKER):
@@ -104,7 +104,7 @@ async def manifests() -> dict[Path, str]:
 
 
 def write(wanted: Mapping[Path, str]) -> None:
-    """Only what differs."""
+    """Writes the files that differ."""
     for path, text in wanted.items():
         if not path.exists() or path.read_text() != text:
             path.parent.mkdir(parents=True, exist_ok=True)

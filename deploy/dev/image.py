@@ -1,9 +1,9 @@
 """Builds the container image on this machine, without a registry: Debian's Python as base, then the Dockerfile of the project.
 
-`image.py` prints where the archive lies, as its last line; a node's containerd imports it. The base holds the files of some packages and
+`image.py` prints the path of the archive as its last line; a node's containerd imports it. The base contains the files of some packages and
 nothing of a package manager; it has no shell. Base, wheels and image are kept in the cache of the cluster programs.
 
-Invariant: what is in the cache is complete, and its name tells what it was made of, so that the same sources are built once.
+Invariant: a file in the cache is complete, and its name is derived from its sources, so that the same sources are built once.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from vkubelet.testing.cluster.progress import told
 
 ROOT = Path(__file__).parents[2]
 TAG = "localhost/kubeocean:dev"
-# Raised when the way an archive is made changes, so that cached ones are made again.
+# Raised when the way an archive is built changes, so that cached ones are built again.
 FORMAT = 1
 KEPT = 3
 """Archives of each kind that stay in the cache."""
 SOURCES = ("Dockerfile", ".dockerignore", "pyproject.toml", "README.md", "LICENSE", "vkubelet", "kubeocean", "providers")
 NOT_IN_THE_IMAGE = ("vkubelet/testing/",)
-"""Excluded by `.dockerignore`, which both ways of building obey."""
+"""Excluded by `.dockerignore`, which both ways of building respect."""
 
 # --- the base ---
 
 SEEDS = ("python3-venv", "tzdata", "ca-certificates")
 NOT_FOR_US = {"debconf", "cdebconf", "dpkg", "openssl", "mailcap", "mime-support", "install-info", "readline-common"}
-"""Only the set-up of packages needs these."""
+"""Packages required only for the set-up of packages."""
 _SHARED = r"share/(doc|man|info|locale|lintian|bug|perl5|menu|applications|pixmaps)(/|$)"
 _LIBRARY = r"lib/python3[^/]*/(test|idlelib|lib2to3|turtledemo)(/|$)"
 LEFT_OUT = re.compile(rf"usr/({_SHARED}|{_LIBRARY}|s?bin/(?!python3))")
@@ -70,7 +70,7 @@ class Package:
 
 
 def needed(graph: str, seeds: Iterable[str] = SEEDS) -> list[str]:
-    """Names of packages, from what `apt-cache depends --recurse` prints."""
+    """Returns names of packages, from the output of `apt-cache depends --recurse`."""
     edges: dict[str, list[str]] = {}
     name = ""
     for line in graph.splitlines():
@@ -88,7 +88,7 @@ def needed(graph: str, seeds: Iterable[str] = SEEDS) -> list[str]:
 
 
 async def packages() -> list[Package]:
-    """What the base is made of, in the versions apt would install now. Raises ClusterError where there is no apt."""
+    """Returns the packages of the base, in the versions apt would install now. Raises ClusterError without apt."""
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise ClusterError("the base image is made of Debian's packages, and apt-get is missing; elsewhere: docker build --tag kubeocean .")
     options = [f"--no-{kind}" for kind in ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")]
@@ -104,13 +104,13 @@ async def packages() -> list[Package]:
 
 
 def merged_name(name: str) -> str:
-    """Where a file of a package lies in a tree whose /bin, /sbin and /lib are links into /usr."""
+    """Returns the path of a package's file in a tree whose /bin, /sbin and /lib are links into /usr."""
     name = posixpath.normpath(name)
     return f"usr/{name}" if name.split("/")[0] in MERGED else name
 
 
 def base_entries(debs: Iterable[tarfile.TarFile]) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
-    """Everything in the base's tree."""
+    """Yields everything in the base's tree."""
     authorities: list[bytes] = []
     for deb in debs:
         for entry in deb:
@@ -135,7 +135,7 @@ def base_entries(debs: Iterable[tarfile.TarFile]) -> Iterator[tuple[tarfile.TarI
 
 
 def made(name: str, *, link: str = "", mode: int = 0, size: int = 0) -> tarfile.TarInfo:
-    """An entry that is in no package: a link, a directory when it has a mode, else a file."""
+    """Builds an entry that is in no package: a link, a directory when it has a mode, else a file."""
     entry = tarfile.TarInfo(name)
     entry.type = tarfile.SYMTYPE if link else tarfile.DIRTYPE if mode else tarfile.REGTYPE
     entry.linkname, entry.mode, entry.size = link, mode or (0o777 if link else 0o644), size
@@ -143,7 +143,7 @@ def made(name: str, *, link: str = "", mode: int = 0, size: int = 0) -> tarfile.
 
 
 def write_tree(debs: Iterable[tarfile.TarFile], target: Path) -> None:
-    """The base's tree as a tar; directories come first, each once."""
+    """Writes the base's tree as a tar; directories come first, each once."""
     entries = dict[str, tuple[tarfile.TarInfo, bytes]]()
     for entry, data in base_entries(debs):
         if not (entry.isdir() and entry.name in entries):
@@ -154,7 +154,7 @@ def write_tree(debs: Iterable[tarfile.TarFile], target: Path) -> None:
 
 
 async def build_base(wanted: Sequence[Package], scratch: Path, target: Path) -> None:
-    """Download the packages, put their files together, compile what is Python, and write an OCI archive."""
+    """Downloads the packages, merges their files, compiles Python modules, and writes an OCI archive."""
     await run("sh", "-c", 'cd "$0" && exec apt-get download "$@"', str(scratch), *(package.name for package in wanted))
     for file in sorted(scratch.glob("*.deb")):
         await run("sh", "-c", 'exec dpkg-deb --fsys-tarfile "$0" >"$1"', str(file), f"{file}.tar")
@@ -172,7 +172,7 @@ async def build_base(wanted: Sequence[Package], scratch: Path, target: Path) -> 
 
 
 def python_version(wanted: Iterable[Package]) -> str:
-    """Such as 3.11."""
+    """Returns a version such as 3.11."""
     return next(found[1] for package in wanted if (found := re.fullmatch(r"python(3\.\d+)", package.name)))
 
 
@@ -180,7 +180,7 @@ def python_version(wanted: Iterable[Package]) -> str:
 
 
 class Buildah:
-    """buildah with a store of its own, so that nothing stays on the machine."""
+    """buildah with a separate store, so that nothing stays on the machine."""
 
     def __init__(self, scratch: Path) -> None:
         self._options = [f"--root={scratch / 'store'}", f"--runroot={scratch / 'run'}", "--storage-driver=vfs"]
@@ -191,7 +191,7 @@ class Buildah:
 
 
 async def download_wheels(version: str, scratch: Path, target: Path) -> None:
-    """What the project needs to be built and run, for the base's Python."""
+    """Downloads what the project needs to be built and run, for the base's Python."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extra = project["project"]["optional-dependencies"]["fast"]
     wanted = [*project["build-system"]["requires"], *project["project"]["dependencies"], *extra]
@@ -202,7 +202,7 @@ async def download_wheels(version: str, scratch: Path, target: Path) -> None:
 
 
 async def build_image(base: Path, wheels: Path, scratch: Path, target: Path) -> None:
-    """The Dockerfile upon that base, with those wheels and nothing else."""
+    """Builds the Dockerfile on that base, with those wheels and nothing else."""
     buildah = Buildah(scratch)
     arguments = {"BASE": f"oci-archive:{base}", "PIP_FIND_LINKS": "/wheels", "PIP_NO_INDEX": "1"}
     given = [f"--build-arg={name}={value}" for name, value in arguments.items()]
@@ -212,12 +212,12 @@ async def build_image(base: Path, wheels: Path, scratch: Path, target: Path) -> 
 
 
 def fingerprint(*parts: str) -> str:
-    """A short name for what something is made of."""
+    """Returns a short name derived from sources."""
     return hashlib.sha256("\n".join([str(FORMAT), *parts]).encode()).hexdigest()[:16]
 
 
 def sources() -> Iterator[str]:
-    """Every file that may be in the image, with its content's checksum."""
+    """Yields every file that may be in the image, with its content's checksum."""
     for name in SOURCES:
         top = ROOT / name
         for file in sorted(top.rglob("*")) if top.is_dir() else [top]:
@@ -227,14 +227,14 @@ def sources() -> Iterator[str]:
 
 
 class Cache:
-    """Makes what is not there yet; one process at a time."""
+    """Cache that builds what is missing; one process at a time."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._clock = SystemClock()
 
     async def ensure(self) -> Path:
-        """The archive of the image for the sources as they are. Raises ClusterError."""
+        """Returns the archive of the image for the current sources. Raises ClusterError."""
         self._directory.mkdir(parents=True, exist_ok=True)
         with (self._directory / ".kubeocean.lock").open("w") as lock:
             await self._locked(lock)
@@ -266,7 +266,7 @@ class Cache:
         self._forget(re.sub(r"-[0-9a-f]{16}.*", "", target.name))
 
     def _forget(self, kind: str) -> None:
-        """Remove the oldest of a kind; what a run still uses is among the newest."""
+        """Removes the oldest of a type; files that a run still uses are among the newest."""
         alike = [path for path in self._directory.iterdir() if re.fullmatch(rf"{kind}-[0-9a-f]{{16}}(\.tar)?", path.name)]
         for path in sorted(alike, key=lambda path: path.stat().st_mtime, reverse=True)[KEPT:]:
             shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,4 +1,4 @@
-"""Measures the language of docstrings and comments: words that stand for a term of the field, and docstrings that start with a verb.
+"""Measures the language of docstrings and comments: forms that stand for a term of the field, and docstrings that start with a verb.
 
 Invariant: only prose is measured; code in backticks or indented, quoted text, addresses and directives of tools never count.
 """
@@ -26,7 +26,7 @@ class Limit:
     """Limits of one package; they only ever get stricter."""
 
     words: float
-    """Occurrences of the words of `WORDS` per 1,000 words."""
+    """Occurrences of `WORDS` per 1,000 words."""
     verbs: float
     """Least share of public function docstrings that start with a verb, in percent."""
     can_not: int = 0
@@ -34,12 +34,12 @@ class Limit:
 
 
 LIMITS: Mapping[str, Limit] = {
-    "vkubelet": Limit(words=0.2, verbs=95),
-    "kubeocean": Limit(words=30.0, verbs=19, can_not=40),
-    "providers": Limit(words=0.2, verbs=99),
-    "deploy": Limit(words=29.0, verbs=29),
+    "vkubelet": Limit(words=0.15, verbs=95),
+    "kubeocean": Limit(words=27.9, verbs=20, can_not=36),
+    "providers": Limit(words=0.15, verbs=99),
+    "deploy": Limit(words=0.0, verbs=99),
 }
-"""What `--check` holds each package to: below 0.5 words per 1,000 and 95 % verbs is the goal of all of them."""
+"""What `--check` holds each package to: below 0.5 per 1,000 words and 95 % verbs is the goal of all of them."""
 
 WORDS: Mapping[str, str] = {
     "can not": r"can not",
@@ -56,17 +56,18 @@ WORDS: Mapping[str, str] = {
     "opinion, standing, outlook": r"opinions?|standings?|outlooks?|board|figures?|inherited",
     "poke, forget": r"pok(?:e|es|ed|ing)|forgets?|forgot|forgotten|forgetting",
 }
-"""Words to avoid with their forms, by the row of the style guide that has them. A longer phrase counts once, as itself."""
+"""Forms to avoid, by the row of the style guide that has them. A longer phrase counts once, as itself."""
 
 TERMS = (
     r"there(?= (?:is|are|was|were|has|have|may|must|can|will|would|should) )",
     r"(?:as|so) well|well[- ](?:known|formed)",
     r"looks? up|looked up|looking up",
     r"home director(?:y|ies)",
+    r"per 1,000 words",
     r"end[- ]to[- ]end|(?:front|back) ends?|end of (?:the )?(?:file|input|stream)",
     r"inherited (?:file )?descriptors?",
 )
-"""Standing terms of the field and of English in which such a word is no substitute for another."""
+"""Fixed terms of the field and of English in which such a form does not replace another."""
 
 _VERBS = """
     abandon abort accept acquire act adapt add admit adopt advance aggregate allocate allow annotate answer append apply approve ask
@@ -74,26 +75,27 @@ _VERBS = """
     bundle cache calculate call cancel cap capture carry change charge check choose claim classify clean clear close collect combine
     compare compile complete compose compress compute confirm connect consume contain continue convert copy cordon correct count cover
     create cut decide declare decode decompress decrease decrement defer define delay delegate delete deliver deny deregister derive
-    describe deserialize detach detect determine diff disable discard disconnect discover dispatch display distribute do drain drop dump
-    duplicate echo edit emit enable encode enforce enqueue ensure enter enumerate escape establish estimate evaluate evict exchange
-    exclude execute exempt exit expand expect expire explain export expose extend extract fail feed fetch fill filter find finish fit
-    fix flag flush follow force forge format forward free freeze generate get give go grant group grow guard guess hand handle hash hide
-    hold identify ignore implement import include increase increment indent index infer inform inherit initialize inject insert inspect
-    install intercept interpret interrupt invalidate invoke isolate issue iterate join judge keep kill label launch lead learn lease
-    leave let limit link list listen load locate lock log look lower make map mark mask match measure merge migrate mirror modify
-    monitor mount move name narrow negotiate normalize note notify number observe obtain offer omit open order override pace pack pad
-    parse partition pass patch pause perform pick pin ping place plan poll populate post postpone predict prefer prefix prepare present
-    preserve prevent print probe proceed process produce promise promote propagate protect prove provide provision prune publish pull
-    purge push put query queue quote raise read reap rebuild recall receive recheck reclaim recognize recompute reconcile reconnect
-    record recover redact redirect reduce refer refill refresh refuse register reject relay release reload rely remember remove rename
-    render renew reopen repair repeat replace reply report represent request requeue require reschedule reserve reset resize resolve
-    respect respond restart restore restrict resume retain retire retract retrieve retry return reuse reveal reverse revoke rewrite
-    rotate round route run sample satisfy save scale scan schedule scrape seal search seed select send separate serialize serve set
-    settle share shift ship show shrink shut shutdown sign signal simulate skip sleep sort spawn specify split spread stamp start state
-    stay step stop store stream strip submit subscribe subtract succeed suggest sum supply support surrender suspend swap switch sync
-    synchronize tag take tear terminate test throttle time tolerate touch track transfer transform translate traverse treat trigger trim
-    truncate trust try turn type unbind undo unescape uninstall unlink unlock unmount unpack unregister unwrap update upgrade upload use
-    validate verify view visit wait wake walk warn watch widen withdraw withhold work wrap write yield
+    describe deserialize detach detect determine diff disable discard disconnect discover dispatch display distribute do download drain
+    drop dump duplicate echo edit emit enable encode enforce enqueue ensure enter enumerate escape establish estimate evaluate evict
+    exchange exclude execute exempt exit expand expect expire explain export expose extend extract fail feed fetch fill filter find
+    finish fit fix flag flush follow force forge format forward free freeze generate get give go grant group grow guard guess hand
+    handle hash hide hold identify ignore implement import include increase increment indent index infer inform inherit initialize
+    inject insert inspect install intercept interpret interrupt invalidate invoke isolate issue iterate join judge keep kill label
+    launch lead learn lease leave let limit link list listen load locate lock log look lower make map mark mask match measure merge
+    migrate mirror modify monitor mount move name narrow negotiate normalize note notify number observe obtain offer omit open order
+    override pace pack pad parse partition pass patch pause perform pick pin ping place plan poll populate post postpone predict prefer
+    prefix prepare present preserve prevent print probe proceed process produce promise promote propagate protect prove provide
+    provision prune publish pull purge push put query queue quote raise read reap rebuild recall receive recheck reclaim recognize
+    recompute reconcile reconnect record recover redact redirect reduce refer refill refresh refuse register reject relay release reload
+    rely remember remove rename render renew reopen repair repeat replace reply report represent request requeue require reschedule
+    reserve reset resize resolve respect respond restart restore restrict resume retain retire retract retrieve retry return reuse
+    reveal reverse revoke rewrite rotate round route run sample satisfy save scale scan schedule scrape seal search seed select send
+    separate serialize serve set settle share shift ship show shrink shut shutdown sign signal simulate skip sleep sort spawn specify
+    split spread stamp start state stay step stop store stream strip submit subscribe subtract succeed suggest sum supply support
+    surrender suspend swap switch sync synchronize tag take tear terminate test throttle time tolerate touch track transfer transform
+    translate traverse treat trigger trim truncate trust try turn type unbind undo unescape uninstall unlink unlock unmount unpack
+    unregister unwrap update upgrade upload use validate verify view visit wait wake walk warn watch widen withdraw withhold work wrap
+    write yield
 """
 VERBS = frozenset(_VERBS.split())
 """Verbs that a docstring may start with: in the imperative, or in the third person, which follows from it by rule."""
@@ -110,7 +112,7 @@ _NOUNS_TOO = """
 NOUNS_TOO = frozenset(_NOUNS_TOO.split())
 """Of these the noun is as frequent as the verb: what follows decides."""
 AFTER_A_NOUN = frozenset({"of", "that", "with"})
-"""A word of `NOUNS_TOO` before one of these is a noun."""
+"""One of `NOUNS_TOO` before one of these is a noun."""
 BEFORE_THAT = frozenset({"check", "mark", "note", "record", "report", "show", "signal"})
 """Of those the verbs that also take a clause with "that"."""
 
@@ -150,7 +152,7 @@ class Measure:
 
     @property
     def rate(self) -> float:
-        """Words to avoid per 1,000 words."""
+        """Forms to avoid per 1,000 words."""
         return 1000 * sum(self.found.values()) / self.words if self.words else 0.0
 
     @property
@@ -173,7 +175,7 @@ def texts(source: str) -> Iterator[Text]:
 
 
 def docstrings(tree: ast.Module) -> Iterator[Text]:
-    """Yields every string that is a statement of its own."""
+    """Yields every string that is an expression statement."""
     public = {id(node.body[0]) for node in ast.walk(tree) if isinstance(node, FunctionNode) and is_public(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -208,7 +210,7 @@ def prose_of(text: str) -> str:
 
 
 def occurrences(text: str) -> Iterator[tuple[str, str]]:
-    """Yields the row and the form of each word to avoid."""
+    """Yields the row of each form to avoid, and the form."""
     rows = list(WORDS)
     for match in _FOUND.finditer(_TERMS.sub(" ", prose_of(text))):
         row = next(name for name, form in match.groupdict().items() if form is not None)
@@ -216,7 +218,7 @@ def occurrences(text: str) -> Iterator[tuple[str, str]]:
 
 
 def starts_with_verb(text: str) -> bool:
-    """Checks the first word against `VERBS`, in the imperative or the third person."""
+    """Checks the first token against `VERBS`, in the imperative or the third person."""
     first, second, *_ = [*text.replace("`", "").split(), "", ""]
     verb = first.rstrip(",:;").lower()
     base = next((form for form in bases(verb) if form in VERBS), "")
@@ -262,7 +264,7 @@ def complaints(name: str, counts: Measure, limit: Limit) -> Iterator[str]:
 
 
 def findings(folder: str) -> Iterator[str]:
-    """Yields each word to avoid and each public function docstring without a verb, with file and line."""
+    """Yields each form to avoid and each public function docstring without a verb, with file and line."""
     for path in sources(folder):
         for text in texts(path.read_text()):
             where = f"{path.relative_to(ROOT)}:{text.line}"

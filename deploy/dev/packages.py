@@ -1,6 +1,6 @@
 """Installs what real nodes and the container image need from the distribution, for `make test`; `make up` does it by itself.
 
-Invariant: the list of packages stands in one place, vkubelet.testing.cluster.packages.
+Invariant: the list of packages is in one place, vkubelet.testing.cluster.packages.
 """
 
 from __future__ import annotations

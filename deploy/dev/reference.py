@@ -1,6 +1,6 @@
 """Writes the pages of docs/reference that follow from the code: the API, settings, errors, metrics, conformance, permissions.
 
-Invariant: what a page says stands in the code, beside the thing itself; a unit test compares the pages with it.
+Invariant: the content of a page is in the code, beside its subject; a unit test compares the pages with it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MADE = "<!-- Made by `make docs` from the code; change the docstrings there. -->
 
 
 def settings_page() -> str:
-    """Every setting with type, default and its sentence, by the path it has in YAML."""
+    """Renders every setting with type, default and its sentence, by its YAML path."""
     lines = [
         "# Settings",
         MADE,
@@ -54,7 +54,7 @@ def settings_page() -> str:
 
 
 def sections(kind: type, path: str = "") -> Iterator[tuple[str, type]]:
-    """A settings class and those nested in it."""
+    """Yields a settings class and those nested in it."""
     yield path, kind
     for attribute in attrs.fields(attrs.resolve_types(kind)):
         inner = _settings_class(attribute.type)
@@ -63,7 +63,7 @@ def sections(kind: type, path: str = "") -> Iterator[tuple[str, type]]:
 
 
 def rows(kind: type) -> list[str]:
-    """The table of the settings that stand in this class itself."""
+    """Renders the table of the settings of this class itself."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)
     table = ["| setting | type | default | meaning |", "|---|---|---|---|"]
@@ -79,7 +79,7 @@ def rows(kind: type) -> list[str]:
 
 
 def default_of(value: ast.expr) -> str:
-    """As written, also inside of `field(default=…)`."""
+    """Returns the default as written, also inside of `field(default=…)`."""
     given = [word.value for word in value.keywords if word.arg == "default"] if isinstance(value, ast.Call) else []
     return ast.unparse(given[0] if given else value)
 
@@ -89,7 +89,7 @@ def first_sentence(kind: type) -> str:
 
 
 def errors_page() -> str:
-    """The tree of errors, and which of them are tried again."""
+    """Renders the tree of errors, and which of them are retried."""
     lines = [
         "# Errors",
         MADE,
@@ -112,7 +112,7 @@ def errors_page() -> str:
 
 
 def tree(root: type[VKubeletError], depth: int = 0) -> Iterator[tuple[int, type[VKubeletError]]]:
-    """The class and all below it, in the order in which they are declared."""
+    """Yields the class and all its subclasses, in the order in which they are declared."""
     yield depth, root
     declared = list(vars(errors).values())
     below = [kind for kind in root.__subclasses__() if kind in declared]
@@ -121,7 +121,7 @@ def tree(root: type[VKubeletError], depth: int = 0) -> Iterator[tuple[int, type[
 
 
 def metrics_page() -> str:
-    """Every Prometheus series of the runtime, and of Kubeocean, with its labels."""
+    """Renders every Prometheus series of the runtime, and of Kubeocean, with its labels."""
     registry = CollectorRegistry()
     binding, manager = SyncerMetrics(registry, binding=""), ManagerMetrics(registry)
     lines = [
@@ -150,7 +150,7 @@ def metrics_page() -> str:
 
 
 def series_table(values: Mapping[str, object]) -> list[str]:
-    """A row for each series that stands among these values."""
+    """Renders a row for each series among these values."""
     found: list[tuple[Metric, Sequence[str]]] = []
     for value in values.values():
         if isinstance(value, Gauges | Staleness):
@@ -165,7 +165,7 @@ def series_table(values: Mapping[str, object]) -> list[str]:
 
 
 def conformance_page() -> str:
-    """Every rule of the suite with its sentence."""
+    """Renders every rule of the suite with its sentence."""
     lines = [
         "# Rules of the conformance suite",
         MADE,
@@ -182,7 +182,7 @@ def conformance_page() -> str:
 
 
 def permissions_page() -> str:
-    """Every right of each identity with its reason and with what bounds it."""
+    """Renders every right of each identity with its reason and with what limits it."""
     lines = [
         "# Permissions",
         MADE,
@@ -211,7 +211,7 @@ def permissions_page() -> str:
 
 
 def api_page() -> str:
-    """Every name of the contract, and every public name of the toolkit, with the first sentence of its docstring."""
+    """Renders every name of the contract, and every public name of the toolkit, with the first sentence of its docstring."""
     lines = [
         "# The Python API",
         MADE,
@@ -265,7 +265,7 @@ def summary(value: object) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Content by file."""
+    """Renders all pages; returns content by file."""
     made = {
         "api": api_page,
         "settings": settings_page,

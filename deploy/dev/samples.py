@@ -1,6 +1,6 @@
 """Writes the roles in `deploy/samples` from `kubeocean/rbac/permissions.py`, each right with its reason.
 
-Invariant: a unit test compares the files with what this makes, so nobody has to remember to run it.
+Invariant: a unit test compares the files with this output, so a missing run fails.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ tenants share the worker, name the leased nodes in `resourceNames`, or do withou
 
 
 def samples() -> dict[str, str]:
-    """File name and content."""
+    """Returns content by file name."""
     worker = permissions.keys.WORKER_NAMESPACE
     hub = permissions.hub_objects()
     return {

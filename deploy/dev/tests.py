@@ -1,4 +1,4 @@
-"""Runs all tests in some pytest processes, most of them side by side, and ends with what all of them have to say.
+"""Runs all tests in some pytest processes, most of them side by side, and prints a summary of all of them.
 
 Invariant: every test below tests/ is in exactly one part, and every part in one lane; the exit code is 0 only when all parts passed.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 ALONE = ("tests/integration/runtime/test_scale.py", "tests/integration/runtime/test_thousand_nodes.py")
 _RULES = "test_rule_ or test_crash_points"
-"""By the names of modules: the rules that keep pods alive."""
+"""Name patterns of modules: the rules that keep pods alive."""
 PARTS: Mapping[str, Sequence[str]] = {
     "kubeocean": ("tests/integration/kubeocean", "-k", f"not ({_RULES})"),
     "rules": ("tests/integration/kubeocean", "-k", _RULES),
@@ -31,27 +31,27 @@ PARTS: Mapping[str, Sequence[str]] = {
     "mutants": ("tests/mutants",),
     "alone": ALONE,
 }
-"""Each is a pytest process with clusters of its own, which end with it."""
+"""Arguments of the pytest processes; each has separate clusters, which are removed when it exits."""
 LANES: Sequence[Sequence[Sequence[str]]] = (
     (("kubeocean",), ("rules", "manager", "end-to-end"), ("conformance", "runtime", "unit", "mutants")),
     (("alone",),),
 )
-"""Lanes of parts, side by side, as they wait more than they compute; about equally long. What stands alone loads the machine as far as it
-goes, and compares what that does to times: nothing of other tests may go on meanwhile."""
+"""Lanes of parts, side by side, as they wait more than they compute; about equally long. Those in `ALONE` load the machine as far as
+possible, and compare that to times: no other tests may run meanwhile."""
 _MEASURES: Mapping[str, str] = {"VKUBELET_COLD_PROGRAMS": "1"}
-"""For what stands alone: there a program costs what it costs its users, its imports included."""
+"""Environment of those in `ALONE`: a program costs what it costs its users, its imports included."""
 _NOT_TESTS = {"benchmarks", "support", "__pycache__"}
 _INTERRUPTED = 2
 
 
 def left_out() -> set[str]:
-    """Folders of tests that are in no part."""
+    """Returns folders of tests that are in no part."""
     named = {Path(argument).parts[1] for argument in chain(*PARTS.values()) if argument.startswith("tests/")}
     return {folder.name for folder in Path("tests").iterdir() if folder.is_dir()} - named - _NOT_TESTS
 
 
 def run(part: str) -> tuple[int, list[str]]:
-    """One part, shown line by line as it goes: its exit code, the tests that failed, and its last line."""
+    """Runs one part, shown line by line: returns its exit code, the tests that failed, and its last line."""
     command = (sys.executable, "-m", "pytest", *PARTS[part])
     # Memory is plenty and CPU is scarce: the programs of the clusters collect garbage at five times what they need instead of at twice.
     environment = {"GOGC": "400", **os.environ, "VKUBELET_CLUSTER_LOGS": f"build/cluster-logs/{part}"}
@@ -70,7 +70,7 @@ def run(part: str) -> tuple[int, list[str]]:
 
 
 def run_lane(parts: Sequence[str]) -> list[tuple[int, list[str]]]:
-    """One after the other, until one was interrupted."""
+    """Runs the parts one after the other, until one was interrupted."""
     ended: list[tuple[int, list[str]]] = []
     for part in parts:
         ended.append(run(part))
@@ -83,8 +83,8 @@ def main() -> int:
     if left_out():
         print(f"error: {', '.join(sorted(left_out()))} below tests/ is in no part; name it in {__file__}", file=sys.stderr)
         return 2
-    # Ctrl-C is for the tests, which take down what they have started; we say what they have said. It is a handler and not "ignore", as that
-    # would be inherited, also by what the tests send it to.
+    # Ctrl-C is for the tests, which remove what they have started; then their summary is printed. It is a handler and not "ignore", which
+    # child processes would keep, also those to which the tests send it.
     signal.signal(signal.SIGINT, lambda number, frame: None)
     ended: list[tuple[int, list[str]]] = []
     for lanes in LANES:
