@@ -13,9 +13,8 @@ from typing import Any
 from attrs import evolve, frozen
 
 from kubeocean.leasing.reclaim import ReclaimRules
-from kubeocean.model.crds import ResourceLeasingPolicy
+from kubeocean.model.crds import LONGEST_GRACE, ResourceLeasingPolicy
 from vkubelet.api.shapes import Json
-
 
 @frozen
 class PolicyVersion:
@@ -86,7 +85,7 @@ class LeaseRecord:
             decided_by=decided_by,
             rules=_read_rules(body),
             fitted=_read_version(body["fitted"]) if "fitted" in body else decided_by,
-            ended=PolicyEnd(str(ended["policy"]), _read_rules(ended), _read_time(ended["at"])) if ended else None,
+            ended=_read_end(ended) if ended else None,
         )
 
 
@@ -108,10 +107,21 @@ def _rules(rules: ReclaimRules) -> Json:
     return {name: value for name, value in body.items() if value}
 
 
+def _read_end(body: Mapping[str, Any]) -> PolicyEnd:
+    """Raises OverflowError when its grace ends after the last time there is."""
+    end = PolicyEnd(str(body["policy"]), _read_rules(body), _read_time(body["at"]))
+    _ = end.at + end.rules.grace
+    return end
+
+
 def _read_rules(body: Mapping[str, Any]) -> ReclaimRules:
+    """Raises ValueError for a grace that no policy can have."""
+    grace = int(body.get("gracefulReclaimPeriodSeconds", 0))
+    if grace > LONGEST_GRACE:
+        raise ValueError(f"gracefulReclaimPeriodSeconds: {grace} is more than {LONGEST_GRACE}")
     return ReclaimRules(
         force=body.get("forceReclaim") is True,
-        grace=timedelta(seconds=max(0, int(body.get("gracefulReclaimPeriodSeconds", 0)))),
+        grace=timedelta(seconds=max(0, grace)),
         allow_out_of_window_pods=body.get("allowOutOfWindowPods") is True,
     )
 

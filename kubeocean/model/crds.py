@@ -33,7 +33,7 @@ FAIL_OVER: Final = "FailOver"
 _CLUSTER_ID: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SHORTEST_FAIL_OVER: Final = 40
 _DEFAULT_FAIL_OVER: Final = 300
-_LONGEST_GRACE: Final = 2**31 - 1
+LONGEST_GRACE: Final = 2**31 - 1
 
 
 @frozen
@@ -222,7 +222,7 @@ class ResourceLeasingPolicy:
             limits=tuple(_limit(each) for each in spec.items("resourceLimits")),
             force_reclaim=spec.flag("forceReclaim"),
             allow_out_of_window_pods=spec.flag("allowOutOfWindowPods"),
-            grace=timedelta(seconds=max(-1, min(spec.number("gracefulReclaimPeriodSeconds"), _LONGEST_GRACE))),
+            grace=timedelta(seconds=max(-1, min(spec.number("gracefulReclaimPeriodSeconds"), LONGEST_GRACE))),
             priority=spec.number("priority"),
             time_zone=spec.text("timeZone"),
             status=body.get("status") or {},

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.benchmarks import burst, events, kubeocean, nodes, stalls, streams
+from tests.benchmarks import burst, edges, events, kubeocean, nodes, stalls, streams
 from tests.benchmarks.figures import Figure, table, write
 from tests.support.program import COLD
 from vkubelet.testing.cluster import Site
@@ -27,6 +27,7 @@ SCENES: Mapping[str, Callable[[Site], Awaitable[Sequence[Figure]]]] = {
     "kubeocean-burst": kubeocean.burst,
     "kubeocean-steady": kubeocean.steady,
     "kubeocean-10k": kubeocean.ten_thousand,
+    "edges": edges.measure,
     "stalls": stalls.measure,
     "streams": streams.measure,
     "thousand": nodes.thousand,

@@ -9,11 +9,12 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from tests.benchmarks.ideal import MOUNT
 from tests.benchmarks.planes import NO_AUDIT
@@ -90,8 +91,13 @@ class Lease:
 
 
 @asynccontextmanager
-async def leased(site: Site, name: str, *, nodes: int, audited: bool = False) -> AsyncIterator[Lease]:
-    """On clusters of their own, which are gone afterwards."""
+async def leased(
+    site: Site, name: str, *, nodes: int, audited: bool = False, worker_port: Callable[[int], int] = lambda port: port, **spec: Any
+) -> AsyncIterator[Lease]:
+    """On clusters of their own, which are gone afterwards.
+
+    `worker_port` may put a line of its own before the port of the worker's API server; `spec` is laid over that of the binding.
+    """
     audit = {} if audited else {"audit_policy": NO_AUDIT}
     # The ideal pipeline has no Nodes at home, and pods of Nodes that are missing for 40 s would be collected in the midst of a burst.
     keeps = ["--controllers=*,-pod-garbage-collector-controller"]
@@ -105,7 +111,8 @@ async def leased(site: Site, name: str, *, nodes: int, audited: bool = False) ->
             "log": {"level": "INFO"},
         }
         directory = Path(site.directory, f"{name}-bound")
-        bound = Bound(hub=hub, worker=worker, name="bench", directory=directory, settings=settings, way=account)
+        bound = Bound(hub=hub, worker=worker, name="bench", directory=directory, settings=settings, way=account, spec=spec)
+        bound = evolve(bound, through=worker_port(worker.port))
         for plane in (hub, worker):
             await _make_account(plane, bound.user)
         await worker.kubectl("create", "namespace", MOUNT)

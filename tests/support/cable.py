@@ -38,6 +38,11 @@ class Cable:
         self._thread.join(10)
         self._loop.close()
 
+    def lead_to(self, target: int) -> int:
+        """New connections go to that port of 127.0.0.1; the port of this line."""
+        self._target = target
+        return self.port
+
     def silence(self) -> None:
         """From now on nothing passes, neither on old connections nor on new ones, and nobody is told."""
         self._do(self._flowing.clear)

@@ -40,6 +40,9 @@ def test_a_record_of_a_plain_policy_is_short() -> None:
         '{"decidedBy":{"policy":"night","uid":"n","generation":"many"}}',
         '{"decidedBy":{"policy":"night","uid":"n","generation":1},"gracefulReclaimPeriodSeconds":1e400}',
         '{"decidedBy":{"policy":"night","uid":"n","generation":1},"ended":{"policy":"night","at":"soon"}}',
+        '{"decidedBy":{"policy":"night","uid":"n","generation":1},"gracefulReclaimPeriodSeconds":99999999999}',
+        '{"decidedBy":{"policy":"night","uid":"n","generation":1},'
+        '"ended":{"policy":"night","at":"9999-12-31T23:59:59+00:00","gracefulReclaimPeriodSeconds":60}}',
     ],
 )
 def test_a_damaged_record_is_none(text: str) -> None:

@@ -1,0 +1,97 @@
+"""`python -m tests.benchmarks.metered FILE ARGS…`: `kubeocean ARGS…` with a meter of its event loop, which writes a JSON line every second.
+
+Invariant: it counts the CPU time of the loop's own thread, the garbage collector's included; other processes of the machine do not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from attrs import define, field
+
+from kubeocean.cli import main
+
+_TICK = 0.005
+"""Seconds between two looks at the loop: a turn is measured up to so much too long."""
+_LONG = 0.03
+"""Seconds of CPU after which it is noted where a turn is."""
+
+
+@define
+class Meter:
+    """What happened since the last line. `where`: the innermost calls of long turns, while they ran."""
+
+    file: Path
+    longest: float = 0.0
+    collector: float = 0.0
+    """The longest pass of the garbage collector."""
+    tracked: int = 0
+    """Objects that the longest pass looked at, less those that are frozen."""
+    where: list[Sequence[str]] = field(factory=list)
+    _clock: int = 0
+    _last: float = 0.0
+    _pass_began: float = 0.0
+    _written: float = 0.0
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._clock = time.pthread_getcpuclockid(threading.get_ident())
+        self._last, self._written = self._now(), time.monotonic()
+        gc.callbacks.append(self._collected)
+        threading.Thread(target=self._watch, args=(threading.get_ident(),), daemon=True).start()
+        self._tick(loop)
+
+    def _now(self) -> float:
+        return time.clock_gettime(self._clock)
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = self._now()
+        self.longest, self._last = max(self.longest, now - self._last), now
+        if time.monotonic() - self._written >= 1:
+            self._write()
+        loop.call_later(_TICK, self._tick, loop)
+
+    def _collected(self, phase: str, info: dict[str, Any]) -> None:
+        if phase == "start":
+            self._pass_began = self._now()
+        elif (took := self._now() - self._pass_began) > self.collector:
+            self.collector, self.tracked = took, sum(len(gc.get_objects(each)) for each in range(3)) if took > _LONG else 0
+
+    def _watch(self, loop_thread: int) -> None:
+        noted = 0.0
+        while True:
+            time.sleep(_TICK)
+            if self._now() - self._last > _LONG and self._last != noted:
+                noted = self._last
+                frames = traceback.extract_stack(sys._current_frames()[loop_thread])[-8:]
+                self.where.append([f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames])
+
+    def _write(self) -> None:
+        line = {"at": time.monotonic(), "longest": self.longest, "collector": self.collector, "tracked": self.tracked, "where": self.where}
+        with self.file.open("a") as out:
+            out.write(json.dumps(line) + "\n")
+        self.longest, self.collector, self.tracked, self.where = 0.0, 0.0, 0, []
+        self._written, self._last = time.monotonic(), self._now()
+
+
+def _metered(new_loop: Callable[[], asyncio.AbstractEventLoop], file: Path) -> Callable[[], asyncio.AbstractEventLoop]:
+    def made() -> asyncio.AbstractEventLoop:
+        loop = new_loop()
+        loop.call_soon(Meter(file).start, loop)
+        return loop
+
+    return made
+
+
+if __name__ == "__main__":
+    vars(uvloop)["new_event_loop"] = _metered(uvloop.new_event_loop, Path(sys.argv.pop(1)))
+    sys.exit(main())
