@@ -16,6 +16,7 @@ from kubeocean.leasing.reclaim import ReclaimRules
 from kubeocean.model.crds import LONGEST_GRACE, ResourceLeasingPolicy
 from vkubelet.api.shapes import Json
 
+
 @frozen
 class PolicyVersion:
     """One generation of one policy object."""
