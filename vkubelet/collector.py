@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 
 EVERY: Final = 5.0
 """Seconds between two looks."""
-YOUNG: Final = 20_000
-"""New objects until a pass over them: some milliseconds. What a call leaves behind is mostly freed without a pass."""
+YOUNG: Final = 5_000
+"""New objects until a pass over them: about a microsecond for each. What a call leaves behind is mostly freed without a pass."""
 MIDDLE: Final = 3
 """Such passes until one over their survivors, which are at most so many times as many."""
 NEVER: Final = 2**30

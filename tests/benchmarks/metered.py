@@ -35,8 +35,6 @@ class Meter:
     longest: float = 0.0
     collector: float = 0.0
     """The longest pass of the garbage collector."""
-    tracked: int = 0
-    """Objects that the longest pass looked at, less those that are frozen."""
     where: list[Sequence[str]] = field(factory=list)
     _clock: int = 0
     _last: float = 0.0
@@ -63,8 +61,8 @@ class Meter:
     def _collected(self, phase: str, info: dict[str, Any]) -> None:
         if phase == "start":
             self._pass_began = self._now()
-        elif (took := self._now() - self._pass_began) > self.collector:
-            self.collector, self.tracked = took, sum(len(gc.get_objects(each)) for each in range(3)) if took > _LONG else 0
+        else:
+            self.collector = max(self.collector, self._now() - self._pass_began)
 
     def _watch(self, loop_thread: int) -> None:
         noted = 0.0
@@ -76,10 +74,10 @@ class Meter:
                 self.where.append([f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames])
 
     def _write(self) -> None:
-        line = {"at": time.monotonic(), "longest": self.longest, "collector": self.collector, "tracked": self.tracked, "where": self.where}
+        line = {"at": time.monotonic(), "longest": self.longest, "collector": self.collector, "where": self.where}
         with self.file.open("a") as out:
             out.write(json.dumps(line) + "\n")
-        self.longest, self.collector, self.tracked, self.where = 0.0, 0.0, 0, []
+        self.longest, self.collector, self.where = 0.0, 0.0, []
         self._written, self._last = time.monotonic(), self._now()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from itertools import chain, combinations
+from itertools import chain, combinations, pairwise
 
 import pytest
 
@@ -288,3 +288,25 @@ async def test_an_object_that_the_store_cannot_judge_keeps_its_last_state() -> N
         await clock.settle()
         assert {each.key.name: each.metadata.resource_version for each in informer.store} == {"a": "1", "b": "4"}
         running.cancel()
+
+
+async def test_other_tasks_run_between_events_that_arrive_together() -> None:
+    api, clock, seen = Api(), ManualClock(), list[int]()
+    informer: Informer[Pod] = Informer(api, PODS, clock=clock)  # type: ignore[arg-type]
+    delivered = list[Change[Pod]]()
+    informer.on_change(delivered.append)
+
+    async def watcher() -> None:
+        while len(delivered) < 200:
+            seen.append(len(delivered))
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(informer.run())
+        await clock.advance(5.0)
+        for number in range(200):
+            api.put(f"p{number}")
+        await watcher()
+        running.cancel()
+    seen.append(len(delivered))
+    assert max(after - before for before, after in pairwise(seen)) <= module._YIELD_EVERY
