@@ -37,7 +37,7 @@ ON_TIME = 20.0
 WATCHED = 45.0
 """Seconds after an edge in which its work goes on."""
 FAIL_OVER = {"mode": "FailOver", "afterSeconds": 40}
-FORCED = {"forceReclaim": True, "gracefulReclaimPeriodSeconds": 0, "allowOutOfWindowPods": True, "timeZone": "UTC"}
+FORCED = {"forceReclaim": True, "gracefulReclaimPeriodSeconds": 600, "allowOutOfWindowPods": True, "timeZone": "UTC"}
 SCRAPES = 5
 
 
@@ -148,8 +148,8 @@ class Edges:
         began, ended = self.spans[name]
         lines = [line for line in self._metered() if began <= line["at"] <= ended + 1]
         for line in lines:
-            for calls in line["where"]:
-                print(f"      {line['longest'] * 1000:.0f} ms: {' > '.join(calls)}", flush=True)
+            if line["longest"] >= MOST:
+                print(*(f"      {line['longest'] * 1000:.0f} ms: {' > '.join(calls)}" for calls in line["where"]), sep="\n", flush=True)
         print(f"      collector {max((line['collector'] for line in lines), default=0) * 1000:.0f} ms", flush=True)
         return max((float(line["longest"]) for line in lines), default=0.0)
 

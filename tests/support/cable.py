@@ -86,9 +86,11 @@ class Cable:
         ends = {writer, far_writer}
         self._ends |= ends
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._pass(reader, far_writer))
-                group.create_task(self._pass(far_reader, writer))
+            # `_end` cancels it, which asyncio would report for each connection.
+            with contextlib.suppress(asyncio.CancelledError):
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._pass(reader, far_writer))
+                    group.create_task(self._pass(far_reader, writer))
         finally:
             self._ends -= ends
             for end in ends:
