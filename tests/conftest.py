@@ -4,6 +4,10 @@ Invariant: a run that asks for none starts none.
 """
 
 import pytest
+from hypothesis import settings
+
+# How long one example takes depends on what else the machine does.
+settings.register_profile("default", deadline=None)
 
 pytest_plugins = ["vkubelet.testing.fixtures", "vkubelet.testing.plugin"]
 

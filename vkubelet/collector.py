@@ -1,8 +1,8 @@
 """Keeps passes of Python's garbage collector short, however many pods a process has.
 
-A full pass looks at every container object and stops the event loop meanwhile: 0.2 s at 20,000 pods. What has survived two passes is mostly
-part of a cache and is frozen here, so that no pass looks at it again; reference counts still free it. Only cycles among frozen objects stay
-until the next full pass.
+A full pass traverses every container object and blocks the event loop meanwhile: 0.2 s at 20,000 pods. Objects that survived two passes are
+mostly part of a cache; they are frozen here, so that no pass traverses them again. Reference counts still free them; only cycles among
+frozen objects remain until the next full pass.
 
 Invariant: a full pass runs only after the number of frozen objects has doubled since the one before.
 """
@@ -22,50 +22,51 @@ from vkubelet.logformat import bind
 log = logging.getLogger(__name__)
 
 EVERY: Final = 5.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 YOUNG: Final = 5_000
-"""New objects until a pass over them: about a microsecond for each. What a call leaves behind is mostly freed without a pass."""
+"""New objects until a pass over them: about a microsecond for each. Objects of a call are mostly freed without a pass."""
 MIDDLE: Final = 3
-"""Such passes until one over their survivors, which are at most so many times as many."""
+"""Passes over new objects until a pass over their survivors, which are at most `YOUNG * MIDDLE`."""
 NEVER: Final = 2**30
 """Full passes are started here alone."""
 OLD: Final = 20_000
 """Survivors of two passes that are worth freezing."""
 SMALL: Final = 100_000
-"""Frozen objects that a process may gain without a full pass."""
+"""Frozen objects that a small process may gain without a full pass."""
 
 
 @frozen
 class Size:
-    """Numbers of objects: `old` are those a full pass would look at, `frozen` those it would not."""
+    """Numbers of objects: a full pass traverses those that are `old`, and not those that are `frozen`."""
 
     old: int
     frozen: int
 
 
 def full_pass_is_due(now: Size, after_last: int) -> bool:
-    """`after_last`: frozen objects after the last full pass."""
+    """Returns whether the objects have doubled; `after_last` is the number of frozen objects after the last full pass."""
     return now.old + now.frozen > 2 * after_last + SMALL
 
 
 @define
 class Collector:
-    """Of this process; `start` once, before anything is cached."""
+    """The garbage collector of this process; call `start` once, before anything is cached."""
 
     _after_last: int = 0
 
     def start(self) -> None:
-        """Freeze what is loaded by now, which stays for the life of the process."""
+        """Freezes everything loaded so far, which remains for the life of the process."""
         gc.set_threshold(YOUNG, MIDDLE, NEVER)
         self._collect()
 
     async def run(self, clock: Clock) -> None:
-        """Freeze what has become old, from time to time, until cancelled."""
+        """Freezes old objects periodically until cancelled."""
         while True:
             await clock.sleep(EVERY)
-            self.look()
+            self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
+        """Freezes old objects if there are many, after a full pass if one is due."""
         old = len(gc.get_objects(2))
         if old < OLD:
             return
@@ -76,7 +77,7 @@ class Collector:
             with bind(seconds=round(time.thread_time() - began, 3), objects=self._after_last):
                 log.debug("full pass of the garbage collector")
         else:
-            # What is garbage already is not frozen with the rest.
+            # Existing garbage must not be frozen with the rest.
             gc.collect(1)
             gc.freeze()
 

@@ -109,14 +109,14 @@ def _rules(rules: ReclaimRules) -> Json:
 
 
 def _read_end(body: Mapping[str, Any]) -> PolicyEnd:
-    """Raises OverflowError when its grace ends after the last time there is."""
+    """Reads a PolicyEnd. Raises OverflowError when its grace exceeds the range of datetime."""
     end = PolicyEnd(str(body["policy"]), _read_rules(body), _read_time(body["at"]))
     _ = end.at + end.rules.grace
     return end
 
 
 def _read_rules(body: Mapping[str, Any]) -> ReclaimRules:
-    """Raises ValueError for a grace that no policy can have."""
+    """Reads the reclaim rules. Raises ValueError for a grace above the int32 of the policy's field."""
     grace = int(body.get("gracefulReclaimPeriodSeconds", 0))
     if grace > LONGEST_GRACE:
         raise ValueError(f"gracefulReclaimPeriodSeconds: {grace} is more than {LONGEST_GRACE}")

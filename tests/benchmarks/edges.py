@@ -63,6 +63,8 @@ class Edges:
     metrics: str
     namespace: str
     renewals: Moments
+    remaining: Sequence[str] = ()
+    """Virtual nodes that exist at the end."""
     spans: dict[str, tuple[float, float]] = field(factory=dict)
 
     @contextmanager
@@ -130,11 +132,14 @@ class Edges:
             await eventually(lambda: len(deleted) > 0, "pods are evicted", seconds=120)
             await asyncio.sleep(WATCHED)
         assert len(deleted) > WATCHED, "pods are evicted one after the other"
+        # A node without pods is deleted, and its Lease with it.
+        nodes = await Load(bound.hub.kubeconfig).get("/api/v1/nodes")
+        self.remaining = [node["metadata"]["name"] for node in nodes["items"] if not _is_deleted(node)]
 
     def figures(self) -> Sequence[Figure]:
         names = [name for name in self.spans if name != "filling"]
         turns = {name: self.longest(name) for name in names}
-        pauses = {name: self.renewals.longest(self.lease.vnodes, since=began, until=ended) for name, (began, ended) in self.spans.items()}
+        pauses = {name: self.renewals.longest(self.remaining, since=began, until=ended) for name, (began, ended) in self.spans.items()}
         return [
             Figure(name="kubeocean_edges_stall", value=max(turns.values()), unit="s", most=MOST),
             *(Figure(name=f"kubeocean_edges_stall_{name}", value=turns[name], unit="s", most=MOST) for name in names),

@@ -102,8 +102,8 @@ class Controller(Generic[K]):
                 self._running[key] = task
                 # A callback, because a task that is cancelled before its first step runs no `finally`.
                 task.add_done_callback(partial(self._finished, key))
-                # One start in each turn of the loop: a burst of keys must not make a turn that Leases and probes wait for.
-                await asyncio.sleep(0)
+                # One start per iteration of the loop: a burst of keys must not block it while Leases and probes are due.
+                await self._clock.sleep(0)
 
     def _finished(self, key: K, task: asyncio.Task[None]) -> None:
         del self._running[key]

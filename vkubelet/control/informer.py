@@ -270,7 +270,7 @@ class Informer(Generic[T]):
                     self._put(event.object)
             self._version = event.object.metadata.resource_version
             number += 1
-            # Hundreds of events may have arrived in one chunk, for which the stream is not waited for.
+            # A chunk may contain hundreds of events; reading them does not yield to other tasks.
             await self._let_others_run(number)
 
     async def _replace(self, version: str) -> None:

@@ -49,10 +49,10 @@ def test_what_is_loaded_at_the_start_is_looked_at_by_no_pass(made: Collector) ->
 
 def test_old_objects_are_frozen_once_they_are_many(made: Collector) -> None:
     few = old_objects(100)
-    made.look()
+    made.check()
     assert any(each is few[0] for each in gc.get_objects(2))
     many = old_objects(collector.OLD)
-    made.look()
+    made.check()
     assert len(gc.get_objects(2)) < collector.OLD and gc.get_freeze_count() > len(few) + len(many)
 
 
@@ -61,13 +61,13 @@ def test_garbage_is_not_frozen_and_frozen_garbage_ends_with_the_next_full_pass(m
     gone, frozen = Cycle(), Cycle()
     gone_ref, frozen_ref = weakref.ref(gone), weakref.ref(frozen)
     del gone
-    made.look()
+    made.check()
     assert gone_ref() is None
     del frozen
     kept += old_objects(collector.OLD)
-    made.look()
+    made.check()
     assert frozen_ref() is not None
     monkeypatch.setattr(collector, "SMALL", -(2**40))
     kept += old_objects(collector.OLD)
-    made.look()
+    made.check()
     assert frozen_ref() is None and len(kept) == 3 * collector.OLD
