@@ -144,10 +144,14 @@ class Invents(Minimal):
 
 
 class PingHangs(Minimal):
-    """Answers no ping."""
+    """Answers the first ping, by which its node becomes Ready, and no other."""
+
+    answered = False
 
     async def ping(self, node: str) -> None:
-        await asyncio.Event().wait()
+        if self.answered:
+            await asyncio.Event().wait()
+        self.answered = True
 
 
 OTHERS = ("pod-runs", "delete-ends", "log-times", "run-returns")
