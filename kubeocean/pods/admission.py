@@ -1,9 +1,9 @@
 """Admits pods to the leased part of a physical node, as the kubelet of the virtual node would.
 
-Invariant: a pod is judged before its physical pod is first created, and never again: what has a physical pod counts and stays, whatever
-shrinks or restarts.
+Invariant: a pod is admitted or rejected before its physical pod is first created, and never evaluated again: a pod that has a physical pod
+counts and stays, whatever shrinks or restarts.
 
-The worker's scheduler and kubelet know the physical node and not the lease, and `spec.nodeName` passes the hub's scheduler by.
+The worker's scheduler and kubelet know the physical node and not the lease, and `spec.nodeName` bypasses the hub's scheduler.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REGISTERED_SOON = 1.0
 
 @frozen(kw_only=True)
 class AdmissionParts:
-    """What the admission works with; `hub_nodes` are the Nodes of the binding as they are in the hub."""
+    """Dependencies of the admission; `hub_nodes` are the Nodes of the binding as they are in the hub."""
 
     host: Host
     worker: WorkerCluster
@@ -42,7 +42,7 @@ class AdmissionParts:
 
 
 class LeaseAdmission:
-    """Judges the pods of all virtual nodes; those that were created earlier first."""
+    """Admits or rejects the pods of all virtual nodes, in the order of their creation."""
 
     def __init__(self, parts: AdmissionParts) -> None:
         self._parts = parts
@@ -50,7 +50,7 @@ class LeaseAdmission:
         self._judge = Admission(node=self._leased_node, pod=parts.host.pods.by_uid, admitted=lambda pod: has_entered(pod, parts.worker))
 
     def admit(self, pod: Pod) -> None:
-        """Returns when the pod may enter. Raises NotAdmitted, and Unavailable while its Node is not registered."""
+        """Returns when the pod is admitted. Raises NotAdmitted, and Unavailable while its Node is not registered."""
         declared = self._parts.virtual.get(pod.node)
         if declared is None or self._live(pod.node) is None:
             raise Unavailable(f"node {pod.node} is not registered", retry_after=_REGISTERED_SOON, event="", waiting="ContainerCreating")
@@ -62,11 +62,11 @@ class LeaseAdmission:
         self._judge.admit(pod)
 
     def forget(self, uid: str) -> None:
-        """Drop what was judged of a pod: it is deleted, or has a physical pod after all."""
+        """Drops the decision about a pod: it is deleted, or has a physical pod after all."""
         self._judge.forget(uid)
 
     def _observe(self, node: str) -> None:
-        """The pods of a node as they are now; the pod store reports no changes."""
+        """Passes the current pods of a node to the admission; the pod store reports no changes."""
         worker, binding = self._parts.worker, self._parts.binding()
         pods = [pod for pod in self._parts.host.pods.on_node(node) if holds_lease(pod, worker, binding)]
         uids = frozenset(pod.metadata.uid for pod in pods)
@@ -85,7 +85,7 @@ class LeaseAdmission:
 
 
 def outside_windows(pod: Pod, node: NodeDescription, *, policy: ResourceLeasingPolicy | None) -> NotAdmitted | None:
-    """Why a pod must not enter a node whose windows are closed; a toleration counts only where the policy allows it."""
+    """Returns why a node whose windows are closed rejects a pod; a toleration counts only where the policy allows it."""
     closed = next((taint for taint in node.taints if taint.key == TAINT_CLOSED), None)
     if closed is None:
         return None
@@ -99,7 +99,10 @@ def outside_windows(pod: Pod, node: NodeDescription, *, policy: ResourceLeasingP
 
 
 def leased_node(live: Node, declared: NodeDescription) -> Node:
-    """The Node with the amounts that are leased now, of which the hub may not have heard; closed windows are judged apart."""
+    """Returns the Node with the amounts that are leased now, which the hub may not have received yet.
+
+    The taint of closed windows is removed; `outside_windows` evaluates it.
+    """
     taints: Sequence[JsonView] = [taint for taint in live.spec.get("taints") or () if taint["key"] != TAINT_CLOSED]
     status = {"allocatable": dict(declared.allocatable or declared.capacity), "features": live.status.get("features") or {}}
     return Node(live.metadata, encode_json({"taints": taints}), encode_json(status))

@@ -1,7 +1,7 @@
-"""What has to be written to a physical pod after its virtual pod changed (pure).
+"""Patches that bring a physical pod up to date after its virtual pod changed (pure).
 
-Invariant: a key of a map is written or removed only if it is ours by `expected-metadata`; what others added on the physical pod stays.
-Nothing differs, nothing is written.
+Invariant: a key of a map is written or removed only if it is ours by `expected-metadata`; what other clients added to the physical pod
+stays. When nothing differs, nothing is written.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from vkubelet.api.shapes import Json, JsonView
 
 @frozen
 class Changes:
-    """Strategic merge patches with the physical uid in them, each None when there is nothing to send.
+    """Strategic merge patches that contain the physical uid, each None when there is nothing to send.
 
     To be sent in this order: those of `ephemeral`, one for each container by its name, to pods/ephemeralcontainers, `resize` to
-    pods/resize, then `main` to the pod; `main` alone says that the physical pod now reflects the virtual pod's generation.
-    `pending` says why a resize is not among them.
+    pods/resize, then `main` to the pod; only `main` records that the physical pod now reflects the virtual pod's generation.
+    `pending` is the reason why a resize is not among them.
     """
 
     main: Json | None = None
@@ -39,20 +39,20 @@ class Changes:
 
 
 def changes(pod: Pod, physical: Pod, target: Target, *, room: Callable[[], Room | None] = lambda: None) -> Changes:
-    """`room` is asked when there is a resize: one that does not fit is not sent.
+    """Computes the patches. `room` is called when there is a resize: one that does not fit is not sent.
 
-    Ephemeral containers that can not be translated are left out.
+    Ephemeral containers that cannot be translated are omitted.
     """
     wanted, there = pod.spec, physical.spec
     metadata = _metadata(pod, physical, target)
-    # What admission changed over there must not be sent again and again: the spec is compared once per generation.
+    # What the worker's admission changed must not be sent again and again: the spec is compared once per generation.
     is_new = not _is_reflected(pod, physical)
     resize = resized(wanted, there) if is_new or Pending.of(physical.metadata) else {}
     space = room() if resize else None
     pending = unfit(wanted, there, space) if space is not None else None
     metadata, sent = noted(metadata, physical, pending), None if pending else _patch(physical, spec=resize)
     if not is_new:
-        # The worker's admission has rewritten what differs though all was sent; that is no change of the user in the next generation.
+        # What differs although everything was sent was rewritten by the worker's admission; it is no user change in the next generation.
         rewritten = remembered(images_of(wanted, *refs.CONTAINER_LISTS), images_of(there, *refs.CONTAINER_LISTS))
         metadata = _with_images(metadata, physical, note=rewritten)
         return Changes(_patch(physical, metadata=metadata), resize=sent, pending=pending)
@@ -63,13 +63,13 @@ def changes(pod: Pod, physical: Pod, target: Target, *, room: Callable[[], Room 
 
 
 def with_pending(main: Json | None, physical: Pod, pending: Pending) -> Json | None:
-    """The patch with the word why the worker did not take the resize; None when nothing is left to write."""
+    """Returns the patch with the reason why the worker did not accept the resize; None when nothing is left to write."""
     before = main or {"metadata": {"uid": physical.metadata.uid}}
     return _unless_empty({**before, "metadata": noted(_without(before["metadata"], keys.RESIZE_PENDING), physical, pending)})
 
 
 def without_generation(main: Json | None) -> Json | None:
-    """The patch without the word that all of the generation arrived; None when nothing is left of it."""
+    """Returns the patch without the record that the generation was sent completely; None when nothing is left of it."""
     if main is None:
         return None
     return _unless_empty({**main, "metadata": _without(main["metadata"], keys.VIRTUAL_GENERATION)})
@@ -82,7 +82,7 @@ def _without(metadata: JsonView, annotation: str) -> Json:
 
 
 def _unless_empty(patch: Json) -> Json | None:
-    """A patch that says nothing but which object it is for need not be sent."""
+    """Returns the patch, or None when it contains nothing but the uid of its object."""
     return patch if len(patch["metadata"]) > 1 or len(patch) > 1 else None
 
 
@@ -117,7 +117,7 @@ def _metadata(pod: Pod, physical: Pod, target: Target) -> Json:
 
 
 def _entries(live: Mapping[str, str], wanted: Mapping[str, str], *, before: Mapping[str, str]) -> Json:
-    """What the user changed since, and null for what the user dropped."""
+    """Returns the entries that the user changed since, and null for those that the user removed."""
     changed: Json = {
         key: value for key, value in wanted.items() if live.get(key) != value and before.get(key) not in (value, keys.shortened(value))
     }
@@ -130,7 +130,10 @@ def _missing(live: Mapping[str, str], ours: Mapping[str, str]) -> Json:
 
 
 def _images_to_have(wanted: JsonView, physical: Pod, target: Target) -> dict[str, str]:
-    """By container: what it has there, unless the user wrote another image since; so a changed rewrite restarts nothing."""
+    """Returns the desired image of each container: the physical pod's, unless the user set another image since.
+
+    So a changed rewrite rule of the binding restarts nothing.
+    """
     there = images_of(physical.spec, *refs.CONTAINER_LISTS)
     before = {**there, **virtual_images(physical.metadata)}
     images = images_of(wanted, *refs.CONTAINER_LISTS)
@@ -164,7 +167,10 @@ def _images(there: Iterable[JsonView], images: Mapping[str, str]) -> list[Json]:
 
 
 def _tolerations(wanted: Sequence[JsonView], there: Sequence[JsonView]) -> list[Json] | None:
-    """The physical pod's, with the user's put in or corrected; the API server lets none go. None when all are there."""
+    """Returns the physical pod's tolerations with the user's added or corrected, None when it has all of them.
+
+    None is removed, because the API server rejects that.
+    """
     merged = {_same_toleration(each): dict(each) for each in (*there, *wanted)}
     now = {_same_toleration(each): dict(each) for each in there}
     return None if merged == now else list(merged.values())
@@ -176,7 +182,7 @@ def _same_toleration(toleration: JsonView) -> tuple[str, ...]:
 
 
 def _ephemeral(pod: Pod, wanted: JsonView, physical: Pod, *, target: Target) -> dict[str, Json]:
-    """The patch that adds each container that is not there yet, by its name."""
+    """Returns the patch that adds each container that the physical pod does not have yet, by its name."""
     there = {container["name"] for container in physical.spec.get("ephemeralContainers") or ()}
     left_out = there | refs.untranslatable(wanted).keys()
     added = [container for container in wanted.get("ephemeralContainers") or () if container["name"] not in left_out]

@@ -1,6 +1,6 @@
-"""How a pod far from home finds the hub's API server and DNS: environment, host aliases, DNS settings (pure).
+"""Access of pods in the worker to the hub's API server and DNS: environment, host aliases, DNS settings (pure).
 
-Invariant: what the user asked for is kept; ours comes first where order counts, and the user's wins where a name can be given once only.
+Invariant: the user's entries are kept; ours come first where order counts, and the user's win where a name must be unique.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _FOLLOWS_CLUSTER: Final = frozenset({"ClusterFirst", "ClusterFirstWithHostNet"})
 
 
 def api_server_environment(access: ApiServerAccess | None) -> dict[str, str]:
-    """What in-cluster clients look for; the other KUBERNETES_* of a kubelet are for Docker links and left alone."""
+    """Returns the variables that in-cluster clients read; the other KUBERNETES_* of a kubelet are for Docker links and not set."""
     if access is None:
         return {}
     return {"KUBERNETES_SERVICE_HOST": access.host, "KUBERNETES_SERVICE_PORT": str(access.port)}
 
 
 def host_aliases(aliases: Sequence[JsonView], access: ApiServerAccess | None, *, domain: str) -> list[Json]:
-    """The user's, and one that leads the usual names of the API server to its address, if that is an address."""
+    """Returns the user's aliases, and one that maps the usual names of the API server to its host, if that is an IP address."""
     kept = [dict(alias) for alias in aliases]
     if access is None or not is_address(access.host):
         return kept
@@ -37,9 +37,9 @@ def host_aliases(aliases: Sequence[JsonView], access: ApiServerAccess | None, *,
 
 
 def set_dns(spec: Json, access: DnsAccess | None, *, namespace: str) -> None:
-    """Turn the cluster's DNS policies of `spec` into the hub's DNS; without access the worker's stays.
+    """Replaces the cluster DNS policies of `spec` by the hub's DNS; without access the worker's stays.
 
-    ClusterFirst on the host's network means the node's own DNS (documented for `dnsPolicy`), so that is left as it is.
+    ClusterFirst with `hostNetwork` means the node's own DNS (documented for `dnsPolicy`), so it is not changed.
     """
     policy = spec.get("dnsPolicy") or "ClusterFirst"
     of_the_node = policy == "ClusterFirst" and spec.get("hostNetwork")
@@ -65,7 +65,7 @@ def _distinct(values: Iterable[str]) -> list[str]:
 
 
 def _fitting(searches: Sequence[str]) -> list[str]:
-    """As many as Kubernetes accepts, from the first."""
+    """Returns the first search domains, as many as Kubernetes accepts."""
     fitting = list(searches[:_MOST_SEARCHES])
     while len(" ".join(fitting)) > _LONGEST_SEARCHES:
         fitting.pop()

@@ -1,4 +1,4 @@
-"""With which grace the physical pod of a deleted virtual pod is deleted (pure).
+"""Grace period with which the physical pod of a deleted virtual pod is deleted (pure).
 
 Invariant: grace 0 makes the worker remove the Pod object without its kubelet, while containers may still run. So it needs a forced deletion
 in the hub, or a physical Node that is deleted or out of service; a grace period that has expired stays at one second.
@@ -15,13 +15,13 @@ from vkubelet.api.objects import Node, Pod
 from vkubelet.clock import parse_rfc3339
 
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
-"""Taint by which a person states that the machine of a node is shut down (KEP-2268)."""
+"""Taint by which an administrator states that the machine of a node is shut down (KEP-2268)."""
 _SILENT: Final = timedelta(seconds=60)
-"""For how long a physical node has to be NotReady before a forced deletion removes its pods without it (layout.md section 16, rule 5)."""
+"""Time a physical node has to be NotReady before a forced deletion removes its pods without its kubelet (layout.md section 16, rule 5)."""
 
 
 def grace_in_worker(grace: float, *, pod: Pod | None, node: Node | None, now: datetime) -> int:
-    """The gracePeriodSeconds to delete a physical pod with.
+    """Returns the gracePeriodSeconds for the deletion of a physical pod.
 
     `pod` is the virtual pod, None when the hub has deleted it; `node` is the physical node, None when the worker has deleted it.
     """
@@ -34,7 +34,7 @@ def grace_in_worker(grace: float, *, pod: Pod | None, node: Node | None, now: da
 
 
 def is_out_of_service(node: Node) -> bool:
-    """Its machine is stated to be shut down; such a node still has to be NotReady, as for the worker's own garbage collection of pods."""
+    """Checks for the out-of-service taint; the node also has to be NotReady, as for the worker's own garbage collection of pods."""
     return _not_ready_since(node) is not None and any(taint.get("key") == OUT_OF_SERVICE for taint in node.spec.get("taints") or ())
 
 
@@ -44,7 +44,7 @@ def _is_silent(node: Node, now: datetime) -> bool:
 
 
 def _not_ready_since(node: Node) -> datetime | None:
-    """None: the node is Ready, or has never reported."""
+    """Returns the time since which the node is NotReady, None when it is Ready or has never reported."""
     ready = get_condition(node.status.get("conditions") or (), "Ready")
     if ready is None or ready.get("status") == "True":
         return None

@@ -1,7 +1,7 @@
-"""What the worker says of our physical pods in Events is said of the virtual ones at home.
+"""Mirrors the worker's Events about our physical pods to their virtual pods in the hub.
 
-Invariant: one Event there is at most one here, under a name that follows from its uid, so a restart says nothing twice; events never hold
-up statuses, never fill memory, and without the right to read them nothing else suffers.
+Invariant: one Event in the worker is at most one in the hub, under a name derived from its uid, so a restart repeats nothing; events never
+delay statuses, use bounded memory, and without the right to read them nothing else is affected.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ log = logging.getLogger(__name__)
 
 PENDING_LIMIT: Final = 2000
 REACH_BACK: Final = 300.0
-"""Seconds: what was said longer ago when we come to see it is left alone, so a start does not tell an hour again."""
+"""Seconds: an Event that is older when it is received is not mirrored, so a start does not repeat the Events of an hour."""
 
 _REMEMBERED = 4096
 _PER_SECOND, _BURST = 25.0, 50.0
 _AFTER_STATUSES, _WARNS_AFTER = 2.0, 0.5
-"""Seconds: in a burst of pods their statuses go first; what is wrong is told sooner."""
+"""Seconds that Events and warnings are delayed: in a burst of pods their statuses are written first; warnings wait less."""
 _SAME_AGAIN = 3.0
 _POD_SHOWS_UP = 5.0
 _ASK_AGAIN = 1.0
@@ -70,7 +70,7 @@ class WorkerEvent:
 
     @classmethod
     def of(cls, obj: Unknown) -> WorkerEvent | None:
-        """Either form: with a count of its own, or with a series (events.k8s.io); None when it is not about a pod."""
+        """Reads either form, with a count or with a series (events.k8s.io); returns None when the Event is not about a pod."""
         body = obj.body
         about, series = body.get("involvedObject") or {}, body.get("series") or {}
         if about.get("kind") != "Pod" or not about.get("uid"):
@@ -92,16 +92,16 @@ class WorkerEvent:
 
     @property
     def is_known_at_home(self) -> bool:
-        """A pod was scheduled once as far as its user is concerned, and the hub's scheduler has said so."""
+        """Whether the hub has this Event already: for its user the pod was scheduled once, as the hub's scheduler has reported."""
         return (self.type, self.reason) == ("Normal", "Scheduled")
 
     def age(self, now: datetime) -> float:
-        """Seconds since it was said last."""
+        """Returns the seconds since its last occurrence."""
         return (now - parse_rfc3339(self.last)).total_seconds()
 
 
 def mirrored(event: WorkerEvent, pod: Pod, physical: Pod, *, binding: str) -> Json:
-    """The Event at home. Its source is the worker's component, on the virtual node; who brought it is the reporting one."""
+    """Returns the Event for the hub. Its source is the worker's component, on the virtual node; Kubeocean is the reporting component."""
     ref = pod.ref
     about = {"apiVersion": "v1", "kind": "Pod", "name": ref.name, "namespace": ref.namespace, "uid": ref.uid}
     return {
@@ -120,7 +120,7 @@ def mirrored(event: WorkerEvent, pod: Pod, physical: Pod, *, binding: str) -> Js
 
 
 def _whole(time: str) -> str:
-    """These fields know no fractions of seconds."""
+    """Removes the fraction of a second, which these fields do not have."""
     return re.sub(r"\.\d+", "", time)
 
 
@@ -139,7 +139,7 @@ class _Told:
 
 @frozen(kw_only=True)
 class EventParts:
-    """What the mirror works with."""
+    """Dependencies of the mirror."""
 
     host: Host
     worker: WorkerCluster
@@ -148,7 +148,7 @@ class EventParts:
 
 
 class EventMirror:
-    """Follows the Events of the mount namespace; keys of its queue are their uids."""
+    """Watches the Events of the mount namespace; keys of its queue are their uids."""
 
     def __init__(self, parts: EventParts) -> None:
         self._parts = parts
@@ -164,13 +164,16 @@ class EventMirror:
         )
 
     async def run(self) -> None:
-        """Mirror until cancelled."""
+        """Mirrors Events until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.controller.run())
             group.create_task(self._watch())
 
     async def _watch(self) -> None:
-        """No list is kept: a stream begins with what there is, and goes on from the last bookmark; what comes twice is known by its uid."""
+        """Watches without a cache: a stream starts with the existing Events, and resumes at the last bookmark.
+
+        Events that are received twice are recognized by their uid.
+        """
         while True:
             wait = self._backoff.next()
             try:
@@ -195,7 +198,7 @@ class EventMirror:
                     self.take(seen.object)
 
     def take(self, obj: Unknown) -> None:
-        """What a stream brought: it waits for a moment, at most so many at a time."""
+        """Enqueues an Event of the stream with a short delay; at most `PENDING_LIMIT` wait, and the oldest is dropped first."""
         event, clock = WorkerEvent.of(obj), self._parts.host.clock
         if event is None or event.is_known_at_home or event.age(clock.now()) > REACH_BACK:
             return
@@ -214,7 +217,7 @@ class EventMirror:
         self.controller.add(event.uid, after=after, priority=Priority.LOW)
 
     async def reconcile(self, uid: str) -> float | None:
-        """Write one Event, or wait a little for its pod to show up. Raises what is worth another try."""
+        """Writes one Event, or waits a few seconds until its pod is observed. Raises errors that are worth a retry."""
         waiting = self._waiting.get(uid)
         if waiting is None:
             return None
@@ -264,11 +267,11 @@ class EventMirror:
         try:
             await client.patch(EVENTS, Key(body["metadata"]["namespace"], body["metadata"]["name"]), change, kind=PatchKind.MERGE)
         except NotFound:
-            # Events live for an hour.
+            # Events expire after an hour.
             await client.create(EVENTS, body)
 
     def refused(self, error: Forbidden) -> None:
-        """The right is missing: said once, until it was there."""
+        """Reports that the right is missing, once until it was granted."""
         if self._refused:
             return
         self._refused = True

@@ -1,7 +1,7 @@
-"""How pods in the worker reach the hub's API server and DNS: as the binding says, or by Kubeocean's two LoadBalancer Services.
+"""Addresses of the hub's API server and DNS for pods in the worker: those of the binding, or of Kubeocean's two LoadBalancer Services.
 
-Invariant: neither is needed for a pod to start; what is missing is said once on the binding. A Service that comes, moves or goes counts
-for the pods made from then on.
+Invariant: neither is needed for a pod to start; a missing address is reported once on the binding. When a Service is created, moved or
+deleted, this affects the pods created from then on.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _FIRST_LIST = 5.0
 
 @frozen
 class Access:
-    """What was found; None where there is none."""
+    """Addresses that were found, each None when there is none."""
 
     api_server: ApiServerAccess | None = None
     dns: DnsAccess | None = None
 
 
 class HomeAccess:
-    """Follows the two Services."""
+    """Watches the two Services."""
 
     def __init__(self, host: Host, binding: BindingReconciler, *, domain: str) -> None:
         self._binding = binding
@@ -46,20 +46,20 @@ class HomeAccess:
         self._told = False
 
     async def run(self) -> None:
-        """Follow them until cancelled."""
+        """Watches them until cancelled."""
         async with asyncio.TaskGroup() as group:
             for informer in self._services.values():
                 group.create_task(informer.run())
 
     @property
     def known(self) -> Access:
-        """What the Services say now."""
+        """Addresses that the Services have now."""
         api_server, dns = (informer.store.get(key) for key, informer in self._services.items())
         servers = DnsAccess((_address(dns),), self._domain) if dns is not None and _address(dns) else None
         return Access(_access(api_server), servers)
 
     async def find(self, binding: ClusterBinding) -> Access:
-        """What the binding does not say itself. Raises Unavailable while the Services were never listed."""
+        """Returns the addresses that the binding does not specify itself. Raises Unavailable while the Services were never listed."""
         if binding.api_server is not None and binding.dns is not None:
             return Access()
         for informer in self._services.values():
@@ -79,7 +79,7 @@ def _one_service(host: Host, key: Key) -> Informer[Unknown]:
 
 
 async def listed(informer: Informer[Unknown]) -> None:
-    """Waits a moment for the first list; Services that may not be read count as none. Raises Unavailable when the moment has passed."""
+    """Waits at most five seconds for the first list; Services that may not be read count as none. Raises Unavailable on timeout."""
     if informer.ever_synced or isinstance(informer.last_error, Forbidden):
         return
     try:

@@ -1,6 +1,6 @@
-"""Texts of the worker about a physical pod, in the names that the hub's user knows (pure).
+"""Translates messages of the worker about a physical pod into the names that the hub's user knows (pure).
 
-Invariant: only names of the worker are replaced; every other word of a text stays.
+Invariant: only names of the worker are replaced; the rest of a message stays.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ _HASHED: Final = re.compile(r"-[0-9a-f]{32}")
 
 
 def in_hub_names(text: str, pod: Pod, physical: Pod) -> str:
-    """Returns the text with hub names in place of the worker's: of the pod and its node, of the copies it uses, and of the mount namespace
-    where it stands beside a name.
+    """Returns the text with hub names in place of the worker's.
+
+    Replaces the names of the pod and its node, of the copies it uses, and of the mount namespace where it is next to a name.
     """
     meta, there = pod.metadata, physical.metadata
     names = {there.name: meta.name, there.uid: meta.uid}
@@ -49,7 +50,7 @@ def _copies(pod: Pod) -> dict[str, str]:
 def status_in_hub_names(status: JsonView, pod: Pod, physical: Pod) -> Json:
     """Returns the status with the messages of the pod, its conditions and its waiting containers in hub names.
 
-    What a container wrote before it ended (`terminated.message`) is its user's, and stays.
+    What a container wrote before it terminated (`terminated.message`) belongs to its user, and stays.
     """
     renamed: Json = dict(status)
     if text := status.get("message"):

@@ -1,6 +1,6 @@
-"""Physical pods speak for their virtual ones: status up, ends up, marks repaired.
+"""Reconciles physical pods: publishes their status and deletion to their virtual pods in the hub, and restores owner marks.
 
-Invariant: a virtual pod is lost only after the worker, asked by name, answers that its physical pod does not exist (rule 3).
+Invariant: a virtual pod is marked Failed as PhysicalPodLost only after a GET by name in the worker did not find its physical pod (rule 3).
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ LOST = "PhysicalPodLost"
 
 _LOOK_AGAIN = 10.0
 _FIRST_WORD = 5.0
-"""Seconds that a new pod's place and status wait for the kubelet over there, or for the scheduler's word that there is no place.
+"""Seconds that the annotations and status of a new pod wait for the worker's kubelet, or for the scheduler to report that no node fits.
 
-Mostly it has something to say by then, also when many pods come at once, and one write does.
+Usually one of them has reported by then, also when many pods are created at once, so that one write is enough.
 """
 
 
 @frozen(kw_only=True)
 class PhysicalPodParts:
-    """What the reconciler works with; `released(ref)` is called when nothing of a pod is left in the worker.
+    """Dependencies of the reconciler; `released(ref)` is called when nothing of a pod is left in the worker.
 
-    `from_worker()` names the labels and annotations that the binding lets a worker add.
+    `from_worker()` returns the labels and annotations that the binding allows a worker to add.
     """
 
     host: Host
@@ -60,7 +60,7 @@ class PhysicalPodParts:
 
 
 class PhysicalPodReconciler:
-    """Keys are virtual pods; a physical pod leads to its virtual one by its annotations."""
+    """Controller whose keys are virtual pods; the annotations of a physical pod identify its virtual pod."""
 
     def __init__(self, parts: PhysicalPodParts) -> None:
         self._parts = parts
@@ -73,12 +73,12 @@ class PhysicalPodReconciler:
         parts.worker.pods.on_change(self._changed)
 
     def recheck(self) -> None:
-        """Publish every pod's status again."""
+        """Publishes every pod's status again."""
         for pod in self._parts.worker.pods.store:
             self._add(pod, priority=Priority.LOW)
 
     async def reconcile(self, ref: PodRef) -> float | None:
-        """Publish what the physical pod says, or that it is gone."""
+        """Publishes the status of the physical pod, or its deletion."""
         with bind(pod=str(ref.key), node=ref.node, uid=ref.uid):
             physical = self._parts.worker.physical_pod(ref)
             if physical is None or physical.node:
@@ -98,7 +98,7 @@ class PhysicalPodReconciler:
             return None
 
     def _wait_for_first_word(self, pod: Pod, physical: Pod) -> float:
-        """Seconds left; 0 as soon as there is something to tell."""
+        """Returns the seconds left to wait; 0 as soon as there is a status to publish."""
         if where(pod).name or physical.terminating or physical.terminal or _has_word(physical.status):
             self._silent_since.pop(pod.metadata.uid, None)
             return 0.0
@@ -108,17 +108,17 @@ class PhysicalPodReconciler:
         return self._silent_since.setdefault(pod.metadata.uid, now) + _FIRST_WORD - now
 
     def publish(self, pod: Pod, physical: Pod) -> None:
-        """Hand the physical pod's status to the runtime."""
+        """Passes the physical pod's status to the runtime."""
         status = virtual_status(pod, physical, refused=self._refused.get(pod.metadata.uid) or {})
         if physical.terminal and physical.terminating and not pod.terminating and not ended_by_itself(physical):
-            # Killed over there: however politely its containers went, the pod has not done its work. It is lost when it is gone.
+            # Killed in the worker: even if its containers exited with 0, the pod has not completed. It becomes Failed once it is deleted.
             status = {key: value for key, value in status.items() if key not in ("reason", "message")}
             status["phase"] = pod.phase or "Pending"
         annotations = virtual_annotations(pod, physical, allowed=self._parts.from_worker().pod_annotations)
         self._parts.host.set_pod_status(pod.ref, status, annotations=annotations or None)
 
     def refuse(self, pod: Pod, problems: Mapping[str, str]) -> None:
-        """Say of a pod which of its ephemeral containers, by name, the worker does not have, and why; all others are well."""
+        """Reports the ephemeral containers of a pod, by name, that the worker does not have, with the reason; all others are accepted."""
         before = self._refused.get(pod.metadata.uid, {})
         if problems == before:
             return
@@ -133,13 +133,13 @@ class PhysicalPodReconciler:
         self.controller.add(pod.ref)
 
     def gone(self, ref: PodRef) -> None:
-        """Nothing of this pod is left in the worker."""
+        """Reports to the runtime that nothing of this pod is left in the worker."""
         self._refused.pop(ref.uid, None)
         self._parts.host.pod_gone(ref)
         self._parts.released(ref)
 
     def lose(self, pod: Pod) -> None:
-        """The physical pod vanished although nobody deleted the virtual one: it becomes Failed, and whoever owns it makes another."""
+        """Marks a virtual pod Failed whose physical pod was deleted although the virtual pod was not; its controller creates another."""
         self._refused.pop(pod.metadata.uid, None)
         text = "its physical pod was deleted in the worker cluster"
         status = failed_status(pod, LOST, message=text, now=self._parts.host.clock.now())
@@ -149,12 +149,12 @@ class PhysicalPodReconciler:
         log.info("physical pod is lost")
 
     async def recognised(self, found: Pod, ref: PodRef) -> Pod | None:
-        """A pod that was recorded for `ref` by its own uid and does not say so any more: told again who it is. None for any other."""
+        """Restores the marks of a pod that was recorded for `ref` by its own uid and has no identity annotations. None for any other."""
         pod, owner = self._parts.host.pods.by_uid(ref.uid), self._parts.worker.mount.owner
         if pod is None or not where(pod).name or keys.Owner.of(found.metadata) not in (None, owner):
             return None
         if identity(found.metadata) is not None:
-            # It says whose it is: of another incarnation.
+            # Its annotations name another incarnation.
             return None
         if pod.metadata.annotations.get(keys.PHYSICAL_POD_UID) != found.metadata.uid:
             return None
@@ -169,7 +169,7 @@ class PhysicalPodReconciler:
         return await self._parts.worker.client.patch(PODS, found.key, {"metadata": metadata}, kind=PatchKind.MERGE)
 
     async def _missing(self, ref: PodRef) -> float | None:
-        """It was there, and the cache does not show it any more. Raises ApiError when the worker can not be asked."""
+        """Handles a physical pod that is missing from the cache, after a GET in the worker. Raises ApiError when the GET fails."""
         try:
             found = await self._parts.worker.client.get(PODS, self._parts.worker.mount.copy_key(ref.key))
             backing = found if virtual_uid(found.metadata) == ref.uid else await self.recognised(found, ref)
@@ -186,8 +186,8 @@ class PhysicalPodReconciler:
         return None
 
     async def _unscheduled(self, pod: Pod, physical: Pod) -> float | None:
-        """The worker's scheduler has no place for it: after a while it is given up, so that its owner makes another elsewhere."""
-        # By our own watch: where the clocks of the clusters differ, a pod would be too old at its birth.
+        """Deletes a physical pod that stays unschedulable for too long, so that its owner creates another pod on another node."""
+        # Measured by our own clock: where the clocks of the clusters differ, a pod would be too old when it is created.
         now = self._parts.host.clock.monotonic()
         left = self._unscheduled_since.setdefault(pod.metadata.uid, now) + self._parts.unscheduled_after - now
         if left > 0:
@@ -195,7 +195,7 @@ class PhysicalPodReconciler:
         text = f"the worker cluster could not schedule its physical pod for {self._parts.unscheduled_after:.0f} s"
         meta = physical.metadata
         try:
-            # It may have been scheduled since, and run, if the watch lags.
+            # It may have been scheduled since, and be running, if the watch lags.
             await self._parts.worker.client.delete(PODS, physical.key, uid=meta.uid, resource_version=meta.resource_version)
         except (NotFound, Conflict):
             log.debug("physical pod has changed or is gone")
@@ -204,14 +204,14 @@ class PhysicalPodReconciler:
         return None
 
     async def _labels_up(self, pod: Pod, physical: Pod) -> None:
-        """Labels cannot travel with a status, so those added in the worker are written by themselves."""
+        """Writes the labels added in the worker to the virtual pod; an update of the status cannot contain them."""
         labels = virtual_labels(pod, physical, allowed=self._parts.from_worker().pod_labels)
         if labels and not pod.terminating:
             change = {"metadata": {"uid": pod.metadata.uid, "labels": labels}}
             await self._parts.host.client.patch(PODS, pod.ref, change, kind=PatchKind.MERGE)
 
     async def _repair_marks(self, pod: Pod, physical: Pod) -> None:
-        """Put back the marks by which we find our own: somebody stripped them, or Kubeocean (Go) never set them."""
+        """Restores the marks by which we find our own pods: another client removed them, or Kubeocean (Go) never set them."""
         owner, meta = self._parts.worker.mount.owner, physical.metadata
         if keys.Owner.of(meta) not in (None, owner):
             return
@@ -241,12 +241,12 @@ class PhysicalPodReconciler:
             self.controller.add(ref, priority=priority)
 
     def _is_unowned(self, physical: Pod, ref: PodRef) -> bool:
-        """Made by Kubeocean (Go) for a pod of ours (layout.md section 16, rule 6)."""
+        """Checks that Kubeocean (Go) created it for a pod of ours (layout.md section 16, rule 6)."""
         return keys.Owner.of(physical.metadata) is None and self._parts.host.pods.by_uid(ref.uid) is not None
 
 
 def _has_word(status: JsonView) -> bool:
-    """Of its kubelet, or of the scheduler that has found no place."""
+    """Checks for a report of its kubelet, or of the scheduler that has found no node."""
     scheduled = get_condition(status.get("conditions") or (), "PodScheduled") or {}
     return bool(status.get("startTime")) or scheduled.get("status") == "False"
 
@@ -256,11 +256,14 @@ def _who(physical: Pod) -> tuple[str, PodRef | None]:
 
 
 def ended_by_itself(physical: Pod) -> bool:
-    """Every container had ended before somebody asked for the pod's deletion; times are whole seconds, so a draw counts as killed."""
+    """Checks that every container terminated before the pod's deletion was requested.
+
+    Times have a resolution of one second, so equal times count as killed.
+    """
     meta = physical.metadata
     if meta.deletion_timestamp is None:
         return physical.terminal
-    # The kubelet's last call sets the grace to 0 and leaves the time: then the grace asked for is taken to be the pod's own.
+    # The kubelet's last call sets the grace to 0 and keeps the time: then the requested grace is assumed to be the pod's own.
     grace = meta.deletion_grace_period_seconds or physical.spec.get("terminationGracePeriodSeconds") or 0
     asked = parse_rfc3339(meta.deletion_timestamp) - timedelta(seconds=grace)
     ends = [(each.get("state") or {}).get("terminated") or {} for each in physical.status.get("containerStatuses") or ()]
@@ -268,9 +271,9 @@ def ended_by_itself(physical: Pod) -> bool:
 
 
 def not_ready(pod: Pod, message: str) -> Json:
-    """The status of a virtual pod whose worker can not be asked (rule 10)."""
+    """Returns the status of a virtual pod whose worker is unreachable (rule 10)."""
     status = pod.status
     condition = {"type": "Ready", "status": "False", "reason": "WorkerUnreachable", "message": message}
-    # What others set stays by itself; if it were repeated here it would count as ours.
+    # Conditions of other clients stay without being sent; if they were repeated here they would count as ours.
     others = [each for each in status.get("conditions") or () if each["type"] in OURS and each["type"] != "Ready"]
     return {**status, "conditions": [*others, condition]}

@@ -1,6 +1,6 @@
-"""Where in the worker a virtual pod goes and what it needs to know there, gathered from both clusters.
+"""Determines the physical node of a virtual pod and the settings its physical pod needs, from both clusters.
 
-Invariant: a pod goes to the physical node behind the virtual node its scheduler chose, and nowhere else.
+Invariant: a pod is placed on the physical node behind the virtual node its scheduler chose, and on no other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BINDING_MENDED = 10.0
 
 @frozen(kw_only=True)
 class PlacementParts:
-    """What it works with."""
+    """Dependencies of the placement."""
 
     host: Host
     worker: WorkerCluster
@@ -47,7 +47,7 @@ class Placement:
         self._has_priority_class = False
 
     async def target(self, pod: Pod, binding: ClusterBinding) -> Target:
-        """For a pod that is to be made. Raises Unavailable when its node is not declared, ApiError."""
+        """Returns the Target of a pod that is about to be created. Raises Unavailable when its node is not declared, ApiError."""
         if problems := binding.overrides.problems():
             raise Unavailable(f"ClusterBinding {binding.name} is not valid: {problems[0]}", retry_after=_BINDING_MENDED)
         node = self._parts.virtual.physical_name(pod.node)
@@ -66,7 +66,7 @@ class Placement:
         return evolve(target, services=await self._parts.services.find(pod))
 
     def known_target(self, pod: Pod, physical: Pod, binding: ClusterBinding) -> Target:
-        """For a pod that exists there: its labels remember what made it."""
+        """Returns the Target of a pod that exists in the worker; its labels record the workload that created it."""
         labels = physical.metadata.labels
         made_by = workload(pod.metadata)
         if keys.WORKLOAD_TYPE in labels:
@@ -83,7 +83,7 @@ class Placement:
         return evolve(target, services=self._parts.services.known(pod))
 
     async def ensure_priority_class(self, target: Target) -> None:
-        """Kubeocean's own class exists in the worker; one that the binding names is its owner's business."""
+        """Creates Kubeocean's own class in the worker unless it exists; a class that the binding names is left to its owner."""
         if self._has_priority_class or target.priority_class != keys.DEFAULT_PRIORITY_CLASS:
             return
         body = {
@@ -101,7 +101,7 @@ class Placement:
         self._has_priority_class = True
 
     def refused(self, error: Forbidden) -> None:
-        """The worker does not let a pod in; where it misses the class that somebody has deleted, it is made again."""
+        """Handles the worker's rejection of a pod: if the error names the priority class, which was deleted, the next call creates it."""
         if keys.DEFAULT_PRIORITY_CLASS in error.message:
             self._has_priority_class = False
 

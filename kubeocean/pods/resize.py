@@ -1,7 +1,7 @@
-"""Which amounts of a running pod have to change in the worker, and what is said at home while they can not (pure).
+"""Resizes of running pods: the amounts to change in the worker, and the condition in the hub while they cannot change (pure).
 
 Invariant: the lease is the limit: a pod does not grow beyond what its virtual node offers beside its other pods, however much room the
-physical node has. What waits stands on the physical pod until it was sent, so that no restart forgets it.
+physical node has. A pending resize is recorded on the physical pod until it was sent, so that it survives restarts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RESIZABLE: Final = ("cpu", "memory")
 
 @frozen
 class Room:
-    """What a virtual node offers, and what its other pods request of that."""
+    """Allocatable amounts of a virtual node, and the requests of its other pods."""
 
     allocatable: Resources
     others: Resources
@@ -34,14 +34,14 @@ class Room:
 
 @frozen
 class Pending:
-    """Why a resize was not sent; the reasons are those of KEP-1287."""
+    """Reason and message of a resize that was not sent; the reasons are those of KEP-1287."""
 
     reason: str
     message: str
 
     @classmethod
     def of(cls, meta: ObjectMeta) -> Self | None:
-        """What stands on a physical pod."""
+        """Reads the record on a physical pod, None when there is none."""
         reason, _, message = meta.annotations.get(keys.RESIZE_PENDING, "").partition(": ")
         return cls(reason, message) if message else None
 
@@ -54,7 +54,7 @@ class Pending:
 
 
 def resized(wanted: JsonView, there: JsonView) -> Json:
-    """The spec to send to pods/resize, empty when the physical pod has all amounts."""
+    """Returns the spec to send to pods/resize, empty when the physical pod has all amounts."""
     spec: Json = {}
     for kind in ("initContainers", "containers"):
         live = {container["name"]: container for container in there.get(kind) or ()}
@@ -65,7 +65,10 @@ def resized(wanted: JsonView, there: JsonView) -> Json:
 
 
 def unfit(wanted: JsonView, there: JsonView, room: Room) -> Pending | None:
-    """Why a pod must not grow to what is wanted; the worker's kubelet would judge by the physical node, of which a part only is leased."""
+    """Returns why a pod must not grow to the desired amounts.
+
+    The worker's kubelet would decide by the physical node, of which only a part is leased.
+    """
     now = effective_requests(there)
     growing = {name: amount for name, amount in effective_requests(wanted).items() if amount > now.get(name, ZERO)}
     never = sorted(name for name, amount in growing.items() if amount > room.allocatable.get(name, ZERO))
@@ -79,7 +82,7 @@ def unfit(wanted: JsonView, there: JsonView, room: Room) -> Pending | None:
 
 
 def noted(metadata: JsonView, physical: Pod, pending: Pending | None) -> Json:
-    """The metadata of a patch, with what is to stand on the physical pod about a resize, if that is another."""
+    """Returns the metadata of a patch, with the record of a pending resize added or removed if it differs from the physical pod's."""
     text = str(pending) if pending is not None else ""
     if text == physical.metadata.annotations.get(keys.RESIZE_PENDING, ""):
         return dict(metadata)

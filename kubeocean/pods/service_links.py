@@ -1,7 +1,7 @@
-"""The variables by which containers find the Services of their hub namespace (FOO_SERVICE_HOST …), for pods in the worker.
+"""Environment variables of the Services in the pod's hub namespace (FOO_SERVICE_HOST …), for pods in the worker.
 
-Invariant: names and values are those that a kubelet of the hub sets when `enableServiceLinks` is on. The API server's own are left out: how
-pods in the worker reach it is a matter of `spec.apiServerAccess`.
+Invariant: names and values are those that a kubelet of the hub sets when `enableServiceLinks` is on. The API server's own are omitted:
+`spec.apiServerAccess` defines how pods in the worker reach it.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _BY_NAMESPACE = "namespace"
 
 
 class ServiceLinks:
-    """Follows the Services of the hub."""
+    """Watches the Services of the hub."""
 
     def __init__(self, host: Host) -> None:
         store: Store[Unknown] = Store(indexes={_BY_NAMESPACE: lambda service: [service.metadata.namespace]}, keep=addresses_of)
         self.informer: Informer[Unknown] = Informer(host.client, SERVICES, store=store, clock=host.clock, metrics=host.metrics)
 
     async def find(self, pod: Pod) -> Mapping[str, str]:
-        """For a pod that is about to be created. Raises Unavailable while the Services were never listed."""
+        """Returns the variables for a pod that is about to be created. Raises Unavailable while the Services were never listed."""
         await listed(self.informer)
         return self.known(pod)
 
     def known(self, pod: Pod) -> Mapping[str, str]:
-        """By the Services of the pod's namespace as they are now."""
+        """Returns the variables of the Services in the pod's namespace as they are in the cache."""
         namespace = pod.metadata.namespace
         if pod.spec.get("enableServiceLinks") is False:
             return {}
@@ -43,7 +43,7 @@ class ServiceLinks:
 
 
 def addresses_of(service: Unknown) -> Unknown:
-    """A Service with nothing left but its name, address and ports."""
+    """Returns the Service with only its name, address and ports."""
     meta, spec = service.metadata, service.body.get("spec") or {}
     head = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid, "resourceVersion": meta.resource_version}
     kept = {name: spec[name] for name in ("clusterIP", "ports") if spec.get(name)}

@@ -1,7 +1,7 @@
-"""A virtual pod becomes the body of its physical pod (pure).
+"""Translates a virtual pod into the body of its physical pod (pure).
 
-Invariant: the physical pod names nothing in the worker by the user's choice: every object it refers to is the copy of one in the user's own
-namespace, its identity is none, and its node is the one the hub's scheduler chose.
+Invariant: the user cannot choose any object of the worker: every object the physical pod refers to is the copy of one in the user's own
+namespace, it has no identity in the worker, and its node is the one the hub's scheduler chose.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vkubelet.errors import PodRejected
 
 __all__ = ["Target", "Workload", "daemonset_allowed", "identity", "physical_containers", "physical_pod", "replicaset_name", "workload"]
 
-# The hub's scheduler has used them; there they would be refused, or would act a second time on other pods and nodes.
+# The hub's scheduler has used them; the worker would reject them, or apply them a second time to other pods and nodes.
 _DROPPED: Final = (
     "nodeName",
     "nodeSelector",
@@ -36,9 +36,9 @@ _DROPPED: Final = (
     "overhead",
     "serviceAccountName",
     "serviceAccount",
-    # Answered at home, where whoever sets these conditions looks (pods/virtual_status.py).
+    # Evaluated in the hub, where the clients that set these conditions find the pod (pods/virtual_status.py).
     "readinessGates",
-    # Only the API server adds them, by a request of their own.
+    # Only the API server adds them, by a separate request.
     "ephemeralContainers",
 )
 _HOSTNAME_LIMIT: Final = 63
@@ -53,7 +53,7 @@ _VIRTUAL_FIELDS: Final[Mapping[str, str]] = {
 
 
 def physical_pod(pod: Pod, target: Target) -> Json:
-    """The body to POST. Raises PodRejected for what can never run there."""
+    """Returns the body to POST. Raises PodRejected for a pod that can never run in the worker."""
     spec = pod.spec
     refs.check(spec)
     for name in _DROPPED:
@@ -80,7 +80,7 @@ def physical_pod(pod: Pod, target: Target) -> Json:
 
 
 def physical_containers(containers: Sequence[Json], pod: Pod, target: Target) -> list[Json]:
-    """Containers of any kind with their environment translated; the given ones are changed."""
+    """Translates the environment and image of containers of any kind, in place, and returns them."""
     namespace = pod.metadata.namespace
     ours = {**target.services, "HOSTNAME": pod.spec.get("hostname") or pod.metadata.name, **api_server_environment(target.api_server)}
     for container in containers:
@@ -91,7 +91,7 @@ def physical_containers(containers: Sequence[Json], pod: Pod, target: Target) ->
         for source in container.get("envFrom") or ():
             for kind in refs.ENV_FROM_SOURCES & source.keys():
                 _rename(source[kind], "name", namespace)
-        # Ours first, so that the user's may refer to them by $(NAME).
+        # Ours come first, so that the user's may refer to them by $(NAME).
         container["env"] = [*({"name": name, "value": value} for name, value in ours.items() if name not in named), *users]
         if image := container.get("image"):
             container["image"] = target.overrides.image(image)
@@ -124,10 +124,10 @@ def _placement(target: Target) -> Json:
 
 
 def _set_hostname(spec: Json, pod: Pod, *, domain: str) -> None:
-    """The pod's hostname; its fully qualified name is that of the hub, or none.
+    """Sets the pod's hostname; its fully qualified name is that of the hub, or none.
 
-    A kubelet makes it of `subdomain` and the namespace, which in the worker is the mount namespace: no DNS server knows that name. The
-    field `hostnameOverride` says it whole, where the worker has it (KEP-4762); elsewhere the API server drops it.
+    A kubelet derives it from `subdomain` and the namespace, which in the worker is the mount namespace: no DNS server resolves that name.
+    The field `hostnameOverride` contains the full name, where the worker supports it (KEP-4762); elsewhere the API server drops it.
     """
     spec.setdefault("hostname", _hostname(pod.metadata.name))
     subdomain, is_qualified = spec.pop("subdomain", ""), spec.pop("setHostnameAsFQDN", False)
@@ -137,7 +137,7 @@ def _set_hostname(spec: Json, pod: Pod, *, domain: str) -> None:
 
 
 def _hostname(name: str) -> str:
-    """The pod's name as the one DNS label that `spec.hostname` takes."""
+    """Returns the pod's name as one DNS label, for `spec.hostname`. Raises PodRejected when nothing is left of it."""
     hostname = re.sub(r"[.]", "-", name)[:_HOSTNAME_LIMIT].strip("-")
     if not hostname:
         raise PodRejected("InvalidHostname", f"no hostname can be made of the pod's name {name!r}; set spec.hostname")

@@ -1,7 +1,7 @@
-"""Sends to a physical pod what changed on its virtual one.
+"""Sends the changes of a virtual pod to its physical pod.
 
-Invariant: the generation is noted on the physical pod last, so a half-sent change is sent again; an ephemeral container or a resize that
-the worker refuses holds up nothing else.
+Invariant: the generation is recorded on the physical pod last, so a partly sent change is sent again; an ephemeral container or a resize
+that the worker rejects blocks no other change.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ log = logging.getLogger(__name__)
 
 _TRIED_AGAIN_AFTER = 60.0
 _ROOM_LOOKED_FOR_AFTER = 5.0
-"""Seconds until a resize that waits for room in the lease is looked at again; unless there is some, nothing is asked of the worker."""
+"""Seconds until a resize that waits for room in the lease is rechecked; unless there is some, no request is sent to the worker."""
 
 
 class EphemeralRefused(Unavailable):
-    """All of a change arrived but some ephemeral containers; why, by name, in `problems`. Rights and objects there may yet change."""
+    """Raised when a change was applied except for some ephemeral containers; `problems` has the reasons by name.
+
+    It is retried, because rights and objects in the worker may change.
+    """
 
     def __init__(self, problems: Mapping[str, str], retry_after: float) -> None:
         super().__init__("; ".join(f"ephemeral container {name}: {problem}" for name, problem in problems.items()), retry_after=retry_after)
@@ -34,7 +37,7 @@ class EphemeralRefused(Unavailable):
 
 
 class ResizePending(Unavailable):
-    """All of a change arrived but a resize; whoever sends it says so by the pod's condition, and may find room for it later."""
+    """Raised when a change was applied except for a resize; the caller reports it in the pod's condition and retries it later."""
 
     def __init__(self, pending: Pending, retry_after: float) -> None:
         super().__init__(str(pending), retry_after=retry_after, event="", waiting="")
@@ -44,7 +47,7 @@ class ResizePending(Unavailable):
 async def bring_up_to_date(
     worker: WorkerCluster, pod: Pod, physical: Pod, *, wanted: Changes, ensure: Callable[[], Awaitable[None]]
 ) -> None:
-    """Send the changes; nothing is written when there are none. `ensure` makes what the containers of the pod refer to.
+    """Sends the changes; nothing is written when there are none. `ensure` creates the objects that the containers of the pod refer to.
 
     Raises Unavailable when the worker does not accept them, EphemeralRefused or ResizePending when all else was done.
     """
@@ -72,7 +75,10 @@ async def bring_up_to_date(
 async def _add_ephemeral(
     worker: WorkerCluster, pod: Pod, physical: Pod, *, wanted: Mapping[str, Json], ensure: Callable[[], Awaitable[None]]
 ) -> EphemeralRefused | None:
-    """One by one: nobody can take a container back at home, so one that is refused must not keep out those that come after it."""
+    """Adds the containers one by one.
+
+    No client can remove an ephemeral container in the hub, so one that is rejected must not block those after it.
+    """
     try:
         await ensure()
     except Unavailable as error:
@@ -87,15 +93,15 @@ async def _add_ephemeral(
 
 
 async def _resize(worker: WorkerCluster, pod: Pod, physical: Pod, change: Json) -> Pending | None:
-    """Why the worker does not have the new amounts. Raises Conflict."""
+    """Sends a resize; returns why the worker did not accept it. Raises Conflict."""
     try:
-        # Whoever asks for room next has to know of it at once.
+        # The next check for room must include the new amounts at once.
         worker.pods.adopt(await worker.client.patch(PODS, physical.key, change, subresource="resize"))
     except NotFound:
-        # If it is the pod that is gone, the next patch says so.
+        # If it is the pod that is missing, the next patch reports it.
         return Pending(INFEASIBLE, "the worker cluster can not resize pods in place; it needs Kubernetes 1.33")
     except (Forbidden, Invalid) as error:
-        # A quota may have room for it later; what is not valid stays so.
+        # A quota may have room for it later; an invalid request stays invalid.
         reason = DEFERRED if isinstance(error, Forbidden) else INFEASIBLE
         return Pending(reason, f"the worker cluster refuses it: {in_virtual_names(error.message, pod.key, physical.key)}")
     return None

@@ -1,7 +1,7 @@
-"""Virtual pods have physical ones: made once per uid, kept matching, ended on request.
+"""Reconciles virtual pods: creates one physical pod per uid, keeps it up to date and deletes it on request.
 
-Invariant: at most one physical pod per virtual uid, and never one beside that of an earlier uid of the same name; whatever happened is
-judged against the worker, not against what this process remembers (layout.md section 16, rules 3 to 6).
+Invariant: at most one physical pod per virtual uid, and never one beside that of an earlier uid of the same name; decisions depend on the
+actual state of the worker, not on the memory of this process (layout.md section 16, rules 3 to 6).
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from vkubelet.provider import Host, PodReport
 log = logging.getLogger(__name__)
 
 _PREDECESSOR_ENDS = 60.0
-"""Seconds a sync waits for the physical pod of an earlier uid; then it is asked again."""
+"""Seconds a sync waits for the deletion of the physical pod of an earlier uid; then it is retried."""
 REFUSED = "WorkerRefused"
-"""What the containers wait for while the worker's API server refuses their pod, as by Pod Security or a quota."""
+"""Waiting reason of the containers while the worker's API server rejects their pod, for example by Pod Security or a quota."""
 _FAILED_CREATE = "FailedCreatePod"
 _FAILED_SYNC = "FailedSync"
 _NEW = 600.0
-"""Seconds for which a pod is new; why an older one stays Pending was reported by an earlier process."""
+"""Seconds for which a pod is new; an earlier process has reported why an older one stays Pending."""
 _IN_FLIGHT = 32
-"""Pods that are made, or whose end is begun, at the same time: more of them would only open more connections to the same API servers."""
+"""Pods that are created, or deleted, at the same time: more of them would only open more connections to the same API servers."""
 
 
 @frozen(kw_only=True)
 class VirtualPodParts:
-    """What the reconciler works with."""
+    """Dependencies of the reconciler."""
 
     host: Host
     worker: WorkerCluster
@@ -72,7 +72,7 @@ class VirtualPodParts:
 
 
 class VirtualPodReconciler:
-    """The provider's side of `sync_pod`, `delete_pod` and `list_pods`; calls for one uid never overlap."""
+    """Implements the provider's `sync_pod`, `delete_pod` and `list_pods`; calls for one uid never overlap."""
 
     def __init__(self, parts: VirtualPodParts) -> None:
         self._parts = parts
@@ -84,7 +84,7 @@ class VirtualPodReconciler:
         parts.worker.pods.on_change(self._tell_waiting)
 
     async def sync(self, pod: Pod) -> None:
-        """The physical pod exists and matches. Raises PodRejected, Unavailable, ApiError."""
+        """Creates the physical pod or brings it up to date. Raises PodRejected, Unavailable, ApiError."""
         binding = self._binding()
         if not leaves_home(pod.metadata) or not daemonset_allowed(pod.metadata, binding):
             self._tell_why_pending(pod, binding)
@@ -98,14 +98,14 @@ class VirtualPodReconciler:
             if physical is None:
                 with self._parts.metrics.attempt():
                     physical = await self._create(pod, binding)
-            # Also a new one: ephemeral containers can only be added, and an earlier attempt may have made it of an older generation.
+            # Also after a creation: ephemeral containers can only be added, and an earlier attempt may have created an older generation.
             await self._update(pod, physical, binding)
         except VKubeletError as error:
             raise reported(error) from error
         self._parts.physical.controller.add(pod.ref)
 
     async def delete(self, ref: PodRef, grace: float) -> None:
-        """Begin ending the physical pod; when there is none, say so. Raises ApiError, Unavailable."""
+        """Deletes the physical pod with a grace period; reports when there is none. Raises ApiError, Unavailable."""
         if ref.namespace in keys.SYSTEM_NAMESPACES:
             self._parts.physical.gone(ref)
             return
@@ -125,7 +125,7 @@ class VirtualPodReconciler:
             self._parts.physical.controller.add(ref)
 
     def binding_changed(self) -> None:
-        """Once the binding lets pods of DaemonSets run, sync those that are there."""
+        """Syncs the existing pods of DaemonSets once the binding allows them to run."""
         binding = self._parts.binding.current
         before, self._runs_daemonsets = self._runs_daemonsets, binding is not None and binding.run_daemonsets
         if self._runs_daemonsets and not before:
@@ -134,14 +134,14 @@ class VirtualPodReconciler:
                     self._parts.host.resync(pod.ref)
 
     def listing(self, node: str) -> Sequence[PodReport]:
-        """Our physical pods that back pods of a node. Raises Unavailable while the cache may be incomplete."""
+        """Lists our physical pods that back pods of a node. Raises Unavailable while the cache may be incomplete."""
         if not self._parts.worker.pods.synced:
             raise Unavailable("the worker cluster's pods are not known completely now")
         found = (identity(physical.metadata) for physical in self._parts.worker.pods_of(node))
         return [PodReport(ref) for ref in found if ref is not None]
 
     def backing(self, ref: PodRef) -> Pod | None:
-        """The physical pod of exactly this virtual one, if it bears our mark."""
+        """Returns the cached physical pod of exactly this virtual pod, if it has our mark."""
         physical = self._parts.worker.physical_pod(ref)
         return physical if physical is not None and self._is_ours(physical) else None
 
@@ -152,7 +152,10 @@ class VirtualPodReconciler:
         return binding
 
     async def _recorded(self, pod: Pod) -> Pod | None:
-        """The physical pod that an earlier sync recorded; None when it is lost, which is then said."""
+        """Returns the physical pod that an earlier sync recorded; None when it is missing, which is then reported.
+
+        Raises Unavailable when it was recorded in another mount namespace.
+        """
         if where(pod).namespace != self._parts.worker.mount.namespace:
             text = f"its physical pod is in namespace {where(pod).namespace} of the worker, which is not the mount namespace any more"
             raise Unavailable(f"{text}; name it in the binding's spec.mountNamespace again")
@@ -162,7 +165,7 @@ class VirtualPodReconciler:
         return physical
 
     async def _live(self, ref: PodRef) -> Pod | None:
-        """Asked by name; None when it does not exist, or is another incarnation's or somebody else's."""
+        """Reads the physical pod by name; None when it does not exist, or belongs to another incarnation or another owner."""
         try:
             found = await self._parts.worker.client.get(PODS, self._parts.worker.mount.copy_key(ref.key))
         except NotFound:
@@ -191,11 +194,11 @@ class VirtualPodReconciler:
         return created
 
     async def _enter(self, pod: Pod) -> Pod | None:
-        """Judge a pod that has no physical pod; the physical pod if there is one after all. Raises NotAdmitted, Unavailable, ApiError."""
+        """Admits a pod that has no physical pod; returns that if there is one after all. Raises NotAdmitted, Unavailable, ApiError."""
         try:
             self._parts.admission.admit(pod)
         except NotAdmitted:
-            # The cache may lag behind what an earlier process has created, and what runs is not judged.
+            # The cache may lag behind what an earlier process has created, and running pods are not subject to admission.
             physical = await self._live(pod.ref)
             if physical is None:
                 raise
@@ -204,7 +207,10 @@ class VirtualPodReconciler:
         return None
 
     async def _post(self, pod: Pod, body: Json) -> Pod | None:
-        """None when the name is taken. Raises Unavailable, in the words of the worker and the names of the hub."""
+        """Creates the physical pod; returns None when the name is taken.
+
+        Raises Unavailable with the worker's message, in the names of the hub.
+        """
         try:
             with self._parts.metrics.creation():
                 return await self._parts.worker.client.create(PODS, body)
@@ -212,7 +218,7 @@ class VirtualPodReconciler:
             return None
         except Forbidden as error:
             self._parts.placement.refused(error)
-            # Quota, Pod Security and their like may let it in later.
+            # Quotas, Pod Security and other admission may accept it later.
             text = f"the worker cluster refuses the pod: {self._told(pod, error)}"
             raise Unavailable(text, event=_FAILED_CREATE, waiting=REFUSED) from error
         except Invalid as error:
@@ -223,7 +229,7 @@ class VirtualPodReconciler:
         return in_virtual_names(error.message, pod.key, self._parts.worker.mount.copy_key(pod.key))
 
     async def _taken(self, pod: Pod) -> Pod:
-        """The name exists: it is ours from an earlier attempt, or a predecessor's, or somebody else's."""
+        """Handles a name that exists: the pod is ours from an earlier attempt, or a predecessor's, or another owner's."""
         physical = await self._live(pod.ref)
         if physical is not None:
             return physical
@@ -231,7 +237,7 @@ class VirtualPodReconciler:
         raise Unavailable("the physical pod of an earlier pod of this name has just ended", retry_after=0.2)
 
     async def _end_predecessor(self, pod: Pod, *, asked: bool = False) -> None:
-        """Wait until the physical pod of an earlier uid is gone. Raises Unavailable when it is not, or is not ours to end."""
+        """Waits until the physical pod of an earlier uid is deleted. Raises Unavailable when it is not, or is not ours to delete."""
         key = self._parts.worker.mount.copy_key(pod.ref.key)
         there = self._parts.worker.pods.store.get(key)
         if asked:
@@ -259,7 +265,7 @@ class VirtualPodReconciler:
             raise Unavailable("the physical pod of an earlier pod of this name has not ended yet", retry_after=1.0) from None
 
     async def _be_sure(self, pod: Pod) -> None:
-        """What looks like an earlier uid may be a later one, if the watch lags. Raises Unavailable."""
+        """Checks that the pod still exists in the hub: if the watch lags, an uid that seems earlier may be later. Raises Unavailable."""
         try:
             live = await self._parts.host.node_client(pod.node).get(PODS, pod.ref)
         except NotFound:
@@ -275,7 +281,7 @@ class VirtualPodReconciler:
         wanted = changes(pod, physical, target, room=lambda: self._room(pod, physical))
         refused: Mapping[str, str] = untranslatable(pod.spec)
         try:
-            # Two that grow at the same time must not both take the same room.
+            # Two pods that grow at the same time must not both use the same room.
             async with self._resizing if wanted.resize else nullcontext():
                 wanted = changes(pod, physical, target, room=lambda: self._room(pod, physical)) if wanted.resize else wanted
                 await bring_up_to_date(self._parts.worker, pod, physical, wanted=wanted, ensure=lambda: self._ensure(pod))
@@ -306,14 +312,14 @@ class VirtualPodReconciler:
         await self._parts.dependents.ensure(pod, references(pod))
 
     def _is_ours(self, physical: Pod) -> bool:
-        """It bears our mark, or none at all and the uid of a pod of ours (rule 6)."""
+        """Checks that it has our mark, or no mark at all and the uid of a pod of ours (rule 6)."""
         owner = keys.Owner.of(physical.metadata)
         if owner is None and keys.OWNER not in physical.metadata.labels:
             return self._parts.host.pods.by_uid(virtual_uid(physical.metadata)) is not None
         return self._parts.worker.mount.owner.owns(physical.metadata)
 
     async def _grace(self, physical: Pod, ref: PodRef, grace: float) -> int:
-        """Raises ApiError when it depends on a physical node that cannot be read."""
+        """Returns the grace period in the worker. Raises ApiError when it depends on a physical node that cannot be read."""
         parts = self._parts
         if not physical.node:
             # Without a kubelet the worker deletes it at once, unless it was scheduled meanwhile.
@@ -342,9 +348,9 @@ class VirtualPodReconciler:
 
 
 def reported(error: VKubeletError) -> VKubeletError:
-    """The error as the runtime is to report it: one event for one failure, FailedCreatePod where it has no reason of its own.
+    """Returns the error for the runtime to report: one event for one failure, FailedCreatePod where it has no specific reason.
 
-    A cluster that does not answer is reported on the binding.
+    A cluster that does not respond is reported on the binding.
     """
     if isinstance(error, Unavailable) and not isinstance(error, EphemeralRefused) and error.event == _FAILED_SYNC:
         return Unavailable(str(error), retry_after=error.retry_after, event=_FAILED_CREATE, waiting=error.waiting)

@@ -1,7 +1,7 @@
-"""What a physical pod says of itself becomes the status, annotations and labels of its virtual pod (pure).
+"""Translates the status of a physical pod into the status, annotations and labels of its virtual pod (pure).
 
-Invariant: generations are the hub's own: the virtual pod's is reported as observed only when the physical pod reflects what was sent for it
-and its kubelet has seen that. Nothing that only means something between the clusters reaches users.
+Invariant: generations are the hub's: the virtual pod's is reported as observed only when the physical pod reflects the spec that was sent
+for it and its kubelet has observed that. Internal data of the two clusters is not visible to users.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ REFUSED: Final = "FailedEphemeralContainer"
 
 
 def virtual_status(pod: Pod, physical: Pod, *, refused: Mapping[str, str] = MappingProxyType({})) -> Json:
-    """The virtual pod's whole status; conditions that others set at home are theirs and not in it.
+    """Returns the complete status of the virtual pod, without the conditions that other clients set in the hub.
 
     `refused` are ephemeral containers, by name, that the worker does not have, with the reason: `kubectl debug` shows what they wait for.
     """
@@ -59,14 +59,14 @@ def virtual_status(pod: Pod, physical: Pod, *, refused: Mapping[str, str] = Mapp
         status["observedGeneration"] = home["observedGeneration"]
     status["conditions"] = _conditions(pod, there, home, observed=observed)
     if pending := Pending.of(physical.metadata):
-        # What the kubelet over there says is about an earlier resize, if about any.
+        # A condition of the worker's kubelet is about an earlier resize, if about any.
         condition = {**pending.condition, **({"observedGeneration": observed} if observed else {})}
         status["conditions"] = [*(each for each in status["conditions"] if each["type"] != condition["type"]), condition]
     return status
 
 
 def _in_the_users_images(status: JsonView, images: Mapping[str, str]) -> Json:
-    """The containers' statuses with the image that the user wrote where the binding had another pulled; `imageID` says what really runs."""
+    """Returns the container statuses with the image of the user's spec where the binding rewrote it; `imageID` is the running image."""
     lists = (name for name in status if name.lower().endswith("containerstatuses"))
     return {
         kind: [{**each, "image": images[each["name"]]} if each["name"] in images else each for each in status[kind]]
@@ -86,7 +86,7 @@ def _with_refused(pod: Pod, there: JsonView, refused: Mapping[str, str]) -> list
 
 
 def virtual_annotations(pod: Pod, physical: Pod, *, allowed: Sequence[str] = ()) -> dict[str, str]:
-    """Which annotations of the virtual pod have to be written: where its physical pod is, and the allowed ones that were added to that."""
+    """Returns the annotations to write to the virtual pod: the identity of its physical pod, and the allowed ones added to that."""
     place = {
         keys.PHYSICAL_POD_NAMESPACE: physical.metadata.namespace,
         keys.PHYSICAL_POD_NAME: physical.metadata.name,
@@ -99,7 +99,7 @@ def virtual_annotations(pod: Pod, physical: Pod, *, allowed: Sequence[str] = ())
 
 
 def virtual_labels(pod: Pod, physical: Pod, *, allowed: Sequence[str] = ()) -> dict[str, str]:
-    """Which labels of the virtual pod have to be written: the allowed ones that were added to the physical pod."""
+    """Returns the labels to write to the virtual pod: the allowed ones that were added to the physical pod."""
     return _added(physical, "labels", pod.metadata.labels, expected=_expected(physical).labels, allowed=allowed)
 
 
@@ -109,8 +109,9 @@ def _expected(physical: Pod) -> keys.ExpectedMetadata:
 
 
 def _added(physical: Pod, kind: str, home: Mapping[str, str], *, expected: Mapping[str, str], allowed: Sequence[str]) -> dict[str, str]:
-    """What the worker added under keys that the binding allows and the user never had: Services, controllers and autoscalers of the hub act
-    on labels and annotations of pods, so nothing else may come from a worker.
+    """Returns the entries that the worker added under keys that the binding allows and the user never had.
+
+    Services, controllers and autoscalers of the hub act on labels and annotations of pods, so no others may come from a worker.
     """
     there = physical.metadata.labels if kind == "labels" else physical.metadata.annotations
     known = home.keys() | expected.keys() | patched_keys(physical.metadata, kind)
@@ -118,7 +119,7 @@ def _added(physical: Pod, kind: str, home: Mapping[str, str], *, expected: Mappi
 
 
 def _observed(pod: Pod, physical: Pod, there: JsonView) -> int:
-    """The generation that the physical kubelet has seen, in the hub's count; 0 while that is not known."""
+    """Returns the generation of the virtual pod that the physical kubelet has observed; 0 while that is not known."""
     sent = physical.metadata.annotations.get(keys.VIRTUAL_GENERATION)
     seen = there.get("observedGeneration")
     is_current = bool(seen) and seen == physical.metadata.generation and sent == str(pod.metadata.generation)
@@ -126,7 +127,7 @@ def _observed(pod: Pod, physical: Pod, there: JsonView) -> int:
 
 
 def _conditions(pod: Pod, there: JsonView, home: JsonView, *, observed: int) -> list[Json]:
-    """PodScheduled as the hub has it, first; then the worker's, Ready by the readiness gates of the hub."""
+    """Returns the hub's PodScheduled first, then the worker's conditions, with Ready computed from the readiness gates of the hub."""
     scheduled = get_condition(home.get("conditions") or (), _SCHEDULED)
     conditions = [scheduled] if scheduled else []
     for condition in there.get("conditions") or ():
@@ -144,7 +145,7 @@ def _own_count(condition: JsonView, observed: int) -> Json:
 
 
 def _gated(conditions: Iterable[Json], gates: Sequence[str], home: Sequence[JsonView]) -> list[Json]:
-    """Ready as the kubelet computes it (KEP-580): not before every gate's condition, set at home, is True."""
+    """Computes Ready as the kubelet does (KEP-580): it is False until every gate's condition, which is set in the hub, is True."""
     closed = [gate for gate in gates if (get_condition(home, gate) or {}).get("status") != "True"]
     if not closed:
         return list(conditions)
