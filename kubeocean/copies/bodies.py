@@ -1,6 +1,6 @@
-"""Bodies of the objects that are made in the worker for pods: copies of ConfigMaps and Secrets, and token Secrets (pure).
+"""Bodies of the objects that are created in the worker for pods: copies of ConfigMaps and Secrets, and token Secrets (pure).
 
-Invariant: every body bears the owner's marks and says of which hub object it is the copy; a copy never grants more than its content.
+Invariant: every body has the owner's marks and names the hub object that it is the copy of; a copy never grants more than its content.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from vkubelet.clock import rfc3339
 
 OPAQUE: Final = "Opaque"
 
-# The worker's controllers act on Secrets of these types: they fill in tokens, or delete what names no account of theirs.
+# The worker's controllers act on Secrets of these types: they fill in tokens, or delete Secrets that name no account of the worker.
 _ACTED_UPON: Final = frozenset({"kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"})
-# By them the controllers of one cluster remember how they bound claims to volumes there.
+# Prefixes of annotations by which the controllers of a cluster record how they bound claims to volumes.
 _BINDERS: Final = ("pv.kubernetes.io/", "volume.kubernetes.io/", "volume.beta.kubernetes.io/")
 _ROOT_CA: Final = "kube-root-ca.crt"
 _CONTENT: Final = ("data", "binaryData", "type")
 
 
 def physical_configmap(obj: Unknown, *, owner: keys.Owner, namespace: str, ca_bundle: str = "") -> Json:
-    """The copy of a ConfigMap; `ca_bundle` (see `bundle_for`) is added to its certificates."""
+    """Returns the copy of a ConfigMap; `ca_bundle` (see `bundle_for`) is added to its certificates."""
     body = obj.body
     copy = marked_copy("ConfigMap", obj.metadata, owner, namespace=namespace)
     copy |= {name: body[name] for name in ("data", "binaryData") if body.get(name)}
@@ -39,12 +39,12 @@ def physical_configmap(obj: Unknown, *, owner: keys.Owner, namespace: str, ca_bu
 
 
 def bundle_for(original: Key, access: ApiServerAccess | None) -> str:
-    """The certificates of `spec.apiServerAccess` for the ConfigMap by which pods know the API server; "" for any other."""
+    """Returns the certificates of `spec.apiServerAccess` for kube-root-ca.crt, by which pods verify the API server; "" for any other."""
     return access.ca_bundle if access is not None and original.name == _ROOT_CA else ""
 
 
 def physical_secret(obj: Unknown, *, owner: keys.Owner, namespace: str) -> Json:
-    """The copy of a Secret; one that controllers would act upon is copied as Opaque, without its annotations."""
+    """Returns the copy of a Secret; one that controllers would act upon is copied as Opaque, without its annotations."""
     body = obj.body
     kind = body.get("type") or OPAQUE
     copy = marked_copy("Secret", obj.metadata, owner, namespace=namespace, annotated=kind not in _ACTED_UPON)
@@ -55,7 +55,10 @@ def physical_secret(obj: Unknown, *, owner: keys.Owner, namespace: str) -> Json:
 
 
 def token_secret(pod: Pod, tokens: Mapping[str, str], *, owner: keys.Owner, namespace: str, expiry: datetime, life: int) -> Json:
-    """The one Secret with all tokens of a pod, by the keys of `References.tokens`; `expiry` and `life` (s) are of the first to expire."""
+    """Returns the Secret with all tokens of a pod, by the keys of `References.tokens`.
+
+    `expiry` and `life` (seconds) are those of the token that expires first.
+    """
     meta = pod.metadata
     annotations = {
         **owner.annotations,
@@ -81,13 +84,13 @@ def token_secret(pod: Pod, tokens: Mapping[str, str], *, owner: keys.Owner, name
 
 
 def copy_of(meta: ObjectMeta) -> Key | None:
-    """The hub object that an object of the worker is the copy of."""
+    """Returns the key of the hub object that an object of the worker is the copy of, None when it names none."""
     name = meta.annotations.get(keys.VIRTUAL_NAME, "")
     return Key(meta.annotations.get(keys.VIRTUAL_NAMESPACE, ""), name) if name else None
 
 
 def missing_marks(meta: ObjectMeta, wanted: Json) -> Json:
-    """Ours of the wanted labels and annotations that an object does not bear (pure)."""
+    """Returns those of our desired labels and annotations that are missing on an object (pure)."""
     out: Json = {}
     for field, held in (("labels", meta.labels), ("annotations", meta.annotations)):
         missing = {key: value for key, value in wanted["metadata"][field].items() if key.startswith(keys.DOMAIN) and held.get(key) != value}
@@ -97,7 +100,7 @@ def missing_marks(meta: ObjectMeta, wanted: Json) -> Json:
 
 
 def same_content(wanted: JsonView, live: JsonView) -> bool:
-    """Whether a PUT of `wanted` would change nothing but server-set fields; for ConfigMaps and Secrets."""
+    """Checks that a PUT of `wanted` would change nothing but server-set fields; for ConfigMaps and Secrets."""
     ours, theirs = wanted["metadata"], live.get("metadata") or {}
     return all((wanted.get(name) or None) == (live.get(name) or None) for name in _CONTENT) and all(
         (ours.get(name) or {}) == (theirs.get(name) or {}) for name in ("labels", "annotations")
@@ -105,7 +108,7 @@ def same_content(wanted: JsonView, live: JsonView) -> bool:
 
 
 def marked_copy(kind: str, meta: ObjectMeta, owner: keys.Owner, *, namespace: str, annotated: bool = True) -> Json:
-    """What is common to all copies: name, the user's labels and annotations, the owner's marks, and whose copy it is."""
+    """Returns the part common to all copies: name, the user's labels and annotations, the owner's marks, and the key of the original."""
     metadata: Json = {
         "name": keys.physical_name(meta.namespace, meta.name),
         "labels": {**_users(meta.labels), **owner.labels},

@@ -1,4 +1,4 @@
-"""Copies of hub ConfigMaps and Secrets in the mount namespace: made before a pod needs them, kept equal, deleted when unused.
+"""Reconciles copies of hub ConfigMaps and Secrets in the mount namespace: created before a pod needs them, kept equal, deleted when unused.
 
 Invariant: a copy is written only when it differs, only if its owner mark is ours, and deleted only while no virtual pod names its original.
 """
@@ -31,14 +31,14 @@ from vkubelet.metrics import Metrics
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN = 30.0
-"""Seconds until a copy that only a virtual pod names is looked at again."""
+"""Seconds until a copy that only a virtual pod names is rechecked."""
 
 
 @frozen
 class CopyKind:
-    """What differs between ConfigMaps and Secrets: where they are, and what the copy of one looks like.
+    """Differences between ConfigMaps and Secrets: their resource, and how a copy is rendered.
 
-    `made_with` is what a copy contains beside its original.
+    `made_with` returns the content of a copy that is not from its original.
     """
 
     resource: Resource[Unknown]
@@ -48,7 +48,7 @@ class CopyKind:
 
 @frozen(kw_only=True)
 class CopyParts:
-    """What one copy reconciler works with; `originals` and `copies` hold heads without content."""
+    """Dependencies of one copy reconciler; `originals` and `copies` cache objects without their content."""
 
     hub: Client
     worker: Client
@@ -64,7 +64,7 @@ class CopyParts:
 
 @frozen
 class _Written:
-    """Which version of the original the copy contains, what beside it, and which copy that is."""
+    """Version of the original that a copy contains, the other content, and the uid and version of that copy."""
 
     original: str
     made_with: str
@@ -88,21 +88,21 @@ class CopyReconciler:
         parts.copies.on_change(self._copy_changed)
 
     def copy_key(self, key: Key) -> Key:
-        """Where the copy of an original lives."""
+        """Returns the key of the copy of an original in the worker."""
         return self._parts.mount.copy_key(key)
 
     def released(self, key: Key) -> None:
-        """A pod that named this original is gone."""
+        """Enqueues an original after a pod that named it was deleted."""
         self.controller.add(key, priority=Priority.LOW)
 
     def recheck(self) -> None:
-        """Reconcile the copies that contain something beside their originals that has changed."""
+        """Enqueues the copies in which content that is not from their originals has changed."""
         for key, written in self._written.items():
             if written.made_with != self._kind.made_with(key):
                 self.controller.add(key)
 
     async def ensure(self, key: Key) -> None:
-        """The copy exists and is current. Raises NotFound when the original does not exist, Unavailable when its name is taken."""
+        """Creates or updates the copy. Raises NotFound when the original does not exist, Unavailable when the name is taken."""
         if self._fresh(key):
             return
         lock = self._locks.setdefault(key, asyncio.Lock())
@@ -111,14 +111,14 @@ class CopyReconciler:
                 await self._write(key)
 
     async def reconcile(self, key: Key) -> float | None:
-        """Make the copy match its original if a pod needs it, else delete it after a while; seconds until then."""
+        """Updates the copy if a pod needs it, else deletes it after `unused_after`; returns the seconds until the next check."""
         with bind(object=str(key)):
             needed = self._parts.needed(key)
             if not needed and not self._parts.named_by_a_pod(key):
                 return await self._release(key)
             self._unused.pop(key, None)
             if not needed and not self._has_copy(key):
-                # Marked by an earlier process; whether a pod needs it is known when all pods are.
+                # Marked by an earlier process; whether a pod needs it is known once all pods are listed.
                 return min(_LOOK_AGAIN, self._parts.unused_after)
             try:
                 await self.ensure(key)
@@ -127,7 +127,7 @@ class CopyReconciler:
                     raise
                 await self._delete_copy(key)
                 return None
-            # A virtual pod outlives its physical one by a moment, and its end is not told here.
+            # A virtual pod outlives its physical one by a moment, and its deletion triggers no reconcile here.
             return None if needed else min(_LOOK_AGAIN, self._parts.unused_after)
 
     def _fresh(self, key: Key) -> bool:
@@ -158,11 +158,14 @@ class CopyReconciler:
         self.controller.add(key, priority=Priority.LOW if change.initial else Priority.HIGH)
 
     def _is_copy(self, copy: Unknown, key: Key) -> bool:
-        """Ours, and of this original: a name is a hash, so it is not enough; stripped annotations name no other."""
+        """Checks that a copy is ours, and of this original.
+
+        The name is a hash, so it is not enough; a copy whose annotations were removed names no other original.
+        """
         return copy.key == self.copy_key(key) and self._parts.mount.owner.owns(copy.metadata) and copy_of(copy.metadata) in (None, key)
 
     def _is_unowned_copy(self, copy: Unknown, key: Key) -> bool:
-        """Made by Kubeocean (Go), which knew no owners, for exactly this original: it is taken over."""
+        """Checks for a copy of exactly this original by Kubeocean (Go), which set no owners: it is adopted."""
         return keys.is_managed(copy.metadata) and keys.Owner.of(copy.metadata) is None and copy_of(copy.metadata) == key
 
     def _has_copy(self, key: Key) -> bool:
@@ -179,7 +182,7 @@ class CopyReconciler:
         if copy is None:
             copy = await self._update(key, wanted)
         self._written[key] = _Written(original.metadata.resource_version, made_with, copy.metadata.uid, copy.metadata.resource_version)
-        # The watches will tell the same in a moment; until then others who need it would ask both clusters again.
+        # The watches will deliver the same in a moment; until then other pods that need it would cause requests to both clusters again.
         self._parts.originals.adopt(original)
         self._parts.copies.adopt(copy)
 
@@ -206,7 +209,7 @@ class CopyReconciler:
         if same_content(wanted, copy.body):
             return copy
         if resource.kind == "Secret" and copy.body.get("type") != wanted.get("type"):
-            # The type of a Secret can not be changed.
+            # The type of a Secret is immutable.
             await worker.delete(resource, copy.key, uid=copy.metadata.uid)
             return await worker.create(resource, wanted)
         wanted["metadata"]["resourceVersion"] = copy.metadata.resource_version
@@ -225,12 +228,12 @@ class CopyReconciler:
         return None
 
     def _is_deleted(self, key: Key) -> bool:
-        """The original waits for our finalizer."""
+        """Checks whether the original is being deleted and waits for our finalizer."""
         original = self._parts.originals.store.get(key)
         return original is not None and original.metadata.deletion_timestamp is not None
 
     async def _delete_copy(self, key: Key) -> None:
-        """Delete the copy if it is ours, then take our marks off the original, which may hold its deletion up."""
+        """Deletes the copy if it is ours, then removes our marks from the original, whose deletion our finalizer may block."""
         resource = self._kind.resource
         self._written.pop(key, None)
         try:

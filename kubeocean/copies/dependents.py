@@ -1,4 +1,4 @@
-"""What pods refer to: made in the worker before a pod is, and released when the last pod that names it is gone.
+"""Objects that pods refer to: created in the worker before the physical pod, and released when the last pod that names them is deleted.
 
 Invariant: an object is released only when no virtual pod of this process names it by its spec, and no physical pod its copy.
 """
@@ -32,7 +32,7 @@ _RETRY_MISSING = 5.0
 
 @frozen(kw_only=True)
 class DependentParts:
-    """What the dependents work with; `settled` says that every pod of ours is known."""
+    """Dependencies of `Dependents`; `settled` returns whether all our pods are known."""
 
     host: Host
     worker: WorkerCluster
@@ -42,7 +42,7 @@ class DependentParts:
 
 
 class Dependents:
-    """ConfigMaps, Secrets, claims with their volumes, and tokens of all pods; `originals` are by kind."""
+    """Manages ConfigMaps, Secrets, claims with their volumes, and tokens of all pods; `originals` are by kind."""
 
     def __init__(self, parts: DependentParts) -> None:
         self._parts = parts
@@ -73,7 +73,7 @@ class Dependents:
         )
 
     async def run(self) -> None:
-        """Keep copies and tokens current until cancelled."""
+        """Keeps copies and tokens up to date until cancelled."""
         await self.seed()
         async with asyncio.TaskGroup() as group:
             for informer in self.originals.values():
@@ -87,16 +87,16 @@ class Dependents:
             group.create_task(self.tokens.controller.run())
 
     async def seed(self) -> None:
-        """Learn what the pods name that an earlier connection or process synced.
+        """Indexes the objects named by pods that an earlier connection or process synced.
 
-        Before the originals are listed: that list alone reports what appeared while there was no connection.
+        Before the originals are listed: only that list reports objects that were created while there was no connection.
         """
         await self._users.seed(self._parts.host.clock)
 
     async def ensure(self, pod: Pod, named: References) -> None:
-        """Everything the pod needs is in the worker.
+        """Creates or updates all objects in the worker that the pod needs.
 
-        Raises Unavailable with a sentence for the user when a mandatory object is missing, ApiError when a cluster refuses.
+        Raises Unavailable with a message for the user when a mandatory object is missing, ApiError when a cluster rejects a request.
         """
         self._users.note(pod)
         for reference in named.objects:
@@ -104,16 +104,16 @@ class Dependents:
         await self.tokens.ensure(pod, named.tokens)
 
     def note(self, pod: Pod) -> None:
-        """Remember what a pod names that needs nothing made for it now."""
+        """Records the objects that a pod names, without creating any."""
         self._users.note(pod)
 
     def binding_changed(self) -> None:
-        """Write the copies again in which something of the binding is contained that has changed."""
+        """Updates the copies with content from the binding that has changed."""
         for copies in self.copies.values():
             copies.recheck()
 
     def release(self, ref: PodRef) -> None:
-        """The physical pod is gone, with its containers."""
+        """Releases the objects of a pod whose physical pod is deleted, with its containers."""
         for kind, key in self._users.drop(ref.uid):
             owner = self._claims if kind is Kind.CLAIM else self.copies[kind]
             owner.released(key)
@@ -146,7 +146,7 @@ class Dependents:
             raise Unavailable(text, retry_after=_RETRY_MISSING, event="FailedMount", waiting="ContainerCreating") from error
 
     async def _ensure_secret(self, key: Key) -> None:
-        """For a volume, which names Secrets of any namespace."""
+        """Creates the copy of a Secret for a volume, which may name Secrets of any namespace."""
         try:
             await self.copies[Kind.SECRET].ensure(key)
         except NotFound as error:
@@ -163,7 +163,7 @@ class Dependents:
         return lambda key: self._users.needs(kind, key)
 
     def _named_by_a_pod(self, kind: Kind) -> Callable[[Key], bool]:
-        """Ask the pods themselves, of both clusters; unknown counts as named."""
+        """Returns a check of the pods themselves, in both clusters; unknown counts as named."""
 
         def named(key: Key) -> bool:
             if not self._parts.settled() or self._parts.worker.is_used(key):

@@ -1,6 +1,6 @@
-"""Token Secrets that Kubeocean (Go) made: kept current for as long as the containers that mount them run, and deleted after them.
+"""Legacy token Secrets of Kubeocean (Go): renewed for as long as the containers that mount them run, and deleted after them.
 
-Invariant: the volumes of a running pod can not be changed, so its Secrets stay where they are; new pods never get one of these.
+Invariant: the volumes of a running pod are immutable, so its Secrets keep their names; new pods never get one of these.
 """
 
 from __future__ import annotations
@@ -33,13 +33,16 @@ _KNOWN_SOON = 5.0
 
 
 def is_inherited(secret: Unknown) -> bool:
-    """A token Secret under a name that we would not give."""
+    """Checks for a token Secret with a name that we would not use."""
     ref = identity(secret.metadata) if keys.TOKEN_SECRET in secret.metadata.labels else None
     return ref is not None and secret.metadata.name != keys.token_secret_name(ref.namespace, ref.name, ref.uid)
 
 
 def source_of(secret: str, pod: Pod) -> TokenSource | None:
-    """What a Secret of this name was asked for: its name tells pod, volume and uid. Of two tokens in one volume it holds the first."""
+    """Returns the token source of a Secret, by its name, which contains pod, volume and uid, or None.
+
+    Of two tokens in one volume the Secret has the first.
+    """
     for volume, source in token_sources(pod.spec):
         name = keys.physical_name(pod.metadata.namespace, f"{pod.metadata.name}-{volume['name']}-{pod.metadata.uid}")
         if name == secret:
@@ -48,7 +51,7 @@ def source_of(secret: str, pod: Pod) -> TokenSource | None:
 
 
 class InheritedTokens:
-    """Keys are those of the Secrets, which bear our mark since they were taken over."""
+    """Controller whose keys are those of the Secrets, which have our mark since they were adopted."""
 
     def __init__(self, host: Host, worker: WorkerCluster, tokens: TokenReconciler) -> None:
         self._host = host
@@ -59,7 +62,7 @@ class InheritedTokens:
         worker.secrets.on_change(self._changed)
 
     async def reconcile(self, key: Key) -> float | None:
-        """Renew what is due, or delete what nobody mounts any more; seconds until the next look."""
+        """Renews a due token, or deletes a Secret that no pod mounts any more; returns the seconds until the next check."""
         secret = self._worker.secrets.store.get(key)
         ref = identity(secret.metadata) if secret is not None else None
         if secret is None or ref is None or not self._worker.mount.owner.owns(secret.metadata):
@@ -67,7 +70,7 @@ class InheritedTokens:
         with bind(pod=str(ref.key), uid=ref.uid):
             pod = self._host.pods.by_uid(ref.uid)
             if pod is None or pod.terminating or pod.terminal:
-                # One that is not known may be about to be: its node is declared after the Secrets were listed.
+                # An unknown pod may become known soon: its node is declared after the Secrets were listed.
                 return await self._delete_unused(secret, ref, again=_KNOWN_SOON if pod is None else _LOOK_AGAIN)
             source = source_of(key.name, pod)
             if source is None:
@@ -91,7 +94,7 @@ class InheritedTokens:
         return 1.0
 
     async def _delete_unused(self, secret: Unknown, ref: PodRef, *, again: float) -> float | None:
-        """Only when the worker, asked live, holds no such pod any more and the hub none that goes on."""
+        """Deletes the Secret if live GETs show that the worker has no such pod any more and the hub none that continues to run."""
         try:
             if virtual_uid((await self._worker.client.get(PODS, self._worker.mount.copy_key(ref.key))).metadata) == ref.uid:
                 return again
@@ -118,12 +121,12 @@ class InheritedTokens:
             self.controller.add(change.key, after=2.0 if change.initial else 0.0, priority=Priority.LOW)
 
     def released(self, ref: PodRef) -> None:
-        """The containers of a pod have ended."""
+        """Enqueues the Secrets of a pod whose containers have terminated."""
         for key in self._of_pod.get(ref.uid, ()):
             self.controller.add(key)
 
     def _file(self, secret: Unknown, *, there: bool) -> None:
-        """By the uid of its pod: pods come and go by thousands where such Secrets are few or none."""
+        """Indexes the Secret by the uid of its pod: pods are created and deleted by thousands where such Secrets are few or none."""
         uid = virtual_uid(secret.metadata)
         known = self._of_pod.get(uid, set()) - {secret.key}
         if there:

@@ -1,6 +1,6 @@
-"""The marks on hub objects that are copied to a worker cluster (pure).
+"""Marks (labels, annotations, finalizer) on hub objects that are copied to a worker cluster (pure).
 
-Invariant: only our own binding's label and finalizer are ever added or removed; what several bindings share goes with the last of them.
+Invariant: only our own binding's label and finalizer are ever added or removed; marks shared by bindings are removed with the last of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _ANY_FINALIZER = keys.object_finalizer("")
 
 
 def added(meta: ObjectMeta, mount: Mount) -> Json | None:
-    """The merge patch that marks an object as copied by this binding, or None when it is marked already."""
+    """Returns the merge patch that marks an object as copied by this binding, or None when it is marked already."""
     wanted = {keys.MANAGED_BY: keys.MANAGED, keys.synced_by(mount.owner.cluster_id): "true"}
     labels = {key: value for key, value in wanted.items() if meta.labels.get(key) != value}
     places = {
@@ -33,7 +33,7 @@ def added(meta: ObjectMeta, mount: Mount) -> Json | None:
 
 
 def removed(meta: ObjectMeta, mount: Mount) -> Json | None:
-    """The merge patch that takes our marks off, also those of Kubeocean (Go), or None when there are none."""
+    """Returns the merge patch that removes our marks, also those of Kubeocean (Go), or None when there are none."""
     owner = mount.owner.cluster_id
     finalizer, label, order = keys.object_finalizer(owner), keys.synced_by(owner), keys.deleting(owner)
     if finalizer not in meta.finalizers and label not in meta.labels and order not in meta.annotations:

@@ -1,7 +1,7 @@
-"""Claims of pods: a PersistentVolumeClaim in the mount namespace for one of the hub, bound by name to the copy of its volume.
+"""Reconciles claims of pods: copies of hub PersistentVolumeClaims in the mount namespace, bound by name to the copy of their volume.
 
-Invariant: a claim is brought to the worker only when it is bound at home, and its copy is there for as long as a pod may use it; what the
-hub was asked to delete is let go there only after it is gone from the worker, so nobody deletes storage that is still mounted.
+Invariant: a claim is copied to the worker only when it is bound in the hub, and its copy exists for as long as a pod may use it; a claim
+that is being deleted in the hub keeps our finalizer until its copy is deleted in the worker, so that mounted storage is never deleted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 _NOT_BOUND_AGAIN: Final = 5.0
 _ENDS_SOON: Final = 2.0
 _LOOK_AGAIN: Final = 30.0
-"""Seconds until a copy that only a virtual pod names is looked at again."""
+"""Seconds until a copy that only a virtual pod names is rechecked."""
 _STORAGE: Final = "storage"
 _ON_THE_NODE: Final = "NodeResize"
 _PENDING: Final = "FileSystemResizePending"
@@ -48,7 +48,7 @@ _LEFT_AT_HOME: Final = ("storageClassName", "dataSource", "dataSourceRef", "sele
 
 
 def physical_claim(obj: Unknown, volume: str, *, owner: keys.Owner, namespace: str) -> Json:
-    """The copy of a bound claim: no class, bound by name to `volume` (pure)."""
+    """Returns the copy of a bound claim: without a class, bound by name to `volume` (pure)."""
     there: JsonView = obj.body.get("spec") or {}
     spec: Json = {name: value for name, value in there.items() if name not in _LEFT_AT_HOME}
     # Absent would mean the worker's default class.
@@ -59,7 +59,7 @@ def physical_claim(obj: Unknown, volume: str, *, owner: keys.Owner, namespace: s
 
 
 def unbound(obj: Unknown) -> str:
-    """Why no pod can use this claim now, "" when one can."""
+    """Returns why no pod can use this claim now, "" when one can."""
     body, meta = obj.body, obj.metadata
     phase = (body.get("status") or {}).get("phase") or "Pending"
     if meta.deletion_timestamp:
@@ -70,9 +70,9 @@ def unbound(obj: Unknown) -> str:
 
 
 def expanded(original: Unknown, copy: Unknown) -> Json | None:
-    """The merge patch of the claim's status when the file system has grown, which a kubelet at home would write (pure).
+    """Returns the merge patch of the claim's status after the file system has grown, as a kubelet of the hub would write it (pure).
 
-    None before that, and while nobody has said at home that this is what is left to be done.
+    None before that, and until the status in the hub reports that only the resize on the node is pending.
     """
     status, meta = original.body.get("status") or {}, original.metadata
     stage = (status.get("allocatedResourceStatuses") or {}).get(_STORAGE, "")
@@ -96,7 +96,7 @@ def _storage(claim: Unknown, field: str) -> Quantity:
 
 @frozen(kw_only=True)
 class ClaimParts:
-    """What the reconciler works with; `needed` and `named_by_a_pod` tell whether a claim of the hub is in use."""
+    """Dependencies of the reconciler; `needed` and `named_by_a_pod` return whether a claim of the hub is in use."""
 
     host: Host
     worker: WorkerCluster
@@ -107,7 +107,7 @@ class ClaimParts:
 
 
 class ClaimReconciler:
-    """Keys are PersistentVolumeClaims of the hub."""
+    """Controller whose keys are PersistentVolumeClaims of the hub."""
 
     def __init__(self, parts: ClaimParts) -> None:
         self._parts = parts
@@ -130,11 +130,11 @@ class ClaimReconciler:
         parts.worker.claims.on_change(self._copy_changed)
 
     def released(self, key: Key) -> None:
-        """A pod that named this claim is gone."""
+        """Enqueues a claim after a pod that named it was deleted."""
         self.controller.add(key, priority=Priority.LOW)
 
     async def ensure(self, key: Key) -> None:
-        """Claim and volume are in the worker. Raises NotFound when there is no such claim, Unavailable when it can not be used yet."""
+        """Creates claim and volume in the worker. Raises NotFound when there is no such claim, Unavailable while it is not usable."""
         async with self._locks.setdefault(key, asyncio.Lock()):
             original = await self._parts.host.client.get(PVCS, key)
             if problem := unbound(original):
@@ -142,7 +142,10 @@ class ClaimReconciler:
             await self._ensure(original)
 
     async def reconcile(self, key: Key) -> float | None:
-        """The copy is there while a pod needs it, and goes a while later, or with its original; seconds until then."""
+        """Keeps the copy while a pod needs it, and deletes it after `unused_after`, or with its original.
+
+        Returns the seconds until the next check.
+        """
         with bind(object=str(key)):
             original = await self._original(key)
             if original is None or original.metadata.deletion_timestamp:
@@ -156,7 +159,7 @@ class ClaimReconciler:
                 async with self._locks.setdefault(key, asyncio.Lock()):
                     await self._ensure(original)
                     await self._tell_expanded(original)
-            # A virtual pod outlives its physical one by a moment, and its end is not told here.
+            # A virtual pod outlives its physical one by a moment, and its deletion triggers no reconcile here.
             return None if needed else min(_LOOK_AGAIN, self._parts.unused_after)
 
     async def _ensure(self, original: Unknown) -> None:
@@ -180,7 +183,7 @@ class ClaimReconciler:
             raise Unavailable(f"the copy of PersistentVolumeClaim {key} has just appeared", retry_after=0.2) from None
 
     async def _tell_expanded(self, original: Unknown) -> None:
-        """Also what `_ensure` has just written at home is in the way of this one; then it is done next time."""
+        """Reports the new size in the claim's status; a write of `_ensure` just before causes a conflict, and a retry."""
         copy = self._parts.worker.claims.store.get(self._parts.worker.mount.copy_key(original.key))
         change = expanded(original, copy) if copy is not None else None
         if change is not None:
@@ -188,7 +191,7 @@ class ClaimReconciler:
             log.debug("claim has its new size")
 
     async def _usable(self, there: Unknown, key: Key, *, volume: str) -> None:
-        """Raises Unavailable for a copy that is somebody else's, is ending, or is that of an earlier claim."""
+        """Raises Unavailable for a copy that belongs to another owner, is terminating, or is that of an earlier claim."""
         if not self._is_copy(there, key):
             text = f"PersistentVolumeClaim {there.key} of the worker cluster belongs to somebody else; rename or delete it there"
             raise Unavailable(text, retry_after=30.0)
@@ -202,7 +205,7 @@ class ClaimReconciler:
         raise Unavailable(text, retry_after=_ENDS_SOON, event="FailedMount", waiting="ContainerCreating")
 
     async def _mark(self, there: Unknown, wanted: Json) -> None:
-        """Put back the marks that somebody stripped, or that Kubeocean (Go) never set."""
+        """Restores the marks that another client removed, or that Kubeocean (Go) never set."""
         metadata = missing_marks(there.metadata, wanted)
         if metadata:
             change = {"metadata": {"uid": there.metadata.uid, **metadata}}
@@ -220,13 +223,13 @@ class ClaimReconciler:
             return await self._end(key, original)
 
     async def _end(self, key: Key, original: Unknown | None) -> float | None:
-        """Delete the copy if it is ours; when it is gone, take our marks off the original, which may hold its deletion up."""
+        """Deletes the copy if it is ours; after that, removes our marks from the original, whose deletion our finalizer may block."""
         there = await self._there(key)
         if there is not None and self._is_copy(there, key):
             if not there.metadata.deletion_timestamp:
                 await self._parts.worker.client.delete(PVCS, there.key, uid=there.metadata.uid)
                 log.debug("unused copy of a claim is deleted")
-            # A pod may use it until it ends; the end of the claim is told.
+            # A pod may use it until it terminates; the deletion of the claim triggers a reconcile.
             return _ENDS_SOON
         self._unused.pop(key, None)
         bound_to = str((original.body.get("spec") or {}).get("volumeName") or "") if original is not None else ""
@@ -270,5 +273,5 @@ class ClaimReconciler:
 
 
 def _matters(change: Change[Unknown]) -> bool:
-    """It came, went, or something changed of the little that is kept of a claim."""
+    """Checks whether a claim was created or deleted, or one of its cached fields changed."""
     return change.more_than_status or change.old is None or change.new is None or change.old.raw != change.new.raw

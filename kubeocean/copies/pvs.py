@@ -1,7 +1,7 @@
-"""Volumes that claims of pods are bound to: a PersistentVolume of the worker for one of the hub, with the same storage behind it.
+"""Reconciles volumes that claims of pods are bound to: copies of hub PersistentVolumes in the worker, with the same storage.
 
-Invariant: a copy is bound to nothing but the copy of its claim, is never the reason for data to be deleted, and leads to no path of a
-machine unless the worker's owner says that it may. A worker's volume that is not ours is neither changed nor deleted.
+Invariant: a copy is bound to nothing but the copy of its claim, never causes data to be deleted, and refers to no path of a machine
+unless the worker's owner allows it. A worker's volume that is not ours is neither changed nor deleted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LOOKS: Final = 40
 
 @frozen(kw_only=True)
 class VolumeParts:
-    """What the reconciler works with: `secret` brings a Secret to the worker, `secret_released` is told when a volume needs it no more."""
+    """Dependencies: `secret` copies a Secret to the worker, `secret_released` is called when a volume no longer needs it."""
 
     host: Host
     worker: WorkerCluster
@@ -50,7 +50,7 @@ class VolumeParts:
 
 
 class VolumeReconciler:
-    """Keys are PersistentVolumes of the hub."""
+    """Controller whose keys are PersistentVolumes of the hub."""
 
     def __init__(self, parts: VolumeParts) -> None:
         self._parts = parts
@@ -71,7 +71,10 @@ class VolumeReconciler:
         self.copies.on_change(self._copy_changed)
 
     def needs_secret(self, key: Key) -> bool:
-        """The copy of a volume names the copy of this Secret; unknown counts as needed, but without claims there are no volumes."""
+        """Checks whether the copy of a volume names the copy of this Secret.
+
+        Unknown counts as needed, but without claims there are no volumes.
+        """
         claims = self._parts.worker.claims
         if not self.copies.ever_synced:
             return not claims.ever_synced or len(claims.store) > 0
@@ -79,9 +82,9 @@ class VolumeReconciler:
         return any(name in copy.raw for copy in self.copies.store)
 
     async def ensure(self, name: str, claim: Key, *, claim_uid: str) -> str:
-        """The copy of a volume is there for the copy of a claim, which has that uid if it exists; its name.
+        """Creates or updates the copy of a volume for the copy of a claim, which has that uid if it exists; returns its name.
 
-        Raises Unavailable with a sentence for the user when it can not be brought to the worker.
+        Raises Unavailable with a message for the user when it cannot be copied to the worker.
         """
         async with self._locks.setdefault(name, asyncio.Lock()):
             original = await self._original(name)
@@ -97,7 +100,7 @@ class VolumeReconciler:
             return await self._ensure_copy(original, claim, claim_uid=claim_uid)
 
     def released(self, name: str, claim: Key) -> None:
-        """The copy of this claim is gone from the worker."""
+        """Enqueues a volume after the copy of this claim was deleted in the worker."""
         claims = self._claimed.get(name, set())
         claims.discard(claim)
         if not claims:
@@ -105,7 +108,7 @@ class VolumeReconciler:
         self.controller.add(name)
 
     async def reconcile(self, name: str) -> float | None:
-        """The copy grows with its volume, and goes when no claim of the worker is for it any more, as a volume does at home."""
+        """Expands the copy with its volume, and deletes it when no claim of the worker is for it any more, as the hub does."""
         with bind(object=name):
             async with self._locks.setdefault(name, asyncio.Lock()):
                 if not (self._parts.worker.claims.ever_synced and self.copies.ever_synced):
@@ -126,7 +129,7 @@ class VolumeReconciler:
             return None
 
     async def _check(self, original: Unknown) -> None:
-        """Raises Unavailable for storage that is not brought to the worker."""
+        """Raises Unavailable for storage that is not copied to the worker."""
         source = source_of(original.body.get("spec") or {})
         if source in SECRETS_OF:
             return
@@ -139,7 +142,7 @@ class VolumeReconciler:
         raise Unavailable(text, retry_after=30.0, event="UnsupportedVolume", waiting="ContainerCreating")
 
     async def _ensure_copy(self, original: Unknown, claim: Key, *, claim_uid: str) -> str:
-        """Under its own name, or under one of ours alone where that is somebody else's: volumes have no namespace."""
+        """Creates or updates the copy; its name contains our mark if the plain one belongs to another owner: volumes have no namespace."""
         owner, plain = self._parts.worker.mount.owner, original.metadata.name
         for name in (keys.physical_name("", plain), keys.physical_name("", f"{plain}.{owner.mark}")):
             wanted = physical_volume(original, claim, owner=owner, name=name, hostname=self._hostname)
@@ -164,7 +167,7 @@ class VolumeReconciler:
         return made
 
     async def _noticed(self, made: Unknown) -> None:
-        """Wait a moment for the worker's controller: a claim that it sees before the volume is looked at again after 15 s only."""
+        """Waits a moment for the worker's controller, which retries a claim that it observes before the volume only after 15 s."""
         self.copies.adopt(made)
         for _ in range(_LOOKS):
             copy = self.copies.store.get(made.key)
@@ -173,7 +176,7 @@ class VolumeReconciler:
             await self._parts.host.clock.sleep(_LOOK_EVERY)
 
     async def _bring_up_to_date(self, there: Unknown, wanted: Json, *, claim_uid: str) -> None:
-        """What may change: its size, how it is mounted, the marks; and a claim that is gone gives way to the one that is to come."""
+        """Updates the size, the mount options and the marks; the claim reference to a deleted claim is reset for the next one."""
         if there.metadata.deletion_timestamp:
             raise Unavailable(f"an earlier copy of PersistentVolume {there.metadata.name} is still ending", retry_after=_ENDS_SOON)
         change = volume_change(there, wanted, claim_uid=claim_uid)
@@ -181,7 +184,7 @@ class VolumeReconciler:
             await self._parts.worker.client.patch(PVS, there.metadata.name, change, kind=PatchKind.MERGE)
 
     async def _follow(self, name: str, original: Unknown | None) -> None:
-        """A volume grows while it is mounted, and no pod changes by that."""
+        """Expands the copies of a volume, which may grow while it is mounted, without a change of any pod."""
         if original is None or original.metadata.deletion_timestamp:
             return
         for copy in self._copies_of(name):
@@ -193,7 +196,7 @@ class VolumeReconciler:
         return [copy for copy in self.copies.store if (copy_of(copy.metadata) or Key("", "")).name == name]
 
     async def _end(self, name: str, original: Unknown | None) -> float | None:
-        """Delete the copy if it is ours; when it is gone, take our marks off the original, which may hold its deletion up."""
+        """Deletes the copy if it is ours; after that, removes our marks from the original, whose deletion our finalizer may block."""
         for copy in self._copies_of(name):
             there = await self._there(copy.metadata.name)
             if there is None or there.metadata.uid != copy.metadata.uid or not self._is_copy(there, name):
@@ -203,7 +206,7 @@ class VolumeReconciler:
             if not there.metadata.deletion_timestamp:
                 await self._parts.worker.client.delete(PVS, there.metadata.name, uid=there.metadata.uid)
                 log.debug("unused copy of a volume is deleted")
-            # It may stay for a moment, and tells us of its end.
+            # It may stay for a moment, and its deletion triggers a reconcile.
             return _ENDS_SOON
         self._claimed.pop(name, None)
         if original is None:
@@ -216,7 +219,7 @@ class VolumeReconciler:
         return None
 
     async def _is_bound(self, there: Unknown) -> bool:
-        """The worker, asked now, has the claim that the volume is bound to."""
+        """Checks with a live GET that the claim that the volume is bound to exists in the worker."""
         bound = (there.body.get("spec") or {}).get("claimRef") or {}
         if not bound.get("uid"):
             return False

@@ -1,6 +1,6 @@
-"""Service account tokens of virtual pods: issued at home, bound to the pod, kept in one Secret per pod beside its physical pod.
+"""Service account tokens of virtual pods: issued by the hub, bound to the pod, stored in one Secret per pod beside its physical pod.
 
-Invariant: a token outlives its containers and nothing else; a restart of this process renews none that is not due.
+Invariant: a token outlives its containers and nothing else; a restart of this process renews no token that is not due.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 _EARLIEST, _LATEST = 0.7, 0.9
 _ON_ITS_WAY = 120.0
-"""Seconds until containers see a Secret that was written: a kubelet looks at most every 90, and its cache lags."""
+"""Seconds until containers observe a Secret that was written: a kubelet refreshes it within 90, and its cache lags."""
 _OLDEST = timedelta(hours=24)
 _ORPHAN_AFTER = 60.0
 _LOOK_AGAIN = 60.0
@@ -42,9 +42,9 @@ _SOON = 1.0
 
 
 def refresh_at(uid: str, expiry: datetime, *, life: float) -> datetime:
-    """When a token that lives `life` seconds is renewed: at 70 to 90 % of its life, for each pod at its own point, at most after a day.
+    """Returns when a token is renewed: at 70 to 90 % of its lifetime, `life` seconds, different for each pod, at most after a day.
 
-    Of a short life so much is left that the new token arrives before the old one ends.
+    Of a short lifetime enough is left that the new token arrives before the old one expires.
     """
     latest = max(_EARLIEST, min(_LATEST, 1 - _ON_ITS_WAY / life))
     share = _EARLIEST + (latest - _EARLIEST) * int.from_bytes(hashlib.sha256(uid.encode()).digest()[:4], "big") / 2**32
@@ -54,7 +54,7 @@ def refresh_at(uid: str, expiry: datetime, *, life: float) -> datetime:
 
 @frozen
 class Issued:
-    """What the hub's API server gave, by the keys of the sources."""
+    """Tokens issued by the hub's API server, by the keys of the sources."""
 
     tokens: dict[str, str] = field(repr=False)
     expiry: datetime
@@ -63,7 +63,7 @@ class Issued:
 
 
 class TokenReconciler:
-    """Keys are virtual pods."""
+    """Controller whose keys are virtual pods."""
 
     def __init__(self, host: Host, worker: WorkerCluster) -> None:
         self._host = host
@@ -73,7 +73,7 @@ class TokenReconciler:
         worker.secrets.on_change(self._secret_changed)
 
     async def ensure(self, pod: Pod, sources: Sequence[TokenSource]) -> None:
-        """The pod's Secret exists and its tokens are not due. Raises ApiError, Unavailable."""
+        """Creates the pod's Secret, or renews its tokens if they are due. Raises ApiError, Unavailable."""
         if not sources:
             return
         known = self._worker.secrets.store.get(self._key(pod.ref))
@@ -82,12 +82,12 @@ class TokenReconciler:
         self.controller.add(_anywhere(pod.ref), after=1.0, priority=Priority.LOW)
 
     def released(self, ref: PodRef) -> None:
-        """The containers have ended."""
+        """Enqueues the Secret of a pod whose containers have terminated."""
         self._ended.add(ref.uid)
         self.controller.add(_anywhere(ref))
 
     async def reconcile(self, ref: PodRef) -> float | None:
-        """Renew what is due, or delete the Secret of a pod that is gone; seconds until the next look."""
+        """Renews due tokens, or deletes the Secret of a deleted pod; returns the seconds until the next check."""
         secret = self._worker.secrets.store.get(self._key(ref))
         if secret is not None and not self._worker.mount.owner.owns(secret.metadata):
             return None
@@ -96,7 +96,7 @@ class TokenReconciler:
             pod = self._host.pods.by_uid(ref.uid)
             if secret is None:
                 self._ended.discard(ref.uid)
-                # One that Kubeocean (Go) made has its tokens elsewhere.
+                # A pod that Kubeocean (Go) created has its tokens in other Secrets.
                 uses_it = physical is not None and self._key(ref).name.encode() in physical.spec_json
                 return await self._restore(pod) if pod is not None and uses_it else None
             if physical is None and (pod is None or pod.terminating or pod.terminal):
@@ -111,7 +111,7 @@ class TokenReconciler:
             return wait if physical is not None else min(wait, _LOOK_AGAIN)
 
     async def _restore(self, pod: Pod) -> float | None:
-        """Somebody deleted the Secret of a pod that runs."""
+        """Creates the Secret of a running pod again that another client deleted."""
         sources = references(pod).tokens
         if not sources or pod.terminating or pod.terminal:
             return None
@@ -125,7 +125,7 @@ class TokenReconciler:
         text = secret.metadata.annotations.get(keys.TOKEN_EXPIRY, "")
         if not text or not sources:
             return 0.0
-        # What was asked for is not what was given where the API server limits it.
+        # The API server may limit the lifetime, so the issued one can differ from the requested one.
         given = secret.metadata.annotations.get(keys.TOKEN_LIFE, "")
         life = float(given) if given.isdecimal() else min(source.expiration for source in sources)
         return (refresh_at(pod.metadata.uid, parse_rfc3339(text), life=life) - self._host.clock.now()).total_seconds()
@@ -146,7 +146,7 @@ class TokenReconciler:
         self._worker.secrets.adopt(await self._worker.client.replace(SECRETS, body))
 
     async def issue(self, pod: Pod, sources: Sequence[TokenSource]) -> Issued:
-        """Fresh tokens of a pod's account, bound to the pod. Raises ApiError."""
+        """Requests new tokens of a pod's service account, bound to the pod. Raises ApiError."""
         account = pod.spec.get("serviceAccountName") or "default"
         client = self._host.node_client(pod.node)
         tokens: dict[str, str] = {}
@@ -165,7 +165,7 @@ class TokenReconciler:
         return Issued(tokens, *min(ends))
 
     async def _delete_unused(self, ref: PodRef, secret: Unknown, pod: Pod | None) -> float | None:
-        """Only when neither cluster holds the pod any more, asked live: a Secret is made before its physical pod."""
+        """Deletes the Secret if live GETs find the pod in neither cluster any more: a Secret is created before its physical pod."""
         created = parse_rfc3339(secret.metadata.creation_timestamp)
         ended = ref.uid in self._ended
         left = _ORPHAN_AFTER - (self._host.clock.now() - created).total_seconds()
@@ -197,7 +197,7 @@ class TokenReconciler:
             return
         ref = identity(secret.metadata)
         if ref is not None:
-            # Those of pods that are there want nothing but renewal; others may be what an earlier process left behind.
+            # Secrets of known pods only need to be renewed; others may be left over from an earlier process.
             known = self._host.pods.by_uid(ref.uid) is not None
             first = _LOOK_AGAIN * (0.2 + 0.8 * random.random()) if known else _SOON * (1 + random.random())
             after = first if change.initial else 1.0
@@ -205,12 +205,12 @@ class TokenReconciler:
 
 
 def _anywhere(ref: PodRef) -> PodRef:
-    """The Secret does not say on which node its pod is."""
+    """Returns the reference without the node of its pod, which the Secret does not contain."""
     return evolve(ref, node="")
 
 
 def _request(pod: Pod, source: TokenSource) -> Json:
-    """A TokenRequest bound to the pod, so that it ends with it (authentication.k8s.io/v1)."""
+    """Returns a TokenRequest bound to the pod, so that the token becomes invalid with it (authentication.k8s.io/v1)."""
     spec: Json = {
         "audiences": [source.audience] if source.audience else [],
         "expirationSeconds": source.expiration,

@@ -1,7 +1,7 @@
-"""Which virtual pods name which ConfigMaps, Secrets and claims: an index by object, of the pods as the hub shows them.
+"""Index of the ConfigMaps, Secrets and claims that virtual pods name, by object, of the pods as they are in the hub.
 
-Invariant: what a pod of the store names by its spec counts, whether this process has synced the pod or not; a pod that is gone counts for
-nothing. So an object is never taken for unused because a process, or a connection to the worker, is new.
+Invariant: the objects that a pod of the store names by its spec count as used, whether this process has synced the pod or not; a deleted
+pod uses none. So an object is never considered unused because a process, or a connection to the worker, is new.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _AT_ONCE: Final = 50
 
 @frozen
 class _Noted:
-    """What a pod names, and the hash of the spec that was read for it."""
+    """Objects that a pod names, and the hash of the spec they were read from."""
 
     spec: int
     names: frozenset[Named]
 
 
 class Users:
-    """`concerns` tells the pods that go to the worker; of all others nothing is needed there."""
+    """Index of the objects in use; `concerns` selects the pods that run in the worker, which needs no objects of other pods."""
 
     def __init__(self, pods: PodStore, *, concerns: Callable[[Pod], bool]) -> None:
         self._pods = pods
@@ -41,7 +41,7 @@ class Users:
         self._noted: dict[str, _Noted] = {}
 
     async def seed(self, clock: Clock) -> None:
-        """Note every pod of the store: those that an earlier connection or process synced are not synced again."""
+        """Notes every pod of the store: those that an earlier connection or process synced are not synced again."""
         for number, pod in enumerate(self._pods, start=1):
             if self._concerns(pod) and not pod.terminal:
                 self.note(pod)
@@ -49,7 +49,7 @@ class Users:
                 await clock.sleep(0)
 
     def note(self, pod: Pod) -> None:
-        """Remember what a pod names; one that can never run names nothing."""
+        """Notes the objects that a pod names; a pod that can never run names none."""
         uid = pod.metadata.uid
         before = self._noted.get(uid)
         if before is not None and before.spec == hash(pod.spec_json):
@@ -62,20 +62,20 @@ class Users:
         self._noted[uid] = _Noted(hash(pod.spec_json), names)
 
     def drop(self, uid: str) -> frozenset[Named]:
-        """Forget a pod; the objects that no other pod names."""
+        """Removes a pod; returns the objects that no other pod names."""
         noted = self._noted.pop(uid, None)
         return self._remove(uid, noted.names) if noted is not None else frozenset()
 
     def needs(self, kind: Kind, key: Key) -> bool:
-        """A noted pod that still exists names the object."""
+        """Checks whether a noted pod that still exists names the object."""
         return any(self._pods.by_uid(uid) is not None for uid in self._users.get((kind, key), ()))
 
     def is_named(self, kind: Kind, key: Key) -> bool:
-        """A pod names the object, noted or not."""
+        """Checks whether a pod names the object, noted or not."""
         return self.needs(kind, key) or any((kind, key) in names_of(pod) for pod in self._unnoted(key.namespace))
 
     def _unnoted(self, namespace: str) -> Iterator[Pod]:
-        """Those that have come just now, and those whose physical pod has gone before them: few."""
+        """Yields pods that were just created, and those whose physical pod was deleted before them: few."""
         for pod in self._pods:
             meta = pod.metadata
             if meta.namespace == namespace and meta.uid not in self._noted and not pod.terminal and self._concerns(pod):
@@ -93,7 +93,7 @@ class Users:
 
 
 def names_of(pod: Pod) -> frozenset[Named]:
-    """What the pod names by its spec; nothing if it cannot be translated."""
+    """Returns the objects that the pod names by its spec; none if it cannot be translated."""
     try:
         named = references(pod).objects
     except PodRejected:

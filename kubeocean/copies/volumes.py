@@ -1,7 +1,7 @@
-"""Which storage is brought to the worker, and what the copy of a volume looks like there (pure).
+"""Translates PersistentVolumes of the hub into their copies in the worker (pure).
 
-Invariant: a source, a Secret or a node is translated, or it does not get there: volumes have no namespace, and Pod Security does not look
-behind a claim.
+Invariant: a source, a Secret or a node is translated, or it is not copied to the worker: volumes have no namespace, and Pod Security does
+not check the volume behind a claim.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _LEFT_AT_HOME: Final = frozenset(
 
 
 def source_of(spec: JsonView) -> str:
-    """The kind of storage; what is not known here counts as one too."""
+    """Returns the kind of storage; an unknown field counts as one too."""
     return next((name for name in spec if name not in _COPIED and name not in _LEFT_AT_HOME), "")
 
 
 def volume_secrets(obj: Unknown) -> list[Key]:
-    """The Secrets of the hub that whoever mounts this volume needs."""
+    """Returns the Secrets of the hub that are needed to mount this volume."""
     spec: JsonView = obj.body.get("spec") or {}
     source = source_of(spec)
     named = [spec[source].get(field) for field in SECRETS_OF.get(source, ())]
@@ -39,7 +39,10 @@ def volume_secrets(obj: Unknown) -> list[Key]:
 
 
 def physical_volume(obj: Unknown, claim: Key, *, owner: keys.Owner, name: str, hostname: Callable[[str], str] = lambda virtual: "") -> Json:
-    """The copy, kept for the one `claim` of the worker; `hostname` tells the label of the machine behind a virtual node (pure)."""
+    """Returns the copy, reserved for the one `claim` of the worker (pure).
+
+    `hostname` returns the hostname label of the physical node behind a virtual node.
+    """
     spec: JsonView = obj.body.get("spec") or {}
     source = source_of(spec)
     copy: Json = {field: spec[field] for field in (*_COPIED, source) if field in spec}
@@ -48,7 +51,7 @@ def physical_volume(obj: Unknown, claim: Key, *, owner: keys.Owner, name: str, h
             namespace = secret.get("namespace") or _claim_namespace(spec)
             copy[source] = {**copy[source], field: {"name": keys.physical_name(namespace, secret["name"]), "namespace": claim.namespace}}
     copy["persistentVolumeReclaimPolicy"] = "Retain"
-    # Without it, whoever asks for a volume without a class might be given this one.
+    # Without it, the worker might bind this volume to any claim that requests one without a class.
     copy["claimRef"] = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": claim.namespace, "name": claim.name}
     if affinity := physical_affinity(spec.get("nodeAffinity") or {}, hostname):
         copy["nodeAffinity"] = affinity
@@ -58,7 +61,7 @@ def physical_volume(obj: Unknown, claim: Key, *, owner: keys.Owner, name: str, h
 
 
 def physical_affinity(affinity: JsonView, hostname: Callable[[str], str]) -> Json:
-    """The same nodes by their names in the worker. All other labels are those of the physical nodes already."""
+    """Translates the hostnames of virtual nodes to those of physical ones. All other labels are those of the physical nodes already."""
     terms = (affinity.get("required") or {}).get("nodeSelectorTerms") or ()
     return {"required": {"nodeSelectorTerms": [_physical_term(term, hostname) for term in terms]}} if terms else {}
 
@@ -67,7 +70,7 @@ def _physical_term(term: JsonView, hostname: Callable[[str], str]) -> Json:
     expressions = [dict(each) for each in term.get("matchExpressions") or ()]
     for each in expressions:
         if each.get("key") == HOSTNAME and each.get("values"):
-            # A name of the hub's own must not be taken for a node of the worker; the name of a virtual node is never one there.
+            # The name of a node of the hub must not select a node of the worker; the name of a virtual node is never one in the worker.
             each["values"] = [hostname(virtual) or f"not-here.{virtual}"[:63].rstrip("-.") for virtual in each["values"]]
     return {**term, "matchExpressions": expressions} if expressions else dict(term)
 
@@ -77,7 +80,7 @@ def _claim_namespace(spec: JsonView) -> str:
 
 
 def names_volume(claim: Unknown, volume: str) -> bool:
-    """The copy of a claim is for the copy of this volume."""
+    """Checks whether the copy of a claim is for the copy of this volume."""
     said = claim.metadata.annotations.get(keys.VIRTUAL_VOLUME, "")
     return said == volume if said else _volume_name(claim) == keys.physical_name("", volume)
 
@@ -87,7 +90,7 @@ def _volume_name(claim: Unknown) -> str:
 
 
 def volume_change(there: Unknown, wanted: Json, *, claim_uid: str) -> Json | None:
-    """The merge patch that brings a copy up to date, None when it is; raises Unavailable when another claim has it (pure)."""
+    """Returns the merge patch that brings a copy up to date, None when it is. Raises Unavailable when another claim has it (pure)."""
     live, spec, meta = there.body.get("spec") or {}, wanted["spec"], there.metadata
     bound, ours = live.get("claimRef") or {}, spec["claimRef"]
     if bound and (bound.get("namespace"), bound.get("name")) != (ours["namespace"], ours["name"]):
@@ -106,7 +109,7 @@ def volume_change(there: Unknown, wanted: Json, *, claim_uid: str) -> Json | Non
 
 
 def grown(there: Unknown, original: Unknown) -> Json | None:
-    """The merge patch that gives a copy the size that its volume has at home by now, None when it has it (pure)."""
+    """Returns the merge patch that gives a copy the size that its volume has in the hub now, None when it has that (pure)."""
     change = _changed(there.body.get("spec") or {}, original.body.get("spec") or {})
     meta = there.metadata
     return {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version}, "spec": change} if change else None
