@@ -1,7 +1,7 @@
-"""One ClusterBinding served: finds the worker, keeps one session with it, and says on the binding how it goes.
+"""Serves one ClusterBinding: finds the worker, maintains one session with it, and reports the status on the binding.
 
-Invariant: a session ends only when another way into the worker has been proven, or with the process; whatever is wrong with binding,
-Secret or worker, the process stays up and goes on when it is mended.
+Invariant: a session stops only when another connection to the worker has been verified, or with the process; whatever is wrong with
+binding, Secret or worker, the process keeps running and continues when it is fixed.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from vkubelet.provider import Host, PodReport
 log = logging.getLogger(__name__)
 
 _PATIENCE = 300.0
-"""Seconds a sync waits for the worker: thousands of pods that are told to try again would each say so in an Event."""
+"""Seconds a sync waits for the worker: thousands of pods whose syncs are to be retried would each emit an Event."""
 _UNBINDING_LOOKS_EVERY = 1.0
 _PODS_AT_ONCE = 200
 
 
 class _Stopped(Exception):
-    """Ends the task group from inside when the process stops."""
+    """Stops the task group from inside when the process stops."""
 
 
 class BindingService:
-    """Runs one binding. `current()` is the session with its worker."""
+    """Runs one binding. `current()` returns the session with its worker."""
 
     def __init__(self, host: Host, settings: KubeoceanSettings, *, metrics: SyncerMetrics) -> None:
         self._host = host
@@ -79,7 +79,7 @@ class BindingService:
             metrics=metrics,
             guard=MassGuard(share=settings.retire_share, clock=host.clock),
         )
-        # It ends pods at home while no worker can be asked.
+        # Terminates pods in the hub while no worker is reachable.
         self._reclaimer = Reclaimer(host, per_second=settings.evictions_per_second)
         self._unbinding = Unbinding(self._unbinding_parts())
         self._fail_over = FailOver(self._fail_over_parts())
@@ -115,7 +115,7 @@ class BindingService:
         )
 
     async def run(self) -> None:
-        """Serve the binding until the process begins to stop."""
+        """Serves the binding until the process starts to stop."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._binding.informer.run(), name="binding")
@@ -133,7 +133,7 @@ class BindingService:
             log.debug("stopped")
 
     def take_settings(self, settings: KubeoceanSettings) -> Sequence[str]:
-        """Go on with other settings; the names of those that count from now on. The others do from the next start."""
+        """Applies changed settings; returns the names of those that take effect now. The others take effect at the next start."""
         live = ("reconnect_interval", "unreachable_after", "probe_interval", "evictions_per_second")
         self._settings = evolve(self._settings, **{name: getattr(settings, name) for name in live})
         self._lasting = evolve(self._lasting, settings=self._settings)
@@ -145,7 +145,7 @@ class BindingService:
         return live
 
     async def available(self) -> Session:
-        """The session, once there is one whose worker answers. Raises Unavailable when that takes too long."""
+        """Waits for a session whose worker responds, and returns it. Raises Unavailable after `_PATIENCE` seconds without one."""
         try:
             async with asyncio.timeout(_PATIENCE):
                 while True:
@@ -157,7 +157,7 @@ class BindingService:
             return self.current()
 
     def current(self) -> Session:
-        """The session; Unavailable while there is none, or its worker does not answer."""
+        """Returns the session; raises Unavailable while none exists, or its worker does not respond."""
         if self._session is None:
             raise Unavailable("there is no connection to the worker cluster yet", retry_after=5.0)
         if self._reach.lost:
@@ -165,17 +165,17 @@ class BindingService:
         return self._session
 
     async def delete_pod(self, ref: PodRef, grace: float) -> None:
-        """As the provider's; of a worker that is given up nothing is asked any more."""
+        """Implements the provider's method; an abandoned worker gets no more requests, its pods are reported as deleted."""
         if self._given_up:
             self._host.pod_gone(ref)
             return
         await self.current().pods.delete(ref, grace)
 
     def list_pods(self, node: str) -> Sequence[PodReport]:
-        """As the provider's."""
+        """Implements the provider's method; an abandoned worker has no pods."""
         return () if self._given_up else self.current().pods.listing(node)
 
-    # --- finding the worker ---
+    # --- discovery of the worker ---
 
     async def _connect(self, group: asyncio.TaskGroup) -> None:
         hub_uid = await self._hub_uid()
@@ -191,7 +191,7 @@ class BindingService:
             if self._unbinds():
                 wait = await self._unbind(hub_uid, failure)
             if not self._look_again.is_set():
-                # It was agreed to what was there to see, not to what comes later.
+                # The confirmation covers the state that was visible when it was given, not later changes.
                 self._may_change_cluster = False
             try:
                 async with asyncio.timeout(wait):
@@ -200,14 +200,14 @@ class BindingService:
                 log.debug("connecting again")
 
     def _judge_absence(self) -> None:
-        """Raises SettingsError when the binding does not exist, as after a misspelt name; but nodes it left are not deserted."""
+        """Raises SettingsError when the binding does not exist, as after a misspelt name; nodes that it left are not abandoned, however."""
         name = self._settings.binding
         if not list(self._hub_nodes.store):
             raise SettingsError("provider.binding", f"ClusterBinding {name} does not exist; create it, or name another with --binding")
         log.warning("ClusterBinding %s does not exist, but has nodes; waiting for it", name)
 
     async def _attempt(self, group: asyncio.TaskGroup, hub_uid: str) -> Failure | None:
-        """Make the session fit what the binding says now; what keeps it from that."""
+        """Reconciles the session with the current binding; returns what prevents that, or None."""
         binding = self._binding.current
         if binding is None or self._binding.ending and not self._unbinds() or self._given_up:
             return None
@@ -226,14 +226,14 @@ class BindingService:
             return Failure(failure.reason, f"{failure.message}; until then the connection made before is used")
         return failure
 
-    # --- the end of the binding ---
+    # --- unbinding ---
 
     def _unbinds(self) -> bool:
         binding = self._binding.current
         return self._binding.unbinds and binding is not None and binding.uid != self._undone
 
     async def _unbind(self, hub_uid: str, failure: Failure | None) -> float | None:
-        """One step of it; seconds until the next, None after the last."""
+        """Performs one step of unbinding; returns the seconds until the next one, None after the last."""
         binding = self._binding.current
         assert binding is not None
         mount = Mount(Owner(hub_uid, binding.cluster_id), binding.mount_namespace)
@@ -252,7 +252,7 @@ class BindingService:
         return None
 
     async def _undo(self, binding: ClusterBinding, mount: Mount, failure: Failure | None) -> str:
-        """What is left after one step. Raises ApiError."""
+        """Performs one step of unbinding; returns what is left. Raises ApiError."""
         if self._given_up:
             return await self._unbinding.abandon(binding, mount)
         session = self._session if not self._reach.lost else None
@@ -285,7 +285,7 @@ class BindingService:
         self._serving = self._served = None
 
     async def _keep_hold(self) -> None:
-        """Somebody may have taken our finalizer off a binding that is served."""
+        """Restores our finalizer on a served binding, from which another client may have removed it."""
         if not self._binding.ending:
             await self._binding.hold()
 
@@ -298,7 +298,7 @@ class BindingService:
             nodes = () if self._may_change_cluster else self._physical_uids()
             failure = await prove(client, target.mount, hold=None if self._binding.ending else self._binding.hold, nodes=nodes)
         if failure is None or self._session is None:
-            # A worker that refuses us is not lost: nothing is held because of it. While there is a session, its probe reports its worker.
+            # A worker that refuses us is reachable, no node is retained. During a session, its probe records the state of the worker.
             outcome = failure.outcome if failure is not None else Outcome.SERVED
             self._reach.record(began, outcome, failure.message if failure is not None else "")
             if outcome is Outcome.SERVED:
@@ -322,7 +322,7 @@ class BindingService:
                 self._session = None
 
     def _physical_uids(self) -> set[str]:
-        """Of the physical nodes behind the Nodes in the hub."""
+        """Returns the UIDs of the physical nodes behind the Nodes in the hub."""
         uids = {node.metadata.labels.get(keys.PHYSICAL_NODE_UID, "") for node in self._hub_nodes.store}
         return uids - {""}
 
@@ -332,7 +332,7 @@ class BindingService:
         return Client(target.connection, field_manager=hub.field_manager, clock=self._host.clock, fence=hub.fence)
 
     def _watch_secret(self, group: asyncio.TaskGroup, binding: ClusterBinding) -> None:
-        """A changed kubeconfig is noticed at once; of the Secret only its head is kept."""
+        """Watches the Secret, so that a changed kubeconfig takes effect at once; only its metadata is cached."""
         reference = binding.secret
         if self._secret is not None and self._secret[0] == reference or not (reference.name and reference.namespace):
             return
@@ -345,7 +345,7 @@ class BindingService:
         self._secret = (reference, group.create_task(informer.run(), name="kubeconfig Secret"))
 
     async def _hub_uid(self) -> str:
-        """The identity of this cluster; everything made in the worker bears it."""
+        """Reads the identity of this cluster, with which everything created in the worker is marked; retries until that succeeds."""
         backoff = Backoff(limit=30.0)
         while True:
             try:
@@ -359,7 +359,7 @@ class BindingService:
         sources = self._session.sources(lasting) if self._session is not None else lasting
         return capture(sources, credentials_end=self._credentials_end)
 
-    # --- what is told from outside ---
+    # --- callbacks ---
 
     def _binding_changed(self) -> None:
         self._look_again.set()
@@ -400,7 +400,7 @@ class BindingService:
         self._lost.set()
 
     async def _publish_unready(self) -> None:
-        """Publishes the pods of a lost worker as not ready, some at a time: thousands at once would hold up the leases of their nodes."""
+        """Publishes the pods of an unreachable worker as not ready, in batches: thousands at once would delay the Leases of their nodes."""
         while True:
             await self._lost.wait()
             self._lost.clear()
@@ -415,12 +415,12 @@ class BindingService:
 
 
 def _ask_every(settings: KubeoceanSettings) -> float:
-    """Seconds between two attempts, with a session or without."""
+    """Returns the seconds between two attempts, with a session or without."""
     return max(settings.probe_interval, settings.reconnect_interval)
 
 
 def _process_zone(settings: KubeoceanSettings) -> str:
-    """The zone for windows of bindings and policies that name none. Raises SettingsError."""
+    """Returns the zone for time windows of bindings and policies that name none. Raises SettingsError."""
     zone = settings.time_zone or os.environ.get("TZ", "").lstrip(":")
     try:
         zone_of(zone)

@@ -1,7 +1,7 @@
-"""What Kubeocean (Go) left in the worker, which bears no owner's mark: ours is marked as ours, and the rest is told of and left alone.
+"""Adopts what Kubeocean (Go) left in the worker without an owner's mark: our objects are marked, others are reported and not changed.
 
-Invariant: nothing is adopted on the word of the worker alone. The original, read live at home, has to say that this binding copied it, or
-the virtual pod has to live on a node of ours (layout.md section 16, rule 6).
+Invariant: no object is adopted because of its content in the worker alone. The original, read live in the hub, has to record that this
+binding copied it, or the virtual pod has to run on a node of ours (layout.md section 16, rule 6).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAMED = 5
 
 @frozen(kw_only=True)
 class TakeOverParts:
-    """What it works with; `hub_nodes` are the Nodes of this binding."""
+    """Dependencies of `TakeOver`; `hub_nodes` are the Nodes of this binding."""
 
     host: Host
     worker: WorkerCluster
@@ -42,15 +42,15 @@ class TakeOverParts:
 
 
 class TakeOver:
-    """Looks once in each connection; what is made later is made by us."""
+    """Scans the worker once per connection; objects that are created later are created by us, with a mark."""
 
     def __init__(self, parts: TakeOverParts) -> None:
         self._parts = parts
         self.done = False
-        """Everything was looked at."""
+        """Whether the scan is complete."""
 
     async def run(self) -> None:
-        """Look until it has succeeded once."""
+        """Scans the worker; retries until one scan has succeeded."""
         parts = self._parts
         await parts.worker.wait_complete()
         await parts.worker.configmaps.wait_synced()
@@ -66,7 +66,7 @@ class TakeOver:
             await parts.host.clock.sleep(1.0 if not parts.virtual.is_complete else _LOOK_AGAIN)
 
     async def look(self) -> list[str]:
-        """Mark what is ours; the names of what is left alone. Raises ApiError."""
+        """Marks our objects; returns the names of those that are not changed. Raises ApiError."""
         left = [f"pod {pod.key}" for pod in self._unmarked_pods() if not await self._is_backed(pod.metadata)]
         for kind, found in await self._unmarked():
             for meta in found:
@@ -104,7 +104,7 @@ class TakeOver:
         return keys.object_finalizer(owner) in live.finalizers or keys.synced_by(owner) in live.labels
 
     async def _is_backed(self, meta: ObjectMeta) -> bool:
-        """It names a virtual pod that lives on a node of ours."""
+        """Checks that the object names a virtual pod that exists on a node of ours. Raises ApiError."""
         ref = identity(meta)
         if ref is None:
             return False
@@ -134,5 +134,5 @@ class TakeOver:
 
 
 def is_unmarked(meta: ObjectMeta) -> bool:
-    """Made by a Kubeocean that knew no owners."""
+    """Checks for an object that was created by a Kubeocean without owner marks."""
     return keys.is_managed(meta) and keys.Owner.of(meta) is None and keys.OWNER not in meta.labels

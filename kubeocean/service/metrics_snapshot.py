@@ -1,6 +1,6 @@
-"""What one binding comes to in numbers, read when somebody scrapes.
+"""Captures the metrics of one binding, at each scrape.
 
-Invariant: it only reads what is in memory, asks no cluster, and counts nothing of other bindings.
+Invariant: it only reads what is in memory, sends no request to a cluster, and counts nothing of other bindings.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NOT_YET = "Pending"
 
 @frozen(kw_only=True)
 class Live:
-    """What there is only while a worker is connected."""
+    """Sources that exist only while a worker is connected."""
 
     worker: WorkerCluster
     usage: Usage
@@ -38,7 +38,7 @@ class Live:
 
 @frozen(kw_only=True)
 class Sources:
-    """Where the numbers come from."""
+    """Sources of the metrics."""
 
     host: Host
     binding: BindingReconciler
@@ -49,7 +49,7 @@ class Sources:
 
 @frozen(kw_only=True)
 class _Node:
-    """A virtual node, and the physical one with what is requested there, as they are at the moment of a scrape."""
+    """A virtual node, its physical node and the requests on that, at the time of a scrape."""
 
     virtual: VirtualNode
     physical: Node | None = None
@@ -58,7 +58,7 @@ class _Node:
 
 
 def capture(sources: Sources, *, credentials_end: datetime | None = None) -> Callable[[], Snapshot]:
-    """Everything at this moment. What is returned counts it and may run in another thread: nothing that was captured changes."""
+    """Captures the current state. The returned function counts it and may run in another thread: captured objects never change."""
     live, now = sources.live, sources.host.clock.now()
     phase, ready = _health(sources.binding)
     worker = live.worker if live is not None else None
@@ -90,7 +90,7 @@ def _copies(worker: WorkerCluster) -> dict[str, int]:
 
 
 def _health(binding: BindingReconciler) -> tuple[str, bool | None]:
-    """Phase and Ready as they stand on the binding; nothing while there is none."""
+    """Returns phase and Ready of the binding's status; "" and None while the binding does not exist."""
     obj = binding.informer.store.get(Key("", binding.name))
     if obj is None:
         return "", None
@@ -109,7 +109,7 @@ def _node(virtual: VirtualNode, live: Live | None) -> _Node:
 
 def _figures(node: _Node) -> NodeFigures:
     origin = _amounts(node.physical.status.get("allocatable") or {}) if node.physical is not None else {}
-    # A resource of which nothing is used has a series as well.
+    # A resource without any usage gets a series too.
     none = dict.fromkeys(origin, ZERO)
     return NodeFigures(
         name=node.virtual.description.name,
@@ -126,12 +126,12 @@ def _amounts(written: Mapping[str, str]) -> Resources:
 
 @lru_cache(maxsize=16384)
 def _parsed(written: tuple[tuple[str, str], ...]) -> Resources:
-    """A node has the same amounts scrape after scrape."""
+    """Parses amounts; cached, because a node has the same ones scrape after scrape."""
     return parse_resources(dict(written))
 
 
 def _is_counted(pod: Pod, binding: ClusterBinding | None) -> bool:
-    """Pods that never leave home, and those of DaemonSets that nobody asked to run on virtual nodes, are not counted."""
+    """Excludes pods that never leave the hub, and those of DaemonSets that do not opt in to virtual nodes."""
     if not leaves_home(pod.metadata):
         return False
     return binding is None or daemonset_allowed(pod.metadata, binding)

@@ -1,6 +1,6 @@
-"""Everything that is done with one connection to a worker cluster.
+"""The reconcilers of one connection to a worker cluster.
 
-Invariant: its parts live and end together; what has to outlive a connection (declared nodes, the binding, the brake) is handed in.
+Invariant: they start and stop together; state that has to outlive a connection (declared nodes, the binding, the guard) is passed in.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _LISTS_CHECKED_EVERY = 1.0
 
 @frozen(kw_only=True)
 class Lasting:
-    """What outlives a connection."""
+    """State that outlives a connection."""
 
     host: Host
     settings: KubeoceanSettings
@@ -61,7 +61,7 @@ class Lasting:
 
 
 class Session:
-    """The reconcilers of one binding, wired to one worker."""
+    """The reconcilers of one binding, connected to one worker."""
 
     def __init__(self, worker: WorkerCluster, lasting: Lasting) -> None:
         self.worker = worker
@@ -149,7 +149,7 @@ class Session:
         )
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Runs all reconcilers until cancelled."""
         parts: list[Callable[[], Awaitable[None]]] = [
             lambda: self.worker.run(self._lasting.reach),
             self.nodes.run,
@@ -174,18 +174,18 @@ class Session:
                 group.create_task(_run(part))
 
     def hub_node_changed(self, change: Change[Node]) -> None:
-        """A Node of the binding changed in the hub."""
+        """Forwards a change of a Node of the binding in the hub."""
         self.nodes.hub_node_changed(change)
         self._csinodes.hub_node_changed(change)
         self._host_ports.hub_node_changed(change)
 
     def take_settings(self, settings: KubeoceanSettings) -> None:
-        """Go on at another pace."""
+        """Applies changed intervals and rates."""
         self.worker.probe_interval = settings.probe_interval
         self._reclaimer.pace(settings.evictions_per_second)
 
     def sources(self, lasting: Sources) -> Sources:
-        """What the metrics are read from while this session lives."""
+        """Returns the sources of the metrics during this session."""
         live = Live(worker=self.worker, usage=self.nodes.usage)
         return evolve(lasting, live=live, reclaimers=(*lasting.reclaimers, self._reclaimer))
 
@@ -195,31 +195,31 @@ class Session:
         self._inherited.released(ref)
 
     def binding_changed(self) -> None:
-        """The binding says something else: policies, nodes, copies and pods of DaemonSets follow."""
+        """Rechecks policies, nodes, copies and pods of DaemonSets after a change of the binding."""
         self._policies.recheck()
         self.nodes.recheck()
         self._dependents.binding_changed()
         self.pods.binding_changed()
 
     def worker_returned(self) -> None:
-        """The worker answers again: nodes and pods are published as they are."""
+        """Publishes nodes and pods with their observed state after the worker has become reachable again."""
         self.nodes.recheck()
         self.physical.recheck()
 
     def backing(self, ref: PodRef) -> Backing:
-        """What streams of a pod are joined to, without asking anybody. Raises NoSuchPod when nothing of it is in the worker."""
+        """Returns the pods that a stream connects, from the caches alone. Raises NoSuchPod when the worker has no physical pod of it."""
         virtual, physical = self._lasting.host.pods.get(ref), self.pods.backing(ref)
         if virtual is None or physical is None:
             raise NoSuchPod(f"pod {ref.name} has not been started in the worker cluster")
         return Backing(self.worker.client, virtual, physical.key)
 
     async def _watch_lists(self) -> None:
-        """Say on the binding which lists of a worker that answers can not be had."""
+        """Reports on the binding which lists a reachable worker refuses."""
         before = ""
         while True:
             await self._lasting.host.clock.sleep(_LISTS_CHECKED_EVERY)
             now = self.worker.unreadable() if not self._lasting.reach.problem else ""
-            # A watch that was cut just now is nothing to report.
+            # A watch that has just been interrupted is not worth a report.
             self._lasting.binding.set_unreadable(now if before else "")
             before = now
 

@@ -1,7 +1,7 @@
-"""The end of a binding: virtual nodes and pods first, then what was made in the worker, then our marks at home.
+"""Unbinding: removes virtual nodes and pods first, then our objects in the worker, then our marks in the hub.
 
-Invariant: only what bears this binding's mark is touched or waited for, and what can not be asked is not taken for gone; a worker is given
-up only when a person or `spec.forceUnbindAfter` says so, and then an Event names what was left behind.
+Invariant: only objects with this binding's mark are changed or waited for, and an object that cannot be read does not count as deleted;
+a worker is abandoned only when a user or `spec.forceUnbindAfter` demands it, and then an Event names what was left behind.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=KubeObject)
 
 KINDS: Final[tuple[Resource[Unknown], ...]] = (CONFIGMAPS, SECRETS, PVCS, PVS)
-"""What is copied to a worker beside pods."""
+"""Kinds that are copied to a worker beside pods."""
 
 _PAGE = 500
 _NODES_AT_ONCE = 20
-"""Nodes whose pods are ordered to end before other tasks run again."""
+"""Nodes whose pods are ordered to terminate before other tasks run again."""
 _PATIENCE = 30.0
-"""Seconds in which something has to move in a worker that answers; so long pods get by default to end."""
+"""Seconds without progress after which a reachable worker counts as stuck; also the default grace period of pods."""
 _UNBINDING = "Unbinding"
 
 
 @frozen(kw_only=True)
 class UnbindingParts:
-    """What it works with; `hub_nodes` are the Nodes of this binding, `reclaimer` ends pods without asking the worker."""
+    """Dependencies of `Unbinding`; `hub_nodes` are the Nodes of this binding, `reclaimer` terminates pods without the worker."""
 
     host: Host
     binding: BindingReconciler
@@ -62,14 +62,14 @@ class UnbindingParts:
 
 @frozen
 class _GivenUp:
-    """What a worker that was given up still holds, as far as it is known here."""
+    """Objects left in an abandoned worker, as far as they are known here."""
 
     pods: set[str] = field(factory=set)
     copies: Counter[str] = field(factory=Counter)
 
 
 class Unbinding:
-    """Each step says in words what is left; "" means that nothing is. Every step is judged against the clusters, so it may be the first."""
+    """Steps that each return a description of what is left, "" for nothing. Each reads the state of the clusters; any may be the first."""
 
     def __init__(self, parts: UnbindingParts) -> None:
         self._parts = parts
@@ -78,7 +78,7 @@ class Unbinding:
         self._seen = ("", "", 0.0)
 
     def forced(self, binding: ClusterBinding) -> bool:
-        """Somebody said that the worker is to be given up, and its time has come."""
+        """Checks that the worker is to be abandoned: by annotation, or because `spec.forceUnbindAfter` has expired."""
         if binding.annotations.get(keys.FORCE_UNBIND) == "true":
             return True
         if binding.force_unbind_after is None or not binding.deleted_at:
@@ -87,21 +87,21 @@ class Unbinding:
         return waited >= binding.force_unbind_after
 
     def stuck(self, binding: ClusterBinding, left: str) -> bool:
-        """Nothing has moved for long, although the worker answers: only then is one that answers given up."""
+        """Checks that nothing has changed for long although the worker responds: only then is a reachable worker abandoned."""
         now = self._parts.host.clock.monotonic()
         if (binding.uid, left) != self._seen[:2]:
             self._seen = (binding.uid, left, now)
         return now - self._seen[2] >= max(_PATIENCE, binding.force_unbind_after or 0.0)
 
     def blocked(self, binding: ClusterBinding, why: str) -> str:
-        """The worker can not be asked."""
+        """Records that the worker is unavailable, in an Event; returns what is left."""
         remedy = f"mend it, or give up what is there: annotate the binding {keys.FORCE_UNBIND}=true"
         text = f"the worker cluster can not be cleaned up: {why}; {remedy}"
         self._tell(binding, "UnbindingBlocked", text, warning=True)
         return f"{text}; left: {self._nodes_left() or 'marks on ConfigMaps, Secrets and volumes'}"
 
     async def step(self, binding: ClusterBinding, worker: Client, mount: Mount) -> str:
-        """One step with a worker that answers. Raises ApiError."""
+        """Performs one step with a reachable worker; returns what is left. Raises ApiError."""
         self._tell(binding, _UNBINDING, "virtual nodes and pods end, then everything of this binding is removed from the worker cluster")
         if await self._has_nodes():
             return self._nodes_left() or "virtual nodes are left"
@@ -117,7 +117,7 @@ class Unbinding:
         return ""
 
     async def abandon(self, binding: ClusterBinding, mount: Mount) -> str:
-        """One step without the worker. Raises ApiError."""
+        """Performs one step without the worker; returns what is left. Raises ApiError."""
         live = await self._parts.binding.live()
         if live is not None and not live.deleting:
             return "the binding was not deleted"
@@ -129,7 +129,7 @@ class Unbinding:
         return ""
 
     async def give_up_nodes(self, *, since: datetime) -> None:
-        """Withdraws every node and orders the end of its pods, without asking the worker. Raises ApiError."""
+        """Withdraws every node and orders the termination of its pods, without the worker. Raises ApiError."""
         for position, node in enumerate(self._parts.hub_nodes.store):
             if position % _NODES_AT_ONCE == 0:
                 await self._parts.host.clock.sleep(0)
@@ -139,7 +139,7 @@ class Unbinding:
             self._give_up(node.metadata.name, since=since)
 
     async def _has_nodes(self) -> bool:
-        """Nodes of the binding exist; read live only when the watch shows none, as a drain asks every second. Raises ApiError."""
+        """Checks for Nodes of the binding; reads live only when the cache has none, as a drain runs this every second. Raises ApiError."""
         return len(self._parts.hub_nodes.store) > 0 or bool((await self._parts.host.client.list(NODES, self._ours())).items)
 
     def _give_up(self, node: str, *, since: datetime) -> None:
@@ -172,7 +172,7 @@ class Unbinding:
     # --- in the worker ---
 
     async def _end_pods(self, worker: Client, mount: Mount) -> Counter[str]:
-        """Pods that no virtual node answers for any more: orphans, each asked for at home before it is ended (rule 2)."""
+        """Deletes orphans, pods without a virtual node, after a live check in the hub (rule 2); returns what is left. Raises ApiError."""
         found = await _marked(worker, PODS, mount)
         for pod in found:
             ref = identity(pod.metadata)
@@ -201,7 +201,7 @@ class Unbinding:
                     raise
         return +left
 
-    # --- at home ---
+    # --- in the hub ---
 
     async def _has_marked(self, kind: Resource[Unknown], mount: Mount) -> bool:
         async for meta in _pages(self._parts.host.client, kind):
@@ -210,7 +210,7 @@ class Unbinding:
         return False
 
     async def _unmark(self, mount: Mount, *, freed: Counter[str]) -> None:
-        """Take our finalizers, labels and annotations off everything in this cluster, and count it; labels may have been stripped."""
+        """Removes our finalizers, labels and annotations from all objects of the hub, and counts them; labels may have been stripped."""
         client = self._parts.host.client
         for kind in KINDS:
             async for meta in _pages(client, kind):
@@ -230,7 +230,7 @@ class Unbinding:
 
 
 async def _pages(client: Client, kind: Resource[Unknown]) -> AsyncIterator[ObjectMeta]:
-    """Heads of all objects of a kind, a page at a time: there may be many, and large ones. Raises ApiError."""
+    """Yields the metadata of all objects of a kind, page by page: they may be many and large. Raises ApiError."""
     token = ""
     while True:
         params = [("limit", str(_PAGE)), *([("continue", token)] if token else [])]
@@ -243,7 +243,7 @@ async def _pages(client: Client, kind: Resource[Unknown]) -> AsyncIterator[Objec
 
 
 async def _marked(worker: Client, kind: Resource[T], mount: Mount) -> list[T]:
-    """What of a kind is this binding's, found by either label and judged by the owner's mark."""
+    """Returns the objects of a kind that this binding owns, found by either label and checked by the owner's mark. Raises ApiError."""
     found: dict[str, T] = {}
     for label in (f"{keys.MANAGED_BY}={keys.MANAGED}", f"{keys.OWNER}={mount.owner.mark}"):
         where = Selection(namespace=mount.namespace if kind.namespaced else "", labels=label)
@@ -259,7 +259,7 @@ async def _delete(worker: Client, kind: Resource[T], meta: ObjectMeta) -> None:
 
 
 async def _release_policies(worker: Client, binding: str, owner: keys.Owner) -> None:
-    """Removes our claim from every policy, also from one that names another binding by now."""
+    """Removes our claim from every policy, also from one that names another binding by now. Raises ApiError."""
     for obj in (await worker.list(POLICIES)).items:
         finalizers = obj.metadata.finalizers
         left = released(finalizers, owner, meant=ResourceLeasingPolicy.parse(obj).cluster == binding)
