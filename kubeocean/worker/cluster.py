@@ -1,6 +1,6 @@
-"""The worker cluster of one binding, as long as one kubeconfig holds: its client, what is cached of it, and the probe of its API server.
+"""The worker cluster of one binding while one kubeconfig is valid: its client, its caches, and the probe of its API server.
 
-Invariant: of pods outside the mount namespace only what they cost is kept, and the contents of Secrets and ConfigMaps never are.
+Invariant: of pods outside the mount namespace only resources and ports are cached, and the contents of Secrets and ConfigMaps never are.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _REFUSED = (Forbidden, NotFound, Unauthorized)
 
 @frozen
 class Mount:
-    """Where a binding's objects live in the worker, and the mark they bear."""
+    """The namespace of a binding's objects in the worker, and the mark of their owner."""
 
     owner: keys.Owner
     namespace: str
 
     def copy_key(self, key: Key) -> Key:
-        """Where the physical pod or the copy of a hub object lives."""
+        """Returns the key of the physical pod or the copy of a hub object."""
         return Key(self.namespace, keys.physical_name(key.namespace, key.name))
 
 
 def cost_of(pod: Pod) -> Pod:
-    """A foreign pod with nothing left but what it takes from its node: resources, as the scheduler counts them, and host ports."""
+    """Reduces a pod of others to what it takes from its node: resources, as the scheduler counts them, and host ports."""
     spec = reserved_spec(pod.spec, pod.status)
     kept: Json = {"containers": _costs(spec.get("containers", ())), "initContainers": _costs(spec.get("initContainers", ()))}
     kept.update({key: spec[key] for key in ("overhead", "resources", "hostNetwork") if key in spec})
@@ -75,19 +75,19 @@ PodIndexes = dict[str, Callable[[Pod], Iterable[str]]]
 
 
 def virtual_uid(meta: ObjectMeta) -> str:
-    """The uid of the virtual pod that a physical one backs, "" for any other pod."""
+    """Returns the UID of the virtual pod that a physical one backs, "" for any other pod."""
     return meta.annotations.get(keys.VIRTUAL_POD_UID, "")
 
 
 def heads(
     client: Client, resource: Resource[Unknown], *, clock: Clock, where: Selection = Selection(), metrics: Metrics | None = None
 ) -> Informer[Unknown]:
-    """An informer that keeps heads only."""
+    """Creates an informer that caches metadata only."""
     return Informer(client, resource, where=where, store=Store(keep=head_of), clock=clock, metrics=metrics)
 
 
 def head_of(copy: Unknown) -> Unknown:
-    """A ConfigMap or Secret without its content, of which annotations of others may hold a second copy (kubectl's last-applied)."""
+    """Drops the content of a ConfigMap or Secret, of which annotations of others may have a second copy (kubectl's last-applied)."""
     meta = copy.metadata
     head = ObjectMeta(
         name=meta.name,
@@ -103,7 +103,7 @@ def head_of(copy: Unknown) -> Unknown:
 
 
 def claim_of(copy: Unknown) -> Unknown:
-    """A claim with nothing left but its head, the volume it is bound to, and how large that is, or is about to become."""
+    """Reduces a claim to its metadata, its bound volume, and the current or pending size of that."""
     volume, status = (copy.body.get("spec") or {}).get("volumeName") or "", copy.body.get("status") or {}
     sizes = {name: status[name] for name in ("capacity", "allocatedResourceStatuses") if status.get(name)}
     sizes["conditions"] = [each["type"] for each in status.get("conditions") or ()]
@@ -111,7 +111,7 @@ def claim_of(copy: Unknown) -> Unknown:
 
 
 class WorkerCluster:
-    """What one connection to the worker gives: see the attributes."""
+    """Client and caches of one connection to the worker."""
 
     def __init__(self, client: Client, mount: Mount, *, clock: Clock, probe_interval: float) -> None:
         self.client = client
@@ -130,52 +130,52 @@ class WorkerCluster:
 
     @property
     def complete(self) -> bool:
-        """Nodes, pods and policies have each been listed completely once (layout.md section 16, rule 1)."""
+        """Whether nodes, pods and policies have each been listed completely once (layout.md section 16, rule 1)."""
         return self.nodes.ever_synced and self.pods.ever_synced and self.policies.ever_synced
 
     async def wait_complete(self) -> None:
-        """Return when `complete`."""
+        """Waits until `complete`."""
         for informer in (self.nodes, self.pods, self.policies):
             await informer.wait_synced()
 
     def stale(self) -> dict[str, float]:
-        """Seconds since the worker was last heard of on each watch, by resource; a watch that is refused is not told: see `unreadable`."""
+        """Returns the seconds since the last response on each watch, by resource; without refused watches, which `unreadable` reports."""
         informers = [each for each in vars(self).values() if isinstance(each, Informer)]
         return {each.resource.plural: each.stale_for() for each in informers if not isinstance(each.last_error, _REFUSED)}
 
     def unreadable(self) -> str:
-        """Which of the worker's lists are refused, and why; empty when none is."""
+        """Returns which of the worker's lists are refused, and why; empty when none is."""
         errors = [informer.last_error for informer in (self.nodes, self.pods, self.policies, self.configmaps, self.secrets)]
         return "; ".join(str(error) for error in errors if isinstance(error, _REFUSED))
 
     def physical_pod(self, ref: PodRef) -> Pod | None:
-        """The physical pod of exactly this virtual pod, as last seen."""
+        """Returns the physical pod of exactly this virtual pod from the cache."""
         pod = self.pods.store.get(self.mount.copy_key(ref.key))
         return pod if pod is not None and virtual_uid(pod.metadata) == ref.uid else None
 
     def pods_of(self, virtual_node: str) -> Sequence[Pod]:
-        """Our physical pods that back pods of one virtual node."""
+        """Returns our physical pods that back pods of one virtual node."""
         return self.pods.store.by_index(BY_VIRTUAL_NODE, virtual_node)
 
     def backing_pods(self) -> Iterator[Pod]:
-        """All our physical pods."""
+        """Yields all our physical pods."""
         for node in self.pods.store.index_values(BY_VIRTUAL_NODE):
             yield from self.pods_of(node)
 
     def is_used(self, original: Key) -> bool:
-        """A physical pod of ours names the copy of this hub object; unknown counts as used."""
+        """Checks that a physical pod of ours names the copy of this hub object; unknown counts as used."""
         if not self.pods.ever_synced:
             return True
         name = self.mount.copy_key(original).name.encode()
         return any(name in pod.spec_json for pod in self.pods.store.by_index(BY_VIRTUAL_NAMESPACE, original.namespace))
 
     def node_of(self, virtual_node: str) -> Node | None:
-        """The physical node behind a virtual one."""
+        """Returns the physical node behind a virtual one."""
         found = self.nodes.store.by_index(BY_VIRTUAL_NODE, virtual_node)
         return found[0] if found else None
 
     async def run(self, reach: Reach) -> None:
-        """Follow the worker until cancelled."""
+        """Runs all informers and the probe until cancelled."""
         async with asyncio.TaskGroup() as group:
             for informer in (self.nodes, self.pods, self.policies, self.configmaps, self.secrets, self.claims, self.csinodes):
                 group.create_task(informer.run())
@@ -189,7 +189,7 @@ class WorkerCluster:
             await self._clock.sleep(self.probe_interval)
 
     async def _failure(self) -> VKubeletError | None:
-        """Why the API server is not ready. Asked over a new connection: one that exists already does not show that others can be made."""
+        """Probes whether the API server is ready, over a new connection: an existing one does not prove that others can be established."""
         try:
             async with Client(self.client.connection, clock=self._clock) as client:
                 await client.request("GET", "/readyz")
@@ -210,16 +210,16 @@ class WorkerCluster:
         return {BY_VIRTUAL_NODE: filed_by(lambda ref: ref.node), BY_VIRTUAL_NAMESPACE: filed_by(lambda ref: ref.namespace)}
 
     def backed(self, pod: Pod) -> PodRef | None:
-        """The virtual pod of one of ours; what somebody made of its YAML under another name backs nothing."""
+        """Returns the virtual pod of one of ours; a pod created from its YAML under another name backs none."""
         ref = identity(pod.metadata) if self.mount.owner.owns(pod.metadata) else None
         return ref if ref is not None and pod.key == self.mount.copy_key(ref.key) else None
 
 
 def has_entered(pod: Pod, worker: WorkerCluster) -> bool:
-    """A physical pod of it exists, or was recorded. Its start time proves nothing: it is published with every reason why a pod waits."""
+    """Checks that a physical pod exists or is recorded. The start time proves nothing: it is published with every reason to wait."""
     return bool(where(pod).name) or worker.physical_pod(pod.ref) is not None
 
 
 def holds_lease(pod: Pod, worker: WorkerCluster, binding: ClusterBinding | None) -> bool:
-    """The pod takes leased capacity: it is meant for the worker, or is there already, whatever labels and owners its user gave it since."""
+    """Checks that the pod uses leased capacity: it is meant for the worker, or exists in it, whatever labels and owners it got since."""
     return has_entered(pod, worker) or (leaves_home(pod.metadata) and (binding is None or daemonset_allowed(pod.metadata, binding)))

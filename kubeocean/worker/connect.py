@@ -1,6 +1,6 @@
-"""From a ClusterBinding to a proven way into its worker cluster.
+"""Verifies the connection from a ClusterBinding to its worker cluster.
 
-Invariant: a connection is used only after the worker accepted it and the mount namespace is ours; failures never tell what a Secret holds.
+Invariant: a connection is used only after the worker accepted it and the mount namespace is ours; failures never contain data of a Secret.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from vkubelet.client.rest import Client, PatchKind
 from vkubelet.errors import ApiError, Conflict, Forbidden, NotFound, SettingsError, Unauthorized
 
 KUBECONFIG = "kubeconfig"
-"""The key of the Secret."""
+"""Key of the kubeconfig in the Secret."""
 
 
 @frozen
 class Target:
-    """A worker cluster as a binding names it; two with the same fingerprint are reached in the same way."""
+    """A worker cluster as described by a binding; two with the same fingerprint are connected to in the same way."""
 
     connection: Connection = field(repr=False)
     mount: Mount
@@ -38,7 +38,7 @@ class Target:
 
 
 async def find_target(hub: Client, binding: ClusterBinding, hub_uid: str) -> Target | Failure:
-    """What binding and Secret say, without asking the worker. Raises ApiError when the hub can not be asked."""
+    """Builds the target from binding and Secret, without a request to the worker. Raises ApiError when a request to the hub fails."""
     problems = binding.validate()
     if problems:
         return Failure(VALIDATION_FAILED, "; ".join(str(problem) for problem in problems))
@@ -66,14 +66,14 @@ async def find_target(hub: Client, binding: ClusterBinding, hub_uid: str) -> Tar
 
 
 Hold = Callable[[], Awaitable[None]]
-"""Puts the finalizer on the binding, before anything of it is made in the worker."""
+"""Puts the finalizer on the binding, before anything of it is created in the worker."""
 
 
 async def prove(worker: Client, mount: Mount, *, hold: Hold | None, nodes: Collection[str] = ()) -> Failure | None:
-    """Ask the worker whether it lives and lets us in, and claim the mount namespace; None when all is well.
+    """Verifies that the worker responds and authenticates us, and claims the mount namespace; returns None on success.
 
-    `nodes` are the UIDs of the physical nodes behind virtual ones. A cluster that bears no mark of ours and has none of them is another
-    one, where none of the running pods would be found. Without `hold` nothing is claimed: the binding ends.
+    `nodes` are the UIDs of the physical nodes behind virtual ones. A cluster that has no mark of ours and none of these nodes is another
+    one, in which none of the running pods would be found. Without `hold` nothing is claimed: the binding is being deleted.
     """
     failure = await answers(worker)
     if failure is not None:
@@ -82,7 +82,7 @@ async def prove(worker: Client, mount: Mount, *, hold: Hold | None, nodes: Colle
 
 
 async def answers(worker: Client) -> Failure | None:
-    """Ask the worker whether it lives and lets us in; nothing is written."""
+    """Verifies that the worker responds and authenticates us; writes nothing. Returns None on success."""
     try:
         await worker.request("GET", "/version")
     except Unauthorized:
@@ -100,7 +100,7 @@ async def answers(worker: Client) -> Failure | None:
 
 
 def changed_identity(binding: ClusterBinding) -> Failure | None:
-    """A definition made for Kubeocean (Go) lets both fields be changed; what runs already is found by what was accepted (pure)."""
+    """Rejects a changed clusterID or namespace, which a CRD of Kubeocean (Go) allows; pods are found by the accepted ones (pure)."""
     if binding.asked == binding.identity:
         return None
     found = f"nodes and pods are found by {binding.cluster_id} in namespace {binding.mount_namespace}"
@@ -109,9 +109,9 @@ def changed_identity(binding: ClusterBinding) -> Failure | None:
 
 
 def older_of_like_id(binding: ClusterBinding, listed: Sequence[Unknown]) -> str:
-    """The name of an older binding whose clusterID is the same, or leads to the same names of nodes: `vnode-a-b-c` (pure).
+    """Returns the name of an older binding whose clusterID is the same, or leads to the same names of nodes: `vnode-a-b-c` (pure).
 
-    One that is served already counts as older than one that is not.
+    A served binding counts as older than one that is not.
     """
     own = next((obj for obj in listed if obj.metadata.uid == binding.uid), None)
     if own is None:
@@ -130,7 +130,7 @@ def _age(obj: Unknown) -> tuple[bool, str, str]:
 
 
 def _identities(obj: Unknown) -> set[str]:
-    """What it asks for, and what it was accepted as, by which its pods are found though it asks for something else by now."""
+    """Returns the requested clusterID, and the accepted one, by which its pods are found even if it requests another by now."""
     binding = ClusterBinding.parse(obj)
     return {binding.cluster_id, binding.asked.cluster_id} - {""}
 
@@ -164,7 +164,7 @@ def _content(secret: Unknown, name: str) -> bytes | Failure:
 
 
 async def _recognise(worker: Client, mount: Mount, nodes: Collection[str]) -> Failure | None:
-    """A mount namespace that is gone, or another's by now, is no hindrance to the end of a binding; another cluster is."""
+    """Accepts a mount namespace that is deleted or belongs to another binding by now, as unbinding can proceed; rejects another cluster."""
     try:
         namespace = await worker.get(NAMESPACES, mount.namespace)
         if namespace.metadata.annotations.get(keys.MOUNT_OWNER) == mount.owner.mark:
@@ -177,7 +177,7 @@ async def _recognise(worker: Client, mount: Mount, nodes: Collection[str]) -> Fa
 
 
 async def _claim(worker: Client, mount: Mount, nodes: Collection[str], *, hold: Hold) -> Failure | None:
-    """The first binding that uses a namespace owns it."""
+    """Claims the namespace; the first binding that uses one owns it."""
     try:
         namespace = await worker.get(NAMESPACES, mount.namespace)
         owner = namespace.metadata.annotations.get(keys.MOUNT_OWNER, "")
@@ -205,21 +205,21 @@ async def _claim(worker: Client, mount: Mount, nodes: Collection[str], *, hold: 
 
 
 async def may(client: Client, attributes: Mapping[str, str]) -> bool:
-    """Whether our user has a right, named as in `resourceAttributes` of a SelfSubjectAccessReview. Raises ApiError."""
+    """Checks that our user has a right, named as in `resourceAttributes` of a SelfSubjectAccessReview. Raises ApiError."""
     review = await client.create(SELFSUBJECTACCESSREVIEWS, {"spec": {"resourceAttributes": dict(attributes)}})
     return bool((review.body.get("status") or {}).get("allowed"))
 
 
 async def _unclaimed(worker: Client, mount: Mount, nodes: Collection[str], *, hold: Hold) -> Failure | None:
-    """A namespace that may not be read: with roles made for Kubeocean (Go) pods may be made there, in one that is missing they may not.
+    """Checks a namespace that we may not read: roles for Kubeocean (Go) allow to create pods in it, unless it does not exist.
 
-    Every object names its owner all the same.
+    Every object names its owner nevertheless.
     """
     wanted = {"namespace": mount.namespace, "verb": "create", "resource": "pods"}
     try:
         granted = await may(worker, wanted)
     except Forbidden:
-        # Every known user may ask this.
+        # Every known user may create this review.
         text = "spec.secretRef: the worker cluster takes us for an anonymous user; put credentials that it knows into the Secret"
         return Failure(CONNECTIVITY_FAILED, text)
     except ApiError as error:
@@ -236,7 +236,7 @@ async def _unclaimed(worker: Client, mount: Mount, nodes: Collection[str], *, ho
 
 
 async def _another_cluster(worker: Client, mount: Mount, nodes: Collection[str]) -> Failure | None:
-    """Whether this is a cluster other than the one that the nodes are of; a list that is refused leaves it open, which is a failure too."""
+    """Checks that this cluster has the nodes of the binding; a refused list leaves that open, which is a failure too."""
     if not nodes:
         return None
     try:

@@ -1,9 +1,9 @@
-"""A kubelet's page of Prometheus text under the virtual names (pure).
+"""Translates a kubelet's page of Prometheus text to the virtual names (pure).
 
-Invariant: of the series that speak of pods only those of the given pods pass, and of those that speak of the machine none; what passes
-bears no name of the worker cluster.
+Invariant: of the series of pods only those of the given pods pass, and of the series of the machine none; what passes contains no name of
+the worker cluster.
 
-Pages are megabytes and mostly of other tenants: they are read as they arrive, and only lines of the mount namespace are looked at closely.
+Pages are megabytes and mostly of other tenants: they are read as they arrive, and only lines of the mount namespace are parsed.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ _ERRORS: Final = re.compile(rb"(?:resource_|container_)?scrape_error[ {]")
 _NODE_CPU: Final = b"node_cpu_usage_seconds_total"
 _LONGEST_LINE: Final = 1 << 20
 
-# Some readers find namespace and pod by their place (spec of /metrics/resource).
+# Some readers find namespace and pod by their position (spec of /metrics/resource).
 _OF_CONTAINERS: Final = (b"container", b"pod", b"namespace")
 _OF_PODS: Final = (b"namespace", b"pod")
 
 
 @frozen
 class Alias:
-    """One of our physical pods, as it is called at home."""
+    """One of our physical pods, and its identity in the hub."""
 
     virtual: PodRef
     physical_name: str
     physical_uid: str
     pod: Pod | None = None
-    """The virtual pod, when it still exists."""
+    """The virtual pod, while it exists."""
 
 
 @frozen(kw_only=True)
 class Tenancy:
-    """Which pods of a physical node are shown, and as those of which virtual node."""
+    """Which pods of a physical node are shown, and under which virtual node."""
 
     node: str
     namespace: str
     aliases: tuple[Alias, ...]
 
     def uids(self) -> set[str]:
-        """Of the virtual pods."""
+        """Returns the UIDs of the virtual pods."""
         return {alias.virtual.uid for alias in self.aliases}
 
 
 @frozen
 class Reading:
-    """What a pod has used: nanoseconds of CPU since its start, bytes; and when (Unix time in milliseconds, 0: unknown)."""
+    """Usage of a pod: nanoseconds of CPU since its start, bytes of memory and swap, and the time in Unix milliseconds (0: unknown)."""
 
     cpu: int | None = None
     memory: int | None = None
@@ -61,11 +61,11 @@ class Reading:
     at: int = 0
 
     def plus(self, other: Reading) -> Reading:
-        """Of two containers of one pod."""
+        """Adds the readings of two containers of one pod."""
         return self._with(other, lambda a, b: a + b)
 
     def largest(self, other: Reading) -> Reading:
-        """Of the pod itself and its containers: the kubelet measures them at different times, a new pod's last."""
+        """Combines the readings of the pod and its containers: the kubelet measures them at different times, a new pod's last."""
         return self._with(other, max)
 
     def _with(self, other: Reading, joined: Callable[[int, int], int]) -> Reading:
@@ -84,7 +84,7 @@ _READINGS: Final = {
 
 @define
 class _Names:
-    """The parts of a line that are replaced for one pod."""
+    """Replacements in the lines of one pod."""
 
     uid: str
     labels: Mapping[bytes, bytes]
@@ -99,7 +99,7 @@ class _Names:
         return cls(virtual.uid, labels, ((physical, uid), (physical.replace(b"-", b"_"), uid.replace(b"-", b"_"))))
 
     def applied(self, labels: bytes) -> bytes:
-        """Labels with the virtual uid."""
+        """Returns the labels with the virtual UID."""
         for old, new in self.uids:
             labels = labels.replace(old, new)
         return labels
@@ -107,12 +107,12 @@ class _Names:
 
 @define
 class Exposition:
-    """Takes a page in pieces and gives back what is ours of it; `label_node` adds the label `node` to each series."""
+    """Filters and translates a page, piece by piece; `label_node` adds the label `node` to each series."""
 
     tenancy: Tenancy
     label_node: bool = False
     measured_at: int = 0
-    """When the physical node was measured, in milliseconds of Unix time; 0 while not seen."""
+    """When the physical node was measured, in milliseconds of Unix time; 0 until read."""
     _of_pods: dict[str, Reading] = field(factory=dict)
     _of_containers: dict[str, Reading] = field(factory=dict)
     _rest: bytes = b""
@@ -121,25 +121,25 @@ class Exposition:
     _needle: bytes = field(init=False)
     _pods: dict[bytes, _Names] = field(init=False)
     _known: dict[bytes, tuple[bytes, str] | None] = field(factory=dict)
-    """Labels at home and uid, by the labels in the page: most of them stand in dozens of families."""
+    """Translated labels and UID, by the labels in the page: most of them occur in dozens of families."""
 
     def __attrs_post_init__(self) -> None:
         self._needle = f'namespace="{self.tenancy.namespace}"'.encode()
         self._pods = {alias.physical_name.encode(): _Names.of(alias) for alias in self.tenancy.aliases}
 
     def feed(self, piece: bytes) -> bytes:
-        """The lines that are complete now. Raises ValueError when a line is longer than any kubelet's."""
+        """Returns the translation of the lines that are complete now. Raises ValueError when a line is longer than any kubelet's."""
         *lines, self._rest = (self._rest + piece).split(b"\n")
         if len(self._rest) > _LONGEST_LINE:
             raise ValueError("a line of the page has no end")
         return b"".join(self._shown(lines))
 
     def end(self) -> bytes:
-        """The last line, if it had no end."""
+        """Returns the last line, if it had no newline."""
         return self.feed(b"\n")
 
     def readings(self) -> dict[str, Reading]:
-        """What each of our pods has used so far, by the uid of the virtual pod."""
+        """Returns the usage of each of our pods so far, by the UID of the virtual pod."""
         uids = self._of_pods.keys() | self._of_containers.keys()
         return {uid: self._of_pods.get(uid, _NOTHING).largest(self._of_containers.get(uid, _NOTHING)) for uid in uids}
 
@@ -153,13 +153,13 @@ class Exposition:
             self._after_sample = True
             shown = self._renamed(line)
             if shown:
-                # A family is described only where something of it is shown.
+                # A family is described only when one of its series is shown.
                 yield from self._comments
                 self._comments = []
                 yield shown + b"\n"
 
     def _renamed(self, line: bytes) -> bytes:
-        """The line at home; empty when it is none of ours."""
+        """Returns the translated line; empty when it is none of ours."""
         if self._needle not in line:
             if line.startswith(_NODE_CPU):
                 _, _, value = line.partition(b" ")
@@ -204,6 +204,6 @@ def _reading(measure: bytes, value: bytes) -> Reading:
 
 
 def _time_of(value: bytes) -> int:
-    """The time behind the value of a sample; 0 when it has none."""
+    """Returns the time after the value of a sample; 0 when it has none."""
     _, _, time = value.partition(b" ")
     return int(time) if time.isdigit() else 0

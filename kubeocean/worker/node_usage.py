@@ -1,6 +1,6 @@
-"""What a virtual node uses: the sum over the pods it was lent for, and nothing of the rest of the machine (pure).
+"""Usage of a virtual node: the sum over its pods, and nothing of the rest of the machine (pure).
 
-Invariant: the CPU time of a node never goes back while the process lives, though its pods come and go; readers take a smaller value for a
+Invariant: the CPU time of a node never decreases while the process runs, though its pods come and go; readers take a smaller value for a
 restart, and leave the node out.
 """
 
@@ -17,18 +17,18 @@ from vkubelet.stats import family
 
 @define
 class CpuMeter:
-    """The CPU time of all pods a node has had since the first look, in nanoseconds."""
+    """CPU time of all pods of a node since the first reading, in nanoseconds."""
 
     total: int = 0
     at: int = 0
-    """When it was read last: Unix time in milliseconds."""
+    """Time of the last reading: Unix time in milliseconds."""
     _last: dict[str, int] = field(factory=dict)
 
     def add(self, counters: Mapping[str, int], *, alive: Set[str], at: int = 0) -> int:
-        """Take the pods' own counters, by uid; the total. Of pods that are not `alive` nothing is remembered."""
+        """Adds the pods' own counters, by UID; returns the total. Counters of pods that are not `alive` are dropped."""
         for uid, counter in counters.items():
             before = self._last.get(uid, 0)
-            # A counter that went back began anew.
+            # A counter that decreased was restarted.
             self.total += counter - before if counter >= before else counter
         self._last = {uid: counter for uid, counter in {**self._last, **counters}.items() if uid in alive}
         self.at = max(self.at, at)
@@ -36,9 +36,9 @@ class CpuMeter:
 
 
 def node_series(readings: Iterable[Reading], meter: CpuMeter) -> bytes:
-    """The node's own series of `/metrics/resource`.
+    """Renders the node's own series of `/metrics/resource`.
 
-    An idle node says one nanosecond and one byte: metrics-server takes a zero for a missing value, and `kubectl top` would show no node.
+    An idle node shows one nanosecond and one byte: metrics-server takes a zero for a missing value, and `kubectl top` would show no node.
     """
     readings = list(readings)
     at = datetime.fromtimestamp(meter.at / 1000, UTC) if meter.at else None

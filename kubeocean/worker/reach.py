@@ -1,6 +1,6 @@
-"""Whether the worker cluster answers, over all connections of one process; when it does not, the nodes are held.
+"""Reachability of the worker cluster, over all connections of one process; while it is unreachable, the nodes are retained.
 
-Invariant: every attempt is recorded with the time at which it began, and a time in which this process stood still counts for nothing.
+Invariant: every attempt is recorded with its start time, and a period in which this process was suspended counts for nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ log = logging.getLogger(__name__)
 
 _TICK = 1.0
 _STANDSTILL = 5.0
-"""Seconds without a tick after which the process counts as having stood still: stopped, starved of CPU, or moved with its machine."""
+"""Seconds without a tick after which the process counts as suspended: stopped, starved of CPU, or migrated with its machine."""
 
 
 class Reach:
-    """The Contact of one process; it outlives the connections. `lost` means that the nodes are held."""
+    """The Contact of one process; it outlives the connections. `lost` means that the nodes are retained."""
 
     def __init__(self, clock: Clock, *, lost_after: float, ask_every: float) -> None:
         self._clock = clock
@@ -36,15 +36,15 @@ class Reach:
         """Why the last attempt failed, with the remedy."""
 
     def expect(self, ask_every: float) -> None:
-        """Attempts come so often from now on."""
+        """Sets the interval of attempts."""
         self._contact = evolve(self._contact, longest_gap=2 * ask_every + _STANDSTILL)
 
     def on_flip(self, listener: Callable[[], None]) -> None:
-        """Call `listener()` when the worker is lost, and when it is back."""
+        """Registers `listener()` for when the worker becomes unreachable, and when it is reachable again."""
         self._on_flip.append(listener)
 
     def on_problem(self, listener: Callable[[], None]) -> None:
-        """Call `listener()` when attempts fail for another reason than before, or no longer."""
+        """Registers `listener()` for when attempts fail for another reason than before, or no longer."""
         self._on_problem.append(listener)
 
     @property
@@ -54,7 +54,7 @@ class Reach:
         return self._contact.silence
 
     def now(self) -> float:
-        """The monotonic time, having noted whether the process stood still until now. Attempts begin at this time."""
+        """Returns the monotonic time, at which an attempt starts; detects whether the process was suspended until now."""
         now = self._clock.monotonic()
         if now - self._awake_at > _STANDSTILL:
             self._contact = self._contact.stood_still(self._awake_at, now)
@@ -63,11 +63,11 @@ class Reach:
         return now
 
     def restart(self) -> None:
-        """Attempts go another way from now on; what earlier ones proved does not count."""
+        """Discards what earlier attempts proved, because the next ones use another connection."""
         self._contact = self._contact.broken()
 
     def record(self, began: float, outcome: Outcome, problem: str = "") -> None:
-        """An attempt that began then has just ended."""
+        """Records an attempt that has just finished, with its start time."""
         ended = self.now()
         self._contact = self._contact.after(Attempt(began, ended, outcome))
         problem = "" if outcome is Outcome.SERVED else problem
@@ -79,7 +79,7 @@ class Reach:
                 listener()
 
     async def watch(self) -> None:
-        """Declare the worker lost as soon as it has done no work for us for too long; until cancelled."""
+        """Declares the worker unreachable when it has not served us for `lost_after` seconds; until cancelled."""
         while True:
             now = self.now()
             left = self._contact.served_at + self.lost_after - now

@@ -1,7 +1,7 @@
-"""What the pods of a virtual node use, asked of the physical node's kubelet through the worker's API server.
+"""Usage of the pods of a virtual node, read from the physical node's kubelet through the worker's API server.
 
-Invariant: everything that leaves here has passed the filter of `worker.exposition` or `worker.summary`; many askers within a second
-cost the worker one request.
+Invariant: every response has passed the filter of `worker.exposition` or `worker.summary`; many clients within a second cost the worker
+one request.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from vkubelet.provider import Host, MetricsEndpoint
 
 _SUMMARY: Final = "stats/summary"
 _KEPT: Final = 1.0
-"""Seconds a page is given to further askers."""
+"""Seconds for which a page is cached."""
 _ANSWER: Final = 8.0
-"""Seconds the worker has; metrics-server gives us ten."""
+"""Timeout of the worker in seconds; that of metrics-server is ten."""
 _REMEDY: Final = (
     "to show usage, the worker's owner grants `get` on `nodes/proxy` (deploy/samples/worker-metrics-rbac.yaml says what that opens); "
     "everything else works without it"
@@ -37,7 +37,7 @@ _REMEDY: Final = (
 class NodeStats:
     """The kubelet's `/stats/summary` and `/metrics/…` for the virtual nodes of one worker.
 
-    Every method raises Unavailable, and NotSupported when the worker does not grant the right to ask.
+    Every method raises Unavailable, and NotSupported when the worker does not grant the right to read them.
     """
 
     def __init__(self, host: Host, worker: WorkerCluster) -> None:
@@ -47,7 +47,7 @@ class NodeStats:
         self._meters: dict[tuple[str, str], CpuMeter] = {}
 
     async def summary(self, node: str) -> Json:
-        """`/stats/summary` of a virtual node."""
+        """Returns `/stats/summary` of a virtual node."""
 
         async def fetch() -> Answer[bytes]:
             tenancy = self._tenancy(node)
@@ -57,7 +57,7 @@ class NodeStats:
         return decode_json(await self._pages.get((node, _SUMMARY), fetch))
 
     async def metrics(self, node: str, endpoint: MetricsEndpoint) -> bytes:
-        """`/metrics/resource`, `/metrics/cadvisor` or `/metrics/probes` of a virtual node."""
+        """Returns `/metrics/resource`, `/metrics/cadvisor` or `/metrics/probes` of a virtual node."""
 
         async def fetch() -> Answer[bytes]:
             return Answer(await self._page(node, endpoint), _KEPT)
@@ -77,7 +77,7 @@ class NodeStats:
         return shown + node_series(readings.values(), meter)
 
     async def _rewritten(self, path: str, page: Exposition) -> bytes:
-        """What is ours of a page that is never held as a whole."""
+        """Filters a page while it is streamed, without buffering all of it."""
         with translated():
             async with asyncio.timeout(_ANSWER), self._worker.client.stream(path, compressed=True) as pieces:
                 return b"".join([*[page.feed(piece) async for piece in pieces], page.end()])
@@ -94,7 +94,7 @@ class NodeStats:
         return NODES.path("", physical.metadata.name, f"proxy/{endpoint}")
 
     def _tenancy(self, node: str) -> Tenancy:
-        """Our physical pods on the node. Raises Unavailable while they are not known: they would seem to use nothing."""
+        """Returns our physical pods on the node. Raises Unavailable until they are listed: they would seem to use nothing."""
         if not self._worker.pods.ever_synced:
             raise Unavailable("the worker cluster's pods are not known yet", retry_after=2.0)
         return Tenancy(node=node, namespace=self._worker.mount.namespace, aliases=tuple(self._aliases(node)))
@@ -104,7 +104,7 @@ class NodeStats:
         return [Alias(ref, meta.name, meta.uid, self._host.pods.get(ref)) for ref, meta in named if ref is not None]
 
     def _meter(self, node: str, endpoint: str) -> CpuMeter:
-        """Each endpoint has one of its own, because their figures are not of the same instant."""
+        """Returns the meter of an endpoint; endpoints do not share one, because their values are not of the same instant."""
         if (node, endpoint) not in self._meters:
             self._meters = {key: meter for key, meter in self._meters.items() if self._worker.node_of(key[0]) is not None}
         return self._meters.setdefault((node, endpoint), CpuMeter())
@@ -112,7 +112,7 @@ class NodeStats:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """What goes wrong with the worker is told to the caller, with the remedy where there is one."""
+    """Translates errors of the worker for the caller, with the remedy if one exists."""
     try:
         yield
     except Forbidden as error:

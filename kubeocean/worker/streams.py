@@ -1,6 +1,6 @@
 """Logs, exec, attach and port-forward of virtual pods, through the worker's API server.
 
-Invariant: the worker applies every option and its bytes pass untouched; its errors reach the user with the virtual pod's names.
+Invariant: the worker applies every option and its bytes pass unchanged; its errors reach the user with the virtual pod's names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from vkubelet.errors import (
 )
 from vkubelet.provider import ByteStream, ContainerIO, LogOptions
 
-# What an API server says before the words of a kubelet, and a kubelet before those of a container runtime: here it is said again.
+# Prefixes that an API server adds to the error of a kubelet, and a kubelet to that of a container runtime: our own server repeats them.
 _SAID_AGAIN: Final = re.compile(r"\A(Internal error occurred: (?=Internal error occurred: )|error forwarding port \d+ to pod [^:]*: )")
 
 
@@ -46,16 +46,16 @@ class Backing:
     physical: Key
 
     def in_virtual_names(self, text: str) -> str:
-        """What the worker said, with our names in the place of its own."""
+        """Replaces the worker's names in a text by the virtual ones."""
         return in_virtual_names(text, self.virtual.key, self.physical)
 
     def path(self, subresource: str) -> str:
-        """In the worker's API."""
+        """Returns the path of a subresource in the worker's API."""
         return PODS.path(self.physical.namespace, self.physical.name, subresource)
 
 
 def log_params(container: str, options: LogOptions) -> list[tuple[str, str]]:
-    """The query of `pods/log` (core v1 PodLogOptions)."""
+    """Returns the query of `pods/log` (core v1 PodLogOptions)."""
     params = [("container", container)]
     flags = (("follow", options.follow), ("previous", options.previous), ("timestamps", options.timestamps))
     params += [(name, "true") for name, wanted in flags if wanted]
@@ -71,14 +71,14 @@ def log_params(container: str, options: LogOptions) -> list[tuple[str, str]]:
 
 
 def container_names(pod: Pod) -> set[str]:
-    """Containers of every kind."""
+    """Returns the names of containers of every kind."""
     spec = pod.spec
     kinds = ("containers", "initContainers", "ephemeralContainers")
     return {container["name"] for kind in kinds for container in spec.get(kind) or ()}
 
 
 async def stream_logs(backing: Backing, container: str, options: LogOptions) -> AsyncIterator[bytes]:
-    """Chunks as they come from the worker.
+    """Yields chunks as they arrive from the worker.
 
     Raises NoSuchContainer, NoSuchPod, BadRequest with the worker's own text, Unavailable.
     """
@@ -90,7 +90,7 @@ async def stream_logs(backing: Backing, container: str, options: LogOptions) -> 
 
 
 async def execute(backing: Backing, container: str, command: Sequence[str], *, io: ContainerIO) -> int:
-    """The exit code. Raises as `stream_logs`, and Unavailable with the worker's own text when it can not run the command."""
+    """Returns the exit code. Raises as `stream_logs`, and Unavailable with the worker's own text when it cannot run the command."""
     _check_container(backing, container)
     params = [("container", container), *(("command", word) for word in command)]
     with _in_virtual_names(backing, "the streams of the command"):
@@ -98,14 +98,14 @@ async def execute(backing: Backing, container: str, command: Sequence[str], *, i
 
 
 async def attach(backing: Backing, container: str, io: ContainerIO) -> None:
-    """Until the container ends. Raises as `execute`."""
+    """Connects the streams until the container terminates. Raises as `execute`."""
     _check_container(backing, container)
     with _in_virtual_names(backing, "the streams of the container"):
         await remote_command(backing.client, backing.path("attach"), [("container", container)], console=io)
 
 
 async def port_forward(backing: Backing, port: int, stream: ByteStream) -> None:
-    """Until one side ends the connection. Raises as `execute`, also when nobody listens there."""
+    """Forwards bytes until one side closes the connection. Raises as `execute`, also when no process listens on the port."""
     with _in_virtual_names(backing, "the connection"):
         await forward_port(backing.client, backing.path("portforward"), port, stream=stream)
 
@@ -124,14 +124,14 @@ def _in_virtual_names(backing: Backing, what: str) -> Iterator[None]:
 
 
 def translated(error: ApiError, what: str, *, names: Callable[[str], str]) -> ProviderError:
-    """What the worker answered, for the user who asked for `what`."""
+    """Translates the worker's error for the user who requested `what`."""
     text = _SAID_AGAIN.sub("", names(error.message))
     if isinstance(error, NotFound):
         return NoSuchPod(text)
     if isinstance(error, Invalid):
         return BadRequest(text)
     if error.status == 500:
-        # The words of the worker's kubelet or container runtime.
+        # The text is from the worker's kubelet or container runtime.
         return Unavailable(text)
     if isinstance(error, (Unreachable, ServerError)):
         return Unavailable(f"the worker cluster can not give {what}: {text}")

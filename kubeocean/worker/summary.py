@@ -1,6 +1,6 @@
-"""A kubelet's `/stats/summary` under the virtual names (pure).
+"""Translates a kubelet's `/stats/summary` to the virtual names (pure).
 
-Invariant: no pod but the given ones is in it, and its node is the sum of these pods; of the machine only the time of its start is told.
+Invariant: it contains no pod but the given ones, and its node is the sum of these pods; of the machine it contains only the start time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MEMORY: Final = ("workingSetBytes", "usageBytes", "rssBytes", "pageFaults", "ma
 
 
 def virtual_summary(summary: JsonView, tenancy: Tenancy, meter: CpuMeter) -> Json:
-    """The document of a virtual node; its CPU time goes on from what the meter has counted."""
+    """Returns the document of a virtual node; its CPU time continues from the meter's total."""
     aliases = {alias.physical_uid: alias for alias in tenancy.aliases}
     ours = [(alias, pod) for pod in summary.get("pods") or () if (alias := aliases.get((pod.get("podRef") or {}).get("uid", "")))]
     machine = summary.get("node") or {}
@@ -40,7 +40,7 @@ def _summed(pods: Sequence[JsonView], kind: str, names: Iterable[str], machine: 
 
 
 def _total(pod: JsonView, kind: str, name: str) -> int:
-    """The pod's own figure; its containers' while those have been measured and the pod has not."""
+    """Returns the pod's own value, or the sum over its containers when that is larger, as while the pod has not been measured."""
     own = int((pod.get(kind) or {}).get(name) or 0)
     return max(own, sum(int(part.get(name) or 0) for part in _parts(pod.get("containers") or (), kind)))
 
@@ -67,7 +67,7 @@ def _virtual_volume(volume: JsonView, claims: Mapping[str, str], *, namespace: s
 
 
 def _claims(pod: Pod | None) -> dict[str, str]:
-    """The claim behind each volume of a virtual pod that has one."""
+    """Returns the claim behind each volume of a virtual pod that has one."""
     found: dict[str, str] = {}
     for volume in (pod.spec.get("volumes") or ()) if pod is not None else ():
         if "persistentVolumeClaim" in volume:
