@@ -1,4 +1,4 @@
-"""The process that turns each ClusterBinding into the process that serves it.
+"""The controller that deploys a process for each ClusterBinding.
 
-Invariant: what is made for a binding bears it as its owner, and nothing else is ever changed or deleted.
+Invariant: objects created for a binding have it as their owner, and no other object is ever changed or deleted.
 """

@@ -1,6 +1,6 @@
 """The process `kubeocean manager`: election, listeners, and the reconciler of all bindings.
 
-Invariant: only the holder of the Lease writes; at a stop writes in flight are awaited before the Lease is handed on.
+Invariant: only the holder of the Lease writes; at a stop, writes in flight are awaited before the Lease is released.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _LAST_WORDS = 2.0
 
 
 class _Stopped(Exception):
-    """Ends a task group from inside when the process stops."""
+    """Stops a task group from inside when the process stops."""
 
 
 class ManagerProcess:
-    """`connection` leads to the computing cluster."""
+    """The manager; `connection` is the one to the computing cluster."""
 
     def __init__(self, settings: ProcessSettings, *, connection: Connection, clock: Clock | None = None) -> None:
         self.settings = settings
@@ -63,17 +63,17 @@ class ManagerProcess:
         self._leads = False
 
     def stop(self) -> None:
-        """Begin to stop; `run` returns when everything has ended."""
+        """Starts to stop; `run` returns when all tasks have stopped."""
         self._stop.set()
 
     def ready(self) -> str | None:
-        """None, or why the process is not ready. One that stands by is."""
+        """Returns None, or why the process is not ready. A standby is ready."""
         if self._stop.is_set():
             return "stopping"
         return "watches are not synced" if self._leads and not self.bindings.synced else None
 
     async def run(self) -> None:
-        """Run until `stop`. Raises SettingsError, LeadershipLost."""
+        """Runs until `stop`. Raises SettingsError, LeadershipLost."""
         health = HealthServer(
             self.metrics,
             checks={"watches": self.ready},
@@ -102,7 +102,7 @@ class ManagerProcess:
         await election.lead(self._serve)
 
     async def _serve(self) -> None:
-        """The life of the leader."""
+        """Runs the leader until it stops."""
         self._leads = True
         try:
             async with asyncio.TaskGroup() as group:
@@ -130,7 +130,7 @@ class ManagerProcess:
 
 
 def run_manager(read: Callable[[], ProcessSettings]) -> None:
-    """Run in this process until SIGTERM or SIGINT; `read` is asked for changed settings meanwhile. Raises VKubeletError."""
+    """Runs in this process until SIGTERM or SIGINT, polling `read` for changed settings. Raises VKubeletError."""
     chosen = read()
     logformat.configure(chosen.log.level)
     with asyncio.Runner() as runner:
@@ -156,7 +156,7 @@ async def _run(chosen: ProcessSettings, read: Callable[[], ProcessSettings]) -> 
 
 
 def _take(read: Callable[[], ProcessSettings], changed: Set[str]) -> Set[str]:
-    """The level counts at once; everything else from the next start."""
+    """Applies a changed log level at once; the other settings take effect at the next start."""
     level = changed & {"log.level"}
     if level:
         logformat.change_level(read().log.level)

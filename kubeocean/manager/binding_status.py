@@ -1,4 +1,4 @@
-"""What the manager writes into the status of a binding (pure).
+"""Computes the status of a binding, as far as the manager writes it (pure).
 
 Invariant: `Permitted`, `Guarded`, `Stalled` and `status.observedGeneration` are the manager's. The phase and the conditions that state how
 the binding is served are written here only while no process of the binding writes them, so the two never overwrite one another in turns.
@@ -28,7 +28,7 @@ _NOT_ASKED = "the worker cluster was not asked yet"
 
 @frozen(kw_only=True)
 class View:
-    """How the binding looks to the manager. `missing` None: the worker could not be asked for our rights."""
+    """The binding as observed by the manager. `missing` None: the worker could not be queried for our rights."""
 
     problem: Failure | None = None
     connected: bool | None = None
@@ -36,11 +36,11 @@ class View:
     unguarded: Sequence[str] | None = None
     """What the hub could do in the worker beyond its lease; None: not tried."""
     syncer: Failure | None = None
-    """Why no process serves the binding; None where one speaks for itself."""
+    """Why no process serves the binding; None where a process reports for itself."""
 
 
 def rights_text(missing: Sequence[Check]) -> str:
-    """The rights by name, the essential ones first."""
+    """Lists the rights by name, the essential ones first."""
     ordered = sorted(missing, key=lambda check: not check.essential)
     named = ", ".join(str(check) for check in ordered[:_NAMED])
     more = f" and {len(ordered) - _NAMED} more" if len(ordered) > _NAMED else ""
@@ -48,19 +48,19 @@ def rights_text(missing: Sequence[Check]) -> str:
 
 
 def unguarded_text(gains: Sequence[str]) -> str:
-    """What the worker's owner should close, and how."""
+    """Describes what the worker's owner should close, and how."""
     remedy = "install the admission policies of the chart kubeocean-worker there, and set a Pod Security level on the mount namespace"
     return f"in the worker cluster, the identity of this binding can {'; '.join(gains)}; {remedy}"
 
 
 def first_status(*, generation: int, now: datetime) -> Json:
-    """Of a binding that nobody has looked at yet."""
+    """Returns the status patch of a binding that has not been checked yet."""
     ready = _condition(READY, "False", INITIALIZING, "the binding is being checked")
     return {"status": {"phase": "Pending", "conditions": set_condition([], {**ready, "observedGeneration": generation}, now=now)}}
 
 
 def status_patch(status: JsonView, view: View, *, generation: int, now: datetime, serving: bool) -> Json | None:
-    """The merge patch that makes the status say this, None when it does; `serving`: also phase and the conditions of the process."""
+    """Returns the merge patch to the desired status, None when nothing differs; `serving`: also phase and the process's conditions."""
     before: Sequence[JsonView] = status.get("conditions") or ()
     after: list[Json] = [dict(condition) for condition in before]
     wanted = _own(view, before) + (_served(view) if serving else [])

@@ -1,6 +1,6 @@
-"""Makes each ClusterBinding as it should be: checked, accepted, deployed, told about, and taken away in the end.
+"""Reconciles each ClusterBinding: checks, accepts and deploys it, reports its status, and removes its objects after deletion.
 
-Invariant: the finalizer stands on a binding before anything is made for it, and nothing is made for one that was not found sound.
+Invariant: the finalizer is on a binding before an object is created for it, and none is created for one that has not passed validation.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from vkubelet.metrics import Metrics
 log = logging.getLogger(__name__)
 
 STATES = ("Deleting", "Pending", "Ready", "Failed")
-"""How bindings are counted."""
+"""States by which bindings are counted."""
 
 
 @frozen(kw_only=True)
 class ManagerParts:
-    """What the reconciler is made of."""
+    """Dependencies of the reconciler."""
 
     client: Client
     recorder: Recorder
@@ -58,7 +58,7 @@ class ManagerParts:
 
 @frozen(kw_only=True)
 class _Looked:
-    """What was found of one binding, and until when that holds."""
+    """Findings about one binding, and until when they are valid."""
 
     uid: str
     generation: int
@@ -68,19 +68,19 @@ class _Looked:
 
 @frozen(kw_only=True)
 class _Said:
-    """What was told of one binding, so that nothing is told twice."""
+    """What was reported for one binding, so that nothing is reported twice."""
 
     problem: Failure | None = None
     missing: str = ""
     unheeded: str = ""
     served: tuple[View, int] | None = None
-    """And for which generation."""
+    """The reported view and its generation."""
     available: bool | None = None
     uid: str = field(default="")
 
 
 class ClusterBindingReconciler:
-    """All bindings of a computing cluster."""
+    """Reconciles all bindings of a computing cluster."""
 
     def __init__(self, parts: ManagerParts) -> None:
         self._parts = parts
@@ -102,7 +102,7 @@ class ClusterBindingReconciler:
             parts.series.clusterbindings.labels(status=state).set_function(partial(self.count, state))
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Runs until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.owned.run(), name="objects of bindings")
             group.create_task(self.informer.run(), name="bindings")
@@ -113,15 +113,15 @@ class ClusterBindingReconciler:
 
     @property
     def synced(self) -> bool:
-        """Everything was listed."""
+        """Whether all lists are complete."""
         return self.informer.ever_synced and self.owned.ever_synced
 
     def count(self, state: str) -> int:
-        """How many bindings are in this state."""
+        """Counts the bindings in a state."""
         return sum(state_of(obj) == state for obj in self.informer.store)
 
     def event(self, obj: Unknown, reason: str, message: str, *, warning: bool = False) -> None:
-        """An Event about a binding."""
+        """Records an Event about a binding."""
         self._parts.recorder.event(ObjectReference.of(CLUSTERBINDINGS, obj), reason, message, warning=warning)
 
     # --- One pass ------------------------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class ClusterBindingReconciler:
                 self._forget(name)
 
     async def reconcile(self, name: str) -> float | None:
-        """Bring one binding a step on; seconds until it is looked at again."""
+        """Reconciles one binding by one step; returns the seconds until it is rechecked, None to wait for a change. Raises ApiError."""
         obj = self.informer.store.get(Key("", name))
         if obj is None:
             return None
@@ -183,13 +183,13 @@ class ClusterBindingReconciler:
         return self._next_look(binding.name, soon=failure is not None)
 
     def _next_look(self, name: str, *, soon: bool) -> float:
-        """Seconds until what was found is old, or sooner when something is to be tried again."""
+        """Returns the seconds until the findings expire, or less when something is to be retried."""
         looked = self._looked.get(name)
         left = max(0.1, looked.until - self._parts.clock.monotonic()) if looked is not None else 0.1
         return min(left, self._parts.settings.retry_limit) if soon else left
 
     async def _find(self, binding: ClusterBinding) -> Findings:
-        """What is known of binding and worker, asked again when that is old. Raises ApiError."""
+        """Returns the findings about binding and worker, refreshed after they expire. Raises ApiError."""
         now = self._parts.clock.monotonic()
         known = self._looked.get(binding.name)
         if known is not None and (known.uid, known.generation) == (binding.uid, binding.generation) and now < known.until:
@@ -207,12 +207,12 @@ class ClusterBindingReconciler:
         return findings
 
     async def _accept(self, binding: ClusterBinding, findings: Findings) -> Findings:
-        """From now on this clusterID is this binding's, also for the managers after us. Raises ApiError."""
+        """Records that this clusterID belongs to this binding, also for later managers. Raises ApiError."""
         identity = binding.identity.note(binding.uid)
         if binding.annotations.get(keys.ACCEPTED_AS) == identity:
             return findings
         async with self._accepting:
-            # Of two that were looked at side by side, the second sees here that the first is served.
+            # When two bindings are checked concurrently, the second sees here that the first is served.
             target = await find_target(self._client, binding, self._hub_uid)
             if isinstance(target, Failure):
                 return evolve(findings, problem=target)
@@ -222,7 +222,7 @@ class ClusterBindingReconciler:
         return findings
 
     async def _deploy(self, obj: Unknown, binding: ClusterBinding) -> Failure | None:
-        """Everything that runs the binding is as it should be; why it can not be. Raises ApiError for what passes by itself."""
+        """Applies everything that runs the binding; returns why that is impossible, or None. Raises ApiError for transient failures."""
         wanted = workloads(binding, self._parts.settings)
         try:
             if await self.owned.apply(wanted):
@@ -236,10 +236,10 @@ class ClusterBindingReconciler:
             return not_written(error)
         return None
 
-    # --- What is told --------------------------------------------------------------------------------------------------------------
+    # --- Reports -------------------------------------------------------------------------------------------------------------------
 
     async def _tell(self, obj: Unknown, view: View, *, generation: int) -> None:
-        """Write the status, if there is something new in it; `generation` is the one that was looked at."""
+        """Writes the status if it differs; `generation` is the one that was checked."""
         binding = ClusterBinding.parse(obj)
         serving = view.syncer is not None and self._of(binding).served != (view, generation)
         change = status_patch(binding.status, view, generation=generation, now=self._parts.clock.now(), serving=serving)
@@ -248,7 +248,7 @@ class ClusterBindingReconciler:
         self._said[binding.name] = evolve(self._of(binding), served=(view, generation) if view.syncer is not None else None)
 
     def _announce(self, obj: Unknown, view: View, outlook: Outlook) -> None:
-        """Events about what is new."""
+        """Records Events about what differs from the last report."""
         binding = ClusterBinding.parse(obj)
         said = self._of(binding)
         problem = view.problem or (view.syncer if view.syncer is not None and view.syncer.reason == SYNCER_FAILED else None)
@@ -276,12 +276,12 @@ class ClusterBindingReconciler:
             await self._client.patch(CLUSTERBINDINGS, obj.metadata.name, body, subresource=subresource, kind=PatchKind.MERGE)
         )
 
-    # --- What is heard -------------------------------------------------------------------------------------------------------------
+    # --- Callbacks -----------------------------------------------------------------------------------------------------------------
 
     def _changed(self, change: Change[Unknown]) -> None:
         self.controller.add(change.key.name)
         if change.old is not None and change.more_than_status:
-            # What was in the way of another binding may be gone.
+            # The obstacle of another binding may have been removed.
             for name, looked in list(self._looked.items()):
                 if name != change.key.name and looked.findings.rejected:
                     del self._looked[name]
@@ -295,7 +295,7 @@ class ClusterBindingReconciler:
         self._parts.series.forget(name)
 
     async def _read_hub_uid(self) -> str:
-        """The identity of this cluster; a mount namespace bears it."""
+        """Reads the identity of this cluster, which marks mount namespaces; retries until that succeeds."""
         backoff = Backoff(limit=30.0)
         while True:
             try:
@@ -306,7 +306,7 @@ class ClusterBindingReconciler:
 
 
 def not_written(error: ApiError) -> Failure:
-    """Why what runs a binding is missing, with the remedy (pure)."""
+    """Returns why the objects that run a binding are missing, with the remedy (pure)."""
     remedy = "grant the manager the rights of the chart kubeocean"
     if isinstance(error, NotFound):
         remedy = "create the missing namespace, or run `helm upgrade` of the chart kubeocean: the manager may not create namespaces"
@@ -314,12 +314,12 @@ def not_written(error: ApiError) -> Failure:
 
 
 def _is_news(problem: Failure, told: Failure | None) -> bool:
-    """A cluster that does not answer does so in other words each time."""
+    """Checks whether a problem is worth an Event: an unreachable cluster fails with a different message each time."""
     return problem != told and (told is None or problem.reason != CONNECTIVITY_FAILED or told.reason != CONNECTIVITY_FAILED)
 
 
 def state_of(obj: Unknown) -> str:
-    """One of STATES; a binding that is being deleted is only that."""
+    """Returns one of STATES; a binding that is being deleted counts as Deleting alone."""
     if obj.metadata.deletion_timestamp is not None:
         return "Deleting"
     phase = (obj.body.get("status") or {}).get("phase") or "Pending"

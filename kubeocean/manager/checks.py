@@ -1,6 +1,6 @@
-"""Asks a worker cluster whether a binding can be served: does it answer, is the namespace ours, may we do what has to be done?
+"""Checks whether a worker cluster can serve a binding: whether it responds, the namespace is ours, and we have the rights.
 
-Invariant: nothing is written in the worker but dry runs; what only the process of the binding may claim is looked at, never taken.
+Invariant: nothing is written in the worker but dry runs; what only the process of the binding may claim is read, never claimed.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from vkubelet.clock import Clock
 from vkubelet.errors import ApiError, Forbidden, Invalid, NotFound
 
 _PATIENCE = 25.0
-"""Seconds for everything that is asked of one worker."""
+"""Timeout of all requests to one worker, in seconds."""
 _TRIED_WITHIN = 10.0
-"""Seconds for the trials: admission webhooks take part in them."""
+"""Timeout of the trials, in seconds: admission webhooks take part in them."""
 _AT_ONCE = 8
 
 
 @frozen(kw_only=True)
 class Findings:
-    """`connected` None: it was not asked; `missing` None: it was not asked for our rights."""
+    """Result of the checks. `connected` None: the worker was not queried; `missing` None: it was not queried for our rights."""
 
     problem: Failure | None = None
     connected: bool | None = None
@@ -43,18 +43,18 @@ class Findings:
 
     @property
     def rejected(self) -> bool:
-        """The binding itself is wrong: nothing may be made for it."""
+        """Whether the binding itself is invalid: no object may be created for it."""
         return self.problem is not None and self.problem.reason == VALIDATION_FAILED
 
     @property
     def lacking(self) -> Failure | None:
-        """The rights without which no pod can run."""
+        """The missing rights without which no pod can run."""
         essential = [check for check in self.missing or () if check.essential]
         return Failure(RIGHTS_MISSING, rights_text(essential)) if essential else None
 
 
 async def look(hub: Client, binding: ClusterBinding, hub_uid: str, *, clock: Clock) -> Findings:
-    """Everything there is to know. Raises ApiError when this cluster can not be asked."""
+    """Performs all checks. Raises ApiError when a request to this cluster fails."""
     target = await find_target(hub, binding, hub_uid)
     if isinstance(target, Failure):
         return Findings(problem=target, connected=False if target.reason == CONNECTIVITY_FAILED else None)
@@ -81,7 +81,7 @@ async def _ask(target: Target, hub: Client, clock: Clock) -> Findings:
 
 
 async def lacking_rights(worker: Client, checks: Iterable[Check]) -> tuple[Check, ...]:
-    """Those of the rights that the worker does not grant us. Raises ApiError."""
+    """Returns the rights that the worker does not grant us. Raises ApiError."""
     slots = asyncio.Semaphore(_AT_ONCE)
 
     async def granted(check: Check) -> bool:
@@ -98,7 +98,7 @@ async def lacking_rights(worker: Client, checks: Iterable[Check]) -> tuple[Check
 
 
 async def unguarded(worker: Client, mount_namespace: str) -> Sequence[str] | None:
-    """What this user gains beyond the lease. None when that stays open: a failing admission webhook is no failure of the connection."""
+    """Returns what this user gains beyond the lease. None when that stays open: a failing webhook is no failure of the connection."""
     try:
         async with asyncio.timeout(_TRIED_WITHIN):
             return await accepted_trials(worker, trials(mount_namespace))
@@ -107,7 +107,7 @@ async def unguarded(worker: Client, mount_namespace: str) -> Sequence[str] | Non
 
 
 async def accepted_trials(worker: Client, tried: Iterable[Trial]) -> tuple[str, ...]:
-    """What the trials gain that the worker's admission does not refuse; nothing is persisted. Raises ApiError for other failures."""
+    """Returns the gains of trials that the worker's admission does not refuse; persists nothing. Raises ApiError for other failures."""
     dry = worker.dry_run()
     gained = []
     for trial in tried:
@@ -123,7 +123,7 @@ async def accepted_trials(worker: Client, tried: Iterable[Trial]) -> tuple[str, 
 
 
 async def _foreign_mount(worker: Client, mount: Mount) -> Failure | None:
-    """Whether the mount namespace is missing, or belongs to another binding; one that may not be read is left to the rights."""
+    """Checks for a mount namespace that is missing or another binding's; one that we may not read is left to the checks of rights."""
     try:
         owner = (await worker.get(NAMESPACES, mount.namespace)).metadata.annotations.get(keys.MOUNT_OWNER, "")
     except NotFound:

@@ -1,6 +1,6 @@
-"""Whether the process of a binding lives, read from its Deployment and its pods (pure).
+"""Computes whether the process of a binding runs, from its Deployment and its pods (pure).
 
-Invariant: while a container of it runs, the process itself tells how the binding is served; only where none does, somebody else may.
+Invariant: while a container of it runs, the process itself reports how the binding is served; another writer may only when none does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HARMLESS = frozenset({"", "ContainerCreating", "PodInitializing"})
 
 @frozen(kw_only=True)
 class Outlook:
-    """`speaks`: a process runs that writes the binding's conditions. `failure`: why none does; None where one does."""
+    """State of the process. `speaks`: one runs that writes the binding's conditions. `failure`: why none does; None where one does."""
 
     exists: bool = False
     available: bool = False
@@ -29,7 +29,7 @@ class Outlook:
 
 
 def outlook(deployment: Unknown | None, pods: Iterable[Pod]) -> Outlook:
-    """From what was last seen of both."""
+    """Computes the state from the cached Deployment and pods."""
     if deployment is None:
         return Outlook(failure=Failure(STARTING, "the Deployment of the binding's process does not exist yet"))
     status = deployment.body.get("status") or {}
@@ -70,7 +70,7 @@ def _container_runs(pod: Pod) -> bool:
 
 
 def _waiting(pod: Pod) -> str:
-    """Why the container does not start: ImagePullBackOff, CrashLoopBackOff and the like."""
+    """Returns why the container does not start: ImagePullBackOff, CrashLoopBackOff and the like."""
     for each in _containers(pod):
         waiting = (each.get("state") or {}).get("waiting") or {}
         if waiting.get("reason", "") not in _HARMLESS:

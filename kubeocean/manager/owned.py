@@ -1,6 +1,6 @@
-"""The objects that the manager makes for bindings: followed, applied, pruned and taken away.
+"""The objects that the manager creates for bindings: watched, applied, pruned and deleted.
 
-Invariant: an object that has another owner is never changed; what is deleted is named by its uid.
+Invariant: an object that has another owner is never changed; deletions name the UID.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _POD_LABEL = "k8s-app"
 
 
 class ForeignObject(VKubeletError):
-    """An object of the wanted name belongs to somebody else."""
+    """An object of the desired name has another owner."""
 
 
 class Owned:
-    """All of them. `run` it in a task group, and `wait_synced` before anything else is asked."""
+    """Caches and writes these objects. `run` it in a task group, and `wait_synced` before any other call."""
 
     def __init__(self, client: Client, *, namespace: str, clock: Clock, metrics: Metrics) -> None:
         self._client = client
@@ -62,7 +62,7 @@ class Owned:
             store: Store[Unknown] = Store(indexes={_BY_OWNER: lambda obj: (_owner(obj.metadata),)})
             return Informer(client, resource, where=where, store=store, clock=clock, metrics=metrics)
 
-        # Deployments without a selector: those of Kubeocean (Go) are taken over.
+        # Deployments without a selector: those of Kubeocean (Go) are adopted.
         self._informers = {DEPLOYMENTS.plural: follow(DEPLOYMENTS, Selection(namespace=namespace))}
         self._informers |= {each.plural: follow(each, Selection(namespace=namespace, labels=OURS)) for each in _IN_ONE_NAMESPACE}
         self._informers |= {each.plural: follow(each, Selection(labels=OURS)) for each in _ANYWHERE}
@@ -76,11 +76,11 @@ class Owned:
         self._pods.on_change(self._pod_changed)
 
     def on_change(self, listener: Callable[[str], None]) -> None:
-        """Call `listener(name of the binding)` after each change of an object or pod of a binding."""
+        """Registers `listener(name of the binding)` for each change of an object or pod of a binding."""
         self._listeners.append(listener)
 
     async def run(self) -> None:
-        """Follow them until cancelled."""
+        """Runs the watches until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._pods.run(), name="pods of bindings")
             for plural, informer in self._informers.items():
@@ -88,38 +88,38 @@ class Owned:
 
     @property
     def ever_synced(self) -> bool:
-        """Each was listed completely once."""
+        """Whether each kind was listed completely once."""
         return self._pods.ever_synced and all(informer.ever_synced for informer in self._informers.values())
 
     async def wait_synced(self) -> None:
-        """Return when all are."""
+        """Waits until each kind was listed completely once."""
         await self._pods.wait_synced()
         for informer in self._informers.values():
             await informer.wait_synced()
 
     def outlook(self, binding: ClusterBinding) -> Outlook:
-        """Whether the process of the binding lives."""
+        """Computes whether the process of the binding runs."""
         name = deployment_name(binding.cluster_id)
         found = self._informers[DEPLOYMENTS.plural].store.get(Key(self._namespace, name))
         mine = found if found is not None and _owner(found.metadata) in ("", binding.uid) else None
         return outlook(mine, self._pods.store.by_index(_BY_DEPLOYMENT, name))
 
     async def apply(self, wanted: Sequence[Wanted]) -> bool:
-        """Make them as they should be; whether anything had to be written. Raises ApiError, ForeignObject."""
+        """Applies the desired objects; returns whether a write was necessary. Raises ApiError, ForeignObject."""
         wrote = False
         for each in wanted:
             wrote = await self._apply(each) or wrote
         return wrote
 
     async def prune(self, binding: ClusterBinding, wanted: Collection[Wanted]) -> None:
-        """Take away what was made for the binding and is not wanted any more."""
+        """Deletes the objects that were created for the binding and are not desired any more. Raises ApiError."""
         kept = {(each.resource.plural, each.key) for each in wanted}
         for resource, obj in self._of(binding.uid):
             if (resource.plural, obj.key) not in kept and keys.APPLIED in obj.metadata.annotations:
                 await self._delete(resource, obj)
 
     async def retire_old_proxier(self, binding: ClusterBinding) -> bool:
-        """Whether there was a Deployment of Kubeocean (Go) whose work the process of the binding does by now."""
+        """Deletes the proxier Deployment of Kubeocean (Go), which the process of the binding replaces; returns whether it existed."""
         obj = self._informers[DEPLOYMENTS.plural].store.get(Key(self._namespace, old_proxier_name(binding.cluster_id)))
         if obj is None or _owner(obj.metadata) != binding.uid:
             return False
@@ -127,7 +127,7 @@ class Owned:
         return True
 
     async def remove(self, binding: ClusterBinding) -> None:
-        """Delete everything that has this binding as its owner, Deployments first. What is gone already is no error."""
+        """Deletes everything that has this binding as its owner, Deployments first. Objects that are already deleted are no error."""
         for resource, obj in list(self._of(binding.uid)):
             await self._delete(resource, obj)
 
@@ -152,14 +152,14 @@ class Owned:
         return live is None or made.metadata.resource_version != live.metadata.resource_version
 
     async def _unlabelled(self, wanted: Wanted) -> Unknown | None:
-        """Somebody else's object bears no label of ours, so it is not followed."""
+        """Reads the object live: one of another owner has no label of ours, so it is not watched."""
         try:
             return await self._client.get(wanted.resource, wanted.key)
         except NotFound:
             return None
 
     async def _clear_way(self, wanted: Wanted, live: Unknown) -> None:
-        """A Deployment of Kubeocean (Go) has fields of its own that an apply would keep, or a selector that can not be changed."""
+        """Deletes a Deployment of Kubeocean (Go), whose extra fields or immutable selector an apply would keep. Raises ForeignObject."""
         owner = _owner(live.metadata)
         ours = wanted.body["metadata"]["ownerReferences"][0]["uid"]
         if owner not in ("", ours):
@@ -180,10 +180,10 @@ class Owned:
         except NotFound:
             log.debug("gone already")
         except Conflict:
-            # Another object bears the name by now.
+            # Another object has the name by now.
             log.debug("replaced already")
 
-    # --- What is told --------------------------------------------------------------------------------------------------------------
+    # --- Notifications -------------------------------------------------------------------------------------------------------------
 
     def _changed(self, change: Change[Unknown]) -> None:
         for obj in (change.old, change.new):
@@ -203,7 +203,7 @@ class Owned:
 
 
 def _owner(meta: ObjectMeta) -> str:
-    """The uid of the controlling owner, or of a binding that owns it."""
+    """Returns the UID of the controlling owner, or of a binding that owns the object."""
     references = meta.owner_references
     return next((each.uid for each in references if each.controller or each.kind == CLUSTERBINDINGS.kind), "")
 
@@ -214,5 +214,5 @@ def _owner_names(obj: KubeObject | None) -> Sequence[str]:
 
 
 def _state(obj: Unknown) -> str:
-    """What changes with the wanted part of an object; of one that has a status this is the generation."""
+    """Returns what changes with the spec of an object: the generation where it has one, else the resourceVersion."""
     return str(obj.metadata.generation or obj.metadata.resource_version)

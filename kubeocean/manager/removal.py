@@ -1,7 +1,7 @@
-"""The end of a binding: its process cleans up, then everything that ran it is taken away.
+"""Removal of deleted bindings: their process cleans up, then everything that ran it is deleted.
 
-Invariant: it always ends. What is missing is no error, what belongs to others is left alone, and where no process can clean up any more,
-the time or the word that the owner gave ends the waiting.
+Invariant: removal always completes. A missing object is no error, objects of other owners are not changed, and where no process can clean
+up any more, the timeout or the annotation that the owner set stops the waiting.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _LOOK_AGAIN = 30.0
 
 
 class Announce(Protocol):
-    """Writes an Event about a binding."""
+    """Records an Event about a binding."""
 
     def __call__(self, obj: Unknown, reason: str, message: str, *, warning: bool = False) -> None: ...
 
 
 class Removal:
-    """Of all bindings."""
+    """Removal of all bindings."""
 
     def __init__(self, client: Client, owned: Owned, announce: Announce, *, clock: Clock, settings: ManagerSettings) -> None:
         self._client = client
@@ -45,7 +45,7 @@ class Removal:
         self._told: set[tuple[str, str]] = set()
 
     async def reconcile(self, obj: Unknown, binding: ClusterBinding) -> float | None:
-        """Bring the end of a binding a step on; seconds until it is looked at again."""
+        """Performs one step of the removal; returns the seconds until the binding is rechecked. Raises ApiError."""
         if keys.FINALIZER_MANAGER not in binding.finalizers:
             return None
         if keys.FINALIZER_SYNCER in binding.finalizers:
@@ -78,7 +78,7 @@ class Removal:
         return _LOOK_AGAIN if remaining is None or remaining <= 0 else min(_LOOK_AGAIN, remaining + 0.1)
 
     async def _keep_running(self, obj: Unknown, binding: ClusterBinding) -> None:
-        """Only the process can clean up, so it is brought back if somebody deleted it. Raises ApiError for what passes by itself."""
+        """Restores the process if it was deleted, as only the process can clean up. Raises ApiError for transient failures."""
         try:
             await self._owned.apply(workloads(binding, self._settings))
         except ForeignObject as error:
@@ -89,7 +89,7 @@ class Removal:
             self._once(obj, "CleanupFailed", f"what runs the binding can not be written: {error}", warning=True)
 
     def _remaining(self, binding: ClusterBinding) -> float | None:
-        """Seconds until the process is not waited for any more; None: for ever."""
+        """Returns the seconds for which the process is still waited for; None: without limit."""
         if binding.annotations.get(keys.FORCE_UNBIND) == "true":
             return 0.0
         if binding.force_unbind_after is None or not binding.deleted_at:
@@ -113,7 +113,7 @@ class Removal:
         await self._drop_finalizer(obj, keys.FINALIZER_SYNCER)
 
     async def _remove_certificate(self, obj: Unknown, binding: ClusterBinding) -> None:
-        """The one that Kubeocean (Go) made for this binding; it has no owner, but labels."""
+        """Deletes the certificate that Kubeocean (Go) created for this binding; it has no owner, but labels."""
         key = Key(self._settings.namespace, certificate_name(binding.cluster_id))
         try:
             secret = await self._client.get(SECRETS, key)
@@ -126,7 +126,7 @@ class Removal:
             self._announce(obj, "CertificateCleanupFailed", f"Secret {key} may be left behind: {error}", warning=True)
 
     async def _drop_finalizer(self, obj: Unknown, finalizer: str) -> None:
-        """Of the binding as it was seen; a change since then is a Conflict, and looked at."""
+        """Removes the finalizer from the binding as observed; a later change results in a Conflict and a retry."""
         meta = obj.metadata
         rest = [each for each in meta.finalizers if each != finalizer]
         metadata = {"uid": meta.uid, "resourceVersion": meta.resource_version, "finalizers": rest}

@@ -1,6 +1,6 @@
-"""What the manager can be told: above all, how the process of a binding is run.
+"""Settings of the manager: above all, how the process of a binding is run.
 
-Invariant: a setting that can not work is refused when the process starts, by the name it has in YAML.
+Invariant: an invalid setting is refused when the process starts, by its name in YAML.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ManagerSettings:
 
 @frozen(kw_only=True)
 class ProcessSettings:
-    """Everything that `kubeocean manager` can be told."""
+    """All settings of `kubeocean manager`."""
 
     manager: ManagerSettings
     cluster: ClusterSettings = field(factory=ClusterSettings)
@@ -81,7 +81,7 @@ class ProcessSettings:
 
 
 def read(data: JsonView) -> ProcessSettings:
-    """From a settings file as decoded. Raises SettingsError."""
+    """Reads a decoded settings file. Raises SettingsError."""
     own = data.get("manager")
     if not isinstance(own, dict) or not own.get("image"):
         raise SettingsError("manager.image", "name the image of the processes that serve bindings")
@@ -90,7 +90,7 @@ def read(data: JsonView) -> ProcessSettings:
 
 
 def _check_syncer_settings(given: JsonView) -> None:
-    """All of it but the provider's section is checked here already: a wrong key would keep every binding's process from starting."""
+    """Validates the settings of the processes early: a wrong key would keep every binding's process from starting. Raises SettingsError."""
     for path in _OWN_FLAGS:
         found: Any = given
         for part in path:

@@ -1,6 +1,6 @@
-"""What runs one ClusterBinding in the computing cluster: Deployment, settings, identity, Service (pure).
+"""Desired objects that run one ClusterBinding in the computing cluster: Deployment, settings, identity, Service (pure).
 
-Invariant: equal binding and settings give equal objects; each is owned by the binding and bears a hash of what was wanted, so a change of
+Invariant: equal binding and settings give equal objects; each is owned by the binding and has a hash of its desired state, so a change of
 image, flags or settings is a change of the Deployment, and nothing else is.
 """
 
@@ -36,7 +36,7 @@ from vkubelet.client.resources import (
 )
 
 MANAGER: Final = "kubeocean-manager"
-"""Field manager, event source, and value of the label that every object of ours bears."""
+"""Field manager, event source, and value of the label of all our objects."""
 OURS: Final = f"app.kubernetes.io/managed-by={MANAGER}"
 CONTAINER: Final = "syncer"
 SETTINGS_FILE: Final = "settings.yaml"
@@ -66,7 +66,7 @@ _KINDS: Final[Mapping[str, Resource[Unknown]]] = {
 
 @frozen
 class Wanted:
-    """One object as it should be."""
+    """Desired state of one object."""
 
     resource: Resource[Unknown]
     body: Json = field(repr=False)
@@ -82,27 +82,27 @@ class Wanted:
 
 
 def deployment_name(cluster_id: str) -> str:
-    """Also the name of the ServiceAccount, the roles, the settings and the leader's Lease, as in Kubeocean (Go)."""
+    """Returns the name of the Deployment, ServiceAccount, roles, settings and the leader's Lease, as in Kubeocean (Go)."""
     return permissions.syncer_name(cluster_id)
 
 
 def old_proxier_name(cluster_id: str) -> str:
-    """Deployment of Kubeocean (Go) whose work the syncer does here."""
+    """Returns the name of the Deployment of Kubeocean (Go) that the syncer replaces here."""
     return f"kubeocean-proxier-{cluster_id}"
 
 
 def service_name(cluster_id: str) -> str:
-    """The Service in front of the kubelet port."""
+    """Returns the name of the Service in front of the kubelet port."""
     return f"kubeocean-proxier-{cluster_id}-svc"
 
 
 def certificate_name(cluster_id: str) -> str:
-    """Secret with the certificate that Kubeocean (Go) made for a binding."""
+    """Returns the name of the Secret with the certificate that Kubeocean (Go) created for a binding."""
     return f"{cluster_id}-logs-proxy-tls"
 
 
 def selector_labels(binding: ClusterBinding) -> dict[str, str]:
-    """Those by which the pods of one binding are found."""
+    """Returns the labels that select the pods of one binding."""
     return {
         "app.kubernetes.io/name": permissions.SYNCER,
         "app.kubernetes.io/instance": keys.label_value(binding.name),
@@ -112,7 +112,7 @@ def selector_labels(binding: ClusterBinding) -> dict[str, str]:
 
 
 def workloads(binding: ClusterBinding, settings: ManagerSettings) -> tuple[Wanted, ...]:
-    """Everything, in the order in which it has to be there; the Deployment comes last."""
+    """Returns all desired objects in the order of their creation; the Deployment comes last."""
     name = deployment_name(binding.cluster_id)
     chosen = syncer_settings(binding, settings)
     identity = permissions.hub_objects(name, namespace=settings.namespace, binding=binding.name, namespaces=False)
@@ -124,7 +124,7 @@ def workloads(binding: ClusterBinding, settings: ManagerSettings) -> tuple[Wante
 
 
 def syncer_settings(binding: ClusterBinding, settings: ManagerSettings) -> Json:
-    """The settings file of the binding's process."""
+    """Returns the settings file of the binding's process."""
     defaults: Json = {
         "leader": {"enabled": True, "namespace": settings.namespace, "name": deployment_name(binding.cluster_id)},
         "server": {"certificate_directory": _STATE, "approve_own_csr": True},
@@ -136,7 +136,7 @@ def syncer_settings(binding: ClusterBinding, settings: ManagerSettings) -> Json:
 
 
 def own_certificate(binding: ClusterBinding, settings: ManagerSettings) -> str:
-    """The Secret that the binding's annotations name for the kubelet port, if a pod can mount it; else empty."""
+    """Returns the Secret that the binding's annotations name for the kubelet port, if a pod can mount it; else empty."""
     notes = binding.annotations
     if notes.get(keys.LOGS_PROXY_ENABLED) != "true":
         return ""
@@ -145,7 +145,7 @@ def own_certificate(binding: ClusterBinding, settings: ManagerSettings) -> str:
 
 
 def unheeded_certificate(binding: ClusterBinding, settings: ManagerSettings) -> str:
-    """Why the Secret that the annotations name can not be used; empty when none is named, or it can."""
+    """Returns why the Secret named by the annotations cannot be used; empty when none is named, or it can."""
     notes = binding.annotations
     named = notes.get(keys.LOGS_PROXY_ENABLED) == "true" and notes.get(keys.LOGS_PROXY_SECRET_NAME)
     if not named or own_certificate(binding, settings):
@@ -205,7 +205,7 @@ def _config_map(name: str, settings: ManagerSettings, chosen: Json) -> Json:
 
 
 def _decoded(value: Any) -> Any:
-    """Plain dicts and lists, which YAML can be made of."""
+    """Converts to plain dicts and lists, which YAML can be created from."""
     return json.loads(json.dumps(value, default=_plain))
 
 
@@ -240,7 +240,7 @@ def _deployment(binding: ClusterBinding, settings: ManagerSettings, chosen: Json
             "replicas": settings.replicas,
             "revisionHistoryLimit": 3,
             "progressDeadlineSeconds": 120,
-            # The one that leads goes last: a follower is warm before it has to lead.
+            # The leader is replaced last: a follower has filled its caches before it has to lead.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
             "selector": {"matchLabels": labels},
             "template": {
@@ -328,12 +328,12 @@ def _probe(path: str) -> Json:
 
 
 def _port(address: str) -> int:
-    """Of `host:port`; 0 where nothing is listened on."""
+    """Returns the port of `host:port`; 0 when nothing listens."""
     return int(address.rpartition(":")[2] or 0)
 
 
 def _affinity(binding: ClusterBinding) -> Json:
-    """Never on a virtual node, which would end with the process that it runs; and replicas on different nodes where there are some."""
+    """Excludes virtual nodes, which would stop with the process that they run; prefers different nodes for the replicas."""
     ours = {"key": keys.NODE_TYPE, "operator": "NotIn", "values": [keys.VIRTUAL_KUBELET]}
     go = {"key": "node.kubernetes.io/instance-type", "operator": "NotIn", "values": [keys.VIRTUAL_NODE_TYPE]}
     apart = {"labelSelector": {"matchLabels": selector_labels(binding)}, "topologyKey": "kubernetes.io/hostname"}
