@@ -1,4 +1,4 @@
-"""What people ask of `kubeocean` at a terminal, beside running it.
+"""Commands of `kubeocean` for users at a terminal, beside those that run it.
 
-Invariant: a command ends with a sentence that names what is wrong and what mends it, never with a traceback, and never shows a secret.
+Invariant: a command fails with a sentence that names the problem and the remedy, never with a traceback, and never shows a secret.
 """

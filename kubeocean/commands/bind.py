@@ -1,6 +1,6 @@
-"""`kubeocean bind NAME`: from the rights of two owners to a worker cluster that is bound with few of them.
+"""`kubeocean bind NAME`: binds a worker cluster with few rights, using the rights of the owners of both clusters.
 
-Invariant: nothing is written before it was shown and agreed to; a second run mends what is missing and changes nothing else.
+Invariant: nothing is written before it was shown and confirmed; a second run repairs what is missing and changes nothing else.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from vkubelet.clock import Clock, SystemClock
 from vkubelet.errors import ApiError, Forbidden, SettingsError
 
 SETTLED = 20.0
-"""A failure that somebody has to act on counts as the end when it says the same for so long."""
+"""Seconds after which an unchanged failure that requires action stops the waiting."""
 UNSEEN = 20.0
 _EVERY = 1.0
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The command's flags."""
+    """Adds the command and its flags."""
     parser = commands.add_parser("bind", help="bind a worker cluster: a narrow identity there, Secret and ClusterBinding here")
     parser.add_argument("name", metavar="NAME", help="name of the ClusterBinding")
     clusters.add_worker_arguments(parser)
@@ -101,7 +101,7 @@ class Bind:
     clock: Clock = field(factory=SystemClock)
 
     async def run(self) -> None:
-        """Raises VKubeletError when the binding is not Ready in the end."""
+        """Binds the cluster and waits. Raises VKubeletError when the binding does not become Ready."""
         async with clusters.opened(self.hub_choice) as hub, clusters.opened(self.worker_choice) as worker:
             plan = await self._settle(hub, worker)
             self._show(plan, worker.connection)
@@ -113,7 +113,7 @@ class Bind:
             await self._wait(plan, hub)
             await self._say_what_is_next(plan, worker)
 
-    # --- Before anything is written -------------------------------------------------------------------------------------------------
+    # --- Before any write -----------------------------------------------------------------------------------------------------------
 
     async def _settle(self, hub: Client, worker: Client) -> Plan:
         with explained(self.hub_choice):
@@ -147,7 +147,7 @@ class Bind:
         with explained(self.worker_choice):
             done = await clusters.ensure_definition(worker, POLICIES, self.clock)
             self._done(self.worker_choice, "CustomResourceDefinition of ResourceLeasingPolicy", done)
-            # Before the identity can be used, it is limited.
+            # Limits are in place before the identity can be used.
             for body in plan.identity.guards:
                 self._done(self.worker_choice, identity.title(body), await identity.apply_where_allowed(worker, body))
             for body in plan.identity.objects:
@@ -155,7 +155,7 @@ class Bind:
             return await identity.credentials(worker, plan.identity.token, self.clock)
 
     async def _prove(self, plan: Plan, admin: Connection, made: Credentials) -> None:
-        """The new identity asks for itself what it may."""
+        """Checks the rights of the new identity with its own credentials. Raises CommandFailed when an essential one is missing."""
         connection = identity.connection_from_here(admin, made, namespace=plan.mount_namespace)
         with explained(self.worker_choice):
             async with Client(connection) as probe:
@@ -172,7 +172,7 @@ class Bind:
             self.worker_choice, "the new identity", f"has {len(plan.identity.checks) - len(missing)} of {len(plan.identity.checks)} rights"
         )
 
-    # --- At home ------------------------------------------------------------------------------------------------------------------------
+    # --- In the hub ---------------------------------------------------------------------------------------------------------------------
 
     async def _make_binding(self, plan: Plan, hub: Client, admin: Connection, made: Credentials) -> None:
         kubeconfig = identity.kubeconfig_of(admin, made, namespace=plan.mount_namespace, server=self.server)
@@ -188,7 +188,7 @@ class Bind:
                 self._done(self.hub_choice, identity.title({"kind": resource.kind, **body}), _changed(before, after))
 
     async def _make_namespace(self, plan: Plan, hub: Client) -> None:
-        """For somebody who may not look, it is there: what is written into it will tell."""
+        """Creates the namespace; for a user who may not read it, it counts as existing: the writes into it will show."""
         with suppress(Forbidden):
             if await clusters.find(hub, NAMESPACES, plan.hub_namespace) is None:
                 await hub.apply(NAMESPACES, plan.hub_namespace)
@@ -238,7 +238,7 @@ class Bind:
 
 
 async def policies_for(worker: Client, binding: str) -> list[str]:
-    """Names of the policies for a binding; none where they can not be read."""
+    """Returns the names of the policies for a binding; none when they cannot be read."""
     try:
         listed = (await worker.list(POLICIES)).items
     except ApiError:

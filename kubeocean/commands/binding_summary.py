@@ -1,4 +1,4 @@
-"""What the status of a ClusterBinding says to somebody who waits for it, or looks at it (pure).
+"""Summarizes the status of a ClusterBinding for users who wait for it or inspect it (pure).
 
 Invariant: a condition that was written for an older generation of the binding counts as not written yet.
 """
@@ -15,12 +15,12 @@ from vkubelet.api.shapes import Json, JsonView
 
 _WANTED_FALSE = frozenset({RETIREMENT_HELD, "Stalled", "Reconciling"})
 _LASTING = frozenset({VALIDATION_FAILED, CONNECTIVITY_FAILED, RIGHTS_MISSING})
-"""Reasons that somebody has to act on; others may pass by waiting."""
+"""Reasons that require action; others may be transient."""
 
 
 @frozen
 class Outlook:
-    """`ready` or not, and why; `lasting` when waiting alone will hardly mend it."""
+    """Readiness and its reason; `lasting` when waiting alone will hardly fix the problem."""
 
     ready: bool
     text: str
@@ -29,7 +29,7 @@ class Outlook:
 
 
 def outlook(body: JsonView) -> Outlook:
-    """Of a binding as the API server gives it."""
+    """Computes the summary of a binding as returned by the API server."""
     conditions = current(body)
     ready = next((each for each in conditions if each.get("type") == READY), None)
     if ready is None:
@@ -42,19 +42,19 @@ def outlook(body: JsonView) -> Outlook:
 
 
 def current(body: JsonView) -> list[Json]:
-    """The conditions that speak of the binding as it is now."""
+    """Returns the conditions of the current generation."""
     generation = (body.get("metadata") or {}).get("generation") or 0
     conditions: Sequence[JsonView] = (body.get("status") or {}).get("conditions") or ()
     return [dict(each) for each in conditions if each.get("observedGeneration", generation) >= generation]
 
 
 def wrong(conditions: Sequence[JsonView]) -> list[Json]:
-    """Those that are not as one wants them."""
+    """Returns the conditions that differ from the desired status."""
     return [dict(each) for each in conditions if each.get("status") != ("False" if each.get("type") in _WANTED_FALSE else "True")]
 
 
 def said(condition: JsonView) -> str:
-    """`Connected=False, ConnectivityFailed: the worker cluster does not answer`."""
+    """Formats a condition: `Connected=False, ConnectivityFailed: the worker cluster does not answer`."""
     reason = f", {condition['reason']}" if condition.get("reason") else ""
     message = f": {condition['message']}" if condition.get("message") else ""
     return f"{condition.get('type')}={condition.get('status')}{reason}{message}"

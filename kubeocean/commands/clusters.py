@@ -1,6 +1,6 @@
-"""The clusters a command is about, as flags name them.
+"""The clusters that a command uses, as named by flags.
 
-Invariant: what is wrong with a cluster is said by the flag that named it.
+Invariant: an error about a cluster names the flag that selected it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _ESTABLISHED_WITHIN = 30.0
 
 
 class CommandFailed(VKubeletError):
-    """A command did not reach what it is for; the text says what is wrong and what mends it."""
+    """A command did not reach its goal; the message contains the problem and the remedy."""
 
 
 @frozen
 class Choice:
-    """A kubeconfig and a context, and the flags by which they were named."""
+    """A kubeconfig and a context, and the flags that named them."""
 
     what: str
     flags: str
@@ -54,7 +54,7 @@ class Choice:
 
     @property
     def kubectl(self) -> str:
-        """`kubectl` with the flags that lead there."""
+        """`kubectl` with the flags that select this cluster."""
         words = ["kubectl", *(["--kubeconfig", str(self.kubeconfig)] if self.kubeconfig else [])]
         return " ".join([*words, *(["--context", self.context] if self.context else [])])
 
@@ -77,7 +77,7 @@ def add_timeout(parser: argparse.ArgumentParser, seconds: float, *, until: str) 
 
 
 def timeout_of(arguments: argparse.Namespace) -> float:
-    """Raises SettingsError."""
+    """Returns the timeout in seconds. Raises SettingsError."""
     seconds: float = arguments.timeout
     if not seconds >= 0:
         raise SettingsError("--timeout", "must be 0 or more seconds")
@@ -89,7 +89,7 @@ def hub_of(arguments: argparse.Namespace) -> Choice:
 
 
 def worker_of(arguments: argparse.Namespace) -> Choice:
-    """Raises SettingsError when neither flag says which cluster it is: the current context is the computing cluster's."""
+    """Returns the worker cluster. Raises SettingsError when neither flag names it: the current context is the computing cluster's."""
     if not arguments.worker_context and not arguments.worker_kubeconfig:
         raise SettingsError(
             "--worker-context", "name the kubeconfig context that leads into the worker cluster (or give --worker-kubeconfig)"
@@ -99,7 +99,7 @@ def worker_of(arguments: argparse.Namespace) -> Choice:
 
 
 async def connection_of(choice: Choice) -> Connection:
-    """Raises SettingsError naming the flags."""
+    """Loads the connection. Raises SettingsError naming the flags."""
     try:
         return await load_connection(kubeconfig=choice.kubeconfig, context=choice.context)
     except SettingsError as error:
@@ -108,14 +108,14 @@ async def connection_of(choice: Choice) -> Connection:
 
 @asynccontextmanager
 async def opened(choice: Choice) -> AsyncIterator[Client]:
-    """A client for it."""
+    """Opens a client for the cluster. Raises SettingsError naming the flags."""
     async with Client(await connection_of(choice), field_manager=FIELD_MANAGER) as client:
         yield client
 
 
 @contextmanager
 def explained(choice: Choice) -> Iterator[None]:
-    """What an API server refuses, as CommandFailed with the remedy."""
+    """Translates errors of an API server to CommandFailed with the remedy."""
     try:
         yield
     except Unreachable as error:
@@ -130,7 +130,7 @@ def explained(choice: Choice) -> Iterator[None]:
 
 
 def finish(work: Coroutine[Any, Any, None]) -> None:
-    """Run a command to its end, or until somebody has had enough of it."""
+    """Runs a command until it finishes or is interrupted."""
     try:
         asyncio.run(work)
     except KeyboardInterrupt:
@@ -139,7 +139,7 @@ def finish(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def uid_of(client: Client) -> str:
-    """What tells clusters apart; "" for somebody who may not know it."""
+    """Returns the UID that identifies the cluster; "" for a user who may not read it."""
     try:
         return (await client.get(NAMESPACES, "kube-system")).metadata.uid
     except Forbidden:
@@ -147,7 +147,7 @@ async def uid_of(client: Client) -> str:
 
 
 async def find(client: Client, resource: Resource[Unknown], body: Json) -> Unknown | None:
-    """The object of the name that `body` has, or None."""
+    """Returns the object of the name that `body` has, or None."""
     metadata = body["metadata"]
     return await find_named(client, resource, metadata["name"], namespace=metadata.get("namespace", ""))
 
@@ -160,9 +160,9 @@ async def find_named(client: Client, resource: Resource[Unknown], name: str, *, 
 
 
 async def ensure_definition(client: Client, resource: Resource[Unknown], clock: Clock) -> str:
-    """Creates the CRD, updates the one of an earlier version of this command, and waits until it is established; what was done.
+    """Creates the CRD, or updates that of an earlier version of this command, and waits for Established; returns what was done.
 
-    A CRD of a Helm release, of `kubectl apply` or of a newer version stays as it is. A user who may not read CRDs can still bind where
+    A CRD of a Helm release, of `kubectl apply` or of a newer version is not changed. A user who may not read CRDs can still bind where
     the kind is served. Raises CommandFailed where it is not.
     """
     body = _definition(resource)
@@ -187,7 +187,7 @@ async def ensure_definition(client: Client, resource: Resource[Unknown], clock: 
 
 
 def _definition(resource: Resource[Unknown]) -> Json:
-    """The CRD with the marks by which a later version of this command knows it."""
+    """Returns the CRD with the marks by which a later version of this command recognizes it."""
     text = definition(resource)
     body: Json = yaml.safe_load(text)
     metadata = body["metadata"]
@@ -198,7 +198,7 @@ def _definition(resource: Resource[Unknown]) -> Json:
 
 
 def is_outdated(found: ObjectMeta, body: JsonView) -> bool:
-    """Whether this command made the CRD, with another content, in this version or an earlier one (pure)."""
+    """Checks that this command created the CRD, with another content, in this version or an earlier one (pure)."""
     if found.labels.get(MANAGED_BY, FIELD_MANAGER) != FIELD_MANAGER or LAST_APPLIED in found.annotations:
         return False
     ours = body["metadata"]["annotations"]
@@ -211,7 +211,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _updated(found: Unknown, body: Json) -> Json:
-    """The CRD with the desired spec; labels and annotations of others stay."""
+    """Returns the CRD with the desired spec; labels and annotations of others are preserved."""
     now = found.body
     metadata = now["metadata"]
     for name in ("labels", "annotations"):
@@ -232,7 +232,7 @@ async def _is_served(client: Client, resource: Resource[Unknown]) -> bool:
     except NotFound:
         return False
     except Forbidden:
-        # Then what is to be written there will tell.
+        # The later write of an object of this kind will show.
         return True
     return True
 

@@ -1,6 +1,6 @@
-"""The narrow identity in a worker cluster: made, repaired, asked what it may, and taken away again.
+"""The narrow identity in a worker cluster: creation, repair, checks of its rights, and removal.
 
-Invariant: objects that somebody else manages (a Helm release) are never written; a token goes into a Secret and nowhere else.
+Invariant: objects that another client manages (a Helm release) are never written; a token is written to a Secret and nowhere else.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _RESOURCES: Final = {
 
 @frozen(kw_only=True)
 class Identity:
-    """What is granted where."""
+    """The rights of the identity, and their namespace."""
 
     mount_namespace: str
     metrics: bool = False
@@ -101,7 +101,7 @@ class Credentials:
 
 
 def title(body: JsonView) -> str:
-    """`Role kubeocean-worker/kubeocean-syncer`."""
+    """Formats the title of an object: `Role kubeocean-worker/kubeocean-syncer`."""
     metadata = body["metadata"]
     return f"{body['kind']} " + "/".join(part for part in (metadata.get("namespace", ""), metadata["name"]) if part)
 
@@ -110,11 +110,11 @@ def resource_of(body: JsonView) -> Resource[Unknown]:
     return _RESOURCES[body["kind"]]
 
 
-# --- Making it ----------------------------------------------------------------------------------------------------------------------------
+# --- Creation -----------------------------------------------------------------------------------------------------------------------------
 
 
 async def apply(worker: Client, body: Json) -> str:
-    """Make or repair one object; what was done, in a word or two. Raises ApiError."""
+    """Creates or repairs one object; returns what was done. Raises ApiError."""
     resource, found = resource_of(body), await find(worker, resource_of(body), body)
     if found is None:
         await worker.apply(resource, body)
@@ -129,7 +129,7 @@ async def apply(worker: Client, body: Json) -> str:
 
 
 async def apply_where_allowed(worker: Client, body: Json) -> str:
-    """As `apply`, for what is optional: where this user may not, or the API server does not serve the kind, it is left out."""
+    """Applies an optional object: it is left out when this user may not write it, or the API server does not serve the kind."""
     try:
         return await apply(worker, body)
     except (Forbidden, NotFound) as error:
@@ -137,7 +137,7 @@ async def apply_where_allowed(worker: Client, body: Json) -> str:
 
 
 async def _namespace(worker: Client, body: Json, found: Unknown) -> str:
-    """One that is there keeps its labels: its owner may want more of its pods than we do. Only one without a level gets ours."""
+    """Keeps the labels of an existing namespace, whose owner may demand more of its pods; adds our level only when it has none."""
     if POD_SECURITY in found.metadata.labels:
         return "there already"
     labels = {POD_SECURITY: body["metadata"]["labels"][POD_SECURITY]}
@@ -146,7 +146,7 @@ async def _namespace(worker: Client, body: Json, found: Unknown) -> str:
 
 
 async def credentials(worker: Client, secret: Key, clock: Clock) -> Credentials:
-    """Wait for what the controller manager puts into the token's Secret. Raises CommandFailed when it does not."""
+    """Waits until the controller manager has filled the token's Secret. Raises CommandFailed after `_TOKEN_WITHIN` seconds."""
     deadline = clock.monotonic() + _TOKEN_WITHIN
     while True:
         found = await find_named(worker, SECRETS, secret.name, namespace=secret.namespace)
@@ -163,7 +163,7 @@ async def credentials(worker: Client, secret: Key, clock: Clock) -> Credentials:
 
 
 def kubeconfig_of(admin: Connection, made: Credentials, *, namespace: str, server: str = "") -> Json:
-    """One context, everything inline. The CA is the one by which the owner verifies this server, else the cluster's own."""
+    """Builds a kubeconfig with one context, all inline; its CA is the one that the owner verifies this server with, else the cluster's."""
     source = admin.tls.source if admin.tls else None
     authority = source.authority.read() if source and source.authority else made.authority
     cluster: Json = {"server": server or admin.url}
@@ -186,12 +186,12 @@ def text_of(kubeconfig: Json) -> str:
 
 
 def connection_from_here(admin: Connection, made: Credentials, *, namespace: str) -> Connection:
-    """The new identity, by the way its owner takes: other clusters may need another address."""
+    """Returns the new identity's connection over the address of its owner: other clusters may need another one."""
     return evolve(connection_from_kubeconfig(kubeconfig_of(admin, made, namespace=namespace)), proxy=admin.proxy)
 
 
 def is_local(server: str) -> bool:
-    """Whether an address leads back to the machine that uses it."""
+    """Checks for an address of the machine that uses it."""
     host = urlsplit(server).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -199,11 +199,11 @@ def is_local(server: str) -> bool:
         return host == "localhost"
 
 
-# --- What it may --------------------------------------------------------------------------------------------------------------------------
+# --- Its rights ---------------------------------------------------------------------------------------------------------------------------
 
 
 async def missing_rights(client: Client, checks: Sequence[Check], clock: Clock) -> Sequence[Check]:
-    """Those that this user does not have, also after the time that API servers take to notice new roles."""
+    """Returns the rights that this user does not have, even after the time that API servers take to notice new roles."""
     deadline = clock.monotonic() + _GRANTED_WITHIN
     missing = await lacking_rights(client, checks)
     while missing and clock.monotonic() < deadline:
@@ -213,7 +213,7 @@ async def missing_rights(client: Client, checks: Sequence[Check], clock: Clock) 
 
 
 async def gains(client: Client, mount_namespace: str, clock: Clock) -> Sequence[str]:
-    """What this user gains beyond the lease, also after the time that API servers take to notice new admission policies."""
+    """Returns what this user gains beyond the lease, even after the time that API servers take to notice new admission policies."""
     deadline = clock.monotonic() + _GUARDED_WITHIN
     while gained := await unguarded(client, mount_namespace):
         if clock.monotonic() >= deadline:
@@ -222,11 +222,11 @@ async def gains(client: Client, mount_namespace: str, clock: Clock) -> Sequence[
     return ()
 
 
-# --- Taking it away -----------------------------------------------------------------------------------------------------------------------
+# --- Removal ------------------------------------------------------------------------------------------------------------------------------
 
 
 async def remove(worker: Client, body: Json) -> str:
-    """Delete one object of ours; what was done, in a few words. Raises ApiError."""
+    """Deletes one object of ours; returns what was done. Raises ApiError."""
     found = await find(worker, resource_of(body), body)
     if found is None:
         return "not there"
@@ -237,7 +237,7 @@ async def remove(worker: Client, body: Json) -> str:
 
 
 async def remove_priority_class(worker: Client) -> str:
-    """Delete the class that was made with the first pod, unless another binding may need it; what was done. Raises ApiError."""
+    """Deletes the class that was created with the first pod, unless another binding may need it; returns what was done. Raises ApiError."""
     found = await find_named(worker, PRIORITYCLASSES, keys.DEFAULT_PRIORITY_CLASS)
     if found is None:
         return "not there"
@@ -258,7 +258,7 @@ async def _delete(worker: Client, resource: Resource[Unknown], found: Unknown) -
 
 
 def why_kept(found: ObjectMeta, namespaces: Sequence[ObjectMeta], pods: Sequence[ObjectMeta]) -> str:
-    """Why the class that all bindings share has to stay, "" when it need not; `pods` are those of all bindings (pure)."""
+    """Returns why the class that all bindings share is kept, "" when it need not be; `pods` are those of all bindings (pure)."""
     if found.labels.get(keys.MANAGED_BY) != keys.MANAGED or MANAGED_BY in found.labels:
         return f"{found.labels.get(MANAGED_BY, 'somebody else')} made it"
     bound = sorted(each.name for each in namespaces if keys.MOUNT_OWNER in each.annotations)

@@ -1,6 +1,6 @@
-"""Objects as YAML for people: what is about to be applied, with the reason beside every right.
+"""Renders objects as YAML for users: what will be applied, with the reason beside every right.
 
-Invariant: what is shown is what is applied; a value that must stay secret is never in an object that comes here.
+Invariant: what is shown is what is applied; a value that must stay secret is never in a rendered object.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _WIDTH = 136
 
 
 class _Dumper(yaml.SafeDumper):
-    """Lists stand further in than the key they belong to."""
+    """Indents lists below their key."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, indentless=False)
 
 
 def commented(objects: Sequence[JsonView], rules: Sequence[Rule], *, notes: Mapping[int, str] | None = None) -> str:
-    """YAML documents; each rule of a role bears its reason, and the object at each index of `notes` that comment above it."""
+    """Renders YAML documents; each rule of a role has its reason, and the object at each index of `notes` that comment, above it."""
     reasons = {_identity(rule.body, rule.namespace): rule.why for rule in rules}
     return "---\n".join(_comment((notes or {}).get(at, "")) + _document(body, reasons) for at, body in enumerate(objects))
 

@@ -1,6 +1,6 @@
 """What `kubeocean bind` is about to do, as objects and as text (pure).
 
-Invariant: what is shown is what is applied, but for the kubeconfig, in whose place stands a sentence.
+Invariant: what is shown is what is applied, except for the kubeconfig, which a sentence replaces.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FLAGS: Final = {"spec.clusterID": "--cluster-id", "spec.mountNamespace": "--mou
 
 @frozen(kw_only=True)
 class Wish:
-    """What the flags say; what is empty is taken from the binding that exists, else from the defaults."""
+    """The flags; an empty one defaults to the value of the existing binding, else to the usual default."""
 
     name: str
     cluster_id: str = ""
@@ -45,7 +45,7 @@ class Wish:
 
 @frozen(kw_only=True)
 class Plan:
-    """What will be there in the end."""
+    """The desired state."""
 
     name: str
     cluster_id: str
@@ -55,7 +55,7 @@ class Plan:
 
     @classmethod
     def of(cls, wish: Wish, existing: Unknown | None = None) -> Plan:
-        """Raises SettingsError for what can not be changed, naming the flag."""
+        """Merges the flags and the existing binding. Raises SettingsError for an immutable field, naming the flag."""
         binding = ClusterBinding.parse(existing) if existing else None
         cluster_id, mount, secret = "", "", Key("", "")
         if binding:
@@ -73,7 +73,7 @@ class Plan:
         )
 
     def check(self) -> None:
-        """Raises SettingsError for what can never work, naming the flag."""
+        """Validates the plan. Raises SettingsError for invalid fields, naming the flag."""
         for problem in ClusterBinding.parse(decode_object(Unknown, encode_json(self.binding))).validate():
             raise SettingsError(_FLAGS.get(problem.field, problem.field), problem.sentence)
 
@@ -104,7 +104,7 @@ class Plan:
         return {"name": self.secret.name, "namespace": self.secret.namespace, "labels": labels}
 
     def shown_secret(self) -> Json:
-        """The Secret for eyes: without what it holds."""
+        """Returns the Secret as shown to users: without its content."""
         return {"apiVersion": "v1", "kind": "Secret", "metadata": self.secret_metadata, "stringData": {KUBECONFIG: HIDDEN}}
 
     # --- As text ----------------------------------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class Plan:
         return SHARED + commented([*self.identity.objects, *self.identity.guards], self.identity.rules)
 
     def hub_yaml(self, *, secret: bool = True) -> str:
-        """Without `secret`, a comment states the command that creates the Secret instead of a document without its content."""
+        """Renders the hub's objects; without `secret`, a comment with the command that creates the Secret replaces the document."""
         if secret:
             return commented([self.hub_namespace, self.shown_secret(), self.binding], ())
         missing = f"""\
@@ -122,7 +122,7 @@ kubectl -n {self.secret.namespace} create secret generic {self.secret.name} --fr
         return commented([self.hub_namespace, self.binding], (), notes={1: missing})
 
     def manifests(self, cluster: str = "all") -> str:
-        """The objects in the `worker`, in the `hub`, or `all` of them; those of one cluster can be piped to `kubectl apply`."""
+        """Renders the objects in the `worker`, the `hub`, or `all`; those of one cluster can be piped to `kubectl apply`."""
         worker = ["# --- Apply the following in the worker cluster.\n" + definition(POLICIES), self.worker_yaml()]
         hub = [
             "# --- Apply the following in the computing cluster.\n" + definition(CLUSTERBINDINGS),
@@ -131,7 +131,7 @@ kubectl -n {self.secret.namespace} create secret generic {self.secret.name} --fr
         return "---\n".join({"worker": worker, "hub": hub}.get(cluster, worker + hub))
 
     def syncer_rights(self) -> str:
-        """What the process of the binding may at home, a line for each right."""
+        """Lists the rights of the binding's process in the hub, one per line."""
         lines = []
         for rule in permissions.hub_rules(binding=self.name, namespace=self.namespace):
             where = f" in {rule.namespace}" if rule.namespace else ""
@@ -139,7 +139,7 @@ kubectl -n {self.secret.namespace} create secret generic {self.secret.name} --fr
         return textwrap.indent("\n".join(lines), "  ")
 
     def sample_policy(self) -> str:
-        """One that leases half of the CPU and memory that local pods leave unrequested, and all of every other resource."""
+        """Renders a policy that leases half of the CPU and memory that local pods leave unrequested, and all of every other resource."""
         limits = [{"resource": each, "percent": 50} for each in ("cpu", "memory")]
         body = {
             "apiVersion": POLICIES.api_version,

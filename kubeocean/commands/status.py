@@ -1,6 +1,6 @@
-"""`kubeocean status [NAME]`: how every binding is served, in a few columns.
+"""`kubeocean status [NAME]`: shows how every binding is served, in a few columns.
 
-Invariant: the exit code is 0 exactly when every binding that was asked for is Ready.
+Invariant: the exit code is 0 exactly when every requested binding is Ready.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REACHABLE = {"True": "reachable", "False": "unreachable"}
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The command's flags."""
+    """Adds the command and its flags."""
     parser = commands.add_parser("status", help="how the bindings are: phase, what is wrong, nodes, pods, policies")
     parser.add_argument("name", metavar="NAME", nargs="?", default="", help="one ClusterBinding (default: all)")
     clusters.add_hub_arguments(parser)
@@ -73,12 +73,12 @@ async def _bindings(hub: Client, name: str, where: str) -> list[Unknown]:
         ) from error
 
 
-# --- What there is ------------------------------------------------------------------------------------------------------------------------
+# --- Data ---------------------------------------------------------------------------------------------------------------------------------
 
 
 @frozen(kw_only=True)
 class Summary:
-    """One binding, as it is told; `pods` is None where they may not be listed."""
+    """Summary of one binding; `pods` is None where they may not be listed."""
 
     name: str
     cluster_id: str
@@ -89,12 +89,12 @@ class Summary:
     nodes_ready: int
     pods: int | None
     policies: Mapping[str, int]
-    """How many nodes each policy decides on."""
+    """Number of nodes that each policy decides on."""
     problems: Sequence[str]
 
 
 async def summaries(hub: Client, bindings: Sequence[Unknown]) -> list[Summary]:
-    """Everything about them, in three reads."""
+    """Computes the summaries of the bindings, in two further reads. Raises ApiError."""
     nodes = (await hub.list(NODES, Selection(labels=keys.CLUSTER_BINDING))).items
     try:
         pods: Counter[str] | None = Counter(pod.node for pod in (await hub.list(PODS)).items) if nodes else Counter()
@@ -104,7 +104,7 @@ async def summaries(hub: Client, bindings: Sequence[Unknown]) -> list[Summary]:
 
 
 def summary(obj: Unknown, nodes: Sequence[Node], pods: Mapping[str, int] | None) -> Summary:
-    """Of all virtual nodes and the number of pods by node (pure)."""
+    """Computes a summary from all virtual nodes and the number of pods by node (pure)."""
     binding, seen = ClusterBinding.parse(obj), outlook(obj.body)
     own = [node for node in nodes if node.metadata.labels.get(keys.CLUSTER_BINDING) == keys.label_value(binding.name)]
     conditions = current(obj.body)
@@ -127,7 +127,7 @@ def summary(obj: Unknown, nodes: Sequence[Node], pods: Mapping[str, int] | None)
 def _problems(conditions: Sequence[JsonView], binding: ClusterBinding, unseen: str) -> list[str]:
     told: dict[str, str] = {}
     for condition in wrong(conditions):
-        # The same sentence stands in Ready and in what is the cause.
+        # Ready repeats the message of the condition that is the cause.
         told.setdefault(condition.get("message") or said(condition), said(condition))
     return [
         *([unseen] if unseen else []),
@@ -145,11 +145,11 @@ def _is_ready(node: Node) -> bool:
     return condition is not None and condition["status"] == "True"
 
 
-# --- For eyes -----------------------------------------------------------------------------------------------------------------------------
+# --- Rendering ----------------------------------------------------------------------------------------------------------------------------
 
 
 def lines(rows: Sequence[Summary], *, width: int) -> list[str]:
-    """The table, and below each row what is not as it should be (pure)."""
+    """Renders the table, and below each row its problems (pure)."""
     if not rows:
         return ["There is no ClusterBinding. Make one: kubeocean bind NAME --worker-context CTX"]
     drawn = table([HEAD, *(_cells(row) for row in rows)])

@@ -1,6 +1,6 @@
-"""What a command shows and asks: plain lines in a pipe, a line that counts seconds at a terminal.
+"""Output and questions of a command: plain lines in a pipe, a line that counts seconds at a terminal.
 
-Invariant: whoever waits here hears something at least every 20 seconds, and nothing is agreed to that nobody could have read.
+Invariant: waiting users get output at least every 20 seconds, and nothing counts as confirmed that no user could have read.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Screen(Protocol):
 
 @frozen
 class Terminal:
-    """Where lines go; questions are asked only where somebody can answer."""
+    """Destination of lines; questions are asked only where a user can answer."""
 
     out: Screen = field(factory=lambda: sys.stdout)
     live: bool = False
 
     @classmethod
     def standard(cls) -> Terminal:
-        """The one the command was started at."""
+        """Returns the terminal of the process."""
         return cls(sys.stdout, live=sys.stdout.isatty())
 
     @property
@@ -48,17 +48,17 @@ class Terminal:
         return shutil.get_terminal_size((_PLAIN_WIDTH, 24)).columns if self.live else _PLAIN_WIDTH
 
     def say(self, text: str = "") -> None:
-        """Ends the process when nobody reads any more, as `| head` does."""
+        """Prints a line; exits the process when the pipe has no reader any more, as with `| head`."""
         try:
             self.out.write(f"{text}\n")
             self.out.flush()
         except BrokenPipeError:
-            # Or Python would complain once more when it closes the stream.
+            # Otherwise Python reports the error a second time when it closes the stream.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(1) from None
 
     def agree(self, question: str) -> bool:
-        """Ask for a yes. Raises SettingsError where nobody can answer."""
+        """Asks for a yes. Raises SettingsError where no user can answer."""
         if not (self.live and sys.stdin.isatty()):
             raise SettingsError("--yes", "is needed where nobody can be asked: there is no terminal; nothing was changed")
         self.out.write(f"{question} [y/N] ")
@@ -68,7 +68,7 @@ class Terminal:
 
 @define
 class Progress:
-    """What is waited for, told when it changes, and again after a while of silence."""
+    """Progress of what is waited for, printed when it changes, and again after `SILENCE` seconds without output."""
 
     terminal: Terminal
     clock: Clock
@@ -84,7 +84,7 @@ class Progress:
         return self.clock.monotonic() - self._begun
 
     def tell(self, text: str) -> None:
-        """The state of things; call it again and again."""
+        """Reports the current state; to be called repeatedly."""
         changed, now = text != self._text, self.clock.monotonic()
         if self.terminal.live:
             self._rewrite(text, changed=changed)
@@ -94,7 +94,7 @@ class Progress:
         self._text = text
 
     def end(self) -> None:
-        """Leave the last line as it is."""
+        """Keeps the last line as it is."""
         if self.terminal.live and self._text:
             self.terminal.say()
         self._text = ""
@@ -109,6 +109,6 @@ class Progress:
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as they must be (pure)."""
+    """Pads cells to columns with the least width (pure)."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

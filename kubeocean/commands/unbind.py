@@ -1,6 +1,6 @@
-"""`kubeocean unbind NAME`: part from a worker cluster, and say what stays behind.
+"""`kubeocean unbind NAME`: unbinds a worker cluster, and reports what is left behind.
 
-Invariant: it deletes the binding and waits; taking its pods and nodes away is the business of the process that serves it.
+Invariant: it deletes the binding and waits; its pods and nodes are removed by the process that serves it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EVERY = 1.0
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The command's flags."""
+    """Adds the command and its flags."""
     parser = commands.add_parser("unbind", help="delete a binding, wait until it is gone, say what is left behind")
     parser.add_argument("name", metavar="NAME", help="name of the ClusterBinding")
     clusters.add_hub_arguments(parser)
@@ -78,7 +78,7 @@ class Unbind:
     clock: Clock = field(factory=SystemClock)
 
     async def run(self) -> None:
-        """Raises VKubeletError when the binding is still there in the end."""
+        """Unbinds the cluster. Raises VKubeletError when the binding still exists after the timeout."""
         async with clusters.opened(self.hub_choice) as hub:
             with explained(self.hub_choice):
                 found = await clusters.find_named(hub, CLUSTERBINDINGS, self.name)
@@ -90,7 +90,7 @@ class Unbind:
                 self._say_what_is_left(plan)
 
     async def _part(self, hub: Client, found: Unknown | None) -> None:
-        """A binding that is gone is no mistake for who wants to take away the rest."""
+        """Deletes the binding and waits; a deleted binding is no error when the identity is to be removed. Raises CommandFailed."""
         if found is None and self.worker_choice is None:
             raise CommandFailed(f"there is no ClusterBinding {self.name} in the {self.hub_choice.title}; see: kubeocean status")
         if found is None:
@@ -165,7 +165,7 @@ class Unbind:
         async with clusters.opened(worker_choice) as worker:
             with explained(worker_choice):
                 granted = worker_objects(plan.mount_namespace, metrics=True)
-                # The limits go last, so that the identity is never there without them.
+                # The limits are removed last, so that the identity never exists without them.
                 for body in (*reversed(granted), *worker_guards(plan.mount_namespace, policy_label=True)):
                     if body["kind"] != NAMESPACES.kind:
                         self.terminal.say(f"{worker_choice.what}: {identity.title(body)}: {await identity.remove(worker, body)}")
