@@ -1,6 +1,6 @@
-"""ValidatingAdmissionPolicies that limit the worker identity to what its rights are for, and trials that show whether they hold (pure).
+"""ValidatingAdmissionPolicies that limit the worker identity to the purpose of its rights, and trials that verify them (pure).
 
-RBAC grants verbs on whole objects: `patch resourceleasingpolicies` includes the leased amounts, `patch namespaces` the Pod Security level.
+RBAC grants verbs on entire objects: `patch resourceleasingpolicies` includes the leased amounts, `patch namespaces` the Pod Security level.
 Each guard closes one such gap for the ServiceAccount in the mount namespace, and for no other user.
 
 Invariant: a guard never refuses what `kubeocean` writes; a trial is a request of that ServiceAccount that some guard must refuse.
@@ -47,11 +47,11 @@ class Guard:
     rules: Sequence[Rule]
     variables: Sequence[tuple[str, str]] = ()
     sees_namespace: bool = False
-    """The expressions read the mount namespace as `params`."""
+    """Whether the expressions read the mount namespace as `params`."""
 
 
 def _same(path: str, *, empty: str, before: str = "oldObject", after: str = "object") -> str:
-    """The optional field has one value before and after."""
+    """Builds the expression that an optional field has one value before and after."""
     return f"(has({after}.{path}) ? {after}.{path} : {empty}) == (has({before}.{path}) ? {before}.{path} : {empty})"
 
 
@@ -61,7 +61,7 @@ def _metadata_but_annotations() -> str:
 
 
 def _only(kept: str) -> str:
-    """Of the maps in `variables.before` and `variables.after`, nothing but the key `kept` differs."""
+    """Builds the expression that the maps `variables.before` and `variables.after` differ in nothing but the key `kept`."""
     return (
         f"variables.after.all(k, k == '{kept}' || (k in variables.before && variables.before[k] == variables.after[k]))"
         f" && variables.before.all(k, k == '{kept}' || k in variables.after)"
@@ -73,7 +73,7 @@ def _maps(field: str) -> Sequence[tuple[str, str]]:
 
 
 def guards(mount_namespace: str, *, policy_label: bool = True, max_priority: str = "0") -> tuple[Guard, ...]:
-    """All of them, for the identity in this namespace. `max_priority` is the highest priority of a pod that it may create."""
+    """Returns all guards for the identity in this namespace. `max_priority` is the highest priority of a pod that it may create."""
     label = (_node_label(),) if policy_label else ()
     return (_leases(), _mount(), _pods(max_priority), _secrets(), _classes(), _volumes(mount_namespace), *label)
 
@@ -224,7 +224,7 @@ def _volumes(space: str) -> Guard:
 def guard_objects(
     mount_namespace: str, *, user: str, prefix: str, policy_label: bool = True, max_priority: str = "0", labels: Json | None = None
 ) -> list[Json]:
-    """A ValidatingAdmissionPolicy and its binding for each guard; `user` is the username they are about, `prefix` begins their names."""
+    """Builds a ValidatingAdmissionPolicy and its binding for each guard, for the username `user`; `prefix` starts their names."""
     out: list[Json] = []
     for guard in guards(mount_namespace, policy_label=policy_label, max_priority=max_priority):
         metadata: Json = {"name": f"{prefix}-{guard.name}", **({"labels": dict(labels)} if labels else {})}
@@ -259,8 +259,8 @@ def _policy(guard: Guard, metadata: Json, user: str) -> Json:
 def _binding(guard: Guard, metadata: Json, mount_namespace: str) -> Json:
     spec: Json = {"policyName": metadata["name"], "validationActions": ["Deny"]}
     if guard.sees_namespace:
-        # Parameters are looked up before it is asked who makes the request: `Deny` would refuse volumes of everybody once the namespace is
-        # gone. The identity is a ServiceAccount of that namespace, and gone with it.
+        # Parameters are resolved before match conditions are evaluated: `Deny` would refuse volumes of all users after the namespace is
+        # deleted. The identity is a ServiceAccount of that namespace, and deleted with it.
         spec["paramRef"] = {"name": mount_namespace, "parameterNotFoundAction": "Allow"}
     return {"apiVersion": f"{API}/v1", "kind": "ValidatingAdmissionPolicyBinding", "metadata": metadata, "spec": spec}
 
@@ -280,7 +280,7 @@ class Trial:
 
 
 def trials(mount_namespace: str) -> tuple[Trial, ...]:
-    """One for Pod Security, and one for each guard of a right that the identity always has."""
+    """Returns a trial of Pod Security, and one of each guard of a right that the identity always has."""
     return (
         Trial(gains="run privileged pods", resource=PODS, body=_privileged_pod(mount_namespace)),
         Trial(

@@ -1,7 +1,7 @@
-"""What our identities may do in either cluster, each right with the reason for it, and the objects that grant it (pure).
+"""Rights of our identities in either cluster, each with its reason, and the objects that grant them (pure).
 
-Invariant: this is the only list. The samples, the charts and `kubeocean bind` are made of it or compared with it, and what is asked of a
-worker before it is used are exactly the rights that its roles grant.
+Invariant: this is the only list. The samples, the charts and `kubeocean bind` are generated from it or compared with it, and the rights
+that are checked in a worker before it is used are exactly those that its roles grant.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _AUTHENTICATION_READER: Final = "extension-apiserver-authentication-reader"
 
 
 def syncer_name(cluster_id: str) -> str:
-    """ServiceAccount, roles and Deployment of one binding in the computing cluster."""
+    """Returns the name of ServiceAccount, roles and Deployment of one binding in the computing cluster."""
     return f"{SYNCER}-{cluster_id}"
 
 
 def hub_rules(*, binding: str = "", namespace: str = keys.NAMESPACE) -> tuple[Rule, ...]:
-    """What `kubeocean run` does in the computing cluster; with `binding` it may write that ClusterBinding alone."""
+    """Returns the rights of `kubeocean run` in the computing cluster; with `binding` it may write that ClusterBinding alone."""
     return (*_hub_objects_of_ours(binding), *_hub_pods(), *_hub_port(), *_hub_namespaced(namespace))
 
 
@@ -119,7 +119,7 @@ def _hub_namespaced(namespace: str) -> tuple[Rule, ...]:
 def hub_objects(
     name: str = SYNCER, *, namespace: str = keys.NAMESPACE, binding: str = "", namespaces: bool = True, labels: Json | None = None
 ) -> list[Json]:
-    """Namespaces, ServiceAccount, roles and their bindings of one `kubeocean run`; one binding has one `name`: `syncer_name`."""
+    """Builds namespaces, ServiceAccount, roles and their bindings of one `kubeocean run`; a binding has its own `name`: `syncer_name`."""
     subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
     made: list[Json] = [namespace_body(namespace), namespace_body(keys.FAKE_NAMESPACE, "privileged")] if namespaces else []
     made.append({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}})
@@ -132,7 +132,7 @@ def hub_objects(
 
 
 def manager_rules(*, namespace: str = keys.NAMESPACE) -> tuple[Rule, ...]:
-    """What `kubeocean manager` does: it makes what runs a binding, and can only grant what it may do itself."""
+    """Returns the rights of `kubeocean manager`: it creates what runs a binding, and can only grant rights that it has itself."""
     return (*hub_rules(namespace=namespace), *_manager_wide(), *_manager_roles(namespace), *_manager_namespaced(namespace))
 
 
@@ -194,7 +194,7 @@ def _manager_namespaced(namespace: str) -> tuple[Rule, ...]:
 
 
 def manager_objects(*, namespace: str = keys.NAMESPACE) -> list[Json]:
-    """ServiceAccount, roles and their bindings of `kubeocean manager`."""
+    """Builds ServiceAccount, roles and their bindings of `kubeocean manager`."""
     subject = {"kind": "ServiceAccount", "name": MANAGER, "namespace": namespace}
     account: Json = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": MANAGER, "namespace": namespace}}
     return [account, *granted(manager_rules(namespace=namespace), MANAGER, cluster_name=MANAGER, subject=subject)]
@@ -204,7 +204,7 @@ def manager_objects(*, namespace: str = keys.NAMESPACE) -> list[Json]:
 
 
 def worker_rules(mount_namespace: str, *, metrics: bool = False, policy_label: bool = False) -> tuple[Rule, ...]:
-    """What `kubeocean run` does in the worker; `metrics` adds `metrics_rule`, `policy_label` a write to the nodes there."""
+    """Returns the rights of `kubeocean run` in the worker; `metrics` adds `metrics_rule`, `policy_label` a write to its nodes."""
     shown = "Shows on the nodes which policy leases them (label kubeocean.io/policy-applied)."
     label = Rule("nodes", "patch", essential=False, why=shown, bound="guard nodes")
     extra = (*((label,) if policy_label else ()), *((metrics_rule(),) if metrics else ()))
@@ -212,7 +212,7 @@ def worker_rules(mount_namespace: str, *, metrics: bool = False, policy_label: b
 
 
 def metrics_rule(nodes: Sequence[str] = ()) -> Rule:
-    """The optional right to ask kubelets; with `nodes` of those alone."""
+    """Returns the optional right to query kubelets; with `nodes` of those alone."""
     why = "Lets `kubectl top`, autoscalers and Prometheus of the computing cluster see what its pods use here."
     return Rule("nodes/proxy", "get", names=nodes, essential=False, why=why)
 
@@ -285,7 +285,7 @@ def worker_objects(
     pod_security: str = "baseline",
     labels: Json | None = None,
 ) -> list[Json]:
-    """The mount namespace and the narrow identity that lives in it: ServiceAccount, long-lived token, roles and their bindings."""
+    """Builds the mount namespace and its narrow identity: ServiceAccount, long-lived token, roles and their bindings."""
     subject = {"kind": "ServiceAccount", "name": name, "namespace": mount_namespace}
     account: Json = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": mount_namespace}}
     token: Json = {
@@ -308,19 +308,19 @@ def worker_objects(
 
 
 def metrics_objects(mount_namespace: str = keys.WORKER_NAMESPACE, *, name: str = SYNCER, nodes: Sequence[str] = ()) -> list[Json]:
-    """The optional right to see usage, as a role of its own that can be taken away alone."""
+    """Builds the optional right to read usage, as a separate role that can be removed alone."""
     subject = {"kind": "ServiceAccount", "name": name, "namespace": mount_namespace}
     wide = f"{cluster_role_name(mount_namespace, name)}-metrics"
     return granted((metrics_rule(nodes),), wide, cluster_name=wide, subject=subject)
 
 
 def token_name(name: str = SYNCER) -> str:
-    """The Secret with the long-lived token of a ServiceAccount."""
+    """Returns the name of the Secret with the long-lived token of a ServiceAccount."""
     return f"{name}-token"
 
 
 def cluster_role_name(mount_namespace: str, name: str = SYNCER) -> str:
-    """ClusterRoles have no namespace: identities of several mount namespaces must not overwrite one another's."""
+    """Returns the name of the ClusterRoles, which have no namespace: identities of several mount namespaces must not share them."""
     return name if mount_namespace == keys.WORKER_NAMESPACE else f"{name}-{mount_namespace}"
 
 
@@ -332,7 +332,7 @@ def worker_guards(
     max_priority: str = "0",
     labels: Json | None = None,
 ) -> list[Json]:
-    """The admission policies that limit this identity; `max_priority` is the highest priority of a pod that it may create."""
+    """Builds the admission policies that limit this identity; `max_priority` is the highest priority of a pod that it may create."""
     return guard_objects(
         mount_namespace,
         user=f"system:serviceaccount:{mount_namespace}:{name}",
@@ -346,6 +346,6 @@ def worker_guards(
 def worker_checks(
     mount_namespace: str, *, metrics: bool = False, policy_label: bool = False, essential_only: bool = False
 ) -> tuple[Check, ...]:
-    """Every right of `worker_rules`, one by one."""
+    """Returns every right of `worker_rules`, one by one."""
     rules = worker_rules(mount_namespace, metrics=metrics, policy_label=policy_label)
     return checks_of(rule for rule in rules if rule.essential or not essential_only)

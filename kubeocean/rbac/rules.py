@@ -1,6 +1,6 @@
-"""Rules of roles as data: the RBAC objects that grant them, and the questions whether a user has them (pure).
+"""Rules of roles as data: the RBAC objects that grant them, and the checks whether a user has them (pure).
 
-Invariant: an object grants exactly the rules it is made of, and `checks_of` asks for each right of them once.
+Invariant: an object grants exactly the rules it is built from, and `checks_of` checks each right of them once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _words(value: str | Sequence[str]) -> tuple[str, ...]:
 
 @frozen
 class Rule:
-    """One rule of a role; resources and verbs may be written as words. `namespace` is empty where it holds in the whole cluster."""
+    """One rule of a role; resources and verbs may be one string with spaces. An empty `namespace` makes it cluster-wide."""
 
     resources: Sequence[str] = field(converter=_words)
     verbs: Sequence[str] = field(converter=_words)
@@ -31,18 +31,18 @@ class Rule:
     names: Sequence[str] = field(default=(), converter=_words, kw_only=True)
     namespace: str = field(default="", kw_only=True)
     essential: bool = field(default=True, kw_only=True)
-    """Without it no pod runs; without another one something smaller is missing, which `why` names."""
+    """Whether no pod runs without it; without another one a smaller feature is missing, which `why` names."""
     bound: str = field(default="", kw_only=True)
     """What limits a right to write: `guard NAME` of `kubeocean.rbac.guards`, `policy NAME` of the hub chart, or a sentence."""
 
     @property
     def writes(self) -> bool:
-        """It grants more than reading."""
+        """Whether it grants more than reading."""
         return not set(self.verbs) <= set(READ.split())
 
     @property
     def body(self) -> Json:
-        """As it stands in a Role."""
+        """The rule as in a Role."""
         out: Json = {"apiGroups": [self.group], "resources": list(self.resources), "verbs": list(self.verbs)}
         if self.names:
             out["resourceNames"] = list(self.names)
@@ -51,7 +51,7 @@ class Rule:
 
 @frozen(kw_only=True)
 class Check:
-    """One right, as a SelfSubjectAccessReview asks for it."""
+    """One right, as checked by a SelfSubjectAccessReview."""
 
     group: str
     resource: str
@@ -76,13 +76,13 @@ class Check:
         return {key: value for key, value in found.items() if value}
 
     def __str__(self) -> str:
-        """As people say it: `create pods/exec in namespace kubeocean-worker`."""
+        """Formats the right for users: `create pods/exec in namespace kubeocean-worker`."""
         what = self.resource + (f".{self.group}" if self.group else "") + (f"/{self.subresource}" if self.subresource else "")
         return f"{self.verb} {what}" + (f" in namespace {self.namespace}" if self.namespace else "")
 
 
 def checks_of(rules: Iterable[Rule]) -> tuple[Check, ...]:
-    """Every right that rules grant, one by one."""
+    """Returns every right that rules grant, one by one."""
     return tuple(
         Check(
             group=rule.group,
@@ -102,7 +102,7 @@ def checks_of(rules: Iterable[Rule]) -> tuple[Check, ...]:
 
 
 def granted(rules: Sequence[Rule], name: str, *, cluster_name: str, subject: Json) -> list[Json]:
-    """The roles with these rules, one for the cluster and one for each namespace, each followed by its binding."""
+    """Builds the roles with these rules, one for the cluster and one for each namespace, each followed by its binding."""
     out: list[Json] = []
     for namespace in dict.fromkeys(rule.namespace for rule in rules):
         called = name if namespace else cluster_name
