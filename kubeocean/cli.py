@@ -1,6 +1,6 @@
 """`kubeocean run --binding NAME`: the vkubelet process of one ClusterBinding.
 
-Invariant: all it does is build settings and hand one provider to the runtime; there is no second way to start.
+Invariant: it only builds settings and passes one provider to the runtime; no second way to start exists.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vkubelet.settings import Settings
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The console script; exits with 0, 1 or 2."""
+    """Runs the console script; exits with 0, 1 or 2."""
     arguments = _parser().parse_args(argv)
     sys.exit(guarded(lambda: arguments.call(arguments)))
 
@@ -59,7 +59,7 @@ def _command_manager(arguments: argparse.Namespace) -> None:
 
 def _command_run(arguments: argparse.Namespace) -> None:
     chosen, own = _chosen(arguments)
-    # Every line of this process is about this binding.
+    # Every log line of this process is about this binding.
     with logformat.bind(binding=own.binding):
         run_runtime(KubeoceanProvider(own), chosen, read=lambda: _chosen(arguments))
 
@@ -75,7 +75,7 @@ def _chosen(arguments: argparse.Namespace) -> tuple[Settings, KubeoceanSettings]
 
 
 def runtime_defaults(binding: str) -> Json:
-    """How the runtime's settings differ for kubeocean: Kubeocean's own taint replaces the runtime's, and names follow the binding.
+    """Returns the runtime defaults of kubeocean: Kubeocean's own taint replaces the runtime's, and names follow the binding.
 
     A binding's name may have 253 characters, a label 63 and a field manager 128: longer names are hashed, as in the labels of its nodes.
     """

@@ -1,6 +1,6 @@
 """Every Prometheus series of Kubeocean, built on a given registry: those of the manager, and those of the process of one binding.
 
-Invariant: a gauge is read when somebody scrapes, from what is there at that moment; so a node that was removed has no series any more.
+Invariant: a gauge is computed at each scrape from the state of that moment; so a removed node has no series any more.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _UNITS: Final[Mapping[str, float]] = {
     "nvidia.com/gpu": 1,
     **{f"{_TKE}{name}": 1 for name in ("eni-ip", "sub-eni", "direct-eni", "tke-shared-rdma")},
 }
-"""By what an amount is multiplied: cores are told as millicores, bytes as MiB; a resource that is not named here is not told."""
+"""Factor of each exported resource: cores are exported as millicores, bytes as MiB; a resource that is not named here is omitted."""
 
 
 class ManagerMetrics:
-    """What the manager tells: its passes over bindings, and how many bindings are in which state."""
+    """Series of the manager: its passes over bindings, and the number of bindings by state."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.sync_seconds = Histogram(
@@ -52,14 +52,14 @@ class ManagerMetrics:
         )
 
     def forget(self, binding: str) -> None:
-        """The binding is gone, and its series with it."""
+        """Removes the series of a deleted binding."""
         for counter in (self.sync_total, self.sync_errors):
             counter.remove_by_labels({"clusterbinding": binding})
 
 
 @frozen(kw_only=True)
 class NodeFigures:
-    """One virtual node: what the physical one can give, what is leased of it, and what pods of others and of ours request there."""
+    """Amounts of one virtual node: the physical node's capacity, the lease, and the requests of other pods and of ours on it."""
 
     name: str
     origin: Resources
@@ -70,7 +70,7 @@ class NodeFigures:
 
 @frozen(kw_only=True)
 class Snapshot:
-    """What is true at one moment; None and missing entries are told by no series."""
+    """State at one moment; None and missing entries have no series."""
 
     phase: str = ""
     ready: bool | None = None
@@ -84,7 +84,7 @@ class Snapshot:
 
 
 class SyncerMetrics:
-    """What the process of one binding tells; `follow` gives it the source of its gauges."""
+    """Series of the process of one binding; `follow` sets the source of its gauges."""
 
     def __init__(self, registry: CollectorRegistry, *, binding: str) -> None:
         self.binding = binding
@@ -114,7 +114,7 @@ class SyncerMetrics:
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """An attempt to bring a pod to the worker, with all that it refers to."""
+        """Counts an attempt to create a pod in the worker, with all that it refers to."""
         self.create_pod.inc()
         try:
             yield
@@ -124,7 +124,7 @@ class SyncerMetrics:
 
     @contextmanager
     def creation(self) -> Iterator[None]:
-        """One call that creates a physical pod; one that exists already is no failure."""
+        """Counts one call that creates a physical pod; one that exists already is no failure."""
         try:
             yield
         except AlreadyExists:
@@ -139,19 +139,19 @@ class SyncerMetrics:
         self.gauges.read = read
 
     def fall_silent(self) -> None:
-        """From now on another process tells, and sums over all of them must not count what both say."""
+        """Stops exporting gauges, because another process exports them from now on, and sums must not count both."""
         self.gauges.read = None
 
 
 class Gauges(Collector):
-    """The gauges of one binding. Thousands of nodes make tens of thousands of samples, which the thread makes that writes them down."""
+    """Gauges of one binding. Thousands of nodes have tens of thousands of samples, which are computed in the thread that renders them."""
 
     def __init__(self, binding: str) -> None:
         self.read: Callable[[], Callable[[], Snapshot]] | None = lambda: Snapshot
         self._binding = binding
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Every family without samples, also those that have nothing to tell just now."""
+        """Yields every family without samples, also those without a current value."""
         return (family for family in self._families(Snapshot(ready=True, credentials_left=0.0)))
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
@@ -205,7 +205,7 @@ class Gauges(Collector):
 
 
 class _Late:
-    """The samples of a scrape by family, worked out when the first of them is written down."""
+    """Samples of a scrape by family, computed when the first of them is rendered."""
 
     def __init__(self, families: Callable[[Snapshot], Iterable[GaugeMetricFamily]], snapshot: Callable[[], Snapshot]) -> None:
         self._families = families
@@ -217,7 +217,7 @@ class _Late:
 
 
 class _LateSamples(list[Sample]):
-    """The samples of one family."""
+    """Samples of one family."""
 
     def __init__(self, late: _Late, family: str) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """The provider `kubeocean`: nodes of a worker cluster as virtual nodes.
 
-Invariant: nothing is decided here; every call is handed to the part that knows.
+Invariant: nothing is decided here; every call is delegated to the responsible component.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class KubeoceanProvider:
         return await self._serving().current().stats.metrics(node, endpoint)
 
     async def ping(self, node: str) -> None:
-        """Whether the binding is served. A worker that does not answer is no failed ping: the binding says what becomes of its nodes."""
+        """Checks that the provider serves its binding. An unreachable worker is no failed ping: the binding decides about its nodes."""
         self._serving()
 
     def _backing(self, pod: PodRef) -> streams.Backing:

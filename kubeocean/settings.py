@@ -1,6 +1,6 @@
-"""What the provider of one ClusterBinding can be told beside the binding itself.
+"""Settings of the provider of one ClusterBinding, in addition to the binding itself.
 
-Invariant: everything about the worker cluster stands in the ClusterBinding; here are only its name and the pace of our own work.
+Invariant: everything about the worker cluster is in the ClusterBinding; these are only its name and the pace of our own work.
 """
 
 from __future__ import annotations
