@@ -1,7 +1,7 @@
-"""Which storage drivers a physical node has is told of its virtual node too: a CSINode in the hub for each one in the worker.
+"""Mirrors CSINode: creates one in the hub for each CSINode of the worker, so that a virtual node lists its physical node's CSI drivers.
 
-Invariant: a CSINode that is not this binding's is neither changed nor deleted, and ours goes only when its node is gone from the hub, or
-the worker, asked by name, has no such CSINode any more.
+Invariant: a CSINode that is not this binding's is neither changed nor deleted, and ours is deleted only when its Node is deleted from the
+hub, or the worker answers a live read of that name with NotFound.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from vkubelet.provider import Host
 log = logging.getLogger(__name__)
 
 _FOREIGN_AGAIN = 300.0
-"""Seconds until a name that somebody else holds is looked at again: of theirs nothing is watched."""
+"""Seconds until a name taken by a foreign CSINode is rechecked: foreign CSINodes are not watched."""
 
 
 @frozen(kw_only=True)
 class CSINodeParts:
-    """What the reconciler works with; `hub_nodes` are the Nodes of this binding as they stand in the hub."""
+    """Dependencies of the reconciler; `hub_nodes` are the observed Nodes of this binding in the hub."""
 
     host: Host
     worker: WorkerCluster
@@ -45,7 +45,7 @@ class CSINodeParts:
 
 
 class CSINodeReconciler:
-    """Keys are names of physical nodes."""
+    """Reconciles one virtual CSINode for each physical node. Keys are names of physical nodes."""
 
     def __init__(self, parts: CSINodeParts) -> None:
         self._parts = parts
@@ -60,19 +60,19 @@ class CSINodeReconciler:
         self.informer.on_change(self._virtual_changed)
 
     async def run(self) -> None:
-        """Wait for the complete lists of both clusters, then work until cancelled."""
+        """Waits for the complete lists of both clusters, then runs the controller until cancelled."""
         for informer in (self._parts.worker.csinodes, self.informer, self._parts.hub_nodes):
             await informer.wait_synced()
         await self.controller.run()
 
     def hub_node_changed(self, change: Change[Node]) -> None:
-        """A virtual node came or went; told from outside, because the Nodes of the hub are watched for longer than one worker."""
+        """Enqueues the physical node of a changed virtual node; the caller watches, because its watch of hub Nodes outlives one worker."""
         node = change.new or change.old
         if node is not None and (name := physical_name(node)) and change.more_than_status:
             self.controller.add(name, priority=Priority.LOW if change.initial else Priority.HIGH)
 
     async def reconcile(self, name: str) -> float | None:
-        """The virtual CSINode is as the physical one, or is gone with it or with its node."""
+        """Creates or updates the virtual CSINode as a copy of the physical one, or deletes it together with that one or with its Node."""
         virtual = keys.vnode_name(self._owner.cluster_id, name)
         node = self._parts.hub_nodes.store.get(Key("", virtual))
         live = self.informer.store.get(Key("", virtual))
@@ -94,7 +94,7 @@ class CSINodeReconciler:
         return self._parts.worker.mount.owner
 
     async def _is_gone(self, name: str) -> bool:
-        """The worker says so now. Raises ApiError when it can not be asked."""
+        """Checks with a live read that the worker has no such CSINode. Raises Unavailable when it has one, ApiError when the read fails."""
         try:
             self._parts.worker.csinodes.adopt(await self._parts.worker.client.get(CSINODES, name))
         except NotFound:
@@ -102,7 +102,7 @@ class CSINodeReconciler:
         raise Unavailable("what was read live differs from what was watched", retry_after=2.0)
 
     async def _create(self, wanted: Json) -> float | None:
-        """Unless the name is taken: what is not marked as this binding's is not watched."""
+        """Creates the CSINode after a live read of its name: one that is not marked as this binding's is not watched."""
         client = self._parts.host.client
         try:
             live = await client.get(CSINODES, wanted["metadata"]["name"])
@@ -122,7 +122,7 @@ class CSINodeReconciler:
         try:
             self.informer.adopt(await client.patch(CSINODES, live.metadata.name, self._timed(change), kind=PatchKind.MERGE))
         except Invalid:
-            # What a driver calls its node can not be changed, only said anew.
+            # The name that a driver gives its node is immutable: only a new object can change it.
             await self._delete(live)
             self.informer.adopt(await client.create(CSINODES, self._timed(wanted)))
         return None
@@ -136,7 +136,7 @@ class CSINodeReconciler:
         return None
 
     def _timed(self, body: Json) -> Json:
-        """With the moment of this write, which is never compared."""
+        """Adds the time of this write, which is never compared."""
         metadata = body["metadata"]
         now = rfc3339(self._parts.host.clock.now())
         return {**body, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), keys.LAST_SYNC_TIME: now}}}
@@ -154,7 +154,7 @@ class CSINodeReconciler:
 
 
 def is_virtual_node(meta: ObjectMeta, physical: str, *, cluster_id: str) -> bool:
-    """The Node stands for this physical node of ours, and is not on its way out."""
+    """Checks that the Node represents this physical node of this worker cluster, and is not being deleted."""
     return (
         keys.is_managed(meta)
         and meta.labels.get(keys.PHYSICAL_CLUSTER_ID) == cluster_id
@@ -164,7 +164,7 @@ def is_virtual_node(meta: ObjectMeta, physical: str, *, cluster_id: str) -> bool
 
 
 def virtual_csinode(physical: Unknown, node: Node, *, binding: str) -> Json:
-    """The CSINode of a virtual node: the drivers as they are, and the marks (pure). It is the Node's, and goes with it."""
+    """Computes the desired CSINode of a virtual node: the physical drivers, with our labels and annotations. Pure. The Node owns it."""
     meta, name = physical.metadata, physical.metadata.name
     labels = {
         **_not_ours(meta.labels),
@@ -182,7 +182,7 @@ def virtual_csinode(physical: Unknown, node: Node, *, binding: str) -> Json:
 
 
 def difference(live: Unknown, wanted: Json) -> Json | None:
-    """The merge patch that makes `live` as wanted, but for the time of the last write; None when it is so already (pure)."""
+    """Returns the merge patch from `live` to the desired CSINode, but for the time of the last write; None when nothing differs. Pure."""
     ours, meta = wanted["metadata"], live.metadata
     labels = _changes(meta.labels, ours["labels"])
     annotations = _changes(meta.annotations, {**ours["annotations"], **_kept(meta.annotations)})

@@ -1,6 +1,6 @@
-"""A physical Node and its lease become the virtual node that the runtime declares (pure).
+"""Computes the desired virtual node that the runtime declares from a physical Node and its lease. Pure.
 
-Invariant: the result depends on nothing but the arguments and holds no heartbeat, so an unchanged node is described by an equal value.
+Invariant: the result depends only on the arguments and contains no heartbeat, so an unchanged node is described by an equal value.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from vkubelet.provider import NodeDescription, Taint
 
 _VIRTUAL_TYPES: Final = frozenset({"external", keys.VIRTUAL_NODE_TYPE, "eklet"})
 
-# Written by a controller of each cluster by its own rules: a copy would be fought over. The last one asks the controller-manager to attach
-# volumes: that is done in the worker, for the physical pod, and by one cluster only.
+# Written by a controller of each cluster by its own rules: two controllers would overwrite a copy in turns. The last one requests that the
+# controller-manager attach volumes: that is done in the worker, for the physical pod, and by one cluster only.
 _LOCAL_ANNOTATIONS: Final = frozenset({"node.alpha.kubernetes.io/ttl", names.LAST_APPLIED, names.ATTACH_BY_CONTROLLER})
 
 _RESERVED: Final = ("node-restriction.kubernetes.io", "node-role.kubernetes.io")
 """Domains of labels that only the owner of a cluster gives its nodes: to keep pods off other nodes, and to name roles."""
 
 _RUNTIME: Final = "vkubelet.io/"
-"""What our own runtime remembers on a Node; the worker's may be served by it as well."""
+"""Prefix of what our own runtime records on a Node; it may serve the nodes of the worker too."""
 
 
 def eligible(labels: Mapping[str, str]) -> bool:
-    """Whether it is a real node; virtual ones of any make are not leased on."""
+    """Checks that it is a real node; virtual nodes of any implementation are not leased."""
     types = {labels.get(names.INSTANCE_TYPE), labels.get(names.BETA_INSTANCE_TYPE)}
     return not types & _VIRTUAL_TYPES and labels.get(keys.NODE_TYPE) != keys.VIRTUAL_KUBELET
 
@@ -49,7 +49,7 @@ def is_kept_back(label: str) -> bool:
 def describe(
     node: Node, decision: Decision, *, binding: ClusterBinding, prometheus_url: str = "", port: int | None = None
 ) -> NodeDescription:
-    """The virtual node of `node` under a decision that says it exists; `port` is its kubelet port, once known."""
+    """Computes the virtual node of `node` under a decision with `exists`; `port` is its kubelet port, None while unknown."""
     status = node.status
     info: JsonView = status.get("nodeInfo") or {}
     amounts = format_resources(decision.amounts)
@@ -68,9 +68,9 @@ def describe(
 
 
 def stamped(description: NodeDescription, before: NodeDescription | None, *, now: datetime) -> NodeDescription:
-    """With the time at which what is said of the node last became something else; `before` is what was said until now.
+    """Adds the time of the last change to the description, which is kept from `before`, the previous description, while nothing differs.
 
-    Conditions do not count: a time that moved with them would be one more change.
+    Conditions do not count: a time that changed with them would be one more change.
     """
     same = before is not None and _said(before) == _said(description)
     time = before.annotations.get(keys.LAST_SYNC_TIME) if same and before is not None else None
@@ -97,7 +97,7 @@ def _labels(node: Node, binding: ClusterBinding, port: int | None) -> dict[str, 
         names.BETA_INSTANCE_TYPE: keys.VIRTUAL_NODE_TYPE,
         names.HOSTNAME: keys.vnode_name(binding.cluster_id, name),
     }
-    # Of ours, but for the worker's eyes.
+    # Ours, but only for readers in the worker.
     labels.pop(keys.POLICY_APPLIED, None)
     if address := _first_address(node.status):
         labels[keys.PHYSICAL_NODE_ADDRESS] = keys.label_value(address)
@@ -111,8 +111,8 @@ def _first_address(status: JsonView) -> str:
 
 
 def _annotations(node: Node, decision: Decision, prometheus_url: str, *, allowed: Sequence[str]) -> dict[str, str]:
-    """Ours, and of the physical node's those that the binding names: network plugins, autoscalers and machine controllers of the hub act on
-    annotations of nodes.
+    """Returns our annotations, and those of the physical node that the binding lists: network plugins, autoscalers and machine controllers
+    of the hub act on annotations of nodes.
     """
     annotations = {
         key: value
@@ -131,7 +131,7 @@ def _annotations(node: Node, decision: Decision, prometheus_url: str, *, allowed
 
 
 def _taints(node: Node, decision: Decision, binding: ClusterBinding) -> tuple[Taint, ...]:
-    """The physical node's, then ours; the default one is the last of those that do not come and go."""
+    """Returns the physical node's taints, then ours; the default one is the last of those that are permanent."""
     taints = list(_physical_taints(node.spec.get("taints") or ()))
     if not binding.disable_default_taint:
         taints.append(Taint(key=keys.TAINT_VNODE, effect="NoSchedule"))
@@ -145,7 +145,7 @@ def _physical_taints(taints: Iterable[JsonView]) -> Iterable[Taint]:
     for taint in taints:
         if taint["key"] == keys.TAINT_CLOSED:
             continue
-        # The hub's own controllers remove the original from a node that is not cordoned there.
+        # The hub's own controllers remove the original from a node that is not cordoned in the hub.
         key = keys.TAINT_UNSCHEDULABLE if taint["key"] == names.TAINT_UNSCHEDULABLE else taint["key"]
         yield Taint(key=key, effect=taint["effect"], value=taint.get("value") or "", time_added=taint.get("timeAdded") or "")
 

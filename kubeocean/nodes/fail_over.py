@@ -1,6 +1,6 @@
 """FailOver: deletes the hub pods of a worker cluster that stays silent, so that their controllers replace them.
 
-Invariant: only silence that this process has proven for the whole `afterSeconds` deletes pods (see `worker.reach`); until then the nodes
+Invariant: only silence that this process has proven for all of `afterSeconds` deletes pods (see `worker.reach`); until then the nodes
 stay as in Hold, so that the hub's taint eviction does not delete them earlier. A restart, another leader and a new kubeconfig start at 0.
 """
 
@@ -23,9 +23,9 @@ from vkubelet.provider import Host
 
 _CHECK_EVERY = 1.0
 _PASS_EVERY = 5
-"""Checks between two passes over all pods; one that appears on a closed node is in no hurry."""
+"""Checks between two passes over all pods; a new pod on a closed node can wait."""
 _NODES_AT_ONCE = 20
-"""Nodes whose pods are ordered to end before other tasks run again: leases and the leadership have to be renewed meanwhile."""
+"""Number of nodes processed before other tasks run again: Leases and the leadership have to be renewed meanwhile."""
 UNREACHABLE_MESSAGE: Final = (
     "the worker cluster cannot be used; this is the last known state, see condition Connected of the ClusterBinding"
 )
@@ -34,7 +34,7 @@ _UNREACHABLE: Final = {"key": "node.kubernetes.io/unreachable", "effect": "NoExe
 
 @frozen(kw_only=True)
 class FailOverParts:
-    """What it works with."""
+    """Dependencies of FailOver."""
 
     host: Host
     binding: BindingReconciler
@@ -44,30 +44,30 @@ class FailOverParts:
 
 
 class FailOver:
-    """Rule 10 of layout.md section 16, second half; deleted pods stay Terminating until the worker, which may still run them, is back."""
+    """Rule 10 of layout.md section 16, second half; deleted pods stay Terminating until the worker, which may run them, is reachable."""
 
     def __init__(self, parts: FailOverParts) -> None:
         self._parts = parts
         self._ordered: set[str] = set()
         self._since: datetime | None = None
         self._known: dict[str, tuple[bytes, bool]] = {}
-        """By uid, with the spec it was read from: most pods are the same at each pass."""
+        """Whether a pod stays, by UID, with the spec it was computed from: most pods are unchanged at each pass."""
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Checks periodically until cancelled."""
         while True:
             await self.check()
             await self._rest()
 
     async def _rest(self) -> None:
-        """Returns when the next pass is due: at once when the worker answers, because orders are being carried out meanwhile."""
+        """Waits until the next pass is due: stops early when the worker answers, because orders are being carried out meanwhile."""
         for _ in range(_PASS_EVERY):
             await self._parts.host.clock.sleep(_CHECK_EVERY)
             if not (self._ordered and self._is_due()):
                 return
 
     async def check(self) -> None:
-        """Orders the end of all pods as soon as the time has come, and withdraws the orders as soon as the worker answers."""
+        """Orders the termination of all pods as soon as the time is reached, and withdraws the orders as soon as the worker answers."""
         if not self._is_due():
             await self._withdraw()
             return
@@ -79,7 +79,7 @@ class FailOver:
             self._give_up(declared.description.name, since)
 
     def hold(self) -> None:
-        """Publishes the nodes of a lost worker as held: Ready as before, and Unknown only from when their pods are given up."""
+        """Publishes the nodes of an unreachable worker as retained: Ready as before, and Unknown only from when their pods are given up."""
         if self._parts.reach.lost:
             self._parts.virtual.hold(UNREACHABLE_MESSAGE, ready=self._since is None)
 
@@ -124,18 +124,18 @@ class FailOver:
 
 
 def is_due(binding: ClusterBinding, reach: Reach) -> bool:
-    """Returns whether the worker is proven to have been silent for as long as the binding says."""
+    """Returns whether the worker is proven to have been silent for as long as the binding requires."""
     asks_for_it = binding.on_unreachable.mode == FAIL_OVER
     return asks_for_it and reach.lost and reach.silent_for >= binding.on_unreachable.after
 
 
 def leaving(pods: Sequence[Pod], *, stays: Callable[[Pod], bool] | None = None) -> list[Pod]:
-    """Returns the pods that are given up: neither those that have ended nor those that stay on unreachable nodes, as of DaemonSets."""
+    """Returns the pods that are given up: not terminating, not terminal, and not tolerating unreachable nodes, as those of DaemonSets."""
     stays = stays or tolerates_unreachable
     return [pod for pod in pods if not (pod.terminating or pod.terminal or stays(pod))]
 
 
 def tolerates_unreachable(pod: Pod) -> bool:
-    """Returns whether the pod tolerates an unreachable node for ever."""
+    """Returns whether the pod tolerates an unreachable node without a time limit."""
     forever = [each for each in pod.spec.get("tolerations") or () if each.get("tolerationSeconds") is None]
     return tolerates(forever, _UNREACHABLE)

@@ -1,7 +1,8 @@
-"""Host ports that others use on a physical node are taken on its virtual node too, so that no scheduler sends a pod there in vain.
+"""Reserves on a virtual node the host ports that other pods use on its physical node, so that no scheduler places a conflicting pod.
 
 Invariant: one placeholder pod per virtual node, with exactly the ports of the worker's pods that are not this binding's; the new one is
-there before the old one goes. It is a mirror pod: what some other kubelet runs by itself, so nobody starts, evicts or waits for it.
+created before the old one is deleted. It is a mirror pod, as for a static pod of another kubelet, so that no client starts, evicts or
+waits for it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _MESSAGE: Final = "nothing runs here: these host ports are used on the node by p
 
 @frozen(order=True)
 class HostPort:
-    """A port of the node, as the scheduler compares it; `container` is the port inside."""
+    """A port of the node, as the scheduler compares it; `container` is the port inside the container."""
 
     address: str
     protocol: str
@@ -53,7 +54,7 @@ class HostPort:
 
 
 def host_ports(spec: JsonView) -> list[HostPort]:
-    """What a pod takes of its node, by init containers too."""
+    """Returns the host ports that a pod uses on its node, those of init containers included."""
     containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
     return [
         HostPort(each.get("hostIP") or _ALL_ADDRESSES, each.get("protocol") or "TCP", each["hostPort"], each.get("containerPort") or 0)
@@ -64,7 +65,7 @@ def host_ports(spec: JsonView) -> list[HostPort]:
 
 
 def merged(ports: Iterable[HostPort]) -> list[HostPort]:
-    """In order, each only once: the API server refuses a pod that takes a port twice."""
+    """Returns the ports in order without duplicates: the API server rejects a pod that lists a port twice."""
     found: dict[tuple[str, str, int], HostPort] = {}
     for each in sorted(ports):
         found.setdefault((each.address, each.protocol, each.port), each)
@@ -72,7 +73,7 @@ def merged(ports: Iterable[HostPort]) -> list[HostPort]:
 
 
 def placeholder(node: Node, ports: Sequence[HostPort]) -> Json:
-    """The pod that takes these ports on a virtual node (pure); its name says which node and which ports, so it is made only once."""
+    """Builds the placeholder pod for these ports of a virtual node. Pure. Its name derives from both, so it is created only once."""
     fingerprint = md5_hex(f"{node.metadata.uid} {ports}")
     named = [
         {"name": f"port-{i}", "hostIP": each.address, "protocol": each.protocol, "hostPort": each.port, "containerPort": each.container}
@@ -102,7 +103,7 @@ def placeholder(node: Node, ports: Sequence[HostPort]) -> Json:
 
 
 def placeholder_status(pod: Pod, *, now: str) -> Json | None:
-    """The patch that says how it is, or None when it is said: scheduled, and of the phase that nobody is alarmed by."""
+    """Returns the patch to the desired status, scheduled and Running so that it raises no alerts, or None when the status is current."""
     scheduled = get_condition(pod.status.get("conditions") or (), "PodScheduled")
     if pod.phase == "Running" and scheduled is not None and scheduled.get("status") == "True":
         return None
@@ -113,7 +114,7 @@ def placeholder_status(pod: Pod, *, now: str) -> Json | None:
 
 @frozen(kw_only=True)
 class HostPortParts:
-    """What the reconciler works with; `hub_nodes` are the Nodes of this binding as they stand in the hub."""
+    """Dependencies of the reconciler; `hub_nodes` are the observed Nodes of this binding in the hub."""
 
     host: Host
     worker: WorkerCluster
@@ -123,7 +124,7 @@ class HostPortParts:
 
 
 class HostPortReconciler:
-    """Keys are names of physical nodes."""
+    """Reconciles one placeholder pod for each virtual node. Keys are names of physical nodes."""
 
     def __init__(self, parts: HostPortParts) -> None:
         self._parts = parts
@@ -138,7 +139,7 @@ class HostPortReconciler:
         self.informer.on_change(self._placeholder_changed)
 
     async def run(self) -> None:
-        """Wait for the complete lists, look at every node, and go on until cancelled."""
+        """Waits for the complete lists, enqueues every node, and runs the controller until cancelled."""
         await self._parts.worker.wait_complete()
         for informer in (self.informer, self._parts.hub_nodes):
             await informer.wait_synced()
@@ -147,14 +148,14 @@ class HostPortReconciler:
         await self.controller.run()
 
     def hub_node_changed(self, change: Change[Node]) -> None:
-        """A virtual node came, went, or is being withdrawn; told from outside, as they are watched for longer than one worker."""
+        """Enqueues a virtual node that was created, deleted or is being withdrawn; the caller's watch of hub Nodes outlives one worker."""
         node = change.new or change.old
         concerns = change.more_than_status or self.informer.store.by_index(_BY_NODE, change.key.name)
         if node is not None and concerns and (name := physical_name(node)):
             self.controller.add(name, priority=Priority.LOW if change.initial else Priority.HIGH)
 
     async def reconcile(self, name: str) -> float | None:
-        """The virtual node has the one placeholder it needs, or none. Raises Unavailable while that is unknown, ApiError."""
+        """Ensures that the virtual node has the one placeholder it needs, or none. Raises Unavailable while that is unknown, ApiError."""
         virtual = keys.vnode_name(self._parts.worker.mount.owner.cluster_id, name)
         node = self._parts.hub_nodes.store.get(Key("", virtual))
         there = self.informer.store.by_index(_BY_NODE, virtual)
@@ -181,7 +182,7 @@ class HostPortReconciler:
         return merged(port for ports in self._taken.get(name, {}).values() for port in ports)
 
     async def _create(self, wanted: Json) -> Pod | None:
-        """None when it can not be made, which is said on the binding."""
+        """Creates the placeholder; None when that is refused, which an event of the binding reports."""
         node = wanted["spec"]["nodeName"]
         client = self._parts.host.node_client(node)
         try:
@@ -219,7 +220,7 @@ class HostPortReconciler:
                 log.debug("placeholder is gone already")
 
     def _pod_changed(self, change: Change[Pod]) -> None:
-        """Only pods that take ports are remembered, so that all others cost nothing here."""
+        """Tracks only pods that use host ports, so that all others cost nothing here."""
         touched: set[str] = set()
         if change.old is not None and self._taken.get(change.old.node, {}).pop(change.old.metadata.uid, None) is not None:
             touched.add(change.old.node)

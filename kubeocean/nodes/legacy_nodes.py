@@ -1,6 +1,6 @@
-"""Nodes that Kubeocean (Go) left behind, made ours without touching what users put on them (pure).
+"""Adopts Nodes that Kubeocean (Go) left behind, without a change of what users set on them. Pure.
 
-Invariant: only what it says of itself to have set is taken for its own; afterwards such a Node is like one that we declared.
+Invariant: only what its own record lists counts as set by it; after adoption such a Node is like one that we declared.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TAINTS = (keys.TAINT_VNODE, keys.TAINT_UNSCHEDULABLE, keys.TAINT_CLOSED, keys.T
 
 
 def inherited(live: Node) -> Json | None:
-    """The merge patch that makes a Node of Kubeocean (Go) ours, or None when it is none, or was made ours before."""
+    """Returns the merge patch that makes a Node of Kubeocean (Go) ours, or None when it is no such Node or was adopted before."""
     meta = live.metadata
     if keys.FINALIZER_VNODE not in meta.finalizers:
         return None
@@ -37,7 +37,7 @@ def inherited(live: Node) -> Json | None:
         }
         annotations[OWNED] = json.dumps(owned, separators=(",", ":"))
     if keys.DELETION_TAINT_TIME in meta.annotations:
-        # A deletion that was begun and given up: it also closed the Node.
+        # A deletion that was started and abandoned: it also cordoned the Node.
         annotations[keys.DELETION_TAINT_TIME] = None
         change["spec"] = {"unschedulable": None}
     if annotations:

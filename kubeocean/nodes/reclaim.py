@@ -1,6 +1,6 @@
-"""Paced reclaiming of leased capacity: virtual pods are evicted, and deleted when their grace is over.
+"""Reclaims leased capacity at a limited rate: virtual pods are evicted, and deleted when their grace period is over.
 
-Invariant: never more than the binding's pace, never another incarnation of a pod, and never a pod that is not ordered any more.
+Invariant: never faster than the binding's rate, never another incarnation of a pod, and never a pod whose order was withdrawn.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ log = logging.getLogger(__name__)
 
 @frozen
 class Order:
-    """End this pod: by eviction from now on, by plain deletion from `until` (UTC) on."""
+    """An order to terminate this pod: by eviction from now on, by plain deletion from `until` (UTC) on."""
 
     pod: PodRef
     until: datetime
     why: str
     reason: str = "Reclaiming"
-    """Of the Event that tells the pod's user."""
+    """Reason of the Event on the pod."""
 
 
 class Reclaimer:
-    """Carries out the orders; those of a node replace its earlier ones."""
+    """Carries out the orders; new orders of a node replace its earlier ones."""
 
     def __init__(self, host: Host, *, per_second: float) -> None:
         self._host = host
@@ -45,12 +45,12 @@ class Reclaimer:
         self._by_node: dict[str, frozenset[str]] = {}
         self._announced: set[str] = set()
         self._due: dict[str, dict[str, datetime]] = {}
-        """By node and uid: the deadline of each pod that was ordered to end and still exists."""
+        """Deadline of each pod that was ordered to terminate and still exists, by node and UID."""
         self._bucket = TokenBucket(per_second, per_second, clock=host.clock)
         self.controller: Controller[str] = Controller("reclaim", self.reconcile, workers=4, clock=host.clock, metrics=host.metrics)
 
     def pace(self, per_second: float) -> None:
-        """From now on so many evictions."""
+        """Sets the rate of evictions per second from now on."""
         self._bucket = TokenBucket(per_second, per_second, clock=self._host.clock)
 
     def order(self, node: str, orders: Iterable[Order]) -> None:
@@ -73,7 +73,7 @@ class Reclaimer:
             self._due[node] = due
 
     def overdue(self, now: datetime) -> float:
-        """Returns the seconds since the earliest deadline that a pod has outlived, also one that is being deleted; 0 when none has."""
+        """Returns the seconds since the earliest deadline that an existing pod exceeded, terminating pods included; 0 when none did."""
         earliest = now
         for node, due in sorted(self._due.items(), key=_earliest):
             if _earliest((node, due)) >= earliest:
@@ -93,11 +93,11 @@ class Reclaimer:
         return pod is not None and pod.terminating and not pod.terminal
 
     def ordered(self) -> Mapping[str, datetime]:
-        """By uid of each ordered pod, until when it is evicted before it is deleted."""
+        """Returns for each ordered pod, by UID, until when it is evicted before it is deleted."""
         return {uid: order.until for uid, order in self._orders.items()}
 
     async def reconcile(self, uid: str) -> float | None:
-        """One step for one pod; seconds until the next."""
+        """Takes one step for one pod; returns the seconds until the next."""
         order = self._orders.get(uid)
         pod = self._host.pods.by_uid(uid)
         if order is None or pod is None or pod.terminating:
@@ -120,7 +120,7 @@ class Reclaimer:
             self._host.events.event(subject, order.reason, order.why, warning=True)
 
     async def _evict(self, order: Order) -> float:
-        """Seconds until it is looked at again: a budget that forbids the eviction is asked again after 5 to 30 s."""
+        """Requests the eviction; returns the seconds until the next check: after 5 to 30 s when a PodDisruptionBudget forbids it."""
         body: Json = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",

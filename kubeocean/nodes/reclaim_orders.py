@@ -1,7 +1,7 @@
-"""Which virtual pods have to leave a node, and by when: because it is closed, because a policy gave it less, or because it is retired.
+"""Decides which virtual pods have to leave a node, and by when: it is closed, a policy reduced its capacity, or it is retired.
 
-Invariant: pods leave only by the rules of a policy that ended or shrank, or with their node. Growing local use alone ends no pod, and
-neither does a restart: whether everything has fitted is read from the record on the Node, not from the memory of a process.
+Invariant: pods leave only by the rules of a policy that expired or shrank, or with their node. Growing local use alone terminates no pod,
+and neither does a restart: whether all pods have fitted is read from the record on the Node, not from the memory of a process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vkubelet.provider import Host
 
 
 class KnownPolicies(Protocol):
-    """What is asked of the policies: those for this binding, and since when one is being deleted."""
+    """The policies as needed here: those for this binding, and since when one is being deleted."""
 
     @property
     def current(self) -> Sequence[ResourceLeasingPolicy]: ...
@@ -32,14 +32,14 @@ class KnownPolicies(Protocol):
 
 @frozen
 class Outcome:
-    """The record that a node is to have now, and the orders for its pods."""
+    """The desired record of a node, and the orders for its pods."""
 
     record: LeaseRecord
     orders: Sequence[Order] = ()
 
 
 class Pressure:
-    """Judges one node at a time. `counts(pod)`: the pod leaves the hub; any other holds no leased capacity, so it is not reclaimed."""
+    """Decides for one node at a time. `counts(pod)`: the pod leaves the hub; any other uses no leased capacity, so it is not reclaimed."""
 
     def __init__(self, host: Host, policies: KnownPolicies, *, counts: Callable[[Pod], bool]) -> None:
         self._host = host
@@ -47,10 +47,10 @@ class Pressure:
         self._counts = counts
         self._retired: dict[str, datetime] = {}
         self._pods: dict[str, dict[str, tuple[bytes, LeasedPod]]] = {}
-        """By node and uid, with the spec they were read from: a node is decided with each pod that comes, and most stay as they are."""
+        """Pods by node and UID, with the spec they were read from: each new pod triggers a decision for its node; most are unchanged."""
 
     def of_declared(self, node: str, decision: Decision, *, facts: NodeFacts, terms: Terms, record: LeaseRecord | None) -> Outcome | None:
-        """For a node that exists, with the record that it has; None when no policy decides about it."""
+        """Decides for a declared node with its current record; None when no policy decides about it."""
         self._retired.pop(node, None)
         policy, now = decision.deciding, self._host.clock.now()
         if policy is None:
@@ -71,7 +71,7 @@ class Pressure:
         return Outcome(known.decided(policy, ended=end), orders)
 
     def of_retired(self, node: str, policy: ResourceLeasingPolicy | None, *, record: LeaseRecord | None, at_once: bool) -> Sequence[Order]:
-        """Every pod of a node that is withdrawn; a policy that was deleted gives its own grace from then on."""
+        """Orders the termination of every pod of a withdrawn node; a deleted policy grants its own grace period from its deletion on."""
         now = self._host.clock.now()
         began = self._retired.setdefault(node, now)
         name = policy.name if policy is not None else record.decided_by.name if record is not None else ""
@@ -83,19 +83,19 @@ class Pressure:
         return [Order(pod.ref, until, why) for pod in self._host.pods.on_node(node) if not pod.terminating]
 
     def forget(self, node: str) -> None:
-        """The node is deleted."""
+        """Drops the state of a deleted node."""
         self._pods.pop(node, None)
         self._retired.pop(node, None)
 
     def _end(self, known: LeaseRecord, policy: ResourceLeasingPolicy, *, facts: NodeFacts, terms: Terms) -> PolicyEnd:
-        """Whose end left the excess. By the clock only if that policy decided last: an older hand-over is not what happened now."""
+        """Finds which PolicyEnd caused the excess. By the clock only if that policy decided last: an older hand-over is not the cause."""
         if known.ended is not None and known.decided_by == PolicyVersion.of(policy):
             return known.ended
         now = self._host.clock.now()
         over = ended(self._policies.current, node=facts, terms=terms, instant=now)
         if over is not None and PolicyVersion.of(over.policy) == known.decided_by:
             return PolicyEnd(over.policy.name, ReclaimRules.of(over.policy), over.at)
-        # Noticed just now: the earlier policy was deleted or displaced, or this one was edited.
+        # Observed just now: the earlier policy was deleted or displaced, or this one was edited.
         rules = ReclaimRules.of(policy) if known.decided_by.name == policy.name else known.rules
         return PolicyEnd(known.decided_by.name, rules, now)
 

@@ -1,4 +1,4 @@
-"""Physical nodes become virtual ones: one reconcile per physical node, whatever changed.
+"""Creates virtual nodes from physical nodes: one reconcile per physical node, whatever changed.
 
 Invariant: no node is declared or withdrawn before nodes, pods, policies and the binding have each been listed completely.
 """
@@ -49,7 +49,7 @@ _LEASED_COUNTED_AFTER = 1.0
 
 @frozen(kw_only=True)
 class NodeParts:
-    """What the reconciler works with; `hub_nodes` are the Nodes of this binding as they stand in the hub."""
+    """Dependencies of the reconciler; `hub_nodes` are the observed Nodes of this binding in the hub."""
 
     host: Host
     worker: WorkerCluster
@@ -63,7 +63,7 @@ class NodeParts:
 
 
 class PhysicalNodeReconciler:
-    """Keys are names of physical nodes."""
+    """Reconciles the virtual node of each physical node. Keys are names of physical nodes."""
 
     def __init__(self, parts: NodeParts) -> None:
         self._parts = parts
@@ -83,7 +83,7 @@ class PhysicalNodeReconciler:
         parts.policies.lends(self)
 
     async def run(self) -> None:
-        """Wait for the first complete lists, look at every node that one of the clusters knows, and go on until cancelled."""
+        """Waits for the first complete lists, enqueues every node known to one of the clusters, and runs the controller until cancelled."""
         parts = self._parts
         parts.worker.nodes.on_change(self._node_changed)
         parts.worker.pods.on_change(self._pod_changed)
@@ -98,23 +98,23 @@ class PhysicalNodeReconciler:
 
     @property
     def usage(self) -> Usage:
-        """What pods request on each physical node."""
+        """Requests of the pods on each physical node."""
         return self._usage
 
     def confirm(self) -> None:
-        """A person agreed to what the brake held."""
+        """Enqueues the nodes whose withdrawal the mass guard refused, after an administrator confirmed it."""
         for name in self._parts.withdrawal.confirm():
             self.controller.add(name)
 
     def recheck(self) -> None:
-        """Look at every node again: binding, policies or the reach of the worker changed."""
+        """Enqueues every node: the binding, the policies or the reach of the worker changed."""
         for name in self._known():
             self.controller.add(name)
 
     async def reconcile(self, name: str) -> float | None:
-        """Declare the virtual node as it should be, or withdraw it; seconds until a window edge.
+        """Declares the desired virtual node, or withdraws it; returns the seconds until a window edge.
 
-        Raises Unavailable while binding or policies leave open what should be.
+        Raises Unavailable while the desired state is unknown from the binding or the policies.
         """
         binding = self._parts.binding.current
         if self._unsettled is None or binding is None or not self._parts.worker.complete:
@@ -129,7 +129,7 @@ class PhysicalNodeReconciler:
         return wait
 
     async def _take_over(self, virtual: str) -> None:
-        """Kubeocean (Go) left a finalizer on its Nodes, which would hold their deletion up for ever (layout.md section 16, rule 8)."""
+        """Removes the finalizer that Kubeocean (Go) left on its Nodes, which would block their deletion (layout.md section 16, rule 8)."""
         live = self._parts.hub_nodes.store.get(Key("", virtual))
         change = inherited(live) if live is not None else None
         if change is None:
@@ -167,7 +167,7 @@ class PhysicalNodeReconciler:
         return holds_lease(pod, self._parts.worker, self._parts.binding.current)
 
     def _is_another(self, virtual: str, node: Node) -> bool:
-        """The virtual node was declared for an earlier physical node of this name."""
+        """Checks whether the virtual node was declared for an earlier physical node of this name."""
         known = self._declared_uid(virtual)
         return bool(known) and known != node.metadata.uid
 
@@ -230,13 +230,13 @@ class PhysicalNodeReconciler:
         return _WHILE_DRAINING
 
     def decided_by(self, policy: str) -> Sequence[str]:
-        """The physical nodes whose virtual ones say that this policy decides about them. Raises Unavailable."""
+        """Returns the physical nodes whose virtual nodes name this policy as deciding. Raises Unavailable before they are listed."""
         if not self._parts.hub_nodes.ever_synced:
             raise Unavailable("the virtual nodes have not been listed yet", retry_after=1.0)
         return [physical_name(node) for node in self._parts.hub_nodes.store if _policy_name(node) == policy]
 
     def amounts_of(self, policy: str) -> Amounts | None:
-        """What the nodes of a policy offer, and what is leased of it; None before every node was decided once."""
+        """Returns what the nodes of a policy offer, and what of it is leased; None before each node was decided once."""
         return self._amounts.of(policy) if self._parts.virtual.is_complete else None
 
     def _known(self) -> set[str]:
@@ -244,7 +244,7 @@ class PhysicalNodeReconciler:
         return physical | {name for node in self._parts.hub_nodes.store if (name := physical_name(node))}
 
     def _settle(self, name: str) -> None:
-        """Note that a node of the first round is decided; after the last one, what is not declared by then is retiring (rule 7)."""
+        """Marks a node of the first round as decided; after the last one, whatever is not declared by then is retiring (rule 7)."""
         if self._unsettled is None:
             return
         self._unsettled.discard(name)
@@ -256,7 +256,7 @@ class PhysicalNodeReconciler:
         self.controller.add(change.key.name, priority=Priority.LOW if change.initial else Priority.HIGH)
 
     def hub_node_changed(self, change: Change[Node]) -> None:
-        """Told from outside, because the Nodes of the hub are watched for longer than one worker."""
+        """Enqueues the physical node of a changed virtual node; the caller watches, because its watch of hub Nodes outlives one worker."""
         node = change.new or change.old
         name = physical_name(node) if node is not None else ""
         matters = (
@@ -279,7 +279,7 @@ class PhysicalNodeReconciler:
             changed |= self._usage.remove(change.old.metadata.uid)
         if change.new is not None:
             changed |= self._usage.put(change.new, leased=leased)
-        # What is offered does not depend on what is leased already: a node whose pods come by hundreds is looked at once for many.
+        # Leased capacity does not change what is offered: a node with hundreds of new pods is reconciled once for many of them.
         after = _LEASED_COUNTED_AFTER if leased else 0.0
         for name in changed:
             self.controller.add(name, after=after, priority=Priority.LOW if change.initial else Priority.HIGH)
@@ -290,7 +290,7 @@ class PhysicalNodeReconciler:
 
 
 def _costs_the_same(old: Pod, new: Pod) -> bool:
-    """Nothing changed by which a pod is counted: most changes are those of its status."""
+    """Checks that nothing changed that determines how a pod is counted: most changes are those of its status."""
     before, after = old.metadata, new.metadata
     return (old.node, old.phase, before.uid, before.labels, before.annotations, old.spec_json) == (
         new.node,
@@ -303,7 +303,7 @@ def _costs_the_same(old: Pod, new: Pod) -> bool:
 
 
 def physical_name(virtual: Node) -> str:
-    """The physical node that a Node of ours names; a label may hold it shortened."""
+    """Returns the physical node that a Node of ours names; a label may contain it truncated."""
     name = virtual.metadata.annotations.get(keys.PHYSICAL_NODE_NAME, "")
     return name or virtual.metadata.labels.get(keys.PHYSICAL_NODE_NAME, "")
 
@@ -317,7 +317,7 @@ def _policy_name(virtual: Node | None) -> str:
 
 
 def _last_description(declared: VirtualNode | None, live: Node | None) -> NodeDescription | None:
-    """As declared by this process, else as an earlier one wrote it to the Node."""
+    """Returns the description as this process declared it, else as an earlier process wrote it to the Node."""
     if declared is not None:
         return declared.description
     return description_of(live) if live is not None else None
@@ -328,7 +328,7 @@ def _record(description: NodeDescription | None) -> LeaseRecord | None:
 
 
 def _with_record(description: NodeDescription, outcome: Outcome | None) -> NodeDescription:
-    """The annotation is ours alone: what somebody wrote to the physical node is not taken for it."""
+    """Sets or removes our record annotation: the value of another client on the physical node is never taken for it."""
     annotations = {key: value for key, value in description.annotations.items() if key != keys.LEASE_RECORD}
     if outcome is not None:
         annotations[keys.LEASE_RECORD] = outcome.record.encode()
@@ -336,7 +336,7 @@ def _with_record(description: NodeDescription, outcome: Outcome | None) -> NodeD
 
 
 def _closed_since(description: NodeDescription | None) -> datetime | None:
-    """When the node was closed. A Node without a record was written by an earlier version: its grace starts when this one decides."""
+    """Returns when the node was closed. A Node without a record is from an earlier version: its grace starts when this one decides."""
     if description is None or _record(description) is None:
         return None
     return next(
@@ -345,7 +345,7 @@ def _closed_since(description: NodeDescription | None) -> datetime | None:
 
 
 def _prometheus_url(virtual: Node | None) -> str:
-    """Where the series of the node's containers are served, once its address and port are known; the caller needs a token."""
+    """Returns the URL of the metrics of the node's containers, once its address and port are known; the client needs a token."""
     port = _port(virtual)
     if virtual is None or port is None:
         return ""

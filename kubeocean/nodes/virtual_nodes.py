@@ -1,6 +1,6 @@
-"""The virtual nodes this provider has declared, and the form in which they stay when the worker can not be asked.
+"""Keeps the virtual nodes that this provider has declared, and publishes them as retained while the worker is unreachable.
 
-Invariant: a node leaves this table only by `retire`; holding changes how a node looks and never which nodes there are.
+Invariant: a node leaves this table only by `retire`; `hold` changes the published form of a node and never the set of nodes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNREACHABLE_TAINT = Taint(key=keys.TAINT_WORKER_UNREACHABLE, effect="NoSchedule"
 
 @frozen
 class VirtualNode:
-    """A declared node, and which physical node stands behind it."""
+    """A declared node, and the physical node that backs it."""
 
     description: NodeDescription
     physical_name: str
@@ -35,7 +35,7 @@ class VirtualNode:
 
 
 class VirtualNodes:
-    """The table; it outlives connections to the worker."""
+    """The table of declared nodes; it outlives connections to the worker."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -55,42 +55,42 @@ class VirtualNodes:
         return iter(list(self._nodes.values()))
 
     def keys(self) -> Set[str]:
-        """Names of the declared nodes."""
+        """Returns the names of the declared nodes."""
         return self._nodes.keys()
 
     def is_retired(self, name: str) -> bool:
-        """It was withdrawn and still exists in the hub."""
+        """Checks whether the node was withdrawn and still exists in the hub."""
         return name in self._retired
 
     @property
     def is_complete(self) -> bool:
-        """`complete` was said."""
+        """Whether `complete` was called."""
         return self._complete
 
     def complete(self) -> None:
-        """Every node known so far is declared or withdrawn; said once to the runtime."""
+        """Notifies the runtime once that every node known so far is declared or withdrawn."""
         if not self._complete:
             self._complete = True
             self._host.nodes_complete()
 
     def physical_name(self, virtual: str) -> str:
-        """The physical node of a virtual one, "" if it is not declared."""
+        """Returns the physical node of a virtual one, "" if it is not declared."""
         node = self._nodes.get(virtual)
         return node.physical_name if node is not None else ""
 
     def allocatable(self, virtual: str) -> Resources | None:
-        """What a declared node offers; None for any other."""
+        """Returns the allocatable of a declared node; None for any other."""
         node = self._nodes.get(virtual)
         return parse_resources(node.description.allocatable) if node is not None else None
 
     def declare(self, description: NodeDescription, *, physical_name: str, physical_uid: str) -> None:
-        """Declare a node or change it; while the worker is lost it is published in the held form."""
+        """Declares a node or changes it; while the worker is unreachable it is published in the retained form."""
         self._retired.discard(description.name)
         self._nodes[description.name] = VirtualNode(description, physical_name, physical_uid)
         self._publish(description)
 
     def keep(self, live: Node) -> None:
-        """Declare a Node of ours as it stands in the hub, because nothing is known that says otherwise."""
+        """Declares a Node of ours as observed in the hub, because its desired state is unknown."""
         if live.metadata.name not in self._nodes:
             labels = live.metadata.labels
             name = live.metadata.annotations.get(keys.PHYSICAL_NODE_NAME, "") or labels.get(keys.PHYSICAL_NODE_NAME, "")
@@ -98,23 +98,23 @@ class VirtualNodes:
             self.declare(description_of(live), physical_name=name, physical_uid=uid)
 
     def retire(self, name: str) -> None:
-        """Withdraw a node; also one that was never declared here but exists in the hub."""
+        """Withdraws a node; also one that was never declared here but exists in the hub."""
         self._nodes.pop(name, None)
         self._retired.add(name)
         self._host.remove_node(name)
 
     def forget(self, name: str) -> None:
-        """A withdrawn node has left the hub."""
+        """Drops a withdrawn node that was deleted from the hub."""
         self._retired.discard(name)
 
     def hold(self, message: str, *, ready: bool = True) -> None:
-        """The worker is lost: publish every node in its held form, Ready as before or, if it is to be given up, Unknown."""
+        """Publishes every node in its retained form, as the worker is unreachable: Ready as before or, if it is given up, Unknown."""
         self._hold, self._hold_ready = message, ready
         for node in self._nodes.values():
             self._publish(node.description)
 
     def release(self) -> None:
-        """The worker is back: publish the nodes as they were described last."""
+        """Publishes the nodes by their last description when the worker is reachable again."""
         if self._hold:
             self._hold = ""
             for node in self._nodes.values():
@@ -125,7 +125,7 @@ class VirtualNodes:
 
 
 def held(description: NodeDescription, message: str, *, ready: bool = True) -> NodeDescription:
-    """Closed to new pods, Ready as before or Unknown, and honest about why (layout.md section 16, rule 10)."""
+    """Returns the retained form: no new pods, Ready as before or Unknown, with the reason as message (layout.md section 16, rule 10)."""
     conditions = [
         _held_condition(condition, message) for condition in description.conditions if condition["type"] != keys.CONDITION_WORKER_REACHABLE
     ]
@@ -146,7 +146,7 @@ def _held_condition(condition: JsonView, message: str) -> Json:
 
 
 def description_of(live: Node) -> NodeDescription:
-    """What was declared when a Node was last written, read back from the Node itself."""
+    """Returns the description under which a Node was last written, read from the Node itself."""
     owned, status, info = owned_keys(live), live.status, dict(live.status.get("nodeInfo") or {})
     labels = {key: value for key, value in live.metadata.labels.items() if key in owned.labels and key != INSTANCE}
     annotations = {key: value for key, value in live.metadata.annotations.items() if key in owned.annotations and key != OWNED}

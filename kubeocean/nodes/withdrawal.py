@@ -1,6 +1,6 @@
-"""Whether a virtual node may be withdrawn: its cause is read live, and too many at once wait for a person.
+"""Decides whether a virtual node may be withdrawn: its cause is read live, and too many at once wait for an administrator.
 
-Invariant: unknown is not gone. What can not be read raises, and then nothing is withdrawn (layout.md section 16, rule 1).
+Invariant: unknown does not mean deleted. A failed read raises, and then nothing is withdrawn (layout.md section 16, rule 1).
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ _OVERRIDDEN = frozenset(
 
 
 class Cause(enum.Enum):
-    """Why a node is to be withdrawn, as read live."""
+    """The cause of a withdrawal, as read live."""
 
     NONE = "none"
-    """It is offered after all; the watch will say so too."""
+    """The node is offered after all; the watch will observe it too."""
     TERMS = "terms"
-    """Binding or policies say so, and the node itself is as it was."""
+    """Binding or policies exclude the node, which itself is unchanged."""
     NODE = "node"
-    """The physical node is gone, another one, or changed so that it is not selected any more."""
+    """The physical node was deleted, replaced, or changed so that it is no longer selected."""
 
 
 @frozen
 class Live:
-    """What decides about one node, read now."""
+    """The objects that decide about one node, read now."""
 
     node: Node | None
     binding: ClusterBinding | None
@@ -60,7 +60,7 @@ class Live:
 
 
 class Withdrawal:
-    """Asks the clusters, then the brake."""
+    """Reads the clusters live, then applies the mass guard."""
 
     def __init__(self, worker: WorkerCluster, *, binding: BindingReconciler, guard: MassGuard, process_zone: str) -> None:
         self._worker = worker
@@ -69,7 +69,7 @@ class Withdrawal:
         self._process_zone = process_zone
 
     async def cause(self, physical: str, virtual: Node | None, *, declared_uid: str) -> Cause:
-        """Read everything that decides about the physical node. Raises ApiError when something can not be read."""
+        """Reads everything that decides about the physical node. Raises ApiError when a read fails."""
         binding = await self._binding.live()
         if binding is None or binding.deleting:
             return Cause.TERMS
@@ -77,7 +77,7 @@ class Withdrawal:
         return judge(live, virtual, declared_uid=declared_uid, process_zone=self._process_zone)
 
     def allowed(self, physical: str, cause: Cause, *, total: int) -> bool:
-        """Whether the brake lets it pass; refusals stand in the binding's status."""
+        """Checks whether the mass guard allows the withdrawal; the binding's status shows those it refuses."""
         if cause is Cause.TERMS:
             self.settled(physical)
             return True
@@ -86,30 +86,30 @@ class Withdrawal:
         return allowed
 
     def settled(self, physical: str) -> None:
-        """The node is offered again, or gone: nothing waits for it."""
+        """Drops the refused withdrawal of a node that is offered again, or deleted."""
         if physical in self._guard.refused:
             self._guard.forget(physical)
             self.tell()
 
     def begin(self) -> None:
-        """Before the first round over all nodes: what an earlier process held, as the binding's status states, is held until then."""
+        """Restores the refusals of an earlier process, which the binding's status shows, until the first round over all nodes is done."""
         if self._binding.held:
             self._guard.trip()
 
     def first_round_over(self) -> None:
-        """Every node was decided once: only those refused since wait."""
+        """Releases the guard once every node was decided: only withdrawals refused since then wait."""
         if self._guard.release():
             self.tell()
 
     def confirm(self) -> frozenset[str]:
-        """A person agreed; the physical nodes that may go now."""
+        """Confirms the refused withdrawals for an administrator; returns the physical nodes that may be withdrawn now."""
         refused = self._guard.refused
         self._guard.confirm()
         self.tell()
         return refused
 
     def tell(self) -> None:
-        """Say in the binding's status what waits."""
+        """Shows the refused withdrawals in the binding's status."""
         refused = sorted(self._guard.refused)
         if not refused:
             self._binding.set_held("")
@@ -130,7 +130,7 @@ class Withdrawal:
 
 
 def judge(live: Live, virtual: Node | None, *, declared_uid: str, process_zone: str) -> Cause:
-    """Why a node is not offered (pure)."""
+    """Returns why a node is not offered. Pure."""
     node, binding = live.node, live.binding
     if node is None or binding is None or node.metadata.uid != declared_uid or node.metadata.deletion_timestamp:
         return Cause.NODE
@@ -144,12 +144,12 @@ def judge(live: Live, virtual: Node | None, *, declared_uid: str, process_zone: 
 
 
 def _labels_as_declared(labels: Mapping[str, str], virtual: Node) -> bool:
-    """The physical node's labels are those it had when the virtual node was last written."""
+    """Checks that the physical node's labels are those at the last write of the virtual node."""
     now = {key: value for key, value in labels.items() if not _is_ours(key)}
     then = {key: virtual.metadata.labels.get(key, "") for key in owned_keys(virtual).labels if not _is_ours(key)}
     return now == then
 
 
 def _is_ours(key: str) -> bool:
-    """Not copied from the physical node."""
+    """Checks that the label is not copied from the physical node."""
     return key in _OVERRIDDEN or key.startswith(keys.DOMAIN) or is_kept_back(key)
