@@ -1,4 +1,4 @@
-"""What is leased of a node, to whom and when: arithmetic only.
+"""Computes what is leased of a node, for which binding and when: arithmetic only.
 
-Invariant: nothing here reads a clock or talks to anybody; the same inputs give the same lease in every process.
+Invariant: nothing here reads a clock or does I/O; the same inputs give the same lease in every process.
 """

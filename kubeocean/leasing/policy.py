@@ -1,4 +1,4 @@
-"""One node, all policies and an instant: what is leased, whether the node is closed, and what is reclaimed first.
+"""Decides for one node from all policies at an instant: what is leased, whether the node is closed, and what is reclaimed first.
 
 Invariant: among the valid policies that match a node and whose window is open, the highest priority decides, then the oldest, then the
 first by name. The node is closed only when none is open, and it does not exist for the hub when none matches.
@@ -28,13 +28,13 @@ _EXCLUDED_BY_BINDING: Final = "NotSelectedByBinding"
 _NO_POLICY: Final = "NoMatchingPolicy"
 _INVALID: Final = "OnlyInvalidPolicies"
 
-# More hand-overs than policies can make within two weeks of minutes that matter; a bound, not a figure.
+# More hand-overs than policies can make within two weeks of relevant minutes; a bound, not a measurement.
 _MOST_HAND_OVERS: Final = 64
 
 
 @frozen
 class Terms:
-    """What a binding says about leasing; `zone` is for policies that name none."""
+    """The terms of leasing that a binding sets; `zone` applies to policies without a time zone."""
 
     binding: str
     selector: JsonView | None
@@ -42,17 +42,17 @@ class Terms:
 
     @classmethod
     def of(cls, binding: ClusterBinding, *, process_zone: str = "") -> Terms:
-        """Raises ValueError when a zone is unknown."""
+        """Returns the terms of a binding. Raises ValueError when a zone is unknown."""
         return cls(binding.name, binding.node_selector, zone_of(binding.time_zone, process_zone))
 
     def zone_for(self, policy: ResourceLeasingPolicy) -> ZoneInfo:
-        """The zone in force for a valid policy."""
+        """Returns the time zone in force for a valid policy."""
         return zone_of(policy.time_zone) if policy.time_zone else self.zone
 
 
 @frozen
 class NodeFacts:
-    """What of a physical node decides about its lease."""
+    """The properties of a physical node that decide about its lease."""
 
     name: str
     labels: Mapping[str, str]
@@ -60,7 +60,7 @@ class NodeFacts:
 
     @classmethod
     def of(cls, node: Node) -> NodeFacts:
-        """The capacity counts where a node names no allocatable."""
+        """Reads the node; its capacity counts where its status has no allocatable."""
         status = node.status
         amounts = status.get("allocatable") or status.get("capacity") or {}
         return cls(node.metadata.name, node.metadata.labels, _readable(amounts))
@@ -68,7 +68,7 @@ class NodeFacts:
 
 @frozen(kw_only=True)
 class Decision:
-    """What the hub sees of one node; without `exists` only `reason` counts."""
+    """The desired state of one node in the hub; without `exists` only `reason` counts."""
 
     exists: bool
     reason: str = ""
@@ -76,10 +76,10 @@ class Decision:
     deciding: ResourceLeasingPolicy | None = None
     open: bool = False
     effect: str = ""
-    """Of the taint on a closed node: "", NoSchedule, or NoExecute once pods are to go at once."""
+    """Effect of the taint on a closed node: "", NoSchedule, or NoExecute once pods are to terminate at once."""
     closed_since: datetime | None = None
     next_edge: datetime | None = None
-    """When to decide again: a window opens or closes, or a grace ends."""
+    """When to decide again: a window opens or closes, or a grace period expires."""
 
     @property
     def applied(self) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ class Decision:
 
     @property
     def details(self) -> str:
-        """As in the annotation policy-details: `name(cpu=4/80%, memory=95%)`."""
+        """Formatted as in the annotation policy-details: `name(cpu=4/80%, memory=95%)`."""
         if self.deciding is None:
             return ""
         return f"{self.deciding.name}({', '.join(map(str, self.deciding.limits))})"
@@ -96,7 +96,7 @@ class Decision:
 
 @frozen
 class Ended:
-    """The policy that decided before the present one, and the instant at which it ended."""
+    """The policy that decided before the present one, and the instant at which it stopped applying."""
 
     policy: ResourceLeasingPolicy
     at: datetime
@@ -111,7 +111,7 @@ def decide(
     instant: datetime,
     closed_since: datetime | None = None,
 ) -> Decision:
-    """The lease of one node; `used` is what local pods request, `closed_since` the time at which it was found closed, if it is already."""
+    """Decides the lease of one node; `used` is requested by local pods, `closed_since` when it was closed, None unless it already is."""
     if not match_node_selector(terms.selector, node.labels, node.name):
         return Decision(exists=False, reason=_EXCLUDED_BY_BINDING)
     found = matching(policies, node=node, terms=terms)
@@ -136,7 +136,7 @@ def decide(
 
 
 def matching(policies: Iterable[ResourceLeasingPolicy], *, node: NodeFacts, terms: Terms) -> list[ResourceLeasingPolicy]:
-    """Those made for this binding and this node, the one that decides first if all are open at the head; valid or not."""
+    """Returns the policies for this binding and this node, valid or not; the first is the one that decides if all are open."""
     found = [
         policy
         for policy in policies
@@ -149,9 +149,9 @@ def matching(policies: Iterable[ResourceLeasingPolicy], *, node: NodeFacts, term
 
 
 def ended(policies: Iterable[ResourceLeasingPolicy], *, node: NodeFacts, terms: Terms, instant: datetime) -> Ended | None:
-    """Whose lease of this node ended last, by the clock alone; None when nothing has ended within two weeks.
+    """Returns the policy whose lease of this node expired last, by the clock alone; None when none expired within two weeks.
 
-    A policy that was deleted or changed is not seen here: it ends when that is noticed, with its own grace.
+    A policy that was deleted or changed is not included: its lease expires when that is observed, with its own grace period.
     """
     valid = [policy for policy in matching(policies, node=node, terms=terms) if policy.is_valid]
     return _turn(valid, terms, instant).before
@@ -159,7 +159,7 @@ def ended(policies: Iterable[ResourceLeasingPolicy], *, node: NodeFacts, terms: 
 
 @frozen
 class _Turn:
-    """Who decides from `since` until the next edge of any window, and who did before; `of` are the valid policies, the first best."""
+    """The policy that decides from `since` until the next window edge, and the one before; `of` are the valid policies, best first."""
 
     of: Sequence[ResourceLeasingPolicy]
     since: datetime
@@ -173,9 +173,9 @@ _MOST_TURNS: Final = 64
 
 
 def _turn(ordered: Sequence[ResourceLeasingPolicy], terms: Terms, instant: datetime) -> _Turn:
-    """Worked out once for all nodes that the same policies match: a calendar takes longer than all else that is decided of a node.
+    """Computes the turn once for all nodes that the same policies match: a calendar takes longer than the rest of a decision.
 
-    A turn is remembered by the identity of its policies, which it keeps alive; a changed policy is another object.
+    Turns are cached by the identity of their policies, which they keep alive; a changed policy is another object.
     """
     key = (terms.zone, *map(id, ordered))
     known = _turns.get(key)
@@ -194,7 +194,7 @@ def _decider(ordered: Sequence[ResourceLeasingPolicy], terms: Terms, instant: da
 
 
 def _before(ordered: Sequence[ResourceLeasingPolicy], terms: Terms, instant: datetime) -> Ended | None:
-    """Go back from edge to edge until another policy decided."""
+    """Goes back from edge to edge until another policy decided."""
     present, moment = _decider(ordered, terms, instant), instant
     for _ in range(_MOST_HAND_OVERS):
         edges = [previous_edge(policy.windows, terms.zone_for(policy), moment) for policy in ordered if policy.windows]

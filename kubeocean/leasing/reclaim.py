@@ -1,6 +1,6 @@
-"""Which leased pods are reclaimed, in which order, and how: pure arithmetic for `nodes.reclaim`.
+"""Selects which leased pods are reclaimed, in which order, and how: pure arithmetic for `nodes.reclaim`.
 
-Invariant: no pod is named without which the others fit as well, and none that the policy lets stay outside of its windows.
+Invariant: no pod is selected without which the others fit as well, and none that the policy lets stay outside of its windows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CLOSED: Final = {"key": TAINT_CLOSED, "effect": "NoExecute", "value": "true"}
 
 
 class Step(enum.Enum):
-    """How pods are ended now."""
+    """How pods are terminated now."""
 
     NOTHING = "Nothing"
     EVICT = "Evict"
@@ -32,7 +32,7 @@ class Step(enum.Enum):
 
 @frozen
 class Reclaim:
-    """`deadline` is when evictions turn into deletions; None without reclaiming."""
+    """How pods are reclaimed; from `deadline` on evictions become deletions, None without reclaiming."""
 
     step: Step
     deadline: datetime | None = None
@@ -40,7 +40,7 @@ class Reclaim:
 
 @frozen(kw_only=True)
 class ReclaimRules:
-    """How a policy takes leased capacity back; kept beside the policy, which may be deleted before its pods are."""
+    """How a policy reclaims leased capacity; kept beside the policy, which may be deleted before its pods are."""
 
     force: bool = False
     grace: timedelta = timedelta()
@@ -53,7 +53,7 @@ class ReclaimRules:
 
 @frozen(kw_only=True)
 class LeasedPod:
-    """A virtual pod as far as reclaiming asks for it; `created` is RFC 3339 text in UTC."""
+    """The properties of a virtual pod that reclaiming needs; `created` is RFC 3339 text in UTC."""
 
     ref: PodRef
     priority: int
@@ -63,7 +63,7 @@ class LeasedPod:
 
     @classmethod
     def of(cls, pod: Pod) -> LeasedPod:
-        """Only a toleration without end counts: with `tolerationSeconds` the hub's own taint eviction ends the pod as well."""
+        """Reads the pod. Only a toleration without a limit counts: with `tolerationSeconds` the hub's taint eviction deletes it too."""
         spec = pod.spec
         endless = [each for each in spec.get("tolerations") or () if each.get("tolerationSeconds") is None]
         return cls(
@@ -76,7 +76,7 @@ class LeasedPod:
 
 
 def reclaim(rules: ReclaimRules, *, since: datetime, instant: datetime) -> Reclaim:
-    """By the rules of the policy that ended at `since`: nothing unless it forces, evictions during its grace, deletions after it."""
+    """Returns the step by the rules of the policy that applied until `since`: none unless forced, eviction in its grace, then deletion."""
     if not rules.force:
         return Reclaim(Step.NOTHING)
     deadline = since + rules.grace
@@ -84,14 +84,14 @@ def reclaim(rules: ReclaimRules, *, since: datetime, instant: datetime) -> Recla
 
 
 def reclaim_order(pods: Iterable[LeasedPod], rules: ReclaimRules) -> list[LeasedPod]:
-    """Lowest priority first, then youngest; pods that the rules let stay outside of the windows are left out."""
+    """Returns the pods, lowest priority first, then youngest; without those that the rules let stay outside of the windows."""
     taken = [pod for pod in pods if not (rules.allow_out_of_window_pods and pod.tolerates_closed)]
     youngest_first = sorted(taken, key=lambda pod: (pod.created, pod.ref.uid), reverse=True)
     return sorted(youngest_first, key=lambda pod: pod.priority)
 
 
 def shortage(pods: Iterable[LeasedPod], amounts: Resources) -> Resources:
-    """By how much the requests of all pods exceed `amounts`; empty when the pods fit."""
+    """Returns by how much the requests of all pods exceed `amounts`; empty when the pods fit."""
     needed: Resources = {}
     for pod in pods:
         needed = add_resources(needed, pod.requests)
@@ -99,7 +99,7 @@ def shortage(pods: Iterable[LeasedPod], amounts: Resources) -> Resources:
 
 
 def excess(pods: Iterable[LeasedPod], amounts: Resources, rules: ReclaimRules) -> list[LeasedPod]:
-    """The pods to be ended so that the others fit into `amounts`: chosen in reclaim order, then the last chosen are spared if possible."""
+    """Selects the pods to terminate so that the others fit into `amounts`: in reclaim order, then the last ones are spared if possible."""
     everything = list(pods)
     over = left = shortage(everything, amounts)
     chosen = []
@@ -111,7 +111,7 @@ def excess(pods: Iterable[LeasedPod], amounts: Resources, rules: ReclaimRules) -
 
 
 def _without_spared(chosen: Sequence[LeasedPod], over: Resources) -> list[LeasedPod]:
-    """As the scheduler reprieves victims of a preemption: the most valuable first, if the others free enough without it."""
+    """Spares pods as the scheduler reprieves victims of a preemption: the most valuable first, if the others free enough without it."""
     freed: Resources = {}
     for pod in chosen:
         freed = add_resources(freed, pod.requests)

@@ -1,6 +1,6 @@
-"""What the Node of the hub records of its lease, so that any process can tell the end of a policy from growing local use. Pure.
+"""The lease record on the Node of the hub, by which processes distinguish a policy that stopped applying from growing local use. Pure.
 
-Invariant: equal records have equal text, and no time is in it but that at which a policy ended.
+Invariant: equal records have equal text, and the only time in it is that at which a policy stopped applying.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PolicyVersion:
 
 @frozen
 class PolicyEnd:
-    """The policy by whose rules an excess is reclaimed, and when it ended or shrank."""
+    """The policy by whose rules an excess is reclaimed, and when it stopped applying or shrank."""
 
     policy: str
     rules: ReclaimRules
@@ -41,9 +41,9 @@ class PolicyEnd:
 
 @frozen(kw_only=True)
 class LeaseRecord:
-    """`decided_by` decided about the node last, with these `rules`; under `fitted` all pods of the node fitted last.
+    """The last decision about a node: by `decided_by`, with its `rules`; `fitted` decided when all pods of the node fitted last.
 
-    `ended`: whose end left the excess that there is under `decided_by`; None without an excess, or when it is owed to local use.
+    `ended` is the policy that stopped applying and left the excess under `decided_by`; None without an excess, or when local use caused it.
     """
 
     decided_by: PolicyVersion
@@ -53,16 +53,16 @@ class LeaseRecord:
 
     @classmethod
     def fitting(cls, policy: ResourceLeasingPolicy) -> LeaseRecord:
-        """All pods fit under this policy, or nothing else is known of them."""
+        """Returns the record when all pods fit under this policy, or nothing else is known of them."""
         version = PolicyVersion.of(policy)
         return cls(decided_by=version, rules=ReclaimRules.of(policy), fitted=version)
 
     def decided(self, policy: ResourceLeasingPolicy, *, ended: PolicyEnd | None = None) -> LeaseRecord:
-        """The record after this policy has decided."""
+        """Returns the record after this policy has decided."""
         return evolve(self, decided_by=PolicyVersion.of(policy), rules=ReclaimRules.of(policy), ended=ended)
 
     def encode(self) -> str:
-        """As JSON, for an annotation."""
+        """Encodes the record as JSON, for an annotation."""
         body: Json = {"decidedBy": _version(self.decided_by), **_rules(self.rules)}
         if self.fitted != self.decided_by:
             body["fitted"] = _version(self.fitted)
@@ -72,7 +72,7 @@ class LeaseRecord:
 
     @classmethod
     def decode(cls, text: str) -> LeaseRecord | None:
-        """None when there is no text, or it is damaged: then nothing is known of the node's earlier policies."""
+        """Decodes the annotation; None when it is empty or damaged: then the node's earlier policies are unknown."""
         try:
             body = json.loads(text) if text else None
             return cls._of(body) if isinstance(body, dict) else None
@@ -99,7 +99,7 @@ def _read_version(body: Mapping[str, Any]) -> PolicyVersion:
 
 
 def _rules(rules: ReclaimRules) -> Json:
-    """Named as in the spec of a policy; what is not set is left out."""
+    """Encodes the rules by the field names of a policy's spec; unset fields are omitted."""
     body: Json = {
         "forceReclaim": rules.force,
         "gracefulReclaimPeriodSeconds": int(rules.grace.total_seconds()),
@@ -128,7 +128,7 @@ def _read_rules(body: Mapping[str, Any]) -> ReclaimRules:
 
 
 def _read_time(text: str) -> datetime:
-    """In UTC. Raises ValueError when it names no zone."""
+    """Parses a time to UTC. Raises ValueError when it has no zone."""
     time = datetime.fromisoformat(text)
     if time.tzinfo is None:
         raise ValueError(f"time without a zone: {text}")

@@ -1,6 +1,6 @@
-"""What the pods of each physical node request, kept up to date pod by pod.
+"""Sums the requests of the pods on each physical node, updated pod by pod.
 
-Invariant: the sums of a node are those of the Running and Pending pods put last under each uid, in whatever order changes arrived.
+Invariant: the sums of a node are those of the Running and Pending pods last put under each UID, in whatever order changes arrived.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class _Counted:
 
 
 class Usage:
-    """Sums per node, apart for local pods and for pods leased by this binding."""
+    """Sums of requests per node, separately for local pods and for pods leased by this binding."""
 
     def __init__(self) -> None:
         self._pods: dict[str, _Counted] = {}
         self._sums: dict[tuple[str, bool], dict[str, Quantity]] = {}
 
     def put(self, pod: Pod, *, leased: bool) -> frozenset[str]:
-        """Count a pod as it is now, in place of what was counted under its uid; the nodes whose sums changed."""
+        """Counts a pod in its current state in place of its UID's previous one; returns the nodes whose sums changed."""
         before = self._pods.get(pod.metadata.uid)
         if not pod.node or pod.phase not in _COUNTED:
             return self.remove(pod.metadata.uid)
@@ -46,7 +46,7 @@ class Usage:
         return changed | {now.node}
 
     def remove(self, uid: str) -> frozenset[str]:
-        """Forget a pod; the node whose sums changed, or none."""
+        """Removes a pod; returns the node whose sums changed, or none."""
         before = self._pods.pop(uid, None)
         if before is None:
             return frozenset()
@@ -59,14 +59,14 @@ class Usage:
         return frozenset({before.node})
 
     def local(self, node: str) -> Resources:
-        """What pods that are not leased by this binding request; "pods" counts them."""
+        """Returns the requests of pods that are not leased by this binding; "pods" counts them."""
         return self._sums.get((node, False), {})
 
     def leased(self, node: str) -> Resources:
-        """What pods leased by this binding request; "pods" counts them."""
+        """Returns the requests of pods leased by this binding; "pods" counts them."""
         return self._sums.get((node, True), {})
 
     def clear(self) -> None:
-        """Forget all pods, before another cluster is counted."""
+        """Removes all pods, before another cluster is counted."""
         self._pods.clear()
         self._sums.clear()

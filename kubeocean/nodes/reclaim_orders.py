@@ -1,7 +1,7 @@
 """Decides which virtual pods have to leave a node, and by when: it is closed, a policy reduced its capacity, or it is retired.
 
-Invariant: pods leave only by the rules of a policy that expired or shrank, or with their node. Growing local use alone terminates no pod,
-and neither does a restart: whether all pods have fitted is read from the record on the Node, not from the memory of a process.
+Invariant: pods leave only by the rules of a policy that stopped applying or shrank, or with their node. Growing local use alone terminates
+no pod, and neither does a restart: whether all pods have fitted is read from the record on the Node, not from the memory of a process.
 """
 
 from __future__ import annotations
