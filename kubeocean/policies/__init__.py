@@ -1,4 +1,4 @@
-"""ResourceLeasingPolicies of the worker: which ones apply, who serves them, and what their status reports.
+"""ResourceLeasingPolicies of the worker: which ones apply, which hub serves them, and what their status reports.
 
 Invariant: only the hub that holds the first claim of a policy writes its status.
 """

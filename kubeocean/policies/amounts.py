@@ -1,6 +1,6 @@
-"""What the nodes of each policy offer and lease, kept up to date node by node: a policy may decide about thousands of nodes.
+"""Sums what the nodes of each policy offer and lease, updated node by node: a policy may decide about thousands of nodes.
 
-Invariant: the amounts of a policy are the sums over the nodes put last under it; reading them does not go through the nodes.
+Invariant: the amounts of a policy are the sums over the nodes put last under it; reading them does not iterate over the nodes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Node:
 
 @define
 class _Sum:
-    """Of one policy. `having` counts the nodes that have a resource, because an amount of zero is not the same as none."""
+    """Sums of one policy. `having` counts the nodes that have a resource, because an amount of zero differs from a missing one."""
 
     offered: Resources = field(factory=dict)
     leased: Resources = field(factory=dict)
@@ -41,14 +41,14 @@ class _Sum:
 
 
 class PolicyAmounts:
-    """Keys are names of physical nodes."""
+    """Amounts by policy. Keys are names of physical nodes."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Node] = {}
         self._sums: dict[str, _Sum] = {}
 
     def put(self, name: str, *, policy: str, offered: Resources, leased: Resources) -> bool:
-        """Count a node under its deciding policy, in place of what was counted of it. Returns whether that differs."""
+        """Counts a node under its deciding policy, in place of its earlier amounts. Returns whether they differ."""
         node = _Node(policy, offered, leased)
         if self._nodes.get(name) == node:
             return False
@@ -58,7 +58,7 @@ class PolicyAmounts:
         return True
 
     def lease(self, name: str, leased: Resources) -> str:
-        """Pods of a node came or went. Returns the policy whose sum changed; "" for a node that is not counted."""
+        """Updates the leased amount of a node whose pods changed. Returns the policy whose sum changed; "" for an uncounted node."""
         node = self._nodes.get(name)
         if node is None:
             return ""
@@ -66,12 +66,12 @@ class PolicyAmounts:
         return node.policy
 
     def remove(self, name: str) -> None:
-        """The node is withdrawn."""
+        """Removes a withdrawn node."""
         node = self._nodes.pop(name, None)
         if node is not None:
             self._sums[node.policy].remove(node)
 
     def of(self, policy: str) -> Amounts:
-        """The sums over the nodes of a policy."""
+        """Returns the sums over the nodes of a policy."""
         total = self._sums.get(policy, _Sum())
         return Amounts(total.offered, {name: amount for name, amount in total.leased.items() if amount})

@@ -1,6 +1,6 @@
-"""Shows the worker's owner on each physical node which policy leases it, where the optional right to do so was given.
+"""Labels each physical node with the policy that leases it, for the worker's owner, where the optional permission was granted.
 
-Invariant: the label of a policy for another binding stays; after a refusal nothing is written before the right is seen to be there.
+Invariant: the label of a policy for another binding stays; after a refusal nothing is written before the permission is confirmed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 _LABELLING = {"verb": "patch", "resource": NODES.plural}
 
 FIRST, LIMIT = 1.0, 300.0
-"""Seconds until the right is asked for again after a refusal, at first and at most."""
+"""Seconds until the permission is checked again after a refusal, at first and at most."""
 
 
 @frozen(kw_only=True)
 class PolicyLabelParts:
-    """What it works with; `granted()` has all nodes looked at once more."""
+    """Dependencies of the label; `granted()` enqueues all nodes again."""
 
     worker: WorkerCluster
     binding: BindingReconciler
@@ -51,7 +51,9 @@ class PolicyLabel:
         self._asker = ""
 
     async def show(self, node: Node | None, policy: str) -> float | None:
-        """Label the node, or with "" take the label off; for one of the nodes that lack theirs, the seconds until it is tried again."""
+        """Sets the label of the node, or removes it with "". Returns the seconds until the next attempt after a refusal, for one node at
+        a time.
+        """
         said = node.metadata.labels.get(keys.POLICY_APPLIED, "") if node is not None else policy
         if node is None or said == policy or self._parts.policies.is_foreign(said):
             return None

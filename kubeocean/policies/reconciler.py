@@ -1,6 +1,6 @@
-"""The ResourceLeasingPolicies of the worker that are meant for us: read for the nodes, and told whether they hold.
+"""Reconciles the ResourceLeasingPolicies of the worker that are meant for us: caches them for the nodes, and reports if they apply.
 
-Invariant: a policy's status is written only when it would say something else; a policy that is deleted stays until its nodes are gone.
+Invariant: a policy's status is written only when it would change; a deleted policy stays until its nodes are deleted.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ _LONGEST_WAIT = 300.0
 _NODES_COUNTED_AFTER = 1.0
 _AMOUNTS_COUNTED_AFTER = 2.0
 _SHARED_AFTER = 30.0
-"""Seconds until it is reported that another hub serves a policy."""
+"""Seconds until the other hub that serves a policy is reported."""
 
 
 class LentNodes(Protocol):
-    """What is asked of the nodes about one policy."""
+    """The nodes as needed here, about one policy."""
 
     def decided_by(self, policy: str) -> Sequence[str]:
-        """The physical nodes that it decides about. Raises Unavailable."""
+        """Returns the physical nodes that it decides about. Raises Unavailable."""
 
     def amounts_of(self, policy: str) -> Amounts | None:
-        """What those offer and lease; None while that is not known."""
+        """Returns what those nodes offer and lease; None while that is unknown."""
 
 
 class ResourceLeasingPolicyReconciler:
-    """Keeps finalizer and status of our policies; `current` is what the nodes are decided by."""
+    """Maintains finalizer and status of our policies; decisions about nodes follow `current`."""
 
     def __init__(self, host: Host, worker: WorkerCluster, *, binding: BindingReconciler, process_zone: str) -> None:
         self._host = host
@@ -62,54 +62,54 @@ class ResourceLeasingPolicyReconciler:
         self._nodes: LentNodes | None = None
         self._pace = Pace(host.clock)
         self._others: dict[str, tuple[float, str]] = {}
-        """By policy: since when another hub writes its status, and the mark of that hub."""
+        """Since when another hub writes the status of a policy, and the mark of that hub; by policy."""
         self._listeners: list[Callable[[], None]] = []
         self.controller: Controller[str] = Controller("policies", self.reconcile, workers=2, clock=host.clock, metrics=host.metrics)
         worker.policies.on_change(self._changed)
 
     @property
     def current(self) -> Sequence[ResourceLeasingPolicy]:
-        """The policies for this binding, also those that are being deleted."""
+        """Policies for this binding, those that are being deleted included."""
         return [policy for policy in self._parsed.values() if policy.cluster == self._binding.name]
 
     def get(self, name: str) -> ResourceLeasingPolicy | None:
         return self._parsed.get(name)
 
     def is_foreign(self, name: str) -> bool:
-        """It exists and is meant for another binding."""
+        """Checks that the policy exists and is meant for another binding."""
         policy = self._parsed.get(name)
         return policy is not None and policy.cluster != self._binding.name
 
     def deleted_at(self, name: str) -> datetime | None:
-        """When its deletion was asked for."""
+        """Returns when its deletion was requested; None when it was not."""
         obj = self._worker.policies.store.get(Key("", name))
         stamp = obj.metadata.deletion_timestamp if obj is not None else None
         return parse_rfc3339(stamp) if stamp else None
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener()` after every change of a policy."""
+        """Registers a listener that is called after every change of a policy."""
         self._listeners.append(listener)
 
     def lends(self, nodes: LentNodes) -> None:
-        """Who knows which nodes a policy decides about; while there is one, a deleted policy keeps its finalizer."""
+        """Sets the source for which nodes a policy decides about; while it lists any, a deleted policy keeps its finalizer."""
         self._nodes = nodes
 
     def recount(self, name: str) -> None:
-        """The policy decides about more nodes than before, or about fewer."""
+        """Enqueues a policy that decides about more or fewer nodes than before."""
         self.controller.add(name, after=_NODES_COUNTED_AFTER)
 
     def amounts_changed(self, name: str) -> None:
-        """What its nodes offer or lease is another than before."""
+        """Enqueues a policy whose nodes offer or lease different amounts than before."""
         if name in self._parsed:
             self.controller.add(name, after=_AMOUNTS_COUNTED_AFTER, priority=Priority.LOW)
 
     def recheck(self) -> None:
-        """Look at all policies again."""
+        """Enqueues all policies."""
         for name in self._parsed:
             self.controller.add(name)
 
     async def reconcile(self, name: str) -> float | None:
-        """Finalizer and status of one policy; seconds until its window opens or closes."""
+        """Reconciles finalizer and status of one policy; returns the seconds until its window opens or closes."""
         policy, obj = self._parsed.get(name), self._worker.policies.store.get(Key("", name))
         if policy is None or obj is None:
             return None
@@ -117,7 +117,7 @@ class ResourceLeasingPolicyReconciler:
             if policy.cluster != self._binding.name or policy.deleting:
                 return await self._release(obj, meant=policy.cluster == self._binding.name)
             if self._binding.ending:
-                # What it holds of ours is taken off with the binding's end.
+                # Our claims are removed when the binding is unbound.
                 return None
             finalizers = claimed(policy.finalizers, self._owner)
             if finalizers != policy.finalizers:
@@ -187,7 +187,7 @@ class ResourceLeasingPolicyReconciler:
         return self._worker.mount.owner
 
     async def _release(self, obj: Unknown, *, meant: bool) -> float | None:
-        """Our claim goes as soon as no node is decided by the policy: it is deleted, or names another binding by now."""
+        """Removes our claim once the policy decides about no node: it is deleted, or names another binding by now."""
         self._note_other(obj.metadata.name, "")
         finalizers = obj.metadata.finalizers
         left = released(finalizers, self._owner, meant=meant)

@@ -1,7 +1,7 @@
-"""What the status of a ResourceLeasingPolicy says, and when it is worth a write (pure but for the clock).
+"""Computes the desired status of a ResourceLeasingPolicy, and when it is worth a write. Pure but for the clock.
 
-Invariant: equal verdicts render no patch. Phase, conditions, edge and nodes are told at once; the amounts, which move with every pod, are
-told when they have stood still for a moment, after half a minute at the latest, and on average at most every half minute.
+Invariant: equal verdicts render no patch. Phase, conditions, edge and nodes are written at once; the amounts, which change with every pod,
+are written when they have been stable for a moment, after half a minute at the latest, and on average at most every half minute.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_NODES_NAMED: Final = 32
 
 AMOUNTS: Final = ("offered", "leased")
 _ADDED: Final = frozenset({"observedGeneration", "timeZone", "nextEdge", "decidingNodes", "nodes", *AMOUNTS})
-"""Fields of the status that the definition of Kubeocean (Go) does not have; where that one is installed they vanish when written."""
+"""Status fields that the definition of Kubeocean (Go) lacks; where that definition is installed the API server drops them."""
 
 _STILL: Final = 1.0
 _LATEST: Final = 30.0
@@ -34,7 +34,7 @@ _LONGEST_PAUSE: Final = 300.0
 
 @frozen
 class Amounts:
-    """Over all nodes a policy decides about: what their virtual nodes offer, and what the pods leased there request."""
+    """Sums over all nodes a policy decides about: what their virtual nodes offer, and what the pods leased on them request."""
 
     offered: Resources = field(factory=dict)
     leased: Resources = field(factory=dict)
@@ -42,10 +42,10 @@ class Amounts:
 
 @frozen
 class Verdict:
-    """What the status of a policy should say.
+    """The input of a policy's desired status.
 
     `problems` is empty for a valid one, `zone` names the zone in force, `nodes` are the physical nodes it decides about now; without
-    `amounts`, while not everything is known yet, what was told of them stays.
+    `amounts`, while they are incomplete, the reported ones stay.
     """
 
     problems: str
@@ -58,9 +58,9 @@ class Verdict:
 
 @frozen
 class Report:
-    """A status to be written: `said` in full, `patch` as a merge patch. `only_amounts`: nothing else differs.
+    """A status to be written: `said` is all of it, `patch` the merge patch. `only_amounts`: nothing else differs.
 
-    `repeated`: but for amounts it was written before, and another client replaced it.
+    `repeated`: apart from amounts it was written before, and another client replaced it.
     """
 
     said: Json
@@ -70,7 +70,7 @@ class Report:
 
 
 def status_change(policy: ResourceLeasingPolicy, verdict: Verdict, *, now: datetime, told: JsonView | None = None) -> Report | None:
-    """The new status, or None when the present one says all of this already (spec/kubeocean.md 3.9); `told` was written last."""
+    """Returns the new status, or None when nothing differs (spec/kubeocean.md 3.9); `told` is the status written last."""
     before: Sequence[JsonView] = policy.status.get("conditions") or ()
     after: list[Json] = [dict(condition) for condition in before]
     for condition in _conditions(verdict):
@@ -98,7 +98,7 @@ def status_change(policy: ResourceLeasingPolicy, verdict: Verdict, *, now: datet
 
 
 def _without_times(said: JsonView) -> Json:
-    """What a status says apart from amounts, and from the times at which another client's writes moved its conditions."""
+    """Returns a status without amounts, and without the times at which another client's writes changed its conditions."""
     fields = ("type", "status", "reason", "message", "observedGeneration")
     conditions = [{name: each.get(name) for name in fields} for each in said.get("conditions") or ()]
     rest = {name: value for name, value in said.items() if name not in AMOUNTS}
@@ -112,7 +112,7 @@ def _amounts(verdict: Verdict, present: JsonView) -> Json:
 
 
 def _replacing(before: JsonView, after: JsonView) -> Json:
-    """The part of a merge patch that leaves nothing of what was there before."""
+    """Returns the part of a merge patch that replaces `before`, so that none of its keys remain."""
     return {**dict.fromkeys(before), **after}
 
 
@@ -134,17 +134,17 @@ class _Unwritten:
 
 
 class Pace:
-    """When amounts that differ from those told are written; one for each process, policies by name."""
+    """Decides when amounts that differ from the reported ones are written; one for each process, policies by name."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._unwritten: dict[str, _Unwritten] = {}
         self._written: dict[str, list[float]] = {}
         self._repeated: dict[str, tuple[float, float]] = {}
-        """By policy: when a status that another client replaced was written again last, and the seconds until the next time."""
+        """When a status that another client replaced was last rewritten, and the seconds until the next time; by policy."""
 
     def wait(self, policy: str, said: JsonView) -> float:
-        """Seconds until this may be written, if it does not change until then; 0: now."""
+        """Returns the seconds until this may be written, if it does not change until then; 0 means now."""
         now, amounts = self._clock.monotonic(), {name: said[name] for name in AMOUNTS}
         known = self._unwritten.get(policy)
         if known is None or known.amounts != amounts:
@@ -156,7 +156,7 @@ class Pace:
         return max(0.0, due - now)
 
     def wait_to_repeat(self, policy: str) -> float:
-        """Seconds until a status that another client replaced may be written again; 0: now, and twice as many later the next time."""
+        """Returns the seconds until a status that another client replaced may be rewritten; 0 means now, and the next pause is doubled."""
         now = self._clock.monotonic()
         last, pause = self._repeated.get(policy, (-math.inf, 0.0))
         if now < last + pause:
@@ -165,16 +165,16 @@ class Pace:
         return 0.0
 
     def settled(self, policy: str) -> None:
-        """What is told is true."""
+        """Drops the unwritten amounts: the reported ones are current."""
         self._unwritten.pop(policy, None)
 
     def wrote(self, policy: str) -> None:
-        """Amounts were written for their own sake."""
+        """Records a write made only for the amounts."""
         self.settled(policy)
         self._written[policy] = [*self._written.get(policy, []), self._clock.monotonic()][-_BURST:]
 
     def forget(self, policy: str) -> None:
-        """The policy is gone."""
+        """Removes a deleted policy."""
         self.settled(policy)
         self._written.pop(policy, None)
         self._repeated.pop(policy, None)
