@@ -1,6 +1,6 @@
-"""How well a ClusterBinding is served, as phase and conditions of its status (pure).
+"""Computes phase and conditions of a ClusterBinding's status from its health. Pure.
 
-Invariant: equal health renders no patch; a message names the field that is wrong and what mends it.
+Invariant: equal health renders no patch; a message names the invalid field and the remedy.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ NO_ANSWER = "the worker cluster does not answer"
 
 @frozen
 class Failure:
-    """What keeps a binding from being served; the reason is one of the three above, the message a sentence with the remedy."""
+    """The cause for which a binding is not served; the reason is one of the three above, the message a sentence with the remedy."""
 
     reason: str
     message: str
     outcome: Outcome = Outcome.SERVED
-    """What it says of the worker cluster."""
+    """State of the worker cluster that the failure proves."""
 
 
 @frozen(kw_only=True)
 class Health:
-    """What is known of a binding; `reachable` None means that the worker was not asked yet, `unreachable` says why it is not."""
+    """Observed health of a binding; `reachable` None means that the worker was not contacted yet, `unreachable` why it is not."""
 
     problem: Failure | None = None
     reachable: bool | None = None
@@ -50,13 +50,13 @@ class Health:
     syncer: Failure | None = None
     held: str = ""
     shared: str = ""
-    """Which policies another hub serves as well."""
+    """Policies that another hub serves too, as a message."""
     ending: str = ""
-    """What is still there of a binding that is being deleted, and what it waits for."""
+    """What remains of a binding that is being deleted, and what that waits for."""
 
 
 def status_patch(status: JsonView, health: Health, *, generation: int, now: datetime) -> Json | None:
-    """The merge patch of the binding's status, or None when it says all of this already."""
+    """Returns the merge patch of the binding's status, or None when nothing differs."""
     before: Sequence[JsonView] = status.get("conditions") or ()
     after: list[Json] = [dict(condition) for condition in before]
     for condition in _conditions(health, before):

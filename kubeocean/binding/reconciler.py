@@ -1,6 +1,6 @@
-"""This process's own ClusterBinding: what it says, and what its status says of us.
+"""Caches the ClusterBinding that this process serves, and reports its health in its status.
 
-Invariant: the status is written only when it would say something else; a binding that can not be read is unknown, not gone.
+Invariant: the status is written only when it would change; a binding that cannot be read is unknown, not deleted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BindingReconciler:
             host.client, CLUSTERBINDINGS, where=Selection(fields=f"metadata.name={name}"), clock=host.clock, metrics=host.metrics
         )
         self.current: ClusterBinding | None = None
-        """As last seen; it stays when the binding is deleted, because what it led to has to be taken back."""
+        """The last observed binding; it stays when the binding is deleted, because what was created for it has to be cleaned up."""
         self.gone = False
         self._host = host
         self._health = Health()
@@ -51,19 +51,19 @@ class BindingReconciler:
 
     @property
     def ending(self) -> bool:
-        """It was deleted, or is being deleted."""
+        """Whether the binding was deleted, or is being deleted."""
         return self.gone or (self.current is not None and self.current.deleting)
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener()` after every change of the binding."""
+        """Registers a listener that is called after every change of the binding."""
         self._listeners.append(listener)
 
     def on_confirm(self, listener: Callable[[], None]) -> None:
-        """Call `listener()` when a person agreed to the retirements that wait."""
+        """Registers a listener that is called when an administrator confirmed the waiting retirements."""
         self._confirm_listeners.append(listener)
 
     def set_problem(self, problem: Failure | None) -> None:
-        """What keeps the worker from being used; None: nothing."""
+        """Sets why the worker cannot be used; None clears it."""
         self._set(evolve(self._health, problem=problem))
         if problem != self._announced:
             self._announced = problem
@@ -71,19 +71,19 @@ class BindingReconciler:
                 self.event(problem.reason, problem.message, warning=True)
 
     def set_reachable(self) -> None:
-        """The worker can be used."""
+        """Reports that the worker can be used."""
         if self._health.reachable is False:
             self.event("WorkerReachable", "the worker cluster answers again")
         self._set(evolve(self._health, reachable=True))
 
     def set_unreachable(self, why: str) -> None:
-        """The worker cannot be used, and why not."""
+        """Reports that the worker cannot be used, and why."""
         if self._health.reachable is True:
             self.event("WorkerUnreachable", f"{why}; until then its nodes are held and take no new pods, and pods stay", warning=True)
         self._set(evolve(self._health, reachable=False, unreachable=why))
 
     def set_unreadable(self, what: str) -> None:
-        """Which lists of the worker can not be read; empty: all can."""
+        """Sets which lists of the worker cannot be read; empty clears it."""
         text = f"spec.secretRef: the kubeconfig's user may not read what it has to ({what}); grant the rights there, or install the CRD"
         if what and self._health.syncer is None:
             self.event(SYNCER_FAILED, text, warning=True)
@@ -91,17 +91,17 @@ class BindingReconciler:
 
     @property
     def held(self) -> str:
-        """Why retirements wait for confirmation, also where an earlier process found that; empty: none does."""
+        """Why retirements wait for confirmation, also where an earlier process refused them; empty without any."""
         return self._health.held
 
     def set_held(self, why: str) -> None:
-        """Why retirements wait for confirmation; empty: none does."""
+        """Sets why retirements wait for confirmation; empty without any."""
         if why and not self._health.held:
             self.event("RetirementHeld", why, warning=True)
         self._set(evolve(self._health, held=why))
 
     def set_shared(self, writers: Mapping[str, str]) -> None:
-        """Which policies another hub serves as well, with the mark of that hub; empty: none."""
+        """Sets which policies another hub serves too, with the mark of that hub; empty without any."""
         named = ", ".join(f"{policy} (by {mark})" for policy, mark in sorted(writers.items())[:_SHARED_NAMED])
         text = f"{len(writers)} ResourceLeasingPolicies are served by another hub whose binding has this name: {named}; {_SHARED_REMEDY}"
         if writers and not self._health.shared:
@@ -109,41 +109,41 @@ class BindingReconciler:
         self._set(evolve(self._health, shared=text if writers else ""))
 
     def set_ending(self, what: str) -> None:
-        """What is still there of a binding that is being deleted; empty: it is not."""
+        """Sets what remains of a binding that is being deleted; empty when it is not."""
         self._set(evolve(self._health, ending=what))
 
     def event(self, reason: str, message: str, *, warning: bool = False) -> None:
-        """An Event about the binding."""
+        """Emits an Event about the binding."""
         obj = self.informer.store.get(Key("", self.name))
         if obj is not None:
             self._host.events.event(ObjectReference.of(CLUSTERBINDINGS, obj), reason, message, warning=warning)
 
     async def live(self) -> ClusterBinding | None:
-        """Read now; None when it does not exist. Raises ApiError."""
+        """Reads the binding from the API server; None when it does not exist. Raises ApiError."""
         try:
             return ClusterBinding.parse(await self._host.client.get(CLUSTERBINDINGS, self.name))
         except NotFound:
-            # 404 is also what a missing CRD answers; the list tells them apart.
+            # A missing CRD responds with 404 too; the list distinguishes the two.
             await self._host.client.list(CLUSTERBINDINGS, Selection(fields=f"metadata.name={self.name}"))
             return None
 
     async def hold(self) -> None:
-        """Puts our finalizer on the binding, and the identity by which everything that is about to be made is found. Raises ApiError."""
+        """Adds our finalizer to the binding, and the identity by which everything created for it is found later. Raises ApiError."""
         current = self.current
         if current is None or keys.FINALIZER_SYNCER not in current.finalizers or not _is_noted(current):
             await self._write_finalizers(lambda there: there if keys.FINALIZER_SYNCER in there else [*there, keys.FINALIZER_SYNCER])
 
     async def let_go(self) -> None:
-        """Everything is undone: the deletion need not wait for us any more. Raises ApiError."""
+        """Removes our finalizer after everything was cleaned up: the deletion need not wait for us. Raises ApiError."""
         await self._write_finalizers(lambda there: [each for each in there if each != keys.FINALIZER_SYNCER])
 
     @property
     def unbinds(self) -> bool:
-        """It is being deleted, and waits for us."""
+        """Whether the binding is being deleted, and waits for us."""
         return self.current is not None and not self.gone and self.current.deleting and keys.FINALIZER_SYNCER in self.current.finalizers
 
     async def _write_finalizers(self, wanted: Callable[[Sequence[str]], Sequence[str]]) -> None:
-        """Read live, because the manager writes there too."""
+        """Writes the finalizers after a live read, because the manager writes them too."""
         for attempt in range(_ATTEMPTS):
             meta = (await self._host.client.get(CLUSTERBINDINGS, self.name)).metadata
             finalizers = list(wanted(meta.finalizers))
@@ -163,7 +163,7 @@ class BindingReconciler:
         return {keys.ACCEPTED_AS: current.identity.note(meta.uid)} if current is not None and current.uid == meta.uid else {}
 
     async def reconcile(self, name: str) -> float | None:
-        """Write the status if it is not what it should be."""
+        """Writes the status if it differs from the desired one."""
         obj = self.informer.store.get(Key("", name))
         if obj is None:
             return None
@@ -175,7 +175,7 @@ class BindingReconciler:
         return None
 
     async def _take_confirmation(self, obj: Unknown) -> None:
-        """Pass it on once: it must not confirm what happens later."""
+        """Notifies the listeners once and removes the annotation: it must not confirm later retirements."""
         if keys.CONFIRM_RETIRE not in obj.metadata.annotations:
             return
         for listener in self._confirm_listeners:
@@ -201,7 +201,7 @@ class BindingReconciler:
 
 
 def _held(obj: Unknown) -> str:
-    """The message of the condition RetirementHeld, where it is True."""
+    """Returns the message of the condition RetirementHeld, where it is True."""
     condition = get_condition((obj.body.get("status") or {}).get("conditions") or (), RETIREMENT_HELD)
     return str(condition.get("message") or "retirements wait") if condition is not None and condition["status"] == "True" else ""
 
@@ -211,7 +211,7 @@ def _is_noted(binding: ClusterBinding) -> bool:
 
 
 def _as_served(binding: ClusterBinding, before: ClusterBinding | None) -> ClusterBinding:
-    """Under the identity that was held before, also when the annotation that says so was removed together with a change of it."""
+    """Keeps the identity under which the binding is served, also when its annotation was removed together with a change of the identity."""
     if before is None or before.uid != binding.uid or keys.FINALIZER_SYNCER not in before.finalizers:
         return binding
     return evolve(binding, cluster_id=before.cluster_id, mount_namespace=before.mount_namespace)
