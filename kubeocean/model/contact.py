@@ -1,7 +1,7 @@
-"""What attempts to reach the worker cluster prove: the outcome of each, and how long the worker has been silent (pure).
+"""Evaluates attempts to reach the worker cluster: the outcome of each, and how long the worker has been silent. Pure.
 
-Invariant: silence is an unbroken series of attempts of which none reached the worker. An answer of any kind, an attempt that proves
-nothing, a gap between attempts, and a time in which this process stood still end the series.
+Invariant: silence is an unbroken series of attempts of which none reached the worker. A response of any kind, an attempt that proves
+nothing, a gap between attempts, and a time in which this process was suspended terminate the series.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from vkubelet.errors import ApiError, ServerError, Unauthorized, Unreachable, VK
 
 
 class Outcome(enum.Enum):
-    """What one attempt says of the worker."""
+    """State of the worker that one attempt proves."""
 
     SERVED = "served"
-    """It works; a right that is missing is reported by the lists that need it."""
+    """It works; a missing permission is reported by the lists that need it."""
     UNSERVED = "unserved"
-    """It lives, or nothing proves that it does not; but it does no work for us."""
+    """It is running, or nothing proves that it is not; but it does not serve us."""
     SILENT = "silent"
-    """Its address was asked, and no connection came about."""
+    """A connection to its address was attempted, and none was established."""
 
 
 def outcome_of(error: VKubeletError | None) -> Outcome:
-    """What an attempt that raised `error`, or None, says of the worker."""
+    """Returns the outcome of an attempt that raised `error`, or None."""
     if isinstance(error, Unreachable):
         return Outcome.SILENT if error.silent else Outcome.UNSERVED
     if error is None or isinstance(error, ApiError) and not isinstance(error, (ServerError, Unauthorized)):
@@ -34,7 +34,7 @@ def outcome_of(error: VKubeletError | None) -> Outcome:
 
 
 def problem_of(error: VKubeletError | None) -> str:
-    """What is wrong, and the remedy; the same text for as long as the same thing is wrong. Empty when the worker works."""
+    """Returns the problem and the remedy; the text is stable for as long as the problem is. Empty when the worker works."""
     if outcome_of(error) is Outcome.SERVED:
         return ""
     if outcome_of(error) is Outcome.SILENT:
@@ -48,7 +48,7 @@ def problem_of(error: VKubeletError | None) -> str:
 
 @frozen
 class Attempt:
-    """One question to the worker; times are those of a monotonic clock."""
+    """One request to the worker; times are those of a monotonic clock."""
 
     began: float
     ended: float
@@ -57,18 +57,18 @@ class Attempt:
 
 @frozen
 class Contact:
-    """What all attempts so far say (pure); `longest_gap` is the time between two attempts that still belong to one series."""
+    """The result of all attempts so far. Pure. `longest_gap` is the longest time between two attempts of one series."""
 
     served_at: float
     longest_gap: float
     silent_since: float = 0.0
     asked_at: float = 0.0
     attempts: int = 0
-    """In the series; 0 while the worker is not silent."""
+    """Number of attempts in the series; 0 while the worker is not silent."""
     awake_since: float = 0.0
 
     def after(self, attempt: Attempt) -> Contact:
-        """With one attempt more. One that a standstill of the process interrupted proves nothing unless it was answered."""
+        """Returns the contact with one more attempt. One during which the process was suspended proves nothing unless it was answered."""
         if attempt.outcome is Outcome.SERVED:
             return evolve(self.broken(), served_at=attempt.ended)
         if attempt.outcome is Outcome.UNSERVED or attempt.began < self.awake_since:
@@ -79,11 +79,11 @@ class Contact:
         return evolve(self, asked_at=attempt.ended, attempts=self.attempts + 1)
 
     def broken(self) -> Contact:
-        """With no series of silent attempts."""
+        """Returns the contact without a series of silent attempts."""
         return evolve(self, attempts=0)
 
     def stood_still(self, start: float, end: float) -> Contact:
-        """The process did nothing between these times: they count neither as silence nor towards holding the nodes."""
+        """Returns the contact after the process was suspended between these times: they count neither as silence nor towards Hold."""
         return evolve(self.broken(), served_at=self.served_at + end - start, awake_since=end)
 
     @property

@@ -1,7 +1,7 @@
-"""ClusterBinding and ResourceLeasingPolicy as values, with every rule a stored object has to keep.
+"""ClusterBinding and ResourceLeasingPolicy as values, with every rule that a stored object has to satisfy.
 
-Invariant: parsing never fails. An object that an older definition let in, with a wrong type or a bad time, parses to a value whose
-`validate()` says what is wrong and what to do; whoever acts on a value asks it first.
+Invariant: parsing never fails. An object that an older definition admitted, with a wrong type or an invalid time, parses to a value whose
+`validate()` returns the problems and their remedies; callers validate a value before they act on it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LONGEST_GRACE: Final = 2**31 - 1
 
 @frozen
 class SecretReference:
-    """Where the worker's kubeconfig lies in the hub."""
+    """Reference to the Secret of the hub with the worker's kubeconfig."""
 
     name: str = ""
     namespace: str = ""
@@ -46,7 +46,7 @@ class SecretReference:
 
 @frozen
 class OnUnreachable:
-    """What happens while the worker does not answer; `after` (seconds) counts for FailOver."""
+    """Behaviour while the worker does not answer; `after` (seconds) counts for FailOver."""
 
     mode: str = HOLD
     after: float = _DEFAULT_FAIL_OVER
@@ -62,13 +62,13 @@ class FromWorker:
 
 
 def names_key(patterns: Sequence[str], key: str) -> bool:
-    """Returns whether one of the patterns of FromWorker fits the key."""
+    """Returns whether one of the patterns of FromWorker matches the key."""
     return any(pattern in ("*", key) or pattern.endswith("/*") and key.startswith(pattern[:-1]) for pattern in patterns)
 
 
 @frozen
 class ApiServerAccess:
-    """Where pods in the worker reach the hub's API server; `ca_bundle` is PEM text or empty."""
+    """Address at which pods in the worker reach the hub's API server; `ca_bundle` is PEM text or empty."""
 
     host: str
     port: int = 443
@@ -77,7 +77,7 @@ class ApiServerAccess:
 
 @frozen
 class DnsAccess:
-    """The hub's DNS servers, as pods in the worker reach them, and the domain they serve."""
+    """DNS servers of the hub, as pods in the worker reach them, and the domain they serve."""
 
     servers: Sequence[str]
     domain: str = "cluster.local"
@@ -87,7 +87,7 @@ class DnsAccess:
 class ClusterBinding:
     """One worker cluster; names follow spec/kubeocean.md 1.1.
 
-    `cluster_id` and `mount_namespace` are those under which it is served, whatever its spec asks for since: by them everything is found.
+    `cluster_id` and `mount_namespace` are those under which it is served, whatever its spec requests since: all objects are found by them.
     """
 
     name: str
@@ -101,7 +101,7 @@ class ClusterBinding:
     node_selector: JsonView | None
     mount_namespace: str
     asked: keys.Identity
-    """What the spec asks for now."""
+    """Identity that the spec requests now."""
     service_namespaces: Sequence[str]
     disable_default_taint: bool
     priority_class: str
@@ -111,9 +111,9 @@ class ClusterBinding:
     time_zone: str
     on_unreachable: OnUnreachable
     force_unbind_after: float | None
-    """Seconds after its deletion from which what can not be cleaned up in the worker is given up; None: never."""
+    """Seconds after its deletion from which objects in the worker that cannot be cleaned up are given up; None: never."""
     deleted_at: str
-    """When its deletion was asked for (RFC 3339), "" when it was not."""
+    """When its deletion was requested (RFC 3339), "" when it was not."""
     api_server: ApiServerAccess | None
     dns: DnsAccess | None
     from_worker: FromWorker
@@ -123,7 +123,7 @@ class ClusterBinding:
 
     @classmethod
     def parse(cls, obj: Unknown) -> ClusterBinding:
-        """From any stored object."""
+        """Parses any stored object."""
         body, meta = obj.body, obj.metadata
         problems: list[Problem] = []
         spec = Fields(body.get("spec"), "spec", problems)
@@ -162,11 +162,11 @@ class ClusterBinding:
 
     @property
     def identity(self) -> keys.Identity:
-        """As it is served."""
+        """Identity under which it is served."""
         return keys.Identity(self.cluster_id, self.mount_namespace)
 
     def validate(self) -> list[Problem]:
-        """Everything that keeps it from working, without asking any cluster; empty when it is sound."""
+        """Returns everything that prevents it from working, without a request to any cluster; empty when it is valid."""
         problems = [*self.misread, *_identity_problems(self.asked), *_secret_problems(self.secret), *self.overrides.problems()]
         for at, namespace in enumerate(self.service_namespaces):
             if not namespace:
@@ -182,7 +182,7 @@ class ClusterBinding:
 
 @frozen(kw_only=True)
 class ResourceLeasingPolicy:
-    """What one policy leases; names follow spec/kubeocean.md 1.2. `created` is RFC 3339 text in UTC, so it sorts."""
+    """The lease of one policy; names follow spec/kubeocean.md 1.2. `created` is RFC 3339 text in UTC, so it sorts."""
 
     name: str
     uid: str = ""
@@ -205,7 +205,7 @@ class ResourceLeasingPolicy:
 
     @classmethod
     def parse(cls, obj: Unknown) -> ResourceLeasingPolicy:
-        """From any stored object."""
+        """Parses any stored object."""
         body, meta = obj.body, obj.metadata
         problems: list[Problem] = []
         spec = Fields(body.get("spec"), "spec", problems)
@@ -231,11 +231,11 @@ class ResourceLeasingPolicy:
 
     @cached_property
     def is_valid(self) -> bool:
-        """Nothing keeps it from leasing; asked for each node that it matches."""
+        """Whether nothing prevents it from leasing; evaluated for each node that it matches."""
         return not self.validate()
 
     def validate(self) -> list[Problem]:
-        """Everything that keeps it from leasing; empty when it is sound. A policy with a problem leases nothing."""
+        """Returns everything that prevents it from leasing; empty when it is valid. A policy with a problem leases nothing."""
         problems = list(self.misread)
         if not self.cluster:
             problems.append(Problem("spec.cluster", "is empty; name a ClusterBinding of the computing cluster"))
@@ -302,7 +302,7 @@ def _from_worker(fields: Fields) -> FromWorker:
 
 
 def _force_unbind_after(spec: Fields, problems: Sequence[Problem]) -> float | None:
-    """What can not be read as a time must not count as zero seconds."""
+    """Parses spec.forceUnbindAfter; a value that cannot be read as a time must not count as zero seconds."""
     known = len(problems)
     seconds = spec.number("forceUnbindAfter") if spec.has("forceUnbindAfter") else None
     return None if seconds is None or len(problems) > known else float(seconds)

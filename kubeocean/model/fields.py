@@ -1,4 +1,4 @@
-"""Reads the fields of a custom resource that may hold anything, and notes what has the wrong type.
+"""Reads the fields of a custom resource that may contain anything, and records those of the wrong type.
 
 Invariant: a wrong type never raises; it reads as absent and leaves a problem that names the field.
 """
@@ -17,7 +17,7 @@ from vkubelet.api.shapes import JsonView
 
 @frozen
 class Problem:
-    """What is wrong with an object: the path of the field as written in YAML, and a sentence with the remedy."""
+    """A problem of an object: the path of the field as written in YAML, and a sentence with the remedy."""
 
     field: str
     sentence: str
@@ -38,11 +38,11 @@ class Fields:
 
     @property
     def value(self) -> JsonView:
-        """All of it, as it was written."""
+        """The JSON object as written."""
         return self._value
 
     def problem(self, name: str, sentence: str) -> None:
-        """Note that something is wrong with a field."""
+        """Records a problem of a field."""
         self._problems.append(Problem(f"{self._path}.{name}", sentence))
 
     def has(self, name: str) -> bool:
@@ -55,14 +55,14 @@ class Fields:
         return cast(bool, self._typed(name, bool, "must be true or false")) if self.has(name) else False
 
     def number(self, name: str, default: int = 0) -> int:
-        """A whole number; a JSON true is none."""
+        """Returns an integer; a JSON true is none."""
         if isinstance(self._value.get(name), bool):
             self.problem(name, "must be a whole number")
             return default
         return cast(int, self._typed(name, int, "must be a whole number")) if self.has(name) else default
 
     def quantity(self, name: str) -> Quantity | None:
-        """An amount of a resource; None when absent or not one."""
+        """Returns an amount of a resource; None when absent or invalid."""
         value = self._value.get(name)
         if value is None:
             return None
@@ -82,14 +82,14 @@ class Fields:
         return tuple(cast(Sequence[str], listed))
 
     def inner(self, name: str) -> Fields:
-        """An object inside; an empty one when it is absent."""
+        """Returns a nested object; an empty one when it is absent."""
         return Fields(self._value.get(name), f"{self._path}.{name}", self._problems)
 
     def items(self, name: str) -> list[Fields]:
         return [Fields(each, f"{self._path}.{name}[{at}]", self._problems) for at, each in enumerate(self._list(name))]
 
     def selector(self, name: str) -> JsonView | None:
-        """A NodeSelector whose lists hold what they should, so that matching can not fail; a broken one is noted and matches nothing."""
+        """Returns a NodeSelector of valid types, so that matching cannot fail; an invalid one is recorded and matches nothing."""
         if not self.has(name):
             return None
         before = len(self._problems)
@@ -114,7 +114,7 @@ class Fields:
 
 
 def is_address(text: str) -> bool:
-    """Whether it is an IPv4 or IPv6 address."""
+    """Checks that the text is an IPv4 or IPv6 address."""
     try:
         ipaddress.ip_address(text)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Who a physical pod is: the marks and annotations that lead from it to its virtual pod and back (pure).
+"""Identity of a physical pod: the marks and annotations that lead from it to its virtual pod and back. Pure.
 
-Invariant: everything in the domain kubeocean.io on a physical pod is ours; nothing a user writes there at home arrives.
+Invariant: everything in the domain kubeocean.io on a physical pod is ours; no such key of a user in the hub is copied.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from kubeocean.model.overrides import Overrides
 from vkubelet.api.names import LAST_APPLIED, MIRROR_POD
 from vkubelet.api.objects import Key, ObjectMeta, Pod, PodRef
 
-# Big and of no use there, or read by the kubelet as a sign that it made the pod itself.
+# Big and of no use in the worker, or read by the kubelet as a mark that it created the pod itself.
 _LEFT_AT_HOME: Final = frozenset(
     {LAST_APPLIED, MIRROR_POD, "kubernetes.io/config.source", "kubernetes.io/config.hash", "kubernetes.io/config.seen"}
 )
 _OURS: Final = (keys.DOMAIN,)
-# Words of users to Kubeocean, not marks.
+# Settings of users for Kubeocean, not marks.
 _FOR_USERS: Final = frozenset({keys.RUNNING_DAEMONSET})
 
 
 @frozen
 class Workload:
-    """What made a virtual pod; `name` is empty for a pod that stands alone."""
+    """The owner that created a virtual pod; `name` is empty for a standalone pod."""
 
     type: str
     name: str = ""
@@ -35,7 +35,7 @@ class Workload:
 
 @frozen(kw_only=True)
 class Target:
-    """Where in the worker cluster a pod goes, and what it finds there; `node` is the physical node."""
+    """Destination of a pod in the worker cluster, and its environment; `node` is the physical node."""
 
     owner: keys.Owner
     node: str
@@ -48,7 +48,7 @@ class Target:
     domain: str = "cluster.local"
     overrides: Overrides = Overrides()
     services: Mapping[str, str] = {}
-    """The variables by which containers find the Services of the pod's namespace."""
+    """Environment variables by which containers find the Services of the pod's namespace."""
 
     @classmethod
     def of(
@@ -61,7 +61,7 @@ class Target:
         api_server: ApiServerAccess | None = None,
         dns: DnsAccess | None = None,
     ) -> Target:
-        """As the binding says; `api_server` and `dns` are what was found for it where it names none."""
+        """Returns the target that the binding sets; `api_server` and `dns` are detected values for fields that it omits."""
         dns = binding.dns or dns
         return cls(
             owner=owner,
@@ -78,13 +78,13 @@ class Target:
 
 
 def replicaset_name(meta: ObjectMeta) -> str:
-    """The ReplicaSet to be read for `workload`, "" when the first owner is none."""
+    """Returns the ReplicaSet to be read for `workload`, "" when the first owner is none."""
     owner = meta.owner_references[0] if meta.owner_references else None
     return owner.name if owner and owner.kind == "ReplicaSet" else ""
 
 
 def workload(meta: ObjectMeta, *, replicaset: ObjectMeta | None = None) -> Workload:
-    """By the first owner; a ReplicaSet counts as the Deployment that made it."""
+    """Returns the workload by the first owner; a ReplicaSet counts as the Deployment that created it."""
     if not meta.owner_references:
         return Workload("pod")
     owner = meta.owner_references[0]
@@ -95,17 +95,17 @@ def workload(meta: ObjectMeta, *, replicaset: ObjectMeta | None = None) -> Workl
 
 
 def is_daemonsets(meta: ObjectMeta) -> bool:
-    """A DaemonSet made it."""
+    """Checks that a DaemonSet owns the pod."""
     return any(owner.kind == "DaemonSet" for owner in meta.owner_references)
 
 
 def daemonset_allowed(meta: ObjectMeta, binding: ClusterBinding) -> bool:
-    """False for a pod of a DaemonSet for which neither the binding nor the pod states that it runs on virtual nodes."""
+    """Returns False for a pod of a DaemonSet unless the binding or the pod allows it to run on virtual nodes."""
     return not is_daemonsets(meta) or binding.run_daemonsets or meta.annotations.get(keys.RUNNING_DAEMONSET) == "true"
 
 
 def why_pending(meta: ObjectMeta, binding: ClusterBinding) -> str:
-    """Why a pod of a DaemonSet stays Pending on a virtual node, and what to do; "" for any other pod, which a user sent there by name."""
+    """Returns why a pod of a DaemonSet stays Pending on a virtual node, and the remedy; "" for other pods, placed on the node by name."""
     keep_away = "keep the DaemonSet off virtual nodes by a node affinity: type NotIn [virtual-kubelet]"
     if not is_daemonsets(meta):
         return ""
@@ -116,18 +116,18 @@ def why_pending(meta: ObjectMeta, binding: ClusterBinding) -> str:
 
 
 def leaves_home(meta: ObjectMeta) -> bool:
-    """False for pods of system namespaces and for placeholders of host ports."""
+    """Returns False for pods of system namespaces and for placeholders of host ports."""
     return meta.namespace not in keys.SYSTEM_NAMESPACES and meta.labels.get(keys.HOSTPORT_FAKE_POD) != "true"
 
 
 def in_virtual_names(text: str, virtual: Key, physical: Key) -> str:
-    """What the worker said of a physical pod, with the names that its user knows."""
+    """Returns a message of the worker about a physical pod, with the names that its user knows."""
     text = text.replace(str(physical), str(virtual)).replace(physical.name, virtual.name)
     return text.replace(f'namespace "{physical.namespace}"', f'namespace "{virtual.namespace}"')
 
 
 def identity(meta: ObjectMeta) -> PodRef | None:
-    """The virtual pod of a physical one; None unless its annotations name namespace, name and uid."""
+    """Returns the virtual pod of a physical one; None unless its annotations name namespace, name and UID."""
     found = meta.annotations
     ref = PodRef(
         found.get(keys.VIRTUAL_POD_NAMESPACE, ""),
@@ -139,13 +139,13 @@ def identity(meta: ObjectMeta) -> PodRef | None:
 
 
 def propagated(pod: Pod) -> keys.ExpectedMetadata:
-    """The user's labels and annotations, as the physical pod is to bear them."""
+    """Returns the user's labels and annotations, as desired on the physical pod."""
     meta = pod.metadata
     return keys.ExpectedMetadata(_of_the_user(meta.labels), _of_the_user(meta.annotations))
 
 
 def marks(pod: Pod, target: Target) -> keys.ExpectedMetadata:
-    """Our labels and annotations on the physical pod, but for what was expected."""
+    """Returns our labels and annotations on the physical pod, without the expected metadata."""
     meta, maker = pod.metadata, target.workload
     labels = {**target.owner.labels, keys.VIRTUAL_NAMESPACE: meta.namespace, keys.WORKLOAD_TYPE: keys.label_value(maker.type)}
     if maker.name:
@@ -164,18 +164,18 @@ def marks(pod: Pod, target: Target) -> keys.ExpectedMetadata:
 
 
 def is_internal(key: str) -> bool:
-    """A label or annotation that says something between the clusters and nothing to users."""
+    """Checks that a label or annotation has a meaning between the clusters only and none for users."""
     return key.startswith(_OURS) and key not in _FOR_USERS
 
 
 def where(pod: Pod) -> Key:
-    """Where the physical pod of a virtual one was recorded to be; empty names when it never was.
+    """Returns the recorded physical pod of a virtual one; empty names without a record.
 
-    A record that came along with the YAML of another pod, or of an earlier one of this name, is none.
+    A record that was copied with the YAML of another pod, or of an earlier one of this name, is ignored.
     """
     meta, annotations = pod.metadata, pod.metadata.annotations
     found = Key(annotations.get(keys.PHYSICAL_POD_NAMESPACE, ""), annotations.get(keys.PHYSICAL_POD_NAME, ""))
-    # Kubeocean (Go) does not say whose record it is.
+    # Kubeocean (Go) does not record which pod its record belongs to.
     is_its_own = annotations.get(keys.PHYSICAL_POD_OF, meta.uid) == meta.uid
     return found if is_its_own and found.name == keys.physical_name(meta.namespace, meta.name) else Key("", "")
 

@@ -1,6 +1,6 @@
-"""Every label, annotation, finalizer, taint and derived name that Kubeocean puts on objects of either cluster.
+"""Every label, annotation, finalizer, taint and derived name that Kubeocean sets on objects of either cluster.
 
-Invariant: a name or mark is a pure function of what it stands for, so any process at any time finds again what another one made.
+Invariant: a name or mark is a pure function of what it represents, so any process at any time finds what another one created.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vkubelet.api.objects import ObjectMeta
 
 DOMAIN: Final = "kubeocean.io/"
 
-# --- Whose object it is -------------------------------------------------------------------------------------------------------------------
+# --- Ownership of objects -----------------------------------------------------------------------------------------------------------------
 
 MANAGED_BY: Final = "kubeocean.io/managed-by"
 MANAGED: Final = "kubeocean"
@@ -33,11 +33,11 @@ MOUNT_OWNER: Final = "kubeocean.io/mount-owner"
 # --- Bindings -----------------------------------------------------------------------------------------------------------------------------
 
 ACCEPTED_AS: Final = "kubeocean.io/accepted-as"
-"""Annotation of a binding: the Identity under which it is served; written once, when it is first found sound."""
+"""Annotation of a binding: the Identity under which it is served; written once, when it is first found valid."""
 APPLIED: Final = "kubeocean.io/applied"
-"""Annotation of an object that the manager made: a hash of what it wanted there."""
+"""Annotation of an object that the manager created: a hash of its desired state."""
 VERSION: Final = "kubeocean.io/version"
-"""Annotation of a CustomResourceDefinition that `kubeocean bind` made: the version of the command."""
+"""Annotation of a CustomResourceDefinition that `kubeocean bind` created: the version of the command."""
 SETTINGS_HASH: Final = "kubeocean.io/settings-hash"
 """Annotation of a pod template: a hash of the settings that are read once, so that a change of them starts new pods."""
 LOGS_PROXY_ENABLED: Final = "kubeocean.io/logs-proxy-enabled"
@@ -48,7 +48,7 @@ LOGS_PROXY_SECRET_NAMESPACE: Final = "kubeocean.io/logs-proxy-secret-namespace"
 
 CLUSTER_BINDING: Final = "kubeocean.io/cluster-binding"
 FORCE_UNBIND: Final = "kubeocean.io/force-unbind"
-"""Annotation "true" of a binding that is being deleted: give up what can not be cleaned up in the worker."""
+"""Annotation "true" of a binding that is being deleted: give up objects that cannot be cleaned up in the worker."""
 PHYSICAL_CLUSTER_ID: Final = "kubeocean.io/physical-cluster-id"
 PHYSICAL_CLUSTER_NAME: Final = "kubeocean.io/physical-cluster-name"
 PHYSICAL_NODE_NAME: Final = "kubeocean.io/physical-node-name"
@@ -89,13 +89,13 @@ PHYSICAL_POD_NAMESPACE: Final = "kubeocean.io/physical-pod-namespace"
 PHYSICAL_POD_NAME: Final = "kubeocean.io/physical-pod-name"
 PHYSICAL_POD_UID: Final = "kubeocean.io/physical-pod-uid"
 PHYSICAL_POD_OF: Final = "kubeocean.io/physical-pod-of"
-"""Annotation of a virtual pod: its own uid, because people make pods of the YAML of others (`kubectl debug --copy-to`)."""
+"""Annotation of a virtual pod: its own UID, because users create pods from the YAML of others (`kubectl debug --copy-to`)."""
 VIRTUAL_IMAGES: Final = "kubeocean.io/virtual-images"
-"""Annotation of a physical pod: JSON of the image that the user wrote, for each container that got another."""
+"""Annotation of a physical pod: JSON of the user's image for each container that got another."""
 RESIZE_PENDING: Final = "kubeocean.io/resize-pending"
 """Annotation of a physical pod: why it does not have the amounts that its virtual pod has; "Deferred: …" or "Infeasible: …"."""
 PATCHED_METADATA: Final = "kubeocean.io/patched-metadata"
-"""Annotation of a physical pod: JSON of the labels and annotations that the binding's patch set or removed there."""
+"""Annotation of a physical pod: JSON of the labels and annotations that the binding's patch set or removed on it."""
 WORKLOAD_TYPE: Final = "kubeocean.io/workload-type"
 WORKLOAD_NAME: Final = "kubeocean.io/workload-name"
 RUNNING_DAEMONSET: Final = "kubeocean.io/running-daemonset"
@@ -110,7 +110,7 @@ VIRTUAL_NAME: Final = "kubeocean.io/virtual-name"
 PHYSICAL_NAMESPACE: Final = "kubeocean.io/physical-namespace"
 PHYSICAL_NAME: Final = "kubeocean.io/physical-name"
 VIRTUAL_VOLUME: Final = "kubeocean.io/virtual-volume"
-"""Annotation of the copy of a claim: the volume of the hub that the claim is bound to there."""
+"""Annotation of the copy of a claim: the volume of the hub that the claim is bound to in the hub."""
 ALLOWED_VOLUMES: Final = "kubeocean.io/allowed-volume-sources"
 """Annotation that the worker's owner sets on a mount namespace: which volumes on disks of its machines may be used: `hostPath, local`."""
 USED_BY_PV: Final = "kubeocean.io/used-by-pv"
@@ -125,7 +125,7 @@ FINALIZER_MANAGER: Final = "kubeocean.io/clusterbinding-manager"
 FINALIZER_SYNCER: Final = "kubeocean.io/clusterbinding-syncer"
 POLICY_CLAIM: Final = "policy.kubeocean.io/"
 FINALIZER_POLICY: Final = "policy.kubeocean.io/finalizer"
-"""Of Kubeocean (Go) and of versions before `policy_finalizer`; it does not tell hubs apart, and is only ever removed."""
+"""Finalizer of Kubeocean (Go) and of versions before `policy_finalizer`; it does not distinguish hubs, and is only ever removed."""
 FINALIZER_VNODE: Final = "kubeocean.io/vnode"
 """Never set here; removed from Nodes that Kubeocean (Go) left behind."""
 
@@ -142,48 +142,48 @@ _VNODE_LIMIT: Final = 63
 
 @frozen
 class Identity:
-    """By what everything of a binding is found: its clusterID, in names and marks, and its mount namespace. Fixed once it is served."""
+    """Identity by which all objects of a binding are found: clusterID, in names and marks, and mount namespace. Fixed once served."""
 
     cluster_id: str
     mount_namespace: str
 
     def note(self, uid: str) -> str:
-        """The value of ACCEPTED_AS; with the uid of the binding, because people make bindings of the YAML of others."""
+        """Returns the value of ACCEPTED_AS; with the UID of the binding, because users create bindings from the YAML of others."""
         return f"{self.cluster_id}_{uid}_{self.mount_namespace}"
 
     @classmethod
     def accepted(cls, meta: ObjectMeta) -> Identity | None:
-        """What the binding is served as; None before. Earlier versions noted no namespace."""
+        """Returns the identity under which the binding is served; None before. Earlier versions recorded no namespace."""
         cluster_id, _, rest = meta.annotations.get(ACCEPTED_AS, "").partition("_")
         uid, _, namespace = rest.partition("_")
         return cls(cluster_id, namespace) if cluster_id and uid == meta.uid else None
 
 
 def synced_by(cluster_id: str) -> str:
-    """Label of a hub object that has a copy in the worker cluster of this binding; the value is "true"."""
+    """Returns the label of a hub object that has a copy in the worker cluster of this binding; the value is "true"."""
     return f"kubeocean.io/synced-by-{cluster_id}"
 
 
 def deleting(cluster_id: str) -> str:
-    """Annotation that asks for the release of a hub object; the value is the name of the binding."""
+    """Returns the annotation that requests the release of a hub object; the value is the name of the binding."""
     return f"kubeocean.io/deleting-{cluster_id}"
 
 
 def object_finalizer(cluster_id: str) -> str:
-    """Finalizer of a hub object that has a copy in the worker cluster of this binding."""
+    """Returns the finalizer of a hub object that has a copy in the worker cluster of this binding."""
     return f"kubeocean.io/finalizer-{cluster_id}"
 
 
 def policy_finalizer(owner: Owner) -> str:
-    """Finalizer of a ResourceLeasingPolicy by which this binding of this hub leases."""
+    """Returns the finalizer of a ResourceLeasingPolicy by which this binding of this hub leases."""
     return f"{POLICY_CLAIM}{owner.mark}"
 
 
 @frozen
 class Owner:
-    """Who made a physical object: one binding (by its clusterID) of one hub (by the UID of its kube-system namespace).
+    """Owner of a physical object: one binding (by its clusterID) of one hub (by the UID of its kube-system namespace).
 
-    The binding's own UID plays no part, so a binding that was deleted and made again finds its pods.
+    The binding's own UID does not matter, so a binding that was deleted and created again finds its pods.
     """
 
     hub_uid: str
@@ -191,7 +191,7 @@ class Owner:
 
     @property
     def mark(self) -> str:
-        """One label value for both: the clusterID for people, and a hash that tells hubs apart."""
+        """One label value for both: the clusterID for people, and a hash that distinguishes hubs."""
         return f"{self.cluster_id}-{md5_hex(f'{self.hub_uid}/{self.cluster_id}')}"
 
     @property
@@ -203,39 +203,39 @@ class Owner:
         return {HUB_UID: self.hub_uid, CLUSTER_ID: self.cluster_id}
 
     def owns(self, meta: ObjectMeta) -> bool:
-        """By the annotations, which nothing but us writes; by the label only where somebody removed them."""
+        """Compares the annotations, which only we write; the label only where another client removed them."""
         named = Owner.of(meta)
         return named == self if named else meta.labels.get(OWNER) == self.mark
 
     @classmethod
     def of(cls, meta: ObjectMeta) -> Owner | None:
-        """The owner that the annotations name."""
+        """Returns the owner that the annotations name."""
         hub_uid, cluster_id = meta.annotations.get(HUB_UID, ""), meta.annotations.get(CLUSTER_ID, "")
         return cls(hub_uid, cluster_id) if hub_uid and cluster_id else None
 
 
 def is_managed(meta: ObjectMeta) -> bool:
-    """Made by some Kubeocean, also by one that knew no owners."""
+    """Checks that any Kubeocean created the object, also a version without owners."""
     return meta.labels.get(MANAGED_BY) == MANAGED
 
 
 def vnode_name(cluster_id: str, node: str) -> str:
-    """The virtual node of a physical one; at most 63 characters."""
+    """Returns the name of the virtual node of a physical one; at most 63 characters."""
     return short_name(f"vnode-{cluster_id}-{node}", limit=_VNODE_LIMIT)
 
 
 def physical_name(namespace: str, name: str) -> str:
-    """The name in the worker of a pod, ConfigMap, Secret or claim; for what has no namespace it is empty."""
+    """Returns the name in the worker of a pod, ConfigMap, Secret or claim; the namespace is empty for cluster-scoped objects."""
     return hashed(name, f"{namespace}/{name}")
 
 
 def token_secret_name(namespace: str, pod: str, uid: str) -> str:
-    """The Secret with all tokens of one incarnation of a pod; "_" keeps it apart from the copy of every Secret a user can name."""
+    """Returns the name of the Secret with all tokens of a pod incarnation; "_" separates it from the copy of any Secret a user can name."""
     return hashed(pod, f"{namespace}/{pod}_token_{uid}")
 
 
 def label_value(text: str) -> str:
-    """`text` as a label value: IPv6 addresses in full with "-" for ":", and what is too long or not allowed by its hash."""
+    """Encodes `text` as a label value: IPv6 addresses in full with "-" for ":", texts that are too long or invalid by their hash."""
     if ":" in text:
         try:
             return ipaddress.ip_address(text).exploded.replace(":", "-")
@@ -248,14 +248,14 @@ def label_value(text: str) -> str:
 
 
 _KEPT_WHOLE: Final = 64
-"""Characters; a hash with its name has more."""
+"""Limit in characters; a hash with its name has more."""
 
 
 @frozen
 class ExpectedMetadata:
-    """What we last wanted on an object, kept on it as an annotation: so a key that is dropped can be told from one that others added.
+    """Metadata that was last desired on an object, stored as its annotation: it distinguishes a dropped key from one that others added.
 
-    Long values are kept as hashes, or the annotations of a pod would exceed the limit of the API server (256 KiB) by being kept twice.
+    Long values are stored as hashes, or a pod with every annotation stored twice would exceed the limit of the API server (256 KiB).
     """
 
     labels: Mapping[str, str] = field(factory=dict)
@@ -263,18 +263,18 @@ class ExpectedMetadata:
 
     @property
     def shortened(self) -> ExpectedMetadata:
-        """As it is kept."""
+        """Copy with long values hashed, as it is stored."""
         return ExpectedMetadata(*({key: shortened(value) for key, value in each.items()} for each in (self.labels, self.annotations)))
 
     def encode(self) -> str:
-        """Base64 of JSON, as Kubeocean (Go) writes it; equal values give equal text."""
+        """Encodes as Base64 of JSON, like Kubeocean (Go); equal values give equal text."""
         kept = self.shortened
         value = {"labels": dict(kept.labels), "annotations": dict(kept.annotations)}
         return base64.b64encode(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).decode()
 
     @classmethod
     def decode(cls, text: str) -> ExpectedMetadata | None:
-        """None when there is no text, or somebody damaged it."""
+        """Decodes the annotation; None when it is missing or damaged."""
         try:
             value = json.loads(base64.b64decode(text, validate=True)) if text else None
         except (binascii.Error, ValueError):
@@ -286,7 +286,7 @@ class ExpectedMetadata:
 
 
 def shortened(value: str) -> str:
-    """A value as `ExpectedMetadata` keeps it."""
+    """Returns a value as `ExpectedMetadata` stores it."""
     return value if len(value) <= _KEPT_WHOLE else f"sha256:{hashlib.sha256(value.encode()).hexdigest()}"
 
 

@@ -1,4 +1,4 @@
-"""How much of what a node has left is leased: percentages and quantities as upper bounds.
+"""Computes how much of the free resources of a node is leased: percentages and quantities are upper bounds.
 
 Invariant: no result is below zero, above what was available, or finer than the API server accepts for that resource.
 """
@@ -23,7 +23,7 @@ class ResourceLimit:
     percent: int | None = None
 
     def bound(self, available: Quantity) -> Quantity:
-        """The most that is leased of `available`."""
+        """Returns the upper bound of what is leased of `available`."""
         bounds = [available]
         if self.quantity is not None:
             bounds.append(self.quantity)
@@ -32,7 +32,7 @@ class ResourceLimit:
         return min(bounds)
 
     def __str__(self) -> str:
-        """As in the annotation policy-details: `cpu=4/80%`."""
+        """Formatted as in the annotation policy-details: `cpu=4/80%`."""
         parts = [] if self.quantity is None else [str(self.quantity)]
         if self.percent is not None:
             parts.append(f"{self.percent}%")
@@ -40,12 +40,12 @@ class ResourceLimit:
 
 
 def left_over(allocatable: Resources, used: Resources) -> dict[str, Quantity]:
-    """What local pods leave free of a node's resources; never below zero."""
+    """Returns what local pods leave free of a node's resources; never below zero."""
     return {name: whole(name, max(ZERO, amount - used.get(name, ZERO))) for name, amount in allocatable.items()}
 
 
 def leased(available: Resources, limits: Iterable[ResourceLimit]) -> dict[str, Quantity]:
-    """`available` under all limits, in their order; each acts on what the ones before it left, unknown resources are passed over."""
+    """Applies all limits to `available` in order; each acts on the result of those before it, unknown resources are ignored."""
     amounts = dict(available)
     for limit in limits:
         if limit.resource in amounts:
@@ -54,5 +54,5 @@ def leased(available: Resources, limits: Iterable[ResourceLimit]) -> dict[str, Q
 
 
 def whole(resource: str, amount: Quantity) -> Quantity:
-    """Cut to what the API server accepts: thousandths of a CPU, whole units of everything else."""
+    """Rounds down to what the API server accepts: thousandths of a CPU, integers of everything else."""
     return amount.floor("m" if resource == CPU else "1")

@@ -1,7 +1,7 @@
-"""What a binding changes on the pods it makes: image names, pull Secrets and a patch (pure).
+"""Applies the changes that a binding makes to its pods: image names, pull Secrets and a patch. Pure.
 
-Invariant: whom a physical pod belongs to, where it runs, as whom, and what it refers to is never changed here; a patch that would is a
-problem of the binding, and until that is mended no pod is made. Only pods that are made from then on follow a change of the binding.
+Invariant: owner, node, user identity and references of a physical pod are never changed here; a patch that would change them is a problem
+of the binding, and until it is fixed no pod is created. Only pods created after a change of the binding follow it.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ KEPT: Final[Mapping[str, str]] = {
 
 @frozen
 class ImageRewrite:
-    """An image whose name begins with `match` gets `replace` in its place."""
+    """A rule that replaces the prefix `match` of an image name with `replace`."""
 
     match: str
     replace: str = ""
 
     def apply(self, image: str) -> str | None:
-        """The new name, or None; a name without a registry is also known by its full one, `docker.io/library/busybox`."""
+        """Returns the new name, or None; a name without a registry also matches by its full one, `docker.io/library/busybox`."""
         for name in (image, _full_name(image)):
             if name.startswith(self.match):
                 return self.replace + name[len(self.match) :]
@@ -67,7 +67,7 @@ class ImageRewrite:
 
 @frozen(kw_only=True)
 class Overrides:
-    """`rewrites`: the first that fits counts; `pull_secrets` are names in the worker's mount namespace; `patch` is a JSON merge patch."""
+    """`rewrites`: the first match counts; `pull_secrets` are names in the worker's mount namespace; `patch` is a JSON merge patch."""
 
     rewrites: Sequence[ImageRewrite] = ()
     pull_secrets: Sequence[str] = ()
@@ -76,7 +76,7 @@ class Overrides:
 
     @classmethod
     def parse(cls, value: JsonView) -> Overrides:
-        """From the binding's spec as it is stored."""
+        """Parses the binding's spec as stored."""
         problems: list[Problem] = []
         spec = Fields(value, "spec", problems)
         rewrites = [ImageRewrite(each.text("match"), each.text("replace")) for each in spec.items("imageRewrites")]
@@ -85,7 +85,7 @@ class Overrides:
         return cls(rewrites=tuple(rewrites), pull_secrets=secrets, patch=patch, misread=tuple(problems))
 
     def problems(self) -> list[Problem]:
-        """What keeps pods from being made so, with path and remedy."""
+        """Returns what prevents pods from being created with these overrides, with path and remedy."""
         found = list(self.misread)
         for at, rewrite in enumerate(self.rewrites):
             if not _IMAGE_PART.fullmatch(rewrite.match):
@@ -98,11 +98,11 @@ class Overrides:
         return found + _patch_problems(self.patch)
 
     def image(self, image: str) -> str:
-        """What the worker is to pull for this image of the user."""
+        """Returns the image that the worker is to pull for this image of the user."""
         return next((new for rewrite in self.rewrites if (new := rewrite.apply(image)) is not None), image)
 
     def finish(self, body: JsonView) -> Json:
-        """The physical pod with pull Secrets and patch; images are rewritten where containers are translated."""
+        """Adds pull Secrets and patch to the physical pod; images are rewritten where containers are translated."""
         spec: Json = dict(body["spec"])
         if self.pull_secrets:
             there = [*(spec.get("imagePullSecrets") or ()), *({"name": name} for name in self.pull_secrets)]
@@ -115,24 +115,24 @@ class Overrides:
 
 
 def images_of(spec: JsonView, *lists: str) -> dict[str, str]:
-    """The image of each container of these lists, by its name; names are unique in a pod."""
+    """Returns the image of each container of these lists, by its name; names are unique in a pod."""
     return {each["name"]: each["image"] for kind in lists for each in spec.get(kind) or () if each.get("image")}
 
 
 def remembered(original: Mapping[str, str], sent: Mapping[str, str]) -> str:
-    """The annotation VIRTUAL_IMAGES for images of the user and those sent, both by container; "" when all are the user's."""
+    """Returns the annotation VIRTUAL_IMAGES for images of the user and those sent, both by container; "" when all are the user's."""
     changed = {name: image for name, image in original.items() if sent.get(name, image) != image}
     return _text(changed) if changed else ""
 
 
 def virtual_images(physical: ObjectMeta) -> dict[str, str]:
-    """By container: the image of the user where the physical pod has another; nothing if the note is missing or damaged."""
+    """Returns by container the user's image where the physical pod has another; empty if the annotation is missing or damaged."""
     found = _decoded(physical.annotations.get(keys.VIRTUAL_IMAGES, ""))
     return {name: image for name, image in found.items() if isinstance(image, str)}
 
 
 def patched_keys(physical: ObjectMeta, kind: str) -> frozenset[str]:
-    """Which of its `labels` or `annotations` are the binding's."""
+    """Returns those of the pod's `labels` or `annotations` that the binding's patch set or removed."""
     found = _decoded(physical.annotations.get(keys.PATCHED_METADATA, "")).get(kind)
     return frozenset(key for key in found if isinstance(key, str)) if isinstance(found, list) else frozenset()
 
@@ -150,7 +150,7 @@ def _decoded(text: str) -> Json:
 
 
 def _full_name(image: str) -> str:
-    """As the container runtimes read it: the first part is a registry if it has a dot, a port, or is localhost."""
+    """Expands the name as container runtimes do: the first part is a registry if it has a dot, a port, or is localhost."""
     first, slash, _ = image.partition("/")
     if slash and (first == "localhost" or "." in first or ":" in first):
         return image

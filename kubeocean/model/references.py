@@ -1,8 +1,8 @@
-"""Which other objects a pod's spec names, and what it may name at all (pure).
+"""Finds the objects that a pod's spec refers to, and rejects references that are not supported. Pure.
 
 Invariant: an object is either translated to its copy in the worker, or the pod (of ephemeral containers: the one) is rejected. Pods of
-many tenants share one namespace there, and names can be guessed, so a name that is copied without translation would reach somebody else's
-Secret.
+many tenants share one namespace in the worker, and names can be guessed, so a name that is copied without translation would reach another
+tenant's Secret.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _S = TypeVar("_S")
 
 
 class Kind(enum.Enum):
-    """What a pod can name."""
+    """Kind of an object that a pod can refer to."""
 
     CONFIGMAP = "ConfigMap"
     SECRET = "Secret"
@@ -42,7 +42,7 @@ class Reference:
 
 @frozen
 class TokenSource:
-    """A projected token; `key` is where it lies in the pod's one token Secret. An empty audience is the API server's own; seconds."""
+    """A projected token; `key` is its key in the pod's one token Secret. An empty audience is the API server's own; seconds."""
 
     key: str
     audience: str = ""
@@ -85,7 +85,7 @@ SECRET_FIELDS: Final[Mapping[str, str]] = {
     "rbd": "secretRef",
     "cinder": "secretRef",
 }
-"""Volume sources that may name one Secret of the pod's namespace, and in which field."""
+"""Volume sources that may refer to one Secret of the pod's namespace, and the field that does."""
 
 OTHER_VOLUMES: Final = frozenset({"configMap", "secret", "persistentVolumeClaim", "ephemeral", "azureFile", "projected"})
 PROJECTIONS: Final = frozenset({"configMap", "secret", "serviceAccountToken", "downwardAPI"})
@@ -94,9 +94,9 @@ ENV_FROM_SOURCES: Final = frozenset({"configMapRef", "secretRef"})
 
 _MEANS_REFERENCE: Final = re.compile(r"secret|config_?map|claim|credential|serviceaccount|refs?$", re.IGNORECASE)
 _SPEC_FIELDS_HANDLED: Final = frozenset({"volumes", "imagePullSecrets", *CONTAINER_LISTS})
-# They stay at home: the physical pod never bears them.
+# Dropped: the physical pod never has them.
 _SPEC_FIELDS_DROPPED: Final = frozenset({"serviceAccount", "serviceAccountName", "automountServiceAccountToken", "workloadRef"})
-# Looked into by themselves, or left at home.
+# Checked separately, or dropped.
 _SOURCES_OF_THEIR_OWN: Final = frozenset({"name", "downwardAPI", "projected", "ephemeral"})
 _NAMED_BY: Final[Mapping[str, str]] = {
     "configMap": "name",
@@ -108,19 +108,19 @@ _CONTAINER_FIELDS_HANDLED: Final = frozenset({"env", "envFrom"})
 
 
 def ephemeral_claim(pod: str, volume: str) -> str:
-    """The claim that the hub makes for a generic ephemeral volume (k8s.io/component-helpers/storage/ephemeral)."""
+    """Returns the claim that the hub creates for a generic ephemeral volume (k8s.io/component-helpers/storage/ephemeral)."""
     return f"{pod}-{volume}"
 
 
 def token_key(index: int) -> str:
-    """Where the token of the nth source of a pod lies; with only one it is `token`, as Kubeocean (Go) has it."""
+    """Returns the key of the token of the nth source of a pod; the first is `token`, as with Kubeocean (Go)."""
     return f"token-{index}" if index else "token"
 
 
 def references(pod: Pod) -> References:
-    """What the pod names, but for `untranslatable` ephemeral containers.
+    """Returns what the pod refers to, without `untranslatable` ephemeral containers.
 
-    Raises PodRejected("UnsupportedReference") for what can not be translated.
+    Raises PodRejected("UnsupportedReference") for references that cannot be translated.
     """
     spec = pod.spec
     check(spec)
@@ -136,7 +136,7 @@ def references(pod: Pod) -> References:
 
 
 def check(spec: JsonView) -> None:
-    """Raise PodRejected("UnsupportedReference") for a source or a reference that is not known here; see also `untranslatable`."""
+    """Raises PodRejected("UnsupportedReference") for a source or a reference that is not known here; see also `untranslatable`."""
     for name, value in spec.items():
         if name not in _SPEC_FIELDS_HANDLED | _SPEC_FIELDS_DROPPED:
             _check_unknown({name: value}, "spec")
@@ -148,9 +148,9 @@ def check(spec: JsonView) -> None:
 
 
 def untranslatable(spec: JsonView) -> dict[str, str]:
-    """Ephemeral containers, by name, with the reason why they can not be brought to the worker.
+    """Returns ephemeral containers, by name, with the reason why they cannot be created in the worker.
 
-    The pod is not rejected for them: it runs already, and nothing can take them away from it.
+    The pod is not rejected for them: it runs already, and ephemeral containers cannot be removed from a pod.
     """
     problems: dict[str, str] = {}
     for at, container in enumerate(spec.get("ephemeralContainers") or ()):
@@ -162,7 +162,7 @@ def untranslatable(spec: JsonView) -> dict[str, str]:
 
 
 def token_sources(spec: JsonView) -> Iterator[tuple[JsonView, JsonView]]:
-    """Each projected token as (volume, source), in the order by which `token_key` counts."""
+    """Yields each projected token as (volume, source), in the order by which `token_key` counts."""
     for volume in spec.get("volumes") or ():
         for source in (volume.get("projected") or {}).get("sources") or ():
             if "serviceAccountToken" in source:
@@ -254,13 +254,13 @@ def _check_sources(sources: JsonView, known: frozenset[str], path: str) -> None:
 
 
 def _check_rest(source: object, named_by: str | None, path: str) -> None:
-    """All of a source but the one field by which it is translated."""
+    """Checks all of a source but the one field by which it is translated."""
     if isinstance(source, dict):
         _check_unknown({name: value for name, value in source.items() if name != named_by}, path)
 
 
 def _check_unknown(value: object, path: str) -> None:
-    """Reject every field below whose name says that it leads to another object, unless it leads nowhere."""
+    """Rejects every nested field whose name indicates a reference to another object, unless the field is a map of free text."""
     if isinstance(value, dict):
         for name, inner in value.items():
             if inner and _MEANS_REFERENCE.search(str(name)) and not _is_free_text(path):
@@ -272,7 +272,7 @@ def _check_unknown(value: object, path: str) -> None:
 
 
 def _is_free_text(path: str) -> bool:
-    """Maps whose keys are the user's own words: labels in selectors, resources."""
+    """Checks for maps whose keys are free text of the user: labels in selectors, resources."""
     return path.endswith((".nodeSelector", ".matchLabels", ".limits", ".requests", ".overhead"))
 
 

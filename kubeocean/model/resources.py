@@ -1,4 +1,4 @@
-"""The two custom resources: where an API server keeps them, and their definitions.
+"""The two custom resources: their paths in the API server, and their definitions.
 
 Invariant: the YAML in `kubeocean/manifests` is the only copy of the definitions; charts and manifests are made from it.
 """
@@ -15,12 +15,12 @@ GROUP: Final = "cloud.tencent.com"
 VERSION: Final = "v1beta1"
 
 CLUSTERBINDINGS: Final = Resource(GROUP, VERSION, "clusterbindings", "ClusterBinding", False, Unknown)
-"""In the computing cluster."""
+"""Stored in the hub."""
 
 POLICIES: Final = Resource(GROUP, VERSION, "resourceleasingpolicies", "ResourceLeasingPolicy", False, Unknown)
-"""In the worker cluster."""
+"""Stored in the worker cluster."""
 
 
 def definition(resource: Resource[Unknown]) -> str:
-    """The YAML of its CustomResourceDefinition, ready to be applied."""
+    """Returns the YAML of its CustomResourceDefinition, ready to be applied."""
     return files("kubeocean").joinpath("manifests", f"{resource.plural}.yaml").read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
-"""The sources of PersistentVolumes that Kubeocean knows: those outside any machine, and those on the disk of one (pure).
+"""Sources of PersistentVolumes that Kubeocean supports: those outside of any machine, and those on the disk of one. Pure.
 
-Invariant: a source that is in neither table is not brought to a worker cluster, and no admission policy lets it be created there.
+Invariant: a source that is in neither table is not copied to a worker cluster, and no admission policy allows its creation in one.
 """
 
 from __future__ import annotations
@@ -26,6 +26,6 @@ SECRETS_OF: Final[Mapping[str, tuple[str, ...]]] = {
         (),
     ),
 }
-"""Sources that lie outside any machine, each with its fields that name a Secret."""
+"""Sources outside of any machine, each with its fields that refer to a Secret."""
 MACHINES: Final = frozenset({"hostPath", "local"})
-"""Sources on the disk of a machine: in the worker the path would be that of another machine, and of somebody else."""
+"""Sources on the disk of a machine: in the worker the path would be that of another machine, with data of another owner."""

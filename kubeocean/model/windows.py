@@ -1,10 +1,10 @@
-"""Time windows of a policy: whether an instant lies in one, and when that changes.
+"""Time windows of a policy: whether an instant is in one, and when that changes.
 
-Invariant: a window means the times that a clock on the wall of its zone shows. So where that clock repeats an hour, the hour counts twice,
-and where it skips one, nothing of it exists; no other rule for daylight saving is needed.
+Invariant: a window means the times that a wall clock of its zone shows. So where that clock repeats an hour, the hour counts twice, and
+where it skips one, that hour does not exist; no other rule for daylight saving is needed.
 
-A window belongs to the day on which it starts; `end` names its last minute, which is open to its end. Windows that follow one another
-minute by minute are therefore one opening.
+A window belongs to the day on which it starts; `end` is its last minute, which is open entirely. Windows that follow one another minute by
+minute are therefore one opening.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _MIDNIGHT: Final = "24:00"
 _DAY: Final = 24 * 60
 DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
-# A week repeats itself, but for one clock change in it, which a second week makes good.
+# Weeks are equal except for one change of the clock in a week; a second week covers that.
 _HORIZON: Final = 15
 
 
 @frozen
 class TimeWindow:
-    """One entry of `spec.timeWindows`: start and end as HH:MM, and on which days it starts (English names, any case); none: every day."""
+    """One entry of `spec.timeWindows`: `start` and `end` as HH:MM, and the days on which it starts (English names, any case; none: all)."""
 
     start: str
     end: str
     days: Sequence[str] = ()
 
     def problems(self) -> list[str]:
-        """What is wrong with it, in sentences without a subject."""
+        """Returns the problems of the window, in sentences without a subject."""
         found = []
         if not _TIME.fullmatch(self.start):
             found.append(f"start {self.start!r} is not a time; write HH:MM, from 00:00 to 23:59")
@@ -61,7 +61,7 @@ class _Span:
 
 
 def zone_of(*names: str) -> ZoneInfo:
-    """The zone of the first name that is not empty, UTC without any. Raises ValueError when it is unknown."""
+    """Returns the zone of the first name that is not empty, UTC without any. Raises ValueError when it is unknown."""
     name = next(filter(None, names), "UTC")
     try:
         return ZoneInfo(name)
@@ -70,12 +70,12 @@ def zone_of(*names: str) -> ZoneInfo:
 
 
 def is_open(windows: Sequence[TimeWindow], zone: ZoneInfo, instant: datetime) -> bool:
-    """Whether any window is open; without windows always. Windows that are not valid are never open."""
+    """Checks whether any window is open; without windows always. Invalid windows are never open."""
     return not windows or _holds(_spans(windows), zone, instant)
 
 
 def next_edge(windows: Sequence[TimeWindow], zone: ZoneInfo, instant: datetime) -> datetime | None:
-    """The first instant (UTC) after this one at which `is_open` is another; None when there is none."""
+    """Returns the first instant (UTC) after this one at which `is_open` changes; None when there is none."""
     spans = _spans(windows)
     now = _holds(spans, zone, instant)
     today = instant.astimezone(zone).date()
@@ -87,7 +87,7 @@ def next_edge(windows: Sequence[TimeWindow], zone: ZoneInfo, instant: datetime) 
 
 
 def previous_edge(windows: Sequence[TimeWindow], zone: ZoneInfo, instant: datetime) -> datetime | None:
-    """The last instant (UTC), up to this one itself, at which `is_open` became what it is now; None when there is none."""
+    """Returns the last instant (UTC), up to this one itself, at which `is_open` changed to its present value; None when there is none."""
     spans = _spans(windows)
     now = _holds(spans, zone, instant)
     today = instant.astimezone(zone).date()
@@ -122,7 +122,7 @@ def _holds(spans: Sequence[_Span], zone: ZoneInfo, instant: datetime) -> bool:
 
 
 def _candidates(spans: Sequence[_Span], zone: ZoneInfo, day: date) -> list[datetime]:
-    """Every instant of a local day at which a window may open or close, ascending: its times, midnight, and the change of the clock."""
+    """Returns every instant of a local day at which a window may open or close, ascending: its times, midnight, and clock changes."""
     minutes = {0} | {span.first for span in spans} | {(span.last + 1) % _DAY for span in spans}
     # Where the clock skips midnight, one of the instants nearby is on the day before, among whose candidates it would be out of order.
     found = {instant for minute in minutes for instant in _instants(zone, day, minute) if instant.astimezone(zone).date() == day}
@@ -131,7 +131,7 @@ def _candidates(spans: Sequence[_Span], zone: ZoneInfo, day: date) -> list[datet
 
 
 def _instants(zone: ZoneInfo, day: date, minute: int) -> Iterator[datetime]:
-    """The instants at which the clock shows this time: one, or two in a repeated hour; in a skipped one instants nearby."""
+    """Yields the instants at which the clock shows this time: one, or two in a repeated hour; in a skipped one instants nearby."""
     shown = datetime.combine(day, time(minute // 60, minute % 60), zone)
     yield shown.astimezone(UTC)
     yield shown.replace(fold=1).astimezone(UTC)
@@ -145,7 +145,7 @@ def _clock_changes(zone: ZoneInfo, day: date) -> Iterator[datetime]:
 
 
 def _first(before: datetime, after: datetime, holds: Callable[[datetime], bool]) -> datetime:
-    """By bisection, to the minute: the first instant at which `holds`, given that it does `after` but not `before`."""
+    """Finds by bisection, to the minute, the first instant at which `holds`, given that it does `after` but not `before`."""
     while after - before > timedelta(minutes=1):
         middle = before + timedelta(minutes=int((after - before).total_seconds() // 120))
         if holds(middle):
