@@ -15,21 +15,21 @@ class KubeoceanSettings:
     binding: str = ""
     """Name of the ClusterBinding this process serves."""
     probe_interval: float = 10.0
-    """How often the worker's API server is asked whether it lives."""
+    """Interval of the probes of the worker's API server."""
     unreachable_after: float = 40.0
-    """Silence of the worker after which the nodes are held: kept, but closed to new pods."""
+    """Silence of the worker after which the nodes are retained: kept, but closed to new pods."""
     reconnect_interval: float = 10.0
-    """How often a connection that can not be made is tried again; a change of the binding or of its Secret tries at once."""
+    """Delay before a failed connection is retried; a change of the binding or of its Secret retries at once."""
     retire_share: float = 0.1
     """Share of the nodes that may be retired within a minute without confirmation, but always one."""
     evictions_per_second: float = 10.0
-    """Pace of reclaiming, for the whole binding."""
+    """Rate of reclaiming, for the entire binding."""
     unscheduled_after: float = 300.0
-    """A physical pod the worker could not schedule for so long is given up."""
+    """A physical pod that the worker has not scheduled for so long is deleted, so that its pod is replaced elsewhere."""
     unused_copy_after: float = 300.0
     """A ConfigMap or Secret copy that no pod has used for so long is deleted."""
     pod_workers: int = 32
-    """How many physical pods are reconciled at the same time."""
+    """Number of physical pods that are reconciled concurrently."""
     time_zone: str = ""
     """IANA zone of time windows whose policy and binding name none; empty: `$TZ`, else UTC."""
     cluster_domain: str = "cluster.local"

@@ -35,7 +35,7 @@ class Limit:
 
 LIMITS: Mapping[str, Limit] = {
     "vkubelet": Limit(words=0.15, verbs=95),
-    "kubeocean": Limit(words=27.9, verbs=20, can_not=36),
+    "kubeocean": Limit(words=0.35, verbs=99),
     "providers": Limit(words=0.15, verbs=99),
     "deploy": Limit(words=0.0, verbs=99),
 }

@@ -27,15 +27,15 @@ class ManagerSettings:
     """The section `manager:` of the settings file; all times are seconds."""
 
     image: str = ""
-    """Must be named: the image of the process of a binding; it holds the command `kubeocean`."""
+    """Required: the image of the process of a binding; it contains the command `kubeocean`."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
-    """When that image is pulled."""
+    """Pull policy of that image."""
     image_pull_secrets: Sequence[str] = ()
-    """Names of Secrets in the namespace below, for a registry that asks who pulls."""
+    """Names of Secrets in the namespace below, for a registry with authentication."""
     namespace: str = "kubeocean-system"
-    """Where the Deployments of bindings live."""
+    """Namespace of the Deployments of bindings."""
     replicas: int = 2
-    """How many processes each binding has: one serves, the others stand by."""
+    """Number of processes of each binding: one serves, the others are on standby."""
     resources: Mapping[str, Any] = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
     """Requests and limits of each of them, as in a container."""
     priority_class: str = ""
@@ -45,15 +45,15 @@ class ManagerSettings:
     node_selector: Mapping[str, str] = {}
     """Labels of the nodes on which they may run; virtual nodes never count."""
     topology_spread: Sequence[Mapping[str, Any]] = ()
-    """Topology spread constraints of their pods; one without a labelSelector is about the pods of the same binding."""
+    """Topology spread constraints of their pods; one without a labelSelector applies to the pods of the same binding."""
     syncer_settings: Mapping[str, Any] = {}
-    """Laid over the settings file of each of these processes, such as `provider: {time_zone: Europe/Berlin}`."""
+    """Merged over the settings file of each of these processes, such as `provider: {time_zone: Europe/Berlin}`."""
     recheck_interval: float = 60.0
-    """How often worker clusters are asked again whether they answer and what we may do there."""
+    """Interval of the checks whether worker clusters respond and which rights we have in them."""
     retry_limit: float = 30.0
-    """The longest wait before a binding that can not be served is looked at again."""
+    """Longest delay before a binding that cannot be served is rechecked."""
     workers: int = 32
-    """How many bindings are looked at at the same time; worker clusters that do not answer must not keep the others waiting."""
+    """Number of bindings that are reconciled concurrently; unreachable worker clusters must not delay the others."""
 
     def __attrs_post_init__(self) -> None:
         if not self.image:
