@@ -33,7 +33,7 @@ PARTS: Mapping[str, Sequence[str]] = {
 }
 """Arguments of the pytest processes; each has separate clusters, which are removed when it exits."""
 LANES: Sequence[Sequence[Sequence[str]]] = (
-    (("kubeocean",), ("rules", "manager", "end-to-end"), ("conformance", "runtime", "unit", "mutants")),
+    (("kubeocean", "unit", "mutants"), ("rules", "manager", "end-to-end"), ("conformance", "runtime")),
     (("alone",),),
 )
 """Lanes of parts, side by side, as they wait more than they compute; about equally long. Those in `ALONE` load the machine as far as
