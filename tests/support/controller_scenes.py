@@ -92,7 +92,7 @@ WEB = {"app": "web"}
 
 def web(*, broken: bool = False) -> Body:
     test = "exit 1" if broken else "test -e /state/up"
-    template = pod("", f"sleep 1; touch /state/up; {CALM}", container={"readinessProbe": {**shell(test), **QUICK}})
+    template = pod("", f"sleep 1; touch /state/up; {CALM}", container={"readinessProbe": {**shell(test), **QUICK, "failureThreshold": 3}})
     spec = {
         "replicas": 2,
         "progressDeadlineSeconds": 8 if broken else 120,

@@ -88,11 +88,13 @@ def waiting_text(body: Body, container: str = "main") -> str:
 
 SICK = "touch /state/well; echo run >> /state/runs; [ $(wc -l < /state/runs) -gt 1 ] || (sleep 3; rm /state/well) & trap 'exit 7' TERM; "
 LIVENESS = {**shell("test -e /state/well || { echo sick; exit 1; }"), "periodSeconds": 1, "failureThreshold": 2, "timeoutSeconds": 5}
+_AWAKE = "while true; do sleep 0.2; done"
+"""Acts on a signal after at most this time; `wait` was seen to leave one pending for the whole grace, on a kubelet as well."""
 RESTARTED = {
-    "sick": pod("sick", SICK + REST, container={"livenessProbe": LIVENESS}),
+    "sick": pod("sick", SICK + _AWAKE, container={"livenessProbe": LIVENESS}),
     "stubborn": pod(
         "stubborn",
-        SICK.replace("'exit 7'", "''") + "while true; do sleep 0.2; done",
+        SICK.replace("'exit 7'", "''") + _AWAKE,
         container={"livenessProbe": {**LIVENESS, "terminationGracePeriodSeconds": 1}},
         terminationGracePeriodSeconds=60,
     ),
