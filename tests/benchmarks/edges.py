@@ -18,15 +18,14 @@ from attrs import define, evolve, field
 
 from kubeocean.model import keys
 from tests.benchmarks.figures import Figure
-from tests.benchmarks.leased import Lease, leased
+from tests.benchmarks.leased import Lease, calm, leased
 from tests.support.bound import apply
 from tests.support.cable import Cable
 from tests.support.load import Load, pod
 from tests.support.moments import LEASES, Moments, moments_of
-from tests.support.outside import Meter, Outside
+from tests.support.outside import Outside
 from tests.support.program import Program, eventually
 from tests.support.scrape import Scrape
-from tests.support.simulated import all_ready
 from tests.support.stall import MOST
 from vkubelet.testing.cluster import Site
 
@@ -84,7 +83,7 @@ class Edges:
                 await Load(hub).send(pod(f"p-{number}", self.namespace, vnodes[number % len(vnodes)]) for number in numbers)
                 await eventually(lambda end=numbers.stop: len(running) >= end, f"{numbers.stop} pods run", seconds=600, every=0.2)
                 print(f"    {numbers.stop} pods run", flush=True)
-        await self._calm()
+        await calm(self.program, cores=0.5, seconds=600)
 
     async def scraped(self) -> None:
         with self.span("scrape"):
@@ -109,7 +108,7 @@ class Edges:
             with self.span("window_begin"):
                 await bound.worker.kubectl("replace", "-f", "-", stdin=json.dumps(await self._all_day()))
                 await asyncio.sleep(WATCHED / 3)
-        await self._calm()
+        await calm(self.program, cores=0.5, seconds=600)
 
     async def worker_is_lost(self) -> None:
         with self._pods(_is_deleted) as deleted, self._nodes(lambda body: not _is_held(body)) as released:
@@ -123,7 +122,7 @@ class Edges:
                 self.cable.mend()
                 last = f"all {len(self.lease.vnodes)} nodes are released"
                 await eventually(lambda: _seen_since(released, back, self.lease.vnodes), last, seconds=300, every=0.5)
-        await self._calm()
+        await calm(self.program, cores=0.5, seconds=600)
 
     async def binding_ends(self) -> None:
         bound = self.lease.bound
@@ -173,14 +172,6 @@ class Edges:
         now = json.loads(await bound.worker.kubectl("get", "resourceleasingpolicy", policy["metadata"]["name"], "-o", "json"))
         return {**now, "spec": policy["spec"]}
 
-    async def _calm(self) -> None:
-        async def little() -> bool:
-            meter = Meter(Outside(self.program.process.pid))
-            await asyncio.sleep(3)
-            return meter.cores < 0.5
-
-        await eventually(little, "the process has little to do", seconds=600, every=0.1)
-
 
 def _is_deleted(body: Mapping[str, Any]) -> bool:
     return "deletionTimestamp" in body["metadata"]
@@ -203,17 +194,14 @@ async def served(site: Site, *, nodes: int) -> AsyncIterator[Edges]:
             settings = {**bound.settings, "health": {"health_address": "127.0.0.1:0", "metrics_address": metrics}}
             run, metered = evolve(bound, settings=settings).program(), bound.directory / "turns.jsonl"
             program = Program("tests.benchmarks.metered", str(metered), *run.arguments, log=run.log)
-            with program, moments_of(bound.hub.kubeconfig, LEASES) as renewals:
-                try:
-                    await all_ready(bound.hub, list(lease.vnodes), seconds=600)
-                except AssertionError as error:
-                    raise AssertionError(f"{error}\n{program.tail()}") from None
-                yield Edges(
-                    lease=lease,
-                    cable=cable,
-                    program=program,
-                    metered=metered,
-                    metrics=metrics,
-                    namespace=await bound.hub.namespace("edges"),
-                    renewals=renewals,
-                )
+            with moments_of(bound.hub.kubeconfig, LEASES) as renewals:
+                async with lease.kubeocean(program, seconds=600):
+                    yield Edges(
+                        lease=lease,
+                        cable=cable,
+                        program=program,
+                        metered=metered,
+                        metrics=metrics,
+                        namespace=await bound.hub.namespace("edges"),
+                        renewals=renewals,
+                    )

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from tests.benchmarks.figures import Figure
-from tests.benchmarks.leased import Bursts, Lease, leased
+from tests.benchmarks.leased import Bursts, Lease, calm, leased
 from tests.support.audit import Audit, Call
 from tests.support.load import Load, pod
 from tests.support.moments import Moments, moments_of
@@ -132,7 +132,7 @@ async def ten_thousand(site: Site) -> Sequence[Figure]:
         namespace = await lease.bound.hub.namespace("crowd")
         async with lease.kubeocean(seconds=300) as program:
             costs = [await _wave(lease, program, namespace, first=first) for first in range(0, CROWD, WAVE)]
-            await _calm(program)
+            await calm(program)
             rss = Outside(program.process.pid).rss_mib()
             before = await _versions(lease, namespace)
             assert program.terminate() == 0
@@ -163,17 +163,6 @@ async def _wave(lease: Lease, program: Program, namespace: str, *, first: int) -
     return meter.cpu / WAVE
 
 
-async def _calm(program: Program, *, seconds: float = 180.0) -> None:
-    """Wait until the process has little to do."""
-
-    async def little() -> bool:
-        meter = Meter(Outside(program.process.pid))
-        await asyncio.sleep(2)
-        return meter.cores < 0.3
-
-    await eventually(little, "the process has little to do", seconds=seconds, every=0.1)
-
-
 async def _restarted(lease: Lease, program: Program, namespace: str) -> float:
     """Start the process again; the seconds until a pod that is created then runs, and the process has come to rest."""
     hub = lease.bound.hub.kubeconfig
@@ -182,7 +171,7 @@ async def _restarted(lease: Lease, program: Program, namespace: str) -> float:
     with moments_of(hub, f"/api/v1/namespaces/{namespace}/pods", fields="metadata.name=new,status.phase=Running") as running:
         await Load(hub).send([pod("new", namespace, lease.vnodes[0])])
         await eventually(lambda: len(running) == 1, "a new pod runs", seconds=120, every=0.05)
-    await _calm(program)
+    await calm(program)
     return time.monotonic() - began
 
 

@@ -61,9 +61,9 @@ class Lease:
         return [self.bound.vnode(node) for node in self.nodes]
 
     @asynccontextmanager
-    async def kubeocean(self, *, seconds: float = 120.0) -> AsyncIterator[Program]:
-        """The process, with all virtual nodes Ready."""
-        with self.bound.program() as program:
+    async def kubeocean(self, made: Program | None = None, *, seconds: float = 120.0) -> AsyncIterator[Program]:
+        """The process, or the one that was `made` for it, with all virtual nodes Ready."""
+        with made or self.bound.program() as program:
             try:
                 await all_ready(self.bound.hub, list(self.vnodes), seconds=seconds)
             except AssertionError as error:
@@ -201,6 +201,17 @@ class Bursts:
 
 def latencies(running: Moments, answered: Sequence[float]) -> Sequence[float]:
     return sorted(running.first(f"p-{number}") - at for number, at in enumerate(answered))
+
+
+async def calm(program: Program, *, cores: float = 0.3, seconds: float = 180.0) -> None:
+    """Wait until the process uses less than that of the CPU."""
+
+    async def little() -> bool:
+        meter = Meter(Outside(program.process.pid))
+        await asyncio.sleep(2)
+        return meter.cores < cores
+
+    await eventually(little, "the process has little to do", seconds=seconds, every=0.1)
 
 
 async def until_empty(worker: ControlPlane, mount: str, *, seconds: float = 180.0) -> None:
