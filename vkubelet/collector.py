@@ -14,7 +14,7 @@ import logging
 import time
 from typing import Final
 
-from attrs import define, frozen
+from attrs import define
 
 from vkubelet.clock import Clock
 from vkubelet.logformat import bind
@@ -35,17 +35,9 @@ SMALL: Final = 100_000
 """Frozen objects that a small process may gain without a full pass."""
 
 
-@frozen
-class Size:
-    """Numbers of objects: a full pass traverses those that are `old`, and not those that are `frozen`."""
-
-    old: int
-    frozen: int
-
-
-def full_pass_is_due(now: Size, after_last: int) -> bool:
-    """Returns whether the objects have doubled; `after_last` is the number of frozen objects after the last full pass."""
-    return now.old + now.frozen > 2 * after_last + SMALL
+def full_pass_is_due(objects: int, after_last: int) -> bool:
+    """Returns whether the old and frozen objects have doubled; `after_last` is their number after the last full pass."""
+    return objects > 2 * after_last + SMALL
 
 
 @define
@@ -70,7 +62,7 @@ class Collector:
         old = len(gc.get_objects(2))
         if old < OLD:
             return
-        if full_pass_is_due(Size(old, gc.get_freeze_count()), self._after_last):
+        if full_pass_is_due(old + gc.get_freeze_count(), self._after_last):
             began = time.thread_time()
             gc.unfreeze()
             self._collect()

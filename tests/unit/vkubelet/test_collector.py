@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from vkubelet import collector
-from vkubelet.collector import Collector, Size, full_pass_is_due
+from vkubelet.collector import Collector, full_pass_is_due
 
 
 class Cycle:
@@ -36,11 +36,11 @@ def old_objects(count: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("old", "frozen", "after_last", "due"),
-    [(20_000, 0, 0, False), (20_000, 300_000, 150_000, False), (90_000, 320_000, 150_000, True), (20_000, 80_001, 0, True)],
+    ("objects", "after_last", "due"),
+    [(20_000, 0, False), (320_000, 150_000, False), (410_000, 150_000, True), (100_001, 0, True)],
 )
-def test_a_full_pass_is_due_when_the_frozen_objects_have_doubled(old: int, frozen: int, after_last: int, due: bool) -> None:
-    assert full_pass_is_due(Size(old, frozen), after_last) is due
+def test_a_full_pass_is_due_when_the_frozen_objects_have_doubled(objects: int, after_last: int, due: bool) -> None:
+    assert full_pass_is_due(objects, after_last) is due
 
 
 def test_what_is_loaded_at_the_start_is_looked_at_by_no_pass(made: Collector) -> None:
