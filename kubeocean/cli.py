@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kubeocean.commands import bind, status, unbind
-from kubeocean.manager import settings as manager_settings
-from kubeocean.manager.app import run_manager
+from kubeocean.manager.bindings import run_manager
 from kubeocean.model import keys
 from kubeocean.provider import KubeoceanProvider
-from kubeocean.settings import KubeoceanSettings
+from kubeocean.settings import KubeoceanSettings, read_manager_settings
 from vkubelet import logformat, settings
 from vkubelet.api.shapes import Json
-from vkubelet.cli import add_settings_arguments, guarded, run_runtime, settings_data
+from vkubelet.cli import add_settings_arguments, guarded, run_runtime, settings_data, split_provider_section
 from vkubelet.errors import SettingsError
 from vkubelet.settings import Settings
 
@@ -31,13 +30,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="kubeocean", description="The nodes of worker clusters as virtual nodes of a computing cluster.")
+    parser = argparse.ArgumentParser(
+        prog="kubeocean", description="Leases nodes of worker clusters to a computing cluster, where they are virtual nodes."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="serve one ClusterBinding until SIGTERM")
-    run.add_argument("--binding", default="", help="name of the ClusterBinding")
+    run.add_argument("--binding", default="", help="name of the ClusterBinding (setting provider.binding)")
     add_settings_arguments(run)
     run.set_defaults(call=_command_run)
-    _add_manager(commands.add_parser("manager", help="serve all ClusterBindings: one Deployment for each"))
+    _add_manager(commands.add_parser("manager", help="run a Deployment for each ClusterBinding until SIGTERM"))
     for command in (bind, unbind, status):
         command.add(commands)
     version = commands.add_parser("version", help="print the version")
@@ -46,32 +47,33 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_manager(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--settings", "--config", dest="config", type=Path, required=True, help="YAML file with settings")
-    parser.add_argument("--kubeconfig", help="the computing cluster")
+    parser.add_argument(
+        "--settings", "--config", dest="config", type=Path, required=True, help="YAML file with settings; flags replace its values"
+    )
+    parser.add_argument("--kubeconfig", help="kubeconfig of the computing cluster")
     parser.add_argument("--context", help="context of that kubeconfig")
-    parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="minimum level of log lines (default INFO)")
     parser.set_defaults(call=_command_manager, instance=None, node_address=None, self_signed=False)
 
 
 def _command_manager(arguments: argparse.Namespace) -> None:
-    run_manager(lambda: manager_settings.read(settings_data(arguments)))
+    run_manager(lambda: read_manager_settings(settings_data(arguments)))
 
 
 def _command_run(arguments: argparse.Namespace) -> None:
     chosen, own = _chosen(arguments)
     # Every log line of this process is about this binding.
     with logformat.bind(binding=own.binding):
-        run_runtime(KubeoceanProvider(own), chosen, read=lambda: _chosen(arguments))
+        run_runtime(KubeoceanProvider(own), chosen, own, read=lambda: _chosen(arguments))
 
 
 def _chosen(arguments: argparse.Namespace) -> tuple[Settings, KubeoceanSettings]:
-    data = settings_data(arguments)
-    section: Json = settings.merged(data.pop("provider", {}), {"binding": arguments.binding} if arguments.binding else {})
-    binding = section.get("binding", "")
-    if not binding:
-        raise SettingsError("provider.binding", "name the ClusterBinding to serve with --binding")
+    data, section = split_provider_section(settings_data(arguments))
+    section = settings.merged(section, {"binding": arguments.binding} if arguments.binding else {})
     own = settings.convert(section, KubeoceanSettings, path="provider")
-    return settings.convert(settings.merged(runtime_defaults(binding), data), Settings), own
+    if not own.binding:
+        raise SettingsError("provider.binding", "required: the name of the ClusterBinding to serve; or pass --binding")
+    return settings.convert(settings.merged(runtime_defaults(own.binding), data), Settings), own
 
 
 def runtime_defaults(binding: str) -> Json:

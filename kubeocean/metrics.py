@@ -51,14 +51,14 @@ class ManagerMetrics:
             "kubeocean_clusterbindings_total", "ClusterBindings by state: Deleting, Pending, Ready, Failed.", ["status"], registry=registry
         )
 
-    def forget(self, binding: str) -> None:
+    def remove(self, binding: str) -> None:
         """Removes the series of a deleted binding."""
         for counter in (self.sync_total, self.sync_errors):
             counter.remove_by_labels({"clusterbinding": binding})
 
 
 @frozen(kw_only=True)
-class NodeFigures:
+class NodeAmounts:
     """Amounts of one virtual node: the physical node's capacity, the lease, and the requests of other pods and of ours on it."""
 
     name: str
@@ -74,7 +74,7 @@ class Snapshot:
 
     phase: str = ""
     ready: bool | None = None
-    nodes: Sequence[NodeFigures] = ()
+    nodes: Sequence[NodeAmounts] = ()
     virtual_pods: Mapping[str, int] = field(factory=dict)
     physical_pods: Mapping[str, int] = field(factory=dict)
     dependents: Mapping[str, int] = field(factory=dict)
@@ -88,14 +88,16 @@ class SyncerMetrics:
 
     def __init__(self, registry: CollectorRegistry, *, binding: str) -> None:
         self.binding = binding
-        told = ["clusterbinding"]
-        self._create = Counter("kubeocean_syncer_create_pod", "Attempts to bring a pod to the worker.", told, registry=registry)
-        self._create_errors = Counter(
-            "kubeocean_syncer_create_pod_errors", "Attempts of these that failed, whatever was missing.", told, registry=registry
+        labels = ["clusterbinding"]
+        self._create = Counter(
+            "kubeocean_syncer_create_pod", "Attempts to create a pod in the worker, including what it refers to.", labels, registry=registry
         )
-        self._created = Counter("kubeocean_syncer_pod_created", "Physical pods created.", told, registry=registry)
+        self._create_errors = Counter(
+            "kubeocean_syncer_create_pod_errors", "Attempts to create a pod in the worker that failed.", labels, registry=registry
+        )
+        self._created = Counter("kubeocean_syncer_pod_created", "Physical pods created.", labels, registry=registry)
         self._created_failed = Counter(
-            "kubeocean_syncer_pod_created_failed", "Physical pods that the worker did not let us create.", told, registry=registry
+            "kubeocean_syncer_pod_created_failed", "Physical pods that the worker refused to create.", labels, registry=registry
         )
         self.create_pod = self._create.labels(binding)
         self.create_pod_errors = self._create_errors.labels(binding)
@@ -138,7 +140,7 @@ class SyncerMetrics:
         """Fills the gauges from `read` at each scrape: it captures in the event loop, and what it returns runs in the scraper's thread."""
         self.gauges.read = read
 
-    def fall_silent(self) -> None:
+    def stop_exporting(self) -> None:
         """Stops exporting gauges, because another process exports them from now on, and sums must not count both."""
         self.gauges.read = None
 
@@ -167,17 +169,22 @@ class Gauges(Collector):
         yield from self._of_pods(now)
         yield from self._of_the_binding(now)
 
-    def _of_nodes(self, nodes: Sequence[NodeFigures]) -> Iterator[GaugeMetricFamily]:
+    def _of_nodes(self, nodes: Sequence[NodeAmounts]) -> Iterator[GaugeMetricFamily]:
         yield _gauge("kubeocean_syncer_vnode_total", "Virtual nodes.", {(self._binding,): len(nodes)}, labels=["clusterbinding"])
         for name, what, amounts in _KINDS:
-            by_node = {(self._binding, node.name, *key): told for node in nodes for key, told in _in_units(amounts(node))}
+            by_node = {(self._binding, node.name, *key): amount for node in nodes for key, amount in _in_units(amounts(node))}
             text = f"{what} (cpu in millicores, memory and storage in MiB)."
             yield _gauge(f"kubeocean_syncer_vnode_{name}", text, by_node, labels=["clusterbinding", "node", "resource"])
-            total = {(self._binding, *key): told for key, told in _in_units(_sum(amounts(node) for node in nodes))}
+            total = {(self._binding, *key): amount for key, amount in _in_units(_sum(amounts(node) for node in nodes))}
             text = f"{what}, of all virtual nodes (cpu in millicores, memory and storage in MiB)."
             yield _gauge(f"kubeocean_syncer_cluster_{name}", text, total, labels=["clusterbinding", "resource"])
         offered = {(name,): _number(amount) for name, amount in _sum(node.available for node in nodes).items()}
-        yield _gauge("kubeocean_allocatable", "What all virtual nodes offer, in cores, bytes and pieces.", offered, labels=["resource"])
+        yield _gauge(
+            "kubeocean_allocatable",
+            "Allocatable resources of all virtual nodes, in cores, bytes and numbers.",
+            offered,
+            labels=["resource"],
+        )
 
     def _of_pods(self, now: Snapshot) -> Iterator[GaugeMetricFamily]:
         labels = ["clusterbinding", "phase"]
@@ -186,7 +193,7 @@ class Gauges(Collector):
         physical = {(self._binding, phase): count for phase, count in now.physical_pods.items()}
         yield _gauge("kubeocean_syncer_physical_pod_total", "Pods of this binding in the worker.", physical, labels=labels)
         dependents = {(kind,): count for kind, count in now.dependents.items()}
-        yield _gauge("kubeocean_dependents", "Copies in the worker of what pods refer to.", dependents, labels=["kind"])
+        yield _gauge("kubeocean_dependents", "Copies in the worker of objects that pods refer to.", dependents, labels=["kind"])
 
     def _of_the_binding(self, now: Snapshot) -> Iterator[GaugeMetricFamily]:
         own, labels = (self._binding,), ["clusterbinding"]
@@ -195,12 +202,12 @@ class Gauges(Collector):
         ready = {own: float(now.ready)} if now.ready is not None else {}
         yield _gauge("kubeocean_binding_ready", "1 while the binding is Ready, else 0.", ready, labels=labels)
         stale = {(self._binding, resource): seconds for resource, seconds in now.stale.items()}
-        text = "Seconds since the worker was last heard of on a watch: an event, a bookmark or a list."
+        text = "Seconds since the last response of the worker on a watch: an event, a bookmark or a list."
         yield _gauge("kubeocean_watch_stale_seconds", text, stale, labels=[*labels, "resource"])
         left = {own: now.credentials_left} if now.credentials_left is not None else {}
         text = "Until the client certificate or token of the worker's kubeconfig expires; none if it never does."
         yield _gauge("kubeocean_credentials_ttl_seconds", text, left, labels=labels)
-        text = "How long the pod that is due longest has outlived the grace of its reclaiming."
+        text = "Seconds by which the most overdue pod exceeds the grace period of its reclaim."
         yield _gauge("kubeocean_reclaim_overdue_seconds", text, {own: now.reclaim_overdue}, labels=labels)
 
 
@@ -228,11 +235,11 @@ class _LateSamples(list[Sample]):
         return iter(self._late.samples[self._family])
 
 
-_KINDS: Final[Sequence[tuple[str, str, Callable[[NodeFigures], Resources]]]] = (
-    ("origin_resource", "What the physical node has to give", lambda node: node.origin),
-    ("available_resource", "What is leased of it", lambda node: node.available),
-    ("physical_usage", "Requests of the pods there that are not ours", lambda node: node.physical),
-    ("virtual_usage", "Requests of our pods there", lambda node: node.virtual),
+_KINDS: Final[Sequence[tuple[str, str, Callable[[NodeAmounts], Resources]]]] = (
+    ("origin_resource", "Allocatable resources of the physical node", lambda node: node.origin),
+    ("available_resource", "Leased resources of the physical node", lambda node: node.available),
+    ("physical_usage", "Requests of other pods on the physical node", lambda node: node.physical),
+    ("virtual_usage", "Requests of physical pods of this binding on the node", lambda node: node.virtual),
 )
 
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from kubeocean.metrics import SyncerMetrics
 from kubeocean.service.binding_service import BindingService
 from kubeocean.settings import KubeoceanSettings
-from kubeocean.worker import streams
+from kubeocean.worker import pod_streams
 from vkubelet.api.objects import Pod, PodRef
 from vkubelet.api.shapes import Json
 from vkubelet.errors import SettingsError, Unavailable
@@ -26,7 +26,7 @@ class KubeoceanProvider:
 
     def __init__(self, settings: KubeoceanSettings) -> None:
         if not settings.binding:
-            raise SettingsError("provider.binding", "name the ClusterBinding to serve")
+            raise SettingsError("provider.binding", "required: the name of the ClusterBinding to serve")
         self._settings = settings
         self._service: BindingService | None = None
         self._metrics: SyncerMetrics | None = None
@@ -53,16 +53,16 @@ class KubeoceanProvider:
         return self._serving().list_pods(node)
 
     def stream_logs(self, pod: PodRef, container: str, options: LogOptions) -> AsyncIterator[bytes]:
-        return streams.stream_logs(self._backing(pod), container, options)
+        return pod_streams.stream_logs(self._backing(pod), container, options)
 
     async def exec(self, pod: PodRef, container: str, command: Sequence[str], io: ContainerIO) -> int:
-        return await streams.execute(self._backing(pod), container, command, io=io)
+        return await pod_streams.execute(self._backing(pod), container, command, io=io)
 
     async def attach(self, pod: PodRef, container: str, io: ContainerIO) -> None:
-        await streams.attach(self._backing(pod), container, io)
+        await pod_streams.attach(self._backing(pod), container, io)
 
     async def port_forward(self, pod: PodRef, port: int, stream: ByteStream) -> None:
-        await streams.port_forward(self._backing(pod), port, stream)
+        await pod_streams.port_forward(self._backing(pod), port, stream)
 
     async def stats_summary(self, node: str) -> Json:
         return await self._serving().current().stats.summary(node)
@@ -74,7 +74,7 @@ class KubeoceanProvider:
         """Checks that the provider serves its binding. An unreachable worker is no failed ping: the binding decides about its nodes."""
         self._serving()
 
-    def _backing(self, pod: PodRef) -> streams.Backing:
+    def _backing(self, pod: PodRef) -> pod_streams.Backing:
         return self._serving().current().backing(pod)
 
     def _serving(self) -> BindingService:

@@ -6,33 +6,26 @@ Invariant: an invalid setting exits with 2 and one sentence that names it; any o
 from __future__ import annotations
 
 import argparse
-import asyncio
 import importlib
 import importlib.metadata
 import importlib.util
 import inspect
 import json
-import logging
-import resource
-import signal
 import sys
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
 import attrs
 
-from vkubelet import logformat, settings
+from vkubelet import settings
 from vkubelet.api.shapes import Json
-from vkubelet.client.connection import load_connection
-from vkubelet.collector import Collector
-from vkubelet.errors import SettingsError, VKubeletError, first_error
+from vkubelet.errors import SettingsError, VKubeletError
+from vkubelet.process import run_process
 from vkubelet.provider import Provider, TakesSettings, contract
 from vkubelet.runtime import Runtime
-from vkubelet.settings import Settings
-
-log = logging.getLogger(__name__)
+from vkubelet.settings import FollowedSettings, Read, Settings
 
 GROUP = "vkubelet.providers"
 CAPABILITIES = sorted(name for name in vars(contract) if name.startswith("Supports"))
@@ -62,98 +55,22 @@ def guarded(call: Callable[[], None]) -> int:
     return 0
 
 
-Read = Callable[[], tuple[Settings, object | None]]
-"""Current values of settings file and flags, for the runtime and for the provider. Raises SettingsError."""
-
-
-def run_runtime(made: Provider, chosen: Settings, *, read: Read) -> None:
-    """Runs a provider in this process until SIGTERM or SIGINT; `read` is polled for changed settings meanwhile. Raises VKubeletError."""
-    logformat.configure(chosen.log.level)
-    _raise_file_limit()
-    collector = Collector()
-    collector.start()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_run(made, chosen, read, collector))
-
-
-def _raise_file_limit() -> None:
-    """Raises the limit of open files to the maximum: every node has a port, and every stream a connection."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    except (ValueError, OSError):
-        # Some systems report a higher limit than they allow; the current one stays.
-        log.debug("the limit of open files can not be raised to %s", most)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Returns uvloop's loop when it is installed: it halves the CPU per event and changes nothing else."""
-    if importlib.util.find_spec("uvloop") is None:
-        return None
-    return cast(Callable[[], asyncio.AbstractEventLoop], importlib.import_module("uvloop").new_event_loop)
-
-
-async def _run(made: Provider, chosen: Settings, read: Read, collector: Collector) -> None:
-    kubeconfig = Path(chosen.cluster.kubeconfig) if chosen.cluster.kubeconfig else None
-    connection = await load_connection(kubeconfig=kubeconfig, context=chosen.cluster.context)
-    runtime = Runtime(made, chosen, connection=connection)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, runtime.stop)
-    log.info("starting")
-    try:
-        async with asyncio.TaskGroup() as group:
-            live = LiveSettings(made, read)
-            beside = [
-                group.create_task(settings.follow(live.read, take=live.take, clock=runtime.clock), name="settings"),
-                group.create_task(collector.run(runtime.clock), name="garbage collector"),
-            ]
-            await runtime.run()
-            for task in beside:
-                task.cancel()
-    except* VKubeletError as problems:
-        raise first_error(problems) from problems
-
-
-def _tree(chosen: Settings, own: object | None) -> Json:
-    return {**settings.effective(chosen), "provider": settings.effective(own) if own is not None else {}}
-
-
-class LiveSettings:
-    """Settings of a running process; the applied values are those that were read and compared, whatever the file contains by then."""
-
-    def __init__(self, made: Provider, read: Read) -> None:
-        self._made = made
-        self._read = read
-        self._chosen, self._own = read()
-
-    def read(self) -> Json:
-        self._chosen, self._own = self._read()
-        return _tree(self._chosen, self._own)
-
-    def take(self, changed: Set[str]) -> Set[str]:
-        """Applies the settings that need no restart; returns which."""
-        level = changed & {"log.level"}
-        if level:
-            logformat.change_level(self._chosen.log.level)
-        if not isinstance(self._made, TakesSettings) or not any(name.startswith("provider.") for name in changed):
-            return level
-        taken = changed & {f"provider.{name}" for name in self._made.take_settings(self._own)}
-        if taken:
-            with logformat.bind(settings=", ".join(sorted(taken))):
-                log.info("settings changed")
-        return level | taken
+def run_runtime(made: Provider, chosen: Settings, own: object | None, *, read: Read[Settings]) -> None:
+    """Runs a provider with these settings until SIGTERM or SIGINT, polling `read` for changes meanwhile. Raises VKubeletError."""
+    take = made.take_settings if isinstance(made, TakesSettings) else None
+    followed = FollowedSettings(chosen, own, read=read, take=take)
+    run_process(lambda connection: Runtime(made, chosen, connection=connection), followed)
 
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the few flags that replace settings of the YAML file."""
-    parser.add_argument("--config", "--settings", dest="config", type=Path, help="YAML file with settings")
-    parser.add_argument("--kubeconfig", help="cluster in which the nodes appear")
+    parser.add_argument("--config", "--settings", dest="config", type=Path, help="YAML file with settings; flags replace its values")
+    parser.add_argument("--kubeconfig", help="kubeconfig of the cluster in which the nodes appear")
     parser.add_argument("--context", help="context of that kubeconfig")
-    parser.add_argument("--instance", help="name of this set of nodes")
-    parser.add_argument("--node-address", help="IP address published as the nodes' InternalIP")
+    parser.add_argument("--instance", help="name of this set of nodes (setting instance)")
+    parser.add_argument("--node-address", help="IP address that the nodes publish as InternalIP (setting server.node_address)")
     parser.add_argument("--self-signed", action="store_true", help="serve the kubelet port with a self-signed certificate")
-    parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="minimum level of log lines (default INFO)")
 
 
 def settings_data(arguments: argparse.Namespace) -> Json:
@@ -173,11 +90,11 @@ def settings_data(arguments: argparse.Namespace) -> Json:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="vkubelet", description="A kubelet for nodes that are backed by anything.")
+    parser = argparse.ArgumentParser(prog="vkubelet", description="Runs the kubelet of virtual nodes that a provider backs.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, call, text in (
-        ("run", _command_run, "run a provider's nodes until SIGTERM"),
-        ("check", _command_check, "load provider and settings, print both, run nothing"),
+        ("run", _command_run, "run the nodes of a provider until SIGTERM"),
+        ("check", _command_check, "load and print provider and settings, without running them"),
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("--provider", required=True, help="NAME of an installed provider, package.module:Class, or ./file.py")
@@ -189,39 +106,34 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _command_run(arguments: argparse.Namespace) -> None:
-    made, chosen, _ = _load(arguments)
-    run_runtime(made, chosen, read=lambda: read_settings(settings_data(arguments), type(made)))
+    kind = find_provider(arguments.provider)
+    chosen, own = read_settings(settings_data(arguments), kind)
+    run_runtime(make_provider(kind, own), chosen, own, read=lambda: read_settings(settings_data(arguments), kind))
 
 
 def _command_check(arguments: argparse.Namespace) -> None:
-    made, chosen, own = _load(arguments)
+    kind = find_provider(arguments.provider)
+    chosen, own = read_settings(settings_data(arguments), kind)
+    made = make_provider(kind, own)
     print(f"provider: {type(made).__module__}.{type(made).__qualname__}")
     for name in CAPABILITIES:
         print(f"  {name}: {'yes' if isinstance(made, getattr(contract, name)) else 'no'}")
-    tree = settings.effective(chosen)
-    print(json.dumps({**tree, "provider": settings.effective(own) if own is not None else {}}, indent=2, default=str))
-
-
-def _load(arguments: argparse.Namespace) -> tuple[Provider, Settings, object | None]:
-    data = settings_data(arguments)
-    section = _provider_section(data)
-    kind = find_provider(arguments.provider)
-    made, own = make_provider(kind, section)
-    return made, settings.convert(data, Settings), own
-
-
-def _provider_section(data: Json) -> Json:
-    """Removes the section `provider:` from `data` and returns it. Raises SettingsError."""
-    section = data.pop("provider", None) or {}
-    if not isinstance(section, dict):
-        raise SettingsError("provider", "must be a mapping of the provider's settings")
-    return section
+    print(json.dumps(settings.settings_tree(chosen, own), indent=2, default=str))
 
 
 def read_settings(data: Json, kind: type[Provider]) -> tuple[Settings, object | None]:
     """Returns the settings of the runtime and of a provider of this class. Raises SettingsError."""
-    section = _provider_section(data)
-    return settings.convert(data, Settings), provider_settings(kind, section)
+    rest, section = split_provider_section(data)
+    own = provider_settings(kind, section)
+    return settings.convert(rest, Settings), own
+
+
+def split_provider_section(data: Json) -> tuple[Json, Json]:
+    """Returns the settings of the runtime, and those of the provider from the section `provider:`. Raises SettingsError."""
+    section = data.get("provider") or {}
+    if not isinstance(section, dict):
+        raise SettingsError("provider", "must be a mapping with the settings of the provider")
+    return {name: value for name, value in data.items() if name != "provider"}, section
 
 
 def provider_settings(kind: type[Provider], section: Json) -> object | None:
@@ -237,10 +149,9 @@ def provider_settings(kind: type[Provider], section: Json) -> object | None:
     return own
 
 
-def make_provider(kind: type[Provider], section: Json) -> tuple[Provider, object | None]:
-    """Creates an instance with its settings from the section `provider:`. Raises SettingsError."""
-    own = provider_settings(kind, section)
-    return kind() if own is None else cast(Callable[[Any], Provider], kind)(own), own
+def make_provider(kind: type[Provider], own: object | None) -> Provider:
+    """Creates an instance with its settings, if the class declares any."""
+    return kind() if own is None else cast(Callable[[Any], Provider], kind)(own)
 
 
 def find_provider(name: str) -> type[Provider]:
@@ -262,12 +173,12 @@ def _import(module: str, name: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise SettingsError("--provider", f"{name!r} can not be imported: {error}") from error
+        raise SettingsError("--provider", f"{name!r} cannot be imported: {error}; install it, or check the name") from error
 
 
 def _module_of_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise SettingsError("--provider", f"there is no file {path}")
+        raise SettingsError("--provider", f"file {path} does not exist")
     # Under a unique name: a file may be called like a module that we use.
     name = f"provider_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -283,7 +194,7 @@ def _class_of(module: ModuleType, wanted: str, name: str) -> type[Provider]:
     if wanted:
         found = getattr(module, wanted, None)
         if not inspect.isclass(found):
-            raise SettingsError("--provider", f"{name!r} has no class {wanted}")
+            raise SettingsError("--provider", f"{name!r} has no class {wanted}; name one as FILE.py:Class or package.module:Class")
         if _missing(found):
             raise SettingsError("--provider", f"{name!r}: {wanted} has no {', '.join(_missing(found))}")
         return cast(type[Provider], found)
@@ -292,10 +203,10 @@ def _class_of(module: ModuleType, wanted: str, name: str) -> type[Provider]:
     if len(own) == 1:
         return cast(type[Provider], own[0])
     if own:
-        raise SettingsError("--provider", f"{name!r} holds {len(own)} provider classes; name one as {name}:Class")
+        raise SettingsError("--provider", f"{name!r} contains {len(own)} provider classes; name one as {name}:Class")
     begun = [f"{kind.__name__} has no {', '.join(_missing(kind))}" for kind in classes if any(hasattr(kind, name) for name in _METHODS)]
     kinds = f"a Provider has {', '.join(_REQUIRED)}; a ContainerProvider has {', '.join(_STARTS_AND_STOPS)}"
-    raise SettingsError("--provider", f"{name!r} holds no provider class: {'; '.join(begun) or kinds}")
+    raise SettingsError("--provider", f"{name!r} contains no provider class: {'; '.join(begun) or kinds}")
 
 
 def _missing(kind: type) -> list[str]:

@@ -22,6 +22,9 @@ Invariant: only the attribute `retryable` of the class decides whether a failed 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 
 class VKubeletError(Exception):
@@ -178,10 +181,12 @@ class LeadershipLost(VKubeletError):
     """Another process holds the leader Lease."""
 
 
-def first_error(group: BaseExceptionGroup[VKubeletError]) -> VKubeletError:
-    """Returns the first error of ours inside a group."""
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            return first_error(error)
-        return error
-    raise AssertionError("an exception group is never empty")
+def first_error(group: BaseExceptionGroup[E]) -> E:
+    """Returns the first error inside nested exception groups."""
+    first = group.exceptions[0]
+    return first_error(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def task_error(group: BaseExceptionGroup[E]) -> E | BaseExceptionGroup[E]:
+    """Returns what the first failed task of a TaskGroup raised, which may be a group itself, for callers that do not know the tasks."""
+    return group.exceptions[0]

@@ -79,7 +79,7 @@ def parse_address(setting: str, address: str) -> tuple[str, int] | None:
         return None
     host, colon, port = address.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise SettingsError(setting, f"{address!r} must read host:port, such as 0.0.0.0:8081, or be empty")
+        raise SettingsError(setting, f"{address!r} must be host:port, such as 0.0.0.0:8081, or empty")
     return host.strip("[]"), int(port)
 
 
@@ -100,5 +100,5 @@ async def _listen(stack: AsyncExitStack, setting: str, address: str, routes: Map
     try:
         await web.TCPSite(runner, host or None, port).start()
     except OSError as error:
-        raise SettingsError(setting, f"can not listen on {address}: {error}") from error
+        raise SettingsError(setting, f"cannot listen on {address}: {error}; choose another address") from error
     return int(runner.addresses[0][1])

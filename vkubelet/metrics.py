@@ -44,7 +44,9 @@ class Metrics:
         self.watch_events = Counter("vkubelet_watch_events", "Watch events received.", ["resource", "type"], registry=registry)
         self.watch_stale = Staleness()
         registry.register(self.watch_stale)
-        self.watch_restarts = Counter("vkubelet_watch_restarts", "Watch streams that ended.", ["resource", "reason"], registry=registry)
+        self.watch_restarts = Counter(
+            "vkubelet_watch_restarts", "Watch streams that were closed.", ["resource", "reason"], registry=registry
+        )
         self.api_seconds = Histogram(
             "vkubelet_api_seconds", "Duration of calls to API servers.", ["verb", "resource", "code"], buckets=_CALL, registry=registry
         )
@@ -61,10 +63,10 @@ class Metrics:
         self.pod_status = NodeDurations()
         """From a provider's report to the written pod status."""
 
-    def forget_node(self, node: str) -> None:
+    def remove_node(self, node: str) -> None:
         """Drops a node that this process no longer serves."""
-        self.pod_worker.forget(node)
-        self.pod_status.forget(node)
+        self.pod_worker.remove(node)
+        self.pod_status.remove(node)
 
     def _kubelet(self, registry: CollectorRegistry) -> None:
         """Creates those that a kubelet has under the same name, with its labels."""
@@ -82,7 +84,7 @@ class Metrics:
             "kubelet_certificate_manager_server_rotation_seconds", "Age of a replaced certificate.", buckets=_DAYS, registry=registry
         )
         self.admission_rejections = Counter(
-            "kubelet_admission_rejections", "Pods that their node did not take.", ["reason"], registry=registry
+            "kubelet_admission_rejections", "Pods that their node did not admit.", ["reason"], registry=registry
         )
         self.certificate_errors = Counter("kubelet_server_expiration_renew_errors", "Certificate requests that failed.", registry=registry)
 
@@ -112,7 +114,7 @@ class Staleness(Collector):
             del self._watches[stale_for]
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        text = "Seconds since the API server was last heard of on a watch: an event, a bookmark or a list."
+        text = "Seconds since the last response of the API server on a watch: an event, a bookmark or a list."
         return [GaugeMetricFamily("vkubelet_watch_stale_seconds", text, labels=["resource"])]
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
@@ -158,15 +160,15 @@ class NodeDurations:
         self._nodes: dict[str, dict[str, Durations]] = {}
 
     def observe(self, node: str, operation: str, seconds: float, *, failed: bool = False) -> None:
-        told = self._nodes.setdefault(node, {}).setdefault(operation, Durations())
-        told.counts[bisect_left(_CALL, seconds)] += 1
-        told.seconds += seconds
-        told.failed += failed
+        durations = self._nodes.setdefault(node, {}).setdefault(operation, Durations())
+        durations.counts[bisect_left(_CALL, seconds)] += 1
+        durations.seconds += seconds
+        durations.failed += failed
 
     def of(self, node: str) -> Mapping[str, Durations]:
         """Returns the durations by operation."""
         return self._nodes.get(node, {})
 
-    def forget(self, node: str) -> None:
+    def remove(self, node: str) -> None:
         """Drops a node that this process no longer serves."""
         self._nodes.pop(node, None)

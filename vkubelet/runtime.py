@@ -1,23 +1,19 @@
-"""One process that is the kubelet of any number of virtual nodes: builds the parts, owns the task tree, starts and stops it in order.
+"""The process that is the kubelet of any number of virtual nodes: connects provider, nodes, pods and the kubelet server.
 
-Invariant: every task has its place in one tree; a stop leaves Nodes, Leases and pods unchanged, so that a restart has no effect.
+Invariant: a stop leaves Nodes, Leases and pods unchanged, so that a restart has no effect.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
-import uuid
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from vkubelet.api.names import INSTANCE
 from vkubelet.api.objects import Key, KubeObject, Node, Pod, PodRef
-from vkubelet.api.registration import INSTANCE
 from vkubelet.api.shapes import JsonView
 from vkubelet.client.connection import Connection
 from vkubelet.client.resources import NODES, Resource
@@ -26,40 +22,32 @@ from vkubelet.clock import Clock, SystemClock
 from vkubelet.containers.adapter import adapt
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
-from vkubelet.control.leader import LeaderElection, WriteGate
 from vkubelet.control.recorder import Recorder
 from vkubelet.control.workqueue import Priority
-from vkubelet.errors import VKubeletError, first_error
-from vkubelet.health import HealthServer
+from vkubelet.errors import VKubeletError
 from vkubelet.metrics import Metrics
-from vkubelet.node.declared import HEALTHY, DeclaredNodes, Health, Standing
+from vkubelet.node.declared import HEALTHY, DeclaredNodes, Health, NodeState
 from vkubelet.node.lease import DURATION, LeaseKeeper
-from vkubelet.node.leaving import Leaving, LeavingParts
 from vkubelet.node.ping import Pinger
-from vkubelet.node.registrar import Registrar, RegistrarParts
+from vkubelet.node.registrar import Registrar
 from vkubelet.node.render import REPORT_EVERY, Endpoint
-from vkubelet.pods import PodParts, Pods
-from vkubelet.provider import ContainerProvider, NodeDescription, PodReport, PodStore, Provider, ResolvedPod, SupportsPing
-from vkubelet.server import KubeletServer, ServerParts
-from vkubelet.server.configuration import duration
-from vkubelet.settings import Settings, default_taints, effective
+from vkubelet.node.shutdown import NodeShutdown
+from vkubelet.pods import Pods
+from vkubelet.process import LeaderProcess
+from vkubelet.provider import ContainerProvider, NodeDescription, PodFailure, PodReport, PodStore, Provider, ResolvedPod, SupportsPing
+from vkubelet.server import KubeletServer
+from vkubelet.server.node_endpoints import duration
+from vkubelet.settings import Settings, default_taints
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=KubeObject)
 
-_PROVIDER_ENDS = 5.0
+_PROVIDER_STOPS_WITHIN = 5.0
 """Seconds that the provider gets at a stop before it is cancelled."""
 
-_LAST_WORDS = 2.0
-"""Seconds that statuses and events get at a stop, before writes stop."""
-
-_LONG_LIFE = 60.0
+_STABLE_AFTER = 60.0
 """Seconds of running after which earlier failures of a provider do not count any more."""
-
-
-class _Stopped(Exception):
-    """Raised inside a task group to stop it when the process stops."""
 
 
 class RuntimeHost:
@@ -95,11 +83,11 @@ class RuntimeHost:
         return self._runtime.shared_informer(resource, where)
 
     def set_node(self, node: NodeDescription) -> None:
-        self._runtime.provider_lives()
+        self._runtime.provider_recovered()
         self._runtime.nodes.declare(node)
 
     def nodes_complete(self) -> None:
-        self._runtime.provider_lives()
+        self._runtime.provider_recovered()
         self._runtime.nodes.finish_declaring()
 
     def remove_node(self, name: str) -> None:
@@ -110,6 +98,9 @@ class RuntimeHost:
 
     def set_pod_status(self, pod: PodRef, status: JsonView, *, annotations: Mapping[str, str] | None = None) -> None:
         self._runtime.pods.set_pod_status(pod, status, annotations=annotations)
+
+    def fail_pod(self, pod: PodRef, failure: PodFailure) -> None:
+        self._runtime.pods.fail_pod(pod, failure)
 
     def pod_gone(self, pod: PodRef) -> None:
         self._runtime.pods.pod_gone(pod)
@@ -126,56 +117,50 @@ class RuntimeHost:
         await self._runtime.stopping.wait()
 
 
-class Runtime:
+class Runtime(LeaderProcess):
     """Runtime of one provider of either type. `connection` leads to the cluster in which its nodes appear."""
+
+    settings: Settings
 
     def __init__(
         self, provider: Provider | ContainerProvider, settings: Settings, *, connection: Connection, clock: Clock | None = None
     ) -> None:
-        self.provider: Provider = adapt(provider)
-        self.settings = settings
-        self.clock: Clock = clock or SystemClock()
-        self.metrics = Metrics()
-        self.stopping = asyncio.Event()
-        self._stop_asked = asyncio.Event()
-        self.identity = f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
-        self._gate = WriteGate()
-        manager = settings.field_manager or f"vkubelet-{settings.instance}"
-        self.client = Client(connection, field_manager=manager, clock=self.clock, fence=self._gate, metrics=self.metrics)
-        self.recorder = Recorder(
-            self.client,
-            "vkubelet",
+        super().__init__(
+            connection=connection,
+            settings=settings,
+            field_manager=settings.field_manager or f"vkubelet-{settings.instance}",
+            component="vkubelet",
             host=settings.instance,
-            clock=self.clock,
+            lease=settings.leader.name or f"vkubelet-{settings.instance}",
+            clock=clock or SystemClock(),
             redact=lambda uid, text: self.pods.redacted(uid, text),
         )
+        self.provider: Provider = adapt(provider)
+        self.stopping = asyncio.Event()
         self.nodes = DeclaredNodes(self.clock)
         ours = Selection(labels=settings.node.selector or f"{INSTANCE}={settings.instance}")
         self._live = Informer(self.client, NODES, where=ours, clock=self.clock, metrics=self.metrics)
         self._leases = LeaseKeeper(
             self.node_client, identity=self.identity, clock=self.clock, settings=settings.lease, metrics=self.metrics
         )
-        self.pods = Pods(self._pod_parts())
-        self._server = KubeletServer(self._server_parts())
-        self._registrar = Registrar(self._registrar_parts())
+        self.pods = self._new_pods()
+        self._server = self._new_server()
+        self._registrar = self._new_registrar()
         self._register = Controller("nodes", self._registrar.reconcile, workers=16, clock=self.clock, metrics=self.metrics)
         self._provider_runs = Controller("provider", self._run_provider, workers=1, clock=self.clock, metrics=self.metrics)
         self._informers: dict[tuple[str, Selection], Informer[KubeObject]] = {}
         self._group: asyncio.TaskGroup | None = None
-        self._leads = False
-        self._streams = AsyncExitStack()
-        """Closed after the Lease was released: open streams may take longer than the successor should wait."""
-        self._provider_ended = asyncio.Event()
-        self._provider_ended.set()
-        self._provider_lives = 0
+        self._provider_stopped = asyncio.Event()
+        self._provider_stopped.set()
+        self._provider_starts = 0
         self._connect_parts()
 
     def node_client(self, node: str) -> Client:
         """Returns the client for writes on behalf of one node: the same for all, as long as nodes have no separate identities."""
         return self.client
 
-    def _pod_parts(self) -> PodParts:
-        return PodParts(
+    def _new_pods(self) -> Pods:
+        return Pods(
             provider=self.provider,
             client=self.client,
             node_client=self.node_client,
@@ -187,8 +172,8 @@ class Runtime:
             node_ips=self._node_ips,
         )
 
-    def _server_parts(self) -> ServerParts:
-        return ServerParts(
+    def _new_server(self) -> KubeletServer:
+        return KubeletServer(
             provider=self.provider,
             pods=self.pods.store,
             client=self.client,
@@ -199,18 +184,17 @@ class Runtime:
             health=lambda: self.nodes.health("").reason or None,
             due=self.pods.due,
             configuration={"nodeLeaseDurationSeconds": DURATION, "nodeStatusReportFrequency": duration(REPORT_EVERY.total_seconds())},
-            flags=effective(self.settings),
         )
 
-    def _registrar_parts(self) -> RegistrarParts:
-        return RegistrarParts(
+    def _new_registrar(self) -> Registrar:
+        return Registrar(
             client=self.client,
             node_client=self.node_client,
             nodes=self.nodes,
             live=self._live.store,
-            wrote=self._live.adopt,
+            store_written=self._live.adopt,
             leases=self._leases,
-            dispatch=self.pods,
+            pods=self.pods,
             recorder=self.recorder,
             clock=self.clock,
             open_endpoint=self._open_endpoint,
@@ -221,13 +205,14 @@ class Runtime:
             adopt_foreign=self.settings.node.adopt_foreign,
         )
 
-    def _leaving_parts(self) -> LeavingParts:
-        return LeavingParts(
+    def _node_shutdown(self) -> NodeShutdown:
+        return NodeShutdown(
+            settings=self.settings.shutdown,
             nodes=self.nodes,
             drain=self.pods.drain,
             drained=self.pods.drained,
             is_closed=self._registrar.is_closed,
-            remove=self._registrar.remove,
+            remove_node=self._registrar.remove,
             clock=self.clock,
         )
 
@@ -245,8 +230,8 @@ class Runtime:
         self._live.on_change(self._node_seen)
         self.nodes.on_change(self._node_declared)
         self.pods.on_empty(self._register.add)
-        for standing in Standing:
-            self.metrics.nodes.labels(state=standing.value).set_function(partial(self.nodes.count, standing))
+        for state in NodeState:
+            self.metrics.nodes.labels(state=state.value).set_function(partial(self.nodes.count, state))
 
     def _node_seen(self, change: Change[Node]) -> None:
         if change.new is not None:
@@ -259,7 +244,7 @@ class Runtime:
             # It is no longer the only node and gets a separate port.
             self._register.add(str(self._server.sole_node))
 
-    def provider_lives(self) -> None:
+    def provider_recovered(self) -> None:
         """Records that a provider that declares nodes has recovered from an earlier failure."""
         self.nodes.set_provider_health(HEALTHY)
 
@@ -275,92 +260,32 @@ class Runtime:
             return informer
         return found  # type: ignore[return-value]
 
-    def stop(self) -> None:
-        """Starts to stop; `run` returns when everything has stopped."""
-        self._stop_asked.set()
-
-    def ready(self) -> str | None:
-        """Returns None, or why the process is not ready."""
-        if self._stop_asked.is_set():
-            return "stopping"
+    def unready(self) -> str | None:
         if not (self._live.synced and self.pods.informer.synced):
             return "watches are not synced"
         return self._server.problem if self._group is not None else None
 
-    async def run(self) -> None:
-        """Runs until `stop`. Raises SettingsError, LeadershipLost."""
-        checks: Mapping[str, Callable[[], str | None]] = {"watches": self.ready}
-        health = HealthServer(
-            self.metrics,
-            checks=checks,
-            health_address=self.settings.health.health_address,
-            metrics_address=self.settings.health.metrics_address,
-        )
-        try:
-            async with self.client, health, asyncio.TaskGroup() as group, self._streams:
-                group.create_task(self._live.run(), name="own nodes")
-                group.create_task(self.pods.informer.run(), name="pods")
-                group.create_task(self._measure_loop_lag(), name="loop lag")
-                group.create_task(self._stop_if_following(), name="stop a follower")
-                await self._lead(self._serve)
-                raise _Stopped
-        except* _Stopped:
-            log.info("stopped")
-        except* VKubeletError as problems:
-            raise first_error(problems) from problems
+    def watch(self, group: asyncio.TaskGroup) -> None:
+        group.create_task(self._live.run(), name="own nodes")
+        group.create_task(self.pods.informer.run(), name="pods")
 
-    async def _lead(self, body: Callable[[], Awaitable[None]]) -> None:
-        settings = self.settings.leader
-        if not settings.enabled:
-            await body()
-            return
-        election = LeaderElection(
-            self.client.fenced(None),
-            name=settings.name or f"vkubelet-{self.settings.instance}",
-            namespace=settings.namespace,
-            identity=self.identity,
-            clock=self.clock,
-        )
-        self._gate.election = election
-        await election.lead(body)
-
-    async def _stop_if_following(self) -> None:
-        await self._stop_asked.wait()
-        if not self._leads:
-            raise _Stopped
-
-    async def _serve(self) -> None:
-        """Runs while this process is the leader; when it returns, nothing is written or accepted any more, and open streams still flow."""
-        # From here on a stop has an order, after which the Lease is released.
-        self._leads = True
-        await self._streams.enter_async_context(self._server)
-        try:
-            async with asyncio.TaskGroup() as group:
-                self._group = group
-                for name, part in self._parts_of_a_leader().items():
-                    group.create_task(part(), name=name)
-                for informer in list(self._informers.values()):
-                    group.create_task(informer.run(), name="informer")
-                self._provider_runs.add("provider")
-                group.create_task(self._stop_in_order(), name="stop")
-        except* _Stopped:
-            log.debug("leader ended")
-        finally:
-            self._server.stop_listening()
-
-    def _parts_of_a_leader(self) -> Mapping[str, Callable[[], Coroutine[None, None, None]]]:
-        parts: dict[str, Callable[[], Coroutine[None, None, None]]] = {
-            "events": self.recorder.run,
-            "leases": self._leases.run,
-            "kubelet server": self._server.run,
-            "pods": self.pods.run,
-            "register nodes": self._register_nodes,
-            "provider": self._provider_runs.run,
-        }
+    async def serve(self, group: asyncio.TaskGroup) -> None:
+        await self.streams.enter_async_context(self._server)
+        self._group = group
+        group.create_task(self._leases.run(), name="leases")
+        group.create_task(self._server.run(), name="kubelet server")
+        group.create_task(self.pods.run(), name="pods")
+        group.create_task(self._register_nodes(), name="register nodes")
+        group.create_task(self._provider_runs.run(), name="provider")
         if isinstance(self.provider, SupportsPing):
             pinger = Pinger(self.provider, self.nodes, clock=self.clock, settings=self.settings.ping)
-            parts["ping"] = pinger.run
-        return parts
+            group.create_task(pinger.run(), name="ping")
+        for informer in list(self._informers.values()):
+            group.create_task(informer.run(), name="informer")
+        self._provider_runs.add("provider")
+
+    def stop_serving(self) -> None:
+        self._server.stop_listening()
 
     async def _register_nodes(self) -> None:
         """Registers nodes once the Nodes of earlier processes, which contain their ports, and the pods are listed: a Ready node manages
@@ -373,53 +298,36 @@ class Runtime:
         """Runs the provider once; returning before the stop is a failure whatever the cause, and the controller starts it again."""
         if self.stopping.is_set():
             return None
-        if self._provider_lives > 0:
+        if self._provider_starts > 0:
             self.pods.resync()
-        self._provider_lives += 1
+        self._provider_starts += 1
         began = self.clock.monotonic()
-        self._provider_ended.clear()
+        self._provider_stopped.clear()
         try:
             await self.provider.run(RuntimeHost(self))
             if not self.stopping.is_set():
                 raise VKubeletError("the provider's run() returned before the stop")
         finally:
-            self._provider_ended.set()
-            if self.clock.monotonic() - began >= _LONG_LIFE:
-                self._provider_runs.forgive(key)
+            self._provider_stopped.set()
+            if self.clock.monotonic() - began >= _STABLE_AFTER:
+                self._provider_runs.reset_backoff(key)
             if not self.stopping.is_set():
-                self.nodes.set_provider_health(Health("ProviderFailed", "the provider ended unexpectedly; it is being started again"))
+                self.nodes.set_provider_health(
+                    Health("ProviderFailed", "the provider stopped unexpectedly; the runtime starts it again, see its log for the error")
+                )
         return None
 
-    async def _stop_in_order(self) -> None:
-        """Stops in order.
-
-        Readiness is off; nodes are handled by the settings; the provider stops; its last statuses are written; no new writes; those in
-        flight are awaited; the tree is cancelled. Then the Lease is released, and the streams are closed.
-        """
-        await self._stop_asked.wait()
-        log.info("stopping")
-        await Leaving(self._leaving_parts(), self.settings.shutdown).leave()
+    async def finish(self) -> None:
+        """Handles the nodes as the settings require, then stops the provider."""
+        await self._node_shutdown().run()
         self.stopping.set()
         try:
-            async with asyncio.timeout(_PROVIDER_ENDS):
-                await self._provider_ended.wait()
+            async with asyncio.timeout(_PROVIDER_STOPS_WITHIN):
+                await self._provider_stopped.wait()
         except TimeoutError:
-            log.warning("the provider did not end in time; it is cancelled")
-        await self._write_last_words()
-        await self._gate.close(self.client)
-        raise _Stopped
+            log.warning("the provider did not stop in time; it is cancelled")
 
-    async def _write_last_words(self) -> None:
-        """Writes what the provider reported last, and pending events, without waiting for a server that is unreachable."""
-        try:
-            async with asyncio.timeout(_LAST_WORDS):
-                await self.pods.published()
-                await self.recorder.written()
-        except TimeoutError:
-            log.warning("statuses or events are left unwritten; the next process reports the statuses again")
-
-    async def _measure_loop_lag(self) -> None:
-        while True:
-            before = self.clock.monotonic()
-            await self.clock.sleep(1.0)
-            self.metrics.loop_lag_seconds.observe(max(0.0, self.clock.monotonic() - before - 1.0))
+    async def flush(self) -> None:
+        """Returns when what the provider reported last is written, and all Events."""
+        await self.pods.published()
+        await super().flush()

@@ -9,24 +9,25 @@ import enum
 import logging
 import types
 import typing
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 import attrs
 import msgspec
 import yaml
 from attrs import field, frozen
 
+from vkubelet.api.codec import decode_yaml
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import Clock
-from vkubelet.control.isolation import Isolation
+from vkubelet.control.controller import Isolation
 from vkubelet.errors import SettingsError
 from vkubelet.health import parse_address
-from vkubelet.logformat import bind
+from vkubelet.logformat import bind, change_level
 from vkubelet.node.lease import LeaseSettings
-from vkubelet.node.leaving import ShutdownSettings
 from vkubelet.node.ping import PingSettings
+from vkubelet.node.shutdown import ShutdownSettings
 from vkubelet.pods.listing import PodSettings
 from vkubelet.provider import Taint
 from vkubelet.server import ServerSettings
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-LOOK_EVERY = 2.0
+CHECK_EVERY = 2.0
 """Seconds between two checks of the settings file."""
 
 
@@ -100,6 +101,25 @@ class LogSettings:
     """Minimum level of our log lines; a change in the file is applied within seconds, without a restart."""
 
 
+class CommonSettings(Protocol):
+    """Sections that the settings of every process have."""
+
+    @property
+    def cluster(self) -> ClusterSettings: ...
+
+    @property
+    def leader(self) -> LeaderSettings: ...
+
+    @property
+    def health(self) -> HealthSettings: ...
+
+    @property
+    def log(self) -> LogSettings: ...
+
+
+S = TypeVar("S", bound=CommonSettings)
+
+
 @frozen(kw_only=True)
 class Settings:
     """All settings of the runtime."""
@@ -121,7 +141,7 @@ class Settings:
 
     def __attrs_post_init__(self) -> None:
         if self.leader.enabled and self.shutdown.nodes != "keep":
-            raise SettingsError("shutdown.nodes", "must be keep with leader.enabled: the next leader goes on with the nodes")
+            raise SettingsError("shutdown.nodes", "must be keep if leader.enabled is true: the next leader continues with the nodes")
 
 
 def default_taints(text: str) -> tuple[Taint, ...]:
@@ -131,16 +151,16 @@ def default_taints(text: str) -> tuple[Taint, ...]:
     rest, colon, effect = text.rpartition(":")
     key, _, value = rest.partition("=")
     if not colon or not key or effect not in ("NoSchedule", "NoExecute", "PreferNoSchedule"):
-        raise SettingsError("node.taint", "must read key[=value]:effect with NoSchedule, NoExecute or PreferNoSchedule")
+        raise SettingsError("node.taint", "must be key[=value]:effect with the effect NoSchedule, NoExecute or PreferNoSchedule")
     return (Taint(key, effect, value),)
 
 
 def read_yaml(path: Path) -> Json:
     """Reads the settings file as a mapping; an empty file is an empty mapping. Raises SettingsError."""
     try:
-        data = yaml.safe_load(path.read_text())
+        data = decode_yaml(path.read_text())
     except OSError as error:
-        raise SettingsError(str(path), f"can not be read ({error.strerror}); name an existing file with --config") from error
+        raise SettingsError(str(path), f"cannot be read ({error.strerror}); name an existing file with --config") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" near line {mark.line + 1}" if mark is not None else ""
@@ -197,7 +217,7 @@ def _refuse_unknown(data: JsonView, kind: type, path: str) -> None:
     for key, value in data.items():
         where = f"{path}.{key}" if path else str(key)
         if key not in known:
-            raise SettingsError(where, f"is not a setting; known here: {', '.join(sorted(known))}")
+            raise SettingsError(where, f"is not a setting; remove it or use one of: {', '.join(sorted(known))}")
         inner = _settings_class(known[key])
         if inner is not None and isinstance(value, dict):
             _refuse_unknown(value, inner, where)
@@ -227,38 +247,64 @@ def differences(before: JsonView, after: JsonView, path: str = "") -> set[str]:
     return found
 
 
-async def follow(read: Callable[[], Json], *, take: Callable[[Set[str]], Set[str]], clock: Clock) -> None:
-    """Polls what `read` returns until cancelled, and calls `take` with the paths of changed settings; it returns those it applied.
+def settings_tree(chosen: object, own: object | None) -> Json:
+    """Returns the settings of a process as plain data, with those of its provider as `provider`."""
+    return {**effective(chosen), "provider": effective(own) if own is not None else {}}
 
-    The others need a restart, which is logged. No error of `read` or `take` stops the process: the settings stay unchanged.
+
+Read = Callable[[], tuple[S, object | None]]
+"""Reads the settings of the process, and of its provider if it has one. Raises SettingsError."""
+
+
+class FollowedSettings(Generic[S]):
+    """Settings of a running process, polled for changes. Only values that were compared are applied, whatever the file contains by then.
+
+    `chosen` and `own` are the values at the start, of the process and of its provider; `take` is `TakesSettings.take_settings`.
     """
-    follower, isolated = _Follower(read, take), Isolation("settings")
-    while True:
-        await clock.sleep(LOOK_EVERY)
-        with isolated("file"):
-            follower.poll()
 
-
-class _Follower:
-    """The settings as they were read last."""
-
-    def __init__(self, read: Callable[[], Json], take: Callable[[Set[str]], Set[str]]) -> None:
+    def __init__(
+        self, chosen: S, own: object | None = None, *, read: Read[S], take: Callable[[object | None], Iterable[str]] | None = None
+    ) -> None:
+        self.chosen = chosen
         self._read = read
         self._take = take
-        self._known = read()
+        self._known = settings_tree(chosen, own)
         self._problem = ""
 
+    async def follow(self, clock: Clock) -> None:
+        """Polls until cancelled. No error of reading or applying stops the process: the settings stay unchanged."""
+        isolated = Isolation("settings")
+        while True:
+            await clock.sleep(CHECK_EVERY)
+            with isolated("file"):
+                self.poll()
+
     def poll(self) -> None:
+        """Applies changed settings that need no restart, and logs the others."""
         try:
-            now = self._read()
+            chosen, own = self._read()
         except SettingsError as error:
             if str(error) != self._problem:
-                log.warning("the settings stay as they are: %s", error)
+                log.warning("the changed settings file is invalid, the settings stay unchanged: %s", error)
             self._problem = str(error)
             return
         self._problem = ""
-        changed, self._known = differences(self._known, now), now
-        left = changed - self._take(changed) if changed else changed
+        before, self._known = self._known, settings_tree(chosen, own)
+        changed = differences(before, self._known)
+        left = changed - self._apply(changed, chosen, own) if changed else changed
         if left:
             with bind(settings=", ".join(sorted(left))):
-                log.warning("settings changed that count only after a restart")
+                log.warning("changed settings take effect only after a restart")
+
+    def _apply(self, changed: Set[str], chosen: S, own: object | None) -> Set[str]:
+        """Applies the settings that need no restart; returns which."""
+        level = changed & {"log.level"}
+        if level:
+            change_level(chosen.log.level)
+        if self._take is None or not any(name.startswith("provider.") for name in changed):
+            return level
+        taken = changed & {f"provider.{name}" for name in self._take(own)}
+        if taken:
+            with bind(settings=", ".join(sorted(taken))):
+                log.info("settings changed")
+        return level | taken

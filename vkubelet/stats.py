@@ -109,7 +109,7 @@ class PodStats:
 
     @property
     def total(self) -> Usage:
-        return self.usage or together(container.usage for container in self.containers)
+        return self.usage or total_usage(container.usage for container in self.containers)
 
 
 @frozen
@@ -127,11 +127,11 @@ class NodeStats:
 
     @property
     def total(self) -> Usage:
-        total = self.usage or together(pod.total for pod in self.pods)
+        total = self.usage or total_usage(pod.total for pod in self.pods)
         return total if total.memory_limit_bytes is not None else evolve(total, memory_limit_bytes=self.memory_bytes)
 
 
-def together(usages: Iterable[Usage]) -> Usage:
+def total_usage(usages: Iterable[Usage]) -> Usage:
     """Returns the sum; a number that is unknown everywhere stays unknown. Limits are not added up: unlimited parts would be missing."""
     parts = list(usages)
     summed = [a.name for a in fields(Usage) if a.name not in ("at", "memory_limit_bytes", "swap_limit_bytes")]
@@ -283,7 +283,7 @@ def _resource_families(node: NodeStats, now: datetime) -> Iterator[bytes]:
     started = [(_of_container(pod, c), c.started_at.timestamp(), None) for pod in node.pods for c in pod.containers if c.started_at]
     yield family("container_start_time_seconds", "gauge", "Unix time at which the container started.", samples=started)
     for name in ("resource_scrape_error", "scrape_error"):
-        yield family(name, "gauge", "Whether the usage could not be found out.", samples=[({}, 0, None)])
+        yield family(name, "gauge", "1 if the usage could not be determined, else 0.", samples=[({}, 0, None)])
 
 
 def _usage_families(level: str, usages: Sequence[tuple[Labels, Usage]], now: datetime) -> Iterator[bytes]:
@@ -300,9 +300,9 @@ def _of_container(pod: PodStats, container: ContainerStats) -> Labels:
 
 
 _CADVISOR: Sequence[tuple[str, Literal["counter", "gauge"], str, str]] = (
-    ("container_cpu_usage_seconds_total", "counter", "CPU time used.", "cpu_seconds"),
-    ("container_memory_working_set_bytes", "gauge", "Working set.", "memory_bytes"),
-    ("container_memory_usage_bytes", "gauge", "Memory in use, with what could be taken away.", "memory_usage_bytes"),
+    ("container_cpu_usage_seconds_total", "counter", "CPU time used by the container.", "cpu_seconds"),
+    ("container_memory_working_set_bytes", "gauge", "Working set of the container.", "memory_bytes"),
+    ("container_memory_usage_bytes", "gauge", "Memory in use, including reclaimable memory.", "memory_usage_bytes"),
     ("container_memory_rss", "gauge", "Resident anonymous memory.", "rss_bytes"),
     ("container_memory_swap", "gauge", "Swap in use.", "swap_bytes"),
     ("container_spec_memory_limit_bytes", "gauge", "Memory that may be used.", "memory_limit_bytes"),
@@ -315,7 +315,7 @@ def _cadvisor_families(node: NodeStats, now: datetime) -> Iterator[bytes]:
         samples = [(labels, getattr(c.usage, attribute), c.usage.at or now) for labels, c in known]
         yield family(name, kind, text, samples=samples)
     started = [(labels, c.started_at.timestamp(), None) for labels, c in known if c.started_at]
-    yield family("container_start_time_seconds", "gauge", "Unix time of the start.", samples=started)
+    yield family("container_start_time_seconds", "gauge", "Unix time at which the container started.", samples=started)
     yield from _network_families(node, now)
     yield family("machine_cpu_cores", "gauge", "Cores of the machine.", samples=[({}, node.cores, now)])
     yield family("machine_memory_bytes", "gauge", "Memory of the machine.", samples=[({}, node.memory_bytes, now)])
@@ -345,4 +345,4 @@ def _probe_families(node: NodeStats, now: datetime) -> Iterator[bytes]:
             for probe in container.probes:
                 labels = {"probe_type": probe.kind, **_of_container(pod, container), "pod_uid": pod.pod.uid}
                 samples.extend(({**labels, "result": how}, getattr(probe, how), None) for how in ("successful", "failed", "unknown"))
-    yield family("prober_probe_total", "counter", "Probes by how they ended.", samples=samples)
+    yield family("prober_probe_total", "counter", "Probes by result.", samples=samples)

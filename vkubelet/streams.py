@@ -16,6 +16,7 @@ import os
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 
+from vkubelet.errors import first_error
 from vkubelet.provider import ByteStream, ContainerIO, TerminalSize
 
 CHUNK = 64 * 1024
@@ -65,7 +66,7 @@ async def relay(stream: ByteStream, reader: StreamReader, writer: StreamWriter) 
             group.create_task(_receive(stream, writer))
             group.create_task(_send(reader, stream))
     except ExceptionGroup as several:
-        raise _first(several) from several
+        raise first_error(several) from several
     finally:
         writer.close()
 
@@ -130,7 +131,7 @@ async def _copy(
             for task in inputs:
                 task.cancel()
     except ExceptionGroup as several:
-        raise _first(several) from several
+        raise first_error(several) from several
 
 
 async def _feed(stdin: AsyncIterator[bytes] | None, writer: StreamWriter | None, *, last: bool) -> None:
@@ -181,8 +182,3 @@ def _end(writer: StreamWriter) -> None:
         except OSError:
             # The other side is closed already.
             return
-
-
-def _first(group: BaseExceptionGroup[Exception]) -> Exception:
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first

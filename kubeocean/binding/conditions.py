@@ -11,8 +11,7 @@ from datetime import datetime
 from attrs import frozen
 
 from kubeocean.model.contact import Outcome
-from vkubelet.api.conditions import get_condition, set_condition
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.shapes import Json, JsonView, get_condition, set_condition
 from vkubelet.clock import rfc3339
 
 VALIDATION_FAILED = "ValidationFailed"
@@ -80,15 +79,15 @@ def _phase(health: Health) -> str:
 
 def _conditions(health: Health, before: Sequence[JsonView]) -> list[Json]:
     conditions = [_ready(health), *_connected(health), _syncer(health)]
-    conditions.append(_condition(PROXIER_READY, "True", "ProxierCreated", "the kubelet server runs in this process"))
+    conditions.append(_condition(PROXIER_READY, "True", "ProxierCreated", "the kubelet server of the virtual nodes runs in this process"))
     if health.held:
         conditions.append(_condition(RETIREMENT_HELD, "True", "TooManyNodes", health.held))
     elif get_condition(before, RETIREMENT_HELD) is not None:
-        conditions.append(_condition(RETIREMENT_HELD, "False", "NothingHeld", "no retirement waits for confirmation"))
+        conditions.append(_condition(RETIREMENT_HELD, "False", "NothingHeld", "no virtual node waits for a confirmation to be withdrawn"))
     if health.shared:
         conditions.append(_condition(POLICIES_SHARED, "True", "ServedByAnotherHub", health.shared))
     elif get_condition(before, POLICIES_SHARED) is not None:
-        conditions.append(_condition(POLICIES_SHARED, "False", "NotShared", "no other hub serves the policies of this binding"))
+        conditions.append(_condition(POLICIES_SHARED, "False", "NotShared", "no other hub serves the policies of this ClusterBinding"))
     return conditions
 
 
@@ -101,18 +100,18 @@ def _ready(health: Health) -> Json:
     if health.reachable is False:
         return _condition(READY, "False", CONNECTIVITY_FAILED, health.unreachable)
     if health.reachable is None:
-        return _condition(READY, "False", "Initializing", "the worker cluster has not answered yet")
-    return _condition(READY, "True", "ValidationPassed", "the binding is served")
+        return _condition(READY, "False", "Initializing", "the worker cluster has not responded yet")
+    return _condition(READY, "True", "ValidationPassed", "the worker cluster is connected, and its nodes are leased by policies")
 
 
 def _connected(health: Health) -> list[Json]:
     if health.reachable:
-        return [_condition(CONNECTED, "True", "ConnectivityPassed", "the worker cluster answers")]
+        return [_condition(CONNECTED, "True", "ConnectivityPassed", "the worker cluster responds")]
     problem = health.problem
     if problem is not None and problem.reason == CONNECTIVITY_FAILED:
         return [_condition(CONNECTED, "False", problem.reason, problem.message)]
     if health.reachable is None:
-        return [_condition(CONNECTED, "Unknown", "Initializing", "the worker cluster was not asked yet")]
+        return [_condition(CONNECTED, "Unknown", "Initializing", "no request was sent to the worker cluster yet")]
     return [_condition(CONNECTED, "False", CONNECTIVITY_FAILED, health.unreachable)]
 
 
@@ -120,7 +119,7 @@ def _syncer(health: Health) -> Json:
     problem = health.syncer
     if problem is not None:
         return _condition(SYNCER_READY, "False", problem.reason, problem.message)
-    return _condition(SYNCER_READY, "True", "SyncerCreated", "the process of this binding runs")
+    return _condition(SYNCER_READY, "True", "SyncerCreated", "the process of this ClusterBinding runs")
 
 
 def _condition(kind: str, status: str, reason: str, message: str) -> Json:

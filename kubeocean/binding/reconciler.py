@@ -12,10 +12,9 @@ from attrs import evolve
 
 from kubeocean.binding.conditions import RETIREMENT_HELD, SYNCER_FAILED, Failure, Health, status_patch
 from kubeocean.model import keys
-from kubeocean.model.crds import ClusterBinding
-from kubeocean.model.resources import CLUSTERBINDINGS
-from vkubelet.api.conditions import get_condition
+from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from vkubelet.api.objects import Key, ObjectMeta, Unknown
+from vkubelet.api.shapes import get_condition
 from vkubelet.client.rest import PatchKind, Selection
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
@@ -27,7 +26,7 @@ log = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
 _SHARED_NAMED = 5
-_SHARED_REMEDY = "both lease by them, and that hub writes their status; give the bindings different names, and each policies of its own"
+_SHARED_REMEDY = "both hubs lease by them, and the other one writes their status; give the bindings different names and separate policies"
 
 
 class BindingReconciler:
@@ -73,18 +72,21 @@ class BindingReconciler:
     def set_reachable(self) -> None:
         """Reports that the worker can be used."""
         if self._health.reachable is False:
-            self.event("WorkerReachable", "the worker cluster answers again")
+            self.event("WorkerReachable", "the worker cluster responds again")
         self._set(evolve(self._health, reachable=True))
 
     def set_unreachable(self, why: str) -> None:
         """Reports that the worker cannot be used, and why."""
         if self._health.reachable is True:
-            self.event("WorkerUnreachable", f"{why}; until then its nodes are held and take no new pods, and pods stay", warning=True)
+            text = f"{why}; its virtual nodes are kept but take no new pods, and existing pods stay, until it responds"
+            self.event("WorkerUnreachable", text, warning=True)
         self._set(evolve(self._health, reachable=False, unreachable=why))
 
     def set_unreadable(self, what: str) -> None:
         """Sets which lists of the worker cannot be read; empty clears it."""
-        text = f"spec.secretRef: the kubeconfig's user may not read what it has to ({what}); grant the rights there, or install the CRD"
+        text = (
+            f"spec.secretRef: the kubeconfig's user cannot list what it needs in the worker ({what}); grant the rights, or install the CRD"
+        )
         if what and self._health.syncer is None:
             self.event(SYNCER_FAILED, text, warning=True)
         self._set(evolve(self._health, syncer=Failure(SYNCER_FAILED, text) if what else None))
@@ -203,7 +205,9 @@ class BindingReconciler:
 def _held(obj: Unknown) -> str:
     """Returns the message of the condition RetirementHeld, where it is True."""
     condition = get_condition((obj.body.get("status") or {}).get("conditions") or (), RETIREMENT_HELD)
-    return str(condition.get("message") or "retirements wait") if condition is not None and condition["status"] == "True" else ""
+    if condition is None or condition["status"] != "True":
+        return ""
+    return str(condition.get("message") or "virtual nodes wait for a confirmation to be withdrawn")
 
 
 def _is_noted(binding: ClusterBinding) -> bool:

@@ -13,15 +13,14 @@ from contextlib import suppress
 from attrs import field, frozen
 
 from kubeocean.commands import clusters, identity
-from kubeocean.commands.binding_summary import Outlook, outlook
 from kubeocean.commands.clusters import Choice, CommandFailed, explained
 from kubeocean.commands.identity import Credentials
-from kubeocean.commands.plan import Plan, Wish
+from kubeocean.commands.plan import BindFlags, Plan
+from kubeocean.commands.status import UNREPORTED, Readiness, readiness
 from kubeocean.commands.terminal import Progress, Terminal
 from kubeocean.manager.binding_status import unguarded_text
 from kubeocean.model import keys
-from kubeocean.model.crds import ResourceLeasingPolicy
-from kubeocean.model.resources import CLUSTERBINDINGS, POLICIES
+from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, ResourceLeasingPolicy
 from kubeocean.worker.connect import KUBECONFIG
 from vkubelet.api.objects import Unknown
 from vkubelet.api.shapes import Json
@@ -39,27 +38,35 @@ _EVERY = 1.0
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command and its flags."""
-    parser = commands.add_parser("bind", help="bind a worker cluster: a narrow identity there, Secret and ClusterBinding here")
+    parser = commands.add_parser(
+        "bind", help="bind a worker cluster: create an identity with few rights in it, and a Secret and a ClusterBinding in this cluster"
+    )
     parser.add_argument("name", metavar="NAME", help="name of the ClusterBinding")
     clusters.add_worker_arguments(parser)
-    parser.add_argument("--worker-server", default="", metavar="URL", help="the worker's API server as the computing cluster reaches it")
+    parser.add_argument("--worker-server", default="", metavar="URL", help="API server of the worker, as the computing cluster reaches it")
     clusters.add_hub_arguments(parser)
-    part = "part of the virtual nodes' names (default: NAME); not a prefix of another one, as prod of prod-eu"
+    part = "part of the names of virtual nodes (default: NAME); must not be a prefix of another one, as prod of prod-eu"
     parser.add_argument("--cluster-id", default="", metavar="ID", help=part)
-    parser.add_argument("--mount-namespace", default="", metavar="NS", help=f"where pods run (default: {keys.WORKER_NAMESPACE})")
-    parser.add_argument("--namespace", default=keys.NAMESPACE, metavar="NS", help=f"of the Secret (default: {keys.NAMESPACE})")
-    parser.add_argument("--metrics", action="store_true", help="also let it ask the worker's kubelets for usage (get nodes/proxy)")
-    parser.add_argument("--policy-label", action="store_true", help="also let it label the worker's nodes with the policy that leases them")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument(
-        "--print", nargs="?", const="all", choices=("all", "worker", "hub"), dest="only_print", help="print the manifests, write nothing"
+        "--mount-namespace", default="", metavar="NS", help=f"namespace of the worker in which pods run (default: {keys.WORKER_NAMESPACE})"
+    )
+    parser.add_argument("--namespace", default=keys.NAMESPACE, metavar="NS", help=f"namespace of the Secret (default: {keys.NAMESPACE})")
+    parser.add_argument(
+        "--metrics", action="store_true", help="also grant the right to read usage from the worker's kubelets (get nodes/proxy)"
+    )
+    parser.add_argument(
+        "--policy-label", action="store_true", help="also grant the right to label the worker's nodes with the policy that leases them"
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    parser.add_argument(
+        "--print", nargs="?", const="all", choices=("all", "worker", "hub"), dest="only_print", help="print the manifests and write nothing"
     )
     clusters.add_timeout(parser, 180.0, until="Ready")
     parser.set_defaults(call=_command)
 
 
 def _command(arguments: argparse.Namespace) -> None:
-    wish = Wish(
+    flags = BindFlags(
         name=arguments.name,
         cluster_id=arguments.cluster_id,
         mount_namespace=arguments.mount_namespace,
@@ -69,16 +76,16 @@ def _command(arguments: argparse.Namespace) -> None:
     )
     terminal = Terminal.standard()
     if arguments.only_print:
-        plan = Plan.of(wish)
+        plan = Plan.of(flags)
         plan.check()
-        terminal.say(plan.manifests(arguments.only_print).rstrip())
+        terminal.write_line(plan.manifests(arguments.only_print).rstrip())
         return
     if arguments.worker_server and not arguments.worker_server.startswith("https://"):
-        raise SettingsError("--worker-server", "must be the URL of an API server, beginning with https://")
+        raise SettingsError("--worker-server", "must be the URL of an API server that begins with https://")
     bind = Bind(
         hub_choice=clusters.hub_of(arguments),
         worker_choice=clusters.worker_of(arguments),
-        wish=wish,
+        flags=flags,
         server=arguments.worker_server.rstrip("/"),
         yes=arguments.yes,
         timeout=clusters.timeout_of(arguments),
@@ -93,7 +100,7 @@ class Bind:
 
     hub_choice: Choice
     worker_choice: Choice
-    wish: Wish
+    flags: BindFlags
     server: str
     yes: bool
     timeout: float
@@ -111,35 +118,35 @@ class Bind:
             await self._prove(plan, worker.connection, made)
             await self._make_binding(plan, hub, worker.connection, made)
             await self._wait(plan, hub)
-            await self._say_what_is_next(plan, worker)
+            await self._print_next_steps(plan, worker)
 
     # --- Before any write -----------------------------------------------------------------------------------------------------------
 
     async def _settle(self, hub: Client, worker: Client) -> Plan:
         with explained(self.hub_choice):
             home = await clusters.uid_of(hub)
-            existing = await clusters.find_named(hub, CLUSTERBINDINGS, self.wish.name)
+            existing = await clusters.find_named(hub, CLUSTERBINDINGS, self.flags.name)
         with explained(self.worker_choice):
             away = await clusters.uid_of(worker)
         if home and home == away:
-            raise SettingsError("--worker-context", "leads to the computing cluster itself; name the context of the worker cluster")
+            raise SettingsError("--worker-context", "selects the computing cluster itself; name the context of the worker cluster")
         if existing and existing.metadata.deletion_timestamp:
-            raise CommandFailed(f"ClusterBinding {self.wish.name} is being deleted; wait for its end: kubeocean unbind {self.wish.name}")
-        plan = Plan.of(self.wish, existing)
+            raise CommandFailed(f"ClusterBinding {self.flags.name} is being deleted; wait until it is: kubeocean unbind {self.flags.name}")
+        plan = Plan.of(self.flags, existing)
         plan.check()
         return plan
 
     def _show(self, plan: Plan, admin: Connection) -> None:
-        say = self.terminal.say
-        say(f"In the {self.worker_choice.title}, {admin.url}, an identity is made, with these rights and no others:\n")
-        say(plan.worker_yaml())
-        say(f"In the {self.hub_choice.title}:\n")
-        say(plan.hub_yaml())
-        say("There the process that serves the binding may do this (its roles are made by `kubeocean manager`):\n")
-        say(plan.syncer_rights() + "\n")
+        write = self.terminal.write_line
+        write(f"In the {self.worker_choice.title}, {admin.url}, this identity is created, with these rights and no others:\n")
+        write(plan.worker_yaml())
+        write(f"In the {self.hub_choice.title}, these objects are created:\n")
+        write(plan.hub_yaml())
+        write("There the process of the binding gets these rights (`kubeocean manager` creates its roles):\n")
+        write(plan.syncer_rights() + "\n")
         if identity.is_local(self.server or admin.url):
-            way = f"{self.server or admin.url} leads nowhere from another machine"
-            say(f"warning: {way}; if the computing cluster runs elsewhere, name the address it can reach with --worker-server\n")
+            way = f"{self.server or admin.url} is an address of this machine only"
+            write(f"warning: {way}; if the computing cluster runs elsewhere, set --worker-server to an address that it can reach\n")
 
     # --- In the worker ------------------------------------------------------------------------------------------------------------------
 
@@ -165,9 +172,9 @@ class Bind:
             lines = "".join(f"\n  {check}: {check.why}" for check in missing)
             raise CommandFailed(f"the identity lacks rights in the {self.worker_choice.title}; add them to its roles:{lines}")
         for check in missing:
-            self.terminal.say(f"{self.worker_choice.what}: it may not {check}. Without: {check.why}")
+            self.terminal.write_line(f"{self.worker_choice.what}: the identity may not {check}, which is optional. {check.why}")
         if gains:
-            self.terminal.say(f"warning: {unguarded_text(gains)}")
+            self.terminal.write_line(f"warning: {unguarded_text(gains)}")
         self._done(
             self.worker_choice, "the new identity", f"has {len(plan.identity.checks) - len(missing)} of {len(plan.identity.checks)} rights"
         )
@@ -192,15 +199,15 @@ class Bind:
         with suppress(Forbidden):
             if await clusters.find(hub, NAMESPACES, plan.hub_namespace) is None:
                 await hub.apply(NAMESPACES, plan.hub_namespace)
-                self._done(self.hub_choice, f"Namespace {plan.namespace}", "made")
+                self._done(self.hub_choice, f"Namespace {plan.namespace}", "created")
 
     async def _wait(self, plan: Plan, hub: Client) -> None:
         progress = Progress(self.terminal, self.clock)
         same_since, last = self.clock.monotonic(), ""
         try:
             while True:
-                seen = await self._look(plan, hub)
-                progress.tell(seen.text if seen.seen or progress.seconds < UNSEEN else _unseen(plan))
+                seen = await self._check(plan, hub)
+                progress.update(seen.text if seen.seen or progress.seconds < UNSEEN else _unseen(plan))
                 if seen.ready:
                     return
                 if seen.text != last:
@@ -212,29 +219,29 @@ class Bind:
         finally:
             progress.end()
 
-    async def _look(self, plan: Plan, hub: Client) -> Outlook:
+    async def _check(self, plan: Plan, hub: Client) -> Readiness:
         with explained(self.hub_choice):
-            return outlook((await hub.get(CLUSTERBINDINGS, plan.name)).body)
+            return readiness((await hub.get(CLUSTERBINDINGS, plan.name)).body)
 
     # --- Afterwards ---------------------------------------------------------------------------------------------------------------------
 
-    async def _say_what_is_next(self, plan: Plan, worker: Client) -> None:
-        say = self.terminal.say
-        say(f"\nClusterBinding {plan.name} is Ready.")
+    async def _print_next_steps(self, plan: Plan, worker: Client) -> None:
+        write = self.terminal.write_line
+        write(f"\nClusterBinding {plan.name} is Ready.")
         policies = await policies_for(worker, plan.name)
         if policies:
-            say(f"Leased by policy: {', '.join(policies)}. Its nodes:\n\n  {self._nodes(plan)}")
+            write(f"Policies that lease nodes to it: {', '.join(policies)}. List its nodes:\n\n  {self._nodes(plan)}")
             return
-        say("No policy leases anything to it yet, and without a policy there is no virtual node. A policy for half of the CPU and memory")
-        say("that pods of the worker leave unrequested on each node, and all of every other resource; name those to limit:\n")
-        say(f"{self.worker_choice.kubectl} apply -f - <<EOF\n{plan.sample_policy()}EOF")
-        say(f"\nThen:\n\n  {self._nodes(plan)}")
+        write("No ResourceLeasingPolicy names it yet, and without a policy there is no virtual node. This one leases half of the CPU and")
+        write("memory that pods of the worker leave unrequested on each node, and all of every other resource; edit and apply it:\n")
+        write(f"{self.worker_choice.kubectl} apply -f - <<EOF\n{plan.sample_policy()}EOF")
+        write(f"\nThen:\n\n  {self._nodes(plan)}")
 
     def _nodes(self, plan: Plan) -> str:
         return f"{self.hub_choice.kubectl} get nodes -l {keys.CLUSTER_BINDING}={keys.label_value(plan.name)}"
 
     def _done(self, where: Choice, what: str, how: str) -> None:
-        self.terminal.say(f"{where.what}: {what}: {how}")
+        self.terminal.write_line(f"{where.what}: {what}: {how}")
 
 
 async def policies_for(worker: Client, binding: str) -> list[str]:
@@ -249,15 +256,15 @@ async def policies_for(worker: Client, binding: str) -> list[str]:
 
 def _changed(before: Unknown | None, after: Unknown) -> str:
     if before is None:
-        return "made"
-    return "there already" if before.metadata.resource_version == after.metadata.resource_version else "repaired"
+        return "created"
+    return "unchanged" if before.metadata.resource_version == after.metadata.resource_version else "repaired"
 
 
 def _unseen(plan: Plan) -> str:
-    look = f"is the chart kubeocean installed (kubectl -n {plan.namespace} get deployments)?"
-    return f"nobody has looked at the binding yet: {look} Or serve it yourself: kubeocean run --binding {plan.name}"
+    check = f"check that the chart kubeocean is installed (kubectl -n {plan.namespace} get deployments)"
+    return f"{UNREPORTED}; {check}, or serve it yourself: kubeocean run --binding {plan.name}"
 
 
-def _not_ready(plan: Plan, seen: Outlook, seconds: float) -> str:
+def _not_ready(plan: Plan, seen: Readiness, seconds: float) -> str:
     told = seen.text if seen.seen else _unseen(plan)
     return f"ClusterBinding {plan.name} is not Ready after {seconds:.0f} s: {told}"

@@ -15,15 +15,14 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
 from attrs import frozen
 
 from kubeocean.model import keys
-from kubeocean.model.resources import definition
-from vkubelet.api.conditions import get_condition
+from kubeocean.model.crds import definition
+from vkubelet.api.codec import decode_yaml
 from vkubelet.api.names import LAST_APPLIED, md5_hex
 from vkubelet.api.objects import Key, ObjectMeta, Unknown
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.shapes import Json, JsonView, get_condition
 from vkubelet.client.connection import Connection, load_connection
 from vkubelet.client.resources import CRDS, NAMESPACES, Resource
 from vkubelet.client.rest import Client
@@ -60,19 +59,17 @@ class Choice:
 
 
 def add_hub_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="kubeconfig of the computing cluster (default: as kubectl's)")
-    parser.add_argument("--context", default="", metavar="CTX", help="its context (default: the current one)")
+    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="kubeconfig of the computing cluster (default: as for kubectl)")
+    parser.add_argument("--context", default="", metavar="CTX", help="context of that kubeconfig (default: the current one)")
 
 
 def add_worker_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--worker-context", default="", metavar="CTX", help="context that leads into the worker cluster, with its owner's rights"
-    )
+    parser.add_argument("--worker-context", default="", metavar="CTX", help="context of the worker cluster, with the rights of its owner")
     parser.add_argument("--worker-kubeconfig", type=Path, metavar="FILE", help="kubeconfig with that context (default: --kubeconfig)")
 
 
 def add_timeout(parser: argparse.ArgumentParser, seconds: float, *, until: str) -> None:
-    text = f"how long to wait until it is {until} ({seconds:g})"
+    text = f"time to wait until the binding is {until} (default: {seconds:g})"
     parser.add_argument("--timeout", type=float, default=seconds, metavar="SECONDS", help=text)
 
 
@@ -91,9 +88,7 @@ def hub_of(arguments: argparse.Namespace) -> Choice:
 def worker_of(arguments: argparse.Namespace) -> Choice:
     """Returns the worker cluster. Raises SettingsError when neither flag names it: the current context is the computing cluster's."""
     if not arguments.worker_context and not arguments.worker_kubeconfig:
-        raise SettingsError(
-            "--worker-context", "name the kubeconfig context that leads into the worker cluster (or give --worker-kubeconfig)"
-        )
+        raise SettingsError("--worker-context", "name the kubeconfig context of the worker cluster, or set --worker-kubeconfig")
     kubeconfig = arguments.worker_kubeconfig or arguments.kubeconfig
     return Choice("worker cluster", "--worker-kubeconfig, --worker-context", kubeconfig, arguments.worker_context)
 
@@ -123,7 +118,7 @@ def explained(choice: Choice) -> Iterator[None]:
     except Unauthorized as error:
         raise CommandFailed(f"the {choice.title} does not accept these credentials: {error}; check {choice.flags}") from error
     except Forbidden as error:
-        remedy = "ask its owner for that right, or to do it for you"
+        remedy = "ask its owner for that right, or to run the command"
         raise CommandFailed(f"the {choice.title} refuses: {error}; {remedy}") from error
     except ApiError as error:
         raise CommandFailed(f"the {choice.title} refuses: {error}") from error
@@ -134,7 +129,7 @@ def finish(work: Coroutine[Any, Any, None]) -> None:
     try:
         asyncio.run(work)
     except KeyboardInterrupt:
-        print("\ninterrupted: what was done stays done, and the same command goes on from there", file=sys.stderr)
+        print("\ninterrupted: nothing is undone, and the same command continues from there", file=sys.stderr)
         raise SystemExit(130) from None
 
 
@@ -167,20 +162,20 @@ async def ensure_definition(client: Client, resource: Resource[Unknown], clock: 
     """
     body = _definition(resource)
     try:
-        found, done = await find(client, CRDS, body), "there already"
+        found, done = await find(client, CRDS, body), "unchanged"
         if found is None:
-            found, done = await _create_definition(client, body), "made"
+            found, done = await _create_definition(client, body), "created"
         elif is_outdated(found.metadata, body):
             found, done = await client.replace(CRDS, _updated(found, body)), "updated"
     except Forbidden as error:
         if await _is_served(client, resource):
-            return "there already"
+            return "unchanged"
         remedy = f"ask its owner to apply kubeocean/manifests/{resource.plural}.yaml"
         raise CommandFailed(f"this cluster does not serve {resource.kind}, and you may not create its CRD ({error}); {remedy}") from error
     deadline = clock.monotonic() + _ESTABLISHED_WITHIN
     while found is None or not _established(found):
         if clock.monotonic() > deadline:
-            raise CommandFailed(f"CustomResourceDefinition {body['metadata']['name']} is not established; see its status")
+            raise CommandFailed(f"CustomResourceDefinition {body['metadata']['name']} is not established; check its status.conditions")
         await clock.sleep(0.2)
         found = await find(client, CRDS, body)
     return done
@@ -189,7 +184,7 @@ async def ensure_definition(client: Client, resource: Resource[Unknown], clock: 
 def _definition(resource: Resource[Unknown]) -> Json:
     """Returns the CRD with the marks by which a later version of this command recognizes it."""
     text = definition(resource)
-    body: Json = yaml.safe_load(text)
+    body: Json = decode_yaml(text)
     metadata = body["metadata"]
     metadata["labels"] = {**metadata.get("labels", {}), MANAGED_BY: FIELD_MANAGER}
     marks = {keys.APPLIED: md5_hex(text), keys.VERSION: importlib.metadata.version("vkubelet")}

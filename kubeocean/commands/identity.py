@@ -118,14 +118,14 @@ async def apply(worker: Client, body: Json) -> str:
     resource, found = resource_of(body), await find(worker, resource_of(body), body)
     if found is None:
         await worker.apply(resource, body)
-        return "made"
+        return "created"
     manager = found.metadata.labels.get(MANAGED_BY, OURS)
     if manager != OURS:
-        return f"left as it is, {manager} manages it"
+        return f"kept, {manager} manages it"
     if resource is NAMESPACES:
         return await _namespace(worker, body, found)
     after = await worker.apply(resource, body)
-    return "there already" if after.metadata.resource_version == found.metadata.resource_version else "repaired"
+    return "unchanged" if after.metadata.resource_version == found.metadata.resource_version else "repaired"
 
 
 async def apply_where_allowed(worker: Client, body: Json) -> str:
@@ -133,16 +133,16 @@ async def apply_where_allowed(worker: Client, body: Json) -> str:
     try:
         return await apply(worker, body)
     except (Forbidden, NotFound) as error:
-        return f"left out: {error}"
+        return f"skipped: {error}"
 
 
 async def _namespace(worker: Client, body: Json, found: Unknown) -> str:
     """Keeps the labels of an existing namespace, whose owner may demand more of its pods; adds our level only when it has none."""
     if POD_SECURITY in found.metadata.labels:
-        return "there already"
+        return "unchanged"
     labels = {POD_SECURITY: body["metadata"]["labels"][POD_SECURITY]}
     await worker.patch(NAMESPACES, found.metadata.name, {"metadata": {"labels": labels}}, kind=PatchKind.MERGE)
-    return f"there already, now with {POD_SECURITY}={labels[POD_SECURITY]}"
+    return f"unchanged, but now with {POD_SECURITY}={labels[POD_SECURITY]}"
 
 
 async def credentials(worker: Client, secret: Key, clock: Clock) -> Credentials:
@@ -154,7 +154,7 @@ async def credentials(worker: Client, secret: Key, clock: Clock) -> Credentials:
         if data.get("token"):
             return Credentials(base64.b64decode(data["token"]).decode(), base64.b64decode(data.get("ca.crt") or ""))
         if clock.monotonic() > deadline:
-            remedy = "see whether its kube-controller-manager runs, and whether the ServiceAccount beside it exists"
+            remedy = "check that its kube-controller-manager runs and that the ServiceAccount of the Secret exists"
             raise CommandFailed(f"Secret {secret} did not get a token from the worker cluster within {_TOKEN_WITHIN:g} s; {remedy}")
         await clock.sleep(0.3)
 
@@ -229,10 +229,10 @@ async def remove(worker: Client, body: Json) -> str:
     """Deletes one object of ours; returns what was done. Raises ApiError."""
     found = await find(worker, resource_of(body), body)
     if found is None:
-        return "not there"
-    manager = found.metadata.labels.get(MANAGED_BY, "somebody else")
+        return "does not exist"
+    manager = found.metadata.labels.get(MANAGED_BY, "another client")
     if manager != OURS:
-        return f"left as it is, {manager} made it"
+        return f"kept, {manager} created it"
     return await _delete(worker, resource_of(body), found)
 
 
@@ -240,12 +240,12 @@ async def remove_priority_class(worker: Client) -> str:
     """Deletes the class that was created with the first pod, unless another binding may need it; returns what was done. Raises ApiError."""
     found = await find_named(worker, PRIORITYCLASSES, keys.DEFAULT_PRIORITY_CLASS)
     if found is None:
-        return "not there"
+        return "does not exist"
     ours = Selection(labels=f"{keys.MANAGED_BY}={keys.MANAGED}")
     namespaces, pods = await worker.list(NAMESPACES), await worker.list(PODS, ours)
     kept = why_kept(found.metadata, [each.metadata for each in namespaces.items], [each.metadata for each in pods.items])
     if kept:
-        return f"left as it is, {kept}"
+        return f"kept, {kept}"
     return await _delete(worker, PRIORITYCLASSES, found)
 
 
@@ -253,15 +253,15 @@ async def _delete(worker: Client, resource: Resource[Unknown], found: Unknown) -
     try:
         await worker.delete(resource, found.metadata, uid=found.metadata.uid, propagation="Background")
     except NotFound:
-        return "not there"
+        return "does not exist"
     return "deleted"
 
 
 def why_kept(found: ObjectMeta, namespaces: Sequence[ObjectMeta], pods: Sequence[ObjectMeta]) -> str:
     """Returns why the class that all bindings share is kept, "" when it need not be; `pods` are those of all bindings (pure)."""
     if found.labels.get(keys.MANAGED_BY) != keys.MANAGED or MANAGED_BY in found.labels:
-        return f"{found.labels.get(MANAGED_BY, 'somebody else')} made it"
+        return f"{found.labels.get(MANAGED_BY, 'another client')} created it"
     bound = sorted(each.name for each in namespaces if keys.MOUNT_OWNER in each.annotations)
     if bound:
         return f"it is shared with the binding of namespace {bound[0]}"
-    return f"pod {pods[0].key} has it" if pods else ""
+    return f"pod {pods[0].key} uses it" if pods else ""

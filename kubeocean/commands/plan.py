@@ -6,33 +6,33 @@ Invariant: what is shown is what is applied, except for the kubeconfig, which a 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import yaml
 from attrs import frozen
 
 from kubeocean.commands.identity import LABELS, Identity
-from kubeocean.commands.manifests import commented
 from kubeocean.model import keys
-from kubeocean.model.crds import ClusterBinding
-from kubeocean.model.resources import CLUSTERBINDINGS, POLICIES, definition
+from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, ClusterBinding, definition
 from kubeocean.rbac import permissions
+from kubeocean.rbac.rules import Rule
 from kubeocean.worker.connect import KUBECONFIG
 from vkubelet.api.codec import decode_object, encode_json
 from vkubelet.api.objects import Key, Unknown
-from vkubelet.api.shapes import Json
+from vkubelet.api.shapes import Json, JsonView
 from vkubelet.errors import SettingsError
 
-HIDDEN: Final = "<the kubeconfig of the ServiceAccount above; `kubeocean bind` puts it here and never shows it>"
+HIDDEN: Final = "<kubeconfig of the ServiceAccount above; `kubeocean bind` writes it and never shows it>"
 SHARED: Final = f"""\
-# With the first pod PriorityClass {keys.DEFAULT_PRIORITY_CLASS} ({keys.DEFAULT_PRIORITY}) is made, where there is none.
-# All bindings share it: it stays when one ends, and goes with the identity of the last.
+# PriorityClass {keys.DEFAULT_PRIORITY_CLASS} ({keys.DEFAULT_PRIORITY}) is created with the first pod, unless it exists.
+# All bindings share it, and it is deleted with the identity of the last one.
 """
 _FLAGS: Final = {"spec.clusterID": "--cluster-id", "spec.mountNamespace": "--mount-namespace"}
 
 
 @frozen(kw_only=True)
-class Wish:
+class BindFlags:
     """The flags; an empty one defaults to the value of the existing binding, else to the usual default."""
 
     name: str
@@ -54,22 +54,22 @@ class Plan:
     identity: Identity
 
     @classmethod
-    def of(cls, wish: Wish, existing: Unknown | None = None) -> Plan:
+    def of(cls, flags: BindFlags, existing: Unknown | None = None) -> Plan:
         """Merges the flags and the existing binding. Raises SettingsError for an immutable field, naming the flag."""
         binding = ClusterBinding.parse(existing) if existing else None
         cluster_id, mount, secret = "", "", Key("", "")
         if binding:
             cluster_id, mount = binding.cluster_id, binding.mount_namespace
             secret = Key(binding.secret.namespace, binding.secret.name)
-            _keep("--cluster-id", wish.cluster_id, cluster_id)
-            _keep("--mount-namespace", wish.mount_namespace, mount)
-        mount = mount or wish.mount_namespace or keys.WORKER_NAMESPACE
+            _keep("--cluster-id", flags.cluster_id, cluster_id)
+            _keep("--mount-namespace", flags.mount_namespace, mount)
+        mount = mount or flags.mount_namespace or keys.WORKER_NAMESPACE
         return cls(
-            name=wish.name,
-            cluster_id=cluster_id or wish.cluster_id or wish.name,
-            secret=secret if secret.name else Key(wish.namespace, f"{wish.name}-kubeconfig"),
-            namespace=secret.namespace or wish.namespace,
-            identity=Identity(mount_namespace=mount, metrics=wish.metrics, policy_label=wish.policy_label),
+            name=flags.name,
+            cluster_id=cluster_id or flags.cluster_id or flags.name,
+            secret=secret if secret.name else Key(flags.namespace, f"{flags.name}-kubeconfig"),
+            namespace=secret.namespace or flags.namespace,
+            identity=Identity(mount_namespace=mount, metrics=flags.metrics, policy_label=flags.policy_label),
         )
 
     def check(self) -> None:
@@ -152,4 +152,56 @@ kubectl -n {self.secret.namespace} create secret generic {self.secret.name} --fr
 
 def _keep(flag: str, wanted: str, present: str) -> None:
     if wanted and present and wanted != present:
-        raise SettingsError(flag, f"is {present} for this binding and can not be changed; leave the flag out, or choose another name")
+        raise SettingsError(flag, f"is {present} for this ClusterBinding and cannot be changed; omit the flag, or choose another NAME")
+
+
+_ROLES = ("Role", "ClusterRole")
+_WIDTH = 136
+
+
+class _Dumper(yaml.SafeDumper):
+    """Indents lists below their key."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, indentless=False)
+
+
+def commented(objects: Sequence[JsonView], rules: Sequence[Rule], *, notes: Mapping[int, str] | None = None) -> str:
+    """Renders YAML documents; each rule of a role has its reason, and the object at each index of `notes` that comment, above it."""
+    reasons = {_identity(rule.body, rule.namespace): rule.why for rule in rules}
+    return "---\n".join(_comment((notes or {}).get(at, "")) + _document(body, reasons) for at, body in enumerate(objects))
+
+
+def _document(body: JsonView, reasons: Mapping[object, str]) -> str:
+    if body["kind"] not in _ROLES:
+        return _plain(body)
+    lines = [_plain({key: value for key, value in body.items() if key != "rules"}), "rules:\n"]
+    for rule in body["rules"]:
+        why = reasons.get(_identity(rule, body["metadata"].get("namespace", "")), "")
+        lines.append(_indented(_comment(why) + _rule(rule), "  "))
+    return "".join(lines)
+
+
+def _plain(body: JsonView) -> str:
+    return yaml.dump(dict(body), Dumper=_Dumper, sort_keys=False, width=_WIDTH)
+
+
+def _rule(rule: Json) -> str:
+    fields = [f"{key}: {_listed(value)}" for key, value in rule.items()]
+    return "- " + "\n  ".join(fields) + "\n"
+
+
+def _listed(values: Sequence[str]) -> str:
+    return "[" + ", ".join(value or '""' for value in values) + "]"
+
+
+def _comment(text: str) -> str:
+    return "".join(f"# {line}".rstrip() + "\n" for line in text.splitlines())
+
+
+def _indented(text: str, by: str) -> str:
+    return "".join(f"{by}{line}" for line in text.splitlines(keepends=True))
+
+
+def _identity(rule: JsonView, namespace: str) -> object:
+    return (namespace, *(tuple(rule.get(key, ())) for key in ("apiGroups", "resources", "verbs", "resourceNames")))

@@ -10,34 +10,34 @@ import json
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from attrs import asdict, frozen
 
-from kubeocean.binding.conditions import CONNECTED
+from kubeocean.binding.conditions import CONNECTED, CONNECTIVITY_FAILED, READY, RETIREMENT_HELD, VALIDATION_FAILED
 from kubeocean.commands import clusters
-from kubeocean.commands.binding_summary import current, outlook, said, wrong
 from kubeocean.commands.clusters import CommandFailed, explained
 from kubeocean.commands.terminal import Terminal, table
+from kubeocean.manager.binding_status import RIGHTS_MISSING
 from kubeocean.model import keys
-from kubeocean.model.crds import ClusterBinding
-from kubeocean.model.resources import CLUSTERBINDINGS
-from vkubelet.api.conditions import get_condition
+from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from vkubelet.api.objects import Node, Unknown
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.shapes import Json, JsonView, get_condition
 from vkubelet.client.resources import NODES, PODS
 from vkubelet.client.rest import Client, Selection
 from vkubelet.errors import Forbidden, NotFound
 
 HEAD = ("NAME", "PHASE", "NODES", "PODS", "WORKER", "POLICIES")
+UNREPORTED = "no process has reported on the ClusterBinding yet"
 _REACHABLE = {"True": "reachable", "False": "unreachable"}
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command and its flags."""
-    parser = commands.add_parser("status", help="how the bindings are: phase, what is wrong, nodes, pods, policies")
+    parser = commands.add_parser("status", help="show the bindings: phase, problems, nodes, pods and policies")
     parser.add_argument("name", metavar="NAME", nargs="?", default="", help="one ClusterBinding (default: all)")
     clusters.add_hub_arguments(parser)
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="for people or for programs")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="output format (default: table)")
     parser.set_defaults(call=_command)
 
 
@@ -52,10 +52,10 @@ async def _show(arguments: argparse.Namespace, terminal: Terminal) -> None:
             found = await _bindings(hub, arguments.name, choice.title)
             rows = await summaries(hub, found)
     if arguments.output == "json":
-        terminal.say(json.dumps([asdict(row) for row in rows], indent=2))
+        terminal.write_line(json.dumps([asdict(row) for row in rows], indent=2))
     else:
         for line in lines(rows, width=terminal.width):
-            terminal.say(line)
+            terminal.write_line(line)
     if not all(row.ready for row in rows):
         raise SystemExit(1)
 
@@ -63,14 +63,16 @@ async def _show(arguments: argparse.Namespace, terminal: Terminal) -> None:
 async def _bindings(hub: Client, name: str, where: str) -> list[Unknown]:
     try:
         if name:
-            return [await hub.get(CLUSTERBINDINGS, name)]
-        return list((await hub.list(CLUSTERBINDINGS)).items)
+            with suppress(NotFound):
+                return [await hub.get(CLUSTERBINDINGS, name)]
+        found = [each for each in (await hub.list(CLUSTERBINDINGS)).items if name in ("", each.metadata.name)]
     except NotFound as error:
-        if name and error.reason == "NotFound" and name in error.message:
-            raise CommandFailed(f"there is no ClusterBinding {name} in the {where}; `kubeocean status` lists those there are") from error
         raise CommandFailed(
-            f"the {where} knows no ClusterBindings; install the chart kubeocean there, or name another --context"
+            f"the {where} has no CustomResourceDefinition of ClusterBindings; install the chart kubeocean there, or name another --context"
         ) from error
+    if name and not found:
+        raise CommandFailed(f"the {where} has no ClusterBinding {name}; `kubeocean status` without a name lists those that exist")
+    return found
 
 
 # --- Data ---------------------------------------------------------------------------------------------------------------------------------
@@ -105,7 +107,7 @@ async def summaries(hub: Client, bindings: Sequence[Unknown]) -> list[Summary]:
 
 def summary(obj: Unknown, nodes: Sequence[Node], pods: Mapping[str, int] | None) -> Summary:
     """Computes a summary from all virtual nodes and the number of pods by node (pure)."""
-    binding, seen = ClusterBinding.parse(obj), outlook(obj.body)
+    binding, seen = ClusterBinding.parse(obj), readiness(obj.body)
     own = [node for node in nodes if node.metadata.labels.get(keys.CLUSTER_BINDING) == keys.label_value(binding.name)]
     conditions = current(obj.body)
     connected = get_condition(conditions, CONNECTED) or {}
@@ -125,13 +127,13 @@ def summary(obj: Unknown, nodes: Sequence[Node], pods: Mapping[str, int] | None)
 
 
 def _problems(conditions: Sequence[JsonView], binding: ClusterBinding, unseen: str) -> list[str]:
-    told: dict[str, str] = {}
-    for condition in wrong(conditions):
+    shown: dict[str, str] = {}
+    for condition in unmet(conditions):
         # Ready repeats the message of the condition that is the cause.
-        told.setdefault(condition.get("message") or said(condition), said(condition))
+        shown.setdefault(condition.get("message") or formatted(condition), formatted(condition))
     return [
         *([unseen] if unseen else []),
-        *told.values(),
+        *shown.values(),
         *(f"waits for finalizer {each}" for each in binding.finalizers if binding.deleting),
     ]
 
@@ -151,7 +153,7 @@ def _is_ready(node: Node) -> bool:
 def lines(rows: Sequence[Summary], *, width: int) -> list[str]:
     """Renders the table, and below each row its problems (pure)."""
     if not rows:
-        return ["There is no ClusterBinding. Make one: kubeocean bind NAME --worker-context CTX"]
+        return ["There is no ClusterBinding. Create one: kubeocean bind NAME --worker-context CTX"]
     drawn = table([HEAD, *(_cells(row) for row in rows)])
     out = [drawn[0]]
     for row, line in zip(rows, drawn[1:], strict=True):
@@ -165,3 +167,50 @@ def _cells(row: Summary) -> tuple[str, ...]:
     policies = ", ".join(row.policies) or ("none" if row.ready else "-")
     pods = "?" if row.pods is None else str(row.pods)
     return (row.name, row.phase, f"{row.nodes_ready}/{row.nodes}", pods, row.worker, policies)
+
+
+_WANTED_FALSE = frozenset({RETIREMENT_HELD, "Stalled", "Reconciling"})
+_LASTING = frozenset({VALIDATION_FAILED, CONNECTIVITY_FAILED, RIGHTS_MISSING})
+"""Reasons that require action; others may be transient."""
+
+
+@frozen
+class Readiness:
+    """Readiness and its reason; `lasting` when waiting alone will hardly fix the problem."""
+
+    ready: bool
+    text: str
+    seen: bool = True
+    lasting: bool = False
+
+
+def readiness(body: JsonView) -> Readiness:
+    """Computes the summary of a binding as returned by the API server."""
+    conditions = current(body)
+    ready = next((each for each in conditions if each.get("type") == READY), None)
+    if ready is None:
+        return Readiness(ready=False, seen=False, text=UNREPORTED)
+    if ready.get("status") == "True":
+        return Readiness(ready=True, text="Ready")
+    others = [each for each in unmet(conditions) if each.get("message") != ready.get("message")]
+    text = "; ".join(formatted(each) for each in (ready, *(each for each in others if each.get("type") != READY)))
+    return Readiness(ready=False, text=text, lasting=ready.get("reason") in _LASTING)
+
+
+def current(body: JsonView) -> list[Json]:
+    """Returns the conditions of the current generation."""
+    generation = (body.get("metadata") or {}).get("generation") or 0
+    conditions: Sequence[JsonView] = (body.get("status") or {}).get("conditions") or ()
+    return [dict(each) for each in conditions if each.get("observedGeneration", generation) >= generation]
+
+
+def unmet(conditions: Sequence[JsonView]) -> list[Json]:
+    """Returns the conditions that differ from the desired status."""
+    return [dict(each) for each in conditions if each.get("status") != ("False" if each.get("type") in _WANTED_FALSE else "True")]
+
+
+def formatted(condition: JsonView) -> str:
+    """Formats a condition: `Connected=False, ConnectivityFailed: the worker cluster does not answer`."""
+    reason = f", {condition['reason']}" if condition.get("reason") else ""
+    message = f": {condition['message']}" if condition.get("message") else ""
+    return f"{condition.get('type')}={condition.get('status')}{reason}{message}"

@@ -47,7 +47,7 @@ class Terminal:
     def width(self) -> int:
         return shutil.get_terminal_size((_PLAIN_WIDTH, 24)).columns if self.live else _PLAIN_WIDTH
 
-    def say(self, text: str = "") -> None:
+    def write_line(self, text: str = "") -> None:
         """Prints a line; exits the process when the pipe has no reader any more, as with `| head`."""
         try:
             self.out.write(f"{text}\n")
@@ -60,7 +60,7 @@ class Terminal:
     def agree(self, question: str) -> bool:
         """Asks for a yes. Raises SettingsError where no user can answer."""
         if not (self.live and sys.stdin.isatty()):
-            raise SettingsError("--yes", "is needed where nobody can be asked: there is no terminal; nothing was changed")
+            raise SettingsError("--yes", "is required without a terminal, where no question can be asked; nothing was changed")
         self.out.write(f"{question} [y/N] ")
         self.out.flush()
         return sys.stdin.readline().strip().lower() in ("y", "yes")
@@ -73,7 +73,7 @@ class Progress:
     terminal: Terminal
     clock: Clock
     _begun: float = field(init=False)
-    _told_at: float = field(init=False, default=0.0)
+    _written_at: float = field(init=False, default=0.0)
     _text: str = field(init=False, default="")
 
     def __attrs_post_init__(self) -> None:
@@ -83,20 +83,20 @@ class Progress:
     def seconds(self) -> float:
         return self.clock.monotonic() - self._begun
 
-    def tell(self, text: str) -> None:
+    def update(self, text: str) -> None:
         """Reports the current state; to be called repeatedly."""
         changed, now = text != self._text, self.clock.monotonic()
         if self.terminal.live:
             self._rewrite(text, changed=changed)
-        elif changed or now - self._told_at >= SILENCE:
-            self.terminal.say(f"{self.seconds:5.0f} s  {text}")
-            self._told_at = now
+        elif changed or now - self._written_at >= SILENCE:
+            self.terminal.write_line(f"{self.seconds:5.0f} s  {text}")
+            self._written_at = now
         self._text = text
 
     def end(self) -> None:
         """Keeps the last line as it is."""
         if self.terminal.live and self._text:
-            self.terminal.say()
+            self.terminal.write_line()
         self._text = ""
 
     def _rewrite(self, text: str, *, changed: bool) -> None:

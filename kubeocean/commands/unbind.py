@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from attrs import field, frozen
 
 from kubeocean.commands import clusters, identity
-from kubeocean.commands.binding_summary import outlook
 from kubeocean.commands.clusters import Choice, CommandFailed, explained
-from kubeocean.commands.plan import Plan, Wish
+from kubeocean.commands.plan import BindFlags, Plan
+from kubeocean.commands.status import readiness
 from kubeocean.commands.terminal import Progress, Terminal
 from kubeocean.model import keys
-from kubeocean.model.crds import ClusterBinding
-from kubeocean.model.resources import CLUSTERBINDINGS
+from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from kubeocean.rbac.permissions import worker_guards, worker_objects
 from vkubelet.api.objects import Unknown
 from vkubelet.client.resources import NAMESPACES, NODES
@@ -30,20 +29,20 @@ _EVERY = 1.0
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command and its flags."""
-    parser = commands.add_parser("unbind", help="delete a binding, wait until it is gone, say what is left behind")
+    parser = commands.add_parser("unbind", help="delete a binding, wait until it is deleted, and list what remains")
     parser.add_argument("name", metavar="NAME", help="name of the ClusterBinding")
     clusters.add_hub_arguments(parser)
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument(
         "--force-after",
         type=int,
         metavar="SECONDS",
-        help="give up what can not be cleaned up in the worker after so long (forceUnbindAfter)",
+        help="time after which objects that cannot be cleaned up in the worker are given up (spec.forceUnbindAfter)",
     )
-    parser.add_argument("--remove-identity", action="store_true", help="also take the identity out of the worker (needs --worker-context)")
+    parser.add_argument("--remove-identity", action="store_true", help="also delete the identity in the worker (needs --worker-context)")
     clusters.add_worker_arguments(parser)
-    parser.add_argument("--mount-namespace", default="", metavar="NS", help="of that identity, where the binding is gone already")
-    clusters.add_timeout(parser, 600.0, until="gone")
+    parser.add_argument("--mount-namespace", default="", metavar="NS", help="namespace of that identity, if the binding is deleted already")
+    clusters.add_timeout(parser, 600.0, until="deleted")
     parser.set_defaults(call=_command)
 
 
@@ -82,26 +81,26 @@ class Unbind:
         async with clusters.opened(self.hub_choice) as hub:
             with explained(self.hub_choice):
                 found = await clusters.find_named(hub, CLUSTERBINDINGS, self.name)
-                plan = Plan.of(Wish(name=self.name, mount_namespace=self.mount_namespace), found)
+                plan = Plan.of(BindFlags(name=self.name, mount_namespace=self.mount_namespace), found)
                 await self._part(hub, found)
             if self.worker_choice:
                 await self._remove_identity(hub, plan, self.worker_choice)
             else:
-                self._say_what_is_left(plan)
+                self._print_remaining(plan)
 
     async def _part(self, hub: Client, found: Unknown | None) -> None:
         """Deletes the binding and waits; a deleted binding is no error when the identity is to be removed. Raises CommandFailed."""
         if found is None and self.worker_choice is None:
-            raise CommandFailed(f"there is no ClusterBinding {self.name} in the {self.hub_choice.title}; see: kubeocean status")
+            raise CommandFailed(f"the {self.hub_choice.title} has no ClusterBinding {self.name}; `kubeocean status` lists those that exist")
         if found is None:
-            self.terminal.say(f"ClusterBinding {self.name} is gone already.")
-            if not self.yes and not self.terminal.agree(f"Take its identity out of the {self.worker_title}?"):
+            self.terminal.write_line(f"ClusterBinding {self.name} is deleted already.")
+            if not self.yes and not self.terminal.agree(f"Delete its identity in the {self.worker_title}?"):
                 raise CommandFailed("nothing was changed")
             return
         await self._agree(hub, ClusterBinding.parse(found))
         await self._delete(hub, found)
         await self._wait(hub, found)
-        self.terminal.say(f"ClusterBinding {self.name} is gone, and its virtual nodes with it.")
+        self.terminal.write_line(f"ClusterBinding {self.name} and its virtual nodes are deleted.")
 
     @property
     def worker_title(self) -> str:
@@ -109,10 +108,10 @@ class Unbind:
 
     async def _agree(self, hub: Client, binding: ClusterBinding) -> None:
         if binding.deleting:
-            self.terminal.say(f"ClusterBinding {self.name} is being deleted already.")
+            self.terminal.write_line(f"ClusterBinding {self.name} is being deleted already.")
             return
         nodes = await _nodes(hub, self.name)
-        self.terminal.say(f"ClusterBinding {self.name} goes, with {_counted(len(nodes), 'virtual node')} and all pods on them.")
+        self.terminal.write_line(f"This deletes ClusterBinding {self.name}, {_counted(len(nodes), 'virtual node')} and all pods on them.")
         if not self.yes and not self.terminal.agree("Delete it?"):
             raise CommandFailed("nothing was changed")
 
@@ -134,11 +133,9 @@ class Unbind:
                 if left is None or left.metadata.uid != found.metadata.uid:
                     return
                 text = await self._waiting_for(hub, left)
-                progress.tell(text)
+                progress.update(text)
                 if progress.seconds >= self.timeout:
-                    raise CommandFailed(
-                        f"ClusterBinding {self.name} is still there after {progress.seconds:.0f} s: {text}; {_remedy(left)}"
-                    )
+                    raise CommandFailed(f"ClusterBinding {self.name} still exists after {progress.seconds:.0f} s: {text}; {_remedy(left)}")
                 await self.clock.sleep(_EVERY)
         finally:
             progress.end()
@@ -146,20 +143,20 @@ class Unbind:
     async def _waiting_for(self, hub: Client, left: Unknown) -> str:
         nodes = await _nodes(hub, self.name)
         parts = [_counted(len(nodes), "virtual node") + " left", *(f"finalizer {each}" for each in left.metadata.finalizers)]
-        told = outlook(left.body)
-        return ", ".join(parts) + (f" ({told.text})" if told.seen and not told.ready else "")
+        state = readiness(left.body)
+        return ", ".join(parts) + (f" ({state.text})" if state.seen and not state.ready else "")
 
     # --- What is left ---------------------------------------------------------------------------------------------------------------
 
-    def _say_what_is_left(self, plan: Plan) -> None:
-        say = self.terminal.say
-        say("Left behind, so that it can be bound again:")
-        say(f"  in the {self.hub_choice.title}: Secret {plan.secret} with the worker's kubeconfig")
+    def _print_remaining(self, plan: Plan) -> None:
+        write = self.terminal.write_line
+        write("These objects remain, so that the cluster can be bound again:")
+        write(f"  in the {self.hub_choice.title}: Secret {plan.secret} with the worker's kubeconfig")
         for body in (*plan.identity.objects, *plan.identity.guards):
-            say(f"  in the worker cluster: {identity.title(body)}")
-        say(f"  in the worker cluster: PriorityClass {keys.DEFAULT_PRIORITY_CLASS}, which all bindings share, if a pod ran there")
+            write(f"  in the worker cluster: {identity.title(body)}")
+        write(f"  in the worker cluster: PriorityClass {keys.DEFAULT_PRIORITY_CLASS}, which all bindings share, if a pod ran there")
         mount = "" if plan.mount_namespace == keys.WORKER_NAMESPACE else f" --mount-namespace {plan.mount_namespace}"
-        say(f"To take the identity away as well:\n  kubeocean unbind {self.name} --remove-identity --worker-context CTX{mount}")
+        write(f"To delete the identity as well:\n  kubeocean unbind {self.name} --remove-identity --worker-context CTX{mount}")
 
     async def _remove_identity(self, hub: Client, plan: Plan, worker_choice: Choice) -> None:
         async with clusters.opened(worker_choice) as worker:
@@ -168,13 +165,13 @@ class Unbind:
                 # The limits are removed last, so that the identity never exists without them.
                 for body in (*reversed(granted), *worker_guards(plan.mount_namespace, policy_label=True)):
                     if body["kind"] != NAMESPACES.kind:
-                        self.terminal.say(f"{worker_choice.what}: {identity.title(body)}: {await identity.remove(worker, body)}")
+                        self.terminal.write_line(f"{worker_choice.what}: {identity.title(body)}: {await identity.remove(worker, body)}")
                 shared = f"PriorityClass {keys.DEFAULT_PRIORITY_CLASS}"
-                self.terminal.say(f"{worker_choice.what}: {shared}: {await identity.remove_priority_class(worker)}")
+                self.terminal.write_line(f"{worker_choice.what}: {shared}: {await identity.remove_priority_class(worker)}")
         with explained(self.hub_choice):
             secret = plan.shown_secret()
-            self.terminal.say(f"{self.hub_choice.what}: {identity.title(secret)}: {await identity.remove(hub, secret)}")
-        self.terminal.say(f"Left behind: Namespace {plan.mount_namespace} in the {worker_choice.title}, with whatever else is in it.")
+            self.terminal.write_line(f"{self.hub_choice.what}: {identity.title(secret)}: {await identity.remove(hub, secret)}")
+        self.terminal.write_line(f"Namespace {plan.mount_namespace} in the {worker_choice.title} remains, with all other objects in it.")
 
 
 async def _nodes(hub: Client, name: str) -> Sequence[object]:
@@ -187,8 +184,8 @@ def _counted(number: int, what: str) -> str:
 
 def _remedy(left: Unknown) -> str:
     if keys.FINALIZER_SYNCER in left.metadata.finalizers:
-        look = "see whether the process of the binding runs and reaches the worker cluster"
-        return f"{look}, or give up what is there: kubeocean unbind {left.metadata.name} --force-after 0"
+        check = "check that the process of the binding runs and reaches the worker cluster"
+        return f"{check}, or give up what is there: kubeocean unbind {left.metadata.name} --force-after 0"
     if keys.FINALIZER_MANAGER in left.metadata.finalizers:
-        return "see whether `kubeocean manager` runs"
-    return "the finalizers are not ours; see who put them there"
+        return "check that `kubeocean manager` runs"
+    return "these finalizers are not Kubeocean's; check which controller set them"

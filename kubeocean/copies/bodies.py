@@ -1,6 +1,7 @@
-"""Bodies of the objects that are created in the worker for pods: copies of ConfigMaps and Secrets, and token Secrets (pure).
+"""Bodies of the objects that are created in the worker for pods, and the marks on both sides: copies and their originals. Pure.
 
-Invariant: every body has the owner's marks and names the hub object that it is the copy of; a copy never grants more than its content.
+Invariant: every body has the owner's marks and names the hub object that it is the copy of; a copy never grants more than its content. On
+an original only our own binding's label and finalizer are added or removed; marks shared by bindings are removed with the last of them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Final
 
 from kubeocean.model import keys
 from kubeocean.model.crds import ApiServerAccess
+from kubeocean.model.ownership import Ownership, classify, classify_finalizer
+from kubeocean.worker.cluster import Mount
 from vkubelet.api.names import LAST_APPLIED
 from vkubelet.api.objects import Key, ObjectMeta, Pod, Unknown
 from vkubelet.api.shapes import Json, JsonView
@@ -54,10 +57,10 @@ def physical_secret(obj: Unknown, *, owner: keys.Owner, namespace: str) -> Json:
     return copy
 
 
-def token_secret(pod: Pod, tokens: Mapping[str, str], *, owner: keys.Owner, namespace: str, expiry: datetime, life: int) -> Json:
+def token_secret(pod: Pod, tokens: Mapping[str, str], *, owner: keys.Owner, namespace: str, expiry: datetime, lifetime: int) -> Json:
     """Returns the Secret with all tokens of a pod, by the keys of `References.tokens`.
 
-    `expiry` and `life` (seconds) are those of the token that expires first.
+    `expiry` and `lifetime` (seconds) are those of the token that expires first.
     """
     meta = pod.metadata
     annotations = {
@@ -67,7 +70,7 @@ def token_secret(pod: Pod, tokens: Mapping[str, str], *, owner: keys.Owner, name
         keys.VIRTUAL_POD_UID: meta.uid,
         keys.SERVICE_ACCOUNT: pod.spec.get("serviceAccountName") or "default",
         keys.TOKEN_EXPIRY: rfc3339(expiry),
-        keys.TOKEN_LIFE: str(life),
+        keys.TOKEN_LIFE: str(lifetime),
     }
     return {
         "apiVersion": "v1",
@@ -89,11 +92,51 @@ def copy_of(meta: ObjectMeta) -> Key | None:
     return Key(meta.annotations.get(keys.VIRTUAL_NAMESPACE, ""), name) if name else None
 
 
+def is_copy(meta: ObjectMeta, original: Key, owner: keys.Owner) -> bool:
+    """Checks that an object of the worker is the copy of this original: ours, or of Kubeocean (Go), which is adopted."""
+    return copy_of(meta) == original and classify(meta, owner) in (Ownership.OURS, Ownership.LEGACY)
+
+
+def mark_patch(meta: ObjectMeta, mount: Mount) -> Json | None:
+    """Returns the merge patch that marks an object as copied by this binding, or None when it is marked already."""
+    wanted = {keys.MANAGED_BY: keys.MANAGED, keys.synced_by(mount.owner.cluster_id): "true"}
+    labels = {key: value for key, value in wanted.items() if meta.labels.get(key) != value}
+    places = {
+        keys.PHYSICAL_NAME: keys.physical_name(meta.namespace, meta.name),
+        keys.PHYSICAL_NAMESPACE: mount.namespace,
+    }
+    annotations = {key: value for key, value in places.items() if key not in meta.annotations}
+    finalizer = keys.object_finalizer(mount.owner.cluster_id)
+    missing = finalizer not in meta.finalizers
+    if not (labels or annotations or missing):
+        return None
+    metadata: Json = {"labels": labels, "annotations": annotations, "resourceVersion": meta.resource_version}
+    if missing:
+        metadata["finalizers"] = [*meta.finalizers, finalizer]
+    return {"metadata": metadata}
+
+
+def unmark_patch(meta: ObjectMeta, mount: Mount) -> Json | None:
+    """Returns the merge patch that removes our marks, also those of Kubeocean (Go), or None when there are none."""
+    owner = mount.owner.cluster_id
+    finalizer, label, order = keys.object_finalizer(owner), keys.synced_by(owner), keys.deleting(owner)
+    if finalizer not in meta.finalizers and label not in meta.labels and order not in meta.annotations:
+        return None
+    finalizers = [each for each in meta.finalizers if each != finalizer]
+    labels: Json = {label: None}
+    annotations: Json = {order: None}
+    if not any(classify_finalizer(each, mount.owner) is Ownership.ANOTHERS for each in finalizers):
+        labels |= {keys.MANAGED_BY: None, keys.USED_BY_PV: None}
+        annotations |= {keys.PHYSICAL_NAME: None, keys.PHYSICAL_NAMESPACE: None}
+    metadata = {"labels": labels, "annotations": annotations, "finalizers": finalizers, "resourceVersion": meta.resource_version}
+    return {"metadata": metadata}
+
+
 def missing_marks(meta: ObjectMeta, wanted: Json) -> Json:
     """Returns those of our desired labels and annotations that are missing on an object (pure)."""
     out: Json = {}
-    for field, held in (("labels", meta.labels), ("annotations", meta.annotations)):
-        missing = {key: value for key, value in wanted["metadata"][field].items() if key.startswith(keys.DOMAIN) and held.get(key) != value}
+    for field, live in (("labels", meta.labels), ("annotations", meta.annotations)):
+        missing = {key: value for key, value in wanted["metadata"][field].items() if key.startswith(keys.DOMAIN) and live.get(key) != value}
         if missing:
             out[field] = missing
     return out

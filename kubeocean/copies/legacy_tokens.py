@@ -11,6 +11,7 @@ import logging
 from kubeocean.copies.tokens import TokenReconciler, refresh_at
 from kubeocean.model import keys
 from kubeocean.model.identity import identity
+from kubeocean.model.ownership import Ownership, classify
 from kubeocean.model.references import TokenSource, token_sources
 from kubeocean.worker.cluster import WorkerCluster, virtual_uid
 from vkubelet.api.objects import Key, Pod, PodRef, Unknown
@@ -27,12 +28,12 @@ from vkubelet.provider import Host
 log = logging.getLogger(__name__)
 
 _TOKEN = "token"
-_DEFAULT_LIFE = 3600
-_LOOK_AGAIN = 60.0
+_DEFAULT_LIFETIME = 3600
+_RECHECK_AFTER = 60.0
 _KNOWN_SOON = 5.0
 
 
-def is_inherited(secret: Unknown) -> bool:
+def is_legacy(secret: Unknown) -> bool:
     """Checks for a token Secret with a name that we would not use."""
     ref = identity(secret.metadata) if keys.TOKEN_SECRET in secret.metadata.labels else None
     return ref is not None and secret.metadata.name != keys.token_secret_name(ref.namespace, ref.name, ref.uid)
@@ -46,11 +47,11 @@ def source_of(secret: str, pod: Pod) -> TokenSource | None:
     for volume, source in token_sources(pod.spec):
         name = keys.physical_name(pod.metadata.namespace, f"{pod.metadata.name}-{volume['name']}-{pod.metadata.uid}")
         if name == secret:
-            return TokenSource(_TOKEN, source.get("audience") or "", source.get("expirationSeconds") or _DEFAULT_LIFE)
+            return TokenSource(_TOKEN, source.get("audience") or "", source.get("expirationSeconds") or _DEFAULT_LIFETIME)
     return None
 
 
-class InheritedTokens:
+class LegacyTokens:
     """Controller whose keys are those of the Secrets, which have our mark since they were adopted."""
 
     def __init__(self, host: Host, worker: WorkerCluster, tokens: TokenReconciler) -> None:
@@ -58,20 +59,20 @@ class InheritedTokens:
         self._worker = worker
         self._tokens = tokens
         self._of_pod: dict[str, set[Key]] = {}
-        self.controller: Controller[Key] = Controller("inherited tokens", self.reconcile, workers=4, clock=host.clock)
+        self.controller: Controller[Key] = Controller("legacy tokens", self.reconcile, workers=4, clock=host.clock)
         worker.secrets.on_change(self._changed)
 
     async def reconcile(self, key: Key) -> float | None:
         """Renews a due token, or deletes a Secret that no pod mounts any more; returns the seconds until the next check."""
         secret = self._worker.secrets.store.get(key)
         ref = identity(secret.metadata) if secret is not None else None
-        if secret is None or ref is None or not self._worker.mount.owner.owns(secret.metadata):
+        if secret is None or ref is None or classify(secret.metadata, self._worker.mount.owner) is not Ownership.OURS:
             return None
         with bind(pod=str(ref.key), uid=ref.uid):
             pod = self._host.pods.by_uid(ref.uid)
             if pod is None or pod.terminating or pod.terminal:
                 # An unknown pod may become known soon: its node is declared after the Secrets were listed.
-                return await self._delete_unused(secret, ref, again=_KNOWN_SOON if pod is None else _LOOK_AGAIN)
+                return await self._delete_unused(secret, ref, again=_KNOWN_SOON if pod is None else _RECHECK_AFTER)
             source = source_of(key.name, pod)
             if source is None:
                 return None
@@ -80,14 +81,14 @@ class InheritedTokens:
 
     def _due_in(self, secret: Unknown, pod: Pod) -> float:
         notes = secret.metadata.annotations
-        expiry, life = notes.get(keys.TOKEN_EXPIRY, ""), notes.get(keys.TOKEN_LIFE, "")
-        if not expiry or not life.isdecimal():
+        expiry, lifetime = notes.get(keys.TOKEN_EXPIRY, ""), notes.get(keys.TOKEN_LIFE, "")
+        if not expiry or not lifetime.isdecimal():
             return 0.0
-        return (refresh_at(pod.metadata.uid, parse_rfc3339(expiry), life=float(life)) - self._host.clock.now()).total_seconds()
+        return (refresh_at(pod.metadata.uid, parse_rfc3339(expiry), lifetime=float(lifetime)) - self._host.clock.now()).total_seconds()
 
     async def _renew(self, secret: Unknown, pod: Pod, source: TokenSource) -> float:
         issued = await self._tokens.issue(pod, [source])
-        annotations = {keys.TOKEN_EXPIRY: rfc3339(issued.expiry), keys.TOKEN_LIFE: str(issued.life)}
+        annotations = {keys.TOKEN_EXPIRY: rfc3339(issued.expiry), keys.TOKEN_LIFE: str(issued.lifetime)}
         data = {_TOKEN: base64.b64encode(issued.tokens[_TOKEN].encode()).decode()}
         change = {"metadata": {"uid": secret.metadata.uid, "annotations": annotations}, "data": data}
         self._worker.secrets.adopt(await self._worker.client.patch(SECRETS, secret.key, change, kind=PatchKind.MERGE))
@@ -105,19 +106,19 @@ class InheritedTokens:
             if live.metadata.uid == ref.uid and not (live.terminating or live.terminal):
                 return again
         except NotFound:
-            log.debug("the virtual pod is gone")
+            log.debug("the virtual pod is deleted")
         try:
             await self._worker.client.delete(SECRETS, secret.key, uid=secret.metadata.uid)
         except (NotFound, Conflict):
-            log.debug("token Secret is gone already")
+            log.debug("token Secret is deleted already")
         return None
 
     def _changed(self, change: Change[Unknown]) -> None:
         if change.old is not None:
-            self._file(change.old, there=False)
-        if change.new is not None and is_inherited(change.new):
-            self._file(change.new, there=True)
-        if change.new is not None and is_inherited(change.new):
+            self._index(change.old, present=False)
+        if change.new is not None and is_legacy(change.new):
+            self._index(change.new, present=True)
+        if change.new is not None and is_legacy(change.new):
             self.controller.add(change.key, after=2.0 if change.initial else 0.0, priority=Priority.LOW)
 
     def released(self, ref: PodRef) -> None:
@@ -125,11 +126,11 @@ class InheritedTokens:
         for key in self._of_pod.get(ref.uid, ()):
             self.controller.add(key)
 
-    def _file(self, secret: Unknown, *, there: bool) -> None:
+    def _index(self, secret: Unknown, *, present: bool) -> None:
         """Indexes the Secret by the uid of its pod: pods are created and deleted by thousands where such Secrets are few or none."""
         uid = virtual_uid(secret.metadata)
         known = self._of_pod.get(uid, set()) - {secret.key}
-        if there:
+        if present:
             known.add(secret.key)
         if known:
             self._of_pod[uid] = known

@@ -6,55 +6,47 @@ that is being deleted in the hub keeps our finalizer until its copy is deleted i
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
-from weakref import WeakValueDictionary
 
-from attrs import frozen
-
-from kubeocean.copies import marks
-from kubeocean.copies.bodies import copy_of, marked_copy, missing_marks
+from kubeocean.copies.bodies import marked_copy, missing_marks
+from kubeocean.copies.mirrored import MirroredForPods
 from kubeocean.copies.pvs import VolumeReconciler
 from kubeocean.copies.volumes import names_volume
 from kubeocean.model import keys
-from kubeocean.worker.cluster import WorkerCluster, claim_of
+from kubeocean.scope import WorkerScope
+from kubeocean.worker.cluster import claim_of
 from vkubelet.api.objects import Key, Unknown
 from vkubelet.api.quantity import Quantity
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.client.resources import PVCS
 from vkubelet.client.rest import PatchKind, Selection
-from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.store import Store
-from vkubelet.control.workqueue import Priority
-from vkubelet.errors import AlreadyExists, NotFound, Unavailable
+from vkubelet.errors import AlreadyExists, Unavailable
 from vkubelet.logformat import bind
-from vkubelet.provider import Host
 
 log = logging.getLogger(__name__)
 
 _NOT_BOUND_AGAIN: Final = 5.0
-_ENDS_SOON: Final = 2.0
-_LOOK_AGAIN: Final = 30.0
-"""Seconds until a copy that only a virtual pod names is rechecked."""
+_DELETED_SOON: Final = 2.0
 _STORAGE: Final = "storage"
 _ON_THE_NODE: Final = "NodeResize"
 _PENDING: Final = "FileSystemResizePending"
 _OF_A_RESIZE: Final = frozenset({_PENDING, "Resizing", "ControllerResizeError", "NodeResizeError"})
 """Conditions that mean nothing when a claim has its new size."""
-_LEFT_AT_HOME: Final = ("storageClassName", "dataSource", "dataSourceRef", "selector", "volumeAttributesClassName")
+_NOT_COPIED: Final = ("storageClassName", "dataSource", "dataSourceRef", "selector", "volumeAttributesClassName")
 
 
 def physical_claim(obj: Unknown, volume: str, *, owner: keys.Owner, namespace: str) -> Json:
     """Returns the copy of a bound claim: without a class, bound by name to `volume` (pure)."""
-    there: JsonView = obj.body.get("spec") or {}
-    spec: Json = {name: value for name, value in there.items() if name not in _LEFT_AT_HOME}
+    original: JsonView = obj.body.get("spec") or {}
+    spec: Json = {name: value for name, value in original.items() if name not in _NOT_COPIED}
     # Absent would mean the worker's default class.
     spec |= {"storageClassName": "", "volumeName": volume}
     body = marked_copy(PVCS.kind, obj.metadata, owner, namespace=namespace)
-    body["metadata"]["annotations"][keys.VIRTUAL_VOLUME] = there.get("volumeName") or ""
+    body["metadata"]["annotations"][keys.VIRTUAL_VOLUME] = original.get("volumeName") or ""
     return {**body, "spec": spec}
 
 
@@ -63,9 +55,9 @@ def unbound(obj: Unknown) -> str:
     body, meta = obj.body, obj.metadata
     phase = (body.get("status") or {}).get("phase") or "Pending"
     if meta.deletion_timestamp:
-        return f"PersistentVolumeClaim {meta.key} is being deleted"
+        return f"PersistentVolumeClaim {meta.key} is being deleted; create it again, or remove it from the pod"
     if phase != "Bound" or not (body.get("spec") or {}).get("volumeName"):
-        return f"PersistentVolumeClaim {meta.key} is not bound to a volume yet (it is {phase})"
+        return f"PersistentVolumeClaim {meta.key} is not bound to a volume yet (it is {phase}); the pod starts when it is bound"
     return ""
 
 
@@ -94,49 +86,25 @@ def _storage(claim: Unknown, field: str) -> Quantity:
     return Quantity.parse(((claim.body.get("status") or {}).get(field) or {}).get(_STORAGE, "0"))
 
 
-@frozen(kw_only=True)
-class ClaimParts:
-    """Dependencies of the reconciler; `needed` and `named_by_a_pod` return whether a claim of the hub is in use."""
-
-    host: Host
-    worker: WorkerCluster
-    volumes: VolumeReconciler
-    needed: Callable[[Key], bool]
-    named_by_a_pod: Callable[[Key], bool]
-    unused_after: float
-
-
-class ClaimReconciler:
+class ClaimReconciler(MirroredForPods):
     """Controller whose keys are PersistentVolumeClaims of the hub."""
 
-    def __init__(self, parts: ClaimParts) -> None:
-        self._parts = parts
-        self._unused: dict[Key, float] = {}
-        self._volumes: dict[Key, str] = {}
-        self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
-        label = keys.synced_by(parts.worker.mount.owner.cluster_id)
-        self.originals: Informer[Unknown] = Informer(
-            parts.host.client,
-            PVCS,
-            where=Selection(labels=f"{label}=true"),
-            store=Store(keep=claim_of),
-            clock=parts.host.clock,
-            metrics=parts.host.metrics,
+    def __init__(
+        self, scope: WorkerScope, *, volumes: VolumeReconciler, needed: Callable[[Key], bool], named_by_a_pod: Callable[[Key], bool]
+    ) -> None:
+        host, copies = scope.host, scope.worker.claims
+        where = Selection(labels=f"{keys.synced_by(scope.worker.mount.owner.cluster_id)}=true")
+        originals: Informer[Unknown] = Informer(
+            host.client, PVCS, where=where, store=Store(keep=claim_of), clock=host.clock, metrics=host.metrics
         )
-        self.controller: Controller[Key] = Controller(
-            PVCS.plural, self.reconcile, workers=4, clock=parts.host.clock, metrics=parts.host.metrics
-        )
-        self.originals.on_change(self._original_changed)
-        parts.worker.claims.on_change(self._copy_changed)
-
-    def released(self, key: Key) -> None:
-        """Enqueues a claim after a pod that named it was deleted."""
-        self.controller.add(key, priority=Priority.LOW)
+        self._volumes = volumes
+        self._volume_names: dict[Key, str] = {}
+        super().__init__(scope, originals=originals, copies=copies, workers=4, needed=needed, named_by_a_pod=named_by_a_pod)
 
     async def ensure(self, key: Key) -> None:
-        """Creates claim and volume in the worker. Raises NotFound when there is no such claim, Unavailable while it is not usable."""
-        async with self._locks.setdefault(key, asyncio.Lock()):
-            original = await self._parts.host.client.get(PVCS, key)
+        """Creates claim and volume in the worker. Raises OriginalMissing, or Unavailable while the claim is not usable."""
+        async with self._lock(key):
+            original = await self._existing(key)
             if problem := unbound(original):
                 raise Unavailable(problem, retry_after=_NOT_BOUND_AGAIN, event="FailedMount", waiting="ContainerCreating")
             await self._ensure(original)
@@ -149,127 +117,88 @@ class ClaimReconciler:
         with bind(object=str(key)):
             original = await self._original(key)
             if original is None or original.metadata.deletion_timestamp:
-                async with self._locks.setdefault(key, asyncio.Lock()):
-                    return await self._end(key, original)
-            needed = self._parts.needed(key)
-            if not needed and not self._parts.named_by_a_pod(key):
+                async with self._lock(key):
+                    return await self._delete_copy(key, original)
+            needed = self._needed(key)
+            if not needed and not self._named_by_a_pod(key):
                 return await self._release(key, original)
             self._unused.pop(key, None)
             if not unbound(original):
-                async with self._locks.setdefault(key, asyncio.Lock()):
+                async with self._lock(key):
                     await self._ensure(original)
-                    await self._tell_expanded(original)
-            # A virtual pod outlives its physical one by a moment, and its deletion triggers no reconcile here.
-            return None if needed else min(_LOOK_AGAIN, self._parts.unused_after)
+                    await self._report_expansion(original)
+            return None if needed else self._recheck_after
 
     async def _ensure(self, original: Unknown) -> None:
-        key, worker, mount = original.key, self._parts.worker, self._parts.worker.mount
+        key, mount = original.key, self._mount
         volume = str(original.body["spec"]["volumeName"])
-        there = await self._there(key)
-        if there is not None:
-            await self._usable(there, key, volume=volume)
-        self._volumes[key] = volume
-        named = await self._parts.volumes.ensure(volume, mount.copy_key(key), claim_uid=there.metadata.uid if there is not None else "")
-        change = marks.added(original.metadata, mount)
-        if change is not None:
-            original = await self._parts.host.client.patch(PVCS, key, change, kind=PatchKind.MERGE)
-        wanted = physical_claim(original, named, owner=mount.owner, namespace=mount.namespace)
-        if there is not None:
-            await self._mark(there, wanted)
+        copy = await self._copy(self.copy_key(key))
+        if copy is not None:
+            await self._check(copy, key, volume=volume)
+        self._volume_names[key] = volume
+        name = await self._volumes.ensure(volume, self.copy_key(key), claim_uid=copy.metadata.uid if copy is not None else "")
+        original = await self._mark(original)
+        desired = physical_claim(original, name, owner=mount.owner, namespace=mount.namespace)
+        if copy is not None:
+            await self._restore_marks(copy, desired)
             return
         try:
-            worker.claims.adopt(await worker.client.create(PVCS, wanted))
+            self._copies.adopt(await self._worker.create(PVCS, desired))
         except AlreadyExists:
-            raise Unavailable(f"the copy of PersistentVolumeClaim {key} has just appeared", retry_after=0.2) from None
+            raise Unavailable(f"the copy of PersistentVolumeClaim {key} was created by another client; retrying", retry_after=0.2) from None
 
-    async def _tell_expanded(self, original: Unknown) -> None:
+    async def _report_expansion(self, original: Unknown) -> None:
         """Reports the new size in the claim's status; a write of `_ensure` just before causes a conflict, and a retry."""
-        copy = self._parts.worker.claims.store.get(self._parts.worker.mount.copy_key(original.key))
+        copy = self._copies.store.get(self.copy_key(original.key))
         change = expanded(original, copy) if copy is not None else None
         if change is not None:
-            await self._parts.host.client.patch(PVCS, original.key, change, kind=PatchKind.MERGE, subresource="status")
+            await self._hub.patch(PVCS, original.key, change, kind=PatchKind.MERGE, subresource="status")
             log.debug("claim has its new size")
 
-    async def _usable(self, there: Unknown, key: Key, *, volume: str) -> None:
+    async def _check(self, copy: Unknown, key: Key, *, volume: str) -> None:
         """Raises Unavailable for a copy that belongs to another owner, is terminating, or is that of an earlier claim."""
-        if not self._is_copy(there, key):
-            text = f"PersistentVolumeClaim {there.key} of the worker cluster belongs to somebody else; rename or delete it there"
-            raise Unavailable(text, retry_after=30.0)
-        lost = (there.body.get("status") or {}).get("phase") == "Lost"
-        if not there.metadata.deletion_timestamp and (lost or not names_volume(there, volume)):
-            await self._parts.worker.client.delete(PVCS, there.key, uid=there.metadata.uid)
-            there = await self._there(key) or there
-        elif not there.metadata.deletion_timestamp:
-            return
-        text = f"an earlier copy of PersistentVolumeClaim {key} is still ending in the worker cluster"
-        raise Unavailable(text, retry_after=_ENDS_SOON, event="FailedMount", waiting="ContainerCreating")
+        if not self._is_copy(copy, key):
+            text = f"PersistentVolumeClaim {copy.key} of the worker cluster has another owner and the name that the copy of {key} needs"
+            raise Unavailable(f"{text}; rename or delete it there", retry_after=30.0)
+        lost = (copy.body.get("status") or {}).get("phase") == "Lost"
+        if not copy.metadata.deletion_timestamp:
+            if not lost and names_volume(copy, volume):
+                return
+            await self._worker.delete(PVCS, copy.key, uid=copy.metadata.uid)
+        text = f"an earlier copy of PersistentVolumeClaim {key} is still being deleted in the worker cluster"
+        raise Unavailable(text, retry_after=_DELETED_SOON, event="FailedMount", waiting="ContainerCreating")
 
-    async def _mark(self, there: Unknown, wanted: Json) -> None:
+    async def _restore_marks(self, copy: Unknown, desired: Json) -> None:
         """Restores the marks that another client removed, or that Kubeocean (Go) never set."""
-        metadata = missing_marks(there.metadata, wanted)
+        metadata = missing_marks(copy.metadata, desired)
         if metadata:
-            change = {"metadata": {"uid": there.metadata.uid, **metadata}}
-            self._parts.worker.claims.adopt(await self._parts.worker.client.patch(PVCS, there.key, change, kind=PatchKind.MERGE))
+            change = {"metadata": {"uid": copy.metadata.uid, **metadata}}
+            self._copies.adopt(await self._worker.patch(PVCS, copy.key, change, kind=PatchKind.MERGE))
 
-    async def _release(self, key: Key, original: Unknown) -> float | None:
-        clock = self._parts.host.clock
-        since = self._unused.setdefault(key, clock.monotonic())
-        wait = since + self._parts.unused_after - clock.monotonic()
-        if wait > 0:
-            return wait
-        async with self._locks.setdefault(key, asyncio.Lock()):
-            if self._parts.needed(key):
-                return 0.0
-            return await self._end(key, original)
-
-    async def _end(self, key: Key, original: Unknown | None) -> float | None:
-        """Deletes the copy if it is ours; after that, removes our marks from the original, whose deletion our finalizer may block."""
-        there = await self._there(key)
-        if there is not None and self._is_copy(there, key):
-            if not there.metadata.deletion_timestamp:
-                await self._parts.worker.client.delete(PVCS, there.key, uid=there.metadata.uid)
+    async def _delete_copy(self, key: Key, original: Unknown | None) -> float | None:
+        copy = await self._copy(self.copy_key(key))
+        if copy is not None and self._is_copy(copy, key):
+            if not copy.metadata.deletion_timestamp:
+                await self._worker.delete(PVCS, copy.key, uid=copy.metadata.uid)
                 log.debug("unused copy of a claim is deleted")
             # A pod may use it until it terminates; the deletion of the claim triggers a reconcile.
-            return _ENDS_SOON
+            return _DELETED_SOON
         self._unused.pop(key, None)
         bound_to = str((original.body.get("spec") or {}).get("volumeName") or "") if original is not None else ""
-        change = marks.removed(original.metadata, self._parts.worker.mount) if original is not None else None
-        if change is not None:
-            await self._parts.host.client.patch(PVCS, key, change, kind=PatchKind.MERGE)
-        for volume in {self._volumes.pop(key, bound_to), bound_to} - {""}:
-            self._parts.volumes.released(volume, self._parts.worker.mount.copy_key(key))
+        await self._unmark(original)
+        for volume in {self._volume_names.pop(key, bound_to), bound_to} - {""}:
+            self._volumes.released(volume, self.copy_key(key))
         return None
 
-    async def _original(self, key: Key) -> Unknown | None:
-        try:
-            return await self._parts.host.client.get(PVCS, key)
-        except NotFound:
-            return None
+    def _concerns(self, change: Change[Unknown]) -> bool:
+        return _matters(change)
 
-    async def _there(self, key: Key) -> Unknown | None:
-        try:
-            return await self._parts.worker.client.get(PVCS, self._parts.worker.mount.copy_key(key))
-        except NotFound:
-            return None
-
-    def _is_copy(self, there: Unknown, key: Key) -> bool:
-        meta = there.metadata
-        of_go = keys.is_managed(meta) and keys.Owner.of(meta) is None and keys.OWNER not in meta.labels
-        return copy_of(meta) == key and (self._parts.worker.mount.owner.owns(meta) or of_go)
-
-    def _original_changed(self, change: Change[Unknown]) -> None:
+    def _own_copy_changed(self, key: Key, change: Change[Unknown]) -> None:
         if _matters(change):
-            self.controller.add(change.key, priority=Priority.LOW if change.initial else Priority.HIGH)
-
-    def _copy_changed(self, change: Change[Unknown]) -> None:
-        copy = change.new or change.old
-        key = copy_of(copy.metadata) if copy is not None else None
-        if copy is None or key is None or copy.key != self._parts.worker.mount.copy_key(key) or not self._is_copy(copy, key):
-            return
-        if _matters(change):
-            self.controller.add(key, priority=Priority.LOW if change.initial else Priority.HIGH)
-        if change.new is None and (volume := copy.metadata.annotations.get(keys.VIRTUAL_VOLUME, "")):
-            self._parts.volumes.released(volume, copy.key)
+            self._enqueue(key, change)
+        volume = change.old.metadata.annotations.get(keys.VIRTUAL_VOLUME, "") if change.new is None and change.old is not None else ""
+        if volume:
+            self._volumes.released(volume, self.copy_key(key))
 
 
 def _matters(change: Change[Unknown]) -> bool:

@@ -5,25 +5,25 @@ Invariant: a token outlives its containers and nothing else; a restart of this p
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import random
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from attrs import evolve, field, frozen
 
 from kubeocean.copies.bodies import token_secret
 from kubeocean.model import keys
 from kubeocean.model.identity import identity
+from kubeocean.model.ownership import Ownership, classify
 from kubeocean.model.references import TokenSource, references
 from kubeocean.worker.cluster import WorkerCluster, virtual_uid
 from vkubelet.api.objects import Key, Pod, PodRef, Unknown
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import PODS, SECRETS, SERVICEACCOUNTS
+from vkubelet.client.resources import PODS, SECRETS
 from vkubelet.clock import parse_rfc3339
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change
+from vkubelet.control.tokens import renewal_time, request_token, spread_of
 from vkubelet.control.workqueue import Priority
 from vkubelet.errors import AlreadyExists, Conflict, NotFound, Unavailable
 from vkubelet.logformat import bind
@@ -32,24 +32,21 @@ from vkubelet.provider import Host
 log = logging.getLogger(__name__)
 
 _EARLIEST, _LATEST = 0.7, 0.9
-_ON_ITS_WAY = 120.0
+_DELIVERY = 120.0
 """Seconds until containers observe a Secret that was written: a kubelet refreshes it within 90, and its cache lags."""
-_OLDEST = timedelta(hours=24)
 _ORPHAN_AFTER = 60.0
-_LOOK_AGAIN = 60.0
+_RECHECK_AFTER = 60.0
 _SOON = 1.0
 """Seconds after a start; pods that are still being listed are known by then."""
 
 
-def refresh_at(uid: str, expiry: datetime, *, life: float) -> datetime:
-    """Returns when a token is renewed: at 70 to 90 % of its lifetime, `life` seconds, different for each pod, at most after a day.
+def refresh_at(uid: str, expiry: datetime, *, lifetime: float) -> datetime:
+    """Returns when a token is renewed: at 70 to 90 % of its lifetime, in seconds, different for each pod, at most after a day.
 
     Of a short lifetime enough is left that the new token arrives before the old one expires.
     """
-    latest = max(_EARLIEST, min(_LATEST, 1 - _ON_ITS_WAY / life))
-    share = _EARLIEST + (latest - _EARLIEST) * int.from_bytes(hashlib.sha256(uid.encode()).digest()[:4], "big") / 2**32
-    issued = expiry - timedelta(seconds=life)
-    return min(issued + timedelta(seconds=life * share), issued + _OLDEST)
+    latest = max(_EARLIEST, min(_LATEST, 1 - _DELIVERY / lifetime))
+    return renewal_time(expiry, lifetime=lifetime, share=_EARLIEST + (latest - _EARLIEST) * spread_of(uid))
 
 
 @frozen
@@ -58,7 +55,7 @@ class Issued:
 
     tokens: dict[str, str] = field(repr=False)
     expiry: datetime
-    life: int
+    lifetime: int
     """Seconds, of the token that expires first."""
 
 
@@ -68,7 +65,7 @@ class TokenReconciler:
     def __init__(self, host: Host, worker: WorkerCluster) -> None:
         self._host = host
         self._worker = worker
-        self._ended: set[str] = set()
+        self._terminated: set[str] = set()
         self.controller: Controller[PodRef] = Controller("tokens", self.reconcile, workers=8, clock=host.clock, metrics=host.metrics)
         worker.secrets.on_change(self._secret_changed)
 
@@ -79,36 +76,36 @@ class TokenReconciler:
         known = self._worker.secrets.store.get(self._key(pod.ref))
         if known is None or self._due_in(known, pod, sources) <= 0:
             await self._renew(pod, sources, known=known)
-        self.controller.add(_anywhere(pod.ref), after=1.0, priority=Priority.LOW)
+        self.controller.add(_without_node(pod.ref), after=1.0, priority=Priority.LOW)
 
     def released(self, ref: PodRef) -> None:
         """Enqueues the Secret of a pod whose containers have terminated."""
-        self._ended.add(ref.uid)
-        self.controller.add(_anywhere(ref))
+        self._terminated.add(ref.uid)
+        self.controller.add(_without_node(ref))
 
     async def reconcile(self, ref: PodRef) -> float | None:
         """Renews due tokens, or deletes the Secret of a deleted pod; returns the seconds until the next check."""
         secret = self._worker.secrets.store.get(self._key(ref))
-        if secret is not None and not self._worker.mount.owner.owns(secret.metadata):
+        if secret is not None and classify(secret.metadata, self._worker.mount.owner) is not Ownership.OURS:
             return None
         with bind(pod=str(ref.key), uid=ref.uid):
             physical = self._worker.physical_pod(ref)
             pod = self._host.pods.by_uid(ref.uid)
             if secret is None:
-                self._ended.discard(ref.uid)
+                self._terminated.discard(ref.uid)
                 # A pod that Kubeocean (Go) created has its tokens in other Secrets.
                 uses_it = physical is not None and self._key(ref).name.encode() in physical.spec_json
                 return await self._restore(pod) if pod is not None and uses_it else None
             if physical is None and (pod is None or pod.terminating or pod.terminal):
                 return await self._delete_unused(ref, secret, pod)
             if pod is None or pod.terminal:
-                return _LOOK_AGAIN
+                return _RECHECK_AFTER
             sources = references(pod).tokens
             wait = self._due_in(secret, pod, sources)
             if sources and wait <= 0:
                 await self._renew(pod, sources, known=secret)
                 return 1.0
-            return wait if physical is not None else min(wait, _LOOK_AGAIN)
+            return wait if physical is not None else min(wait, _RECHECK_AFTER)
 
     async def _restore(self, pod: Pod) -> float | None:
         """Creates the Secret of a running pod again that another client deleted."""
@@ -127,65 +124,60 @@ class TokenReconciler:
             return 0.0
         # The API server may limit the lifetime, so the issued one can differ from the requested one.
         given = secret.metadata.annotations.get(keys.TOKEN_LIFE, "")
-        life = float(given) if given.isdecimal() else min(source.expiration for source in sources)
-        return (refresh_at(pod.metadata.uid, parse_rfc3339(text), life=life) - self._host.clock.now()).total_seconds()
+        lifetime = float(given) if given.isdecimal() else min(source.expiration for source in sources)
+        return (refresh_at(pod.metadata.uid, parse_rfc3339(text), lifetime=lifetime) - self._host.clock.now()).total_seconds()
 
     async def _renew(self, pod: Pod, sources: Sequence[TokenSource], *, known: Unknown | None) -> None:
         mount = self._worker.mount
         issued = await self.issue(pod, sources)
-        body = token_secret(pod, issued.tokens, owner=mount.owner, namespace=mount.namespace, expiry=issued.expiry, life=issued.life)
+        body = token_secret(
+            pod, issued.tokens, owner=mount.owner, namespace=mount.namespace, expiry=issued.expiry, lifetime=issued.lifetime
+        )
         if known is None:
             try:
                 self._worker.secrets.adopt(await self._worker.client.create(SECRETS, body))
                 return
             except AlreadyExists:
                 known = await self._worker.client.get(SECRETS, self._key(pod.ref))
-        if not mount.owner.owns(known.metadata):
-            raise Unavailable(f"Secret {known.key} of the worker cluster belongs to somebody else; rename or delete it there")
+        if classify(known.metadata, mount.owner) is not Ownership.OURS:
+            text = f"Secret {known.key} of the worker cluster has another owner and the name that the tokens of pod {pod.ref.key} need"
+            raise Unavailable(f"{text}; rename or delete it there")
         body["metadata"]["resourceVersion"] = known.metadata.resource_version
         self._worker.secrets.adopt(await self._worker.client.replace(SECRETS, body))
 
     async def issue(self, pod: Pod, sources: Sequence[TokenSource]) -> Issued:
         """Requests new tokens of a pod's service account, bound to the pod. Raises ApiError."""
-        account = pod.spec.get("serviceAccountName") or "default"
         client = self._host.node_client(pod.node)
         tokens: dict[str, str] = {}
         ends: list[tuple[datetime, int]] = []
         for source in sources:
-            answer = await client.create(
-                SERVICEACCOUNTS,
-                _request(pod, source),
-                namespace=pod.metadata.namespace,
-                subresource="token",
-                parent=account,
-            )
-            status = answer.body["status"]
-            tokens[source.key] = status["token"]
-            ends.append((parse_rfc3339(status["expirationTimestamp"]), answer.body["spec"]["expirationSeconds"]))
+            issued = await request_token(client, pod, audience=source.audience, expiration=source.expiration)
+            tokens[source.key] = issued.text
+            ends.append((issued.expiry, issued.lifetime))
         return Issued(tokens, *min(ends))
 
     async def _delete_unused(self, ref: PodRef, secret: Unknown, pod: Pod | None) -> float | None:
         """Deletes the Secret if live GETs find the pod in neither cluster any more: a Secret is created before its physical pod."""
         created = parse_rfc3339(secret.metadata.creation_timestamp)
-        ended = ref.uid in self._ended
+        terminated = ref.uid in self._terminated
         left = _ORPHAN_AFTER - (self._host.clock.now() - created).total_seconds()
-        if pod is None and not ended and left > 0:
+        if pod is None and not terminated and left > 0:
             return min(left, _ORPHAN_AFTER)
-        if pod is None and not ended and await self._exists_at_home(ref):
-            return _LOOK_AGAIN
+        if pod is None and not terminated and await self._exists_in_hub(ref):
+            return _RECHECK_AFTER
         try:
             found = await self._worker.client.get(PODS, self._worker.mount.copy_key(ref.key))
             if virtual_uid(found.metadata) == ref.uid:
-                return _LOOK_AGAIN
+                return _RECHECK_AFTER
         except NotFound:
             log.debug("no physical pod uses the tokens any more")
         try:
             await self._worker.client.delete(SECRETS, secret.key, uid=secret.metadata.uid)
         except (NotFound, Conflict):
-            log.debug("token Secret is gone already")
+            log.debug("token Secret is deleted already")
         return None
 
-    async def _exists_at_home(self, ref: PodRef) -> bool:
+    async def _exists_in_hub(self, ref: PodRef) -> bool:
         try:
             return (await self._host.client.get(PODS, ref)).metadata.uid == ref.uid
         except NotFound:
@@ -199,21 +191,11 @@ class TokenReconciler:
         if ref is not None:
             # Secrets of known pods only need to be renewed; others may be left over from an earlier process.
             known = self._host.pods.by_uid(ref.uid) is not None
-            first = _LOOK_AGAIN * (0.2 + 0.8 * random.random()) if known else _SOON * (1 + random.random())
+            first = _RECHECK_AFTER * (0.2 + 0.8 * random.random()) if known else _SOON * (1 + random.random())
             after = first if change.initial else 1.0
-            self.controller.add(_anywhere(ref), after=after, priority=Priority.LOW)
+            self.controller.add(_without_node(ref), after=after, priority=Priority.LOW)
 
 
-def _anywhere(ref: PodRef) -> PodRef:
+def _without_node(ref: PodRef) -> PodRef:
     """Returns the reference without the node of its pod, which the Secret does not contain."""
     return evolve(ref, node="")
-
-
-def _request(pod: Pod, source: TokenSource) -> Json:
-    """Returns a TokenRequest bound to the pod, so that the token becomes invalid with it (authentication.k8s.io/v1)."""
-    spec: Json = {
-        "audiences": [source.audience] if source.audience else [],
-        "expirationSeconds": source.expiration,
-        "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": pod.metadata.name, "uid": pod.metadata.uid},
-    }
-    return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}

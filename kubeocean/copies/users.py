@@ -11,8 +11,9 @@ from typing import Final
 
 from attrs import frozen
 
-from kubeocean.model.references import Kind, references
+from kubeocean.model.references import references
 from vkubelet.api.objects import Key, Pod
+from vkubelet.api.podspec import Kind
 from vkubelet.clock import Clock
 from vkubelet.errors import PodRejected
 from vkubelet.provider import PodStore

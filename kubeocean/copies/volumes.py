@@ -11,7 +11,7 @@ from typing import Final
 
 from kubeocean.copies.bodies import marked_copy, missing_marks
 from kubeocean.model import keys
-from kubeocean.model.volume_sources import SECRETS_OF
+from kubeocean.model.references import SECRETS_OF
 from vkubelet.api.names import HOSTNAME
 from vkubelet.api.objects import Key, Unknown
 from vkubelet.api.shapes import Json, JsonView
@@ -20,14 +20,14 @@ from vkubelet.errors import Unavailable
 
 _COPIED: Final = ("accessModes", "capacity", "mountOptions", "volumeMode")
 _CHANGES: Final = ("capacity", "mountOptions")
-_LEFT_AT_HOME: Final = frozenset(
+_NOT_COPIED: Final = frozenset(
     {"claimRef", "persistentVolumeReclaimPolicy", "storageClassName", "volumeAttributesClassName", "nodeAffinity"}
 )
 
 
 def source_of(spec: JsonView) -> str:
     """Returns the kind of storage; an unknown field counts as one too."""
-    return next((name for name in spec if name not in _COPIED and name not in _LEFT_AT_HOME), "")
+    return next((name for name in spec if name not in _COPIED and name not in _NOT_COPIED), "")
 
 
 def volume_secrets(obj: Unknown) -> list[Key]:
@@ -81,22 +81,21 @@ def _claim_namespace(spec: JsonView) -> str:
 
 def names_volume(claim: Unknown, volume: str) -> bool:
     """Checks whether the copy of a claim is for the copy of this volume."""
-    said = claim.metadata.annotations.get(keys.VIRTUAL_VOLUME, "")
-    return said == volume if said else _volume_name(claim) == keys.physical_name("", volume)
+    named = claim.metadata.annotations.get(keys.VIRTUAL_VOLUME, "")
+    return named == volume if named else _volume_name(claim) == keys.physical_name("", volume)
 
 
 def _volume_name(claim: Unknown) -> str:
     return str((claim.body.get("spec") or {}).get("volumeName") or "")
 
 
-def volume_change(there: Unknown, wanted: Json, *, claim_uid: str) -> Json | None:
+def volume_change(copy: Unknown, wanted: Json, *, claim_uid: str) -> Json | None:
     """Returns the merge patch that brings a copy up to date, None when it is. Raises Unavailable when another claim has it (pure)."""
-    live, spec, meta = there.body.get("spec") or {}, wanted["spec"], there.metadata
+    live, spec, meta = copy.body.get("spec") or {}, wanted["spec"], copy.metadata
     bound, ours = live.get("claimRef") or {}, spec["claimRef"]
     if bound and (bound.get("namespace"), bound.get("name")) != (ours["namespace"], ours["name"]):
-        raise Unavailable(
-            f"PersistentVolume {meta.name} of the worker cluster is bound to claim {bound.get('namespace')}/{bound.get('name')}"
-        )
+        other = f"{bound.get('namespace')}/{bound.get('name')}"
+        raise Unavailable(f"PersistentVolume {meta.name} of the worker cluster is bound to claim {other}; delete that claim there")
     change = _changed(live, spec)
     if not bound:
         change["claimRef"] = ours
@@ -108,10 +107,10 @@ def volume_change(there: Unknown, wanted: Json, *, claim_uid: str) -> Json | Non
     return {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version, **metadata}, "spec": change}
 
 
-def grown(there: Unknown, original: Unknown) -> Json | None:
+def grown(copy: Unknown, original: Unknown) -> Json | None:
     """Returns the merge patch that gives a copy the size that its volume has in the hub now, None when it has that (pure)."""
-    change = _changed(there.body.get("spec") or {}, original.body.get("spec") or {})
-    meta = there.metadata
+    change = _changed(copy.body.get("spec") or {}, original.body.get("spec") or {})
+    meta = copy.metadata
     return {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version}, "spec": change} if change else None
 
 

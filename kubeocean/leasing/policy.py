@@ -13,8 +13,8 @@ from zoneinfo import ZoneInfo
 
 from attrs import frozen
 
+from kubeocean.leasing.capacity import leased, left_over
 from kubeocean.model.crds import ClusterBinding, ResourceLeasingPolicy
-from kubeocean.model.limits import leased, left_over
 from kubeocean.model.windows import is_open, next_edge, previous_edge, zone_of
 from vkubelet.api.objects import Node
 from vkubelet.api.quantity import Quantity, Resources, parse_resources

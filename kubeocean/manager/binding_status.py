@@ -14,8 +14,7 @@ from attrs import frozen
 from kubeocean.binding.conditions import CONNECTED, CONNECTIVITY_FAILED, PROXIER_READY, READY, SYNCER_READY, Failure
 from kubeocean.manager.deployment_health import STARTING
 from kubeocean.rbac.rules import Check
-from vkubelet.api.conditions import get_condition, set_condition
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.shapes import Json, JsonView, get_condition, set_condition
 
 PERMITTED = "Permitted"
 GUARDED = "Guarded"
@@ -23,11 +22,11 @@ STALLED = "Stalled"
 RIGHTS_MISSING = "RightsMissing"
 INITIALIZING = "Initializing"
 _NAMED = 12
-_NOT_ASKED = "the worker cluster was not asked yet"
+_NOT_CHECKED = "no request was sent to the worker cluster yet"
 
 
 @frozen(kw_only=True)
-class View:
+class ObservedBinding:
     """The binding as observed by the manager. `missing` None: the worker could not be queried for our rights."""
 
     problem: Failure | None = None
@@ -44,26 +43,26 @@ def rights_text(missing: Sequence[Check]) -> str:
     ordered = sorted(missing, key=lambda check: not check.essential)
     named = ", ".join(str(check) for check in ordered[:_NAMED])
     more = f" and {len(ordered) - _NAMED} more" if len(ordered) > _NAMED else ""
-    return f"spec.secretRef: in the worker cluster the kubeconfig's user may not {named}{more}; grant it there"
+    return f"spec.secretRef: the user of the kubeconfig may not {named}{more} in the worker cluster; grant these rights there"
 
 
 def unguarded_text(gains: Sequence[str]) -> str:
     """Describes what the worker's owner should close, and how."""
-    remedy = "install the admission policies of the chart kubeocean-worker there, and set a Pod Security level on the mount namespace"
-    return f"in the worker cluster, the identity of this binding can {'; '.join(gains)}; {remedy}"
+    remedy = "install the admission policies of the chart kubeocean-worker there, and label the mount namespace with a Pod Security level"
+    return f"spec.secretRef: the user of the kubeconfig can {'; '.join(gains)} in the worker cluster; {remedy}"
 
 
 def first_status(*, generation: int, now: datetime) -> Json:
     """Returns the status patch of a binding that has not been checked yet."""
-    ready = _condition(READY, "False", INITIALIZING, "the binding is being checked")
+    ready = _condition(READY, "False", INITIALIZING, "the manager checks the spec and the worker cluster")
     return {"status": {"phase": "Pending", "conditions": set_condition([], {**ready, "observedGeneration": generation}, now=now)}}
 
 
-def status_patch(status: JsonView, view: View, *, generation: int, now: datetime, serving: bool) -> Json | None:
+def status_patch(status: JsonView, view: ObservedBinding, *, generation: int, now: datetime, serving: bool) -> Json | None:
     """Returns the merge patch to the desired status, None when nothing differs; `serving`: also phase and the process's conditions."""
     before: Sequence[JsonView] = status.get("conditions") or ()
     after: list[Json] = [dict(condition) for condition in before]
-    wanted = _own(view, before) + (_served(view) if serving else [])
+    wanted = _manager_conditions(view, before) + (_serving_conditions(view) if serving else [])
     for condition in wanted:
         after = set_condition(after, {**condition, "observedGeneration": generation}, now=now)
     change: Json = {"observedGeneration": generation, "conditions": after}
@@ -73,14 +72,16 @@ def status_patch(status: JsonView, view: View, *, generation: int, now: datetime
     return {"status": changed} if changed else None
 
 
-def _own(view: View, before: Sequence[JsonView]) -> list[Json]:
+def _manager_conditions(view: ObservedBinding, before: Sequence[JsonView]) -> list[Json]:
     out = []
     if view.missing:
         out.append(_condition(PERMITTED, "False", RIGHTS_MISSING, rights_text(view.missing)))
     elif view.missing is not None:
-        out.append(_condition(PERMITTED, "True", "RightsGranted", "the kubeconfig's user may do all that is needed"))
+        out.append(
+            _condition(PERMITTED, "True", "RightsGranted", "the worker cluster grants the user of the kubeconfig all required rights")
+        )
     elif get_condition(before, PERMITTED) is None:
-        out.append(_condition(PERMITTED, "Unknown", INITIALIZING, _NOT_ASKED))
+        out.append(_condition(PERMITTED, "Unknown", INITIALIZING, _NOT_CHECKED))
     if view.unguarded:
         out.append(_condition(GUARDED, "False", "NotRefused", unguarded_text(view.unguarded)))
     elif view.unguarded is not None:
@@ -88,27 +89,27 @@ def _own(view: View, before: Sequence[JsonView]) -> list[Json]:
     if view.problem is not None and view.problem.reason != CONNECTIVITY_FAILED:
         out.append(_condition(STALLED, "True", view.problem.reason, view.problem.message))
     elif get_condition(before, STALLED) is not None:
-        out.append(_condition(STALLED, "False", "Progressing", "nothing that a person has to mend is known"))
+        out.append(_condition(STALLED, "False", "Progressing", "no problem is known that needs a manual fix"))
     return out
 
 
-def _served(view: View) -> list[Json]:
-    absent = view.syncer or Failure(STARTING, "the process of the binding starts")
+def _serving_conditions(view: ObservedBinding) -> list[Json]:
+    absent = view.syncer or Failure(STARTING, "the process of the binding is starting")
     problem = view.problem or absent
     out = [_condition(READY, "False", problem.reason, problem.message), _connected(view)]
     return out + [_condition(kind, "False", absent.reason, absent.message) for kind in (SYNCER_READY, PROXIER_READY)]
 
 
-def _connected(view: View) -> Json:
+def _connected(view: ObservedBinding) -> Json:
     if view.connected:
-        return _condition(CONNECTED, "True", "ConnectivityPassed", "the worker cluster answers")
+        return _condition(CONNECTED, "True", "ConnectivityPassed", "the API server of the worker cluster responds")
     problem = view.problem
     if view.connected is None or problem is None:
-        return _condition(CONNECTED, "Unknown", INITIALIZING, _NOT_ASKED)
+        return _condition(CONNECTED, "Unknown", INITIALIZING, _NOT_CHECKED)
     return _condition(CONNECTED, "False", CONNECTIVITY_FAILED, problem.message)
 
 
-def _phase(view: View) -> str:
+def _phase(view: ObservedBinding) -> str:
     if view.problem is not None:
         return "Failed"
     return "Pending" if view.syncer is None or view.syncer.reason == STARTING else "Failed"

@@ -12,23 +12,23 @@ from attrs import frozen
 
 from kubeocean.binding.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure
 from kubeocean.manager.binding_status import RIGHTS_MISSING, rights_text
-from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding
+from kubeocean.model.ownership import Mark, Ownership, classify
 from kubeocean.rbac import permissions
 from kubeocean.rbac.guards import Trial, trials
 from kubeocean.rbac.rules import Check
 from kubeocean.worker.cluster import Mount
-from kubeocean.worker.connect import Target, answers, find_target, may
+from kubeocean.worker.connect import Target, answers, find_target, may, taken_mount
 from vkubelet.client.resources import NAMESPACES
 from vkubelet.client.rest import Client, PatchKind
 from vkubelet.clock import Clock
-from vkubelet.errors import ApiError, Forbidden, Invalid, NotFound
+from vkubelet.errors import ApiError, Forbidden, Invalid, NotFound, first_error
 
-_PATIENCE = 25.0
+_WORKER_TIMEOUT = 25.0
 """Timeout of all requests to one worker, in seconds."""
-_TRIED_WITHIN = 10.0
+_TRIALS_TIMEOUT = 10.0
 """Timeout of the trials, in seconds: admission webhooks take part in them."""
-_AT_ONCE = 8
+_CONCURRENCY = 8
 
 
 @frozen(kw_only=True)
@@ -53,20 +53,21 @@ class Findings:
         return Failure(RIGHTS_MISSING, rights_text(essential)) if essential else None
 
 
-async def look(hub: Client, binding: ClusterBinding, hub_uid: str, *, clock: Clock) -> Findings:
+async def check_worker(hub: Client, binding: ClusterBinding, hub_uid: str, *, clock: Clock) -> Findings:
     """Performs all checks. Raises ApiError when a request to this cluster fails."""
     target = await find_target(hub, binding, hub_uid)
     if isinstance(target, Failure):
         return Findings(problem=target, connected=False if target.reason == CONNECTIVITY_FAILED else None)
     try:
-        async with asyncio.timeout(_PATIENCE):
-            return await _ask(target, hub, clock)
+        async with asyncio.timeout(_WORKER_TIMEOUT):
+            return await _check(target, hub, clock)
     except TimeoutError:
-        text = "spec.secretRef: the worker cluster does not answer in time; check the server of the kubeconfig and the network"
+        text = f"spec.secretRef: the worker cluster did not respond within {_WORKER_TIMEOUT:g} s"
+        text += "; check the server in the kubeconfig and the network"
         return Findings(problem=Failure(CONNECTIVITY_FAILED, text), connected=False)
 
 
-async def _ask(target: Target, hub: Client, clock: Clock) -> Findings:
+async def _check(target: Target, hub: Client, clock: Clock) -> Findings:
     async with Client(target.connection, field_manager=hub.field_manager, clock=clock) as worker:
         failure = await answers(worker)
         if failure is not None:
@@ -75,14 +76,14 @@ async def _ask(target: Target, hub: Client, clock: Clock) -> Findings:
             missing = await lacking_rights(worker, permissions.worker_checks(target.mount.namespace))
             problem = await _foreign_mount(worker, target.mount)
         except ApiError as error:
-            text = f"spec.secretRef: the worker cluster answers, but not to what is asked ({error}); look at its API server"
+            text = f"spec.secretRef: the worker cluster responds, but a check failed: {error}; check its API server"
             return Findings(problem=Failure(CONNECTIVITY_FAILED, text), connected=False)
         return Findings(problem=problem, connected=True, missing=missing, unguarded=await unguarded(worker, target.mount.namespace))
 
 
 async def lacking_rights(worker: Client, checks: Iterable[Check]) -> tuple[Check, ...]:
     """Returns the rights that the worker does not grant us. Raises ApiError."""
-    slots = asyncio.Semaphore(_AT_ONCE)
+    slots = asyncio.Semaphore(_CONCURRENCY)
 
     async def granted(check: Check) -> bool:
         async with slots:
@@ -93,14 +94,14 @@ async def lacking_rights(worker: Client, checks: Iterable[Check]) -> tuple[Check
         async with asyncio.TaskGroup() as group:
             asked = [group.create_task(granted(check), name=str(check)) for check in wanted]
     except* ApiError as problems:
-        raise _first(problems) from problems
+        raise first_error(problems) from problems
     return tuple(check for check, answer in zip(wanted, asked, strict=True) if not answer.result())
 
 
 async def unguarded(worker: Client, mount_namespace: str) -> Sequence[str] | None:
     """Returns what this user gains beyond the lease. None when that stays open: a failing webhook is no failure of the connection."""
     try:
-        async with asyncio.timeout(_TRIED_WITHIN):
+        async with asyncio.timeout(_TRIALS_TIMEOUT):
             return await accepted_trials(worker, trials(mount_namespace))
     except (ApiError, TimeoutError):
         return None
@@ -125,18 +126,10 @@ async def accepted_trials(worker: Client, tried: Iterable[Trial]) -> tuple[str, 
 async def _foreign_mount(worker: Client, mount: Mount) -> Failure | None:
     """Checks for a mount namespace that is missing or another binding's; one that we may not read is left to the checks of rights."""
     try:
-        owner = (await worker.get(NAMESPACES, mount.namespace)).metadata.annotations.get(keys.MOUNT_OWNER, "")
+        namespace = (await worker.get(NAMESPACES, mount.namespace)).metadata
     except NotFound:
-        text = f"spec.mountNamespace: the worker cluster has no namespace {mount.namespace}; create it there or name another"
+        text = f"spec.mountNamespace: the worker cluster has no namespace {mount.namespace}; create it, or name another namespace"
         return Failure(VALIDATION_FAILED, text)
     except Forbidden:
         return None
-    if owner in ("", mount.owner.mark):
-        return None
-    text = f"spec.mountNamespace: {mount.namespace} belongs to binding {owner} already; name another namespace"
-    return Failure(VALIDATION_FAILED, text)
-
-
-def _first(group: ExceptionGroup[ApiError]) -> ApiError:
-    found = group.exceptions[0]
-    return _first(found) if isinstance(found, ExceptionGroup) else found
+    return taken_mount(namespace) if classify(namespace, mount.owner, mark=Mark.MOUNT) is Ownership.ANOTHERS else None

@@ -19,39 +19,41 @@ _HARMLESS = frozenset({"", "ContainerCreating", "PodInitializing"})
 
 
 @frozen(kw_only=True)
-class Outlook:
-    """State of the process. `speaks`: one runs that writes the binding's conditions. `failure`: why none does; None where one does."""
+class ProcessHealth:
+    """State of the process. `reports`: one runs that writes the binding's conditions. `failure`: why none does; None where one does."""
 
     exists: bool = False
     available: bool = False
-    speaks: bool = False
+    reports: bool = False
     failure: Failure | None = None
 
 
-def outlook(deployment: Unknown | None, pods: Iterable[Pod]) -> Outlook:
-    """Computes the state from the cached Deployment and pods."""
+def process_health(name: str, deployment: Unknown | None, pods: Iterable[Pod]) -> ProcessHealth:
+    """Computes the state from the cached Deployment of this name and its pods."""
     if deployment is None:
-        return Outlook(failure=Failure(STARTING, "the Deployment of the binding's process does not exist yet"))
+        return ProcessHealth(
+            failure=Failure(STARTING, f"Deployment {name}: does not exist yet; the manager creates it when the checks pass")
+        )
     status = deployment.body.get("status") or {}
     alive = sorted((pod for pod in pods if not (pod.terminal or pod.terminating)), key=_age)
     available = (status.get("availableReplicas") or 0) > 0
     stuck = _overdue(status)
-    speaks = available or not stuck and any(_container_runs(pod) for pod in alive)
-    if speaks:
-        return Outlook(exists=True, available=available, speaks=True)
-    return Outlook(exists=True, failure=_why(deployment.metadata.name, status, alive))
+    reports = available or not stuck and any(_container_runs(pod) for pod in alive)
+    if reports:
+        return ProcessHealth(exists=True, available=available, reports=True)
+    return ProcessHealth(exists=True, failure=_why(name, status, alive))
 
 
 def _why(name: str, status: JsonView, pods: Sequence[Pod]) -> Failure:
     for pod in pods:
         for trouble in (_waiting(pod), _unscheduled(pod)):
             if trouble:
-                return Failure(SYNCER_FAILED, f"pod {pod.metadata.name}: {trouble}")
+                return Failure(SYNCER_FAILED, f"Pod {pod.metadata.name}: {trouble}")
     for condition in status.get("conditions") or ():
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
             return Failure(SYNCER_FAILED, f"Deployment {name}: {condition.get('reason')}: {condition.get('message')}")
     if _overdue(status):
-        return Failure(SYNCER_FAILED, f"Deployment {name}: no pod of it became ready in time; see the logs of its pods")
+        return Failure(SYNCER_FAILED, f"Deployment {name}: no pod became ready in time; see the logs of its pods")
     return Failure(STARTING, f"Deployment {name}: waiting for its first pod")
 
 

@@ -9,11 +9,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from kubeocean.manager.deployment_health import Outlook, outlook
-from kubeocean.manager.workloads import OURS, Wanted, deployment_name, old_proxier_name
+from kubeocean.manager.deployment_health import ProcessHealth, process_health
+from kubeocean.manager.workloads import OURS, DesiredObject, deployment_name, old_proxier_name
 from kubeocean.model import keys
-from kubeocean.model.crds import ClusterBinding
-from kubeocean.model.resources import CLUSTERBINDINGS
+from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from kubeocean.rbac import permissions
 from vkubelet.api.objects import Key, KubeObject, ObjectMeta, Pod, Unknown
 from vkubelet.client.resources import (
@@ -50,7 +49,7 @@ class ForeignObject(VKubeletError):
     """An object of the desired name has another owner."""
 
 
-class Owned:
+class OwnedObjects:
     """Caches and writes these objects. `run` it in a task group, and `wait_synced` before any other call."""
 
     def __init__(self, client: Client, *, namespace: str, clock: Clock, metrics: Metrics) -> None:
@@ -97,21 +96,21 @@ class Owned:
         for informer in self._informers.values():
             await informer.wait_synced()
 
-    def outlook(self, binding: ClusterBinding) -> Outlook:
+    def process_health(self, binding: ClusterBinding) -> ProcessHealth:
         """Computes whether the process of the binding runs."""
         name = deployment_name(binding.cluster_id)
         found = self._informers[DEPLOYMENTS.plural].store.get(Key(self._namespace, name))
         mine = found if found is not None and _owner(found.metadata) in ("", binding.uid) else None
-        return outlook(mine, self._pods.store.by_index(_BY_DEPLOYMENT, name))
+        return process_health(name, mine, self._pods.store.by_index(_BY_DEPLOYMENT, name))
 
-    async def apply(self, wanted: Sequence[Wanted]) -> bool:
+    async def apply(self, wanted: Sequence[DesiredObject]) -> bool:
         """Applies the desired objects; returns whether a write was necessary. Raises ApiError, ForeignObject."""
         wrote = False
         for each in wanted:
             wrote = await self._apply(each) or wrote
         return wrote
 
-    async def prune(self, binding: ClusterBinding, wanted: Collection[Wanted]) -> None:
+    async def prune(self, binding: ClusterBinding, wanted: Collection[DesiredObject]) -> None:
         """Deletes the objects that were created for the binding and are not desired any more. Raises ApiError."""
         kept = {(each.resource.plural, each.key) for each in wanted}
         for resource, obj in self._of(binding.uid):
@@ -138,7 +137,7 @@ class Owned:
 
     # --- One object ----------------------------------------------------------------------------------------------------------------
 
-    async def _apply(self, wanted: Wanted) -> bool:
+    async def _apply(self, wanted: DesiredObject) -> bool:
         informer = self._informers[wanted.resource.plural]
         live = informer.store.get(wanted.key) or await self._unlabelled(wanted)
         mark = (wanted.resource.plural, wanted.key)
@@ -151,14 +150,14 @@ class Owned:
         informer.adopt(made)
         return live is None or made.metadata.resource_version != live.metadata.resource_version
 
-    async def _unlabelled(self, wanted: Wanted) -> Unknown | None:
+    async def _unlabelled(self, wanted: DesiredObject) -> Unknown | None:
         """Reads the object live: one of another owner has no label of ours, so it is not watched."""
         try:
             return await self._client.get(wanted.resource, wanted.key)
         except NotFound:
             return None
 
-    async def _clear_way(self, wanted: Wanted, live: Unknown) -> None:
+    async def _clear_way(self, wanted: DesiredObject, live: Unknown) -> None:
         """Deletes a Deployment of Kubeocean (Go), whose extra fields or immutable selector an apply would keep. Raises ForeignObject."""
         owner = _owner(live.metadata)
         ours = wanted.body["metadata"]["ownerReferences"][0]["uid"]
@@ -170,7 +169,7 @@ class Owned:
         selector = ((live.body.get("spec") or {}).get("selector") or {}).get("matchLabels")
         if keys.APPLIED not in live.metadata.annotations or selector != wanted.body["spec"]["selector"]["matchLabels"]:
             with bind(deployment=wanted.key):
-                log.info("taking over a Deployment that was not made here")
+                log.info("replacing a Deployment that cannot be updated in place")
             await self._delete(DEPLOYMENTS, live)
 
     async def _delete(self, resource: Resource[Unknown], obj: Unknown) -> None:
@@ -178,7 +177,7 @@ class Owned:
         try:
             await self._client.delete(resource, obj.key, uid=obj.metadata.uid, propagation="Background")
         except NotFound:
-            log.debug("gone already")
+            log.debug("deleted already")
         except Conflict:
             # Another object has the name by now.
             log.debug("replaced already")
@@ -187,16 +186,16 @@ class Owned:
 
     def _changed(self, change: Change[Unknown]) -> None:
         for obj in (change.old, change.new):
-            self._tell(_owner_names(obj))
+            self._notify(_owner_names(obj))
 
     def _pod_changed(self, change: Change[Pod]) -> None:
         pod = change.new or change.old
         if pod is None:
             return
         name = pod.metadata.labels.get(_POD_LABEL, "")
-        self._tell(_owner_names(self._informers[DEPLOYMENTS.plural].store.get(Key(self._namespace, name))))
+        self._notify(_owner_names(self._informers[DEPLOYMENTS.plural].store.get(Key(self._namespace, name))))
 
-    def _tell(self, bindings: Iterable[str]) -> None:
+    def _notify(self, bindings: Iterable[str]) -> None:
         for name in bindings:
             for listener in self._listeners:
                 listener(name)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from kubeocean.manager.owned import ForeignObject, Owned
-from kubeocean.manager.settings import ManagerSettings
-from kubeocean.manager.workloads import certificate_name, workloads
+from kubeocean.manager.owned import ForeignObject, OwnedObjects
+from kubeocean.manager.workloads import certificate_name, deployment_name, desired_objects
 from kubeocean.model import keys
-from kubeocean.model.crds import ClusterBinding
-from kubeocean.model.resources import CLUSTERBINDINGS
+from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
+from kubeocean.settings import ManagerSettings
 from vkubelet.api.objects import Key, Unknown
 from vkubelet.client.resources import NODES, SECRETS
 from vkubelet.client.rest import Client, PatchKind, Selection
@@ -24,7 +23,7 @@ from vkubelet.errors import ApiError, Conflict, Forbidden, NotFound
 log = logging.getLogger(__name__)
 
 FORCED = "ForcedUnbinding"
-_LOOK_AGAIN = 30.0
+_RECHECK_AFTER = 30.0
 
 
 class Announce(Protocol):
@@ -36,13 +35,13 @@ class Announce(Protocol):
 class Removal:
     """Removal of all bindings."""
 
-    def __init__(self, client: Client, owned: Owned, announce: Announce, *, clock: Clock, settings: ManagerSettings) -> None:
+    def __init__(self, client: Client, owned: OwnedObjects, announce: Announce, *, clock: Clock, settings: ManagerSettings) -> None:
         self._client = client
         self._owned = owned
         self._announce = announce
         self._clock = clock
         self._settings = settings
-        self._told: set[tuple[str, str]] = set()
+        self._announced: set[tuple[str, str]] = set()
 
     async def reconcile(self, obj: Unknown, binding: ClusterBinding) -> float | None:
         """Performs one step of the removal; returns the seconds until the binding is rechecked. Raises ApiError."""
@@ -54,39 +53,41 @@ class Removal:
             await self._owned.remove(binding)
         except ApiError as error:
             if not error.retryable:
-                self._once(obj, "CleanupFailed", f"what runs the binding can not be deleted: {error}", warning=True)
+                self._announce_once(obj, "CleanupFailed", _not_permitted("delete", error), warning=True)
             raise
         await self._remove_certificate(obj, binding)
-        self._announce(obj, "Cleanup", "everything that ran the binding is deleted")
+        self._announce(obj, "Cleanup", "deleted the objects that ran the binding")
         await self._drop_finalizer(obj, keys.FINALIZER_MANAGER)
-        self._announce(obj, "Deleted", "the binding is gone")
+        self._announce(obj, "Deleted", f"removed the finalizer {keys.FINALIZER_MANAGER}; the binding is deleted")
         log.info("removed")
-        self._told = {each for each in self._told if each[0] != binding.uid}
+        self._announced = {each for each in self._announced if each[0] != binding.uid}
         return None
 
     async def _await_process(self, obj: Unknown, binding: ClusterBinding) -> float | None:
-        outlook = self._owned.outlook(binding)
+        health = self._owned.process_health(binding)
         remaining = self._remaining(binding)
-        if remaining is not None and remaining <= 0 and not outlook.speaks:
+        if remaining is not None and remaining <= 0 and not health.reports:
             await self._give_up(obj, binding)
             return None
-        if outlook.exists or keys.Identity.accepted(obj.metadata) is not None:
+        if health.exists or keys.Identity.accepted(obj.metadata) is not None:
             await self._keep_running(obj, binding)
-        until = "" if remaining is None else "; it is given up when it takes longer than spec.forceUnbindAfter"
-        text = f"waiting for the process of the binding to clean up in both clusters{until}"
-        self._once(obj, "WaitingSyncerCleanup", text)
-        return _LOOK_AGAIN if remaining is None or remaining <= 0 else min(_LOOK_AGAIN, remaining + 0.1)
+        until = f"annotate the binding with {keys.FORCE_UNBIND}=true to delete it without the cleanup"
+        if remaining is not None:
+            until = "the binding is deleted without the cleanup after spec.forceUnbindAfter"
+        text = f"waiting for Deployment {deployment_name(binding.cluster_id)} to clean up in both clusters; {until}"
+        self._announce_once(obj, "WaitingSyncerCleanup", text)
+        return _RECHECK_AFTER if remaining is None or remaining <= 0 else min(_RECHECK_AFTER, remaining + 0.1)
 
     async def _keep_running(self, obj: Unknown, binding: ClusterBinding) -> None:
         """Restores the process if it was deleted, as only the process can clean up. Raises ApiError for transient failures."""
         try:
-            await self._owned.apply(workloads(binding, self._settings))
+            await self._owned.apply(desired_objects(binding, self._settings))
         except ForeignObject as error:
-            self._once(obj, "CleanupFailed", str(error), warning=True)
+            self._announce_once(obj, "CleanupFailed", str(error), warning=True)
         except ApiError as error:
             if error.retryable or isinstance(error, Conflict):
                 raise
-            self._once(obj, "CleanupFailed", f"what runs the binding can not be written: {error}", warning=True)
+            self._announce_once(obj, "CleanupFailed", _not_permitted("write", error), warning=True)
 
     def _remaining(self, binding: ClusterBinding) -> float | None:
         """Returns the seconds for which the process is still waited for; None: without limit."""
@@ -99,17 +100,18 @@ class Removal:
 
     async def _give_up(self, obj: Unknown, binding: ClusterBinding) -> None:
         selector = f"{keys.CLUSTER_BINDING}={keys.label_value(binding.name)}"
-        left = [f"objects in namespace {binding.mount_namespace} of the worker cluster that bear {keys.CLUSTER_ID}: {binding.cluster_id}"]
+        mark = f"{keys.CLUSTER_ID}: {binding.cluster_id}"
+        left = [f"objects in namespace {binding.mount_namespace} of the worker cluster with the annotation {mark}"]
         try:
             count = len((await self._client.list(NODES, Selection(labels=selector))).items)
         except Forbidden:
             count = 0
         if count:
-            left.append(f"{count} virtual nodes here (kubectl delete nodes -l {selector})")
-        left.append(f"marks {keys.synced_by(binding.cluster_id)} on objects that pods refer to")
-        text = f"no process could clean up in time; left behind, if they are still there: {'; '.join(left)}"
+            left.append(f"{count} virtual nodes of this cluster (kubectl delete nodes -l {selector})")
+        left.append(f"the label {keys.synced_by(binding.cluster_id)} of objects that pods refer to")
+        text = f"deleted without the cleanup, because no process of the binding finished it; delete what is left: {'; '.join(left)}"
         self._announce(obj, FORCED, text, warning=True)
-        log.warning("given up what could not be cleaned up")
+        log.warning("removing the binding without its cleanup")
         await self._drop_finalizer(obj, keys.FINALIZER_SYNCER)
 
     async def _remove_certificate(self, obj: Unknown, binding: ClusterBinding) -> None:
@@ -123,7 +125,7 @@ class Removal:
         except NotFound:
             log.debug("there is no certificate")
         except Forbidden as error:
-            self._announce(obj, "CertificateCleanupFailed", f"Secret {key} may be left behind: {error}", warning=True)
+            self._announce(obj, "CertificateCleanupFailed", f"cannot delete Secret {key}: {error}; delete it if it exists", warning=True)
 
     async def _drop_finalizer(self, obj: Unknown, finalizer: str) -> None:
         """Removes the finalizer from the binding as observed; a later change results in a Conflict and a retry."""
@@ -133,9 +135,13 @@ class Removal:
         try:
             await self._client.patch(CLUSTERBINDINGS, meta.name, {"metadata": metadata}, kind=PatchKind.MERGE)
         except NotFound:
-            log.debug("gone already")
+            log.debug("deleted already")
 
-    def _once(self, obj: Unknown, reason: str, message: str, *, warning: bool = False) -> None:
-        if (obj.metadata.uid, reason) not in self._told:
-            self._told.add((obj.metadata.uid, reason))
+    def _announce_once(self, obj: Unknown, reason: str, message: str, *, warning: bool = False) -> None:
+        if (obj.metadata.uid, reason) not in self._announced:
+            self._announced.add((obj.metadata.uid, reason))
             self._announce(obj, reason, message, warning=warning)
+
+
+def _not_permitted(verb: str, error: ApiError) -> str:
+    return f"cannot {verb} the objects that run the binding: {error}; grant the manager the rights of the chart kubeocean"

@@ -14,11 +14,10 @@ from typing import Any, Final
 import yaml
 from attrs import field, frozen
 
-from kubeocean.manager.settings import ManagerSettings
 from kubeocean.model import keys
-from kubeocean.model.crds import ClusterBinding
-from kubeocean.model.resources import CLUSTERBINDINGS
+from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from kubeocean.rbac import permissions
+from kubeocean.settings import ManagerSettings
 from vkubelet import settings as runtime_settings
 from vkubelet.api.objects import Key, Unknown
 from vkubelet.api.shapes import Json
@@ -65,7 +64,7 @@ _KINDS: Final[Mapping[str, Resource[Unknown]]] = {
 
 
 @frozen
-class Wanted:
+class DesiredObject:
     """Desired state of one object."""
 
     resource: Resource[Unknown]
@@ -111,7 +110,7 @@ def selector_labels(binding: ClusterBinding) -> dict[str, str]:
     }
 
 
-def workloads(binding: ClusterBinding, settings: ManagerSettings) -> tuple[Wanted, ...]:
+def desired_objects(binding: ClusterBinding, settings: ManagerSettings) -> tuple[DesiredObject, ...]:
     """Returns all desired objects in the order of their creation; the Deployment comes last."""
     name = deployment_name(binding.cluster_id)
     chosen = syncer_settings(binding, settings)
@@ -150,14 +149,14 @@ def unheeded_certificate(binding: ClusterBinding, settings: ManagerSettings) -> 
     named = notes.get(keys.LOGS_PROXY_ENABLED) == "true" and notes.get(keys.LOGS_PROXY_SECRET_NAME)
     if not named or own_certificate(binding, settings):
         return ""
-    text = f"a pod mounts Secrets of its own namespace only; copy it to {settings.namespace}"
-    return f"metadata.annotations[{keys.LOGS_PROXY_SECRET_NAMESPACE}]: {text}, until then a certificate is asked of this cluster"
+    text = f"a pod can mount Secrets of its own namespace only; copy Secret {named} to namespace {settings.namespace} and name that"
+    return f"metadata.annotations[{keys.LOGS_PROXY_SECRET_NAMESPACE}]: {text}; until then the process requests a certificate"
 
 
 # --- Objects ------------------------------------------------------------------------------------------------------------------------------
 
 
-def _wanted(body: Json, binding: ClusterBinding) -> Wanted:
+def _wanted(body: Json, binding: ClusterBinding) -> DesiredObject:
     metadata = body["metadata"]
     owner = {
         "apiVersion": CLUSTERBINDINGS.api_version,
@@ -175,7 +174,7 @@ def _wanted(body: Json, binding: ClusterBinding) -> Wanted:
         },
     }
     body["metadata"]["annotations"] = {**metadata.get("annotations", {}), keys.APPLIED: _digest(body)}
-    return Wanted(_KINDS[body["kind"]], body)
+    return DesiredObject(_KINDS[body["kind"]], body)
 
 
 def _common_labels(binding: ClusterBinding) -> dict[str, str]:

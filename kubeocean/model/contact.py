@@ -40,10 +40,10 @@ def problem_of(error: VKubeletError | None) -> str:
     if outcome_of(error) is Outcome.SILENT:
         return "the worker cluster does not answer"
     if isinstance(error, Unauthorized):
-        return "the worker cluster does not accept the credentials of the kubeconfig; put a valid one into the Secret of spec.secretRef"
+        return "the worker cluster rejects the credentials of the kubeconfig; put a valid kubeconfig into the Secret of spec.secretRef"
     if isinstance(error, ServerError):
-        return f"the worker's API server answers with status {error.status}; check its control plane (GET /readyz?verbose)"
-    return f"the worker cluster cannot be asked ({error}); check the kubeconfig in the Secret of spec.secretRef, DNS and the network"
+        return f"the worker's API server responds with status {error.status}; check its control plane (GET /readyz?verbose)"
+    return f"requests to the worker cluster fail ({error}); check the kubeconfig in the Secret of spec.secretRef, DNS and the network"
 
 
 @frozen
@@ -82,7 +82,7 @@ class Contact:
         """Returns the contact without a series of silent attempts."""
         return evolve(self, attempts=0)
 
-    def stood_still(self, start: float, end: float) -> Contact:
+    def suspended(self, start: float, end: float) -> Contact:
         """Returns the contact after the process was suspended between these times: they count neither as silence nor towards Hold."""
         return evolve(self.broken(), served_at=self.served_at + end - start, awake_since=end)
 

@@ -1,7 +1,8 @@
-"""ClusterBinding and ResourceLeasingPolicy as values, with every rule that a stored object has to satisfy.
+"""The two custom resources: their paths in the API server, their definitions, and their objects as values with every validation rule.
 
 Invariant: parsing never fails. An object that an older definition admitted, with a wrong type or an invalid time, parses to a value whose
-`validate()` returns the problems and their remedies; callers validate a value before they act on it.
+`validate()` returns the problems and their remedies; callers validate a value before they act on it. The YAML in
+`kubeocean/manifests` is the only copy of the definitions; charts and manifests are made from it.
 """
 
 from __future__ import annotations
@@ -12,19 +13,35 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
+from importlib.resources import files
 from typing import Final
 
 from attrs import field, frozen
 
 from kubeocean.model import keys
 from kubeocean.model.fields import Fields, Problem, is_address
-from kubeocean.model.limits import ResourceLimit
 from kubeocean.model.overrides import Overrides
 from kubeocean.model.windows import TimeWindow, zone_of
 from vkubelet.api.names import is_dns_label, is_dns_subdomain
 from vkubelet.api.objects import Unknown
-from vkubelet.api.quantity import ZERO
+from vkubelet.api.quantity import ZERO, Quantity
 from vkubelet.api.shapes import JsonView
+from vkubelet.client.resources import Resource
+
+GROUP: Final = "cloud.tencent.com"
+VERSION: Final = "v1beta1"
+
+CLUSTERBINDINGS: Final = Resource(GROUP, VERSION, "clusterbindings", "ClusterBinding", False, Unknown)
+"""Stored in the hub."""
+
+POLICIES: Final = Resource(GROUP, VERSION, "resourceleasingpolicies", "ResourceLeasingPolicy", False, Unknown)
+"""Stored in the worker cluster."""
+
+
+def definition(resource: Resource[Unknown]) -> str:
+    """Returns the YAML of its CustomResourceDefinition, ready to be applied."""
+    return files("kubeocean").joinpath("manifests", f"{resource.plural}.yaml").read_text(encoding="utf-8")
+
 
 CLUSTER_ID_LIMIT: Final = 24
 HOLD: Final = "Hold"
@@ -34,6 +51,31 @@ _CLUSTER_ID: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SHORTEST_FAIL_OVER: Final = 40
 _DEFAULT_FAIL_OVER: Final = 300
 LONGEST_GRACE: Final = 2**31 - 1
+
+
+@frozen
+class ResourceLimit:
+    """One entry of `spec.resourceLimits`; of `quantity` and `percent` the smaller bound counts, None sets none."""
+
+    resource: str
+    quantity: Quantity | None = None
+    percent: int | None = None
+
+    def bound(self, available: Quantity) -> Quantity:
+        """Returns the upper bound of what is leased of `available`."""
+        bounds = [available]
+        if self.quantity is not None:
+            bounds.append(self.quantity)
+        if self.percent is not None:
+            bounds.append(available.percent(self.percent))
+        return min(bounds)
+
+    def __str__(self) -> str:
+        """Formatted as in the annotation policy-details: `cpu=4/80%`."""
+        parts = [] if self.quantity is None else [str(self.quantity)]
+        if self.percent is not None:
+            parts.append(f"{self.percent}%")
+        return f"{self.resource}={'/'.join(parts)}"
 
 
 @frozen
@@ -85,7 +127,7 @@ class DnsAccess:
 
 @frozen(kw_only=True)
 class ClusterBinding:
-    """One worker cluster; names follow spec/kubeocean.md 1.1.
+    """One worker cluster; names are those of Kubeocean (Go).
 
     `cluster_id` and `mount_namespace` are those under which it is served, whatever its spec requests since: all objects are found by them.
     """
@@ -182,7 +224,7 @@ class ClusterBinding:
 
 @frozen(kw_only=True)
 class ResourceLeasingPolicy:
-    """The lease of one policy; names follow spec/kubeocean.md 1.2. `created` is RFC 3339 text in UTC, so it sorts."""
+    """The lease of one policy; names are those of Kubeocean (Go). `created` is RFC 3339 text in UTC, so it sorts."""
 
     name: str
     uid: str = ""
@@ -251,14 +293,14 @@ class ResourceLeasingPolicy:
 def _identity_problems(asked: keys.Identity) -> list[Problem]:
     problems = []
     if not asked.cluster_id:
-        problems.append(Problem("spec.clusterID", "is empty; choose a short name of the worker cluster"))
+        problems.append(Problem("spec.clusterID", "is empty; choose a short name for the worker cluster"))
     elif len(asked.cluster_id) > CLUSTER_ID_LIMIT or not _CLUSTER_ID.fullmatch(asked.cluster_id):
         rule = f"at most {CLUSTER_ID_LIMIT} lower case letters, digits and '-', beginning and ending with a letter or digit"
         problems.append(Problem("spec.clusterID", f"must be {rule}"))
     if not asked.mount_namespace:
-        problems.append(Problem("spec.mountNamespace", "is empty; name the namespace of the worker cluster in which pods shall run"))
+        problems.append(Problem("spec.mountNamespace", "is empty; name the namespace of the worker cluster in which pods run"))
     elif not is_dns_label(asked.mount_namespace):
-        problems.append(Problem("spec.mountNamespace", "is not the name of a namespace"))
+        problems.append(Problem("spec.mountNamespace", "is not a namespace name; write lower case letters, digits and '-'"))
     return problems
 
 
@@ -279,9 +321,9 @@ def _access_problems(binding: ClusterBinding) -> list[Problem]:
     if access is not None and not 0 < access.port < 65536:
         problems.append(Problem("spec.apiServerAccess.port", "must be from 1 to 65535"))
     if dns is not None and not (dns.servers and all(map(is_address, dns.servers))):
-        problems.append(Problem("spec.dns.servers", "must be IP addresses, one at least"))
+        problems.append(Problem("spec.dns.servers", "must list at least one IP address"))
     if dns is not None and not is_dns_subdomain(dns.domain):
-        problems.append(Problem("spec.dns.domain", "is not a DNS domain"))
+        problems.append(Problem("spec.dns.domain", "is not a DNS domain; write one such as cluster.local"))
     return problems
 
 
@@ -316,7 +358,7 @@ def _api_server(spec: Fields) -> ApiServerAccess | None:
     try:
         bundle = base64.b64decode(fields.text("caBundle"), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
-        fields.problem("caBundle", "is not base64 of PEM certificates")
+        fields.problem("caBundle", "is not base64 of PEM certificates; encode the certificates of the authority")
     return ApiServerAccess(fields.text("host"), fields.number("port", 443), bundle)
 
 

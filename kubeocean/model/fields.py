@@ -49,7 +49,7 @@ class Fields:
         return self._value.get(name) is not None
 
     def text(self, name: str) -> str:
-        return cast(str, self._typed(name, str, "must be text")) if self.has(name) else ""
+        return cast(str, self._typed(name, str, "must be a string")) if self.has(name) else ""
 
     def flag(self, name: str) -> bool:
         return cast(bool, self._typed(name, bool, "must be true or false")) if self.has(name) else False
@@ -77,7 +77,7 @@ class Fields:
     def texts(self, name: str) -> tuple[str, ...]:
         listed = self._list(name)
         if not all(isinstance(each, str) for each in listed):
-            self.problem(name, "must be a list of texts")
+            self.problem(name, "must be a list of strings")
             return ()
         return tuple(cast(Sequence[str], listed))
 

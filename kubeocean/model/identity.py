@@ -94,6 +94,14 @@ def workload(meta: ObjectMeta, *, replicaset: ObjectMeta | None = None) -> Workl
     return Workload(owner.kind.lower(), owner.name)
 
 
+def workload_of(physical: Pod, pod: Pod) -> Workload:
+    """Returns the workload that is recorded on a physical pod, or that of its virtual pod where none is."""
+    labels = physical.metadata.labels
+    if keys.WORKLOAD_TYPE not in labels:
+        return workload(pod.metadata)
+    return Workload(labels[keys.WORKLOAD_TYPE], labels.get(keys.WORKLOAD_NAME, ""))
+
+
 def is_daemonsets(meta: ObjectMeta) -> bool:
     """Checks that a DaemonSet owns the pod."""
     return any(owner.kind == "DaemonSet" for owner in meta.owner_references)

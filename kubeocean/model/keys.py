@@ -202,21 +202,11 @@ class Owner:
     def annotations(self) -> dict[str, str]:
         return {HUB_UID: self.hub_uid, CLUSTER_ID: self.cluster_id}
 
-    def owns(self, meta: ObjectMeta) -> bool:
-        """Compares the annotations, which only we write; the label only where another client removed them."""
-        named = Owner.of(meta)
-        return named == self if named else meta.labels.get(OWNER) == self.mark
-
     @classmethod
     def of(cls, meta: ObjectMeta) -> Owner | None:
         """Returns the owner that the annotations name."""
         hub_uid, cluster_id = meta.annotations.get(HUB_UID, ""), meta.annotations.get(CLUSTER_ID, "")
         return cls(hub_uid, cluster_id) if hub_uid and cluster_id else None
-
-
-def is_managed(meta: ObjectMeta) -> bool:
-    """Checks that any Kubeocean created the object, also a version without owners."""
-    return meta.labels.get(MANAGED_BY) == MANAGED
 
 
 def vnode_name(cluster_id: str, node: str) -> str:

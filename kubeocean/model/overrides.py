@@ -17,35 +17,34 @@ from kubeocean.model import keys
 from kubeocean.model.fields import Fields, Problem
 from vkubelet.api.names import is_dns_subdomain
 from vkubelet.api.objects import ObjectMeta
-from vkubelet.api.patch import apply_merge
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.shapes import Json, JsonView, apply_merge
 
 _DOCKER: Final = "docker.io/"
 _IMAGE_PART: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", re.ASCII)
 _PATCHABLE: Final = frozenset({"labels", "annotations"})
 
 KEPT: Final[Mapping[str, str]] = {
-    "nodeName": "the hub's scheduler chose the node",
-    "nodeSelector": "the hub's scheduler chose the node",
+    "nodeName": "the hub's scheduler chose the node; remove the field",
+    "nodeSelector": "the hub's scheduler chose the node; remove the field",
     "affinity": "it binds the pod to the node that the hub's scheduler chose",
-    "topologySpreadConstraints": "the hub's scheduler chose the node",
-    "schedulingGates": "nobody would open them",
-    "serviceAccountName": "pods have no identity of the worker",
-    "serviceAccount": "pods have no identity of the worker",
-    "automountServiceAccountToken": "pods have no identity of the worker",
+    "topologySpreadConstraints": "the hub's scheduler chose the node; remove the field",
+    "schedulingGates": "no controller of the worker would remove them; remove the field",
+    "serviceAccountName": "pods have no identity in the worker; remove the field",
+    "serviceAccount": "pods have no identity in the worker; remove the field",
+    "automountServiceAccountToken": "pods have no identity in the worker; remove the field",
     "priority": "use podPriorityClassName",
     "priorityClassName": "use podPriorityClassName",
     "imagePullSecrets": "use extraImagePullSecrets",
-    "hostname": "it is the virtual pod's name",
-    "hostAliases": "it leads to the API server; use apiServerAccess",
-    "enableServiceLinks": "Services of the mount namespace are not those of the pod's",
-    "restartPolicy": "it is the user's, and controllers rely on it",
-    "activeDeadlineSeconds": "it is the user's, and follows later changes",
-    "containers": "a merge patch replaces the whole list; use imageRewrites for images",
-    "initContainers": "a merge patch replaces the whole list; use imageRewrites for images",
-    "ephemeralContainers": "they are added by a request of their own",
-    "volumes": "a merge patch replaces the whole list, and they refer to copies",
-    "resourceClaims": "they refer to objects of the worker",
+    "hostname": "it is the name of the virtual pod; remove the field",
+    "hostAliases": "it contains the address of the API server; use spec.apiServerAccess",
+    "enableServiceLinks": "Services of the mount namespace are not those of the pod's namespace; remove the field",
+    "restartPolicy": "it is the user's, and controllers rely on it; remove the field",
+    "activeDeadlineSeconds": "it is the user's, and follows later changes; remove the field",
+    "containers": "a merge patch replaces the whole list; use spec.imageRewrites for images",
+    "initContainers": "a merge patch replaces the whole list; use spec.imageRewrites for images",
+    "ephemeralContainers": "they are added by a separate request; remove the field",
+    "volumes": "a merge patch replaces the whole list, and volumes refer to copies; remove the field",
+    "resourceClaims": "they refer to objects of the worker; remove the field",
 }
 """Fields of a pod's spec that a patch may not name, and why."""
 
@@ -94,7 +93,7 @@ class Overrides:
                 found.append(Problem(f"spec.imageRewrites[{at}].replace", "must be the beginning of an image name, or empty"))
         for at, name in enumerate(self.pull_secrets):
             if not is_dns_subdomain(name):
-                found.append(Problem(f"spec.extraImagePullSecrets[{at}]", "is not the name of a Secret"))
+                found.append(Problem(f"spec.extraImagePullSecrets[{at}]", "is no valid name; name a Secret of the mount namespace"))
         return found + _patch_problems(self.patch)
 
     def image(self, image: str) -> str:
@@ -144,7 +143,8 @@ def _text(value: JsonView) -> str:
 def _decoded(text: str) -> Json:
     try:
         value = json.loads(text) if text else {}
-    except ValueError:
+    except (ValueError, RecursionError):
+        # The second for text that nests thousands of levels.
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -159,7 +159,7 @@ def _full_name(image: str) -> str:
 
 def _patch_problems(patch: JsonView) -> list[Problem]:
     found = [
-        Problem(f"spec.podPatch.{name}", "can not be patched; name metadata and spec only")
+        Problem(f"spec.podPatch.{name}", "cannot be patched; patch metadata and spec only")
         for name in patch
         if name not in ("metadata", "spec")
     ]
@@ -168,7 +168,7 @@ def _patch_problems(patch: JsonView) -> list[Problem]:
             found.append(Problem(f"spec.podPatch.{name}", "must be an object"))
     metadata, spec = _inner(patch, "metadata"), _inner(patch, "spec")
     found += _metadata_problems(metadata)
-    return found + [Problem(f"spec.podPatch.spec.{name}", f"can not be patched: {KEPT[name]}") for name in spec if name in KEPT]
+    return found + [Problem(f"spec.podPatch.spec.{name}", f"cannot be patched: {KEPT[name]}") for name in spec if name in KEPT]
 
 
 def _inner(patch: JsonView, name: str) -> JsonView:
@@ -180,7 +180,7 @@ def _metadata_problems(metadata: JsonView) -> Iterable[Problem]:
     path = "spec.podPatch.metadata"
     for kind, entries in metadata.items():
         if kind not in _PATCHABLE:
-            yield Problem(f"{path}.{kind}", "can not be patched: it says which pod this is; name labels and annotations only")
+            yield Problem(f"{path}.{kind}", "cannot be patched: it identifies the pod; patch labels and annotations only")
         elif not isinstance(entries, dict):
             yield Problem(f"{path}.{kind}", "must be an object")
         else:
@@ -191,6 +191,6 @@ def _entry_problems(entries: JsonView, path: str) -> Iterable[Problem]:
     for key, value in entries.items():
         domain = f"{key.partition('/')[0]}/"
         if domain == keys.DOMAIN or domain.endswith(f".{keys.DOMAIN}"):
-            yield Problem(f"{path}[{key}]", f"can not be patched: keys of {keys.DOMAIN} are ours")
+            yield Problem(f"{path}[{key}]", f"cannot be patched: keys of {keys.DOMAIN} are reserved for Kubeocean; remove it")
         elif value is not None and not isinstance(value, str):
-            yield Problem(f"{path}[{key}]", "must be text, or null to remove it")
+            yield Problem(f"{path}[{key}]", "must be a string, or null to remove the key")

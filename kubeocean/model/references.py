@@ -7,37 +7,30 @@ tenant's Secret.
 
 from __future__ import annotations
 
-import enum
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from attrs import frozen
 
 from vkubelet.api.objects import Pod
+from vkubelet.api.podspec import (
+    CONTAINERS,
+    PLANNED_CONTAINERS,
+    SECRET_VOLUMES,
+    Kind,
+    Reference,
+    containers,
+    environment_references,
+    file_references,
+    pull_secrets,
+    storage_references,
+)
 from vkubelet.api.shapes import JsonView
 from vkubelet.errors import PodRejected
 
 UNSUPPORTED: Final = "UnsupportedReference"
-
-_S = TypeVar("_S")
-
-
-class Kind(enum.Enum):
-    """Kind of an object that a pod can refer to."""
-
-    CONFIGMAP = "ConfigMap"
-    SECRET = "Secret"
-    CLAIM = "PersistentVolumeClaim"
-
-
-@frozen
-class Reference:
-    """An object in the pod's namespace; an optional one may be missing."""
-
-    kind: Kind
-    name: str
-    optional: bool = False
+_UNSUPPORTED: Final = "is not supported on virtual nodes; remove it, or run the pod on another node"
 
 
 @frozen
@@ -57,8 +50,6 @@ class References:
     tokens: Sequence[TokenSource] = ()
 
 
-CONTAINER_LISTS: Final = ("initContainers", "containers", "ephemeralContainers")
-
 PLAIN_VOLUMES: Final = frozenset(
     {
         "emptyDir",
@@ -77,23 +68,13 @@ PLAIN_VOLUMES: Final = frozenset(
 )
 """Volume sources that name no object of the cluster."""
 
-SECRET_FIELDS: Final[Mapping[str, str]] = {
-    "csi": "nodePublishSecretRef",
-    "iscsi": "secretRef",
-    "flexVolume": "secretRef",
-    "cephfs": "secretRef",
-    "rbd": "secretRef",
-    "cinder": "secretRef",
-}
-"""Volume sources that may refer to one Secret of the pod's namespace, and the field that does."""
-
 OTHER_VOLUMES: Final = frozenset({"configMap", "secret", "persistentVolumeClaim", "ephemeral", "azureFile", "projected"})
 PROJECTIONS: Final = frozenset({"configMap", "secret", "serviceAccountToken", "downwardAPI"})
 ENV_SOURCES: Final = frozenset({"fieldRef", "resourceFieldRef", "fileKeyRef", "configMapKeyRef", "secretKeyRef"})
 ENV_FROM_SOURCES: Final = frozenset({"configMapRef", "secretRef"})
 
 _MEANS_REFERENCE: Final = re.compile(r"secret|config_?map|claim|credential|serviceaccount|refs?$", re.IGNORECASE)
-_SPEC_FIELDS_HANDLED: Final = frozenset({"volumes", "imagePullSecrets", *CONTAINER_LISTS})
+_SPEC_FIELDS_HANDLED: Final = frozenset({"volumes", "imagePullSecrets", *CONTAINERS})
 # Dropped: the physical pod never has them.
 _SPEC_FIELDS_DROPPED: Final = frozenset({"serviceAccount", "serviceAccountName", "automountServiceAccountToken", "workloadRef"})
 # Checked separately, or dropped.
@@ -105,11 +86,6 @@ _NAMED_BY: Final[Mapping[str, str]] = {
     "azureFile": "secretName",
 }
 _CONTAINER_FIELDS_HANDLED: Final = frozenset({"env", "envFrom"})
-
-
-def ephemeral_claim(pod: str, volume: str) -> str:
-    """Returns the claim that the hub creates for a generic ephemeral volume (k8s.io/component-helpers/storage/ephemeral)."""
-    return f"{pod}-{volume}"
 
 
 def token_key(index: int) -> str:
@@ -142,7 +118,7 @@ def check(spec: JsonView) -> None:
             _check_unknown({name: value}, "spec")
     for at, volume in enumerate(spec.get("volumes") or ()):
         _check_volume(volume, f"spec.volumes[{at}]")
-    for kind in ("initContainers", "containers"):
+    for kind in PLANNED_CONTAINERS:
         for at, container in enumerate(spec.get(kind) or ()):
             _check_container(container, f"spec.{kind}[{at}]")
 
@@ -176,63 +152,21 @@ def _tokens(spec: JsonView) -> Iterator[TokenSource]:
 
 def _objects(spec: JsonView, pod: str) -> Iterator[Reference]:
     for volume in spec.get("volumes") or ():
-        yield from _of_volume(volume, pod)
-    for kind in CONTAINER_LISTS:
-        for container in spec.get(kind) or ():
-            yield from _of_container(container)
-    for secret in spec.get("imagePullSecrets") or ():
+        yield from file_references(volume)
+        yield from storage_references(volume, pod)
+    for container in containers(spec):
+        yield from environment_references(container)
+    for name in pull_secrets(spec):
         # The kubelet pulls without a missing one.
-        yield Reference(Kind.SECRET, secret.get("name") or "", True)
-
-
-def _of_volume(volume: JsonView, pod: str) -> Iterator[Reference]:
-    if source := volume.get("configMap"):
-        yield _named(Kind.CONFIGMAP, source)
-    if source := volume.get("secret"):
-        yield _named(Kind.SECRET, source, "secretName")
-    if source := volume.get("persistentVolumeClaim"):
-        yield Reference(Kind.CLAIM, source["claimName"])
-    if "ephemeral" in volume:
-        yield Reference(Kind.CLAIM, ephemeral_claim(pod, volume["name"]))
-    if source := volume.get("azureFile"):
-        yield _named(Kind.SECRET, source, "secretName")
-    for kind, name in SECRET_FIELDS.items():
-        if secret := (volume.get(kind) or {}).get(name):
-            yield _named(Kind.SECRET, secret)
-    for source in (volume.get("projected") or {}).get("sources") or ():
-        if "configMap" in source:
-            yield _named(Kind.CONFIGMAP, source["configMap"])
-        if "secret" in source:
-            yield _named(Kind.SECRET, source["secret"])
-
-
-def _of_container(container: JsonView) -> Iterator[Reference]:
-    for source in _present(each.get("valueFrom") for each in container.get("env") or ()):
-        if "configMapKeyRef" in source:
-            yield _named(Kind.CONFIGMAP, source["configMapKeyRef"])
-        if "secretKeyRef" in source:
-            yield _named(Kind.SECRET, source["secretKeyRef"])
-    for source in container.get("envFrom") or ():
-        if "configMapRef" in source:
-            yield _named(Kind.CONFIGMAP, source["configMapRef"])
-        if "secretRef" in source:
-            yield _named(Kind.SECRET, source["secretRef"])
-
-
-def _present(values: Iterable[_S | None]) -> Iterator[_S]:
-    return (value for value in values if value)
-
-
-def _named(kind: Kind, source: JsonView, field: str = "name") -> Reference:
-    return Reference(kind, source.get(field) or "", bool(source.get("optional")))
+        yield Reference(Kind.SECRET, name, optional=True)
 
 
 def _check_volume(volume: JsonView, path: str) -> None:
-    for kind in volume.keys() - {"name"} - PLAIN_VOLUMES - OTHER_VOLUMES - SECRET_FIELDS.keys():
-        raise _rejected(f"{path}.{kind}", "volumes of this kind can not be brought to the worker cluster")
+    for kind in volume.keys() - {"name"} - PLAIN_VOLUMES - OTHER_VOLUMES - SECRET_VOLUMES.keys():
+        raise _rejected(f"{path}.{kind}", f"this volume type {_UNSUPPORTED}")
     for kind, source in volume.items():
         if kind not in _SOURCES_OF_THEIR_OWN:
-            _check_rest(source, SECRET_FIELDS.get(kind) or _NAMED_BY.get(kind), f"{path}.{kind}")
+            _check_rest(source, SECRET_VOLUMES.get(kind) or _NAMED_BY.get(kind), f"{path}.{kind}")
     for at, projection in enumerate((volume.get("projected") or {}).get("sources") or ()):
         _check_sources(projection, PROJECTIONS, f"{path}.projected.sources[{at}]")
 
@@ -247,7 +181,7 @@ def _check_container(container: JsonView, path: str) -> None:
 
 def _check_sources(sources: JsonView, known: frozenset[str], path: str) -> None:
     for kind in sources.keys() - known:
-        raise _rejected(f"{path}.{kind}", "it can not be brought to the worker cluster")
+        raise _rejected(f"{path}.{kind}", f"this source {_UNSUPPORTED}")
     for kind, source in sources.items():
         if kind != "downwardAPI":
             _check_rest(source, "name", f"{path}.{kind}")
@@ -264,7 +198,7 @@ def _check_unknown(value: object, path: str) -> None:
     if isinstance(value, dict):
         for name, inner in value.items():
             if inner and _MEANS_REFERENCE.search(str(name)) and not _is_free_text(path):
-                raise _rejected(f"{path}.{name}", "what it refers to can not be brought to the worker cluster")
+                raise _rejected(f"{path}.{name}", f"this reference {_UNSUPPORTED}")
             _check_unknown(inner, f"{path}.{name}")
     elif isinstance(value, list):
         for at, inner in enumerate(value):
@@ -278,3 +212,26 @@ def _is_free_text(path: str) -> bool:
 
 def _rejected(path: str, sentence: str) -> PodRejected:
     return PodRejected(UNSUPPORTED, f"{path}: {sentence}")
+
+
+_CSI_SECRETS: Final = (
+    "nodePublishSecretRef",
+    "nodeStageSecretRef",
+    "nodeExpandSecretRef",
+    "controllerPublishSecretRef",
+    "controllerExpandSecretRef",
+)
+SECRETS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "csi": _CSI_SECRETS,
+    "iscsi": ("secretRef",),
+    "cephfs": ("secretRef",),
+    "rbd": ("secretRef",),
+    "cinder": ("secretRef",),
+    **dict.fromkeys(
+        ("nfs", "fc", "awsElasticBlockStore", "gcePersistentDisk", "azureDisk", "vsphereVolume", "portworxVolume"),
+        (),
+    ),
+}
+"""Sources outside of any machine, each with its fields that refer to a Secret."""
+MACHINES: Final = frozenset({"hostPath", "local"})
+"""Sources on the disk of a machine: in the worker the path would be that of another machine, with data of another owner."""

@@ -9,12 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from attrs import frozen
-
-from kubeocean.binding.reconciler import BindingReconciler
 from kubeocean.model import keys
+from kubeocean.model.ownership import Mark, Ownership, classify
 from kubeocean.nodes.reconciler import physical_name
-from kubeocean.worker.cluster import WorkerCluster
+from kubeocean.scope import WorkerScope
 from vkubelet.api.names import LAST_APPLIED
 from vkubelet.api.objects import Key, Node, ObjectMeta, Unknown
 from vkubelet.api.shapes import Json
@@ -26,7 +24,6 @@ from vkubelet.control.informer import Change, Informer
 from vkubelet.control.workqueue import Priority
 from vkubelet.errors import Conflict, Invalid, NotFound, Unavailable
 from vkubelet.logformat import bind
-from vkubelet.provider import Host
 
 log = logging.getLogger(__name__)
 
@@ -34,34 +31,24 @@ _FOREIGN_AGAIN = 300.0
 """Seconds until a name taken by a foreign CSINode is rechecked: foreign CSINodes are not watched."""
 
 
-@frozen(kw_only=True)
-class CSINodeParts:
-    """Dependencies of the reconciler; `hub_nodes` are the observed Nodes of this binding in the hub."""
-
-    host: Host
-    worker: WorkerCluster
-    binding: BindingReconciler
-    hub_nodes: Informer[Node]
-
-
 class CSINodeReconciler:
     """Reconciles one virtual CSINode for each physical node. Keys are names of physical nodes."""
 
-    def __init__(self, parts: CSINodeParts) -> None:
-        self._parts = parts
-        ours = Selection(labels=f"{keys.CLUSTER_BINDING}={keys.label_value(parts.binding.name)}")
+    def __init__(self, scope: WorkerScope) -> None:
+        self._scope = scope
+        ours = Selection(labels=f"{keys.CLUSTER_BINDING}={keys.label_value(scope.binding.name)}")
         self.informer: Informer[Unknown] = Informer(
-            parts.host.client, CSINODES, where=ours, clock=parts.host.clock, metrics=parts.host.metrics
+            scope.host.client, CSINODES, where=ours, clock=scope.host.clock, metrics=scope.host.metrics
         )
         self.controller: Controller[str] = Controller(
-            "csi nodes", self.reconcile, workers=4, clock=parts.host.clock, metrics=parts.host.metrics
+            "csi nodes", self.reconcile, workers=4, clock=scope.host.clock, metrics=scope.host.metrics
         )
-        parts.worker.csinodes.on_change(self._physical_changed)
+        scope.worker.csinodes.on_change(self._physical_changed)
         self.informer.on_change(self._virtual_changed)
 
     async def run(self) -> None:
         """Waits for the complete lists of both clusters, then runs the controller until cancelled."""
-        for informer in (self._parts.worker.csinodes, self.informer, self._parts.hub_nodes):
+        for informer in (self._scope.worker.csinodes, self.informer, self._scope.hub_nodes):
             await informer.wait_synced()
         await self.controller.run()
 
@@ -74,36 +61,36 @@ class CSINodeReconciler:
     async def reconcile(self, name: str) -> float | None:
         """Creates or updates the virtual CSINode as a copy of the physical one, or deletes it together with that one or with its Node."""
         virtual = keys.vnode_name(self._owner.cluster_id, name)
-        node = self._parts.hub_nodes.store.get(Key("", virtual))
+        node = self._scope.hub_nodes.store.get(Key("", virtual))
         live = self.informer.store.get(Key("", virtual))
-        physical = self._parts.worker.csinodes.store.get(Key("", name))
+        physical = self._scope.worker.csinodes.store.get(Key("", name))
         with bind(node=virtual, physical_node=name):
             if node is None:
                 return await self._delete(live)
-            if not is_virtual_node(node.metadata, name, cluster_id=self._owner.cluster_id):
+            if not is_virtual_node(node.metadata, name, owner=self._owner):
                 return None
             if physical is None:
-                return await self._delete(live) if live is not None and await self._is_gone(name) else None
-            wanted = virtual_csinode(physical, node, binding=self._parts.binding.name)
+                return await self._delete(live) if live is not None and await self._is_deleted(name) else None
+            wanted = virtual_csinode(physical, node, binding=self._scope.binding.name)
             if live is None:
                 return await self._create(wanted)
             return await self._update(live, wanted)
 
     @property
     def _owner(self) -> keys.Owner:
-        return self._parts.worker.mount.owner
+        return self._scope.worker.mount.owner
 
-    async def _is_gone(self, name: str) -> bool:
+    async def _is_deleted(self, name: str) -> bool:
         """Checks with a live read that the worker has no such CSINode. Raises Unavailable when it has one, ApiError when the read fails."""
         try:
-            self._parts.worker.csinodes.adopt(await self._parts.worker.client.get(CSINODES, name))
+            self._scope.worker.csinodes.adopt(await self._scope.worker.client.get(CSINODES, name))
         except NotFound:
             return True
-        raise Unavailable("what was read live differs from what was watched", retry_after=2.0)
+        raise Unavailable("a live read differs from the cache", retry_after=2.0)
 
     async def _create(self, wanted: Json) -> float | None:
         """Creates the CSINode after a live read of its name: one that is not marked as this binding's is not watched."""
-        client = self._parts.host.client
+        client = self._scope.host.client
         try:
             live = await client.get(CSINODES, wanted["metadata"]["name"])
         except NotFound:
@@ -113,12 +100,12 @@ class CSINodeReconciler:
 
     async def _update(self, live: Unknown, wanted: Json) -> float | None:
         if not self._is_ours(live.metadata):
-            log.debug("a CSINode of this name belongs to somebody else")
+            log.debug("CSINode of this name has another owner")
             return _FOREIGN_AGAIN
         change = difference(live, wanted)
         if change is None:
             return None
-        client = self._parts.host.client
+        client = self._scope.host.client
         try:
             self.informer.adopt(await client.patch(CSINODES, live.metadata.name, self._timed(change), kind=PatchKind.MERGE))
         except Invalid:
@@ -130,19 +117,19 @@ class CSINodeReconciler:
     async def _delete(self, live: Unknown | None) -> float | None:
         if live is not None and self._is_ours(live.metadata):
             try:
-                await self._parts.host.client.delete(CSINODES, live.metadata.name, uid=live.metadata.uid)
+                await self._scope.host.client.delete(CSINODES, live.metadata.name, uid=live.metadata.uid)
             except (NotFound, Conflict):
-                log.debug("CSINode is gone already")
+                log.debug("CSINode is deleted already")
         return None
 
     def _timed(self, body: Json) -> Json:
         """Adds the time of this write, which is never compared."""
         metadata = body["metadata"]
-        now = rfc3339(self._parts.host.clock.now())
+        now = rfc3339(self._scope.host.clock.now())
         return {**body, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), keys.LAST_SYNC_TIME: now}}}
 
     def _is_ours(self, meta: ObjectMeta) -> bool:
-        return keys.is_managed(meta) and meta.labels.get(keys.PHYSICAL_CLUSTER_ID) == self._owner.cluster_id
+        return classify(meta, self._owner, mark=Mark.NODE) is Ownership.OURS
 
     def _physical_changed(self, change: Change[Unknown]) -> None:
         self.controller.add(change.key.name, priority=Priority.LOW if change.initial else Priority.HIGH)
@@ -153,11 +140,10 @@ class CSINodeReconciler:
             self.controller.add(name, priority=Priority.LOW if change.initial else Priority.HIGH)
 
 
-def is_virtual_node(meta: ObjectMeta, physical: str, *, cluster_id: str) -> bool:
+def is_virtual_node(meta: ObjectMeta, physical: str, *, owner: keys.Owner) -> bool:
     """Checks that the Node represents this physical node of this worker cluster, and is not being deleted."""
     return (
-        keys.is_managed(meta)
-        and meta.labels.get(keys.PHYSICAL_CLUSTER_ID) == cluster_id
+        classify(meta, owner, mark=Mark.NODE) is Ownership.OURS
         and meta.annotations.get(keys.PHYSICAL_NODE_NAME, "") == physical
         and not meta.deletion_timestamp
     )

@@ -40,7 +40,7 @@ def eligible(labels: Mapping[str, str]) -> bool:
     return not types & _VIRTUAL_TYPES and labels.get(keys.NODE_TYPE) != keys.VIRTUAL_KUBELET
 
 
-def is_kept_back(label: str) -> bool:
+def stays_in_worker(label: str) -> bool:
     """Returns whether a label of a physical node stays in the worker, since hub components would trust it as one of the hub's owner."""
     domain = label.partition("/")[0]
     return domain in _RESERVED or domain.endswith(tuple(f".{each}" for each in _RESERVED)) or label.startswith(_RUNTIME)
@@ -72,12 +72,12 @@ def stamped(description: NodeDescription, before: NodeDescription | None, *, now
 
     Conditions do not count: a time that changed with them would be one more change.
     """
-    same = before is not None and _said(before) == _said(description)
+    same = before is not None and _compared(before) == _compared(description)
     time = before.annotations.get(keys.LAST_SYNC_TIME) if same and before is not None else None
     return evolve(description, annotations={**description.annotations, keys.LAST_SYNC_TIME: time or rfc3339(now)})
 
 
-def _said(description: NodeDescription) -> tuple[object, ...]:
+def _compared(description: NodeDescription) -> tuple[object, ...]:
     annotations = {key: value for key, value in description.annotations.items() if key != keys.LAST_SYNC_TIME}
     taints = {(taint.key, taint.effect, taint.value) for taint in description.taints}
     return (description.labels, annotations, taints, parse_resources(description.allocatable))
@@ -86,7 +86,7 @@ def _said(description: NodeDescription) -> tuple[object, ...]:
 def _labels(node: Node, binding: ClusterBinding, port: int | None) -> dict[str, str]:
     name = node.metadata.name
     labels = {
-        **{key: value for key, value in node.metadata.labels.items() if not is_kept_back(key)},
+        **{key: value for key, value in node.metadata.labels.items() if not stays_in_worker(key)},
         keys.CLUSTER_BINDING: keys.label_value(binding.name),
         keys.PHYSICAL_CLUSTER_ID: binding.cluster_id,
         keys.PHYSICAL_NODE_NAME: keys.label_value(name),

@@ -10,16 +10,12 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final
 
-from attrs import frozen
-
-from kubeocean.binding.reconciler import BindingReconciler
 from kubeocean.model.crds import FAIL_OVER, ClusterBinding
 from kubeocean.nodes.reclaim import Order, Reclaimer
-from kubeocean.nodes.virtual_nodes import VirtualNodes
+from kubeocean.scope import Scope
 from kubeocean.worker.reach import Reach
 from vkubelet.api.objects import Pod
 from vkubelet.api.scheduling import tolerates
-from vkubelet.provider import Host
 
 _CHECK_EVERY = 1.0
 _PASS_EVERY = 5
@@ -27,27 +23,17 @@ _PASS_EVERY = 5
 _NODES_AT_ONCE = 20
 """Number of nodes processed before other tasks run again: Leases and the leadership have to be renewed meanwhile."""
 UNREACHABLE_MESSAGE: Final = (
-    "the worker cluster cannot be used; this is the last known state, see condition Connected of the ClusterBinding"
+    "the worker cluster is unreachable; this is the last observed state, see condition Connected of the ClusterBinding"
 )
 _UNREACHABLE: Final = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
 
 
-@frozen(kw_only=True)
-class FailOverParts:
-    """Dependencies of FailOver."""
-
-    host: Host
-    binding: BindingReconciler
-    virtual: VirtualNodes
-    reach: Reach
-    reclaimer: Reclaimer
-
-
 class FailOver:
-    """Rule 10 of layout.md section 16, second half; deleted pods stay Terminating until the worker, which may run them, is reachable."""
+    """Rule `worker-unreachable`, the mode FailOver; deleted pods stay Terminating until the worker, which may run them, is reachable."""
 
-    def __init__(self, parts: FailOverParts) -> None:
-        self._parts = parts
+    def __init__(self, scope: Scope, reclaimer: Reclaimer) -> None:
+        self._scope = scope
+        self._reclaimer = reclaimer
         self._ordered: set[str] = set()
         self._since: datetime | None = None
         self._known: dict[str, tuple[bytes, bool]] = {}
@@ -62,7 +48,7 @@ class FailOver:
     async def _rest(self) -> None:
         """Waits until the next pass is due: stops early when the worker answers, because orders are being carried out meanwhile."""
         for _ in range(_PASS_EVERY):
-            await self._parts.host.clock.sleep(_CHECK_EVERY)
+            await self._scope.host.clock.sleep(_CHECK_EVERY)
             if not (self._ordered and self._is_due()):
                 return
 
@@ -72,7 +58,7 @@ class FailOver:
             await self._withdraw()
             return
         since = self._since or self._announce()
-        for position, declared in enumerate(self._parts.virtual):
+        for position, declared in enumerate(self._scope.virtual):
             await self._yield_at(position)
             if not self._is_due():
                 return
@@ -80,8 +66,8 @@ class FailOver:
 
     def hold(self) -> None:
         """Publishes the nodes of an unreachable worker as retained: Ready as before, and Unknown only from when their pods are given up."""
-        if self._parts.reach.lost:
-            self._parts.virtual.hold(UNREACHABLE_MESSAGE, ready=self._since is None)
+        if self._scope.reach.lost:
+            self._scope.virtual.hold(UNREACHABLE_MESSAGE, ready=self._since is None)
 
     async def _withdraw(self) -> None:
         if self._since is not None:
@@ -90,30 +76,30 @@ class FailOver:
         self._known.clear()
         for position, node in enumerate(list(self._ordered)):
             await self._yield_at(position)
-            self._parts.reclaimer.order(node, ())
+            self._reclaimer.order(node, ())
             self._ordered.discard(node)
 
     async def _yield_at(self, position: int) -> None:
         if position % _NODES_AT_ONCE == 0:
-            await self._parts.host.clock.sleep(0)
+            await self._scope.host.clock.sleep(0)
 
     def _is_due(self) -> bool:
-        binding = self._parts.binding.current
-        return binding is not None and not self._parts.binding.ending and is_due(binding, self._parts.reach)
+        binding = self._scope.binding.current
+        return binding is not None and not self._scope.binding.ending and is_due(binding, self._scope.reach)
 
     def _announce(self) -> datetime:
-        self._since = self._parts.host.clock.now()
+        self._since = self._scope.host.clock.now()
         self.hold()
-        silent = self._parts.reach.silent_for
-        text = f"the worker cluster has not answered for {silent:.0f} s; its pods are deleted, and their controllers replace them"
-        self._parts.binding.event("FailingOver", text, warning=True)
+        silent = self._scope.reach.silent_for
+        text = f"the worker cluster has not responded for {silent:.0f} s; its pods are deleted, as spec.onUnreachable.mode is FailOver"
+        self._scope.binding.event("FailingOver", text, warning=True)
         return self._since
 
     def _give_up(self, node: str, since: datetime) -> None:
-        why = "the worker cluster does not answer, and its binding asks for failing over"
-        pods = leaving(self._parts.host.pods.on_node(node), stays=self._stays)
+        why = "the worker cluster does not respond, and spec.onUnreachable.mode of its ClusterBinding is FailOver"
+        pods = leaving(self._scope.host.pods.on_node(node), stays=self._stays)
         self._ordered.add(node)
-        self._parts.reclaimer.order(node, [Order(pod.ref, since, why, "FailingOver") for pod in pods])
+        self._reclaimer.order(node, [Order(pod.ref, since, why, "FailingOver") for pod in pods])
 
     def _stays(self, pod: Pod) -> bool:
         spec, stays = self._known.get(pod.metadata.uid, (b"", False))

@@ -13,15 +13,12 @@ from typing import Final
 
 from attrs import frozen
 
-from kubeocean.binding.reconciler import BindingReconciler
 from kubeocean.model import keys
 from kubeocean.nodes.reconciler import physical_name
-from kubeocean.nodes.virtual_nodes import VirtualNodes
-from kubeocean.worker.cluster import WorkerCluster
-from vkubelet.api.conditions import get_condition
+from kubeocean.scope import WorkerScope
 from vkubelet.api.names import MIRROR_POD, md5_hex
 from vkubelet.api.objects import Key, Node, Pod
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.shapes import Json, JsonView, get_condition
 from vkubelet.client.resources import PODS
 from vkubelet.client.rest import Selection
 from vkubelet.clock import rfc3339
@@ -31,7 +28,6 @@ from vkubelet.control.store import Store
 from vkubelet.control.workqueue import Priority
 from vkubelet.errors import AlreadyExists, Conflict, Forbidden, NotFound, Unavailable
 from vkubelet.logformat import bind
-from vkubelet.provider import Host
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +36,7 @@ _BY_NODE: Final = "node"
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _ALL_ADDRESSES: Final = "0.0.0.0"
 _REFUSED_AGAIN: Final = 60.0
-_MESSAGE: Final = "nothing runs here: these host ports are used on the node by pods of the worker cluster"
+_MESSAGE: Final = "placeholder without containers: pods of the worker cluster use these host ports of the node"
 
 
 @frozen(order=True)
@@ -112,38 +108,27 @@ def placeholder_status(pod: Pod, *, now: str) -> Json | None:
     return {"metadata": {"uid": pod.metadata.uid}, "status": status}
 
 
-@frozen(kw_only=True)
-class HostPortParts:
-    """Dependencies of the reconciler; `hub_nodes` are the observed Nodes of this binding in the hub."""
-
-    host: Host
-    worker: WorkerCluster
-    binding: BindingReconciler
-    virtual: VirtualNodes
-    hub_nodes: Informer[Node]
-
-
 class HostPortReconciler:
     """Reconciles one placeholder pod for each virtual node. Keys are names of physical nodes."""
 
-    def __init__(self, parts: HostPortParts) -> None:
-        self._parts = parts
-        self._taken: dict[str, dict[str, list[HostPort]]] = {}
+    def __init__(self, scope: WorkerScope) -> None:
+        self._scope = scope
+        self._used: dict[str, dict[str, list[HostPort]]] = {}
         self._problem = ""
-        client, clock = parts.host.client, parts.host.clock
+        client, clock = scope.host.client, scope.host.clock
         ours = Selection(namespace=keys.FAKE_NAMESPACE, labels=f"{keys.HOSTPORT_FAKE_POD}=true,{keys.MANAGED_BY}={keys.MANAGED}")
         store: Store[Pod] = Store(indexes={_BY_NODE: lambda pod: [pod.node]})
-        self.informer: Informer[Pod] = Informer(client, PODS, where=ours, store=store, clock=clock, metrics=parts.host.metrics)
-        self.controller: Controller[str] = Controller("host ports", self.reconcile, workers=4, clock=clock, metrics=parts.host.metrics)
-        parts.worker.pods.on_change(self._pod_changed)
+        self.informer: Informer[Pod] = Informer(client, PODS, where=ours, store=store, clock=clock, metrics=scope.host.metrics)
+        self.controller: Controller[str] = Controller("host ports", self.reconcile, workers=4, clock=clock, metrics=scope.host.metrics)
+        scope.worker.pods.on_change(self._pod_changed)
         self.informer.on_change(self._placeholder_changed)
 
     async def run(self) -> None:
         """Waits for the complete lists, enqueues every node, and runs the controller until cancelled."""
-        await self._parts.worker.wait_complete()
-        for informer in (self.informer, self._parts.hub_nodes):
+        await self._scope.worker.wait_complete()
+        for informer in (self.informer, self._scope.hub_nodes):
             await informer.wait_synced()
-        for node in self._parts.hub_nodes.store:
+        for node in self._scope.hub_nodes.store:
             self.controller.add(physical_name(node), priority=Priority.LOW)
         await self.controller.run()
 
@@ -156,46 +141,46 @@ class HostPortReconciler:
 
     async def reconcile(self, name: str) -> float | None:
         """Ensures that the virtual node has the one placeholder it needs, or none. Raises Unavailable while that is unknown, ApiError."""
-        virtual = keys.vnode_name(self._parts.worker.mount.owner.cluster_id, name)
-        node = self._parts.hub_nodes.store.get(Key("", virtual))
-        there = self.informer.store.by_index(_BY_NODE, virtual)
+        virtual = keys.vnode_name(self._scope.worker.mount.owner.cluster_id, name)
+        node = self._scope.hub_nodes.store.get(Key("", virtual))
+        existing = self.informer.store.by_index(_BY_NODE, virtual)
         with bind(node=virtual, physical_node=name):
-            if self._parts.virtual.get(virtual) is None and not self._parts.virtual.is_complete:
-                raise Unavailable("the virtual nodes are not all known yet", retry_after=1.0)
-            ports = self._ports(name) if self._may_stand(virtual, node) else []
+            if self._scope.virtual.get(virtual) is None and not self._scope.virtual.is_complete:
+                raise Unavailable("the virtual nodes are not known completely yet", retry_after=1.0)
+            ports = self._ports(name) if self._needs_placeholder(virtual, node) else []
             if node is None or not ports:
-                await self._delete(there)
+                await self._delete(existing)
                 return None
             wanted = placeholder(node, ports)
-            current = next((pod for pod in there if pod.metadata.name == wanted["metadata"]["name"] and not pod.terminating), None)
+            current = next((pod for pod in existing if pod.metadata.name == wanted["metadata"]["name"] and not pod.terminating), None)
             current = current or await self._create(wanted)
             if current is None:
                 return _REFUSED_AGAIN
-            await self._tell(current)
-            await self._delete(pod for pod in there if pod.metadata.uid != current.metadata.uid)
+            await self._write_status(current)
+            await self._delete(pod for pod in existing if pod.metadata.uid != current.metadata.uid)
             return None
 
-    def _may_stand(self, virtual: str, node: Node | None) -> bool:
-        return node is not None and not node.metadata.deletion_timestamp and self._parts.virtual.get(virtual) is not None
+    def _needs_placeholder(self, virtual: str, node: Node | None) -> bool:
+        return node is not None and not node.metadata.deletion_timestamp and self._scope.virtual.get(virtual) is not None
 
     def _ports(self, name: str) -> list[HostPort]:
-        return merged(port for ports in self._taken.get(name, {}).values() for port in ports)
+        return merged(port for ports in self._used.get(name, {}).values() for port in ports)
 
     async def _create(self, wanted: Json) -> Pod | None:
         """Creates the placeholder; None when that is refused, which an event of the binding reports."""
         node = wanted["spec"]["nodeName"]
-        client = self._parts.host.node_client(node)
+        client = self._scope.host.node_client(node)
         try:
             made = await client.create(PODS, wanted)
         except AlreadyExists:
             made = await client.get(PODS, Key(keys.FAKE_NAMESPACE, wanted["metadata"]["name"]))
             if made.node != node or made.terminating:
-                raise Unavailable("a placeholder of this name is still ending", retry_after=2.0) from None
+                raise Unavailable(f"an earlier pod {made.key} is still terminating", retry_after=2.0) from None
         except NotFound as error:
-            self._refused(f"namespace {keys.FAKE_NAMESPACE} does not exist; create it: {error.message}")
+            self._refused(f"namespace {keys.FAKE_NAMESPACE} does not exist; create it ({error.message})")
             return None
         except Forbidden as error:
-            self._refused(f"pods can not be created in namespace {keys.FAKE_NAMESPACE}; grant that: {error.message}")
+            self._refused(f"this process may not create pods in namespace {keys.FAKE_NAMESPACE}; grant it the right ({error.message})")
             return None
         self._problem = ""
         self.informer.adopt(made)
@@ -204,39 +189,39 @@ class HostPortReconciler:
     def _refused(self, problem: str) -> None:
         if self._problem != problem:
             self._problem = problem
-            text = f"host ports used in the worker cluster are not shown on its nodes: {problem}"
-            self._parts.binding.event("HostPortsNotShown", text, warning=True)
+            text = f"host ports that are used in the worker cluster are not reserved on its virtual nodes: {problem}"
+            self._scope.binding.event("HostPortsNotShown", text, warning=True)
 
-    async def _tell(self, pod: Pod) -> None:
-        change = placeholder_status(pod, now=rfc3339(self._parts.host.clock.now()))
+    async def _write_status(self, pod: Pod) -> None:
+        change = placeholder_status(pod, now=rfc3339(self._scope.host.clock.now()))
         if change is not None:
-            self.informer.adopt(await self._parts.host.node_client(pod.node).patch(PODS, pod.key, change, subresource="status"))
+            self.informer.adopt(await self._scope.host.node_client(pod.node).patch(PODS, pod.key, change, subresource="status"))
 
     async def _delete(self, pods: Iterable[Pod]) -> None:
         for pod in list(pods):
             try:
-                await self._parts.host.node_client(pod.node).delete(PODS, pod.key, grace=0, uid=pod.metadata.uid)
+                await self._scope.host.node_client(pod.node).delete(PODS, pod.key, grace=0, uid=pod.metadata.uid)
             except (NotFound, Conflict):
-                log.debug("placeholder is gone already")
+                log.debug("placeholder is deleted already")
 
     def _pod_changed(self, change: Change[Pod]) -> None:
         """Tracks only pods that use host ports, so that all others cost nothing here."""
         touched: set[str] = set()
-        if change.old is not None and self._taken.get(change.old.node, {}).pop(change.old.metadata.uid, None) is not None:
+        if change.old is not None and self._used.get(change.old.node, {}).pop(change.old.metadata.uid, None) is not None:
             touched.add(change.old.node)
         if change.new is not None and (ports := self._local_ports(change.new)):
-            self._taken.setdefault(change.new.node, {})[change.new.metadata.uid] = ports
+            self._used.setdefault(change.new.node, {})[change.new.metadata.uid] = ports
             touched.add(change.new.node)
         for name in touched:
             self.controller.add(name, priority=Priority.LOW if change.initial else Priority.HIGH)
 
     def _local_ports(self, pod: Pod) -> list[HostPort]:
-        if not pod.node or pod.phase in _ENDED or b'"hostPort"' not in pod.spec_json or self._parts.worker.backed(pod) is not None:
+        if not pod.node or pod.phase in _ENDED or b'"hostPort"' not in pod.spec_json or self._scope.worker.backed(pod) is not None:
             return []
         return host_ports(pod.spec)
 
     def _placeholder_changed(self, change: Change[Pod]) -> None:
         pod = change.new or change.old
-        node = self._parts.hub_nodes.store.get(Key("", pod.node)) if pod is not None else None
+        node = self._scope.hub_nodes.store.get(Key("", pod.node)) if pod is not None else None
         if node is not None and (name := physical_name(node)):
             self.controller.add(name, priority=Priority.LOW if change.initial else Priority.HIGH)

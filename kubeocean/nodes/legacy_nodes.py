@@ -1,6 +1,7 @@
-"""Adopts Nodes that Kubeocean (Go) left behind, without a change of what users set on them. Pure.
+"""Adopts Nodes that Kubeocean (Go) left behind, without a change of what users set on them.
 
-Invariant: only what its own record lists counts as set by it; after adoption such a Node is like one that we declared.
+Invariant: only what its own record lists counts as set by it; after adoption such a Node is like one that we declared. What is written is
+decided by a pure function, which unbinding uses too.
 """
 
 from __future__ import annotations
@@ -8,15 +9,33 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import logging
 from collections.abc import Sequence
 
 from kubeocean.model import keys
+from vkubelet.api.names import OWNED
 from vkubelet.api.objects import Node
-from vkubelet.api.registration import OWNED
 from vkubelet.api.shapes import Json
+from vkubelet.client.resources import NODES
+from vkubelet.client.rest import Client, PatchKind
+from vkubelet.errors import NotFound
+
+log = logging.getLogger(__name__)
 
 _CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 _TAINTS = (keys.TAINT_VNODE, keys.TAINT_UNSCHEDULABLE, keys.TAINT_CLOSED, keys.TAINT_DELETING)
+
+
+async def adopt(client: Client, live: Node | None) -> None:
+    """Removes the finalizer of Kubeocean (Go), as it blocks the deletion of the Node (rule `node-deleted-by-a-person`). Raises ApiError."""
+    change = inherited(live) if live is not None else None
+    if live is None or change is None:
+        return
+    try:
+        await client.patch(NODES, live.metadata.name, change, kind=PatchKind.MERGE)
+        log.info("node of Kubeocean (Go) is adopted")
+    except NotFound:
+        log.debug("virtual node is deleted")
 
 
 def inherited(live: Node) -> Json | None:

@@ -31,14 +31,14 @@ class KnownPolicies(Protocol):
 
 
 @frozen
-class Outcome:
+class ReclaimPlan:
     """The desired record of a node, and the orders for its pods."""
 
     record: LeaseRecord
     orders: Sequence[Order] = ()
 
 
-class Pressure:
+class ReclaimPlanner:
     """Decides for one node at a time. `counts(pod)`: the pod leaves the hub; any other uses no leased capacity, so it is not reclaimed."""
 
     def __init__(self, host: Host, policies: KnownPolicies, *, counts: Callable[[Pod], bool]) -> None:
@@ -49,7 +49,9 @@ class Pressure:
         self._pods: dict[str, dict[str, tuple[bytes, LeasedPod]]] = {}
         """Pods by node and UID, with the spec they were read from: each new pod triggers a decision for its node; most are unchanged."""
 
-    def of_declared(self, node: str, decision: Decision, *, facts: NodeFacts, terms: Terms, record: LeaseRecord | None) -> Outcome | None:
+    def plan_for_declared(
+        self, node: str, decision: Decision, *, facts: NodeFacts, terms: Terms, record: LeaseRecord | None
+    ) -> ReclaimPlan | None:
         """Decides for a declared node with its current record; None when no policy decides about it."""
         self._retired.pop(node, None)
         policy, now = decision.deciding, self._host.clock.now()
@@ -58,19 +60,21 @@ class Pressure:
         known, leased = record or LeaseRecord.fitting(policy), self._leased(node)
         if not decision.open:
             rules = ReclaimRules.of(policy)
-            why = f"the time window of policy {policy.name} has ended"
+            why = f"the time window of ResourceLeasingPolicy {policy.name} has ended"
             orders = self._orders(rules, decision.closed_since or now, reclaim_order(leased, rules), why=why)
-            return Outcome(known.decided(policy), orders)
+            return ReclaimPlan(known.decided(policy), orders)
         if record is None or not shortage(leased, decision.amounts):
-            return Outcome(LeaseRecord.fitting(policy))
+            return ReclaimPlan(LeaseRecord.fitting(policy))
         if known.fitted == PolicyVersion.of(policy):
-            return Outcome(known.decided(policy))
+            return ReclaimPlan(known.decided(policy))
         end = self._end(known, policy, facts=facts, terms=terms)
-        why = f"policy {end.policy} ended or shrank, and the node offers less than its pods request"
+        why = f"ResourceLeasingPolicy {end.policy} ended or shrank, and the node offers less than its pods request"
         orders = self._orders(end.rules, end.at, excess(leased, decision.amounts, end.rules), why=why)
-        return Outcome(known.decided(policy, ended=end), orders)
+        return ReclaimPlan(known.decided(policy, ended=end), orders)
 
-    def of_retired(self, node: str, policy: ResourceLeasingPolicy | None, *, record: LeaseRecord | None, at_once: bool) -> Sequence[Order]:
+    def plan_for_retired(
+        self, node: str, policy: ResourceLeasingPolicy | None, *, record: LeaseRecord | None, at_once: bool
+    ) -> Sequence[Order]:
         """Orders the termination of every pod of a withdrawn node; a deleted policy grants its own grace period from its deletion on."""
         now = self._host.clock.now()
         began = self._retired.setdefault(node, now)
@@ -79,10 +83,10 @@ class Pressure:
         if name and not at_once:
             grace = policy.grace if policy is not None else record.rules.grace if record is not None else timedelta()
             until = (self._policies.deleted_at(name) or began) + grace
-        why = f"its node is withdrawn; it was leased by policy {name}" if name else "its node is withdrawn"
+        why = f"its node is withdrawn; ResourceLeasingPolicy {name} leased it" if name else "its node is withdrawn"
         return [Order(pod.ref, until, why) for pod in self._host.pods.on_node(node) if not pod.terminating]
 
-    def forget(self, node: str) -> None:
+    def remove(self, node: str) -> None:
         """Drops the state of a deleted node."""
         self._pods.pop(node, None)
         self._retired.pop(node, None)

@@ -1,6 +1,6 @@
 """Decides whether a virtual node may be withdrawn: its cause is read live, and too many at once wait for an administrator.
 
-Invariant: unknown does not mean deleted. A failed read raises, and then nothing is withdrawn (layout.md section 16, rule 1).
+Invariant: unknown does not mean deleted. A failed read raises, and then nothing is withdrawn (rule `unknown-is-not-gone`).
 """
 
 from __future__ import annotations
@@ -10,18 +10,15 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
-from kubeocean.binding.reconciler import BindingReconciler
 from kubeocean.leasing.policy import NodeFacts, Terms, matching
 from kubeocean.model import keys
-from kubeocean.model.crds import ClusterBinding, ResourceLeasingPolicy
-from kubeocean.model.resources import POLICIES
-from kubeocean.nodes.describe import eligible, is_kept_back
-from kubeocean.worker.cluster import WorkerCluster
+from kubeocean.model.crds import POLICIES, ClusterBinding, ResourceLeasingPolicy
+from kubeocean.nodes.describe import eligible, stays_in_worker
+from kubeocean.scope import WorkerScope
 from vkubelet.api import names
+from vkubelet.api.names import INSTANCE, owned_keys
 from vkubelet.api.objects import Node
-from vkubelet.api.registration import INSTANCE, owned_keys
 from vkubelet.client.resources import NODES
-from vkubelet.control.guard import MassGuard
 from vkubelet.errors import NotFound
 
 _OVERRIDDEN = frozenset(
@@ -62,70 +59,67 @@ class Live:
 class Withdrawal:
     """Reads the clusters live, then applies the mass guard."""
 
-    def __init__(self, worker: WorkerCluster, *, binding: BindingReconciler, guard: MassGuard, process_zone: str) -> None:
-        self._worker = worker
-        self._binding = binding
-        self._guard = guard
-        self._process_zone = process_zone
+    def __init__(self, scope: WorkerScope) -> None:
+        self._scope = scope
 
     async def cause(self, physical: str, virtual: Node | None, *, declared_uid: str) -> Cause:
         """Reads everything that decides about the physical node. Raises ApiError when a read fails."""
-        binding = await self._binding.live()
+        binding = await self._scope.binding.live()
         if binding is None or binding.deleting:
             return Cause.TERMS
         live = Live(await self._node(physical), binding, await self._policies())
-        return judge(live, virtual, declared_uid=declared_uid, process_zone=self._process_zone)
+        return judge(live, virtual, declared_uid=declared_uid, process_zone=self._scope.process_zone)
 
     def allowed(self, physical: str, cause: Cause, *, total: int) -> bool:
         """Checks whether the mass guard allows the withdrawal; the binding's status shows those it refuses."""
         if cause is Cause.TERMS:
-            self.settled(physical)
+            self.remove(physical)
             return True
-        allowed = self._guard.allow(physical, total)
-        self.tell()
+        allowed = self._scope.guard.allow(physical, total)
+        self.report()
         return allowed
 
-    def settled(self, physical: str) -> None:
+    def remove(self, physical: str) -> None:
         """Drops the refused withdrawal of a node that is offered again, or deleted."""
-        if physical in self._guard.refused:
-            self._guard.forget(physical)
-            self.tell()
+        if physical in self._scope.guard.refused:
+            self._scope.guard.forget(physical)
+            self.report()
 
-    def begin(self) -> None:
+    def restore(self) -> None:
         """Restores the refusals of an earlier process, which the binding's status shows, until the first round over all nodes is done."""
-        if self._binding.held:
-            self._guard.trip()
+        if self._scope.binding.held:
+            self._scope.guard.trip()
 
-    def first_round_over(self) -> None:
+    def release(self) -> None:
         """Releases the guard once every node was decided: only withdrawals refused since then wait."""
-        if self._guard.release():
-            self.tell()
+        if self._scope.guard.release():
+            self.report()
 
     def confirm(self) -> frozenset[str]:
         """Confirms the refused withdrawals for an administrator; returns the physical nodes that may be withdrawn now."""
-        refused = self._guard.refused
-        self._guard.confirm()
-        self.tell()
+        refused = self._scope.guard.refused
+        self._scope.guard.confirm()
+        self.report()
         return refused
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Shows the refused withdrawals in the binding's status."""
-        refused = sorted(self._guard.refused)
+        refused = sorted(self._scope.guard.refused)
         if not refused:
-            self._binding.set_held("")
+            self._scope.binding.set_held("")
             return
         shown = ", ".join(refused[:5]) + (" …" if len(refused) > 5 else "")
-        text = f"{len(refused)} nodes vanished at once and are kept ({shown}); if that is right, annotate the binding with"
-        self._binding.set_held(f"{text} {keys.CONFIRM_RETIRE}=true")
+        text = f"{len(refused)} physical nodes disappeared at once, and their virtual nodes are kept ({shown}); to withdraw these"
+        self._scope.binding.set_held(f"{text}, annotate ClusterBinding {self._scope.binding.name} with {keys.CONFIRM_RETIRE}=true")
 
     async def _node(self, physical: str) -> Node | None:
         try:
-            return await self._worker.client.get(NODES, physical)
+            return await self._scope.worker.client.get(NODES, physical)
         except NotFound:
             return None
 
     async def _policies(self) -> list[ResourceLeasingPolicy]:
-        listing = await self._worker.client.list(POLICIES)
+        listing = await self._scope.worker.client.list(POLICIES)
         return [ResourceLeasingPolicy.parse(obj) for obj in listing.items]
 
 
@@ -152,4 +146,4 @@ def _labels_as_declared(labels: Mapping[str, str], virtual: Node) -> bool:
 
 def _is_ours(key: str) -> bool:
     """Checks that the label is not copied from the physical node."""
-    return key in _OVERRIDDEN or key.startswith(keys.DOMAIN) or is_kept_back(key)
+    return key in _OVERRIDDEN or key.startswith(keys.DOMAIN) or stays_in_worker(key)

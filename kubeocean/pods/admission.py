@@ -10,77 +10,67 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from attrs import frozen
+from attrs import define, field
 
-from kubeocean.model.crds import ClusterBinding, ResourceLeasingPolicy
+from kubeocean.model.crds import ResourceLeasingPolicy
 from kubeocean.model.keys import POLICIES_APPLIED, TAINT_CLOSED
-from kubeocean.nodes.virtual_nodes import VirtualNodes
-from kubeocean.worker.cluster import WorkerCluster, has_entered, holds_lease
+from kubeocean.scope import WorkerScope
+from kubeocean.worker.cluster import has_entered, holds_lease
 from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import Key, Node, Pod
 from vkubelet.api.scheduling import tolerates
 from vkubelet.api.shapes import JsonView
-from vkubelet.control.store import Store
 from vkubelet.errors import NotAdmitted, Unavailable
-from vkubelet.node.taints import taint_body
-from vkubelet.pods.admission import Admission
-from vkubelet.provider import Host, NodeDescription
+from vkubelet.provider import Admission, NodeDescription
 
 _REGISTERED_SOON = 1.0
 
 
-@frozen(kw_only=True)
-class AdmissionParts:
-    """Dependencies of the admission; `hub_nodes` are the Nodes of the binding as they are in the hub."""
-
-    host: Host
-    worker: WorkerCluster
-    virtual: VirtualNodes
-    hub_nodes: Store[Node]
-    binding: Callable[[], ClusterBinding | None]
-    policy: Callable[[str], ResourceLeasingPolicy | None]
-
-
+@define(kw_only=True, eq=False)
 class LeaseAdmission:
-    """Admits or rejects the pods of all virtual nodes, in the order of their creation."""
+    """Admits or rejects the pods of all virtual nodes, in the order of their creation; `policy` returns a policy by its name."""
 
-    def __init__(self, parts: AdmissionParts) -> None:
-        self._parts = parts
-        self._observed: dict[str, frozenset[str]] = {}
-        self._judge = Admission(node=self._leased_node, pod=parts.host.pods.by_uid, admitted=lambda pod: has_entered(pod, parts.worker))
+    scope: WorkerScope
+    policy: Callable[[str], ResourceLeasingPolicy | None]
+    _observed: dict[str, frozenset[str]] = field(factory=dict, init=False)
+    _admission: Admission = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        pods, worker = self.scope.host.pods, self.scope.worker
+        self._admission = Admission(node=self._leased_node, pod=pods.by_uid, admitted=lambda pod: has_entered(pod, worker))
 
     def admit(self, pod: Pod) -> None:
         """Returns when the pod is admitted. Raises NotAdmitted, and Unavailable while its Node is not registered."""
-        declared = self._parts.virtual.get(pod.node)
+        declared = self.scope.virtual.get(pod.node)
         if declared is None or self._live(pod.node) is None:
-            raise Unavailable(f"node {pod.node} is not registered", retry_after=_REGISTERED_SOON, event="", waiting="ContainerCreating")
-        policy = self._parts.policy(declared.description.annotations.get(POLICIES_APPLIED, "").partition(",")[0])
+            raise Unavailable(f"Node {pod.node} is not registered yet", retry_after=_REGISTERED_SOON, event="", waiting="ContainerCreating")
+        policy = self.policy(declared.description.annotations.get(POLICIES_APPLIED, "").partition(",")[0])
         refusal = outside_windows(pod, declared.description, policy=policy)
         if refusal is not None:
             raise refusal
         self._observe(pod.node)
-        self._judge.admit(pod)
+        self._admission.admit(pod)
 
-    def forget(self, uid: str) -> None:
+    def remove(self, uid: str) -> None:
         """Drops the decision about a pod: it is deleted, or has a physical pod after all."""
-        self._judge.forget(uid)
+        self._admission.forget(uid)
 
     def _observe(self, node: str) -> None:
         """Passes the current pods of a node to the admission; the pod store reports no changes."""
-        worker, binding = self._parts.worker, self._parts.binding()
-        pods = [pod for pod in self._parts.host.pods.on_node(node) if holds_lease(pod, worker, binding)]
+        worker, binding = self.scope.worker, self.scope.binding.current
+        pods = [pod for pod in self.scope.host.pods.on_node(node) if holds_lease(pod, worker, binding)]
         uids = frozenset(pod.metadata.uid for pod in pods)
         for uid in self._observed.get(node, frozenset()) - uids:
-            self._judge.forget(uid)
+            self._admission.forget(uid)
         for pod in pods:
-            self._judge.observe(pod)
+            self._admission.observe(pod)
         self._observed[node] = uids
 
     def _live(self, node: str) -> Node | None:
-        return self._parts.hub_nodes.get(Key("", node))
+        return self.scope.hub_nodes.store.get(Key("", node))
 
     def _leased_node(self, name: str) -> Node | None:
-        live, declared = self._live(name), self._parts.virtual.get(name)
+        live, declared = self._live(name), self.scope.virtual.get(name)
         return leased_node(live, declared.description) if live is not None and declared is not None else None
 
 
@@ -89,7 +79,7 @@ def outside_windows(pod: Pod, node: NodeDescription, *, policy: ResourceLeasingP
     closed = next((taint for taint in node.taints if taint.key == TAINT_CLOSED), None)
     if closed is None:
         return None
-    tolerated = tolerates(pod.spec.get("tolerations") or (), taint_body(closed))
+    tolerated = tolerates(pod.spec.get("tolerations") or (), {"key": closed.key, "effect": closed.effect, "value": closed.value})
     if tolerated and policy is not None and policy.allow_out_of_window_pods:
         return None
     of = f" of policy {policy.name}" if policy is not None else ""

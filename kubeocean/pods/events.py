@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 from collections import OrderedDict
 from contextlib import aclosing
 from datetime import datetime
 from typing import Final
 
-from attrs import frozen
+from attrs import define, field, frozen
 
-from kubeocean.binding.reconciler import BindingReconciler
-from kubeocean.metrics import SyncerMetrics
-from kubeocean.pods.hub_names import in_hub_names
-from kubeocean.worker.cluster import WorkerCluster
+from kubeocean.pods.virtual_status import in_hub_names
+from kubeocean.scope import WorkerScope
 from vkubelet.api.codec import EventType
 from vkubelet.api.names import md5_hex
 from vkubelet.api.objects import Key, Pod, PodRef, Unknown
@@ -28,15 +27,16 @@ from vkubelet.client.resources import EVENTS
 from vkubelet.client.rest import PatchKind, Selection
 from vkubelet.clock import parse_rfc3339
 from vkubelet.control.backoff import Backoff, TokenBucket
-from vkubelet.control.controller import Controller
+from vkubelet.control.controller import Controller, Isolation
 from vkubelet.control.workqueue import Priority
 from vkubelet.errors import AlreadyExists, Expired, Forbidden, Invalid, NotFound, VKubeletError
 from vkubelet.logformat import bind
-from vkubelet.provider import Host
 
 log = logging.getLogger(__name__)
 
 PENDING_LIMIT: Final = 2000
+_EVENTS_AT_ONCE: Final = 20
+"""Events of one chunk that are processed before other tasks run again."""
 REACH_BACK: Final = 300.0
 """Seconds: an Event that is older when it is received is not mirrored, so a start does not repeat the Events of an hour."""
 
@@ -44,10 +44,10 @@ _REMEMBERED = 4096
 _PER_SECOND, _BURST = 25.0, 50.0
 _AFTER_STATUSES, _WARNS_AFTER = 2.0, 0.5
 """Seconds that Events and warnings are delayed: in a burst of pods their statuses are written first; warnings wait less."""
-_SAME_AGAIN = 3.0
-_POD_SHOWS_UP = 5.0
-_ASK_AGAIN = 1.0
-_REFUSED_EVERY = 60.0
+_SAME_EVENT_AFTER = 3.0
+_POD_AWAITED = 5.0
+_POD_RECHECKED_AFTER = 1.0
+_FORBIDDEN_RETRIED_AFTER = 60.0
 _MESSAGE_LIMIT = 1024
 _NAME_LIMIT = 230
 
@@ -91,13 +91,17 @@ class WorkerEvent:
         )
 
     @property
-    def is_known_at_home(self) -> bool:
+    def is_known_in_hub(self) -> bool:
         """Whether the hub has this Event already: for its user the pod was scheduled once, as the hub's scheduler has reported."""
         return (self.type, self.reason) == ("Normal", "Scheduled")
 
     def age(self, now: datetime) -> float:
-        """Returns the seconds since its last occurrence."""
-        return (now - parse_rfc3339(self.last)).total_seconds()
+        """Returns the seconds since its last occurrence; infinitely many for a time that is none here, such as one of the year 0, which
+        API servers accept."""
+        try:
+            return (now - parse_rfc3339(self.last)).total_seconds()
+        except ValueError:
+            return math.inf
 
 
 def mirrored(event: WorkerEvent, pod: Pod, physical: Pod, *, binding: str) -> Json:
@@ -111,15 +115,15 @@ def mirrored(event: WorkerEvent, pod: Pod, physical: Pod, *, binding: str) -> Js
         "reason": event.reason,
         "message": in_hub_names(event.message, pod, physical)[:_MESSAGE_LIMIT],
         "count": event.count,
-        "firstTimestamp": _whole(event.first),
-        "lastTimestamp": _whole(event.last),
+        "firstTimestamp": _whole_seconds(event.first),
+        "lastTimestamp": _whole_seconds(event.last),
         "source": {"component": event.component, "host": ref.node},
         "reportingComponent": "kubeocean",
         "reportingInstance": binding,
     }
 
 
-def _whole(time: str) -> str:
+def _whole_seconds(time: str) -> str:
     """Removes the fraction of a second, which these fields do not have."""
     return re.sub(r"\.\d+", "", time)
 
@@ -131,37 +135,30 @@ class _Waiting:
 
 
 @frozen
-class _Told:
+class _Mirrored:
     count: int
     last: str
     at: float
 
 
-@frozen(kw_only=True)
-class EventParts:
-    """Dependencies of the mirror."""
-
-    host: Host
-    worker: WorkerCluster
-    binding: BindingReconciler
-    metrics: SyncerMetrics
-
-
+@define(kw_only=True, eq=False)
 class EventMirror:
     """Watches the Events of the mount namespace; keys of its queue are their uids."""
 
-    def __init__(self, parts: EventParts) -> None:
-        self._parts = parts
-        self._where = Selection(namespace=parts.worker.mount.namespace, fields="involvedObject.kind=Pod")
-        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
-        self._told: OrderedDict[str, _Told] = OrderedDict()
-        self._bucket = TokenBucket(_PER_SECOND, _BURST, clock=parts.host.clock)
-        self._backoff = Backoff(first=0.2, limit=30.0, jitter=0.5)
-        self._version = ""
-        self._refused = False
-        self.controller: Controller[str] = Controller(
-            "events", self.reconcile, workers=2, clock=parts.host.clock, metrics=parts.host.metrics
-        )
+    scope: WorkerScope
+    controller: Controller[str] = field(init=False)
+    _waiting: OrderedDict[str, _Waiting] = field(factory=OrderedDict, init=False)
+    _mirrored: OrderedDict[str, _Mirrored] = field(factory=OrderedDict, init=False)
+    _bucket: TokenBucket = field(init=False)
+    _isolated: Isolation = field(factory=lambda: Isolation("events of the worker"), init=False)
+    _backoff: Backoff = field(factory=lambda: Backoff(first=0.2, limit=30.0, jitter=0.5), init=False)
+    _version: str = field(default="", init=False)
+    _forbidden: bool = field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        host = self.scope.host
+        self._bucket = TokenBucket(_PER_SECOND, _BURST, clock=host.clock)
+        self.controller = Controller("events", self.reconcile, workers=2, clock=host.clock, metrics=host.metrics)
 
     async def run(self) -> None:
         """Mirrors Events until cancelled."""
@@ -181,39 +178,45 @@ class EventMirror:
             except Expired:
                 self._version = ""
             except Forbidden as error:
-                self.refused(error)
-                wait = _REFUSED_EVERY
+                self.on_forbidden(error)
+                wait = _FORBIDDEN_RETRIED_AFTER
             except VKubeletError as error:
-                log.debug("events of the worker can not be watched now: %s", error)
-            await self._parts.host.clock.sleep(wait)
+                log.debug("cannot watch the events of the worker now: %s", error)
+            await self.scope.host.clock.sleep(wait)
 
     async def _follow(self) -> None:
-        async with aclosing(self._parts.worker.client.watch(EVENTS, since=self._version, where=self._where)) as stream:
+        where = Selection(namespace=self.scope.worker.mount.namespace, fields="involvedObject.kind=Pod")
+        async with aclosing(self.scope.worker.client.watch(EVENTS, since=self._version, where=where)) as stream:
+            received = 0
             async for seen in stream:
-                self._backoff.forget()
-                self._refused = False
+                received += 1
+                if received % _EVENTS_AT_ONCE == 0:
+                    await self.scope.host.clock.sleep(0)
+                self._backoff.reset()
+                self._forbidden = False
                 if seen.type is EventType.BOOKMARK:
                     self._version = seen.object.metadata.resource_version
                 elif seen.type is not EventType.DELETED:
-                    self.take(seen.object)
+                    with self._isolated(str(seen.object.key)):
+                        self.on_event(seen.object)
 
-    def take(self, obj: Unknown) -> None:
+    def on_event(self, obj: Unknown) -> None:
         """Enqueues an Event of the stream with a short delay; at most `PENDING_LIMIT` wait, and the oldest is dropped first."""
-        event, clock = WorkerEvent.of(obj), self._parts.host.clock
-        if event is None or event.is_known_at_home or event.age(clock.now()) > REACH_BACK:
+        event, clock = WorkerEvent.of(obj), self.scope.host.clock
+        if event is None or event.is_known_in_hub or event.age(clock.now()) > REACH_BACK:
             return
-        told = self._told.get(event.uid)
-        if told is not None and (told.count, told.last) == (event.count, event.last):
+        before = self._mirrored.get(event.uid)
+        if before is not None and (before.count, before.last) == (event.count, event.last):
             return
         now = clock.monotonic()
         self._waiting[event.uid] = _Waiting(event, now)
         if len(self._waiting) > PENDING_LIMIT:
             dropped, _ = self._waiting.popitem(last=False)
             self.controller.discard(dropped)
-            self._parts.metrics.events_dropped.inc()
+            self.scope.metrics.events_dropped.inc()
         after = _WARNS_AFTER if event.type == "Warning" else _AFTER_STATUSES
-        if told is not None:
-            after = max(after, told.at + _SAME_AGAIN - now)
+        if before is not None:
+            after = max(after, before.at + _SAME_EVENT_AFTER - now)
         self.controller.add(event.uid, after=after, priority=Priority.LOW)
 
     async def reconcile(self, uid: str) -> float | None:
@@ -221,15 +224,15 @@ class EventMirror:
         waiting = self._waiting.get(uid)
         if waiting is None:
             return None
-        physical = self._parts.worker.pods.store.get(waiting.event.pod)
-        if physical is None and self._parts.host.clock.monotonic() - waiting.since < _POD_SHOWS_UP:
-            return _ASK_AGAIN
+        physical = self.scope.worker.pods.store.get(waiting.event.pod)
+        if physical is None and self.scope.host.clock.monotonic() - waiting.since < _POD_AWAITED:
+            return _POD_RECHECKED_AFTER
         ref = self._virtual(physical, waiting.event)
-        pod = self._parts.host.pods.by_uid(ref.uid) if ref is not None else None
+        pod = self.scope.host.pods.by_uid(ref.uid) if ref is not None else None
         if pod is not None and physical is not None:
             with bind(pod=str(pod.key), node=pod.node, uid=pod.metadata.uid):
                 await self._bucket.wait()
-                await self._tell(waiting.event, mirrored(waiting.event, pod, physical, binding=self._parts.binding.name))
+                await self._mirror(waiting.event, mirrored(waiting.event, pod, physical, binding=self.scope.binding.name))
         if self._waiting.get(uid) is waiting:
             del self._waiting[uid]
         return None
@@ -237,24 +240,24 @@ class EventMirror:
     def _virtual(self, physical: Pod | None, event: WorkerEvent) -> PodRef | None:
         if physical is None or physical.metadata.uid != event.pod_uid:
             return None
-        return self._parts.worker.backed(physical)
+        return self.scope.worker.backed(physical)
 
-    async def _tell(self, event: WorkerEvent, body: Json) -> None:
+    async def _mirror(self, event: WorkerEvent, body: Json) -> None:
         try:
             await self._write(event, body)
         except (Forbidden, NotFound, Invalid) as error:
-            self._parts.metrics.events_dropped.inc()
-            log.debug("event can not be mirrored: %s", error)
+            self.scope.metrics.events_dropped.inc()
+            log.debug("cannot mirror an event: %s", error)
             return
-        self._parts.metrics.events_mirrored.inc()
-        self._told[event.uid] = _Told(event.count, event.last, self._parts.host.clock.monotonic())
-        self._told.move_to_end(event.uid)
-        if len(self._told) > _REMEMBERED:
-            self._told.popitem(last=False)
+        self.scope.metrics.events_mirrored.inc()
+        self._mirrored[event.uid] = _Mirrored(event.count, event.last, self.scope.host.clock.monotonic())
+        self._mirrored.move_to_end(event.uid)
+        if len(self._mirrored) > _REMEMBERED:
+            self._mirrored.popitem(last=False)
 
     async def _write(self, event: WorkerEvent, body: Json) -> None:
-        client = self._parts.host.client
-        if event.uid not in self._told:
+        client = self.scope.host.client
+        if event.uid not in self._mirrored:
             try:
                 await client.create(EVENTS, body)
             except AlreadyExists:
@@ -270,13 +273,12 @@ class EventMirror:
             # Events expire after an hour.
             await client.create(EVENTS, body)
 
-    def refused(self, error: Forbidden) -> None:
+    def on_forbidden(self, error: Forbidden) -> None:
         """Reports that the right is missing, once until it was granted."""
-        if self._refused:
+        if self._forbidden:
             return
-        self._refused = True
-        text = (
-            "events of physical pods are not shown: the kubeconfig's user may not watch events in the mount namespace; grant list and watch"
-        )
-        self._parts.binding.event("EventsForbidden", text)
-        log.warning("events of the worker may not be watched: %s", error)
+        self._forbidden = True
+        namespace = self.scope.worker.mount.namespace
+        text = f"events of physical pods are not shown: grant list and watch of events in namespace {namespace} to the kubeconfig's user"
+        self.scope.binding.event("EventsForbidden", text)
+        log.warning("not allowed to watch the events of the worker: %s", error)

@@ -1,86 +1,166 @@
-"""Determines the physical node of a virtual pod and the settings its physical pod needs, from both clusters.
+"""Places a pod: the physical node it runs on, and what its physical pod has to know of the hub and of the worker.
 
-Invariant: a pod is placed on the physical node behind the virtual node its scheduler chose, and on no other.
+Of the hub these are the addresses of its API server and DNS, from the binding or from Kubeocean's two LoadBalancer Services, and the
+environment variables of the Services in the pod's namespace (FOO_SERVICE_HOST …), as a kubelet of the hub sets them when
+`enableServiceLinks` is on.
+
+Invariant: a pod is placed on the physical node behind the virtual node its scheduler chose, and on no other. No address of the hub is
+needed for a pod to start; a missing one is reported once on the binding. When a Service is created, moved or deleted, this affects the
+pods created from then on.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Mapping
+from typing import Final
 
-from attrs import evolve, frozen
+from attrs import Factory, define, evolve, field, frozen
 
 from kubeocean.model import keys
-from kubeocean.model.crds import ClusterBinding
-from kubeocean.model.identity import Target, Workload, replicaset_name, workload
-from kubeocean.nodes.virtual_nodes import VirtualNodes
-from kubeocean.pods.hub_access import HomeAccess
-from kubeocean.pods.service_links import ServiceLinks
-from kubeocean.worker.cluster import WorkerCluster
-from vkubelet.api.objects import Key, ObjectMeta, Pod
-from vkubelet.client.resources import PRIORITYCLASSES, REPLICASETS
+from kubeocean.model.crds import ApiServerAccess, ClusterBinding, DnsAccess
+from kubeocean.model.identity import Target, replicaset_name, workload, workload_of
+from kubeocean.scope import Scope, WorkerScope
+from vkubelet.api.codec import encode_json
+from vkubelet.api.objects import Key, ObjectMeta, Pod, Unknown
+from vkubelet.client.resources import PRIORITYCLASSES, REPLICASETS, SERVICES
+from vkubelet.client.rest import Selection
+from vkubelet.control.informer import Informer
+from vkubelet.control.store import Store
 from vkubelet.errors import AlreadyExists, Forbidden, NotFound, Unavailable
 from vkubelet.provider import Host
+from vkubelet.resolve.environment import MASTER, MASTER_NAMESPACE, service_variables
 
 log = logging.getLogger(__name__)
 
-_REMEMBERED = 2000
-_BINDING_MENDED = 10.0
+API_SERVER: Final = Key("default", "kubernetes-intranet")
+DNS: Final = Key("kube-system", "kube-dns-intranet")
+
+_FIRST_LIST: Final = 5.0
+_REMEMBERED: Final = 2000
+"""ReplicaSets whose Deployment is remembered."""
+_BINDING_RETRIED_AFTER: Final = 10.0
+_BY_NAMESPACE: Final = "namespace"
 
 
-@frozen(kw_only=True)
-class PlacementParts:
-    """Dependencies of the placement."""
+@frozen
+class Access:
+    """Addresses that were found, each None when there is none."""
 
-    host: Host
-    worker: WorkerCluster
-    virtual: VirtualNodes
-    access: HomeAccess
-    services: ServiceLinks
+    api_server: ApiServerAccess | None = None
+    dns: DnsAccess | None = None
 
 
+class HubAccess:
+    """Watches the two Services by which pods in the worker reach the hub's API server and DNS."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._binding = scope.binding
+        self._domain = scope.settings.cluster_domain
+        self._services = {key: _one_service(scope.host, key) for key in (API_SERVER, DNS)}
+        self._reported = False
+
+    async def run(self) -> None:
+        """Watches them until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for informer in self._services.values():
+                group.create_task(informer.run())
+
+    @property
+    def known(self) -> Access:
+        """Addresses that the Services have now."""
+        api_server, dns = (informer.store.get(key) for key, informer in self._services.items())
+        servers = DnsAccess((_address(dns),), self._domain) if dns is not None and _address(dns) else None
+        return Access(_access(api_server), servers)
+
+    async def find(self, binding: ClusterBinding) -> Access:
+        """Returns the addresses that the binding does not specify itself. Raises Unavailable while the Services were never listed."""
+        if binding.api_server is not None and binding.dns is not None:
+            return Access()
+        for informer in self._services.values():
+            await listed(informer)
+        found = self.known
+        is_missing = binding.api_server is None and found.api_server is None
+        if is_missing and not self._reported:
+            text = f"pods in the worker cannot reach this cluster's API server: set spec.apiServerAccess, or create Service {API_SERVER}"
+            self._binding.event("NoApiServerAccess", text)
+        self._reported = is_missing
+        return found
+
+
+class ServiceLinks:
+    """Watches the Services of the hub.
+
+    The variables of the API server's own are omitted: `spec.apiServerAccess` defines how pods in the worker reach it.
+    """
+
+    def __init__(self, host: Host) -> None:
+        store: Store[Unknown] = Store(indexes={_BY_NAMESPACE: lambda service: [service.metadata.namespace]}, keep=addresses_of)
+        self.informer: Informer[Unknown] = Informer(host.client, SERVICES, store=store, clock=host.clock, metrics=host.metrics)
+
+    async def find(self, pod: Pod) -> Mapping[str, str]:
+        """Returns the variables for a pod that is about to be created. Raises Unavailable while the Services were never listed."""
+        await listed(self.informer)
+        return self.known(pod)
+
+    def known(self, pod: Pod) -> Mapping[str, str]:
+        """Returns the variables of the Services in the pod's namespace as they are in the cache."""
+        namespace = pod.metadata.namespace
+        if pod.spec.get("enableServiceLinks") is False:
+            return {}
+        services = self.informer.store.by_index(_BY_NAMESPACE, namespace)
+        others = [service.body for service in services if service.key != (MASTER_NAMESPACE, MASTER)]
+        return service_variables(others, namespace=namespace, links=True)
+
+
+@define(kw_only=True, eq=False)
 class Placement:
     """Builds the Target of a pod."""
 
-    def __init__(self, parts: PlacementParts) -> None:
-        self._parts = parts
-        self._makers: dict[str, ObjectMeta] = {}
-        self._has_priority_class = False
+    scope: WorkerScope
+    access: HubAccess = Factory(lambda self: HubAccess(self.scope), takes_self=True)
+    services: ServiceLinks = Factory(lambda self: ServiceLinks(self.scope.host), takes_self=True)
+    _replicasets: dict[str, ObjectMeta] = field(factory=dict, init=False)
+    _has_priority_class: bool = field(default=False, init=False)
+
+    async def run(self) -> None:
+        """Watches the Services of the hub until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.access.run())
+            group.create_task(self.services.informer.run())
 
     async def target(self, pod: Pod, binding: ClusterBinding) -> Target:
         """Returns the Target of a pod that is about to be created. Raises Unavailable when its node is not declared, ApiError."""
         if problems := binding.overrides.problems():
-            raise Unavailable(f"ClusterBinding {binding.name} is not valid: {problems[0]}", retry_after=_BINDING_MENDED)
-        node = self._parts.virtual.physical_name(pod.node)
+            raise Unavailable(f"ClusterBinding {binding.name} is not valid: {problems[0]}", retry_after=_BINDING_RETRIED_AFTER)
+        node = self.scope.virtual.physical_name(pod.node)
         if not node:
-            raise Unavailable(f"node {pod.node} is not declared", retry_after=2.0)
+            raise Unavailable(f"node {pod.node} is not declared yet; pod {pod.key} is started once it is", retry_after=2.0)
         replicaset = await self._replicaset(pod)
-        access = await self._parts.access.find(binding)
+        access = await self.access.find(binding)
         target = Target.of(
             binding,
-            owner=self._parts.worker.mount.owner,
+            owner=self.scope.worker.mount.owner,
             node=node,
             workload=workload(pod.metadata, replicaset=replicaset),
             api_server=access.api_server,
             dns=access.dns,
         )
-        return evolve(target, services=await self._parts.services.find(pod))
+        return evolve(target, services=await self.services.find(pod))
 
     def known_target(self, pod: Pod, physical: Pod, binding: ClusterBinding) -> Target:
         """Returns the Target of a pod that exists in the worker; its labels record the workload that created it."""
-        labels = physical.metadata.labels
-        made_by = workload(pod.metadata)
-        if keys.WORKLOAD_TYPE in labels:
-            made_by = Workload(labels[keys.WORKLOAD_TYPE], labels.get(keys.WORKLOAD_NAME, ""))
-        access = self._parts.access.known
+        access = self.access.known
         target = Target.of(
             binding,
-            owner=self._parts.worker.mount.owner,
+            owner=self.scope.worker.mount.owner,
             node=physical.node,
-            workload=made_by,
+            workload=workload_of(physical, pod),
             api_server=access.api_server,
             dns=access.dns,
         )
-        return evolve(target, services=self._parts.services.known(pod))
+        return evolve(target, services=self.services.known(pod))
 
     async def ensure_priority_class(self, target: Target) -> None:
         """Creates Kubeocean's own class in the worker unless it exists; a class that the binding names is left to its owner."""
@@ -94,28 +174,65 @@ class Placement:
             "description": "Pods leased to a computing cluster; they give way to local ones.",
         }
         try:
-            await self._parts.worker.client.create(PRIORITYCLASSES, body)
+            await self.scope.worker.client.create(PRIORITYCLASSES, body)
             log.info("priority class created")
         except (AlreadyExists, Forbidden):
-            log.debug("priority class is there, or made by the worker's owner")
+            log.debug("priority class exists, or is left to the worker's owner")
         self._has_priority_class = True
 
-    def refused(self, error: Forbidden) -> None:
-        """Handles the worker's rejection of a pod: if the error names the priority class, which was deleted, the next call creates it."""
-        if keys.DEFAULT_PRIORITY_CLASS in error.message:
-            self._has_priority_class = False
+    def recheck_priority_class(self) -> None:
+        """Makes the next call create the class again if it was deleted, which is one reason why the worker forbids to create a pod."""
+        self._has_priority_class = False
 
     async def _replicaset(self, pod: Pod) -> ObjectMeta | None:
         name = replicaset_name(pod.metadata)
         if not name:
             return None
         uid = pod.metadata.owner_references[0].uid
-        if uid not in self._makers:
+        if uid not in self._replicasets:
             try:
-                found = await self._parts.host.client.get(REPLICASETS, Key(pod.metadata.namespace, name))
+                found = await self.scope.host.client.get(REPLICASETS, Key(pod.metadata.namespace, name))
             except NotFound:
                 return None
-            if len(self._makers) >= _REMEMBERED:
-                self._makers.pop(next(iter(self._makers)))
-            self._makers[uid] = found.metadata
-        return self._makers[uid]
+            if len(self._replicasets) >= _REMEMBERED:
+                self._replicasets.pop(next(iter(self._replicasets)))
+            self._replicasets[uid] = found.metadata
+        return self._replicasets[uid]
+
+
+def _one_service(host: Host, key: Key) -> Informer[Unknown]:
+    where = Selection(namespace=key.namespace, fields=f"metadata.name={key.name}")
+    return Informer(host.client, SERVICES, where=where, clock=host.clock)
+
+
+async def listed(informer: Informer[Unknown]) -> None:
+    """Waits at most five seconds for the first list; Services that may not be read count as none. Raises Unavailable on timeout."""
+    if informer.ever_synced or isinstance(informer.last_error, Forbidden):
+        return
+    try:
+        async with asyncio.timeout(_FIRST_LIST):
+            await informer.wait_synced()
+    except TimeoutError:
+        if not isinstance(informer.last_error, Forbidden):
+            text = f"the Services of this cluster cannot be listed: {informer.last_error or 'there is no response yet'}"
+            raise Unavailable(text, retry_after=1.0) from None
+
+
+def _access(service: Unknown | None) -> ApiServerAccess | None:
+    if service is None or not _address(service):
+        return None
+    ports = (service.body.get("spec") or {}).get("ports") or ()
+    return ApiServerAccess(_address(service), ports[0]["port"]) if ports else None
+
+
+def _address(service: Unknown) -> str:
+    ingress = ((service.body.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ()
+    return next((each["ip"] for each in ingress if each.get("ip")), "")
+
+
+def addresses_of(service: Unknown) -> Unknown:
+    """Returns the Service with only its name, address and ports."""
+    meta, spec = service.metadata, service.body.get("spec") or {}
+    head = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid, "resourceVersion": meta.resource_version}
+    kept = {name: spec[name] for name in ("clusterIP", "ports") if spec.get(name)}
+    return Unknown.decode(encode_json({"metadata": head, "spec": kept}))

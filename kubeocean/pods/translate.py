@@ -7,19 +7,19 @@ namespace, it has no identity in the worker, and its node is the one the hub's s
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from kubeocean.model import keys
 from kubeocean.model import references as refs
-from kubeocean.model.identity import Target, Workload, daemonset_allowed, identity, marks, propagated, replicaset_name, workload
+from kubeocean.model.crds import ApiServerAccess, DnsAccess
+from kubeocean.model.fields import is_address
+from kubeocean.model.identity import Target, marks, propagated
 from kubeocean.model.overrides import images_of, remembered
-from kubeocean.pods.cluster_dns import api_server_environment, host_aliases, set_dns
 from vkubelet.api.objects import Pod
-from vkubelet.api.shapes import Json
+from vkubelet.api.podspec import PLANNED_CONTAINERS, SECRET_VOLUMES, ephemeral_claim
+from vkubelet.api.shapes import Json, JsonView
 from vkubelet.errors import PodRejected
-
-__all__ = ["Target", "Workload", "daemonset_allowed", "identity", "physical_containers", "physical_pod", "replicaset_name", "workload"]
 
 # The hub's scheduler has used them; the worker would reject them, or apply them a second time to other pods and nodes.
 _DROPPED: Final = (
@@ -41,6 +41,12 @@ _DROPPED: Final = (
     # Only the API server adds them, by a separate request.
     "ephemeralContainers",
 )
+# Limits of core/v1 validation (MaxDNSNameservers, MaxDNSSearchPaths, MaxDNSSearchListChars).
+_MOST_SERVERS: Final = 3
+_MOST_SEARCHES: Final = 32
+_LONGEST_SEARCHES: Final = 2048
+
+_FOLLOWS_CLUSTER: Final = frozenset({"ClusterFirst", "ClusterFirstWithHostNet"})
 _HOSTNAME_LIMIT: Final = 63
 _OVERRIDE_LIMIT: Final = 64
 _VIRTUAL_FIELDS: Final[Mapping[str, str]] = {
@@ -72,7 +78,7 @@ def physical_pod(pod: Pod, target: Target) -> Json:
         spec["imagePullSecrets"] = [
             {"name": keys.physical_name(pod.metadata.namespace, each["name"])} for each in secrets if each.get("name")
         ]
-    for kind in ("initContainers", "containers"):
+    for kind in PLANNED_CONTAINERS:
         if kind in spec:
             spec[kind] = physical_containers(spec[kind], pod, target)
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": _metadata(pod, target), "spec": spec}
@@ -99,18 +105,18 @@ def physical_containers(containers: Sequence[Json], pod: Pod, target: Target) ->
 
 
 def _metadata(pod: Pod, target: Target) -> Json:
-    wanted, ours = propagated(pod), marks(pod, target)
-    annotations = {**wanted.annotations, **ours.annotations, keys.EXPECTED_METADATA: wanted.encode()}
+    desired, ours = propagated(pod), marks(pod, target)
+    annotations = {**desired.annotations, **ours.annotations, keys.EXPECTED_METADATA: desired.encode()}
     if pod.spec.get("ephemeralContainers"):
         # They are added afterwards; until then this generation is not reflected.
         annotations.pop(keys.VIRTUAL_GENERATION, None)
-    images = images_of(pod.spec, "initContainers", "containers")
+    images = images_of(pod.spec, *PLANNED_CONTAINERS)
     if note := remembered(images, {name: target.overrides.image(image) for name, image in images.items()}):
         annotations[keys.VIRTUAL_IMAGES] = note
     return {
         "name": keys.physical_name(pod.metadata.namespace, pod.metadata.name),
         "namespace": target.namespace,
-        "labels": {**wanted.labels, **ours.labels},
+        "labels": {**desired.labels, **ours.labels},
         "annotations": annotations,
     }
 
@@ -140,7 +146,7 @@ def _hostname(name: str) -> str:
     """Returns the pod's name as one DNS label, for `spec.hostname`. Raises PodRejected when nothing is left of it."""
     hostname = re.sub(r"[.]", "-", name)[:_HOSTNAME_LIMIT].strip("-")
     if not hostname:
-        raise PodRejected("InvalidHostname", f"no hostname can be made of the pod's name {name!r}; set spec.hostname")
+        raise PodRejected("InvalidHostname", f"pod name {name!r} contains nothing that a hostname may contain; set spec.hostname")
     return hostname
 
 
@@ -150,12 +156,12 @@ def _rename_volumes(spec: Json, pod: Pod) -> None:
     token_keys = {id(source): refs.token_key(index) for index, (_, source) in enumerate(refs.token_sources(spec))}
     for volume in spec.get("volumes") or ():
         if volume.pop("ephemeral", None) is not None:
-            volume["persistentVolumeClaim"] = {"claimName": refs.ephemeral_claim(pod.metadata.name, volume["name"])}
+            volume["persistentVolumeClaim"] = {"claimName": ephemeral_claim(pod.metadata.name, volume["name"])}
         _rename(volume.get("configMap"), "name", namespace)
         _rename(volume.get("secret"), "secretName", namespace)
         _rename(volume.get("persistentVolumeClaim"), "claimName", namespace)
         _rename(volume.get("azureFile"), "secretName", namespace)
-        for kind, field in refs.SECRET_FIELDS.items():
+        for kind, field in SECRET_VOLUMES.items():
             _rename((volume.get(kind) or {}).get(field), "name", namespace)
         _rename_fields(volume.get("downwardAPI"))
         for source in (volume.get("projected") or {}).get("sources") or ():
@@ -187,3 +193,58 @@ def _rename_field(reference: Json | None) -> None:
 def _rename(source: Json | None, field: str, namespace: str) -> None:
     if source and source.get(field):
         source[field] = keys.physical_name(namespace, source[field])
+
+
+# --- Access to the hub's API server and DNS ---------------------------------------------------------------------------------------------
+
+
+def api_server_environment(access: ApiServerAccess | None) -> dict[str, str]:
+    """Returns the variables that in-cluster clients read; the other KUBERNETES_* of a kubelet are for Docker links and not set."""
+    if access is None:
+        return {}
+    return {"KUBERNETES_SERVICE_HOST": access.host, "KUBERNETES_SERVICE_PORT": str(access.port)}
+
+
+def host_aliases(aliases: Sequence[JsonView], access: ApiServerAccess | None, *, domain: str) -> list[Json]:
+    """Returns the user's aliases, and one that maps the usual names of the API server to its host, if that is an IP address."""
+    kept = [dict(alias) for alias in aliases]
+    if access is None or not is_address(access.host):
+        return kept
+    hostnames = ["kubernetes.default.svc", "kubernetes.default", "kubernetes", f"kubernetes.default.svc.{domain}"]
+    return [*kept, {"ip": access.host, "hostnames": hostnames}]
+
+
+def set_dns(spec: Json, access: DnsAccess | None, *, namespace: str) -> None:
+    """Replaces the cluster DNS policies of `spec` by the hub's DNS; without access the worker's stays.
+
+    ClusterFirst with `hostNetwork` means the node's own DNS (documented for `dnsPolicy`), so it is not changed.
+    """
+    policy = spec.get("dnsPolicy") or "ClusterFirst"
+    of_the_node = policy == "ClusterFirst" and spec.get("hostNetwork")
+    if access is None or policy not in _FOLLOWS_CLUSTER or of_the_node:
+        return
+    config: JsonView = spec.get("dnsConfig") or {}
+    searches = [f"{namespace}.svc.{access.domain}", f"svc.{access.domain}", access.domain]
+    spec["dnsPolicy"] = "None"
+    spec["dnsConfig"] = {
+        "nameservers": _distinct([*access.servers, *(config.get("nameservers") or ())])[:_MOST_SERVERS],
+        "searches": _fitting(_distinct([*searches, *(config.get("searches") or ())])),
+        "options": _options({"ndots": {"name": "ndots", "value": "5"}}, config.get("options") or ()),
+    }
+
+
+def _options(ours: Mapping[str, Json], users: Iterable[JsonView]) -> list[Json]:
+    merged = {**ours, **{option.get("name", ""): dict(option) for option in users}}
+    return list(merged.values())
+
+
+def _distinct(values: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(values))
+
+
+def _fitting(searches: Sequence[str]) -> list[str]:
+    """Returns the first search domains, as many as Kubernetes accepts."""
+    fitting = list(searches[:_MOST_SEARCHES])
+    while len(" ".join(fitting)) > _LONGEST_SEARCHES:
+        fitting.pop()
+    return fitting

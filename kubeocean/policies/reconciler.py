@@ -1,6 +1,11 @@
 """Reconciles the ResourceLeasingPolicies of the worker that are meant for us: caches them for the nodes, and reports if they apply.
 
-Invariant: a policy's status is written only when it would change; a deleted policy stays until its nodes are deleted.
+Each hub that leases by a policy claims it with its own finalizer. Policies refer to a ClusterBinding by name, and the bindings of two hubs
+may share a name: both lease, but the status has one writer, the hub whose claim is first in the list. When that claim is removed the next
+hub writes.
+
+Invariant: a policy's status is written only when it would change; only its owner adds or removes a claim, so a deleted policy stays until
+the last hub has terminated the pods that it leased.
 """
 
 from __future__ import annotations
@@ -10,15 +15,13 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from kubeocean.binding.reconciler import BindingReconciler
 from kubeocean.leasing.policy import Terms
 from kubeocean.model import keys
-from kubeocean.model.crds import ResourceLeasingPolicy
-from kubeocean.model.resources import POLICIES
+from kubeocean.model.crds import POLICIES, ResourceLeasingPolicy
+from kubeocean.model.ownership import Ownership, classify_finalizer
 from kubeocean.model.windows import is_open, next_edge
-from kubeocean.policies.claim import claimed, other_writer, released
 from kubeocean.policies.status import Amounts, Pace, Verdict, status_change
-from kubeocean.worker.cluster import WorkerCluster
+from kubeocean.scope import WorkerScope
 from vkubelet.api.objects import Key, Unknown
 from vkubelet.api.shapes import Json
 from vkubelet.client.rest import PatchKind
@@ -28,7 +31,6 @@ from vkubelet.control.informer import Change
 from vkubelet.control.workqueue import Priority
 from vkubelet.errors import NotFound, Unavailable
 from vkubelet.logformat import bind
-from vkubelet.provider import Host
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +41,7 @@ _SHARED_AFTER = 30.0
 """Seconds until the other hub that serves a policy is reported."""
 
 
-class LentNodes(Protocol):
+class LeasedNodes(Protocol):
     """The nodes as needed here, about one policy."""
 
     def decided_by(self, policy: str) -> Sequence[str]:
@@ -52,14 +54,15 @@ class LentNodes(Protocol):
 class ResourceLeasingPolicyReconciler:
     """Maintains finalizer and status of our policies; decisions about nodes follow `current`."""
 
-    def __init__(self, host: Host, worker: WorkerCluster, *, binding: BindingReconciler, process_zone: str) -> None:
+    def __init__(self, scope: WorkerScope) -> None:
+        host, worker = scope.host, scope.worker
         self._host = host
         self._worker = worker
-        self._binding = binding
-        self._process_zone = process_zone
+        self._binding = scope.binding
+        self._process_zone = scope.process_zone
         self._parsed: dict[str, ResourceLeasingPolicy] = {}
-        self._told: dict[str, Json] = {}
-        self._nodes: LentNodes | None = None
+        self._last_sent: dict[str, Json] = {}
+        self._nodes: LeasedNodes | None = None
         self._pace = Pace(host.clock)
         self._others: dict[str, tuple[float, str]] = {}
         """Since when another hub writes the status of a policy, and the mark of that hub; by policy."""
@@ -90,7 +93,7 @@ class ResourceLeasingPolicyReconciler:
         """Registers a listener that is called after every change of a policy."""
         self._listeners.append(listener)
 
-    def lends(self, nodes: LentNodes) -> None:
+    def set_nodes(self, nodes: LeasedNodes) -> None:
         """Sets the source for which nodes a policy decides about; while it lists any, a deleted policy keeps its finalizer."""
         self._nodes = nodes
 
@@ -132,18 +135,19 @@ class ResourceLeasingPolicyReconciler:
         now = self._host.clock.now()
         verdict = self._verdict(policy, now)
         edge = max(0.0, (verdict.edge - now).total_seconds()) + 0.01 if verdict.edge is not None else _LONGEST_WAIT
-        report = status_change(policy, verdict, now=now, told=self._told.get(policy.uid))
+        report = status_change(policy, verdict, now=now, last_sent=self._last_sent.get(policy.uid))
         if report is None:
             self._pace.settled(policy.name)
             return min(_LONGEST_WAIT, edge)
-        if report.only_amounts and (wait := self._pace.wait(policy.name, report.said)) > 0:
+        if report.only_amounts and (wait := self._pace.wait(policy.name, report.status)) > 0:
             return min(_LONGEST_WAIT, edge, wait)
         if report.repeated and (wait := self._pace.wait_to_repeat(policy.name)) > 0:
             return min(_LONGEST_WAIT, edge, wait)
         if verdict.problems:
-            self._binding.event("InvalidPolicy", f"ResourceLeasingPolicy {policy.name} leases nothing: {verdict.problems}", warning=True)
+            text = f"ResourceLeasingPolicy {policy.name} leases no resources: {verdict.problems}"
+            self._binding.event("InvalidPolicy", text, warning=True)
         await self._patch(obj, report.patch, subresource="status")
-        self._told[policy.uid] = report.said
+        self._last_sent[policy.uid] = report.status
         if report.only_amounts:
             self._pace.wrote(policy.name)
         else:
@@ -152,7 +156,7 @@ class ResourceLeasingPolicyReconciler:
 
     def _verdict(self, policy: ResourceLeasingPolicy, now: datetime) -> Verdict:
         if self._binding.current is None:
-            raise Unavailable("the binding is not known yet", retry_after=1.0)
+            raise Unavailable("the ClusterBinding has not been read yet", retry_after=1.0)
         if problems := "; ".join(str(problem) for problem in policy.validate()):
             return Verdict(problems, amounts=Amounts())
         try:
@@ -198,7 +202,7 @@ class ResourceLeasingPolicyReconciler:
         try:
             await self._patch(obj, {"metadata": {"finalizers": left}})
         except NotFound:
-            log.debug("policy is gone already")
+            log.debug("policy is deleted already")
         return None
 
     async def _patch(self, obj: Unknown, change: Json, *, subresource: str = "") -> None:
@@ -209,12 +213,41 @@ class ResourceLeasingPolicyReconciler:
     def _changed(self, change: Change[Unknown]) -> None:
         if change.new is None:
             self._note_other(change.key.name, "")
-            ended = self._parsed.pop(change.key.name, None)
-            self._told.pop(ended.uid if ended is not None else "", None)
-            self._pace.forget(change.key.name)
+            deleted = self._parsed.pop(change.key.name, None)
+            self._last_sent.pop(deleted.uid if deleted is not None else "", None)
+            self._pace.remove(change.key.name)
         else:
             self._parsed[change.key.name] = ResourceLeasingPolicy.parse(change.new)
             self.controller.add(change.key.name)
         if change.more_than_status:
             for listener in self._listeners:
                 listener()
+
+
+def claimed(finalizers: Sequence[str], owner: keys.Owner) -> Sequence[str]:
+    """Returns the finalizers with the claim of this owner, which is appended."""
+    own = keys.policy_finalizer(owner)
+    return finalizers if own in finalizers else [*finalizers, own]
+
+
+def released(finalizers: Sequence[str], owner: keys.Owner, *, meant: bool) -> Sequence[str]:
+    """Returns the finalizers without the claim of this owner, and without the claim of earlier versions, which names no owner.
+
+    The latter is removed with our claim, or when the policy is `meant` for our binding; but not while another hub has a claim.
+    """
+    own = keys.policy_finalizer(owner)
+    left = [each for each in finalizers if each != own]
+    if (meant or own in finalizers) and not any(classify_finalizer(each, owner) is Ownership.ANOTHERS for each in left):
+        left = [each for each in left if each != keys.FINALIZER_POLICY]
+    return left
+
+
+def other_writer(finalizers: Sequence[str], owner: keys.Owner) -> str:
+    """Returns the mark of the other hub whose claim precedes ours; empty when this hub writes the status."""
+    for each in finalizers:
+        match classify_finalizer(each, owner):
+            case Ownership.OURS:
+                return ""
+            case Ownership.ANOTHERS:
+                return each.removeprefix(keys.POLICY_CLAIM)
+    return ""

@@ -14,9 +14,8 @@ from typing import Final
 from attrs import field, frozen
 
 from kubeocean.model.crds import ResourceLeasingPolicy
-from vkubelet.api.conditions import set_condition
 from vkubelet.api.quantity import Resources, format_resources
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.shapes import Json, JsonView, set_condition
 from vkubelet.clock import Clock, rfc3339
 
 MOST_NODES_NAMED: Final = 32
@@ -58,26 +57,26 @@ class Verdict:
 
 @frozen
 class Report:
-    """A status to be written: `said` is all of it, `patch` the merge patch. `only_amounts`: nothing else differs.
+    """A status to be written: `status` is all of it, `patch` the merge patch. `only_amounts`: nothing else differs.
 
     `repeated`: apart from amounts it was written before, and another client replaced it.
     """
 
-    said: Json
+    status: Json
     patch: Json
     only_amounts: bool
     repeated: bool = False
 
 
-def status_change(policy: ResourceLeasingPolicy, verdict: Verdict, *, now: datetime, told: JsonView | None = None) -> Report | None:
-    """Returns the new status, or None when nothing differs (spec/kubeocean.md 3.9); `told` is the status written last."""
+def status_change(policy: ResourceLeasingPolicy, verdict: Verdict, *, now: datetime, last_sent: JsonView | None = None) -> Report | None:
+    """Returns the new status, or None when nothing differs; `last_sent` is the status written last."""
     before: Sequence[JsonView] = policy.status.get("conditions") or ()
     after: list[Json] = [dict(condition) for condition in before]
     for condition in _conditions(verdict):
         after = set_condition(after, {**condition, "observedGeneration": policy.generation}, now=now)
-    dropped = {name: value for name, value in (told or {}).items() if name in _ADDED and name not in policy.status}
+    dropped = {name: value for name, value in (last_sent or {}).items() if name in _ADDED and name not in policy.status}
     present = {**policy.status, **dropped}
-    said: Json = {
+    status: Json = {
         "phase": "Failed" if verdict.problems else "Active" if verdict.open else "Inactive",
         "activeTimeWindow": verdict.open,
         "observedGeneration": policy.generation,
@@ -88,20 +87,20 @@ def status_change(policy: ResourceLeasingPolicy, verdict: Verdict, *, now: datet
         "nextEdge": rfc3339(verdict.edge) if verdict.edge else None,
         **_amounts(verdict, present),
     }
-    differing = {name for name, value in said.items() if present.get(name) != value}
+    differing = {name for name, value in status.items() if present.get(name) != value}
     if not differing:
         return None
-    patch = {**said, **{name: _replacing(policy.status.get(name) or {}, said[name]) for name in AMOUNTS}}
+    patch = {**status, **{name: _replacing(policy.status.get(name) or {}, status[name]) for name in AMOUNTS}}
     only_amounts = differing <= set(AMOUNTS)
-    repeated = not only_amounts and told is not None and _without_times(told) == _without_times(said)
-    return Report(said, {"status": {**patch, "lastAppliedTime": rfc3339(now)}}, only_amounts, repeated)
+    repeated = not only_amounts and last_sent is not None and _without_times(last_sent) == _without_times(status)
+    return Report(status, {"status": {**patch, "lastAppliedTime": rfc3339(now)}}, only_amounts, repeated)
 
 
-def _without_times(said: JsonView) -> Json:
+def _without_times(status: JsonView) -> Json:
     """Returns a status without amounts, and without the times at which another client's writes changed its conditions."""
     fields = ("type", "status", "reason", "message", "observedGeneration")
-    conditions = [{name: each.get(name) for name in fields} for each in said.get("conditions") or ()]
-    rest = {name: value for name, value in said.items() if name not in AMOUNTS}
+    conditions = [{name: each.get(name) for name in fields} for each in status.get("conditions") or ()]
+    rest = {name: value for name, value in status.items() if name not in AMOUNTS}
     return {**rest, "conditions": sorted(conditions, key=lambda each: str(each["type"]))}
 
 
@@ -119,7 +118,7 @@ def _replacing(before: JsonView, after: JsonView) -> Json:
 def _conditions(verdict: Verdict) -> list[Json]:
     if verdict.problems:
         invalid = {"type": "Valid", "status": "False", "reason": "ValidationError", "message": verdict.problems}
-        return [invalid, {"type": "Active", "status": "False", "reason": "ValidationError", "message": "an invalid policy leases nothing"}]
+        return [invalid, {"type": "Active", "status": "False", "reason": "ValidationError", "message": "the policy is invalid"}]
     valid = {"type": "Valid", "status": "True", "reason": "ValidationPassed", "message": "the policy is valid"}
     if verdict.open:
         return [valid, {"type": "Active", "status": "True", "reason": "ActiveTimeWindow", "message": "a time window is open"}]
@@ -143,9 +142,9 @@ class Pace:
         self._repeated: dict[str, tuple[float, float]] = {}
         """When a status that another client replaced was last rewritten, and the seconds until the next time; by policy."""
 
-    def wait(self, policy: str, said: JsonView) -> float:
+    def wait(self, policy: str, status: JsonView) -> float:
         """Returns the seconds until this may be written, if it does not change until then; 0 means now."""
-        now, amounts = self._clock.monotonic(), {name: said[name] for name in AMOUNTS}
+        now, amounts = self._clock.monotonic(), {name: status[name] for name in AMOUNTS}
         known = self._unwritten.get(policy)
         if known is None or known.amounts != amounts:
             known = self._unwritten[policy] = _Unwritten(amounts, known.first if known else now, now)
@@ -173,7 +172,7 @@ class Pace:
         self.settled(policy)
         self._written[policy] = [*self._written.get(policy, []), self._clock.monotonic()][-_BURST:]
 
-    def forget(self, policy: str) -> None:
+    def remove(self, policy: str) -> None:
         """Removes a deleted policy."""
         self.settled(policy)
         self._written.pop(policy, None)

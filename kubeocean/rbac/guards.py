@@ -14,8 +14,8 @@ from typing import Any, Final
 from attrs import frozen
 
 from kubeocean.model import keys
-from kubeocean.model.resources import GROUP, POLICIES
-from kubeocean.model.volume_sources import MACHINES, SECRETS_OF
+from kubeocean.model.crds import GROUP, POLICIES
+from kubeocean.model.references import MACHINES, SECRETS_OF
 from vkubelet.api.shapes import Json
 from vkubelet.client.resources import NAMESPACES, PODS, PRIORITYCLASSES, PVS, SECRETS, Resource
 
@@ -99,7 +99,12 @@ def _leases() -> Guard:
         version=POLICIES.version,
         resources=(POLICIES.plural, f"{POLICIES.plural}/status"),
         operations=("UPDATE",),
-        rules=(Rule(unchanged, f"of a ResourceLeasingPolicy, only finalizers {keys.POLICY_CLAIM}* and the status may change"),),
+        rules=(
+            Rule(
+                unchanged,
+                f"the identity of a hub may change only finalizers {keys.POLICY_CLAIM}* and the status of a ResourceLeasingPolicy",
+            ),
+        ),
     )
 
 
@@ -111,7 +116,7 @@ def _mount() -> Guard:
         resources=("namespaces",),
         operations=("UPDATE",),
         variables=_maps("metadata.annotations"),
-        rules=(Rule(unchanged, f"of the {MOUNT_NAMESPACE}, only the annotation {keys.MOUNT_OWNER} may change"),),
+        rules=(Rule(unchanged, f"the identity of a hub may change only the annotation {keys.MOUNT_OWNER} of the {MOUNT_NAMESPACE}"),),
     )
 
 
@@ -124,7 +129,7 @@ def _node_label() -> Guard:
         resources=("nodes",),
         operations=("UPDATE",),
         variables=_maps("metadata.labels"),
-        rules=(Rule(unchanged, f"of a Node, only the label {keys.POLICY_APPLIED} may change"),),
+        rules=(Rule(unchanged, f"the identity of a hub may change only the label {keys.POLICY_APPLIED} of a Node"),),
     )
 
 
@@ -140,10 +145,10 @@ def _pods(max_priority: str) -> Guard:
         resources=("pods",),
         operations=("CREATE",),
         rules=(
-            Rule(anonymous, "pods of the hub have no ServiceAccount token of the worker"),
+            Rule(anonymous, "pods of a hub must not mount a ServiceAccount token of the worker; set automountServiceAccountToken: false"),
             Rule(
                 f"!has(object.spec.priority) || object.spec.priority <= {max_priority}",
-                f"pods of the hub have a priority of at most {max_priority}; name another PriorityClass in spec.podPriorityClassName",
+                f"pods of a hub may have a priority of at most {max_priority}; set another spec.podPriorityClassName in the ClusterBinding",
             ),
         ),
     )
@@ -156,7 +161,12 @@ def _secrets() -> Guard:
         why="The right to create Secrets would include tokens of every ServiceAccount of the mount namespace.",
         resources=("secrets",),
         operations=("CREATE", "UPDATE"),
-        rules=(Rule(f"!has(object.type) || !(object.type in [{kinds}])", "copies of Secrets are of no type that contains tokens"),),
+        rules=(
+            Rule(
+                f"!has(object.type) || !(object.type in [{kinds}])",
+                "Secrets of a hub must not have a type that contains tokens; use type Opaque",
+            ),
+        ),
     )
 
 
@@ -165,7 +175,9 @@ def _classes() -> Guard:
         f"object.metadata.name == '{keys.DEFAULT_PRIORITY_CLASS}' && object.value == {keys.DEFAULT_PRIORITY}"
         " && !(has(object.globalDefault) && object.globalDefault)"
     )
-    text = f"the only PriorityClass is {keys.DEFAULT_PRIORITY_CLASS}, with the value {keys.DEFAULT_PRIORITY}, not as the global default"
+    text = (
+        f"a hub may create only PriorityClass {keys.DEFAULT_PRIORITY_CLASS}, with value {keys.DEFAULT_PRIORITY} and without globalDefault"
+    )
     return Guard(
         name="priorityclasses",
         why="The right to create the class of leased pods would include one that is the default of the cluster's own pods.",
@@ -207,13 +219,16 @@ def _volumes(space: str) -> Guard:
         operations=("CREATE", "UPDATE", "DELETE"),
         sees_namespace=True,
         rules=(
-            Rule(f"{marked} && {bound}", f"only PersistentVolumes with the label {keys.MANAGED_BY}, for claims in {space}"),
-            Rule(retained, "PersistentVolumes of the hub have the reclaim policy Retain"),
+            Rule(
+                f"{marked} && {bound}",
+                f"a hub may write only PersistentVolumes with the label {keys.MANAGED_BY} for claims in namespace {space}",
+            ),
+            Rule(retained, "PersistentVolumes of a hub must have persistentVolumeReclaimPolicy: Retain"),
             Rule(
                 f"object == null || oldObject != null || {remote} || {local}",
-                f"set {keys.ALLOWED_VOLUMES} on namespace {space} to allow this volume source",
+                f"this volume source is not allowed; its owner may annotate namespace {space} with {keys.ALLOWED_VOLUMES}",
             ),
-            Rule(f"object == null || ({secrets})", f"PersistentVolumes of the hub name Secrets in {space} alone"),
+            Rule(f"object == null || ({secrets})", f"PersistentVolumes of a hub may refer only to Secrets of namespace {space}"),
         ),
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kubeocean.model import keys
-from kubeocean.model.resources import GROUP
+from kubeocean.model.crds import GROUP
 from kubeocean.rbac.guards import guard_objects
 from kubeocean.rbac.rules import RBAC, READ, Check, Rule, checks_of, granted, labelled, namespace_body, role_binding
 from vkubelet.api.shapes import Json
@@ -42,50 +42,68 @@ def hub_rules(*, binding: str = "", namespace: str = keys.NAMESPACE) -> tuple[Ru
 
 def _hub_objects_of_ours(binding: str) -> tuple[Rule, ...]:
     own = (binding,) if binding else ()
-    drivers = "Which storage drivers a virtual node has."
-    alone = "Its own ClusterBinding, by name; the manager may write every one."
+    drivers = "Lists the storage drivers of virtual nodes."
+    alone = "Its own ClusterBinding, by name; the manager may write all of them."
     nodes = "policy nodes: names that begin with vnode-<clusterID>-."
     return (
-        Rule("clusterbindings", READ, group=GROUP, why="The bindings: which are older, and what ours says."),
-        Rule("clusterbindings", "patch", group=GROUP, names=own, why="The finalizer of the binding.", bound=alone),
-        Rule("clusterbindings/status", "patch", group=GROUP, names=own, why="What became of it.", bound=alone),
-        Rule("nodes", f"{READ} create patch delete", why="Virtual nodes; their leases are in a Role below.", bound=nodes),
-        Rule("nodes/status", "patch", why="How they are.", bound=nodes),
+        Rule("clusterbindings", READ, group=GROUP, why="Reads its ClusterBinding, and compares its clusterID with those of older ones."),
+        Rule("clusterbindings", "patch", group=GROUP, names=own, why="Adds and removes the finalizer of the ClusterBinding.", bound=alone),
+        Rule("clusterbindings/status", "patch", group=GROUP, names=own, why="Reports the status of the ClusterBinding.", bound=alone),
+        Rule(
+            "nodes",
+            f"{READ} create patch delete",
+            why="Creates, updates and deletes virtual nodes; their Leases are in a Role below.",
+            bound=nodes,
+        ),
+        Rule("nodes/status", "patch", why="Reports the status of virtual nodes.", bound=nodes),
         Rule("csinodes", f"{READ} create patch delete", group=_STORAGE, essential=False, why=drivers, bound=nodes),
     )
 
 
 def _hub_pods() -> tuple[Rule, ...]:
-    secrets = "What pods refer to. Reading Secrets in every namespace is what it looks like: this identity can read them all."
-    claims = "Claims that pods name, and the volumes behind them."
+    secrets = "Reads the objects that pods refer to, and marks them as copied. This identity can read the Secrets of all namespaces."
+    claims = "Reads the claims of pods and their volumes, and marks them as copied."
     pods = "policy pods: pods on nodes whose names begin with vnode-<clusterID>-."
     data = "policy data: metadata alone may change."
-    size = "Nothing: the status of every claim."
-    tokens = "policy tokens: bound to a pod, of any ServiceAccount in the cluster."
+    size = "Not limited: it may write the status of every claim."
+    tokens = "policy tokens: tokens bound to a pod, of any ServiceAccount in the cluster."
     return (
-        Rule("pods", f"{READ} patch delete", why="Virtual pods: their marks, and their end.", bound=pods),
-        Rule("pods/status", "patch", why="How they are.", bound=pods),
-        Rule("pods/eviction", "create", why="Leased capacity is taken back by eviction.", bound="PodDisruptionBudgets, on every node."),
-        Rule("replicasets", "get", group="apps", essential=False, why="Which Deployment a pod is of."),
+        Rule(
+            "pods",
+            f"{READ} patch delete",
+            why="Records the physical pod of each virtual pod, and deletes pods of withdrawn nodes.",
+            bound=pods,
+        ),
+        Rule("pods/status", "patch", why="Reports the status of virtual pods.", bound=pods),
+        Rule("pods/eviction", "create", why="Evicts pods to reclaim leased capacity.", bound="PodDisruptionBudgets, on every node."),
+        Rule("replicasets", "get", group="apps", essential=False, why="Finds the Deployment of a pod."),
         Rule("configmaps secrets", f"{READ} patch", why=secrets, bound="policy data: metadata alone may change. Reading is not limited."),
         Rule("persistentvolumeclaims persistentvolumes", f"{READ} patch", essential=False, why=claims, bound=data),
-        Rule("persistentvolumeclaims/status", "patch", essential=False, why="A file system that has grown in the worker.", bound=size),
-        Rule("serviceaccounts/token", "create", why="Tokens of pods, bound to them.", bound=tokens),
-        Rule("namespaces", "get", why="Which cluster this is: the UID of kube-system."),
-        Rule("services", READ, why="Where pods in the worker reach the API server, the DNS and the Services of this cluster."),
-        Rule("events", "create patch", why="What happens is recorded as Events.", bound="Nothing: an Event can be about any object."),
+        Rule(
+            "persistentvolumeclaims/status",
+            "patch",
+            essential=False,
+            why="Reports a file system that was expanded in the worker.",
+            bound=size,
+        ),
+        Rule("serviceaccounts/token", "create", why="Requests the ServiceAccount tokens of pods, bound to them.", bound=tokens),
+        Rule("namespaces", "get", why="Identifies the cluster by the UID of namespace kube-system."),
+        Rule(
+            "services", READ, why="Finds the addresses of the API server, the DNS and the Services of this cluster for pods in the worker."
+        ),
+        Rule("events", "create patch", why="Records Events.", bound="Not limited: an Event can be about any object."),
     )
 
 
 def _hub_port() -> tuple[Rule, ...]:
-    asked = "The serving certificate of the kubelet port."
-    approved = "Its approval; without this and the next rule, somebody else approves it: kubectl certificate approve."
+    asked = "Requests the serving certificate of the kubelet port."
+    approved = "Approves that request; without this rule and the next, an administrator runs: kubectl certificate approve."
     signer = "kubernetes.io/kubelet-serving"
-    review = "Reviews persist nothing."
-    signed = "The signer kubelet-serving, for any node name. Without both rules a person approves."
+    review = "Reviews are not stored."
+    signed = "The signer kubelet-serving, for any node name. Without both rules an administrator approves."
     return (
-        Rule("tokenreviews", "create", group="authentication.k8s.io", why="Who calls the kubelet port?", bound=review),
-        Rule("subjectaccessreviews", "create", group="authorization.k8s.io", why="And may they?", bound=review),
+        Rule("tokenreviews", "create", group="authentication.k8s.io", why="Authenticates requests to the kubelet port.", bound=review),
+        Rule("subjectaccessreviews", "create", group="authorization.k8s.io", why="Authorizes requests to the kubelet port.", bound=review),
         Rule(
             "certificatesigningrequests",
             "create get",
@@ -94,21 +112,21 @@ def _hub_port() -> tuple[Rule, ...]:
             bound="A request grants nothing until it is approved.",
         ),
         Rule("certificatesigningrequests/approval", "update", group=_CERTIFICATES, essential=False, why=approved, bound=signed),
-        Rule("signers", "approve", group=_CERTIFICATES, names=signer, essential=False, why="For this one signer.", bound=signed),
+        Rule("signers", "approve", group=_CERTIFICATES, names=signer, essential=False, why="Approves for this one signer.", bound=signed),
     )
 
 
 def _hub_namespaced(namespace: str) -> tuple[Rule, ...]:
-    leader = "The leader's Lease, when more than one replica runs."
-    leases = "policy leases: those of its virtual nodes, and its own."
-    ports = "Pods that stand for host ports taken in the worker."
+    leader = "Elects a leader among the replicas by a Lease."
+    leases = "policy leases: Leases of its virtual nodes, and its own."
+    ports = "Creates placeholder pods for host ports that are used in the worker."
     return (
         Rule(
             "leases",
             "get create update delete",
             group=_LEASES,
             namespace=_LEASE_NAMESPACE,
-            why="The leases of virtual nodes.",
+            why="Renews the Leases of virtual nodes.",
             bound=leases,
         ),
         Rule("leases", "get create update", group=_LEASES, namespace=namespace, why=leader, bound=leases),
@@ -137,21 +155,28 @@ def manager_rules(*, namespace: str = keys.NAMESPACE) -> tuple[Rule, ...]:
 
 
 def _manager_wide() -> tuple[Rule, ...]:
-    wide = "The roles of each binding's process, with the rights above and none beside."
+    wide = "Creates the roles of the process of each binding, with the rights above and no others."
     granted = "The API server refuses a role with rights that the manager lacks; it can change and delete every other role."
     return (
         Rule("clusterroles clusterrolebindings", f"{READ} create patch delete", group=RBAC, why=wide, bound=granted),
-        Rule("roles rolebindings", READ, group=RBAC, why="Likewise; they are written in the namespaces below alone."),
+        Rule("roles rolebindings", READ, group=RBAC, why="Reads the same in namespaces; they are written in the namespaces below alone."),
     )
 
 
 def _manager_roles(namespace: str) -> tuple[Rule, ...]:
     spaces = (_LEASE_NAMESPACE, namespace, keys.FAKE_NAMESPACE)
     granted = "The API server refuses to bind a role with rights that the manager lacks."
-    reader = "Which client certificates are the API server's is read by each binding's process: it is bound to this one role."
+    reader = "Binds the process of each binding to this one role, by which it reads the CA of the API server's client certificate."
     return (
         *(
-            Rule("roles rolebindings", "create patch delete", group=RBAC, namespace=each, why="As above.", bound="This namespace.")
+            Rule(
+                "roles rolebindings",
+                "create patch delete",
+                group=RBAC,
+                namespace=each,
+                why="Creates the roles of the process of each binding.",
+                bound="This namespace.",
+            )
             for each in spaces
         ),
         Rule("rolebindings", "create patch delete", group=RBAC, namespace="kube-system", why=reader, bound=granted),
@@ -161,7 +186,7 @@ def _manager_roles(namespace: str) -> tuple[Rule, ...]:
             group=RBAC,
             names=_AUTHENTICATION_READER,
             namespace="kube-system",
-            why="The right to bind to it.",
+            why="Allows the binding to that role.",
             bound="This one role, by name.",
         ),
     )
@@ -169,16 +194,16 @@ def _manager_roles(namespace: str) -> tuple[Rule, ...]:
 
 def _manager_namespaced(namespace: str) -> tuple[Rule, ...]:
     every = f"{READ} create patch delete"
-    parts = "What runs a binding."
+    parts = "Runs the process of each binding."
     space = "The namespace of Kubeocean: a Deployment there can run as any ServiceAccount of that namespace."
-    budget = "So that a drained node does not end all replicas at once."
+    budget = "Prevents that the drain of a node terminates all replicas at once."
     return (
         Rule("deployments", every, group="apps", namespace=namespace, why=parts, bound=space),
         Rule(
             "configmaps serviceaccounts services",
             every,
             namespace=namespace,
-            why="Its settings, its identity, its kubelet port.",
+            why="Creates the settings, the identity and the kubelet port of each process.",
             bound=space,
         ),
         Rule("poddisruptionbudgets", every, group="policy", namespace=namespace, why=budget, bound=space),
@@ -187,7 +212,7 @@ def _manager_namespaced(namespace: str) -> tuple[Rule, ...]:
             "delete",
             namespace=namespace,
             essential=False,
-            why="Certificates that Kubeocean (Go) made for a binding.",
+            why="Deletes certificates that Kubeocean (Go) created for a binding.",
             bound=space,
         ),
     )
@@ -205,7 +230,7 @@ def manager_objects(*, namespace: str = keys.NAMESPACE) -> list[Json]:
 
 def worker_rules(mount_namespace: str, *, metrics: bool = False, policy_label: bool = False) -> tuple[Rule, ...]:
     """Returns the rights of `kubeocean run` in the worker; `metrics` adds `metrics_rule`, `policy_label` a write to its nodes."""
-    shown = "Shows on the nodes which policy leases them (label kubeocean.io/policy-applied)."
+    shown = "Labels the nodes with the policy that leases them (kubeocean.io/policy-applied)."
     label = Rule("nodes", "patch", essential=False, why=shown, bound="guard nodes")
     extra = (*((label,) if policy_label else ()), *((metrics_rule(),) if metrics else ()))
     return (*_worker_wide(), *extra, *_mounted(mount_namespace), *_mounted_streams(mount_namespace))
@@ -213,27 +238,27 @@ def worker_rules(mount_namespace: str, *, metrics: bool = False, policy_label: b
 
 def metrics_rule(nodes: Sequence[str] = ()) -> Rule:
     """Returns the optional right to query kubelets; with `nodes` of those alone."""
-    why = "Lets `kubectl top`, autoscalers and Prometheus of the computing cluster see what its pods use here."
+    why = "Reads usage for `kubectl top`, autoscalers and Prometheus of the computing cluster."
     return Rule("nodes/proxy", "get", names=nodes, essential=False, why=why)
 
 
 def _worker_wide() -> tuple[Rule, ...]:
-    policies = "What is leased, and the finalizer of a policy in use."
-    volumes = "The volumes of borrowed pods' claims: they have no namespace. Those of others are never written."
-    below = "The class of borrowed pods: below those of the worker's own."
+    policies = "Reads what is leased, and adds a finalizer to policies in use."
+    volumes = "Creates the volumes of leased pods' claims, which have no namespace. Volumes of others are never written."
+    below = "Creates the PriorityClass of leased pods, below that of the worker's own pods."
     return (
-        Rule("nodes pods", READ, why="What is free on which node."),
+        Rule("nodes pods", READ, why="Computes the free resources of each node."),
         Rule("resourceleasingpolicies", f"{READ} patch", group=GROUP, why=policies, bound="guard policies"),
-        Rule("resourceleasingpolicies/status", "patch", group=GROUP, why="What became of it.", bound="guard policies"),
+        Rule("resourceleasingpolicies/status", "patch", group=GROUP, why="Reports the status of policies.", bound="guard policies"),
         Rule("priorityclasses", "create", group="scheduling.k8s.io", why=below, bound="guard priorityclasses"),
-        Rule("csinodes", READ, group=_STORAGE, essential=False, why="Which storage drivers a node has."),
+        Rule("csinodes", READ, group=_STORAGE, essential=False, why="Lists the storage drivers of each node."),
         Rule("persistentvolumes", f"{READ} create patch delete", essential=False, why=volumes, bound="guard volumes"),
     )
 
 
 def _mounted(space: str) -> tuple[Rule, ...]:
     every = f"{READ} create patch delete"
-    owner = "The namespace itself: it bears the name of the binding that owns it."
+    owner = "Annotates the mount namespace with the binding that owns it."
     space_ = "The mount namespace, which contains nothing but copies."
     secrets = f"guard secrets. {space_}"
     return (
@@ -241,29 +266,29 @@ def _mounted(space: str) -> tuple[Rule, ...]:
             "pods",
             "create patch delete",
             namespace=space,
-            why="The pods of the computing cluster, here and nowhere else.",
+            why="Runs the pods of the computing cluster, in this namespace only.",
             bound="guard pods",
         ),
-        Rule("configmaps secrets", f"{every} update", namespace=space, why="Copies of what they refer to.", bound=secrets),
+        Rule("configmaps secrets", f"{every} update", namespace=space, why="Copies the objects that pods refer to.", bound=secrets),
         Rule(
             "persistentvolumeclaims",
             every,
             namespace=space,
             essential=False,
-            why="Copies of their claims.",
+            why="Copies the claims of pods.",
             bound=f"{space_} ResourceQuota limits their storage.",
         ),
-        Rule("events", "list watch", namespace=space, essential=False, why="Their Events are mirrored to the hub."),
+        Rule("events", "list watch", namespace=space, essential=False, why="Mirrors the Events of pods to the hub."),
         Rule("namespaces", "get patch", names=space, namespace=space, essential=False, why=owner, bound="guard namespace"),
     )
 
 
 def _mounted_streams(space: str) -> tuple[Rule, ...]:
-    streams = "kubectl exec, attach, cp and port-forward. Over WebSocket they arrive as GET; newer API servers ask for `create` beside it."
+    streams = "Serves kubectl exec, attach, cp and port-forward. WebSocket requests are GET; newer API servers also require `create`."
     own = "Pods in the mount namespace."
-    changes = "A resize in place; kubectl debug adds ephemeral containers."
+    changes = "Resizes pods in place, and adds ephemeral containers for kubectl debug."
     return (
-        Rule("pods/log", "get", namespace=space, essential=False, why="kubectl logs."),
+        Rule("pods/log", "get", namespace=space, essential=False, why="Serves kubectl logs."),
         Rule("pods/exec pods/attach pods/portforward", "get create", namespace=space, essential=False, why=streams, bound=own),
         Rule(
             "pods/resize pods/ephemeralcontainers",

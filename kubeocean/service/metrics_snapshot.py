@@ -13,23 +13,23 @@ from functools import lru_cache
 from attrs import evolve, frozen
 
 from kubeocean.binding.reconciler import BindingReconciler
-from kubeocean.leasing.usage import Usage
-from kubeocean.metrics import NodeFigures, Snapshot
+from kubeocean.binding.virtual_nodes import VirtualNode
+from kubeocean.leasing.capacity import Usage
+from kubeocean.metrics import NodeAmounts, Snapshot
 from kubeocean.model.crds import ClusterBinding
 from kubeocean.model.identity import daemonset_allowed, leaves_home
 from kubeocean.nodes.reclaim import Reclaimer
-from kubeocean.nodes.virtual_nodes import VirtualNode, VirtualNodes
+from kubeocean.scope import Scope
 from kubeocean.worker.cluster import WorkerCluster
-from vkubelet.api.conditions import get_condition
 from vkubelet.api.objects import Key, Node, Pod
 from vkubelet.api.quantity import ZERO, Resources, parse_resources
-from vkubelet.provider import Host
+from vkubelet.api.shapes import get_condition
 
-_NOT_YET = "Pending"
+_PENDING = "Pending"
 
 
 @frozen(kw_only=True)
-class Live:
+class Connected:
     """Sources that exist only while a worker is connected."""
 
     worker: WorkerCluster
@@ -40,11 +40,9 @@ class Live:
 class Sources:
     """Sources of the metrics."""
 
-    host: Host
-    binding: BindingReconciler
-    virtual: VirtualNodes
+    scope: Scope
     reclaimers: Sequence[Reclaimer] = ()
-    live: Live | None = None
+    connected: Connected | None = None
 
 
 @frozen(kw_only=True)
@@ -59,9 +57,9 @@ class _Node:
 
 def capture(sources: Sources, *, credentials_end: datetime | None = None) -> Callable[[], Snapshot]:
     """Captures the current state. The returned function counts it and may run in another thread: captured objects never change."""
-    live, now = sources.live, sources.host.clock.now()
-    phase, ready = _health(sources.binding)
-    worker = live.worker if live is not None else None
+    scope, connected, now = sources.scope, sources.connected, sources.scope.host.clock.now()
+    phase, ready = _health(scope.binding)
+    worker = connected.worker if connected is not None else None
     rest = Snapshot(
         phase=phase,
         ready=ready,
@@ -70,7 +68,7 @@ def capture(sources: Sources, *, credentials_end: datetime | None = None) -> Cal
         credentials_left=(credentials_end - now).total_seconds() if credentials_end is not None else None,
         reclaim_overdue=max((each.overdue(now) for each in sources.reclaimers), default=0.0),
     )
-    nodes, virtual, binding = [_node(node, live) for node in sources.virtual], list(sources.host.pods), sources.binding.current
+    nodes, virtual, binding = [_node(node, connected) for node in scope.virtual], list(scope.host.pods), scope.binding.current
     physical = list(worker.backing_pods()) if worker is not None else []
 
     def counted() -> Snapshot:
@@ -96,22 +94,22 @@ def _health(binding: BindingReconciler) -> tuple[str, bool | None]:
         return "", None
     status = obj.body.get("status") or {}
     ready = get_condition(status.get("conditions") or (), "Ready")
-    return status.get("phase") or _NOT_YET, ready is not None and ready.get("status") == "True"
+    return status.get("phase") or _PENDING, ready is not None and ready.get("status") == "True"
 
 
-def _node(virtual: VirtualNode, live: Live | None) -> _Node:
+def _node(virtual: VirtualNode, connected: Connected | None) -> _Node:
     name = virtual.physical_name
-    physical = live.worker.nodes.store.get(Key("", name)) if live is not None else None
-    if live is None or physical is None:
+    physical = connected.worker.nodes.store.get(Key("", name)) if connected is not None else None
+    if connected is None or physical is None:
         return _Node(virtual=virtual)
-    return _Node(virtual=virtual, physical=physical, local=live.usage.local(name), leased=live.usage.leased(name))
+    return _Node(virtual=virtual, physical=physical, local=connected.usage.local(name), leased=connected.usage.leased(name))
 
 
-def _figures(node: _Node) -> NodeFigures:
+def _figures(node: _Node) -> NodeAmounts:
     origin = _amounts(node.physical.status.get("allocatable") or {}) if node.physical is not None else {}
     # A resource without any usage gets a series too.
     none = dict.fromkeys(origin, ZERO)
-    return NodeFigures(
+    return NodeAmounts(
         name=node.virtual.description.name,
         origin=origin,
         available=_amounts(node.virtual.description.allocatable),
@@ -138,4 +136,4 @@ def _is_counted(pod: Pod, binding: ClusterBinding | None) -> bool:
 
 
 def _phase(pod: Pod) -> str:
-    return pod.phase or _NOT_YET
+    return pod.phase or _PENDING

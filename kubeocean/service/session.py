@@ -8,158 +8,74 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from attrs import evolve, frozen
+from attrs import evolve
 
-from kubeocean.binding.reconciler import BindingReconciler
-from kubeocean.copies.dependents import DependentParts, Dependents
-from kubeocean.copies.legacy_tokens import InheritedTokens
-from kubeocean.metrics import SyncerMetrics
-from kubeocean.model.crds import FromWorker
-from kubeocean.nodes.csinodes import CSINodeParts, CSINodeReconciler
-from kubeocean.nodes.hostports import HostPortParts, HostPortReconciler
+from kubeocean.copies.dependents import Dependents
+from kubeocean.copies.legacy_tokens import LegacyTokens
+from kubeocean.nodes.csinodes import CSINodeReconciler
+from kubeocean.nodes.hostports import HostPortReconciler
 from kubeocean.nodes.reclaim import Reclaimer
-from kubeocean.nodes.reconciler import NodeParts, PhysicalNodeReconciler
-from kubeocean.nodes.virtual_nodes import VirtualNodes
+from kubeocean.nodes.reconciler import PhysicalNodeReconciler
 from kubeocean.nodes.withdrawal import Withdrawal
-from kubeocean.pods.admission import AdmissionParts, LeaseAdmission
-from kubeocean.pods.events import EventMirror, EventParts
-from kubeocean.pods.hub_access import HomeAccess
-from kubeocean.pods.physical import PhysicalPodParts, PhysicalPodReconciler
-from kubeocean.pods.placement import Placement, PlacementParts
-from kubeocean.pods.service_links import ServiceLinks
-from kubeocean.pods.virtual import VirtualPodParts, VirtualPodReconciler
+from kubeocean.pods.admission import LeaseAdmission
+from kubeocean.pods.events import EventMirror
+from kubeocean.pods.physical import PhysicalPodReconciler
+from kubeocean.pods.placement import Placement
+from kubeocean.pods.virtual import VirtualPodReconciler
 from kubeocean.policies.reconciler import ResourceLeasingPolicyReconciler
-from kubeocean.service.legacy_takeover import TakeOver, TakeOverParts
-from kubeocean.service.metrics_snapshot import Live, Sources
+from kubeocean.scope import WorkerScope
+from kubeocean.service.legacy_takeover import LegacyAdoption
+from kubeocean.service.metrics_snapshot import Connected, Sources
 from kubeocean.settings import KubeoceanSettings
-from kubeocean.worker.cluster import WorkerCluster
-from kubeocean.worker.reach import Reach
+from kubeocean.worker.pod_streams import Backing
 from kubeocean.worker.stats import NodeStats
-from kubeocean.worker.streams import Backing
 from vkubelet.api.objects import Node, PodRef
-from vkubelet.control.guard import MassGuard
-from vkubelet.control.informer import Change, Informer
+from vkubelet.control.informer import Change
 from vkubelet.errors import NoSuchPod
-from vkubelet.provider import Host
 
 _LISTS_CHECKED_EVERY = 1.0
-
-
-@frozen(kw_only=True)
-class Lasting:
-    """State that outlives a connection."""
-
-    host: Host
-    settings: KubeoceanSettings
-    process_zone: str
-    binding: BindingReconciler
-    virtual: VirtualNodes
-    hub_nodes: Informer[Node]
-    reach: Reach
-    metrics: SyncerMetrics
-    guard: MassGuard
 
 
 class Session:
     """The reconcilers of one binding, connected to one worker."""
 
-    def __init__(self, worker: WorkerCluster, lasting: Lasting) -> None:
-        self.worker = worker
-        self._lasting = lasting
-        host, settings = lasting.host, lasting.settings
-        zone = lasting.process_zone
+    def __init__(self, scope: WorkerScope) -> None:
+        self._scope = scope
+        self.worker = worker = scope.worker
+        host, settings = scope.host, scope.settings
         self._reclaimer = Reclaimer(host, per_second=settings.evictions_per_second)
-        self._policies = ResourceLeasingPolicyReconciler(host, worker, binding=lasting.binding, process_zone=zone)
-        self._withdrawal = Withdrawal(worker, binding=lasting.binding, guard=lasting.guard, process_zone=zone)
-        self.nodes = PhysicalNodeReconciler(self._node_parts())
-        self._dependents = Dependents(
-            DependentParts(
-                host=host,
-                worker=worker,
-                binding=lambda: lasting.binding.current,
-                settled=lambda: lasting.virtual.is_complete,
-                unused_after=settings.unused_copy_after,
-            )
-        )
-        self.physical = PhysicalPodReconciler(
-            PhysicalPodParts(
-                host=host,
-                worker=worker,
-                released=self._released,
-                from_worker=lambda: lasting.binding.current.from_worker if lasting.binding.current is not None else FromWorker(),
-                workers=settings.pod_workers,
-                unscheduled_after=settings.unscheduled_after,
-            )
-        )
-        self._inherited = InheritedTokens(host, worker, self._dependents.tokens)
-        self.take_over = TakeOver(
-            TakeOverParts(host=host, worker=worker, binding=lasting.binding, virtual=lasting.virtual, hub_nodes=lasting.hub_nodes)
-        )
-        self._access = HomeAccess(host, lasting.binding, domain=settings.cluster_domain)
-        self._services = ServiceLinks(host)
-        self._admission = LeaseAdmission(self._admission_parts())
-        self.pods = VirtualPodReconciler(self._pod_parts())
-        self.events = EventMirror(EventParts(host=host, worker=worker, binding=lasting.binding, metrics=lasting.metrics))
-        self.stats = NodeStats(host, worker)
-        self._csinodes = CSINodeReconciler(CSINodeParts(host=host, worker=worker, binding=lasting.binding, hub_nodes=lasting.hub_nodes))
-        self._host_ports = HostPortReconciler(
-            HostPortParts(host=host, worker=worker, binding=lasting.binding, virtual=lasting.virtual, hub_nodes=lasting.hub_nodes)
-        )
-
-    def _node_parts(self) -> NodeParts:
-        lasting = self._lasting
-        return NodeParts(
-            host=lasting.host,
-            worker=self.worker,
-            binding=lasting.binding,
-            virtual=lasting.virtual,
-            hub_nodes=lasting.hub_nodes,
-            policies=self._policies,
-            withdrawal=self._withdrawal,
-            reclaimer=self._reclaimer,
-            process_zone=lasting.process_zone,
-        )
-
-    def _admission_parts(self) -> AdmissionParts:
-        lasting = self._lasting
-        return AdmissionParts(
-            host=lasting.host,
-            worker=self.worker,
-            virtual=lasting.virtual,
-            hub_nodes=lasting.hub_nodes.store,
-            binding=lambda: lasting.binding.current,
-            policy=self._policies.get,
-        )
-
-    def _pod_parts(self) -> VirtualPodParts:
-        lasting = self._lasting
-        placement = PlacementParts(
-            host=lasting.host, worker=self.worker, virtual=lasting.virtual, access=self._access, services=self._services
-        )
-        return VirtualPodParts(
-            host=lasting.host,
-            worker=self.worker,
-            binding=lasting.binding,
-            virtual=lasting.virtual,
+        self._policies = ResourceLeasingPolicyReconciler(scope)
+        self._withdrawal = Withdrawal(scope)
+        self.nodes = PhysicalNodeReconciler(scope, policies=self._policies, withdrawal=self._withdrawal, reclaimer=self._reclaimer)
+        self._dependents = Dependents(scope)
+        self.physical = PhysicalPodReconciler(scope=scope, released=self._released)
+        self._legacy_tokens = LegacyTokens(host, worker, self._dependents.tokens)
+        self.adoption = LegacyAdoption(scope)
+        self._placement = Placement(scope=scope)
+        self._admission = LeaseAdmission(scope=scope, policy=self._policies.get)
+        self.pods = VirtualPodReconciler(
+            scope=scope,
             dependents=self._dependents,
-            placement=Placement(placement),
+            placement=self._placement,
             admission=self._admission,
             physical=self.physical,
-            metrics=lasting.metrics,
         )
+        self.events = EventMirror(scope=scope)
+        self.stats = NodeStats(host, worker)
+        self._csinodes = CSINodeReconciler(scope)
+        self._host_ports = HostPortReconciler(scope)
 
     async def run(self) -> None:
         """Runs all reconcilers until cancelled."""
         parts: list[Callable[[], Awaitable[None]]] = [
-            lambda: self.worker.run(self._lasting.reach),
+            lambda: self.worker.run(self._scope.reach),
             self.nodes.run,
             self._dependents.run,
-            self._inherited.controller.run,
-            self.take_over.run,
+            self._legacy_tokens.controller.run,
+            self.adoption.run,
             self._reclaimer.controller.run,
             self._policies.controller.run,
-            self._access.run,
-            self._services.informer.run,
+            self._placement.run,
             self.physical.controller.run,
             self.events.run,
             self._csinodes.informer.run,
@@ -186,13 +102,13 @@ class Session:
 
     def sources(self, lasting: Sources) -> Sources:
         """Returns the sources of the metrics during this session."""
-        live = Live(worker=self.worker, usage=self.nodes.usage)
-        return evolve(lasting, live=live, reclaimers=(*lasting.reclaimers, self._reclaimer))
+        connected = Connected(worker=self.worker, usage=self.nodes.usage)
+        return evolve(lasting, connected=connected, reclaimers=(*lasting.reclaimers, self._reclaimer))
 
     def _released(self, ref: PodRef) -> None:
         self._dependents.release(ref)
-        self._admission.forget(ref.uid)
-        self._inherited.released(ref)
+        self._admission.remove(ref.uid)
+        self._legacy_tokens.released(ref)
 
     def binding_changed(self) -> None:
         """Rechecks policies, nodes, copies and pods of DaemonSets after a change of the binding."""
@@ -208,19 +124,19 @@ class Session:
 
     def backing(self, ref: PodRef) -> Backing:
         """Returns the pods that a stream connects, from the caches alone. Raises NoSuchPod when the worker has no physical pod of it."""
-        virtual, physical = self._lasting.host.pods.get(ref), self.pods.backing(ref)
+        virtual, physical = self._scope.host.pods.get(ref), self.pods.backing(ref)
         if virtual is None or physical is None:
-            raise NoSuchPod(f"pod {ref.name} has not been started in the worker cluster")
+            raise NoSuchPod(f"pod {ref.key} has not been started in the worker cluster yet; see the events of the pod")
         return Backing(self.worker.client, virtual, physical.key)
 
     async def _watch_lists(self) -> None:
         """Reports on the binding which lists a reachable worker refuses."""
         before = ""
         while True:
-            await self._lasting.host.clock.sleep(_LISTS_CHECKED_EVERY)
-            now = self.worker.unreadable() if not self._lasting.reach.problem else ""
+            await self._scope.host.clock.sleep(_LISTS_CHECKED_EVERY)
+            now = self.worker.unreadable() if not self._scope.reach.problem else ""
             # A watch that has just been interrupted is not worth a report.
-            self._lasting.binding.set_unreadable(now if before else "")
+            self._scope.binding.set_unreadable(now if before else "")
             before = now
 
 

@@ -8,31 +8,30 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
-from kubeocean.binding.reconciler import BindingReconciler
-from kubeocean.copies import marks
+from kubeocean.copies.bodies import unmark_patch
 from kubeocean.model import keys
-from kubeocean.model.crds import ClusterBinding, ResourceLeasingPolicy
+from kubeocean.model.crds import POLICIES, ClusterBinding, ResourceLeasingPolicy
 from kubeocean.model.identity import identity
-from kubeocean.model.resources import POLICIES
+from kubeocean.model.ownership import Mark, Ownership, classify
 from kubeocean.nodes.legacy_nodes import inherited
 from kubeocean.nodes.reclaim import Order, Reclaimer
-from kubeocean.nodes.virtual_nodes import VirtualNodes
-from kubeocean.policies.claim import released
+from kubeocean.policies.reconciler import released
+from kubeocean.scope import Scope
+from kubeocean.service.lifecycle import Awaited, Remaining, blocked
+from kubeocean.service.session import Session
 from kubeocean.worker.cluster import Mount
 from vkubelet.api.codec import decode_list
 from vkubelet.api.objects import KubeObject, Node, ObjectMeta, PodRef, Unknown
 from vkubelet.client.resources import CONFIGMAPS, NAMESPACES, NODES, PODS, PVCS, PVS, SECRETS, Resource
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import parse_rfc3339
-from vkubelet.control.informer import Informer
-from vkubelet.errors import Conflict, Forbidden, NotFound
-from vkubelet.provider import Host
+from vkubelet.errors import Conflict, Forbidden, NotFound, VKubeletError
 
 log = logging.getLogger(__name__)
 
@@ -44,20 +43,9 @@ KINDS: Final[tuple[Resource[Unknown], ...]] = (CONFIGMAPS, SECRETS, PVCS, PVS)
 _PAGE = 500
 _NODES_AT_ONCE = 20
 """Nodes whose pods are ordered to terminate before other tasks run again."""
-_PATIENCE = 30.0
+_STUCK_AFTER = 30.0
 """Seconds without progress after which a reachable worker counts as stuck; also the default grace period of pods."""
 _UNBINDING = "Unbinding"
-
-
-@frozen(kw_only=True)
-class UnbindingParts:
-    """Dependencies of `Unbinding`; `hub_nodes` are the Nodes of this binding, `reclaimer` terminates pods without the worker."""
-
-    host: Host
-    binding: BindingReconciler
-    virtual: VirtualNodes
-    hub_nodes: Informer[Node]
-    reclaimer: Reclaimer
 
 
 @frozen
@@ -69,13 +57,17 @@ class _GivenUp:
 
 
 class Unbinding:
-    """Steps that each return a description of what is left, "" for nothing. Each reads the state of the clusters; any may be the first."""
+    """Steps that each return what is left. Each reads the state of the clusters; any may be the first.
 
-    def __init__(self, parts: UnbindingParts) -> None:
-        self._parts = parts
+    `reclaimer` terminates pods without the worker.
+    """
+
+    def __init__(self, scope: Scope, *, reclaimer: Reclaimer) -> None:
+        self._scope = scope
+        self._reclaimer = reclaimer
         self._announced: set[tuple[str, str]] = set()
         self._given_up = _GivenUp()
-        self._seen = ("", "", 0.0)
+        self._uid, self._left, self._since = "", Remaining(), 0.0
 
     def forced(self, binding: ClusterBinding) -> bool:
         """Checks that the worker is to be abandoned: by annotation, or because `spec.forceUnbindAfter` has expired."""
@@ -83,111 +75,155 @@ class Unbinding:
             return True
         if binding.force_unbind_after is None or not binding.deleted_at:
             return False
-        waited = (self._parts.host.clock.now() - parse_rfc3339(binding.deleted_at)).total_seconds()
+        waited = (self._scope.host.clock.now() - parse_rfc3339(binding.deleted_at)).total_seconds()
         return waited >= binding.force_unbind_after
 
-    def stuck(self, binding: ClusterBinding, left: str) -> bool:
-        """Checks that nothing has changed for long although the worker responds: only then is a reachable worker abandoned."""
-        now = self._parts.host.clock.monotonic()
-        if (binding.uid, left) != self._seen[:2]:
-            self._seen = (binding.uid, left, now)
-        return now - self._seen[2] >= max(_PATIENCE, binding.force_unbind_after or 0.0)
+    def noted(self, binding: ClusterBinding, left: Remaining) -> Remaining:
+        """Notes what is left, as stuck if nothing has changed for long: only then is a worker that responds abandoned."""
+        now = self._scope.host.clock.monotonic()
+        if (binding.uid, left) != (self._uid, self._left):
+            self._uid, self._since = binding.uid, now
+        self._left = left
+        return evolve(left, stuck=now - self._since >= max(_STUCK_AFTER, binding.force_unbind_after or 0.0))
 
-    def blocked(self, binding: ClusterBinding, why: str) -> str:
-        """Records that the worker is unavailable, in an Event; returns what is left."""
-        remedy = f"mend it, or give up what is there: annotate the binding {keys.FORCE_UNBIND}=true"
-        text = f"the worker cluster can not be cleaned up: {why}; {remedy}"
-        self._tell(binding, "UnbindingBlocked", text, warning=True)
-        return f"{text}; left: {self._nodes_left() or 'marks on ConfigMaps, Secrets and volumes'}"
+    async def step(self, binding: ClusterBinding, session: Session, mount: Mount) -> Remaining:
+        """Performs one step with a worker that responds; returns what is left, and whether it is stuck."""
+        if not session.adoption.done:
+            refused = session.worker.unreadable()
+            return self.noted(binding, Remaining(awaited=Awaited.PERMISSION if refused else Awaited.SCAN, problem=refused))
+        try:
+            left = await self._step(binding, session.worker.client, mount)
+        except VKubeletError as error:
+            left = self._failed(binding, error)
+        return left if left.is_nothing else self.noted(binding, left)
 
-    async def step(self, binding: ClusterBinding, worker: Client, mount: Mount) -> str:
-        """Performs one step with a reachable worker; returns what is left. Raises ApiError."""
-        self._tell(binding, _UNBINDING, "virtual nodes and pods end, then everything of this binding is removed from the worker cluster")
-        if await self._has_nodes():
-            return self._nodes_left() or "virtual nodes are left"
-        left = await self._end_pods(worker, mount)
-        left = left or await self._delete_copies(worker, mount)
-        if left:
-            words = ", ".join(f"{count} {kind}" for kind, count in sorted(left.items()))
-            return f"in namespace {mount.namespace} of the worker cluster there are still: {words}"
+    def without_worker(self, why: str) -> Remaining:
+        """Returns what is left while the worker does not respond."""
+        nodes = self._scope.hub_nodes.store
+        pods = sum(len(self._scope.host.pods.on_node(node.metadata.name)) for node in nodes)
+        return Remaining(awaited=Awaited.WORKER, nodes=len(nodes), pods=pods, problem=why)
+
+    def announce_blocked(self, binding: ClusterBinding, left: Remaining) -> None:
+        """Emits the Event that the worker does not respond, once."""
+        if left.awaited is Awaited.WORKER:
+            self._announce(binding, "UnbindingBlocked", blocked(left), warning=True)
+
+    async def abandon(self, binding: ClusterBinding, mount: Mount) -> Remaining:
+        """Performs one step without the worker; returns what is left."""
+        try:
+            return await self._abandon(binding, mount)
+        except VKubeletError as error:
+            return self._failed(binding, error)
+
+    async def release(self) -> Remaining:
+        """Removes our finalizer from the binding, of which nothing is left; returns whether that failed."""
+        try:
+            await self._scope.binding.let_go()
+        except VKubeletError as error:
+            return Remaining().failed(error)
+        return Remaining()
+
+    def _failed(self, binding: ClusterBinding, error: VKubeletError) -> Remaining:
+        """Returns what was left before an attempt that failed."""
+        return (self._left if self._uid == binding.uid else Remaining()).failed(error)
+
+    def _completed(self, binding: ClusterBinding, last_seen: bool) -> None:
+        """Notes the end of a stage that the attempt before had not completed: progress, although the rest of this attempt may fail."""
+        if last_seen:
+            self.noted(binding, Remaining())
+
+    async def _step(self, binding: ClusterBinding, worker: Client, mount: Mount) -> Remaining:
+        text = "virtual nodes and their pods are removed, then every object of this binding in the worker cluster"
+        self._announce(binding, _UNBINDING, text)
+        left = await self._nodes_left()
+        if left is not None:
+            return left
+        self._completed(binding, bool(self._left.nodes))
+        left = await self._delete_pods(worker, mount)
+        if left is not None:
+            return left
+        self._completed(binding, PODS.plural in dict(self._left.objects))
+        left = await self._delete_copies(worker, mount)
+        if left is not None:
+            return left
         await self._unmark(mount, freed=Counter())
         await _release_policies(worker, binding.name, mount.owner)
         await _release_namespace(worker, mount)
-        self._tell(binding, "Unbound", "nothing of this binding is left in either cluster")
-        return ""
+        self._announce(binding, "Unbound", "no object of this binding is left in either cluster")
+        return Remaining()
 
-    async def abandon(self, binding: ClusterBinding, mount: Mount) -> str:
-        """Performs one step without the worker; returns what is left. Raises ApiError."""
-        live = await self._parts.binding.live()
+    async def _abandon(self, binding: ClusterBinding, mount: Mount) -> Remaining:
+        live = await self._scope.binding.live()
         if live is not None and not live.deleting:
-            return "the binding was not deleted"
+            return Remaining(awaited=Awaited.DELETION)
         await self.give_up_nodes(since=parse_rfc3339(binding.deleted_at))
-        if await self._has_nodes():
-            return self._nodes_left() or "virtual nodes are left"
+        left = await self._nodes_left()
+        if left is not None:
+            return left
         await self._unmark(mount, freed=self._given_up.copies)
-        self._tell(binding, "UnboundByForce", self._left_behind(binding.name, mount), warning=True)
-        return ""
+        self._announce(binding, "UnboundByForce", self._left_behind(binding.name, mount), warning=True)
+        return Remaining()
 
     async def give_up_nodes(self, *, since: datetime) -> None:
         """Withdraws every node and orders the termination of its pods, without the worker. Raises ApiError."""
-        for position, node in enumerate(self._parts.hub_nodes.store):
+        for position, node in enumerate(self._scope.hub_nodes.store):
             if position % _NODES_AT_ONCE == 0:
-                await self._parts.host.clock.sleep(0)
+                await self._scope.host.clock.sleep(0)
             change = inherited(node)
             if change is not None:
-                await _patch(self._parts.host.client, NODES, node.metadata, change["metadata"])
+                await _patch(self._scope.host.client, NODES, node.metadata, change["metadata"])
             self._give_up(node.metadata.name, since=since)
 
-    async def _has_nodes(self) -> bool:
-        """Checks for Nodes of the binding; reads live only when the cache has none, as a drain runs this every second. Raises ApiError."""
-        return len(self._parts.hub_nodes.store) > 0 or bool((await self._parts.host.client.list(NODES, self._ours())).items)
+    async def _nodes_left(self) -> Remaining | None:
+        """Returns the Nodes of the binding and their pods; reads live only when the cache has none, as a drain runs this every second.
+
+        Raises ApiError.
+        """
+        nodes: Sequence[Node] = list(self._scope.hub_nodes.store) or (await self._scope.host.client.list(NODES, self._ours())).items
+        pods = sum(len(self._scope.host.pods.on_node(node.metadata.name)) for node in nodes)
+        return Remaining(nodes=len(nodes), pods=pods) if nodes else None
 
     def _give_up(self, node: str, *, since: datetime) -> None:
-        parts = self._parts
-        parts.virtual.retire(node)
-        pods = parts.host.pods.on_node(node)
+        self._scope.virtual.retire(node)
+        pods = self._scope.host.pods.on_node(node)
         self._given_up.pods.update(f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in pods if not pod.terminal)
-        why = "its binding is deleted, and the worker cluster is given up"
-        parts.reclaimer.order(node, [Order(pod.ref, since, why, _UNBINDING) for pod in pods if not pod.terminating])
+        why = "its ClusterBinding is deleted, and the worker cluster is given up"
+        self._reclaimer.order(node, [Order(pod.ref, since, why, _UNBINDING) for pod in pods if not pod.terminating])
 
     def _left_behind(self, name: str, mount: Mount) -> str:
         given = self._given_up
         pods = f"{len(given.pods)} pods ({', '.join(sorted(given.pods)[:3])} …)" if len(given.pods) > 3 else ", ".join(sorted(given.pods))
         copies = ", ".join(f"{count} {kind}" for kind, count in sorted(given.copies.items()))
         what = f"pods: {pods or 'none known'}; copies: {copies or 'none known'}"
-        where = f"delete there what bears the label {keys.OWNER}={mount.owner.mark} in namespace {mount.namespace}, and PersistentVolumes"
+        marked = f"with the label {keys.OWNER}={mount.owner.mark}, in namespace {mount.namespace} and PersistentVolumes"
         rest = f"the namespace's annotation {keys.MOUNT_OWNER} and the finalizer {keys.policy_finalizer(mount.owner)} of policies of {name}"
-        return f"the worker cluster was given up and not cleaned up ({what}); {where}; take off {rest}"
-
-    def _nodes_left(self) -> str:
-        names = [node.metadata.name for node in self._parts.hub_nodes.store]
-        if not names:
-            return ""
-        pods = sum(len(self._parts.host.pods.on_node(name)) for name in names)
-        return f"{len(names)} virtual nodes with {pods} pods"
+        return f"the worker cluster was given up and not cleaned up ({what}); delete its objects {marked}; remove {rest}"
 
     def _ours(self) -> Selection:
-        return Selection(labels=f"{keys.CLUSTER_BINDING}={keys.label_value(self._parts.binding.name)}")
+        return Selection(labels=f"{keys.CLUSTER_BINDING}={keys.label_value(self._scope.binding.name)}")
 
     # --- in the worker ---
 
-    async def _end_pods(self, worker: Client, mount: Mount) -> Counter[str]:
-        """Deletes orphans, pods without a virtual node, after a live check in the hub (rule 2); returns what is left. Raises ApiError."""
+    async def _delete_pods(self, worker: Client, mount: Mount) -> Remaining | None:
+        """Deletes pods without a virtual node after a live check in the hub; returns what is left. Raises ApiError.
+
+        Rule `orphans-are-proven`.
+        """
         found = await _marked(worker, PODS, mount)
         for pod in found:
             ref = identity(pod.metadata)
-            if pod.terminating or ref is not None and await self._lives(ref):
+            if pod.terminating or ref is not None and await self._exists_in_hub(ref):
                 continue
             await _delete(worker, PODS, pod.metadata)
-        return Counter({PODS.plural: len(found)} if found else {})
+        return Remaining(objects=((PODS.plural, len(found)),)) if found else None
 
-    async def _lives(self, ref: PodRef) -> bool:
+    async def _exists_in_hub(self, ref: PodRef) -> bool:
         try:
-            return (await self._parts.host.client.get(PODS, ref)).metadata.uid == ref.uid
+            return (await self._scope.host.client.get(PODS, ref)).metadata.uid == ref.uid
         except NotFound:
             return False
 
-    async def _delete_copies(self, worker: Client, mount: Mount) -> Counter[str]:
+    async def _delete_copies(self, worker: Client, mount: Mount) -> Remaining | None:
         left: Counter[str] = Counter()
         for kind in KINDS:
             try:
@@ -199,34 +235,34 @@ class Unbinding:
                 # Originals are marked before they are copied: where none is, there are no copies.
                 if await self._has_marked(kind, mount):
                     raise
-        return +left
+        return Remaining(objects=tuple(sorted((+left).items()))) if +left else None
 
     # --- in the hub ---
 
     async def _has_marked(self, kind: Resource[Unknown], mount: Mount) -> bool:
-        async for meta in _pages(self._parts.host.client, kind):
-            if marks.removed(meta, mount) is not None:
+        async for meta in _pages(self._scope.host.client, kind):
+            if unmark_patch(meta, mount) is not None:
                 return True
         return False
 
     async def _unmark(self, mount: Mount, *, freed: Counter[str]) -> None:
         """Removes our finalizers, labels and annotations from all objects of the hub, and counts them; labels may have been stripped."""
-        client = self._parts.host.client
+        client = self._scope.host.client
         for kind in KINDS:
             async for meta in _pages(client, kind):
-                change = marks.removed(meta, mount)
+                change = unmark_patch(meta, mount)
                 if change is None:
                     continue
                 try:
                     await client.patch(kind, meta, change, kind=PatchKind.MERGE)
                 except NotFound:
-                    log.debug("original is gone")
+                    log.debug("original is deleted already")
                 freed[kind.plural] += 1
 
-    def _tell(self, binding: ClusterBinding, reason: str, message: str, *, warning: bool = False) -> None:
+    def _announce(self, binding: ClusterBinding, reason: str, message: str, *, warning: bool = False) -> None:
         if (binding.uid, reason) not in self._announced:
             self._announced.add((binding.uid, reason))
-            self._parts.binding.event(reason, message, warning=warning)
+            self._scope.binding.event(reason, message, warning=warning)
 
 
 async def _pages(client: Client, kind: Resource[Unknown]) -> AsyncIterator[ObjectMeta]:
@@ -248,14 +284,14 @@ async def _marked(worker: Client, kind: Resource[T], mount: Mount) -> list[T]:
     for label in (f"{keys.MANAGED_BY}={keys.MANAGED}", f"{keys.OWNER}={mount.owner.mark}"):
         where = Selection(namespace=mount.namespace if kind.namespaced else "", labels=label)
         found |= {obj.metadata.uid: obj for obj in (await worker.list(kind, where)).items}
-    return [obj for obj in found.values() if mount.owner.owns(obj.metadata)]
+    return [obj for obj in found.values() if classify(obj.metadata, mount.owner) is Ownership.OURS]
 
 
 async def _delete(worker: Client, kind: Resource[T], meta: ObjectMeta) -> None:
     try:
         await worker.delete(kind, meta, uid=meta.uid)
     except (NotFound, Conflict):
-        log.debug("object is gone already")
+        log.debug("object is deleted already")
 
 
 async def _release_policies(worker: Client, binding: str, owner: keys.Owner) -> None:
@@ -272,7 +308,7 @@ async def _release_namespace(worker: Client, mount: Mount) -> None:
         namespace = await worker.get(NAMESPACES, mount.namespace)
     except (NotFound, Forbidden):
         return
-    if namespace.metadata.annotations.get(keys.MOUNT_OWNER) == mount.owner.mark:
+    if classify(namespace.metadata, mount.owner, mark=Mark.MOUNT) is Ownership.OURS:
         await _patch(worker, NAMESPACES, namespace.metadata, {"annotations": {keys.MOUNT_OWNER: None}})
 
 
@@ -281,4 +317,4 @@ async def _patch(client: Client, kind: Resource[T], meta: ObjectMeta, change: Ma
     try:
         await client.patch(kind, meta, body, kind=PatchKind.MERGE)
     except NotFound:
-        log.debug("object is gone")
+        log.debug("object is deleted already")

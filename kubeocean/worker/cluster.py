@@ -13,9 +13,9 @@ from attrs import frozen
 
 from kubeocean.model import keys
 from kubeocean.model.contact import outcome_of, problem_of
-from kubeocean.model.crds import ClusterBinding
+from kubeocean.model.crds import POLICIES, ClusterBinding
 from kubeocean.model.identity import daemonset_allowed, identity, leaves_home, where
-from kubeocean.model.resources import POLICIES
+from kubeocean.model.ownership import Ownership, classify
 from kubeocean.worker.reach import Reach
 from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import Key, Node, ObjectMeta, Pod, PodRef, Unknown
@@ -130,7 +130,7 @@ class WorkerCluster:
 
     @property
     def complete(self) -> bool:
-        """Whether nodes, pods and policies have each been listed completely once (layout.md section 16, rule 1)."""
+        """Whether nodes, pods and policies have each been listed completely once (rule `unknown-is-not-gone`)."""
         return self.nodes.ever_synced and self.pods.ever_synced and self.policies.ever_synced
 
     async def wait_complete(self) -> None:
@@ -211,7 +211,7 @@ class WorkerCluster:
 
     def backed(self, pod: Pod) -> PodRef | None:
         """Returns the virtual pod of one of ours; a pod created from its YAML under another name backs none."""
-        ref = identity(pod.metadata) if self.mount.owner.owns(pod.metadata) else None
+        ref = identity(pod.metadata) if classify(pod.metadata, self.mount.owner) is Ownership.OURS else None
         return ref if ref is not None and pod.key == self.mount.copy_key(ref.key) else None
 
 

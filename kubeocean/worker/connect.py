@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from attrs import field, frozen
@@ -15,14 +16,19 @@ from attrs import field, frozen
 from kubeocean.binding.conditions import CONNECTIVITY_FAILED, SYNCER_FAILED, VALIDATION_FAILED, Failure
 from kubeocean.model import keys
 from kubeocean.model.contact import Outcome, outcome_of
-from kubeocean.model.crds import ClusterBinding
-from kubeocean.model.resources import CLUSTERBINDINGS
+from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
+from kubeocean.model.ownership import Mark, Ownership, classify
 from kubeocean.worker.cluster import Mount
-from vkubelet.api.objects import Key, Unknown
+from vkubelet.api.names import SYSTEM_NAMESPACE
+from vkubelet.api.objects import Key, ObjectMeta, Unknown
 from vkubelet.client.connection import Connection, connection_from_kubeconfig
 from vkubelet.client.resources import NAMESPACES, NODES, SECRETS, SELFSUBJECTACCESSREVIEWS
 from vkubelet.client.rest import Client, PatchKind
-from vkubelet.errors import ApiError, Conflict, Forbidden, NotFound, SettingsError, Unauthorized
+from vkubelet.clock import Clock
+from vkubelet.control.backoff import Backoff
+from vkubelet.errors import ApiError, Conflict, Forbidden, NotFound, SettingsError, Unauthorized, VKubeletError
+
+log = logging.getLogger(__name__)
 
 KUBECONFIG = "kubeconfig"
 """Key of the kubeconfig in the Secret."""
@@ -37,6 +43,17 @@ class Target:
     fingerprint: str
 
 
+async def read_hub_uid(hub: Client, clock: Clock) -> str:
+    """Reads the UID that identifies the hub, with which everything created in a worker is marked; retries until that succeeds."""
+    backoff = Backoff(limit=30.0)
+    while True:
+        try:
+            return (await hub.get(NAMESPACES, SYSTEM_NAMESPACE)).metadata.uid
+        except VKubeletError as error:
+            log.debug("cannot read the UID of Namespace %s, which identifies this cluster; retrying: %s", SYSTEM_NAMESPACE, error)
+            await clock.sleep(backoff.next())
+
+
 async def find_target(hub: Client, binding: ClusterBinding, hub_uid: str) -> Target | Failure:
     """Builds the target from binding and Secret, without a request to the worker. Raises ApiError when a request to the hub fails."""
     problems = binding.validate()
@@ -47,18 +64,18 @@ async def find_target(hub: Client, binding: ClusterBinding, hub_uid: str) -> Tar
         return changed
     other = older_of_like_id(binding, (await hub.list(CLUSTERBINDINGS)).items)
     if other:
-        text = f"spec.clusterID: {binding.cluster_id} could be mistaken for the clusterID of ClusterBinding {other}, which was first"
-        return Failure(VALIDATION_FAILED, f"{text}; choose another for a new binding")
+        text = f"spec.clusterID: {binding.cluster_id} conflicts with the clusterID of the older ClusterBinding {other}"
+        return Failure(VALIDATION_FAILED, f"{text}; delete this ClusterBinding and create it with another clusterID")
     kubeconfig = await _kubeconfig(hub, binding)
     if isinstance(kubeconfig, Failure):
         return kubeconfig
-    where = f"spec.secretRef: the key `{KUBECONFIG}` of Secret {_secret(binding)}"
+    where = f"spec.secretRef: key `{KUBECONFIG}` of Secret {_secret(binding)}"
     try:
         connection = connection_from_kubeconfig(kubeconfig)
     except SettingsError as error:
         return Failure(CONNECTIVITY_FAILED, f"{where} is no usable kubeconfig: {error}; put a new one there")
     if connection.insecure and not binding.allow_insecure_worker:
-        remedy = "add the certificate authority, or set spec.allowInsecureWorker: true"
+        remedy = "add certificate-authority-data to it, or set spec.allowInsecureWorker: true"
         return Failure(VALIDATION_FAILED, f"{where} does not verify the worker's certificate; {remedy}")
     mount = Mount(keys.Owner(hub_uid, binding.cluster_id), binding.mount_namespace)
     fingerprint = hashlib.sha256(b"\0".join((kubeconfig, mount.owner.mark.encode(), mount.namespace.encode()))).hexdigest()
@@ -86,15 +103,13 @@ async def answers(worker: Client) -> Failure | None:
     try:
         await worker.request("GET", "/version")
     except Unauthorized:
-        text = "spec.secretRef: the worker cluster does not accept the credentials of the kubeconfig; put a valid one into the Secret"
+        text = "spec.secretRef: the worker cluster rejects the credentials of the kubeconfig; put a valid kubeconfig into the Secret"
         return Failure(CONNECTIVITY_FAILED, text, Outcome.UNSERVED)
     except SettingsError as error:
-        text = f"spec.secretRef: the kubeconfig cannot be used: {error}; put a new one into the Secret"
+        text = f"spec.secretRef: the kubeconfig is not usable: {error}; put a new one into the Secret"
         return Failure(CONNECTIVITY_FAILED, text, Outcome.UNSERVED)
     except ApiError as error:
-        text = (
-            f"spec.secretRef: the worker cluster does not answer as it should ({error}); check the server of the kubeconfig and the network"
-        )
+        text = f"spec.secretRef: requests to the worker cluster fail ({error}); check the server of the kubeconfig and the network"
         return Failure(CONNECTIVITY_FAILED, text, outcome_of(error))
     return None
 
@@ -104,7 +119,7 @@ def changed_identity(binding: ClusterBinding) -> Failure | None:
     if binding.asked == binding.identity:
         return None
     found = f"nodes and pods are found by {binding.cluster_id} in namespace {binding.mount_namespace}"
-    text = f"spec.clusterID and spec.mountNamespace cannot be changed: {found}; set them back, or create a new binding"
+    text = f"spec.clusterID and spec.mountNamespace cannot be changed: {found}; restore them, or create a new ClusterBinding"
     return Failure(VALIDATION_FAILED, text)
 
 
@@ -147,7 +162,7 @@ async def _kubeconfig(hub: Client, binding: ClusterBinding) -> bytes | Failure:
         text = f"spec.secretRef: Secret {name} does not exist; create it with the worker's kubeconfig under the key `{KUBECONFIG}`"
         return Failure(CONNECTIVITY_FAILED, text)
     except Forbidden:
-        return Failure(CONNECTIVITY_FAILED, f"spec.secretRef: Secret {name} may not be read; grant `get` on it to this process")
+        return Failure(CONNECTIVITY_FAILED, f"spec.secretRef: this process may not read Secret {name}; grant it `get` on the Secret")
     return _content(secret, name)
 
 
@@ -167,12 +182,12 @@ async def _recognise(worker: Client, mount: Mount, nodes: Collection[str]) -> Fa
     """Accepts a mount namespace that is deleted or belongs to another binding by now, as unbinding can proceed; rejects another cluster."""
     try:
         namespace = await worker.get(NAMESPACES, mount.namespace)
-        if namespace.metadata.annotations.get(keys.MOUNT_OWNER) == mount.owner.mark:
+        if classify(namespace.metadata, mount.owner, mark=Mark.MOUNT) is Ownership.OURS:
             return None
     except (NotFound, Forbidden):
         return await _another_cluster(worker, mount, nodes)
     except ApiError as error:
-        return Failure(CONNECTIVITY_FAILED, f"spec.mountNamespace: the namespace cannot be read: {error}", Outcome.UNSERVED)
+        return _unread(mount, error)
     return await _another_cluster(worker, mount, nodes)
 
 
@@ -180,34 +195,46 @@ async def _claim(worker: Client, mount: Mount, nodes: Collection[str], *, hold: 
     """Claims the namespace; the first binding that uses one owns it."""
     try:
         namespace = await worker.get(NAMESPACES, mount.namespace)
-        owner = namespace.metadata.annotations.get(keys.MOUNT_OWNER, "")
-        if not owner and (failure := await _another_cluster(worker, mount, nodes)):
+        ownership = classify(namespace.metadata, mount.owner, mark=Mark.MOUNT)
+        if ownership is Ownership.UNMARKED and (failure := await _another_cluster(worker, mount, nodes)):
             return failure
-        if owner in ("", mount.owner.mark):
+        if ownership is not Ownership.ANOTHERS:
             await hold()
-        if not owner:
+        if ownership is Ownership.UNMARKED:
             metadata = {"annotations": {keys.MOUNT_OWNER: mount.owner.mark}, "resourceVersion": namespace.metadata.resource_version}
             namespace = await worker.patch(NAMESPACES, mount.namespace, {"metadata": metadata}, kind=PatchKind.MERGE)
-            owner = namespace.metadata.annotations.get(keys.MOUNT_OWNER, "")
     except NotFound:
-        text = f"spec.mountNamespace: the worker cluster has no namespace {mount.namespace}; create it there or name another"
+        text = f"spec.mountNamespace: the worker cluster has no namespace {mount.namespace}; create it, or name another namespace"
         return Failure(VALIDATION_FAILED, text)
     except Forbidden:
         return await _unclaimed(worker, mount, nodes, hold=hold)
     except Conflict:
-        return Failure(CONNECTIVITY_FAILED, "spec.mountNamespace: somebody else is changing the namespace; it is tried again")
+        return Failure(
+            CONNECTIVITY_FAILED, f"spec.mountNamespace: another client changes namespace {mount.namespace}; the claim is retried"
+        )
     except ApiError as error:
-        return Failure(CONNECTIVITY_FAILED, f"spec.mountNamespace: the namespace cannot be read: {error}", Outcome.UNSERVED)
-    if owner != mount.owner.mark:
-        text = f"spec.mountNamespace: {mount.namespace} belongs to binding {owner} already; name another namespace"
-        return Failure(VALIDATION_FAILED, text)
-    return None
+        return _unread(mount, error)
+    claimed = classify(namespace.metadata, mount.owner, mark=Mark.MOUNT) is Ownership.OURS
+    return None if claimed else taken_mount(namespace.metadata)
+
+
+def _unread(mount: Mount, error: ApiError) -> Failure:
+    text = f"spec.mountNamespace: cannot read namespace {mount.namespace} of the worker cluster: {error}"
+    return Failure(CONNECTIVITY_FAILED, text, Outcome.UNSERVED)
+
+
+def taken_mount(namespace: ObjectMeta) -> Failure:
+    """Returns the failure of a binding whose mount namespace another binding uses."""
+    owner = namespace.annotations.get(keys.MOUNT_OWNER, "")
+    text = f"spec.mountNamespace: namespace {namespace.name} of the worker cluster belongs to binding {owner}; name another namespace"
+    return Failure(VALIDATION_FAILED, text)
 
 
 async def may(client: Client, attributes: Mapping[str, str]) -> bool:
     """Checks that our user has a right, named as in `resourceAttributes` of a SelfSubjectAccessReview. Raises ApiError."""
     review = await client.create(SELFSUBJECTACCESSREVIEWS, {"spec": {"resourceAttributes": dict(attributes)}})
-    return bool((review.body.get("status") or {}).get("allowed"))
+    status = review.body.get("status")
+    return isinstance(status, dict) and status.get("allowed") is True
 
 
 async def _unclaimed(worker: Client, mount: Mount, nodes: Collection[str], *, hold: Hold) -> Failure | None:
@@ -220,19 +247,19 @@ async def _unclaimed(worker: Client, mount: Mount, nodes: Collection[str], *, ho
         granted = await may(worker, wanted)
     except Forbidden:
         # Every known user may create this review.
-        text = "spec.secretRef: the worker cluster takes us for an anonymous user; put credentials that it knows into the Secret"
+        text = "spec.secretRef: the worker cluster treats the kubeconfig's user as anonymous; put valid credentials into the Secret"
         return Failure(CONNECTIVITY_FAILED, text)
     except ApiError as error:
         return Failure(
-            CONNECTIVITY_FAILED, f"spec.mountNamespace: our rights in the namespace cannot be asked for: {error}", Outcome.UNSERVED
+            CONNECTIVITY_FAILED, f"spec.mountNamespace: checking the rights in namespace {mount.namespace} fails: {error}", Outcome.UNSERVED
         )
     if granted:
         failure = await _another_cluster(worker, mount, nodes)
         if failure is None:
             await hold()
         return failure
-    text = f"spec.mountNamespace: the kubeconfig's user may not create pods in namespace {mount.namespace} of the worker cluster"
-    return Failure(SYNCER_FAILED, f"{text}; create the namespace if it is missing and grant the rights in it, or name another")
+    text = f"spec.mountNamespace: the user of the kubeconfig may not create pods in namespace {mount.namespace} of the worker cluster"
+    return Failure(SYNCER_FAILED, f"{text}; create the namespace if it is missing and grant the rights in it, or name another namespace")
 
 
 async def _another_cluster(worker: Client, mount: Mount, nodes: Collection[str]) -> Failure | None:
@@ -242,11 +269,13 @@ async def _another_cluster(worker: Client, mount: Mount, nodes: Collection[str])
     try:
         listed = (await worker.list(NODES)).items
     except Forbidden:
-        return Failure(SYNCER_FAILED, "spec.secretRef: the kubeconfig's user may not list nodes; grant it, they tell which cluster it is")
+        return Failure(
+            SYNCER_FAILED, "spec.secretRef: the kubeconfig's user may not list nodes, which identify the cluster; grant that right"
+        )
     if any(node.metadata.uid in nodes for node in listed):
         return None
     text = f"the kubeconfig leads to another cluster: it has none of this binding's nodes, and no mark of it on namespace {mount.namespace}"
-    remedy = f"put the earlier one back, or annotate the binding {keys.CONFIRM_RETIRE}=true, which gives up the pods of the earlier cluster"
+    remedy = f"restore the earlier one, or annotate the ClusterBinding with {keys.CONFIRM_RETIRE}=true to give up the pods of that cluster"
     return Failure(VALIDATION_FAILED, f"spec.secretRef: {text}; {remedy}")
 
 

@@ -21,6 +21,8 @@ _LABEL: Final = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)",?')
 _ERRORS: Final = re.compile(rb"(?:resource_|container_)?scrape_error[ {]")
 _NODE_CPU: Final = b"node_cpu_usage_seconds_total"
 _LONGEST_LINE: Final = 1 << 20
+_LONGEST_TIME: Final = 14
+"""Digits of a time in milliseconds, until the year 5138."""
 
 # Some readers find namespace and pod by their position (spec of /metrics/resource).
 _OF_CONTAINERS: Final = (b"container", b"pod", b"namespace")
@@ -200,10 +202,11 @@ def _reading(measure: bytes, value: bytes) -> Reading:
         amount = float(value.partition(b" ")[0])
     except ValueError:
         return _NOTHING
-    return Reading(**{kind: round(amount * factor)}, at=_time_of(value)) if math.isfinite(amount) else _NOTHING
+    amount *= factor
+    return Reading(**{kind: round(amount)}, at=_time_of(value)) if math.isfinite(amount) else _NOTHING
 
 
 def _time_of(value: bytes) -> int:
-    """Returns the time after the value of a sample; 0 when it has none."""
+    """Returns the time after the value of a sample; 0 when it has none, or one that no date can have."""
     _, _, time = value.partition(b" ")
-    return int(time) if time.isdigit() else 0
+    return int(time) if time.isdigit() and len(time) <= _LONGEST_TIME else 0

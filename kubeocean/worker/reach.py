@@ -57,8 +57,8 @@ class Reach:
         """Returns the monotonic time, at which an attempt starts; detects whether the process was suspended until now."""
         now = self._clock.monotonic()
         if now - self._awake_at > _STANDSTILL:
-            self._contact = self._contact.stood_still(self._awake_at, now)
-            log.info("process stood still for %.0f s", now - self._awake_at)
+            self._contact = self._contact.suspended(self._awake_at, now)
+            log.info("process was suspended for %.0f s", now - self._awake_at)
         self._awake_at = now
         return now
 
@@ -89,6 +89,6 @@ class Reach:
 
     def _flip(self, *, lost: bool) -> None:
         self.lost = lost
-        log.info("worker cluster is lost" if lost else "worker cluster answers again")
+        log.info("worker cluster is unreachable" if lost else "worker cluster responds again")
         for listener in self._on_flip:
             listener()

@@ -14,8 +14,7 @@ from typing import Final
 from kubeocean.model.identity import identity
 from kubeocean.worker.cluster import WorkerCluster
 from kubeocean.worker.exposition import Alias, Exposition, Tenancy
-from kubeocean.worker.node_usage import CpuMeter, node_series
-from kubeocean.worker.summary import virtual_summary
+from kubeocean.worker.summary import CpuMeter, node_series, virtual_summary
 from vkubelet.api.codec import decode_json, encode_json
 from vkubelet.api.shapes import Json
 from vkubelet.client.resources import NODES
@@ -28,8 +27,10 @@ _KEPT: Final = 1.0
 """Seconds for which a page is cached."""
 _ANSWER: Final = 8.0
 """Timeout of the worker in seconds; that of metrics-server is ten."""
+_MALFORMED: Final = (AttributeError, OverflowError, TypeError, ValueError)
+"""What reading a document raises that has an unexpected type or number somewhere."""
 _REMEDY: Final = (
-    "to show usage, the worker's owner grants `get` on `nodes/proxy` (deploy/samples/worker-metrics-rbac.yaml says what that opens); "
+    "for usage, the owner of the worker grants `get` on `nodes/proxy` (see deploy/samples/worker-metrics-rbac.yaml for what that allows); "
     "everything else works without it"
 )
 
@@ -52,7 +53,8 @@ class NodeStats:
         async def fetch() -> Answer[bytes]:
             tenancy = self._tenancy(node)
             whole = await self._whole(node, _SUMMARY)
-            return Answer(encode_json(virtual_summary(whole, tenancy, self._meter(node, _SUMMARY))), _KEPT)
+            with translated():
+                return Answer(encode_json(virtual_summary(whole, tenancy, self._meter(node, _SUMMARY))), _KEPT)
 
         return decode_json(await self._pages.get((node, _SUMMARY), fetch))
 
@@ -90,13 +92,13 @@ class NodeStats:
     def _path(self, node: str, endpoint: str) -> str:
         physical = self._worker.node_of(node)
         if physical is None:
-            raise Unavailable(f"no node of the worker cluster is known behind {node}")
+            raise Unavailable(f"virtual node {node} has no physical node in the worker cluster")
         return NODES.path("", physical.metadata.name, f"proxy/{endpoint}")
 
     def _tenancy(self, node: str) -> Tenancy:
         """Returns our physical pods on the node. Raises Unavailable until they are listed: they would seem to use nothing."""
         if not self._worker.pods.ever_synced:
-            raise Unavailable("the worker cluster's pods are not known yet", retry_after=2.0)
+            raise Unavailable("the pods of the worker cluster are not listed yet", retry_after=2.0)
         return Tenancy(node=node, namespace=self._worker.mount.namespace, aliases=tuple(self._aliases(node)))
 
     def _aliases(self, node: str) -> list[Alias]:
@@ -117,10 +119,10 @@ def translated() -> Iterator[None]:
         yield
     except Forbidden as error:
         # Not Unavailable: clients of the API server hide the text of a 503.
-        raise NotSupported(f"the worker cluster does not let us ask its kubelets ({error.message}); {_REMEDY}") from error
+        raise NotSupported(f"the worker cluster refuses requests to its kubelets ({error.message}); {_REMEDY}") from error
     except ApiError as error:
-        raise Unavailable(f"the worker's kubelet can not be asked: {error.message}", retry_after=error.retry_after) from error
+        raise Unavailable(f"the request to the worker's kubelet fails: {error.message}", retry_after=error.retry_after) from error
     except TimeoutError:
-        raise Unavailable("the worker's kubelet did not answer in time", retry_after=_ANSWER) from None
-    except ValueError as error:
-        raise Unavailable(f"the answer of the worker's kubelet can not be read: {error}") from error
+        raise Unavailable("the worker's kubelet did not respond in time", retry_after=_ANSWER) from None
+    except _MALFORMED as error:
+        raise Unavailable(f"the response of the worker's kubelet is malformed: {error}") from error

@@ -2,9 +2,8 @@
 
 Invariant: everything that happens to a pod follows from its annotations, from the input of clients, and from the clock; nothing is random.
 
-`script.py` parses the annotations of a pod; `pods.py` and `lives.py` are the pods and how they follow it; `shell.py`, with `syntax.py`,
-`commands.py`, `reading.py`, `files.py` and `terminal.py`, is the shell for `kubectl exec` in a container; `sockets.py` responds to `kubectl
-port-forward`; `usage.py` computes resource usage; `provider.py` combines all of them.
+`script.py` parses the annotations of a pod; `pods.py` and `runner.py` are the pods and how they follow it; `streams.py` serves `kubectl
+exec`, `attach` and `port-forward`, with `files.py` for `kubectl cp`; `usage.py` computes resource usage; `provider.py` combines them all.
 """
 
 from vkubelet_providers.mock.pods import MockPod, Stage, address_of

@@ -79,7 +79,7 @@ class MockPod:
     """Meter of each container: all use the same."""
     probes: Mapping[str, Sequence[Probe]] = field(factory=dict)
     hostname: str = ""
-    news: asyncio.Event = field(factory=asyncio.Event)
+    changed: asyncio.Event = field(factory=asyncio.Event)
 
     @classmethod
     def of(cls, pod: Pod, script: Script, *, now: float) -> MockPod:
@@ -145,7 +145,7 @@ class MockPod:
 
     def files_of(self, container: str) -> Files:
         """Returns the files of a container, which are kept as long as the pod, also across restarts."""
-        return self.files.setdefault(container, Files({"/etc/hostname": f"{self.hostname}\n".encode()}))
+        return self.files.setdefault(container, Files(self.hostname))
 
     def stats(self, *, wall: datetime, now: float) -> PodStats:
         """Returns the resource usage of its running containers."""
@@ -198,7 +198,7 @@ class MockPod:
                 one.started = now
                 self.logs[name] = [Log()]
                 self._line(name, now, "started, line 0")
-        self.tell()
+        self.notify()
 
     def start(self, now: datetime, *, lines: int, ready: bool) -> None:
         """Starts another run of all containers."""
@@ -213,43 +213,43 @@ class MockPod:
         for name in self.containers:
             for run in self.logs.get(name, ())[-1:]:
                 run.ended = True
-        self.tell()
+        self.notify()
 
     def end_ephemeral(self, name: str, code: int, now: datetime) -> None:
         one = self.ephemeral[name]
         if one.runs:
             one.ended = Terminated(code, started_at=one.started, finished_at=now)
             self.logs[name][-1].ended = True
-            self.tell()
+            self.notify()
 
     def write(self, now: datetime, text: str) -> None:
         """Writes one line to the log of every container."""
         for name in self.containers:
             self._line(name, now, text)
-        self.tell()
+        self.notify()
 
     def _line(self, name: str, now: datetime, text: str) -> None:
-        told, line = self.script.log_text, f"{name}: {text}"
-        if told:
-            line = told.replace("{hostname}", self.hostname).replace("{node}", self.ref.node).replace("{container}", name)
+        template, line = self.script.log_text, f"{name}: {text}"
+        if template:
+            line = template.replace("{hostname}", self.hostname).replace("{node}", self.ref.node).replace("{container}", name)
         self.logs[name][-1].lines.append(f"{now.isoformat()} {line}\n".encode())
 
     async def lines(self, run: Log, *, follow: bool, start: int = 0) -> AsyncIterator[bytes]:
         """Yields the lines of one run, and with `follow` those written until it terminates."""
         sent = start
         while True:
-            news = self.news
+            changed = self.changed
             while sent < len(run.lines):
                 yield run.lines[sent]
                 sent += 1
             if run.ended or not follow:
                 return
-            await news.wait()
+            await changed.wait()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Wakes all followers of a log."""
-        self.news.set()
-        self.news = asyncio.Event()
+        self.changed.set()
+        self.changed = asyncio.Event()
 
 
 def address_of(uid: str) -> str:

@@ -32,12 +32,10 @@ from vkubelet.provider import (
     Unavailable,
 )
 from vkubelet.stats import NodeStats, metrics, summary
-from vkubelet_providers.mock.lives import Backend, Lives
-from vkubelet_providers.mock.machine import KILLED, Machine, either
+from vkubelet_providers.mock.exec import KILLED, Session, either, serve
 from vkubelet_providers.mock.pods import MockPod, Stage, address_of
-from vkubelet_providers.mock.script import Script
-from vkubelet_providers.mock.shell import run_with
-from vkubelet_providers.mock.sockets import serve
+from vkubelet_providers.mock.runner import Backend, Runner
+from vkubelet_providers.mock.script import PREFIX, Script
 from vkubelet_providers.mock.usage import node_stats
 
 JOURNAL: Final = "mock.log"
@@ -86,7 +84,7 @@ class Mock:
         if self.settings.poll_interval > 0:
             self.poll_interval = self.settings.poll_interval
         self._host: Host | None = None
-        self._running: Lives | None = None
+        self._runner: Runner | None = None
         self._failures: dict[str, int] = {}
         self._since: tuple[datetime, float] | None = None
 
@@ -99,14 +97,14 @@ class Mock:
     def host(self) -> Host:
         """Host of the running provider. Raises Unavailable while the provider does not run."""
         if self._host is None:
-            raise Unavailable("the mock provider does not run")
+            raise Unavailable("the mock provider is not running")
         return self._host
 
     @property
-    def _lives(self) -> Lives:
-        if self._running is None:
-            raise Unavailable("the mock provider does not run")
-        return self._running
+    def _active(self) -> Runner:
+        if self._runner is None:
+            raise Unavailable("the mock provider is not running")
+        return self._runner
 
     # --- nodes ---
 
@@ -136,21 +134,21 @@ class Mock:
         try:
             async with asyncio.TaskGroup() as group:
                 self._host = host
-                self._running = Lives(self.backend, host, group, tells=self.settings.poll_interval <= 0)
+                self._runner = Runner(self.backend, host, group, reports=self.settings.poll_interval <= 0)
                 self._since = self._since or (host.clock.now(), host.clock.monotonic())
                 for pod in self.pods.values():
-                    self._running.begin(pod)
+                    self._runner.start(pod)
                 for name in self._nodes:
                     host.set_node(self.describe(name))
                 host.nodes_complete()
                 await host.until_stopped()
-                self._running.end_all()
+                self._runner.cancel_all()
         finally:
-            self._host = self._running = None
+            self._host = self._runner = None
 
     async def ping(self, node: str) -> None:
         if node in self.failing:
-            raise Unavailable(f"node {node} is told to fail")
+            raise Unavailable(f"node {node} is set to fail")
 
     # --- pods ---
 
@@ -161,10 +159,10 @@ class Mock:
         """
         script, uid = Script.of(pod.metadata.annotations), pod.ref.uid
         if script.reject:
-            raise PodRejected(script.reject, "the annotations ask for it")
+            raise PodRejected(script.reject, f"annotation {PREFIX}reject of the pod requests it")
         self._failures[uid] = self._failures.get(uid, 0) + 1
         if self._failures[uid] <= script.sync_failures:
-            raise Unavailable("the annotations ask for it")
+            raise Unavailable(f"annotation {PREFIX}sync-failures of the pod requests it")
         if self.settings.resolve:
             ips = () if pod.spec.get("hostNetwork") else (address_of(uid),)
             await self.host.resolve(pod, files=self.backend.directory(pod), pod_ips=ips)
@@ -172,26 +170,26 @@ class Mock:
         if known is None:
             known = MockPod.of(pod, script, now=self.host.clock.monotonic())
             self.backend.add(known)
-            self._lives.begin(known)
+            self._active.start(known)
         known.syncs += 1
-        self._lives.update(known, script, added=known.add_ephemeral(pod))
+        self._active.update(known, script, added=known.add_ephemeral(pod))
 
     async def delete_pod(self, pod: PodRef, grace: float) -> None:
         self._failures.pop(pod.uid, None)
         known = self.pods.get(pod.uid)
         if known is None:
             self.backend.drop_directory(pod.uid)
-            self._lives.gone(pod)
+            self._active.report_gone(pod)
         else:
-            self._lives.stop(known, grace)
+            self._active.stop(known, grace)
 
     async def list_pods(self, node: str) -> Iterable[PodReport]:
         await self.ping(node)
         return [pod.report() for pod in self.backend.on_node(node)]
 
-    def lose(self, uid: str) -> None:
+    def drop_pod(self, uid: str) -> None:
         """Removes a pod as if the backend had dropped it."""
-        self._lives.lose(self.pods[uid])
+        self._active.drop(self.pods[uid])
 
     def _known(self, pod: PodRef) -> MockPod:
         """Returns a pod. Raises NoSuchPod."""
@@ -234,7 +232,7 @@ class Mock:
         script = known.script
         await self.host.clock.sleep(script.exec_delay)
         if script.exec_output is None and script.exec_exit_code is None:
-            return await run_with(io, self._machine(known, container), command)
+            return await self._session(known, container, io).run(command)
         await io.write_stdout((script.exec_output or "").encode())
         return script.exec_exit_code or 0
 
@@ -246,10 +244,10 @@ class Mock:
         elif container not in known.ephemeral:
             await either(_echo(io), self._follow(known, container, io))
         else:
-            shell = run_with(io, self._machine(known, container), ["sh"])
+            shell = self._session(known, container, io).run(["sh"])
             code = await either(shell, self._until_ended(known, container))
             if code is not None:
-                self._lives.end_ephemeral(known, container, code)
+                self._active.end_ephemeral(known, container, code)
 
     async def _follow(self, known: MockPod, container: str, io: ContainerIO) -> None:
         run = known.logs[container][-1]
@@ -257,9 +255,8 @@ class Mock:
             text = line.partition(b" ")[2]
             await io.write_stdout(text.replace(b"\n", b"\r\n") if io.tty else text)
 
-    def _machine(self, known: MockPod, container: str) -> Machine:
-        environment = {"HOSTNAME": known.hostname, "PATH": "/bin", "HOME": "/"}
-        return Machine(known.hostname, known.files_of(container), self.host.clock, environment)
+    def _session(self, known: MockPod, container: str, io: ContainerIO) -> Session:
+        return Session(io=io, hostname=known.hostname, files=known.files_of(container), clock=self.host.clock)
 
     def _running_in(self, pod: PodRef, container: str) -> MockPod:
         """Returns the pod of a running container. Raises NoSuchPod, NoSuchContainer."""
@@ -272,7 +269,7 @@ class Mock:
         """Waits until this run of the container is over."""
         run = known.logs[container][-1]
         while not run.ended and self.pods.get(known.ref.uid) is known:
-            await known.news.wait()
+            await known.changed.wait()
 
     async def port_forward(self, pod: PodRef, port: int, stream: ByteStream) -> None:
         known = self._known(pod)

@@ -56,17 +56,17 @@ class Script:
     @classmethod
     def of(cls, annotations: Mapping[str, str]) -> Script:
         """Parses annotations. Raises PodRejected when an annotation is not one of ours or its value is invalid."""
-        told = {key: value for key, value in annotations.items() if key.startswith(PREFIX)}
+        own = {key: value for key, value in annotations.items() if key.startswith(PREFIX)}
         known = {field.name.replace("_", "-"): field.name for field in fields(cls)}
         values: dict[str, object] = {}
-        for key, value in told.items():
+        for key, value in own.items():
             name = known.get(key.removeprefix(PREFIX))
             if name is None:
-                raise PodRejected("BadScript", f"{key} is no annotation of the mock provider; known: {', '.join(sorted(known))}")
+                raise PodRejected("BadScript", f"annotation {key} is unknown to the mock provider; use one of {', '.join(sorted(known))}")
             try:
                 values[name] = _read(name, value)
             except ValueError as error:
-                raise PodRejected("BadScript", f"{key}: {value!r} is not {error}") from error
+                raise PodRejected("BadScript", f"annotation {key} is {value!r}; it must be {error}") from error
         return cls(**values)  # type: ignore[arg-type]
 
 

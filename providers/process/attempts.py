@@ -20,7 +20,7 @@ from attrs import frozen
 from vkubelet.beneath import Directory
 from vkubelet.provider import Running, Terminated, Unavailable
 from vkubelet_providers.process.keeper import frames, procfs
-from vkubelet_providers.process.keeper.life import write_state
+from vkubelet_providers.process.keeper.loop import write_state
 
 KILLED: Final = 137
 UNKNOWN_REASON: Final = "ContainerStatusUnknown"
@@ -143,7 +143,7 @@ class Attempt:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise Unavailable(f"container {self.container}: what is kept of it can not be read ({error.strerror})") from error
+            raise Unavailable(f"container {self.container}: cannot read its state file ({error.strerror})") from error
         # It ran, but after a disk error or a power failure nothing of its state is left.
         return parse_state(text) or State(pid=0, start=0, keeper=0, finished=written, exit_code=KILLED, unknown=True)
 

@@ -18,6 +18,7 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from vkubelet.errors import task_error
 from vkubelet.provider import BadRequest, ContainerIO, NoSuchContainer, TerminalSize, Unavailable
 from vkubelet.streams import CHUNK, attach, join, open_terminal
 from vkubelet_providers.process.keeper import frames
@@ -50,7 +51,7 @@ class Nursery:
             try:
                 await self._send(frames.frame(frames.ASK, json.dumps(order).encode()), [lock, writing])
             except OSError as error:
-                raise Unavailable(f"no keeper can be started: {error.strerror}", event="Failed", waiting="RunContainerError") from error
+                raise Unavailable(f"cannot start a keeper: {error.strerror}", event="Failed", waiting="RunContainerError") from error
             finally:
                 os.close(writing)
             stack.pop_all()
@@ -65,7 +66,7 @@ class Nursery:
                     async with asyncio.timeout(_END_SECONDS):
                         await reader.read()
         except TimeoutError as error:
-            raise Unavailable("the container's keeper does not answer", event="Failed", waiting="RunContainerError") from error
+            raise Unavailable("the keeper of the container does not respond", event="Failed", waiting="RunContainerError") from error
         finally:
             transport.close()
         if "failed" in told:
@@ -135,13 +136,13 @@ async def connection(directory: Path) -> AsyncIterator[socket.socket]:
         # The name of a socket must be short, whatever the directory is called.
         folder = os.open(directory, os.O_RDONLY)
     except OSError as error:
-        raise NoSuchContainer("the container does not run") from error
+        raise NoSuchContainer("the container is not running") from error
     with socket.socket(socket.AF_UNIX) as connected:
         connected.setblocking(False)
         try:
             await loop.sock_connect(connected, f"/proc/self/fd/{folder}/{frames.SOCKET}")
         except OSError as error:
-            raise NoSuchContainer("the container does not run") from error
+            raise NoSuchContainer("the container is not running") from error
         finally:
             os.close(folder)
         yield connected
@@ -155,7 +156,7 @@ async def stop(directory: Path, grace: float, *, patience: float = _ANSWER_SECON
             await _ask(connected, _question(do="stop", grace=grace))
             await _answer(connected)
     except TimeoutError as error:
-        raise Unavailable("the container's keeper does not answer") from error
+        raise Unavailable("the keeper of the container does not respond") from error
 
 
 # --- attach ------------------------------------------------------------------------------------------------------------------------------
@@ -176,7 +177,7 @@ async def attach_to(directory: Path, io: ContainerIO) -> None:
         except ExceptionGroup as several:
             # A keeper that exits meanwhile is no failure.
             if several.split((ConnectionResetError, BrokenPipeError))[1] is not None:
-                raise several.exceptions[0] from several
+                raise task_error(several) from several
         finally:
             writer.close()
 
@@ -239,7 +240,7 @@ async def _at_terminal(connected: socket.socket, command: Sequence[str], io: Con
             sizes.cancel()
         return ended.code
     except ExceptionGroup as several:
-        raise several.exceptions[0] from several
+        raise task_error(several) from several
     finally:
         if writer is not None:
             writer.close()
@@ -372,7 +373,7 @@ async def _exactly(connected: socket.socket, count: int, loop: asyncio.AbstractE
         except ConnectionResetError:
             more = b""
         if not more:
-            raise NoSuchContainer("the container has ended")
+            raise NoSuchContainer("the container has terminated")
         data += more
     return data
 
@@ -383,7 +384,7 @@ async def _ask(connected: socket.socket, question: bytes, descriptors: Sequence[
         sent = socket.send_fds(connected, [question], descriptors)
         await asyncio.get_running_loop().sock_sendall(connected, question[sent:])
     except (BrokenPipeError, ConnectionResetError) as error:
-        raise NoSuchContainer("the container has ended") from error
+        raise NoSuchContainer("the container has terminated") from error
 
 
 def _question(**values: object) -> bytes:

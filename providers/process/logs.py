@@ -1,25 +1,35 @@
-"""Reads the log files of keepers, as the kubelet does: the text of each line after its time.
+"""Logs of containers, read from the files of keepers as the kubelet reads them; and vkubelet's own log as a file of the node.
 
-Invariant: every line is returned once and in order, also when files are rotated meanwhile.
+Invariant: every line is returned once and in order, also when files are rotated meanwhile; of the node's files only those in the directory
+of its logs are read.
 """
 
 from __future__ import annotations
 
+import html
+import logging
+import logging.handlers
 import os
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from vkubelet.beneath import Directory
 from vkubelet.clock import Clock
+from vkubelet.logformat import JsonFormatter
 from vkubelet_providers.process.keeper.logfile import name_of, numbers
 
 _BLOCK: Final = 128 * 1024
 _WHOLE: Final = re.compile(rb"\S+ \S+ F ")
 """First bytes of a complete line, or of the last part of one; text may contain such a mark too."""
 _LOOK_FIRST, _LOOK_LAST = 0.05, 0.5
+NODE_LOG: Final = "vkubelet.log"
+"""File of the log of vkubelet itself, which `/logs/` of the node serves."""
+_NODE_LOG_LARGEST, _NODE_LOG_MORE = 10 << 20, 4
+_NODE_LOG_BLOCK: Final = 64 * 1024
 
 
 class Plain:
@@ -115,3 +125,42 @@ def _open(directory: Path, number: int) -> int:
 def _close(file: int) -> None:
     if file >= 0:
         os.close(file)
+
+
+# --- Log of vkubelet ----------------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def node_log_file(directory: Path) -> Iterator[None]:
+    """Writes everything that is logged to a file as well, for the duration of the context."""
+    Directory.at(directory, make=0o755).close()
+    handler = logging.handlers.RotatingFileHandler(directory / NODE_LOG, maxBytes=_NODE_LOG_LARGEST, backupCount=_NODE_LOG_MORE, delay=True)
+    handler.setFormatter(JsonFormatter())
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+        handler.close()
+
+
+async def read_node_log(directory: Path, path: str) -> AsyncIterator[bytes]:
+    """Serves a log file. Raises FileNotFoundError."""
+    if not path or path.endswith("/"):
+        if path.strip("/"):
+            raise FileNotFoundError(path)
+        with Directory.at(directory) as place:
+            names = place.names()
+        links = "".join(f'<a href="{html.escape(name)}">{html.escape(name)}</a>\n' for name in names)
+        yield f"<pre>\n{links}</pre>\n".encode()
+        return
+    try:
+        with Directory.at(directory) as place:
+            found = place.file(path)
+    except (OSError, ValueError) as error:
+        raise FileNotFoundError(path) from error
+    try:
+        while data := os.read(found, _NODE_LOG_BLOCK):
+            yield data
+    finally:
+        os.close(found)

@@ -45,13 +45,13 @@ from vkubelet.provider import (
 )
 from vkubelet.stats import ContainerStats, NodeStats, PodStats, metrics, summary
 from vkubelet.streams import relay
-from vkubelet_providers.process import journal, keepers, logs, machine, starting, volumes
+from vkubelet_providers.process import keepers, logs, machine, starting, volumes
 from vkubelet_providers.process.attempts import Attempt, moment
 from vkubelet_providers.process.cgroups import Cgroups, Limits
 from vkubelet_providers.process.identity import Identity, Own, Users, identity, not_kept
 from vkubelet_providers.process.keeper.child import Order
 from vkubelet_providers.process.keeper.logfile import numbers
-from vkubelet_providers.process.pods import Container, Held, Pods, erase
+from vkubelet_providers.process.local_pods import Container, LocalPod, LocalPods, erase
 from vkubelet_providers.process.threads import in_thread
 from vkubelet_providers.process.usage import Meters, group_of, logs_of
 
@@ -90,7 +90,7 @@ class Process:
         """Whether set-user-ID programs such as `sudo` are effective in containers that set `allowPrivilegeEscalation` or `privileged`. A
         pod chooses the files that such a program trusts, so each pod that requests this can become root."""
         user: int | None = None
-        """The user of pods that name none, when vkubelet runs as root; by default 65534 (nobody), or root where that is allowed."""
+        """The user of pods that name none, when vkubelet runs as root; by default 65534 (`nobody`), or root where that is allowed."""
         groups: Sequence[int] = ()
         """Groups of the host that every pod may use. A pod may use numbers that are not groups of the host, and those of its user on the
         host; with `allow_root`, all."""
@@ -113,7 +113,7 @@ class Process:
         self.node = self.settings.node or machine.hostname()
         self.directory = (Path(self.settings.directory) if self.settings.directory else _state_directory()).resolve()
         self._host: Host | None = None
-        self._pods: Pods | None = None
+        self._pods: LocalPods | None = None
         self._ways: starting.Ways | None = None
         self._address = ""
         self._meters = Meters()
@@ -125,12 +125,12 @@ class Process:
 
     async def run(self, host: Host) -> None:
         """Adopts what runs, declares the node, and watches until the stop; containers continue then."""
-        with self._locked(), journal.writing(self.directory / "logs"):
+        with self._locked(), logs.node_log_file(self.directory / "logs"):
             self._host = host
             self._address = self.settings.address or machine.address()
             self._ways = await in_thread(self._find_ways)
             cgroups = self._ways.cgroups
-            pods = Pods(self.directory / "pods", cgroups=cgroups, clock=host.clock, address=self._address, tell=host.report)
+            pods = LocalPods(self.directory / "pods", cgroups=cgroups, clock=host.clock, address=self._address, on_terminated=host.report)
             try:
                 await self._nursery.begin()
                 await pods.load()
@@ -155,7 +155,7 @@ class Process:
             self.directory.chmod(0o711)
             lock = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise SettingsError("provider.directory", f"{self.directory} can not be written to ({error.strerror})") from error
+            raise SettingsError("provider.directory", f"cannot write to {self.directory} ({error.strerror}); choose another one") from error
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -205,27 +205,27 @@ class Process:
     async def ping(self, node: str) -> None:
         """Checks the directory. Raises Unavailable when it cannot be written to."""
         if self._pods is None or not os.access(self.directory / "pods", os.W_OK):
-            raise Unavailable(f"{self.directory} can not be written to")
+            raise Unavailable(f"cannot write to {self.directory}; check the permissions and the free space of its file system")
 
     @property
     def host(self) -> Host:
         """Host of the running provider. Raises Unavailable while the provider does not run."""
         if self._host is None:
-            raise Unavailable("the process provider does not run")
+            raise Unavailable("the process provider is not running")
         return self._host
 
     @property
-    def pods(self) -> Pods:
+    def pods(self) -> LocalPods:
         """Pods of the running provider. Raises Unavailable while the provider does not run."""
         if self._pods is None:
-            raise Unavailable("the process provider does not run")
+            raise Unavailable("the process provider is not running")
         return self._pods
 
     @property
     def ways(self) -> starting.Ways:
         """Features of the host. Raises Unavailable while the provider does not run."""
         if self._ways is None:
-            raise Unavailable("the process provider does not run")
+            raise Unavailable("the process provider is not running")
         return self._ways
 
     # --- pods and containers ---
@@ -243,7 +243,7 @@ class Process:
                 await in_thread(volumes.make_read_only, spec, held.files)
             await in_thread(volumes.make_empty_dirs, spec, held.volumes, group=group, root=os.getuid() == 0)
         except OSError as error:
-            raise Unavailable(f"the pod's directory can not be made: {error}", event="FailedMount", waiting="ContainerCreating") from error
+            raise Unavailable(f"cannot create the pod's directory: {error}", event="FailedMount", waiting="ContainerCreating") from error
         return Sandbox((self._address,), files=held.files)
 
     async def start_container(self, pod: ResolvedPod, container: ResolvedContainer, *, restarts: int) -> None:
@@ -256,7 +256,7 @@ class Process:
             await self._start(pod, container, held=held, attempt=held.attempt(name, restarts))
         self.host.report(self.pods.report(held))
 
-    async def _start(self, pod: ResolvedPod, container: ResolvedContainer, *, held: Held, attempt: Attempt) -> None:
+    async def _start(self, pod: ResolvedPod, container: ResolvedContainer, *, held: LocalPod, attempt: Attempt) -> None:
         ways, settings = self.ways, self.settings
         starting.command_of(container)
         own = Own(os.getuid(), os.getgid(), os.getgroups())
@@ -278,7 +278,7 @@ class Process:
         for old in self.pods.prune(held, container.name):
             await in_thread(erase, old)
 
-    def _lay_out(self, pod: ResolvedPod, container: ResolvedContainer, *, held: Held, attempt: Attempt, who: Identity) -> Order:
+    def _lay_out(self, pod: ResolvedPod, container: ResolvedContainer, *, held: LocalPod, attempt: Attempt, who: Identity) -> Order:
         """Writes all files that a start needs. Raises Unavailable, OSError."""
         attempt.make(starting.about(container), uid=who.uid)
         order = starting.order(pod, container, held=held, attempt=attempt, who=who, ways=self.ways)
@@ -325,13 +325,13 @@ class Process:
         """Changes limits. Raises NoSuchPod, NoSuchContainer, Unavailable."""
         known, cgroups, stored = self._running(pod, container), self.ways.cgroups, self.host.pods.get(pod)
         if not cgroups.hierarchies:
-            raise Unavailable("this host lets us limit nothing: no control group can be written to")
+            raise Unavailable("cannot change limits: vkubelet may not write to any control group of this host; delegate one to it")
         try:
             limits, pod_cpu = Limits.of({"resources": resources}), _cpu_of(stored) if stored is not None else None
             # To lower a limit the kernel may have to write out memory.
             await in_thread(cgroups.update, pod.uid, group_of(known.attempt), limits=limits, pod_cpu=pod_cpu)
         except OSError as error:
-            raise Unavailable(f"the limits can not be set now: {error.strerror}") from error
+            raise Unavailable(f"cannot set the limits of container {container}: {error.strerror}") from error
 
     async def remove_pod(self, pod: PodRef) -> None:
         await self.pods.remove(pod.uid)
@@ -381,7 +381,7 @@ class Process:
             yield text
 
     def node_logs(self, node: str, path: str) -> AsyncIterator[bytes]:
-        return journal.read(self.directory / "logs", path)
+        return logs.read_node_log(self.directory / "logs", path)
 
     async def exec(self, pod: PodRef, container: str, command: Sequence[str], io: ContainerIO) -> int:
         return await keepers.execute(self._running(pod, container).attempt.directory, command, io)
@@ -412,13 +412,13 @@ class Process:
         pods = [self._pod_stats(held) for held in self.pods if held.ref.node == node]
         return evolve(machine.stats(self.node, self.directory), pods=[each for each in pods if each.containers])
 
-    def _pod_stats(self, held: Held) -> PodStats:
+    def _pod_stats(self, held: LocalPod) -> PodStats:
         running = [(name, one) for name, one in list(held.containers.items()) if one.runs]
         containers = [self._container_stats(held, name, one) for name, one in running]
         started = min((each.started_at for each in containers if each.started_at is not None), default=None)
         return PodStats(held.ref, containers, started_at=started)
 
-    def _container_stats(self, held: Held, name: str, one: Container) -> ContainerStats:
+    def _container_stats(self, held: LocalPod, name: str, one: Container) -> ContainerStats:
         now, cgroups = self.host.clock.monotonic(), self.ways.cgroups
         usage = self._meters.read(held.ref.uid, one.attempt, one.state, cgroups=cgroups, now=now)
         started = moment(one.state.started) if one.state.started else None

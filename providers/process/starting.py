@@ -26,7 +26,7 @@ from vkubelet_providers.process.cgroups import Cgroups, Limits
 from vkubelet_providers.process.identity import Identity, asks_for_escalation
 from vkubelet_providers.process.keeper.child import Order
 from vkubelet_providers.process.keeper.mounts import Bind
-from vkubelet_providers.process.pods import Held
+from vkubelet_providers.process.local_pods import LocalPod
 from vkubelet_providers.process.usage import group_of
 from vkubelet_providers.process.volumes import ROOT_VARIABLE, Places, binds, inside, link
 
@@ -74,7 +74,7 @@ def command_of(container: ResolvedContainer) -> list[str]:
     return [*container.command, *container.args]
 
 
-def order(pod: ResolvedPod, container: ResolvedContainer, *, held: Held, attempt: Attempt, who: Identity, ways: Ways) -> Order:
+def order(pod: ResolvedPod, container: ResolvedContainer, *, held: LocalPod, attempt: Attempt, who: Identity, ways: Ways) -> Order:
     """Prepares an order; the directories of `attempt` exist. Raises Unavailable, OSError."""
     spec = container.spec
     mounts = binds(
@@ -174,7 +174,7 @@ def home(uid: int) -> str:
     return place if Path(place).is_dir() else "/"
 
 
-def _files(pod: ResolvedPod, container: ResolvedContainer, held: Held, attempt: Attempt) -> Mapping[str, Path]:
+def _files(pod: ResolvedPod, container: ResolvedContainer, held: LocalPod, attempt: Attempt) -> Mapping[str, Path]:
     """Writes files of the pod; returns them by their paths in its containers."""
     texts = {"/etc/hosts": pod.hosts, "/etc/resolv.conf": pod.resolv_conf, "/etc/hostname": f"{pod.hostname}\n" if pod.hostname else ""}
     found = {container.spec.get("terminationMessagePath") or _MESSAGE_PATH: attempt.message_file}

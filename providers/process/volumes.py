@@ -42,7 +42,7 @@ def check(spec: JsonView, *, host_paths: Sequence[str]) -> None:
     for volume in spec.get("volumes", ()):
         name, kind = volume["name"], kind_of(volume)
         if kind not in WRITTEN | OWN:
-            raise PodRejected("UnsupportedVolume", f"volume {name}: this node can not mount {kind}; mount it on the host, and use hostPath")
+            raise PodRejected("UnsupportedVolume", f"volume {name}: this node cannot mount {kind}; mount it on the host and use hostPath")
         medium = (volume.get("emptyDir") or {}).get("medium", "")
         if medium not in ("", "Memory"):
             raise PodRejected("UnsupportedVolume", f"volume {name}: this node has no medium {medium}; leave it out, or set Memory")
@@ -150,7 +150,7 @@ class Places:
             return mount.source
         volume = self.volumes.get(mount.volume)
         if volume is None:
-            raise _refused(f"volumeMounts: there is no volume {mount.volume}")
+            raise _refused(f"volumeMounts: volume {mount.volume} does not exist; add it to spec.volumes")
         if kind_of(volume) == "hostPath":
             return self._of_host(volume["hostPath"], mount)
         return _part(self.directory / volume["name"], mount)

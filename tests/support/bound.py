@@ -14,8 +14,9 @@ from typing import Any
 import yaml
 from attrs import field, frozen
 
-from tests.support.objects import Question, objects_of
+from tests.support.objects import Deletion, Question, objects_of
 from tests.support.program import PATIENCE, Program, eventually
+from vkubelet.api.codec import decode_yaml, decode_yaml_documents
 from vkubelet.testing.cluster import ControlPlane
 from vkubelet.testing.cluster.processes import CommandFailed
 
@@ -47,6 +48,17 @@ async def get(cluster: ControlPlane, *args: str) -> Any:
     return json.loads(out) if out.strip() else None
 
 
+async def delete(cluster: ControlPlane, *args: str) -> None:
+    """`kubectl delete ARGS`."""
+    deletions = [Deletion.of((kind, *args[1:])) for kind in args[0].split(",")]
+    known = [each for each in deletions if each is not None]
+    if len(known) < len(deletions):
+        await cluster.kubectl("delete", *args)
+        return
+    for each in known:
+        await objects_of(cluster).delete(each)
+
+
 async def items(cluster: ControlPlane, *args: str) -> list[Any]:
     """The items of `kubectl get ARGS`, as a list that may be empty."""
     found = await get(cluster, *args)
@@ -56,7 +68,7 @@ async def items(cluster: ControlPlane, *args: str) -> list[Any]:
 def roles_for(user: str, sample: str, *, name: str, namespaces: Mapping[str, str]) -> list[Body]:
     """The roles of a sample file, bound to a user instead of the ServiceAccount, under a name of its own."""
     bodies: list[Body] = []
-    for body in yaml.safe_load_all((SAMPLES / sample).read_text()):
+    for body in decode_yaml_documents((SAMPLES / sample).read_text()):
         if body["kind"] not in (*_BINDINGS, *_ROLES):
             continue
         body = json.loads(_renamed(json.dumps(body), namespaces))
@@ -154,15 +166,12 @@ class Bound:
 
     async def remove(self) -> None:
         """Take away what is cluster-wide, also if no process is left that would let it go; namespaces go with the cluster."""
-        await self.worker.kubectl("delete", "resourceleasingpolicies", f"all-of-{self.name}", "--ignore-not-found", "--wait=false")
-        await self.hub.kubectl("delete", "clusterbinding", self.name, "--ignore-not-found", "--wait=false")
+        await delete(self.worker, "resourceleasingpolicies", f"all-of-{self.name}", "--ignore-not-found", "--wait=false")
+        await delete(self.hub, "clusterbinding", self.name, "--ignore-not-found", "--wait=false")
         left = await get(self.hub, "clusterbinding", self.name)
         if left is not None and left["metadata"].get("finalizers"):
-            try:
-                await self.hub.kubectl("patch", "clusterbinding", self.name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
-            except CommandFailed:
-                # Its process may just have let it go.
-                assert await get(self.hub, "clusterbinding", self.name) is None
+            # Its process may just have removed it.
+            await objects_of(self.hub).patch(Question("clusterbinding", self.name), {"metadata": {"finalizers": None}})
 
     def program(self) -> Program:
         """`kubeocean run`, not started."""
@@ -197,7 +206,7 @@ async def established(cluster: ControlPlane, *crd: str) -> bool:
 
 async def _define(cluster: ControlPlane, definition: str, *bodies: Body) -> None:
     """A definition of custom resources, and other objects."""
-    wanted = yaml.safe_load((CRDS / definition).read_text())
+    wanted = decode_yaml((CRDS / definition).read_text())
     await apply(cluster, wanted)
     await eventually(lambda: established(cluster, "crd", wanted["metadata"]["name"]), f"{definition} is established")
     await apply(cluster, *bodies)

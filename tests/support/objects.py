@@ -76,6 +76,32 @@ class Question:
         return cls(kind, name, **told)
 
 
+@frozen
+class Deletion:
+    """The arguments of a `kubectl delete --wait=false`: one object, or all that are listed."""
+
+    which: Question
+    ignore_not_found: bool = False
+    grace: int | None = None
+    """Seconds; None: as the objects themselves say."""
+
+    @classmethod
+    def of(cls, args: Sequence[str]) -> Deletion | None:
+        """None when only kubectl understands it, or shall wait."""
+        flags = [
+            arg for arg in args if arg in ("--wait=false", "--ignore-not-found", "--all", "--force") or arg.startswith("--grace-period=")
+        ]
+        which = Question.of([arg for arg in args if arg not in flags])
+        graces = [int(flag.partition("=")[2]) for flag in flags if flag.startswith("--grace-period=")]
+        several = which is not None and bool(which.labels or which.fields or "--all" in flags)
+        if which is None or "--wait=false" not in flags or bool(which.name) == several:
+            return None
+        # kubectl takes an object away at once only when it is forced to.
+        if graces == [0] and "--force" not in flags:
+            return None
+        return cls(which, "--ignore-not-found" in flags, graces[-1] if graces else None)
+
+
 @define
 class Objects:
     """Of one cluster, as its administrator."""
@@ -91,6 +117,34 @@ class Objects:
     async def apply(self, body: Mapping[str, Any]) -> bool:
         """As `kubectl apply` makes what is not there yet and leaves what is like that already; False for all else, which is for kubectl."""
         return await asyncio.to_thread(self._apply, body)
+
+    async def delete(self, deletion: Deletion) -> None:
+        """Does not wait for the end of the objects. Raises CommandFailed."""
+        await asyncio.to_thread(self._delete, deletion)
+
+    def _delete(self, deletion: Deletion) -> None:
+        which = deletion.which
+        kind = self._kind(which.word)
+        listed = None if which.name else self._get(which)
+        metas = [{"name": which.name, "namespace": which.namespace}] if listed is None else [each["metadata"] for each in listed["items"]]
+        for meta in metas:
+            body = {"propagationPolicy": "Background", **({} if deletion.grace is None else {"gracePeriodSeconds": deletion.grace})}
+            path = kind.path(meta.get("namespace", ""), meta["name"])
+            status, said = self._call("DELETE", path, body)
+            gone = status == 404 and (deletion.ignore_not_found or not which.name)
+            if status not in (200, 202) and not gone:
+                raise CommandFailed(("delete", path), 1, f"Error from server ({said.get('reason')}): {said.get('message')}")
+
+    async def patch(self, which: Question, change: Mapping[str, Any]) -> Body | None:
+        """Merges a change into one object; its new state, None when it is not there. Raises CommandFailed."""
+        return await asyncio.to_thread(self._patch, which, change)
+
+    def _patch(self, which: Question, change: Mapping[str, Any]) -> Body | None:
+        path = self._kind(which.word).path(which.namespace, which.name)
+        status, said = self._call("PATCH", path, change, content="application/merge-patch+json")
+        if status not in (200, 404):
+            raise CommandFailed(("patch", path), 1, f"Error from server ({said.get('reason')}): {said.get('message')}")
+        return said if status == 200 else None
 
     def _get(self, question: Question) -> Body | None:
         kind = self._kind(question.word)
@@ -144,10 +198,18 @@ class Objects:
             self._kinds = found
         return self._kinds
 
-    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, accept: str = "application/json") -> tuple[int, Body]:
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        accept: str = "application/json",
+        content: str = "application/json",
+    ) -> tuple[int, Body]:
         if self._api is None:
             self._api = api_client(self.cluster.kubeconfig)
-        headers = {"Accept": accept, "Content-Type": "application/json"}
+        headers = {"Accept": accept, "Content-Type": content}
         try:
             answer: Any = self._api.call_api(method, f"{self._api.configuration.host}{path}", header_params=headers, body=body)
             text = answer.read().decode(errors="replace")

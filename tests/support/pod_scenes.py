@@ -6,6 +6,7 @@ Invariant: a scene gives what was seen on either node and judges nothing.
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -38,7 +39,7 @@ ENDS = {
     ),
     "killed": pod("killed", "exit 137", restartPolicy="Never"),
     "hindered": pod("hindered", "true", initContainers=[busy("first", "exit 4")], restartPolicy="Never"),
-    "overdue": pod("overdue", CALM, activeDeadlineSeconds=12, restartPolicy="Never"),
+    "overdue": pod("overdue", CALM, restartPolicy="Never"),
 }
 STAYS = {
     "whole": pod(
@@ -59,6 +60,8 @@ async def statuses(sides: Sides) -> dict[str, tuple[Pair, Pair]]:
     await sides.apply(*ENDS.values(), *STAYS.values())
 
     async def settled(side: Side) -> dict[str, tuple[Any, Any]]:
+        await side.event("overdue", "Started")
+        await side.kubectl("patch", "pod", "overdue", "--patch", json.dumps({"spec": {"activeDeadlineSeconds": 1}}))
         found = {name: await side.until(name, over, "ends") for name in ENDS}
         found["whole"] = await side.until("whole", ready, "is ready")
         found["lacking"] = await side.until("lacking", lambda body: waits(body) == "CreateContainerConfigError", "waits")

@@ -16,6 +16,7 @@ import yaml
 from attrs import field, frozen
 
 from tests.integration.process.conftest import clear, remove_groups
+from tests.support.bound import delete
 from tests.support.program import PATIENCE, Program, eventually
 from vkubelet.settings import merged
 from vkubelet.testing.cluster import ControlPlane, WorkerNode
@@ -93,12 +94,12 @@ class ProcessNode:
     async def emptied(self) -> None:
         """All pods end; the program must run."""
         here = f"--field-selector=spec.nodeName={self.name}"
-        await self.plane.kubectl("delete", "pods", "--all-namespaces", here, "--grace-period=1", "--wait=false")
+        await delete(self.plane, "pods", "--all-namespaces", here, "--grace-period=1", "--wait=false")
         await eventually(lambda: not self.pods.exists() or not list(self.pods.iterdir()), "nothing is left of its pods", seconds=PATIENCE)
 
     async def removed(self) -> None:
         """What is left; the program must have ended."""
-        await self.plane.kubectl("delete", "node", self.name, "--ignore-not-found", "--wait=false")
+        await delete(self.plane, "node", self.name, "--ignore-not-found", "--wait=false")
         if self.pods.exists() and list(self.pods.iterdir()):
             await clear(
                 Process.Settings(node=self.name, address="127.0.0.1", directory=str(self.state), allow_root=True, cgroup=self.cgroup)

@@ -16,12 +16,12 @@ from typing import Any, Self
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-import yaml
 from attrs import define, field
 
 from tests.support.bound import ROOT
 from tests.support.program import STOP_SECONDS
 from tests.support.warm import die_with_parent
+from vkubelet.api.codec import decode_yaml
 from vkubelet.testing.cluster import network, packages
 
 ALERTS = ROOT / "deploy" / "charts" / "kubeocean" / "files" / "alerts.yaml"
@@ -46,7 +46,7 @@ def promtool(*args: str, cwd: Path) -> str:
 
 def rules() -> list[Body]:
     """The alert rules of the chart."""
-    return [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+    return [rule for group in decode_yaml(ALERTS.read_text())["groups"] for rule in group["rules"]]
 
 
 def metrics_of(expression: str) -> set[str]:

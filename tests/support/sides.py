@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from attrs import define, field, frozen
 
-from tests.support.bound import Body, apply
+from tests.support.bound import Body, apply, delete
 from tests.support.moments import moments_of
 from tests.support.program import PATIENCE, eventually
 from tests.support.witness import Record, Seen, watching
@@ -326,7 +326,7 @@ async def side_by_side(plane: ControlPlane, told: Told, *, real: str, ours: str)
             await plane.kubectl("wait", "--for=create", "configmap/kube-root-ca.crt", "-n", made[-1].namespace, "--timeout=30s")
         yield Sides(*made)
     finally:
-        await plane.kubectl("delete", "namespace", *(side.namespace for side in made), "--wait=false")
+        await delete(plane, "namespace", *(side.namespace for side in made), "--wait=false")
 
 
 def pretty(one: object, other: object) -> str:

@@ -15,7 +15,8 @@ from tests.support.dumps import Dump, parse, script
 from tests.support.environments import CASES, OBJECTS, Case, body
 from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import Unknown
-from vkubelet.resolve.references import Content, Kind, Reference
+from vkubelet.api.podspec import Kind, Reference
+from vkubelet.resolve.references import Content
 from vkubelet.testing.host import RecordingHost, make_pod
 
 CONTENTS = {

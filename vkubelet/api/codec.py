@@ -1,4 +1,4 @@
-"""Decodes JSON bytes of an API server to heads and plain dicts, and encodes them.
+"""Decodes JSON bytes of an API server to heads and plain dicts, and encodes them; decodes the YAML of files.
 
 Invariant: the output shares no memory with the input, so the buffer of a complete list or watch chunk can be freed.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
+import yaml
 from attrs import frozen
 
 from vkubelet.api.objects import KubeObject, ObjectMeta
@@ -29,6 +30,8 @@ from vkubelet.errors import (
 
 T = TypeVar("T", bound=KubeObject)
 
+_YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The parser of libyaml takes a tenth of the time; a PyYAML that was built without it still works."""
 _INITIAL_END = "k8s.io/initial-events-end"
 _CLASSES: dict[int, type[ApiError]] = {
     401: Unauthorized,
@@ -88,6 +91,12 @@ class _List(msgspec.Struct, frozen=True, gc=False):
 
 class _Marker(msgspec.Struct, frozen=True, gc=False):
     metadata: ObjectMeta = ObjectMeta()
+
+
+LONGEST_RETRY_AFTER = 60
+"""Seconds; a server that requests a longer delay is asked again after these."""
+_DIGITS = 9
+"""Digits of a delay that are read; Python refuses to parse thousands of them."""
 
 
 class _Cause(msgspec.Struct, frozen=True, gc=False):
@@ -183,10 +192,10 @@ def _encodable(value: object) -> object:
     return value
 
 
-def status_error(attempt: str, data: bytes, *, code: int = 0, retry_after: float | None = None, plain: str = "") -> ApiError:
+def status_error(attempt: str, data: bytes, *, code: int = 0, retry_after: str = "", plain: str = "") -> ApiError:
     """Returns the error for a `metav1.Status` body; `code` is the HTTP code, 0 inside a watch.
 
-    A body that is no Status (such as a proxy's page) is not quoted; `plain` is used instead.
+    `retry_after` is the header of that name. A body that is no Status (such as a proxy's page) is not quoted; `plain` is used instead.
     """
     try:
         status = _status(data)
@@ -194,16 +203,19 @@ def status_error(attempt: str, data: bytes, *, code: int = 0, retry_after: float
         status = _Status()
     code = code or status.code
     details = status.details or _Details()
-    if retry_after is None and details.retry_after_seconds:
-        retry_after = float(details.retry_after_seconds)
     return _class_of(code, status.reason)(
         attempt,
         status.message or plain or f"the server answered {code} without saying why",
         status=code,
         reason=status.reason,
-        retry_after=retry_after,
+        retry_after=_requested_delay(retry_after) or _requested_delay(str(details.retry_after_seconds)),
         causes=tuple(dict.fromkeys(cause.field for cause in details.causes or () if cause.field)),
     )
+
+
+def _requested_delay(text: str) -> float | None:
+    """Parses seconds; API servers do not send the form with a date. No server decides that a request is never repeated."""
+    return float(min(int(text[:_DIGITS]), LONGEST_RETRY_AFTER)) or None if text.isascii() and text.isdigit() else None
 
 
 def _class_of(code: int, reason: str) -> type[ApiError]:
@@ -216,4 +228,18 @@ def _class_of(code: int, reason: str) -> type[ApiError]:
 
 def _unreadable(head: type[KubeObject], error: Exception) -> ServerError:
     sentence = str(error) if isinstance(error, msgspec.ValidationError) else "it is not valid JSON"
-    return ServerError(f"decode {head.__name__}", f"the server's answer can not be read: {sentence}")
+    return ServerError(f"decode {head.__name__}", f"the server's response cannot be decoded: {sentence}")
+
+
+def decode_yaml(text: str | bytes) -> Any:
+    """Returns the plain value of one YAML document. Raises yaml.YAMLError."""
+    try:
+        return yaml.load(text, _YAML_LOADER)
+    except yaml.YAMLError:
+        # The parser of Python names the line of the mistake more exactly.
+        return yaml.load(text, yaml.SafeLoader)
+
+
+def decode_yaml_documents(text: str | bytes) -> list[Any]:
+    """Returns the plain values of all YAML documents, an empty one as None. Raises yaml.YAMLError."""
+    return list(yaml.load_all(text, _YAML_LOADER))

@@ -1,13 +1,21 @@
-"""Names: how long ones are shortened, and the well-known keys of Kubernetes.
+"""Names: how long ones are shortened, the well-known keys of Kubernetes, and the keys that vkubelet sets on a Node.
 
-Invariant: the same input gives the same name in every process and at any time.
+Invariant: the same input gives the same name in every process and at any time. A damaged annotation owns nothing: keys that are not
+recorded as ours are left alone.
 """
 
 from __future__ import annotations
 
 import hashlib
+import ipaddress
+import json
 import re
+from collections.abc import Collection
 from typing import Final
+
+from attrs import evolve, field, frozen
+
+from vkubelet.api.objects import Node
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 OS: Final = "kubernetes.io/os"
@@ -35,6 +43,13 @@ TAINT_OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 
 NODE_LEASE_NAMESPACE: Final = "kube-node-lease"
 SYSTEM_NAMESPACE: Final = "kube-system"
+
+OWNED: Final = "vkubelet.io/owned"
+"""Annotation: JSON of our instance, and of the label, annotation, condition and taint keys and resource names we set, so that those no
+longer desired are removed, also after a restart."""
+
+INSTANCE: Final = "vkubelet.io/instance"
+"""Label: the vkubelet instance that registered the Node."""
 
 LABEL_LIMIT: Final = 63
 NAME_LIMIT: Final = 253
@@ -75,3 +90,47 @@ def is_dns_subdomain(name: str) -> bool:
 def is_label_value(value: str) -> bool:
     """Checks for at most 63 letters, digits, "-", "_", ".", the first and last a letter or digit; may be empty."""
     return _LABEL_VALUE.fullmatch(value) is not None
+
+
+def is_ip(text: str) -> bool:
+    """Checks whether `text` is an IPv4 or IPv6 address."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+@frozen
+class Owned:
+    """Keys that we set on a Node with our last write."""
+
+    labels: Collection[str] = field(default=(), kw_only=True)
+    annotations: Collection[str] = field(default=(), kw_only=True)
+    conditions: Collection[str] = field(default=(), kw_only=True)
+    taints: Collection[str] = field(default=(), kw_only=True)
+    resources: Collection[str] | None = field(default=(), kw_only=True)
+    """None: the annotation was written before it contained resources, when all of them were ours."""
+
+
+def instance_of(live: Node) -> str:
+    """Returns the vkubelet instance that registered the Node, by its label or, without one, by our annotation; "" when neither names
+    one."""
+    try:
+        noted = json.loads(live.metadata.annotations.get(OWNED, "{}")).get("instance", "")
+    except (ValueError, AttributeError):
+        noted = ""
+    return live.metadata.labels.get(INSTANCE) or (noted if isinstance(noted, str) else "")
+
+
+def owned_keys(live: Node) -> Owned:
+    """Returns the keys recorded on the Node with our last write; none if the annotation is missing or damaged."""
+    try:
+        note = json.loads(live.metadata.annotations.get(OWNED, '{"resources": []}'))
+        keys = {kind: tuple(note.get(kind, ())) for kind in ("labels", "annotations", "conditions", "taints", "resources")}
+    except (ValueError, AttributeError, TypeError):
+        return Owned()
+    intact = all(isinstance(key, str) for kind in keys.values() for key in kind)
+    if not intact:
+        return Owned()
+    return Owned(**keys) if "resources" in note else evolve(Owned(**keys), resources=None)

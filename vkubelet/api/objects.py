@@ -206,6 +206,12 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     def key(self) -> Key:
         return Key("", self.metadata.name)
 
+    @property
+    def kubelet_port(self) -> int | None:
+        """The published port of the kubelet server: the only place where it is stored."""
+        port = self.status.get("daemonEndpoints", {}).get("kubeletEndpoint", {}).get("Port")
+        return port if isinstance(port, int) and port > 0 else None
+
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
     """A Lease of coordination.k8s.io/v1."""

@@ -74,10 +74,6 @@ class Quantity:
         """Returns a quantity of this many units."""
         return cls(units * _NANO, format_)
 
-    @property
-    def is_zero(self) -> bool:
-        return self.nanos == 0
-
     def percent(self, share: int) -> Quantity:
         """Returns `share` hundredths of it, cut to billionths towards minus infinity."""
         return Quantity(self.nanos * share // 100, self.format)

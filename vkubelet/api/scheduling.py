@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from vkubelet.api.podspec import PLANNED_CONTAINER_STATUSES, PLANNED_CONTAINERS
 from vkubelet.api.quantity import Quantity, Resources, add_resources, format_resources, max_resources, parse_resources
 from vkubelet.api.selectors import match_node_selector
 from vkubelet.api.shapes import JsonView
@@ -36,11 +37,11 @@ def effective_requests(spec: JsonView) -> dict[str, Quantity]:
 
 def allocated_spec(spec: JsonView, status: JsonView) -> JsonView:
     """Returns the spec with the requests that were allocated to its containers, where their statuses show them (KEP-1287)."""
-    statuses = (entry for name in ("initContainerStatuses", "containerStatuses") for entry in status.get(name) or ())
+    statuses = (entry for name in PLANNED_CONTAINER_STATUSES for entry in status.get(name) or ())
     granted = {entry["name"]: entry["allocatedResources"] for entry in statuses if entry.get("allocatedResources")}
     if not granted:
         return spec
-    lists = {name: [_with_requests(each, granted.get(each["name"])) for each in spec.get(name) or ()] for name in _LISTS}
+    lists = {name: [_with_requests(each, granted.get(each["name"])) for each in spec.get(name) or ()] for name in PLANNED_CONTAINERS}
     return {**spec, **lists}
 
 
@@ -53,7 +54,7 @@ def reserved_spec(spec: JsonView, status: JsonView) -> JsonView:
     """
     conditions: Sequence[JsonView] = status.get("conditions") or ()
     refused = any((each.get("type"), each.get("reason")) == ("PodResizePending", "Infeasible") for each in conditions)
-    entries = (entry for name in ("initContainerStatuses", "containerStatuses") for entry in status.get(name) or ())
+    entries = (entry for name in PLANNED_CONTAINER_STATUSES for entry in status.get(name) or ())
     granted = {
         entry["name"]: max_resources(_amounts(entry.get("allocatedResources")), _requests(entry))
         for entry in entries
@@ -68,9 +69,6 @@ def reserved_spec(spec: JsonView, status: JsonView) -> JsonView:
 
     init = [reserved(each) if each.get("restartPolicy") == "Always" else each for each in spec.get("initContainers") or ()]
     return {**spec, "initContainers": init, "containers": [reserved(each) for each in spec.get("containers") or ()]}
-
-
-_LISTS = ("initContainers", "containers")
 
 
 def _with_requests(container: JsonView, granted: JsonView | None) -> JsonView:

@@ -1,4 +1,4 @@
-"""Label and node selectors: parses, matches, formats.
+"""Node selectors: matches them against a node's labels and name.
 
 Invariant: a selector that is not valid matches nothing, so a typing error never selects too much.
 """
@@ -16,17 +16,6 @@ from vkubelet.api.shapes import JsonView
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
-_TERM: Final = re.compile(
-    r"""\s*(?:
-        !\s*(?P<absent>[^\s,!=<>()]+)
-      | (?P<key>[^\s,!=<>()]+)\s*(?:
-            \s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\)
-          | (?P<sign>==|=|!=|>|<)\s*(?P<value>[^\s,!=<>()]*)
-        )?
-    )\s*(?:,|$)""",
-    re.VERBOSE,
-)
-_SIGNS: Final = {"=": "In", "==": "In", "!=": "NotIn", ">": "Gt", "<": "Lt"}
 
 
 @frozen
@@ -77,29 +66,6 @@ class LabelSelector:
         return all(requirement.valid and requirement.matches(labels) for requirement in self.requirements)
 
 
-def parse_label_selector(text: str) -> LabelSelector:
-    """Parses the form of kubectl and of query parameters: `a=b,c!=d,e in (x,y),f notin (z),g,!h,i>1`. Raises ValueError."""
-    requirements: list[Requirement] = []
-    position = 0
-    while position < len(text.rstrip()):
-        match = _TERM.match(text, position)
-        if match is None:
-            raise ValueError(f"not a label selector: {text!r}")
-        requirements.append(_requirement(match))
-        position = match.end()
-    if text.rstrip().endswith(",") or not all(requirement.valid for requirement in requirements):
-        raise ValueError(f"not a label selector: {text!r}")
-    return LabelSelector(requirements)
-
-
-def match_labels(selector: JsonView, labels: Mapping[str, str]) -> bool:
-    """Matches a `LabelSelector` object with matchLabels and matchExpressions; an empty one matches everything."""
-    wanted: Mapping[str, str] = selector.get("matchLabels") or {}
-    if any(labels.get(key) != value for key, value in wanted.items()):
-        return False
-    return _all_match(selector.get("matchExpressions") or (), labels)
-
-
 def match_node_selector(selector: JsonView | None, node_labels: Mapping[str, str], node_name: str) -> bool:
     """Matches a `NodeSelector` object: one of its terms must match; None, or no terms, matches every node.
 
@@ -108,11 +74,6 @@ def match_node_selector(selector: JsonView | None, node_labels: Mapping[str, str
     """
     terms: Sequence[JsonView] = (selector or {}).get("nodeSelectorTerms") or ()
     return not terms or any(_term_matches(term, node_labels, node_name) for term in terms)
-
-
-def label_selector_string(labels: Mapping[str, str]) -> str:
-    """Returns the query parameter that selects exactly these labels."""
-    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 
 def _term_matches(term: JsonView, labels: Mapping[str, str], name: str) -> bool:
@@ -131,17 +92,6 @@ def _field_matches(entry: JsonView, name: str) -> bool:
 def _all_match(expressions: Sequence[JsonView], labels: Mapping[str, str]) -> bool:
     requirements = [Requirement(e.get("key", ""), e.get("operator", ""), tuple(e.get("values") or ())) for e in expressions]
     return LabelSelector(requirements).matches(labels)
-
-
-def _requirement(match: re.Match[str]) -> Requirement:
-    if match["absent"]:
-        return Requirement(match["absent"], "DoesNotExist")
-    if match["set"]:
-        values = tuple(sorted({value.strip() for value in match["values"].split(",")}))
-        return Requirement(match["key"], "In" if match["set"] == "in" else "NotIn", values)
-    if match["sign"]:
-        return Requirement(match["key"], _SIGNS[match["sign"]], (match["value"],))
-    return Requirement(match["key"], "Exists")
 
 
 def _is_qualified_name(key: str) -> bool:

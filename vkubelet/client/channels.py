@@ -46,7 +46,7 @@ async def open_channels(transport: Transport, call: Call, protocols: Sequence[st
         with closing(_Answer(call)) as answer:
             socket = await transport.refreshing(call, lambda outgoing: _upgrade(transport, outgoing, answer, protocols=protocols))
             if socket.protocol is None:
-                raise ServerError(call.attempt, f"the API server speaks none of {', '.join(protocols)}")
+                raise ServerError(call.attempt, f"the API server supports none of the subprotocols {', '.join(protocols)}")
             channels = Channels(socket, call.attempt)
             yield channels
             await channels.close()
@@ -62,7 +62,7 @@ class Channels:
         """Number of bytes received so far."""
         self._socket = socket
         self._ahead: deque[tuple[int, bytes]] = deque()
-        self._held = 0
+        self._buffered = 0
         self._ended = False
         self._news, self._room = asyncio.Event(), asyncio.Event()
 
@@ -80,7 +80,7 @@ class Channels:
             while self._ahead and self._ahead[0][0] == channel:
                 pieces.append(self._ahead.popleft()[1])
             data = b"".join(pieces)
-        self._held -= len(data)
+        self._buffered -= len(data)
         self._room.set()
         return channel, data
 
@@ -88,10 +88,10 @@ class Channels:
         """Reads until the server has sent everything. Raises Unreachable for a message that belongs to no channel."""
         while (message := await self._next()) is not None:
             self._ahead.append(message)
-            self._held += len(message[1])
+            self._buffered += len(message[1])
             self.received += len(message[1])
             self._news.set()
-            while self._held > _READ_AHEAD:
+            while self._buffered > _READ_AHEAD:
                 self._room.clear()
                 await self._room.wait()
         self._ended = True
@@ -107,7 +107,7 @@ class Channels:
             elif message.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED):
                 return None
             else:
-                raise Unreachable(self.attempt, "the server sent what is no message of a channel")
+                raise Unreachable(self.attempt, "the server sent a message that belongs to no channel")
 
     async def send(self, channel: int, data: bytes) -> None:
         """Sends data, waiting while the server is slow. Raises Unreachable."""
@@ -121,7 +121,7 @@ class Channels:
         if self.protocol == V5:
             await self.send(_END_OF_CHANNEL, bytes((channel,)))
         else:
-            log.debug("the end of a channel can not be told to this API server")
+            log.debug("the API server does not support closing one channel")
 
     async def keep_alive(self, clock: Clock) -> None:
         """Sends pings while the connection is idle, until cancelled; but not while the server waits for us.
@@ -129,9 +129,9 @@ class Channels:
         The server may have closed the connection by then, and its kernel answers later data by dropping what it still buffers for us.
         """
         while True:
-            heard = self.received
+            received_before = self.received
             await clock.sleep(_PING_EVERY)
-            if self.received != heard or self._held > _READ_AHEAD:
+            if self.received != received_before or self._buffered > _READ_AHEAD:
                 continue
             try:
                 with unreachable(self.attempt):

@@ -96,7 +96,7 @@ async def load_connection(*, kubeconfig: Path | None = None, context: str = "") 
         return _connection(kubeconfig_files.read_files(paths, context))
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
         return in_cluster(os.environ, SERVICE_ACCOUNT)
-    raise SettingsError("kubeconfig", "none found: name one, set $KUBECONFIG, create ~/.kube/config, or run inside a cluster")
+    raise SettingsError("kubeconfig", "none found: pass its path, set $KUBECONFIG, create ~/.kube/config, or run inside a cluster")
 
 
 def connection_from_kubeconfig(data: bytes | JsonView, *, base: Path | None = None) -> Connection:
@@ -174,7 +174,7 @@ def _default_files(environ: Mapping[str, str]) -> list[Path]:
     if named:
         present = [path for path in named if path.exists()]
         if not present:
-            raise SettingsError("$KUBECONFIG", "names no file that exists")
+            raise SettingsError("$KUBECONFIG", "names no file that exists; correct or unset it")
         return present
     standard = Path("~/.kube/config").expanduser()
     return [standard] if standard.exists() else []

@@ -42,7 +42,7 @@ class Credentials(Protocol):
         """Returns when they expire; None for credentials that are renewed, and for those without an expiry."""
         ...
 
-    def forget(self, header: str) -> bool:
+    def invalidate(self, header: str) -> bool:
         """Invalidates the credentials after `header` got a 401, unless they were fetched meanwhile. Returns False when that changes
         nothing."""
         ...
@@ -67,7 +67,7 @@ class Fixed:
     def expires(self) -> datetime | None:
         return token_expiry(self._header.removeprefix("Bearer "))
 
-    def forget(self, header: str) -> bool:
+    def invalidate(self, header: str) -> bool:
         return False
 
 
@@ -91,7 +91,9 @@ class TokenFile:
             token = self.path.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
             if not self._header:
-                raise Unauthorized("authenticate", f"can not read the token file {self.path}") from error
+                raise Unauthorized(
+                    "authenticate", f"cannot read the token file {self.path}; create it, or correct tokenFile in the kubeconfig"
+                ) from error
             return  # the file is being replaced; the old token is still valid for a while
         self._header = f"Bearer {token}" if token else ""
 
@@ -101,7 +103,7 @@ class TokenFile:
     def expires(self) -> datetime | None:
         return None
 
-    def forget(self, header: str) -> bool:
+    def invalidate(self, header: str) -> bool:
         if header == self._header:
             self._until = None
         return True
@@ -142,7 +144,7 @@ class Plugin:
     def expires(self) -> datetime | None:
         return None
 
-    def forget(self, header: str) -> bool:
+    def invalidate(self, header: str) -> bool:
         if header == self._header:
             self._header = None
         return True
@@ -178,7 +180,7 @@ class Plugin:
                 stderr=asyncio.subprocess.DEVNULL,
             )
         except OSError as error:
-            raise self._failed(f"it can not be started: {error.strerror}. {self.command.hint}".rstrip()) from error
+            raise self._failed(f"it cannot be started: {error.strerror}. {self.command.hint}".rstrip()) from error
         return await self._answer(process)
 
     async def _answer(self, process: asyncio.subprocess.Process) -> Json:

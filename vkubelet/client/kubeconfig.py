@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, urlsplit
 import yaml
 from attrs import field, frozen
 
+from vkubelet.api.codec import decode_yaml
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.client.credentials import Credentials, Fixed, Plugin, PluginCommand, TokenFile
 from vkubelet.client.oidc import Oidc
@@ -80,7 +81,7 @@ class Section:
             try:
                 return Pem(where, base64.b64decode(inline, validate=True))
             except (binascii.Error, ValueError) as error:
-                raise SettingsError(where, "is not valid base64") from error
+                raise SettingsError(where, "is not valid base64; encode the PEM data with base64") from error
         path = self.file(key)
         return Pem(f"{self.where}.{key}", path=path) if path else None
 
@@ -206,7 +207,7 @@ def read_files(paths: Sequence[Path], context: str = "") -> Access:
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise SettingsError(f"kubeconfig {path}", f"can not be read: {error.strerror}") from error
+            raise SettingsError(f"kubeconfig {path}", f"cannot be read: {error.strerror}") from error
         documents.append(parse(data, f"kubeconfig {path}", path.parent))
     return pick(documents, context)
 
@@ -215,15 +216,15 @@ def parse(data: bytes | JsonView, where: str, base: Path | None) -> Section:
     """Parses one document. Raises SettingsError."""
     if isinstance(data, bytes):
         try:
-            value = yaml.safe_load(data)
+            value = decode_yaml(data)
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             mark = getattr(error, "problem_mark", None)
             at = f" (line {mark.line + 1})" if mark else ""
-            raise SettingsError(where, f"is not valid YAML{at}; write it afresh, for example with `kubectl config view --raw`") from error
+            raise SettingsError(where, f"is not valid YAML{at}; write it again, for example with `kubectl config view --raw`") from error
     else:
         value = data
     if not isinstance(value, dict):
-        raise SettingsError(where, "is no kubeconfig: it must be a mapping with clusters, users and contexts")
+        raise SettingsError(where, "is not a kubeconfig: it must be a mapping with clusters, users and contexts")
     return Section(where, value, base)
 
 
@@ -235,7 +236,7 @@ def pick(documents: Sequence[Section], context: str = "") -> Access:
         raise SettingsError(where, "has no current-context; name one, or run `kubectl config use-context`")
     chosen = _named(documents, "contexts", name, "context")
     if chosen is None:
-        raise SettingsError(where, f"has no context {name!r}")
+        raise SettingsError(where, f"has no context {name!r}; list its contexts with `kubectl config get-contexts`")
     cluster = _named(documents, "clusters", chosen.text("cluster"), "cluster")
     if cluster is None:
         raise chosen.wrong("cluster", "names a cluster that is not in `clusters`")

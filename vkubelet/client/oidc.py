@@ -22,7 +22,7 @@ from vkubelet.clock import Clock
 from vkubelet.errors import Unauthorized
 
 _EARLY: Final = timedelta(seconds=30)
-_PATIENCE: Final = aiohttp.ClientTimeout(total=60)
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=60)
 
 
 @define(kw_only=True, eq=False)
@@ -50,7 +50,7 @@ class Oidc:
     def expires(self) -> datetime | None:
         return None if self.refresh_token else token_expiry(self.id_token)
 
-    def forget(self, header: str) -> bool:
+    def invalidate(self, header: str) -> bool:
         if self.refresh_token and header == f"Bearer {self.id_token}":
             self.id_token = ""
         return bool(self.refresh_token)
@@ -62,11 +62,11 @@ class Oidc:
         try:
             answer = await self._exchange(TlsSource(self.authority).build())
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            raise Unauthorized("authenticate", f"the OIDC issuer {self.issuer} did not renew the token") from error
+            raise Unauthorized("authenticate", f"the OIDC issuer {self.issuer} did not renew the token; log in again") from error
         self.id_token = str(answer.get("id_token") or "")
         self.refresh_token = str(answer.get("refresh_token") or self.refresh_token)
         if not self.id_token:
-            raise Unauthorized("authenticate", f"the OIDC issuer {self.issuer} answered without an id_token")
+            raise Unauthorized("authenticate", f"the OIDC issuer {self.issuer} answered without an id_token; log in again")
 
     async def _exchange(self, context: ssl.SSLContext) -> Json:
         """Returns the answer of the token endpoint, which the issuer's discovery document names."""
@@ -75,7 +75,7 @@ class Oidc:
         headers = {"Accept": "application/json", "Authorization": f"Basic {client}"}
         form = {"grant_type": "refresh_token", "refresh_token": self.refresh_token}
         connector = aiohttp.TCPConnector(ssl=context)
-        async with aiohttp.ClientSession(connector=connector, timeout=_PATIENCE, raise_for_status=True, trust_env=True) as session:
+        async with aiohttp.ClientSession(connector=connector, timeout=_TIMEOUT, raise_for_status=True, trust_env=True) as session:
             async with session.get(_encrypted(discovery), headers={"Accept": "application/json"}) as response:
                 endpoint = str(decode_json(await response.read()).get("token_endpoint") or "")
             # A redirection would take the secrets to where no one has checked the URL.

@@ -6,16 +6,16 @@ Invariant: a command has an exit code only when the server reported it; an inter
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+import re
+from collections.abc import AsyncIterator, Coroutine
 from typing import Final, Protocol, TypeVar
 
 from vkubelet.api.codec import decode_json, encode_json, status_error
-from vkubelet.api.shapes import JsonView
 from vkubelet.client.channels import V4, V5, Channels, open_channels
 from vkubelet.client.rest import Client, Params
 from vkubelet.client.transport import Call
 from vkubelet.clock import Clock
-from vkubelet.errors import ServerError, Unreachable
+from vkubelet.errors import ServerError, Unreachable, task_error
 
 T = TypeVar("T")
 
@@ -23,6 +23,7 @@ T = TypeVar("T")
 _STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE = range(5)
 _DATA, _ERROR = range(2)
 _LONGEST_STATUS: Final = 1 << 20
+_EXIT_CODE: Final = re.compile(r"[0-9]{1,10}")
 _LINGER: Final = 1.0
 """Seconds of silence after which a forwarded connection is closed that the client has closed: v4 cannot notify the pod."""
 
@@ -104,7 +105,7 @@ async def _beside(main: Coroutine[object, object, T], *others: Coroutine[object,
             for task in tasks:
                 task.cancel()
     except BaseExceptionGroup as problems:
-        raise problems.exceptions[0] from None
+        raise task_error(problems) from None
     return result
 
 
@@ -129,7 +130,7 @@ async def _send_resizes(channels: Channels, resizes: AsyncIterator[Size]) -> Non
 
 
 async def _receive_output(channels: Channels, console: Console) -> int:
-    said = b""
+    status_body = b""
     while (message := await channels.receive()) is not None:
         channel, data = message
         if channel == _STDOUT:
@@ -138,25 +139,27 @@ async def _receive_output(channels: Channels, console: Console) -> int:
             await console.write_stderr(data)
         elif channel == _STATUS:
             # The message that arrives last, after all output.
-            said = (said + data)[:_LONGEST_STATUS]
-            code = exit_code(said, channels.attempt)
+            status_body = (status_body + data)[:_LONGEST_STATUS]
+            code = exit_code(status_body, channels.attempt)
             if code is not None:
                 return code
-    raise Unreachable(channels.attempt, said.decode(errors="replace") or "the stream was cut before the command had ended")
+    raise Unreachable(channels.attempt, status_body.decode(errors="replace") or "the stream was cut before the command had ended")
 
 
 def exit_code(status: bytes, attempt: str) -> int | None:
     """Parses the Status of a command (spec: remote command, v4); returns None when it is incomplete. Raises ApiError unless the command
     exited."""
     try:
-        said = decode_json(status)
+        status_body = decode_json(status)
     except ValueError:
         return None
-    if said.get("status") == "Success":
+    if status_body.get("status") == "Success":
         return 0
-    causes: Sequence[JsonView] = (said.get("details") or {}).get("causes") or ()
-    codes = [str(cause.get("message")) for cause in causes if cause.get("reason") == "ExitCode"]
-    if said.get("reason") == "NonZeroExitCode" and codes and codes[0].isdigit():
+    details = status_body.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    found = [each for each in causes if isinstance(each, dict)] if isinstance(causes, list) else []
+    codes = [str(cause.get("message")) for cause in found if cause.get("reason") == "ExitCode"]
+    if status_body.get("reason") == "NonZeroExitCode" and codes and _EXIT_CODE.fullmatch(codes[0]):
         return int(codes[0])
     raise status_error(attempt, status)
 

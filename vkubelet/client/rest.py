@@ -22,7 +22,7 @@ from vkubelet.client.resources import Resource
 from vkubelet.client.transport import Call, Transport, chunks
 from vkubelet.client.watch import watch, watch_params
 from vkubelet.clock import Clock, SystemClock
-from vkubelet.errors import Expired
+from vkubelet.errors import Expired, ServerError
 from vkubelet.metrics import Metrics
 
 T = TypeVar("T", bound=KubeObject)
@@ -32,6 +32,10 @@ Ref = Key | PodRef | ObjectMeta | str
 
 Params = Sequence[tuple[str, str]]
 
+LONGEST_PAGE = 1 << 30
+"""Bytes of one response to a LIST."""
+MOST_PAGES = 10_000
+"""Pages of one LIST; ten times as many objects as the largest cluster has pods."""
 _PAGE = 500
 _READS = frozenset({"GET", "HEAD"})
 
@@ -61,7 +65,6 @@ class PatchKind(enum.Enum):
 
     STRATEGIC = "application/strategic-merge-patch+json"
     MERGE = "application/merge-patch+json"
-    JSON = "application/json-patch+json"
 
 
 @frozen
@@ -138,7 +141,7 @@ class Client:
         """Lists all objects as of one moment, read in pages from etcd, so never older than the call."""
         items: list[T] = []
         token = ""
-        while True:
+        for _ in range(MOST_PAGES):
             try:
                 page = await self._page(resource, where, token=token, limit=_PAGE)
             except Expired:
@@ -147,9 +150,12 @@ class Client:
                 # The snapshot of the pages was compacted; a single large response cannot be.
                 return await self._page(resource, where, token="", limit=0)
             items += page.items
-            token = page.continue_
-            if not token:
+            if not page.continue_:
                 return ObjectList(items, page.resource_version)
+            if page.continue_ == token:
+                raise ServerError(f"list {resource}", "the server continues the list at the same place again")
+            token = page.continue_
+        raise ServerError(f"list {resource}", f"the server's list has more than {MOST_PAGES} pages")
 
     async def create(self, resource: Resource[T], body: JsonView, *, namespace: str = "", subresource: str = "", parent: str = "") -> T:
         """Creates an object (POST); the namespace defaults to the body's. With `parent` and `subresource` it goes to, for example,
@@ -165,9 +171,9 @@ class Client:
         return await self._change(resource, _Change("create", "POST", key, subresource, path), body)
 
     async def patch(
-        self, resource: Resource[T], ref: Ref, change: object, *, subresource: str = "", kind: PatchKind = PatchKind.STRATEGIC
+        self, resource: Resource[T], ref: Ref, change: JsonView, *, subresource: str = "", kind: PatchKind = PatchKind.STRATEGIC
     ) -> T:
-        """Patches an object (PATCH); `change` is a mapping, or a list of operations for PatchKind.JSON."""
+        """Patches an object (PATCH) with a patch of this kind."""
         return await self._change(resource, _Change("patch", "PATCH", _key(ref), subresource), change, content_type=kind.value)
 
     async def apply(self, resource: Resource[T], body: JsonView, *, subresource: str = "") -> T:
@@ -243,8 +249,8 @@ class Client:
             params.append(("limit", str(limit)))
         if token:
             params.append(("continue", token))
-        path = resource.path(where.namespace)
-        return decode_list(resource.head, await self._read(Call("GET", path, f"list {resource}", "list", resource.plural, params)))
+        call = Call("GET", resource.path(where.namespace), f"list {resource}", "list", resource.plural, params, longest=LONGEST_PAGE)
+        return decode_list(resource.head, await self._read(call))
 
     async def _change(self, resource: Resource[T], change: _Change, body: object, *, content_type: str = "application/json") -> T:
         params = [("fieldManager", self.field_manager)]

@@ -18,6 +18,7 @@ from attrs import field, frozen
 
 from vkubelet.clock import Clock
 from vkubelet.errors import SettingsError
+from vkubelet.logformat import bind
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class Pem:
         try:
             return self.path.read_bytes()
         except OSError as error:
-            raise SettingsError(self.where, f"can not read {self.path}: {error.strerror}") from error
+            raise SettingsError(self.where, f"cannot read {self.path}: {error.strerror}") from error
 
     def expires(self) -> datetime | None:
         """Returns when the first certificate expires; None when it contains no readable one."""
@@ -103,7 +104,9 @@ class TlsSource:
             try:
                 context = ssl.create_default_context(cadata=self.authority.read().decode("ascii", "replace"))
             except (ssl.SSLError, ValueError) as error:
-                raise SettingsError(self.authority.where, "is no PEM certificate") from error
+                raise SettingsError(
+                    self.authority.where, "is not a PEM certificate; set the CA certificate that signed the API server's"
+                ) from error
         # Cluster CAs often lack the extensions Python 3.13 started to require; Go and kubectl accept them.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         return context
@@ -142,7 +145,8 @@ class Tls:
         try:
             self._context = self.source.build(self._given)
         except SettingsError as error:
-            log.warning("TLS files changed but can not be used, the old ones stay: %s", error)
+            with bind(error=str(error)):
+                log.warning("changed TLS files are invalid, the previous ones stay in use")
             return
         self._versions = versions
 
@@ -153,7 +157,9 @@ def _load_pair(context: ssl.SSLContext, pair: ClientCertificate, where: str) -> 
             # An encrypted key would otherwise ask for its password on the terminal.
             context.load_cert_chain(path, password="")
         except (ssl.SSLError, ValueError) as error:
-            raise SettingsError(where, "certificate and private key are unusable, or do not belong together") from error
+            raise SettingsError(
+                where, "certificate and private key are invalid or do not belong together; set a matching pair in PEM format"
+            ) from error
 
 
 @contextmanager

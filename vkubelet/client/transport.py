@@ -26,13 +26,15 @@ from vkubelet import logformat
 from vkubelet.api.codec import status_error
 from vkubelet.client.connection import Connection
 from vkubelet.clock import Clock
-from vkubelet.errors import ApiError, Unauthorized, Unreachable
+from vkubelet.errors import ApiError, ServerError, Unauthorized, Unreachable
 from vkubelet.metrics import Metrics
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+LONGEST_ANSWER = 64 << 20
+"""Bytes of a complete response, decompressed, unless its call sets another limit: an API server stores no object of a tenth of that."""
 _ERROR_BODY_LIMIT = 1 << 20
 _LONGEST_QUOTE = 4096
 
@@ -57,6 +59,8 @@ class Call:
     body: bytes | None = field(default=None, repr=False)
     content_type: str = "application/json"
     compressed: bool = True
+    longest: int | None = None
+    """Maximum bytes of the response where it is fetched completely; None: LONGEST_ANSWER."""
     allow: Callable[[], None] | None = field(default=None, repr=False)
     """Called immediately before each sending, when credentials are available; raises to refuse."""
 
@@ -157,8 +161,7 @@ class Transport:
     async def fetch(self, call: Call, timeout: float) -> bytes:
         """Fetches a complete response, within `timeout` seconds. Raises ApiError."""
         async with self.open(call, aiohttp.ClientTimeout(total=timeout, sock_connect=self.connection.timeouts.connect)) as response:
-            with unreachable(call.attempt):
-                return await response.read()
+            return await _complete(response, call)
 
     @asynccontextmanager
     async def open(self, call: Call, timeout: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -178,7 +181,7 @@ class Transport:
         try:
             return await send(outgoing)
         except Unauthorized:
-            if not self.connection.credentials.forget(outgoing.headers.get("Authorization", "")):
+            if not self.connection.credentials.invalidate(outgoing.headers.get("Authorization", "")):
                 raise
         return await send(await self.outgoing(call.path, call.params))
 
@@ -216,6 +219,19 @@ class Transport:
                 log.debug("API call")
 
 
+async def _complete(response: aiohttp.ClientResponse, call: Call) -> bytes:
+    """Reads a complete body. Raises ServerError for one that is too long, before it is in memory."""
+    longest = LONGEST_ANSWER if call.longest is None else call.longest
+    parts: list[bytes] = []
+    size = 0
+    async for part in chunks(response, call.attempt):
+        parts.append(part)
+        size += len(part)
+        if size > longest:
+            raise ServerError(call.attempt, f"the server's response has more than {longest} bytes")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
 async def refusal(call: Call, response: aiohttp.ClientResponse, *, quote_plain: bool = False) -> ApiError:
     """Returns the error for a response; its body is read and the connection released.
 
@@ -227,13 +243,8 @@ async def refusal(call: Call, response: aiohttp.ClientResponse, *, quote_plain: 
             rest = b"" if response.content.at_eof() else await response.content.read(_ERROR_BODY_LIMIT)
     quoted = quote_plain and response.content_type == "text/plain" and len(body) <= _LONGEST_QUOTE
     plain = body.decode(errors="replace").strip() if quoted else ""
-    retry_after = _retry_after(response.headers.get("Retry-After"))
+    retry_after = response.headers.get("Retry-After", "")
     return status_error(call.attempt, body + rest, code=response.status, retry_after=retry_after, plain=plain)
-
-
-def _retry_after(header: str | None) -> float | None:
-    """Parses seconds; API servers do not send the form with a date."""
-    return float(header) if header is not None and header.isdigit() else None
 
 
 @contextmanager
@@ -242,9 +253,9 @@ def unreachable(attempt: str, *, direct: bool = False) -> Iterator[None]:
     try:
         yield
     except aiohttp.ConnectionTimeoutError as error:
-        raise Unreachable(attempt, "no connection in time", silent=direct) from error
+        raise Unreachable(attempt, "no connection within the time limit", silent=direct) from error
     except TimeoutError as error:
-        raise Unreachable(attempt, "no answer in time") from error
+        raise Unreachable(attempt, "no response within the time limit") from error
     except aiohttp.ClientResponseError as error:
         # Not its text: it contains the proxy's URL, which may contain a password.
         raise Unreachable(attempt, f"{type(error).__name__} {error.status}") from error
@@ -258,7 +269,7 @@ def unreachable(attempt: str, *, direct: bool = False) -> Iterator[None]:
         raise Unreachable(attempt, str(error) or type(error).__name__) from error
     except ValueError as error:
         # A host name or a header that cannot be encoded; the text may contain it.
-        raise Unreachable(attempt, f"the request can not be sent ({type(error).__name__})") from error
+        raise Unreachable(attempt, f"the request cannot be sent ({type(error).__name__})") from error
 
 
 def _is_silence(error: aiohttp.ClientConnectorError) -> bool:

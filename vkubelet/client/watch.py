@@ -14,12 +14,15 @@ import aiohttp
 from vkubelet.api.codec import WatchEvent, decode_event
 from vkubelet.api.objects import KubeObject
 from vkubelet.client.transport import Call, Transport, chunks
-from vkubelet.errors import Unreachable
+from vkubelet.errors import ServerError, Unreachable
 
 T = TypeVar("T", bound=KubeObject)
 
 # The server closes the stream after that many seconds, spread so that watches do not move between API servers all at once.
 _SHORTEST, _LONGEST = 300, 600
+
+LONGEST_EVENT = 64 << 20
+"""Bytes of one event."""
 
 
 class LineSplitter:
@@ -27,17 +30,21 @@ class LineSplitter:
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
+        self.held = 0
+        """Bytes of the incomplete line."""
 
     def feed(self, chunk: bytes) -> Sequence[bytes]:
         """Returns the complete lines, without their line breaks and without empty ones."""
         first, newline, rest = chunk.partition(b"\n")
         if not newline:
             self._parts.append(chunk)
+            self.held += len(chunk)
             return ()
         self._parts.append(first)
         lines = [b"".join(self._parts), *rest.split(b"\n")]
         last = lines.pop()
         self._parts = [last] if last else []
+        self.held = len(last)
         return [line for line in lines if line.strip()]
 
     @property
@@ -60,7 +67,8 @@ def watch_params(since: str, *, initial: bool) -> list[tuple[str, str]]:
 async def watch(transport: Transport, call: Call, head: type[T]) -> AsyncGenerator[WatchEvent[T], None]:
     """Yields the events of one stream; returns when the server closes it.
 
-    Raises Expired (also as the first response), another ApiError, or Unreachable when the stream is interrupted or silent for too long.
+    Raises Expired (also as the first response), another ApiError (also for an event without an end), or Unreachable when the stream is
+    interrupted or silent for too long.
     """
     timeouts = transport.connection.timeouts
     timeout = aiohttp.ClientTimeout(total=None, connect=timeouts.reach, sock_connect=timeouts.connect, sock_read=timeouts.silence)
@@ -69,5 +77,7 @@ async def watch(transport: Transport, call: Call, head: type[T]) -> AsyncGenerat
         async for chunk in chunks(response, call.attempt):
             for line in splitter.feed(chunk):
                 yield decode_event(head, line)
+            if splitter.held > LONGEST_EVENT:
+                raise ServerError(call.attempt, f"the server sent an event of more than {LONGEST_EVENT} bytes")
     if splitter.pending:
         raise Unreachable(call.attempt, "the stream was cut inside an event")

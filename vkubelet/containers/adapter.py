@@ -16,11 +16,11 @@ from vkubelet.errors import Unavailable
 from vkubelet.provider import ContainerProvider, Host, MetricsEndpoint, NodeDescription, PodReport, Provider, SupportsMetrics
 
 
-class _Ended(Exception):
+class _ProviderReturned(Exception):
     """Raised to stop the task group when the provider's `run` has returned."""
 
 
-class LifeHost:
+class EngineHost:
     """Host of the wrapped provider: its container reports go to the engine, everything else to the runtime."""
 
     def __init__(self, host: Host, engine: Engine, declared: asyncio.Event) -> None:
@@ -37,10 +37,10 @@ class LifeHost:
         self._host.set_node(node)
 
     def report(self, report: PodReport) -> None:
-        self._engine.hear(report)
+        self._engine.on_report(report)
 
     def pod_gone(self, pod: PodRef) -> None:
-        self._engine.lost(pod)
+        self._engine.on_pod_gone(pod)
 
 
 class ContainerLifecycle:
@@ -57,9 +57,9 @@ class ContainerLifecycle:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(engine.run(), name="containers")
-                await self.wrapped.run(cast(Host, LifeHost(host, engine, self._declared)))
-                raise _Ended
-        except* _Ended:
+                await self.wrapped.run(cast(Host, EngineHost(host, engine, self._declared)))
+                raise _ProviderReturned
+        except* _ProviderReturned:
             pass
         finally:
             self._engine = None
@@ -81,7 +81,7 @@ class ContainerLifecycle:
         if engine is not None:
             await self._declared.wait()
         if engine is None or engine is not self._engine:
-            raise Unavailable("the provider does not run")
+            raise Unavailable("the provider is not running")
         return engine
 
 

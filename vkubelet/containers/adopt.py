@@ -6,62 +6,67 @@ code of a termination that was not observed.
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
 
-from vkubelet.api.shapes import JsonView
-from vkubelet.clock import parse_rfc3339
-from vkubelet.containers.life import FIRST_BACKOFF, LONGEST_BACKOFF, ContainerLife, CrashLoop, PodLife
-from vkubelet.containers.plan import ContainerPlan, Kind, PodPlan, ProbeKind
-from vkubelet.provider import ContainerReport, PodReport, Running, Terminated, Waiting
+from attrs import evolve
 
-_LISTS = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+from vkubelet.api.objects import PodRef
+from vkubelet.api.podspec import CONTAINER_STATUSES
+from vkubelet.api.shapes import JsonView
+from vkubelet.clock import Clock, parse_rfc3339
+from vkubelet.containers.managed import FIRST_BACKOFF, LONGEST_BACKOFF, CrashLoop, ManagedContainer, ManagedPod
+from vkubelet.containers.plan import ContainerKind, ContainerPlan, PodPlan, ProbeKind
+from vkubelet.control.backoff import with_timeout
+from vkubelet.provider import ContainerProvider, ContainerReport, PodReport, Running, Terminated, Waiting
+
 UNSEEN = 137
 """Exit code of a termination that was not observed."""
 
 _DOUBLINGS = 10
 
 
-def adopt(life: PodLife, status: JsonView, held: PodReport | None, *, now: float, wall: datetime) -> None:
-    """Fills `life`; `held` is what the backend has of the pod, None: nothing."""
-    published = {entry["name"]: entry for name in _LISTS for entry in status.get(name) or ()}
-    told = {c.name: c for c in held.containers} if held is not None else {}
-    for name, container in life.containers.items():
+def adopt(managed: ManagedPod, status: JsonView, held: PodReport | None, *, now: float, wall: datetime) -> None:
+    """Fills `managed`; `held` is what the backend has of the pod, None: nothing."""
+    published = {entry["name"]: entry for name in CONTAINER_STATUSES for entry in status.get(name) or ()}
+    reported = {c.name: c for c in held.containers} if held is not None else {}
+    for name, container in managed.containers.items():
         was = published.get(name) or {}
-        _adopt_container(container, was, told.get(name), now=now, wall=wall)
+        _adopt_container(container, was, reported.get(name), now=now, wall=wall)
         container.resources = dict(_granted(container, was))
         container.actual = dict(was.get("resources") or container.resources)
-    life.initialized = any(c.created for c in life.of(Kind.APP))
-    if held is None and any(c.created for c in life.containers.values()) and _goes_on(life):
-        _begin_anew(life)
+    managed.initialized = any(c.created for c in managed.of(ContainerKind.APP))
+    if held is None and any(c.created for c in managed.containers.values()) and _has_work_left(managed):
+        _reset_initialization(managed)
 
 
-def _goes_on(life: PodLife) -> bool:
+def _has_work_left(managed: ManagedPod) -> bool:
     """Checks whether some app container has to run, for the first time or again."""
-    apps = life.of(Kind.APP)
-    return not any(c.created for c in apps) or any(c.exit_code is None or life.goes_on(c) for c in apps)
+    apps = managed.of(ContainerKind.APP)
+    return not any(c.created for c in apps) or any(c.exit_code is None or managed.is_restarted(c) for c in apps)
 
 
 def orphan(held: PodReport) -> PodPlan:
     """Returns the plan of a pod without an object: it has only to be terminated."""
-    return PodPlan(containers=[ContainerPlan(name=c.name, kind=Kind.APP, spec={"name": c.name}) for c in held.containers])
+    return PodPlan(containers=[ContainerPlan(name=c.name, kind=ContainerKind.APP, spec={"name": c.name}) for c in held.containers])
 
 
-def _begin_anew(life: PodLife) -> None:
+def _reset_initialization(managed: ManagedPod) -> None:
     """Resets a pod of which the backend has nothing left, as after a reboot: the sandbox is missing, so its containers are initialized
     again."""
-    life.initialized = False
-    for container in life.starters:
+    managed.initialized = False
+    for container in managed.init_containers:
         container.reached = False
-    for container in life.of(Kind.INIT):
+    for container in managed.of(ContainerKind.INIT):
         if isinstance(container.state, Terminated):
             container.last, container.state = container.state, Waiting("PodInitializing")
 
 
-def _adopt_container(container: ContainerLife, was: JsonView, told: ContainerReport | None, *, now: float, wall: datetime) -> None:
-    if told is not None:
-        _take_report(container, told)
+def _adopt_container(container: ManagedContainer, was: JsonView, reported: ContainerReport | None, *, now: float, wall: datetime) -> None:
+    if reported is not None:
+        _restore_from_report(container, reported)
     else:
-        _take_status(container, was, wall)
+        _restore_from_status(container, was, wall)
     if not container.created:
         return
     state = container.state
@@ -81,18 +86,18 @@ def _adopt_container(container: ContainerLife, was: JsonView, told: ContainerRep
     container.crashes = CrashLoop() if container.changed else _crashes(container, then, now, wall)
 
 
-def _take_report(container: ContainerLife, told: ContainerReport) -> None:
-    container.id, container.image_id, container.last = told.id, told.image_id, told.last
-    container.restarts = told.restarts
-    if isinstance(told.state, Waiting):
+def _restore_from_report(container: ManagedContainer, reported: ContainerReport) -> None:
+    container.id, container.image_id, container.last = reported.id, reported.image_id, reported.last
+    container.restarts = reported.restarts
+    if isinstance(reported.state, Waiting):
         # Nothing runs; the previous termination counts.
-        container.created, container.last = told.last is not None, None
-        container.state = told.last or told.state
+        container.created, container.last = reported.last is not None, None
+        container.state = reported.last or reported.state
         return
-    container.created, container.state = True, told.state
+    container.created, container.state = True, reported.state
 
 
-def _take_status(container: ContainerLife, was: JsonView, wall: datetime) -> None:
+def _restore_from_status(container: ManagedContainer, was: JsonView, wall: datetime) -> None:
     state, last = was.get("state") or {}, was.get("lastState") or {}
     container.image_id, container.restarts = was.get("imageID", ""), was.get("restartCount", 0)
     container.id = was.get("containerID", "")
@@ -125,7 +130,7 @@ def _time(text: str | None) -> datetime | None:
     return parse_rfc3339(text) if text else None
 
 
-def _crashes(container: ContainerLife, then: float, now: float, wall: datetime) -> CrashLoop:
+def _crashes(container: ManagedContainer, then: float, now: float, wall: datetime) -> CrashLoop:
     """Restores the back-off of that many restarts."""
     if container.restarts == 0:
         return CrashLoop()
@@ -136,7 +141,7 @@ def _crashes(container: ContainerLife, then: float, now: float, wall: datetime) 
     return CrashLoop(min(FIRST_BACKOFF * 2.0**doubled, LONGEST_BACKOFF), started)
 
 
-def _granted(container: ContainerLife, was: JsonView) -> JsonView:
+def _granted(container: ManagedContainer, was: JsonView) -> JsonView:
     """Returns the resources allocated before a change that is not decided yet; the status contains the requests, the limits are those in
     use."""
     wanted: JsonView = container.plan.spec.get("resources") or {}
@@ -145,3 +150,47 @@ def _granted(container: ContainerLife, was: JsonView) -> JsonView:
         return wanted
     actual: JsonView = was.get("resources") or {}
     return {**actual, "requests": granted}
+
+
+class RetainedReports:
+    """Retained pod reports; adopted pods have to be removed from it."""
+
+    def __init__(self, provider: ContainerProvider, clock: Clock) -> None:
+        self._provider = provider
+        self._clock = clock
+        self._nodes: dict[str, dict[str, PodReport]] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._meanwhile: dict[str, list[PodReport]] = {}
+
+    async def of(self, ref: PodRef) -> PodReport | None:
+        """Returns the retained report; None: there was nothing of the pod, and what exists by now was started by this process."""
+        async with self._locks.setdefault(ref.node, asyncio.Lock()):
+            if ref.node not in self._nodes:
+                await self._list(ref.node)
+        return self._nodes[ref.node].get(ref.uid)
+
+    async def _list(self, node: str) -> None:
+        self._meanwhile[node] = []
+        try:
+            call = self._provider.list_containers(node)
+            found = {report.pod.uid: report for report in await with_timeout(call, f"list_containers of node {node}", clock=self._clock)}
+        finally:
+            meanwhile = self._meanwhile.pop(node)
+        self._nodes[node] = found
+        for report in meanwhile:
+            self.on_report(report)
+
+    def on_report(self, report: PodReport) -> None:
+        """Handles a report of a pod that is not adopted yet."""
+        node, uid = report.pod.node, report.pod.uid
+        if node in self._meanwhile:
+            self._meanwhile[node].append(report)
+        known = self._nodes.get(node, {}).get(uid)
+        if known is None:
+            return
+        containers = {c.name: c for c in (*known.containers, *report.containers)}
+        self._nodes[node][uid] = evolve(known, containers=list(containers.values()), ips=report.ips or known.ips)
+
+    def remove(self, ref: PodRef) -> None:
+        """Drops a pod that is adopted or deleted."""
+        self._nodes.get(ref.node, {}).pop(ref.uid, None)

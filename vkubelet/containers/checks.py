@@ -33,7 +33,7 @@ _MOVED = frozenset({301, 302, 303, 307, 308})
 
 
 @frozen
-class Target:
+class CheckTarget:
     """A container, and the address of its pod."""
 
     pod: PodRef
@@ -43,7 +43,7 @@ class Target:
 
 
 @frozen
-class Outcome:
+class CheckResult:
     """Result of an action. `ok` None: unknown, as it could not be executed. A warning is a success with an event. `answered`: if unhealthy.
 
     `error`: the message of a kubelet beside the output of a command that failed.
@@ -100,7 +100,7 @@ class Checks:
         if self._session is not None:
             await self._session.close()
 
-    async def run(self, target: Target, action: JsonView, *, timeout: float | None, agent: str = "probe") -> Outcome:
+    async def run(self, target: CheckTarget, action: JsonView, *, timeout: float | None, agent: str = "probe") -> CheckResult:
         """Executes one of exec, httpGet, tcpSocket, grpc, sleep."""
         try:
             async with asyncio.timeout(timeout):
@@ -108,12 +108,12 @@ class Checks:
         except TimeoutError:
             return _timed_out(target, action, timeout or 0.0)
 
-    async def _run(self, target: Target, action: JsonView, agent: str, timeout: float) -> Outcome:
+    async def _run(self, target: CheckTarget, action: JsonView, agent: str, timeout: float) -> CheckResult:
         if action.get("exec") is not None:
             return await self._exec(target, action["exec"])
         if action.get("sleep") is not None:
             await self._clock.sleep(float(action["sleep"].get("seconds", 0)))
-            return Outcome(True)
+            return CheckResult(True)
         try:
             if action.get("httpGet") is not None:
                 return await self._http(request_url(target, action["httpGet"]), action["httpGet"], agent)
@@ -124,26 +124,26 @@ class Checks:
                 port_of(target.spec, action["grpc"]["port"])
                 return await _grpc(target.address, action["grpc"], timeout)
         except LookupError as error:
-            return Outcome(None, str(error))
+            return CheckResult(None, str(error))
         except (ValueError, OverflowError):
             # A host that is neither a name nor an address cannot be reached, as for the dialler of a kubelet.
-            return Outcome(False, f"dial tcp: lookup {ascii(_host(target, action))}: no such host")
-        return Outcome(None, f"missing handler for {target.pod.name}_{target.pod.namespace}({target.pod.uid}):{target.container}")
+            return CheckResult(False, f"dial tcp: lookup {ascii(_host(target, action))}: no such host")
+        return CheckResult(None, f"missing handler for {target.pod.name}_{target.pod.namespace}({target.pod.uid}):{target.container}")
 
-    async def _exec(self, target: Target, action: JsonView) -> Outcome:
+    async def _exec(self, target: CheckTarget, action: JsonView) -> CheckResult:
         if not isinstance(self._provider, SupportsExec):
-            return Outcome(None, "the provider of this node can not run commands in containers")
+            return CheckResult(None, "the provider of this node does not support exec; use an httpGet, tcpSocket or grpc action")
         captured = Captured()
         try:
             code = await self._provider.exec(target.pod, target.container, list(action.get("command") or ()), captured)
         except ProviderError as error:
-            return Outcome(None, str(error))
+            return CheckResult(None, str(error))
         except OSError as error:
-            return Outcome(None, error.strerror or "failed to run the command")
-        said = f"command '{' '.join(action.get('command') or ())}' exited with {code}: {captured.errors}"
-        return Outcome(code == 0, captured.text, error=said if code else "")
+            return CheckResult(None, error.strerror or "failed to run the command")
+        message = f"command '{' '.join(action.get('command') or ())}' exited with {code}: {captured.errors}"
+        return CheckResult(code == 0, captured.text, error=message if code else "")
 
-    async def _http(self, url: URL, action: JsonView, agent: str) -> Outcome:
+    async def _http(self, url: URL, action: JsonView, agent: str) -> CheckResult:
         headers = {"User-Agent": _AGENT[agent], "Accept": "*/*"}
         for each in action.get("httpHeaders") or ():
             if each["name"].lower() == "accept" and not each.get("value"):
@@ -159,10 +159,10 @@ class Checks:
                     return _http_outcome(status, body)
                 url = url.join(URL(location))
                 if url.host != first.host:
-                    return Outcome(True, f"Probe terminated redirects, Response body: {body}", warning=True)
+                    return CheckResult(True, f"Probe terminated redirects, Response body: {body}", warning=True)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return Outcome(False, f'Get "{shown}": {_cause(error, dialled=url)}')
-        return Outcome(False, f'Get "{shown}": stopped after {_REDIRECTS} redirects')
+            return CheckResult(False, f'Get "{shown}": {_cause(error, dialled=url)}')
+        return CheckResult(False, f'Get "{shown}": stopped after {_REDIRECTS} redirects')
 
     async def _get(self, url: URL, headers: Mapping[str, str]) -> tuple[int, str, str]:
         if self._session is None:
@@ -174,13 +174,13 @@ class Checks:
             return response.status, body.decode(errors="replace"), response.headers.get("Location", "")
 
 
-def _http_outcome(status: int, body: str) -> Outcome:
+def _http_outcome(status: int, body: str) -> CheckResult:
     if 200 <= status < 400:
-        return Outcome(True, body)
-    return Outcome(False, f"HTTP probe failed with statuscode: {status}", answered=True)
+        return CheckResult(True, body)
+    return CheckResult(False, f"HTTP probe failed with statuscode: {status}", answered=True)
 
 
-def request_url(target: Target, action: JsonView) -> URL:
+def request_url(target: CheckTarget, action: JsonView) -> URL:
     """Returns the URL of a request. Raises LookupError when there is no such port, ValueError when the host cannot be part of a URL."""
     host = action.get("host") or target.address
     scheme = (action.get("scheme") or "HTTP").lower()
@@ -213,47 +213,47 @@ def port_of(container: JsonView, port: int | str) -> int:
     return number
 
 
-def _host(target: Target, action: JsonView) -> str:
+def _host(target: CheckTarget, action: JsonView) -> str:
     """Returns the host of a request or connection."""
     asked: JsonView = action.get("httpGet") or action.get("tcpSocket") or {}
     return str(asked.get("host") or target.address)
 
 
-async def _tcp(host: str, port: int) -> Outcome:
+async def _tcp(host: str, port: int) -> CheckResult:
     try:
         _, writer = await asyncio.open_connection(host, port)
     except OSError as error:
-        return Outcome(False, f"dial tcp {_authority(host, port)}: {_cause(error)}")
+        return CheckResult(False, f"dial tcp {_authority(host, port)}: {_cause(error)}")
     writer.close()
-    return Outcome(True)
+    return CheckResult(True)
 
 
-async def _grpc(host: str, action: JsonView, timeout: float) -> Outcome:
+async def _grpc(host: str, action: JsonView, timeout: float) -> CheckResult:
     service = action.get("service") or ""
     try:
         serving = await grpc.check(host, int(action["port"]), service)
     except ConnectionRefusedError:
         # A kubelet retries until its timeout.
         where = _authority(host, int(action["port"]))
-        return Outcome(False, f'timeout: failed to connect service "{where}" within {timeout:g}s: context deadline exceeded')
+        return CheckResult(False, f'timeout: failed to connect service "{where}" within {timeout:g}s: context deadline exceeded')
     except (OSError, EOFError, grpc.Refused) as error:
-        return Outcome(False, f'error: failed to connect service at "{_authority(host, int(action["port"]))}": {_cause(error)}')
+        return CheckResult(False, f'error: failed to connect service at "{_authority(host, int(action["port"]))}": {_cause(error)}')
     if not serving:
-        return Outcome(False, 'service unhealthy (responded with "NOT_SERVING")')
-    return Outcome(True)
+        return CheckResult(False, 'service unhealthy (responded with "NOT_SERVING")')
+    return CheckResult(True)
 
 
-def _timed_out(target: Target, action: JsonView, seconds: float) -> Outcome:
+def _timed_out(target: CheckTarget, action: JsonView, seconds: float) -> CheckResult:
     if action.get("exec") is not None:
         command = " ".join(action["exec"].get("command") or ())
-        return Outcome(False, f'command timed out: "{command}" timed out after {seconds:g}s')
+        return CheckResult(False, f'command timed out: "{command}" timed out after {seconds:g}s')
     if action.get("httpGet") is not None:
         url = _shown(request_url(target, action["httpGet"]))
-        return Outcome(False, f'Get "{url}": context deadline exceeded (Client.Timeout exceeded while awaiting headers)')
+        return CheckResult(False, f'Get "{url}": context deadline exceeded (Client.Timeout exceeded while awaiting headers)')
     if action.get("tcpSocket") is not None:
         host, port = action["tcpSocket"].get("host") or target.address, port_of(target.spec, action["tcpSocket"]["port"])
-        return Outcome(False, f"dial tcp {_authority(host, port)}: i/o timeout")
-    return Outcome(False, f"timeout: health rpc did not complete within {seconds:g}s")
+        return CheckResult(False, f"dial tcp {_authority(host, port)}: i/o timeout")
+    return CheckResult(False, f"timeout: health rpc did not complete within {seconds:g}s")
 
 
 def _cause(error: Exception, *, dialled: URL | None = None) -> str:

@@ -17,7 +17,7 @@ GRACE = 30.0
 """Seconds, where the spec has no terminationGracePeriodSeconds."""
 
 
-class Kind(enum.Enum):
+class ContainerKind(enum.Enum):
     """Type of a container in its pod."""
 
     INIT = "init"
@@ -67,16 +67,16 @@ class ContainerPlan:
     """One container; `spec` is its entry in the pod's spec."""
 
     name: str
-    kind: Kind
+    kind: ContainerKind
     spec: JsonView
     probes: Mapping[ProbeKind, ProbeSpec] = field(factory=dict)
     post_start: JsonView | None = None
     pre_stop: JsonView | None = None
 
     @classmethod
-    def of(cls, kind: Kind, spec: JsonView) -> ContainerPlan:
+    def of(cls, kind: ContainerKind, spec: JsonView) -> ContainerPlan:
         hooks = spec.get("lifecycle") or {}
-        may_probe = kind in (Kind.SIDECAR, Kind.APP)
+        may_probe = kind in (ContainerKind.SIDECAR, ContainerKind.APP)
         found = {probe: spec.get(f"{probe.value.lower()}Probe") for probe in ProbeKind} if may_probe else {}
         return cls(
             name=spec["name"],
@@ -100,9 +100,12 @@ class PodPlan:
     @classmethod
     def of(cls, pod: Pod) -> PodPlan:
         spec = pod.spec
-        starting = [(Kind.SIDECAR if c.get("restartPolicy") == "Always" else Kind.INIT, c) for c in spec.get("initContainers") or ()]
-        apps = [(Kind.APP, c) for c in spec.get("containers") or ()]
-        ephemeral = [(Kind.EPHEMERAL, c) for c in spec.get("ephemeralContainers") or ()]
+        starting = [
+            (ContainerKind.SIDECAR if c.get("restartPolicy") == "Always" else ContainerKind.INIT, c)
+            for c in spec.get("initContainers") or ()
+        ]
+        apps = [(ContainerKind.APP, c) for c in spec.get("containers") or ()]
+        ephemeral = [(ContainerKind.EPHEMERAL, c) for c in spec.get("ephemeralContainers") or ()]
         grace, deadline = spec.get("terminationGracePeriodSeconds"), spec.get("activeDeadlineSeconds")
         return cls(
             containers=[ContainerPlan.of(kind, c) for kind, c in (*starting, *apps, *ephemeral)],
@@ -113,10 +116,10 @@ class PodPlan:
 
     def may_restart(self, container: ContainerPlan, code: int) -> bool:
         """Checks whether a container of this type is restarted after it exited with `code`."""
-        if container.kind is Kind.SIDECAR:
+        if container.kind is ContainerKind.SIDECAR:
             return True
-        if container.kind is Kind.EPHEMERAL or self.restart_policy == "Never":
+        if container.kind is ContainerKind.EPHEMERAL or self.restart_policy == "Never":
             return False
-        if container.kind is Kind.INIT:
+        if container.kind is ContainerKind.INIT:
             return code != 0
         return self.restart_policy == "Always" or code != 0

@@ -9,17 +9,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from vkubelet.api.objects import PodRef
 from vkubelet.clock import Clock
-from vkubelet.containers.checks import Checks, Outcome, Target
-from vkubelet.containers.life import ContainerLife, PodLife
+from vkubelet.containers.checks import CheckResult, Checks, CheckTarget
+from vkubelet.containers.managed import ManagedContainer, ManagedPod
 from vkubelet.containers.plan import ProbeKind, ProbeSpec
-from vkubelet.containers.probes import Streak, wait
 from vkubelet.control.controller import Controller
 from vkubelet.metrics import Metrics
-from vkubelet.resolve.expansion import expand_probe
+from vkubelet.resolve.environment import expand_probe
 from vkubelet.stats import Sample, family
 
 _TRIES: Final = 3
@@ -39,45 +38,39 @@ class ProbeKey:
     kind: ProbeKind
 
 
-@frozen(kw_only=True)
-class ProberParts:
-    """Collaborators of the prober; `decided` is called when a verdict changed."""
+@define(kw_only=True, eq=False)
+class Prober:
+    """Prober of all containers; keeps their verdicts up to date while `controller` runs. `decided` is called when a verdict changed."""
 
-    lives: Mapping[str, PodLife]
+    managed_pods: Mapping[str, ManagedPod]
     checks: Checks
     clock: Clock
     metrics: Metrics | None
-    warn: Callable[[PodLife, ContainerLife, str, str], None]
+    warn: Callable[[ManagedPod, ManagedContainer, str, str], None]
     decided: Callable[[str], None]
+    controller: Controller[ProbeKey] = field(init=False)
+    _streaks: dict[ProbeKey, Streak] = field(init=False, factory=dict)
+    _counts: dict[PodRef, Counter[tuple[str, ProbeKind, str]]] = field(init=False, factory=dict)
 
+    def __attrs_post_init__(self) -> None:
+        self.controller = Controller("probes", self._reconcile, workers=_WORKERS, clock=self.clock, metrics=self.metrics)
 
-class Prober:
-    """Prober of all containers; keeps their verdicts up to date while `controller` runs."""
-
-    def __init__(self, parts: ProberParts) -> None:
-        self._parts = parts
-        self._streaks: dict[ProbeKey, Streak] = {}
-        self._counts: dict[PodRef, Counter[tuple[str, ProbeKind, str]]] = {}
-        self.controller: Controller[ProbeKey] = Controller(
-            "probes", self._reconcile, workers=_WORKERS, clock=parts.clock, metrics=parts.metrics
-        )
-
-    def wake(self, life: PodLife, container: ContainerLife) -> None:
+    def wake(self, managed: ManagedPod, container: ManagedContainer) -> None:
         """Wakes the probes of a container after an event that they may have waited for."""
         for kind in container.plan.probes:
-            self.controller.add(ProbeKey(life.ref.uid, container.plan.name, kind))
+            self.controller.add(ProbeKey(managed.ref.uid, container.plan.name, kind))
 
-    def forget(self, life: PodLife) -> None:
+    def remove(self, managed: ManagedPod) -> None:
         """Drops the probes of a deleted pod."""
-        for container in life.containers.values():
+        for container in managed.containers.values():
             for kind in container.plan.probes:
-                key = ProbeKey(life.ref.uid, container.plan.name, kind)
+                key = ProbeKey(managed.ref.uid, container.plan.name, kind)
                 self._streaks.pop(key, None)
                 self.controller.discard(key)
                 self.controller.cancel_running(key)
-        self._counts.pop(life.ref, None)
+        self._counts.pop(managed.ref, None)
 
-    def metrics(self, node: str) -> bytes:
+    def exposition(self, node: str) -> bytes:
         """Renders `prober_probe_total` of the node's pods, as on a kubelet's `/metrics/probes`."""
         samples: list[Sample] = [
             (
@@ -100,52 +93,83 @@ class Prober:
         return family("prober_probe_total", "counter", text, samples=samples)
 
     async def _reconcile(self, key: ProbeKey) -> float | None:
-        life = self._parts.lives.get(key.uid)
-        container = life.containers.get(key.container) if life is not None else None
+        managed = self.managed_pods.get(key.uid)
+        container = managed.containers.get(key.container) if managed is not None else None
         spec = container.plan.probes.get(key.kind) if container is not None else None
-        if life is None or container is None or spec is None:
+        if managed is None or container is None or spec is None:
             return None
         streak = self._streaks.get(key)
         if streak is None or streak.run != container.run:
             streak = self._streaks[key] = Streak(container.run)
-        delay = None if streak.held else wait(life, container, spec=spec, now=self._parts.clock.monotonic())
+        delay = None if streak.held else wait(managed, container, spec=spec, now=self.clock.monotonic())
         if delay is None or delay > 0:
             return delay
-        began = self._parts.clock.monotonic()
-        outcome = await self._probe(life, container, spec)
-        if self._parts.lives.get(key.uid) is not life or container.run != streak.run or not container.running:
+        began = self.clock.monotonic()
+        outcome = await self._probe(managed, container, spec)
+        if self.managed_pods.get(key.uid) is not managed or container.run != streak.run or not container.running:
             return None
-        self._note(life, container, spec, streak=streak, outcome=outcome)
-        return max(0.0, began + spec.period - self._parts.clock.monotonic())
+        self._note(managed, container, spec, streak=streak, outcome=outcome)
+        return max(0.0, began + spec.period - self.clock.monotonic())
 
-    async def _probe(self, life: PodLife, container: ContainerLife, spec: ProbeSpec) -> Outcome:
-        address = life.sandbox.ips[0] if life.sandbox.ips else ""
-        target = Target(life.ref, container.plan.name, container.plan.spec, address)
-        outcome, action = Outcome(None), spec.action
+    async def _probe(self, managed: ManagedPod, container: ManagedContainer, spec: ProbeSpec) -> CheckResult:
+        address = managed.sandbox.ips[0] if managed.sandbox.ips else ""
+        target = CheckTarget(managed.ref, container.plan.name, container.plan.spec, address)
+        outcome, action = CheckResult(None), spec.action
         if action.get("exec") is not None:
             command = expand_probe(action["exec"].get("command") or (), container.plan.spec.get("env") or ())
             action = {"exec": {"command": command}}
         for _ in range(_TRIES):
-            outcome = await self._parts.checks.run(target, action, timeout=spec.timeout)
+            outcome = await self.checks.run(target, action, timeout=spec.timeout)
             if outcome.ok is not None:
                 break
         return outcome
 
-    def _note(self, life: PodLife, container: ContainerLife, spec: ProbeSpec, *, streak: Streak, outcome: Outcome) -> None:
+    def _note(self, managed: ManagedPod, container: ManagedContainer, spec: ProbeSpec, *, streak: Streak, outcome: CheckResult) -> None:
         kind = spec.kind.value
         if outcome.ok is None:
             text = f"{kind} probe errored and resulted in {_WORDS[None]} state: {outcome.output}"
-            self._parts.warn(life, container, "Unhealthy", text)
+            self.warn(managed, container, "Unhealthy", text)
             return
-        self._counts.setdefault(life.ref, Counter())[container.plan.name, spec.kind, _RESULTS[outcome.ok]] += 1
+        self._counts.setdefault(managed.ref, Counter())[container.plan.name, spec.kind, _RESULTS[outcome.ok]] += 1
         if not outcome.ok:
-            self._parts.warn(life, container, "Unhealthy", f"{kind} probe failed: {outcome.output}")
+            self.warn(managed, container, "Unhealthy", f"{kind} probe failed: {outcome.output}")
         elif outcome.warning:
-            self._parts.warn(life, container, "ProbeWarning", f"{kind} probe warning: {outcome.output}")
+            self.warn(managed, container, "ProbeWarning", f"{kind} probe warning: {outcome.output}")
         verdict = streak.note(outcome.ok, spec)
         if verdict is None or container.verdicts.get(spec.kind) is verdict:
             return
         container.verdicts[spec.kind] = verdict
         if spec.kind is ProbeKind.STARTUP:
-            self.wake(life, container)
-        self._parts.decided(life.ref.uid)
+            self.wake(managed, container)
+        self.decided(managed.ref.uid)
+
+
+@define
+class Streak:
+    """Consecutive equal results, of one run of a container. `held`: this run needs no more of them (prober/worker.go, onHold)."""
+
+    run: int
+    result: bool | None = None
+    length: int = 0
+    held: bool = False
+
+    def note(self, result: bool, spec: ProbeSpec) -> bool | None:
+        """Records a result; returns the verdict once enough consecutive ones are equal, else None."""
+        self.length = self.length + 1 if self.result is result else 1
+        self.result = result
+        if self.length < (spec.successes if result else spec.failures):
+            return None
+        if spec.kind is ProbeKind.STARTUP or (spec.kind is ProbeKind.LIVENESS and not result):
+            self.held, self.length = True, 0
+        return result
+
+
+def wait(managed: ManagedPod, container: ManagedContainer, *, spec: ProbeSpec, now: float) -> float | None:
+    """Returns the seconds until the probe may run; None: not before another event."""
+    if not container.running or not container.hooked:
+        return None
+    if spec.kind is not ProbeKind.READINESS and (managed.termination is not None or container.stop is not None):
+        return None
+    if (spec.kind is ProbeKind.STARTUP) is container.started:
+        return None
+    return max(0.0, container.since + spec.initial_delay - now)

@@ -39,15 +39,15 @@ class SharedCache(Generic[K, V]):
     def __init__(self, clock: Clock, *, size: int = 16384) -> None:
         self._clock = clock
         self._size = size
-        self._held: dict[K, tuple[V, float]] = {}
+        self._cached: dict[K, tuple[V, float]] = {}
         self._flights: dict[K, _Flight[V]] = {}
 
     async def get(self, key: K, look_up: Callable[[], Awaitable[Answer[V]]]) -> V:
         """Returns the cached value, or that of the lookup in flight, or that of `look_up`. An error of ours is shared, and not cached."""
         while True:
-            held = self._held.get(key)
-            if held is not None and self._clock.monotonic() < held[1]:
-                return held[0]
+            cached = self._cached.get(key)
+            if cached is not None and self._clock.monotonic() < cached[1]:
+                return cached[0]
             flight = self._flights.get(key)
             if flight is None:
                 return await self._fly(key, look_up)
@@ -68,15 +68,15 @@ class SharedCache(Generic[K, V]):
         finally:
             del self._flights[key]
             flight.landed.set()
-        self._hold(key, flight.answer)
+        self._store(key, flight.answer)
         return flight.answer.value
 
-    def _hold(self, key: K, answer: Answer[V]) -> None:
-        self._held.pop(key, None)
+    def _store(self, key: K, answer: Answer[V]) -> None:
+        self._cached.pop(key, None)
         if answer.lifetime <= 0:
             return
         now = self._clock.monotonic()
         # Answers may be large, so expired ones at the front are evicted as well.
-        while self._held and (len(self._held) >= self._size or next(iter(self._held.values()))[1] <= now):
-            del self._held[next(iter(self._held))]
-        self._held[key] = (answer.value, now + answer.lifetime)
+        while self._cached and (len(self._cached) >= self._size or next(iter(self._cached.values()))[1] <= now):
+            del self._cached[next(iter(self._cached))]
+        self._cached[key] = (answer.value, now + answer.lifetime)

@@ -1,14 +1,16 @@
-"""Controller: a workqueue, workers, and a reconciler.
+"""Controller: a workqueue, workers, and a reconciler; and the isolation of errors in other loops.
 
 Invariant: whatever a reconcile raises, its key is retried and no other key is affected; only LeadershipLost and SettingsError stop the
-controller.
+controller. Of the errors of an item of another loop only LeadershipLost propagates; one that stays the same is logged once for each item.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Generic, TypeVar
 
@@ -45,7 +47,13 @@ LONGEST_RETRY = 60.0
 _OUTAGE_LIMIT = 5.0
 """Seconds between two retries while nothing can be reached or written."""
 
-_PATIENCE = 8
+_FAILED_ITEMS = 1000
+"""Items whose last error is stored; a loop with more failing items logs some of them again."""
+
+_ADDED_AT_ONCE = 100
+"""Keys that `add_many` takes before other tasks run again."""
+
+_EXPECTED_FAILURES = 8
 """Consecutive failures from which on even expected errors are logged as warnings."""
 
 
@@ -71,10 +79,17 @@ class Controller(Generic[K]):
         self._backoff = Backoff(limit=longest_retry)
         self._slots = asyncio.Semaphore(workers)
         self._running: dict[K, asyncio.Task[None]] = {}
+        self._many: deque[tuple[Iterator[K], Priority]] = deque()
+        self._many_added = asyncio.Event()
 
     def add(self, key: K, *, after: float = 0.0, priority: Priority = Priority.HIGH) -> None:
         """Queues the key for a reconcile in `after` seconds; an earlier time that is already set stays."""
         self.queue.add(key, after=after, priority=priority)
+
+    def add_many(self, keys: Iterable[K], *, priority: Priority = Priority.LOW) -> None:
+        """Queues thousands of keys without blocking the loop: they are taken from `keys` in batches while `run` runs."""
+        self._many.append((iter(keys), priority))
+        self._many_added.set()
 
     def cancel_running(self, key: K) -> None:
         """Cancels the running reconcile of the key, if any. The key runs again only if it is, or was meanwhile, added."""
@@ -85,16 +100,17 @@ class Controller(Generic[K]):
     def discard(self, key: K) -> None:
         """Drops a key whose object no longer exists; a reconcile that runs for it is not interrupted."""
         self.queue.discard(key)
-        self._backoff.forget(key)
+        self._backoff.reset(key)
 
-    def forgive(self, key: K) -> None:
+    def reset_backoff(self, key: K) -> None:
         """Resets the back-off of the key, as after a success."""
-        self._backoff.forget(key)
+        self._backoff.reset(key)
 
     async def run(self) -> None:
         """Runs until cancelled. Raises a group with LeadershipLost or SettingsError when a reconcile did."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.queue.run(), name=f"{self.name} timer")
+            group.create_task(self._queue_many(), name=f"{self.name} batches")
             while True:
                 await self._slots.acquire()
                 key = await self.queue.get()
@@ -104,6 +120,17 @@ class Controller(Generic[K]):
                 task.add_done_callback(partial(self._finished, key))
                 # One start per iteration of the loop: a burst of keys must not block it while Leases and probes are due.
                 await self._clock.sleep(0)
+
+    async def _queue_many(self) -> None:
+        while True:
+            await self._many_added.wait()
+            self._many_added.clear()
+            while self._many:
+                keys, priority = self._many.popleft()
+                for number, key in enumerate(keys):
+                    if number % _ADDED_AT_ONCE == _ADDED_AT_ONCE - 1:
+                        await self._clock.sleep(0)
+                    self.queue.add(key, priority=priority)
 
     def _finished(self, key: K, task: asyncio.Task[None]) -> None:
         del self._running[key]
@@ -130,7 +157,7 @@ class Controller(Generic[K]):
             self.queue.add(key, after=self._delay(key, error), priority=self.queue.priority(key))
             self._log_error(key, error)
             return _result(error)
-        self._backoff.forget(key)
+        self._backoff.reset(key)
         if again is not None:
             self.queue.add(key, after=again, priority=Priority.LOW)
         return "success"
@@ -152,8 +179,9 @@ class Controller(Generic[K]):
             log.log(logging.ERROR if milestone else logging.DEBUG, "reconcile failed unexpectedly", exc_info=error)
             return
         usual = error.retryable or isinstance(error, _EXPECTED)
-        level = logging.WARNING if milestone and (not usual or failures >= _PATIENCE) else logging.DEBUG
-        log.log(level, "reconcile failed, it will be repeated: %s", error)
+        level = logging.WARNING if milestone and (not usual or failures >= _EXPECTED_FAILURES) else logging.DEBUG
+        with bind(error=str(error), failures=failures):
+            log.log(level, "reconcile failed and will be retried")
 
 
 def _counting(metrics: Metrics, name: str) -> Callable[[str, float], None]:
@@ -176,7 +204,7 @@ async def _undisturbed(step: Awaitable[float | None]) -> float | None:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        raise RuntimeError("something that was awaited was cancelled") from error
+        raise RuntimeError("a future that the reconciler awaited was cancelled") from error
 
 
 def _essence(problem: Exception) -> Exception:
@@ -193,3 +221,33 @@ def _result(error: Exception) -> str:
     if not isinstance(error, VKubeletError):
         return "unexpected"
     return "retry" if error.retryable or isinstance(error, _EXPECTED) else "error"
+
+
+class Isolation:
+    """Contexts for the items of a loop: calling it with the name of an item returns its context; `loop` names the loop in log lines."""
+
+    def __init__(self, loop: str) -> None:
+        self._loop = loop
+        self._failed: OrderedDict[tuple[str, Callable[..., object] | None], str] = OrderedDict()
+
+    @contextmanager
+    def __call__(self, item: str, *, part: Callable[..., object] | None = None) -> Iterator[None]:
+        """Logs and drops what is raised inside the `with`; `part` is one of several functions that handle the item."""
+        try:
+            yield
+        except LeadershipLost:
+            raise
+        except Exception as error:
+            self._log_once(item, part, error)
+        else:
+            self._failed.pop((item, part), None)
+
+    def _log_once(self, item: str, part: Callable[..., object] | None, error: Exception) -> None:
+        known = self._failed.get((item, part))
+        self._failed[item, part] = text = repr(error)
+        self._failed.move_to_end((item, part))
+        if len(self._failed) > _FAILED_ITEMS:
+            self._failed.popitem(last=False)
+        if known != text:
+            with bind(loop=self._loop, item=item, part=getattr(part, "__qualname__", "")):
+                log.error("item skipped after an unexpected error; the loop continues", exc_info=error)

@@ -22,11 +22,6 @@ class MassGuard:
         self._confirmed: set[str] = set()
         self._inherited = False
 
-    @property
-    def tripped(self) -> bool:
-        """Whether a key was refused and waits for confirmation; until then no new key passes."""
-        return bool(self._refused) or self._inherited
-
     def trip(self) -> None:
         """Restores the refusal of an earlier process: nothing passes until every key was requested again, see `release`."""
         self._inherited = True
@@ -50,7 +45,7 @@ class MassGuard:
         if key in self._confirmed:
             self._confirmed.discard(key)
             return True
-        if self.tripped or len(self._passed) >= max(self._minimum, int(self._share * total)):
+        if self._refused or self._inherited or len(self._passed) >= max(self._minimum, int(self._share * total)):
             self._refused.add(key)
             return False
         self._passed[key] = self._clock.monotonic()

@@ -26,9 +26,9 @@ from vkubelet.client.rest import Client, Selection
 from vkubelet.client.transport import Transport
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.control.backoff import Backoff
-from vkubelet.control.isolation import Isolation
+from vkubelet.control.controller import Isolation
 from vkubelet.control.store import Store
-from vkubelet.errors import Expired, Forbidden, Invalid, NotFound, VKubeletError
+from vkubelet.errors import Expired, Forbidden, Invalid, NotFound, Unreachable, VKubeletError
 from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
 
@@ -41,8 +41,9 @@ END_MARKER_SECONDS = 30.0
 
 _SETTLED_SECONDS = 10.0
 """A stream that lasted this many seconds counts as healthy."""
-_NO_ACCESS_LIMIT = 10.0
-_PATIENCE = 3
+_UNANSWERED_LIMIT = 10.0
+"""Seconds between two attempts where the server does not load itself by answering: it is not reached, or refuses without work."""
+_FAILURES_UNTIL_WARNING = 3
 _DELETED_REMEMBERED = 10_000
 _YIELD_EVERY = 20
 """Objects, each of which may cost its handlers some tenths of a millisecond."""
@@ -103,7 +104,7 @@ class Informer(Generic[T]):
         self._backoff = Backoff(first=0.2, limit=30.0, jitter=0.5)
         self._version = ""
         self._synced = asyncio.Event()
-        self._heard_at = self._clock.monotonic()
+        self._received_at = self._clock.monotonic()
         self._listed = ""
         self._listing: dict[Key, T] | None = None
         self._adopted: dict[Key, T] = {}
@@ -125,7 +126,7 @@ class Informer(Generic[T]):
 
     def stale_for(self) -> float:
         """Returns the seconds since the last event, bookmark or list of the server on this watch."""
-        return self._clock.monotonic() - self._heard_at
+        return self._clock.monotonic() - self._received_at
 
     def on_change(self, handler: Callable[[Change[T]], None]) -> None:
         """Registers `handler`, called after each change of the store, and now for each object in it. It must not wait.
@@ -151,9 +152,9 @@ class Informer(Generic[T]):
 
     async def run(self) -> None:
         """Watches the server until cancelled; none of its errors stops this."""
-        told = self._metrics.watch_stale.watched(self._resource.plural, self.stale_for) if self._metrics is not None else nullcontext()
+        staleness = self._metrics.watch_stale.watched(self._resource.plural, self.stale_for) if self._metrics is not None else nullcontext()
         try:
-            with told:
+            with staleness:
                 await self._run()
         finally:
             self._synced.clear()
@@ -164,7 +165,7 @@ class Informer(Generic[T]):
             problem = await self._one_stream()
             self._count_restart(problem)
             if self._clock.monotonic() - began >= _SETTLED_SECONDS:
-                self._backoff.forget()
+                self._backoff.reset()
                 if problem is None:
                     continue
             await self._clock.sleep(self._wait_after(problem))
@@ -220,7 +221,8 @@ class Informer(Generic[T]):
                 async with asyncio.timeout(END_MARKER_SECONDS):
                     version = await self._initial(events)
             except (Invalid, TimeoutError) as error:
-                log.debug("no initial events, listing instead: %s", str(error) or "no end marker")
+                with bind(error=str(error) or "no end marker"):
+                    log.debug("the watch sent no initial events; listing instead")
                 return False
             if version:
                 await self._replace(version)
@@ -231,7 +233,7 @@ class Informer(Generic[T]):
         """Records the objects before the bookmark that completes the list; returns its resourceVersion, or "" when the stream closed
         without one."""
         async for event in events:
-            self._heard(event)
+            self._on_event(event)
             if event.type is EventType.DELETED:
                 self._unlist(event.object)
             elif event.type is not EventType.BOOKMARK:
@@ -262,7 +264,7 @@ class Informer(Generic[T]):
     async def _consume(self, events: AsyncGenerator[WatchEvent[T], None]) -> None:
         number = 0
         async for event in events:
-            self._heard(event)
+            self._on_event(event)
             with self._isolated(str(event.object.key)):
                 if event.type is EventType.DELETED:
                     self._remove(event.object)
@@ -287,7 +289,7 @@ class Informer(Generic[T]):
                 self._place_listed(new, initial=first)
             await self._let_others_run(number)
         self._version = version
-        self._heard_at = self._clock.monotonic()
+        self._received_at = self._clock.monotonic()
         self.ever_synced = True
         self._succeeded()
 
@@ -301,8 +303,8 @@ class Informer(Generic[T]):
     def _with_adopted(self, listed: dict[Key, T], version: str) -> dict[Key, T]:
         """Adds what was adopted while the list was read, if it is later, or if only a stub of it was listed."""
         for obj in self._adopted.values():
-            there = listed.get(obj.key)
-            stubbed = there is not None and there.metadata.uid == obj.metadata.uid and _newer(obj, there)
+            known = listed.get(obj.key)
+            stubbed = known is not None and known.metadata.uid == obj.metadata.uid and _newer(obj, known)
             if stubbed or _later(obj.metadata.resource_version, version):
                 admitted = self.store.admit(obj)
                 if admitted is not None:
@@ -344,12 +346,12 @@ class Informer(Generic[T]):
     def _failed(self, error: VKubeletError) -> None:
         self._synced.clear()
         self.last_error = error
-        patient = self._backoff.failures() != _PATIENCE - 1
+        patient = self._backoff.failures() != _FAILURES_UNTIL_WARNING - 1
         with bind(resource=str(self._resource)):
             log.log(logging.DEBUG if patient else logging.WARNING, "watch failed, it will be repeated: %s", error)
 
     def _succeeded(self) -> None:
-        if self.last_error is not None and self._backoff.failures() >= _PATIENCE:
+        if self.last_error is not None and self._backoff.failures() >= _FAILURES_UNTIL_WARNING:
             with bind(resource=str(self._resource)):
                 log.info("watch works again")
         self.last_error = None
@@ -357,13 +359,13 @@ class Informer(Generic[T]):
 
     def _wait_after(self, problem: VKubeletError | None) -> float:
         wait = self._backoff.next()
-        if isinstance(problem, Forbidden | NotFound):
-            wait = min(wait, _NO_ACCESS_LIMIT)
+        if isinstance(problem, Forbidden | NotFound | Unreachable):
+            wait = min(wait, _UNANSWERED_LIMIT)
         asked: float | None = getattr(problem, "retry_after", None)
         return max(wait, asked or 0.0)
 
-    def _heard(self, event: WatchEvent[T]) -> None:
-        self._heard_at = self._clock.monotonic()
+    def _on_event(self, event: WatchEvent[T]) -> None:
+        self._received_at = self._clock.monotonic()
         if self._events is not None:
             self._events(event.type.value).inc()
 
@@ -383,5 +385,6 @@ def _newer(obj: KubeObject, known: KubeObject) -> bool:
 
 
 def _later(this: str, that: str) -> bool:
-    """Compares resourceVersions (KEP-5504: those of one resource are numbers that increase); a stub's "" is never later."""
-    return int(this) > int(that) if this.isdigit() and that.isdigit() else this != that
+    """Compares resourceVersions (KEP-5504: those of one resource are numbers of any size that increase); a stub's "" is never later."""
+    numbers = [version.lstrip("0") for version in (this, that) if version.isascii() and version.isdigit()]
+    return (len(numbers[0]), numbers[0]) > (len(numbers[1]), numbers[1]) if len(numbers) == 2 else this != that

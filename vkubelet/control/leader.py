@@ -20,7 +20,7 @@ from vkubelet.api.shapes import Json
 from vkubelet.client.resources import LEASES
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock, rfc3339_micro
-from vkubelet.errors import AlreadyExists, Conflict, Fenced, LeadershipLost, NotFound, VKubeletError
+from vkubelet.errors import AlreadyExists, Conflict, Fenced, LeadershipLost, NotFound, VKubeletError, first_error
 from vkubelet.logformat import bind
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class WriteGate:
     def check(self) -> None:
         """Raises Fenced when writes are not allowed."""
         if self._closed:
-            raise Fenced("the process stops")
+            raise Fenced("no writes are allowed any more: this process stops")
         if self.election is not None:
             self.election.fence.check()
 
@@ -65,10 +65,10 @@ class LeaderFence:
     def check(self) -> None:
         """Raises Fenced when this process is not the leader, or was not confirmed lately."""
         if self._renewed_at is None:
-            raise Fenced("this process does not lead")
+            raise Fenced("no writes are allowed: this process is not the leader")
         age = self._clock.monotonic() - self._renewed_at
         if age > FENCE:
-            raise Fenced(f"leadership was last confirmed {age:.0f} s ago")
+            raise Fenced(f"no writes are allowed: leadership was last confirmed {age:.0f} s ago, because its Lease was not renewed")
 
     def renewed(self, sent_at: float) -> None:
         """Records that a renewal sent at `sent_at` (monotonic) is confirmed."""
@@ -148,10 +148,10 @@ class LeaderElection:
                 await body()
                 keeper.cancel()
         except BaseExceptionGroup as problems:
-            lost = _first(problems.subgroup(LeadershipLost))
+            lost = problems.subgroup(LeadershipLost)
             if lost is None:
                 raise
-            raise LeadershipLost(str(lost)) from problems
+            raise LeadershipLost(str(first_error(lost))) from problems
         finally:
             self.fence.close()
         if self.release:
@@ -232,7 +232,7 @@ class LeaderElection:
         if record.holder != self._identity or record.transitions != transitions:
             # The body is only now being cancelled, and must not write anything meanwhile.
             self.fence.close()
-            raise LeadershipLost(f"the Lease {self._key} was taken, it is held by {record.holder or 'nobody'}")
+            raise LeadershipLost(f"the leader Lease {self._key} was acquired by {record.holder or 'no process'}; this process exits")
         return found
 
     async def _put(self, found: Lease, *, transitions: int) -> None:
@@ -252,7 +252,8 @@ class LeaderElection:
                     # The last renewal may have arrived after it was cancelled.
                     await self._give_up(await self._still_ours(Record.of(ours).transitions))
         except (VKubeletError, TimeoutError) as error:
-            log.debug("leadership was not released: %s", str(error) or "no answer in time")
+            with bind(error=str(error) or "no response within the time limit"):
+                log.debug("leadership was not released; the Lease expires")
 
     async def _give_up(self, found: Lease) -> None:
         body = self._body(found, transitions=Record.of(found).transitions)
@@ -276,7 +277,3 @@ class LeaderElection:
             spec["acquireTime"] = now
         spec |= {"holderIdentity": self._identity, "leaseDurationSeconds": int(DURATION), "renewTime": now, "leaseTransitions": transitions}
         return {"metadata": metadata, "spec": spec}
-
-
-def _first(group: BaseExceptionGroup[LeadershipLost] | LeadershipLost | None) -> LeadershipLost | None:
-    return _first(group.exceptions[0]) if isinstance(group, BaseExceptionGroup) else group

@@ -19,11 +19,11 @@ from vkubelet.api.objects import Key, KubeObject
 from vkubelet.api.shapes import Json
 from vkubelet.client.resources import EVENTS, Resource
 from vkubelet.client.rest import Client
-from vkubelet.client.retry import with_retry
 from vkubelet.clock import Clock, rfc3339
-from vkubelet.control.backoff import TokenBucket
-from vkubelet.control.isolation import Isolation
+from vkubelet.control.backoff import TokenBucket, with_retry
+from vkubelet.control.controller import Isolation
 from vkubelet.errors import AlreadyExists, NotFound, VKubeletError
+from vkubelet.logformat import bind
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +183,8 @@ class Recorder:
         try:
             await self._write(content, series, attempts)
         except VKubeletError as error:
-            log.debug("event dropped: %s", error)
+            with bind(error=str(error)):
+                log.debug("event dropped")
             return False
         return True
 

@@ -14,8 +14,8 @@ from vkubelet.clock import Clock
 from vkubelet.provider import NodeDescription
 
 
-class Standing(enum.Enum):
-    """State of the declaration of a node."""
+class NodeState(enum.Enum):
+    """What the provider has declared about a node."""
 
     UNKNOWN = "unknown"
     """Its Node has our mark, but the provider has not yet declared whether it still backs it."""
@@ -39,7 +39,7 @@ HEALTHY = Health()
 class Declared:
     """Known state of one node. `changed_at` is the monotonic time of the last change of the description."""
 
-    standing: Standing
+    state: NodeState
     description: NodeDescription | None = None
     changed_at: float = 0.0
     health: Health = field(default=HEALTHY)
@@ -68,9 +68,14 @@ class DeclaredNodes:
     def names(self) -> list[str]:
         return list(self._nodes)
 
-    def count(self, standing: Standing) -> int:
+    def is_declared(self, name: str) -> bool:
+        """Checks that the provider backs this node."""
+        node = self._nodes.get(name)
+        return node is not None and node.state is NodeState.DECLARED
+
+    def count(self, state: NodeState) -> int:
         """Counts the nodes in this state, for the metrics."""
-        return sum(node.standing is standing for node in self._nodes.values())
+        return sum(node.state is state for node in self._nodes.values())
 
     def health(self, name: str) -> Health:
         """Returns the provider's failure if it failed, else the health of the node itself."""
@@ -82,37 +87,36 @@ class DeclaredNodes:
     def found(self, name: str) -> None:
         """Records a Node with our mark that exists in the cluster; once the declarations are complete, an undeclared one is retiring."""
         if name not in self._nodes:
-            self._put(name, Declared(Standing.RETIRING if self.complete else Standing.UNKNOWN))
+            self._put(name, Declared(NodeState.RETIRING if self.complete else NodeState.UNKNOWN))
 
     def declare(self, description: NodeDescription) -> None:
         """Declares a node or changes its description; an equal description changes nothing."""
         known = self._nodes.get(description.name)
-        if known is not None and known.standing is Standing.DECLARED and known.description == description:
+        if known is not None and known.state is NodeState.DECLARED and known.description == description:
             return
         health = known.health if known is not None else HEALTHY
-        self._put(description.name, Declared(Standing.DECLARED, description, self._clock.monotonic(), health))
+        self._put(description.name, Declared(NodeState.DECLARED, description, self._clock.monotonic(), health))
 
     def finish_declaring(self) -> None:
-        """Completes the declarations: nodes that are still unknown become retiring (layout.md section 16, rule 7)."""
+        """Completes the declarations: nodes that are still unknown become retiring (rule `declared-before`)."""
         if self.complete:
             return
         self.complete = True
         for name, node in list(self._nodes.items()):
-            if node.standing is Standing.UNKNOWN:
-                self._put(name, evolve(node, standing=Standing.RETIRING))
+            if node.state is NodeState.UNKNOWN:
+                self._put(name, evolve(node, state=NodeState.RETIRING))
             else:
                 self._notify(name)
 
     def retire(self, name: str) -> None:
         """Withdraws a node; for a node that is not known here it does nothing."""
         node = self._nodes.get(name)
-        if node is not None and node.standing is not Standing.RETIRING:
-            self._put(name, evolve(node, standing=Standing.RETIRING, changed_at=self._clock.monotonic()))
+        if node is not None and node.state is not NodeState.RETIRING:
+            self._put(name, evolve(node, state=NodeState.RETIRING, changed_at=self._clock.monotonic()))
 
-    def forget(self, name: str) -> None:
+    def remove_undeclared(self, name: str) -> None:
         """Drops a node whose Node was deleted; a node that was declared again meanwhile stays."""
-        node = self._nodes.get(name)
-        if node is not None and node.standing is not Standing.DECLARED:
+        if name in self._nodes and not self.is_declared(name):
             del self._nodes[name]
             self._notify(name)
 
@@ -122,7 +126,7 @@ class DeclaredNodes:
         for name in list(self._nodes):
             self._notify(name)
 
-    def drop(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         """Drops a node in any state, because it is being deleted."""
         self._nodes.pop(name, None)
 

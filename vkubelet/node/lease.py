@@ -19,7 +19,7 @@ from vkubelet.api.shapes import Json
 from vkubelet.client.resources import LEASES
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock, parse_rfc3339, rfc3339_micro
-from vkubelet.control.isolation import Isolation
+from vkubelet.control.controller import Isolation
 from vkubelet.errors import AlreadyExists, Conflict, LeadershipLost, NotFound, SettingsError, VKubeletError
 from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
@@ -50,7 +50,10 @@ class LeaseSettings:
 
     def __attrs_post_init__(self) -> None:
         if not 0 < self.renew_every < DURATION:
-            raise SettingsError("lease.renew_every", f"must be above 0 and below {DURATION}, the seconds that a Lease lasts")
+            raise SettingsError(
+                "lease.renew_every",
+                f"is {self.renew_every:g}; set a number of seconds above 0 and below {DURATION}, the duration of a Lease",
+            )
 
 
 @define
@@ -193,7 +196,9 @@ class LeaseKeeper:
         newer."""
         found = await client.get(LEASES, Key(NAMESPACE, node))
         if other := successor(found, identity=self._identity, renewed_at=_renewed_at(ours)):
-            raise LeadershipLost(f"the Lease of node {node} is renewed by {other}; only one process may answer for a node")
+            raise LeadershipLost(
+                f"the Lease of node {node} is renewed by {other} as well; only one process may serve a node, so stop one of the two"
+            )
         return await client.replace(LEASES, self._body(node, kept, found))
 
     def _body(self, node: str, kept: _Kept, found: Lease | None) -> Json:

@@ -14,7 +14,7 @@ from vkubelet.clock import Clock
 from vkubelet.control.controller import Controller
 from vkubelet.errors import SettingsError, VKubeletError
 from vkubelet.logformat import bind
-from vkubelet.node.declared import HEALTHY, DeclaredNodes, Health, Standing
+from vkubelet.node.declared import HEALTHY, DeclaredNodes, Health
 from vkubelet.provider import SupportsPing
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class PingSettings:
     def __attrs_post_init__(self) -> None:
         for name, seconds in (("every", self.every), ("timeout", self.timeout)):
             if seconds <= 0:
-                raise SettingsError(f"ping.{name}", "must be above 0")
+                raise SettingsError(f"ping.{name}", f"is {seconds:g}; set a number of seconds above 0")
 
 
 class Pinger:
@@ -54,26 +54,22 @@ class Pinger:
         await self._controller.run()
 
     def _follow(self, name: str) -> None:
-        if self._declared(name) and name not in self._pinged:
+        if self._nodes.is_declared(name) and name not in self._pinged:
             self._pinged.add(name)
             self._controller.add(name)
 
-    def _declared(self, name: str) -> bool:
-        known = self._nodes.get(name)
-        return known is not None and known.standing is Standing.DECLARED
-
     async def _ping(self, name: str) -> float | None:
-        if not self._declared(name):
+        if not self._nodes.is_declared(name):
             self._pinged.discard(name)
             return None
         # An unexpected error of the provider propagates to the controller, which logs it and retries.
-        health: Health | None = Health("PingFailed", "the provider failed unexpectedly; its log says why")
+        health: Health | None = Health("PingFailed", "the provider failed unexpectedly; its log contains the cause")
         try:
             async with asyncio.timeout(self._settings.timeout):
                 await self._provider.ping(name)
             health = HEALTHY
         except TimeoutError:
-            health = Health("PingTimeout", f"the provider did not answer within {self._settings.timeout:g} s")
+            health = Health("PingTimeout", f"the provider did not answer the ping within {self._settings.timeout:g} s (ping.timeout)")
         except (VKubeletError, OSError) as error:
             health = Health("PingFailed", str(error))
         except asyncio.CancelledError:
@@ -87,6 +83,6 @@ class Pinger:
     def _record(self, name: str, health: Health) -> None:
         known = self._nodes.get(name)
         if known is not None and known.health.reason != health.reason:
-            with bind(node=name):
-                log.info("node health changed to %s", health.reason or "healthy")
+            with bind(node=name, health=health.reason or "healthy"):
+                log.info("node health changed")
         self._nodes.set_health(name, health)

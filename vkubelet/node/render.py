@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 from attrs import evolve, frozen
 
 from vkubelet.api import names
+from vkubelet.api.names import INSTANCE, OWNED, Owned, owned_keys
 from vkubelet.api.objects import Node
 from vkubelet.api.quantity import Quantity
-from vkubelet.api.registration import INSTANCE, OWNED, Owned, owned_keys
 from vkubelet.api.scheduling import is_extended
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import parse_rfc3339, rfc3339
@@ -267,7 +267,9 @@ def _conditions_patch(live: JsonView, node: Wanted, owned: Owned, *, now: dateti
         kept = before is not None and before.get("status") == condition["status"] and before.get("lastTransitionTime")
         given = condition.get("lastTransitionTime")
         moved = kept or given or rfc3339(now)
-        patch.append({**condition, "lastHeartbeatTime": rfc3339(now), "lastTransitionTime": moved})
+        # A strategic merge keeps what the patch omits.
+        cleared = {key: "" for key in ("reason", "message") if before is not None and before.get(key)}
+        patch.append({**cleared, **condition, "lastHeartbeatTime": rfc3339(now), "lastTransitionTime": moved})
     patch.extend({"$patch": "delete", "type": kind} for kind in sorted(_dropped(live, node, owned)))
     return patch
 

@@ -3,6 +3,6 @@
 Invariant: everything here works by UID; a pod name that is used again never mixes up two pods.
 """
 
-from vkubelet.pods.pods import PodParts, Pods
+from vkubelet.pods.controllers import Pods
 
-__all__ = ["PodParts", "Pods"]
+__all__ = ["Pods"]

@@ -10,11 +10,12 @@ from datetime import datetime
 
 from attrs import frozen
 
+from vkubelet.api.podspec import CONTAINER_STATUSES
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import rfc3339
 from vkubelet.provider import ContainerReport, PodReport, Running, Terminated, Waiting
 
-LISTS = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+LISTS = CONTAINER_STATUSES
 
 UNKNOWN_EXIT = 137
 """Exit code that Kubernetes writes, with the reason ContainerStatusUnknown, for a container whose exit was not observed."""

@@ -23,9 +23,8 @@ from vkubelet.api.objects import Key, ObjectMeta, Pod, PodRef
 from vkubelet.client.resources import PODS
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
-from vkubelet.control.controller import Controller
+from vkubelet.control.controller import Controller, Isolation
 from vkubelet.control.informer import Change, Informer
-from vkubelet.control.isolation import Isolation
 from vkubelet.control.store import Store
 from vkubelet.metrics import Metrics
 
@@ -33,7 +32,7 @@ AGAIN = 1.0
 """Seconds until stubs that a list did not fill are checked again; by then the watch has removed most of them."""
 
 
-class Standing(enum.Enum):
+class DispatchMode(enum.Enum):
     """Dispatch mode of a node: which operations its pods get."""
 
     HOLD = "hold"
@@ -74,15 +73,12 @@ class PodCache:
 
 
 class Dispatch:
-    """Delivery of every change of a pod of a known node to the listeners; a pod that is new to them comes as an initial change.
+    """Delivery of every change of a pod of a known node to the listeners; a pod that is new to them comes as an initial change."""
 
-    `single_node` restricts the watch to one node, for a process that never has another.
-    """
-
-    def __init__(self, client: Client, *, clock: Clock, metrics: Metrics | None = None, single_node: str = "") -> None:
+    def __init__(self, client: Client, *, clock: Clock, metrics: Metrics | None = None) -> None:
         self._client = client
         self._metrics = metrics
-        self._standings: dict[str, Standing] = {}
+        self._modes: dict[str, DispatchMode] = {}
         self._listeners: list[Callable[[Change[Pod]], None]] = []
         self._isolated = Isolation("dispatch of pods")
         self._phases: Counter[str] = Counter()
@@ -90,34 +86,34 @@ class Dispatch:
             indexes={"uid": lambda pod: [pod.metadata.uid], "node": lambda pod: [pod.node]},
             keep=self._keep,
         )
-        where = Selection(fields=f"spec.nodeName={single_node}" if single_node else "spec.nodeName!=")
+        where = Selection(fields="spec.nodeName!=")
         self.informer: Informer[Pod] = Informer(client, PODS, where=where, store=self._all, clock=clock, metrics=metrics)
         self.informer.on_change(self._changed)
-        self.store = PodCache(self._all, self._standings.__contains__)
+        self.store = PodCache(self._all, self._modes.__contains__)
         self.controller: Controller[str] = Controller("pod-adoption", self._fill_stubs, workers=4, clock=clock, metrics=metrics)
 
     def on_pod(self, listener: Callable[[Change[Pod]], None]) -> None:
         """Registers `listener` for every change from now on; call this before any node is known."""
         self._listeners.append(listener)
 
-    def standing(self, node: str) -> Standing | None:
+    def mode(self, node: str) -> DispatchMode | None:
         """Returns the dispatch mode of a node, or None when this process does not serve it."""
-        return self._standings.get(node)
+        return self._modes.get(node)
 
-    def nodes(self, *standings: Standing) -> list[str]:
+    def nodes(self, *modes: DispatchMode) -> list[str]:
         """Returns the names of the nodes in one of these modes."""
-        return [name for name, standing in self._standings.items() if standing in standings]
+        return [name for name, mode in self._modes.items() if mode in modes]
 
-    def set(self, node: str, standing: Standing) -> None:
+    def set_mode(self, node: str, mode: DispatchMode) -> None:
         """Makes a node known, or changes its dispatch mode."""
-        known = node in self._standings
-        self._standings[node] = standing
+        known = node in self._modes
+        self._modes[node] = mode
         if not known:
             self.controller.add(node)
 
-    def forget(self, node: str) -> None:
+    def remove_node(self, node: str) -> None:
         """Drops a node that this process no longer serves; its pods shrink to stubs."""
-        if self._standings.pop(node, None) is None:
+        if self._modes.pop(node, None) is None:
             return
         for pod in self._all.by_index("node", node):
             if not is_stub(pod):
@@ -135,14 +131,14 @@ class Dispatch:
     def _keep(self, pod: Pod) -> Pod | None:
         if is_mirror(pod):
             return None
-        return pod if pod.node in self._standings else stub(pod)
+        return pod if pod.node in self._modes else stub(pod)
 
     def _visible(self, pod: Pod | None) -> Pod | None:
-        return pod if pod is not None and pod.node in self._standings and not is_stub(pod) else None
+        return pod if pod is not None and pod.node in self._modes and not is_stub(pod) else None
 
     def _changed(self, change: Change[Pod]) -> None:
         old, new = self._visible(change.old), self._visible(change.new)
-        if change.new is not None and is_stub(change.new) and change.new.node in self._standings:
+        if change.new is not None and is_stub(change.new) and change.new.node in self._modes:
             # Its node became known while a list was being read that had already made a stub of the pod.
             self.controller.add(change.new.node)
         if old is None and new is None:
@@ -170,12 +166,12 @@ class Dispatch:
                 self._metrics.pods.labels(phase=pod.phase).set(self._phases[pod.phase])
 
     async def _fill_stubs(self, node: str) -> float | None:
-        if node not in self._standings or not self._stubs(node):
+        if node not in self._modes or not self._stubs(node):
             return None
         found = await self._client.list(PODS, Selection(fields=f"spec.nodeName={node}"))
         for pod in found.items:
             known = self._all.get(pod.key)
-            if known is not None and is_stub(known) and known.metadata.uid == pod.metadata.uid and node in self._standings:
+            if known is not None and is_stub(known) and known.metadata.uid == pod.metadata.uid and node in self._modes:
                 self.informer.adopt(pod)
         return AGAIN if self._stubs(node) else None
 

@@ -1,6 +1,6 @@
 """Finds workloads in the backend that have no pod in the API, and terminates them.
 
-Invariant (layout.md section 16, rule 2): a workload is an orphan only when the pod watch is synced, two listings a minute apart showed it,
+Invariant (rule `orphans-are-proven`): a workload is an orphan only when the pod watch is synced, two listings a minute apart showed it,
 and the API answers by name that this UID does not exist; too many at once raise an alarm and are not terminated.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from attrs import define, frozen
+from attrs import define, field
 
 from vkubelet.api.objects import PodRef
 from vkubelet.client.rest import Client
@@ -29,20 +29,6 @@ AT_LEAST, SHARE = 5, 0.1
 """A sweep terminates at most this many, or this share of all listed workloads, whichever is more."""
 
 
-@frozen(kw_only=True)
-class OrphanParts:
-    """Collaborators of the search for orphans."""
-
-    dispatch: Dispatch
-    lifecycle: Lifecycle
-    node_client: Callable[[str], Client]
-    recorder: Recorder
-    clock: Clock
-    metrics: Metrics | None = None
-    interval: float = PodSettings().list_interval
-    """Seconds between two sweeps, and between the two listings that must agree."""
-
-
 @define
 class _Suspect:
     ref: PodRef
@@ -50,22 +36,32 @@ class _Suspect:
     last: float
 
 
+@define(kw_only=True, eq=False)
 class Orphans:
     """Search for orphans; `on_clean(node)` is called when a listing of a node shows no unknown workload."""
 
-    def __init__(self, parts: OrphanParts, *, on_clean: Callable[[str], None]) -> None:
-        self._parts = parts
-        self._on_clean = on_clean
-        self._listed: dict[str, int] = {}
-        self._suspects: dict[str, dict[str, _Suspect]] = {}
-        self.controller: Controller[str] = Controller("orphans", self._sweep, workers=1, clock=parts.clock, metrics=parts.metrics)
-        self.controller.add("sweep", after=parts.interval)
+    _dispatch: Dispatch
+    _lifecycle: Lifecycle
+    _node_client: Callable[[str], Client]
+    _recorder: Recorder
+    _clock: Clock
+    _on_clean: Callable[[str], None]
+    _metrics: Metrics | None = None
+    _interval: float = PodSettings().list_interval
+    """Seconds between two sweeps, and between the two listings that must agree."""
+    controller: Controller[str] = field(init=False)
+    _listed: dict[str, int] = field(factory=dict, init=False)
+    _suspects: dict[str, dict[str, _Suspect]] = field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.controller = Controller("orphans", self._sweep, workers=1, clock=self._clock, metrics=self._metrics)
+        self.controller.add("sweep", after=self._interval)
 
     def clean(self, node: str) -> bool:
         """Checks that the last listing of this node showed only known pods."""
         return node in self._listed and not self._suspects.get(node)
 
-    def forget(self, node: str) -> None:
+    def remove_node(self, node: str) -> None:
         """Drops a node that this process no longer serves."""
         self._listed.pop(node, None)
         self._suspects.pop(node, None)
@@ -83,22 +79,22 @@ class Orphans:
             self._on_clean(node)
 
     def _known(self, ref: PodRef) -> bool:
-        return self._parts.lifecycle.life(ref.uid) is not None or self._parts.dispatch.knows(ref.uid)
+        return self._lifecycle.record(ref.uid) is not None or self._dispatch.knows(ref.uid)
 
     async def _sweep(self, key: str) -> float | None:
-        if not self._parts.dispatch.informer.synced:
+        if not self._dispatch.informer.synced:
             return 5.0
         ripe = [s.ref for found in self._suspects.values() for s in found.values() if self._ripe(s)]
         allowed = max(AT_LEAST, int(SHARE * sum(self._listed.values())))
         orphans = [ref for ref in ripe[: 2 * allowed + 1] if await self._is_missing(ref)]
         if len(orphans) > allowed:
             self._alarm(orphans, allowed)
-            return self._parts.interval
+            return self._interval
         for ref in orphans:
             # The API was asked for one pod after the other: meanwhile this pod may have become known.
             if not self._known(ref):
-                self._end(ref)
-        return self._parts.interval
+                self._terminate(ref)
+        return self._interval
 
     async def _is_missing(self, ref: PodRef) -> bool:
         """Checks by name that the API does not have the pod.
@@ -107,28 +103,29 @@ class Orphans:
         server is unreachable.
         """
         try:
-            return not await exists(self._parts.node_client(ref.node), ref)
+            return not await exists(self._node_client(ref.node), ref)
         except ApiError as error:
             if error.retryable:
                 raise
-            with bind(node=ref.node, pod=str(ref.key), uid=ref.uid):
-                log.debug("cannot determine whether the pod exists: %s", error)
+            with bind(node=ref.node, pod=str(ref.key), uid=ref.uid, error=str(error)):
+                log.debug("whether the pod exists is unknown")
             return False
 
     def _ripe(self, suspect: _Suspect) -> bool:
-        return suspect.last - suspect.first >= self._parts.interval and not self._known(suspect.ref)
+        return suspect.last - suspect.first >= self._interval and not self._known(suspect.ref)
 
-    def _end(self, ref: PodRef) -> None:
+    def _terminate(self, ref: PodRef) -> None:
         with bind(node=ref.node, pod=str(ref.key), uid=ref.uid):
-            log.info("orphan is ended")
+            log.info("orphan is terminated")
         self._suspects.get(ref.node, {}).pop(ref.uid, None)
-        self._parts.lifecycle.end_orphan(ref)
+        self._lifecycle.terminate_orphan(ref)
 
     def _alarm(self, orphans: list[PodRef], allowed: int) -> None:
         text = (
-            f"the backend holds {len(orphans)} or more pods that the cluster does not know, more than the {allowed} ended at once; none is"
+            f"the backend runs {len(orphans)} or more pods that the cluster does not have, and at most {allowed} are terminated at once; "
+            "none is terminated until the Pods exist again or the workloads are removed from the backend"
         )
         node = orphans[0].node
-        self._parts.recorder.event(ObjectReference("v1", "Node", node), "TooManyOrphans", text, warning=True)
+        self._recorder.event(ObjectReference("v1", "Node", node), "TooManyOrphans", text, warning=True)
         with bind(node=node):
-            log.warning("too many orphans; none is ended")
+            log.warning("too many orphans; none is terminated")

@@ -13,9 +13,6 @@ from vkubelet.pods.containers import LISTS, Containers, ever_ran, exit_code
 
 TERMINAL = frozenset({"Succeeded", "Failed"})
 
-OURS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
-"""Condition types that the runtime sets; all others belong to other controllers."""
-
 
 def by_name(status: JsonView) -> dict[str, JsonView]:
     """Returns the container statuses of all three lists by name."""

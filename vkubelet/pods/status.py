@@ -12,10 +12,10 @@ from datetime import datetime
 from attrs import frozen
 
 from vkubelet.api.objects import Pod
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.shapes import POD_CONDITIONS, Json, JsonView
 from vkubelet.clock import rfc3339
 from vkubelet.pods.containers import LISTS, container_statuses, ended, ever_ran
-from vkubelet.pods.phase import OURS, TERMINAL, by_name, completed_reason, pod_conditions, pod_phase, ready
+from vkubelet.pods.phase import TERMINAL, by_name, completed_reason, pod_conditions, pod_phase, ready
 from vkubelet.provider import PodReport, Waiting
 
 _OWNED = frozenset(
@@ -58,7 +58,7 @@ def compute_status(
     if wanted["phase"] == previous.get("phase"):
         wanted.update({key: previous[key] for key in ("reason", "message") if key in previous})
     wanted.update(_addresses(spec, previous, report.ips if report is not None else (), host_ips))
-    foreign = [c for c in previous.get("conditions", ()) if c["type"] not in OURS]
+    foreign = [c for c in previous.get("conditions", ()) if c["type"] not in POD_CONDITIONS]
     conditions = pod_conditions(spec, wanted, foreign=foreign, has_address="podIP" in wanted)
     resizes = report.conditions if report is not None else None
     conditions += [dict(condition) for condition in resizes or ()]
@@ -144,9 +144,9 @@ def _addresses(spec: JsonView, previous: JsonView, pod_ips: Sequence[str], host_
     if not pod_ips and spec.get("hostNetwork"):
         pod_ips = host_ips
     result: Json = {}
-    for single, many, told in (("hostIP", "hostIPs", host_ips), ("podIP", "podIPs", pod_ips)):
-        if told:
-            result.update({single: told[0], many: [{"ip": ip} for ip in told]})
+    for single, many, ips in (("hostIP", "hostIPs", host_ips), ("podIP", "podIPs", pod_ips)):
+        if ips:
+            result.update({single: ips[0], many: [{"ip": ip} for ip in ips]})
         else:
             result.update({key: previous[key] for key in (single, many) if previous.get(key)})
     return result

@@ -16,6 +16,7 @@ from vkubelet.errors import (
     Unavailable,
     VKubeletError,
 )
+from vkubelet.provider.admission import Admission
 from vkubelet.provider.containers import ContainerProvider, Sandbox, SupportsResize
 from vkubelet.provider.contract import (
     AdmitsPods,
@@ -52,6 +53,7 @@ from vkubelet.provider.contract import (
 from vkubelet.provider.resolved import Mount, PullSecret, ResolvedContainer, ResolvedPod
 
 __all__ = [
+    "Admission",
     "AdmitsPods",
     "BadRequest",
     "ByteStream",

@@ -232,6 +232,10 @@ class Host(Protocol):
         """Publishes a PodStatus unchanged, for backends that have a true one. Annotations are written with it; None changes none."""
         ...
 
+    def fail_pod(self, pod: PodRef, failure: PodFailure) -> None:
+        """Makes a pod Failed that the backend no longer has: its containers count as terminated, with the last published states."""
+        ...
+
     def pod_gone(self, pod: PodRef) -> None:
         """Reports that the backend has nothing left of this pod."""
         ...
@@ -283,7 +287,7 @@ class Provider(Protocol):
 
         0 means at once: the grace period has expired, or a user forced the deletion, with `deletionGracePeriodSeconds` 0 in the pod. Raises
         NoSuchPod when the backend has nothing of it, which counts as `pod_gone`. A call that fails, or does not return within 30 s, is
-        retried with back-off up to 60 s (event FailedKillPod). After the grace period it is called with 0, every 30 s until `pod_gone`.
+        retried with back-off up to 10 s (event FailedKillPod). After the grace period it is called with 0, every 30 s until `pod_gone`.
         """
         ...
 

@@ -14,16 +14,16 @@ from attrs import field, frozen
 
 from vkubelet.api.codec import decode_json
 from vkubelet.api.objects import Pod
+from vkubelet.api.podspec import containers
 from vkubelet.api.shapes import JsonView
 from vkubelet.errors import Unavailable
 from vkubelet.provider import Mount, PullSecret, ResolvedContainer, ResolvedPod
 from vkubelet.resolve import names
 from vkubelet.resolve.downward import Facts
-from vkubelet.resolve.environment import Environment, environment
-from vkubelet.resolve.expansion import expand_all, expand_path
+from vkubelet.resolve.environment import Environment, environment, expand_all, expand_path
 from vkubelet.resolve.files import IN_MEMORY, ON_DISK, is_written, make_root, sub_path, write_volume
 from vkubelet.resolve.names import Names
-from vkubelet.resolve.references import Content, Objects, containers, used_volumes
+from vkubelet.resolve.references import Content, Objects, used_volumes
 from vkubelet.resolve.volumes import IN_MEMORY_KINDS, Tokens, volume_files
 from vkubelet.resolve.volumes import is_written as is_ours
 

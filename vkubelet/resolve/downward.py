@@ -14,6 +14,7 @@ from typing import Final
 from attrs import frozen
 
 from vkubelet.api.objects import ObjectMeta, Pod
+from vkubelet.api.podspec import PLANNED_CONTAINERS
 from vkubelet.api.quantity import ZERO, Quantity
 from vkubelet.api.shapes import JsonView
 
@@ -136,7 +137,7 @@ def _amount(facts: Facts, container: JsonView, kind: str, resource: str) -> Quan
 
 
 def _container(spec: JsonView, name: str) -> JsonView:
-    for container in _named(spec, ("containers", "initContainers")):
+    for container in _named(spec, PLANNED_CONTAINERS):
         if container["name"] == name:
             return container
     raise ValueError(f"container {name} not found")

@@ -6,14 +6,19 @@ names that are left.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from attrs import frozen
 
+from vkubelet.api.podspec import Kind, Reference
 from vkubelet.api.shapes import JsonView
 from vkubelet.resolve.downward import Facts, field_value, resource_value
-from vkubelet.resolve.expansion import expand
-from vkubelet.resolve.references import Absence, Content, Kind, MissingReferenceError, Objects, Reference
+from vkubelet.resolve.references import Absence, Content, MissingReferenceError, Objects
+
+_REFERENCE: Final = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
+MASTER_NAMESPACE, MASTER = "default", "kubernetes"
 
 
 @frozen
@@ -100,3 +105,75 @@ def _value(
         if field in source:
             return sources.value(kind, source[field])
     raise ValueError(f"env {variable['name']}: {', '.join(source)} is not supported here")
+
+
+def expand(text: str, *scopes: Mapping[str, str]) -> str:
+    """Replaces each name by its value in the first of `scopes` that contains it."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[1]:
+            return "$"
+        return next((scope[match[2]] for scope in scopes if match[2] in scope), match[0])
+
+    return _REFERENCE.sub(value, text)
+
+
+def expand_all(texts: Sequence[str], variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Expands a command or its arguments with the environment of their container."""
+    return tuple(expand(text, variables) for text in texts)
+
+
+def expand_path(text: str, variables: Mapping[str, str]) -> str:
+    """Expands a `subPathExpr`. Raises ValueError naming the variables that are missing or empty: an incomplete path leads elsewhere."""
+    empty = sorted({match[2] for match in _REFERENCE.finditer(text) if not match[1] and not variables.get(match[2])})
+    if empty:
+        raise ValueError(f"missing value for {', '.join(empty)}")
+    return expand(text, variables)
+
+
+def expand_probe(command: Sequence[str], env: Sequence[JsonView]) -> tuple[str, ...]:
+    """Expands the command of an exec probe: with only the literal values of its container's `env`, not expanded; hooks use none."""
+    return expand_all(command, {variable["name"]: variable.get("value", "") for variable in env})
+
+
+def service_variables(services: Iterable[JsonView], *, namespace: str, links: bool) -> dict[str, str]:
+    """Returns the variables by name; with `links` of all `services` of the pod's namespace, one of them named `kubernetes` before the
+    API server's."""
+    chosen: dict[str, JsonView] = {}
+    for service in services:
+        meta, name = service["metadata"], service["metadata"]["name"]
+        if service.get("spec", {}).get("clusterIP", "") in ("", "None"):
+            continue
+        own = meta["namespace"] == namespace and links
+        if (meta["namespace"], name) == (MASTER_NAMESPACE, MASTER):
+            chosen.setdefault(name, service)
+        elif own:
+            chosen[name] = service
+    return {name: value for service in chosen.values() for name, value in _variables(service)}
+
+
+def _variables(service: JsonView) -> Iterator[tuple[str, str]]:
+    prefix, address = _upper(service["metadata"]["name"]), service["spec"]["clusterIP"]
+    ports = service["spec"].get("ports") or ()
+    yield f"{prefix}_SERVICE_HOST", address
+    for number, port in enumerate(ports):
+        protocol = port.get("protocol") or "TCP"
+        url = f"{protocol.lower()}://{_bracketed(address)}:{port['port']}"
+        if number == 0:
+            yield f"{prefix}_SERVICE_PORT", str(port["port"])
+            yield f"{prefix}_PORT", url
+        if port.get("name"):
+            yield f"{prefix}_SERVICE_PORT_{_upper(port['name'])}", str(port["port"])
+        link = f"{prefix}_PORT_{port['port']}_{protocol.upper()}"
+        yield link, url
+        yield f"{link}_PROTO", protocol.lower()
+        yield f"{link}_PORT", str(port["port"])
+        yield f"{link}_ADDR", address
+
+
+def _upper(name: str) -> str:
+    return name.replace("-", "_").upper()
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

@@ -14,12 +14,13 @@ from typing import Final
 from attrs import define, field, frozen
 
 from vkubelet.api.objects import Key, Unknown
+from vkubelet.api.podspec import Kind, Reference
 from vkubelet.client.resources import CONFIGMAPS, SECRETS, Resource
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
 from vkubelet.control.informer import Change, Informer
 from vkubelet.errors import ApiError, Forbidden, NotFound
-from vkubelet.resolve.references import Content, Kind, Reference
+from vkubelet.resolve.references import Content
 
 WATCHES: Final = 500
 """Number of objects that are watched, each by a dedicated connection; any others are polled."""

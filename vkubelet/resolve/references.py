@@ -6,36 +6,17 @@ Invariant: only names are known here; whether an object exists, and may be missi
 from __future__ import annotations
 
 import base64
-import enum
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from attrs import field, frozen
 
 from vkubelet.api.objects import Unknown
+from vkubelet.api.podspec import Kind, Reference, containers, environment_references, file_references, pull_secrets
 from vkubelet.api.shapes import JsonView
 
-CONTAINERS: Final = ("initContainers", "containers", "ephemeralContainers")
-"""Fields with containers in a pod's spec."""
-
-
 _SHORTEST_SECRET: Final = 4
-
-
-class Kind(enum.Enum):
-    """Types of objects from which a pod can take text."""
-
-    CONFIGMAP = "ConfigMap"
-    SECRET = "Secret"
-
-
-@frozen
-class Reference:
-    """An object in the pod's namespace."""
-
-    kind: Kind
-    name: str
 
 
 @frozen
@@ -123,34 +104,6 @@ class MissingReferenceError(Exception):
         self.absence = absence
 
 
-def containers(spec: JsonView) -> Iterator[JsonView]:
-    """Yields all containers: init, app, ephemeral."""
-    return (container for kind in CONTAINERS for container in spec.get(kind) or ())
-
-
-def of_environment(container: JsonView) -> Iterator[Reference]:
-    """Yields the sources of the variables of a container."""
-    for source in container.get("envFrom") or ():
-        yield from _named((Kind.CONFIGMAP, source.get("configMapRef")), (Kind.SECRET, source.get("secretRef")))
-    for variable in container.get("env") or ():
-        source = variable.get("valueFrom") or {}
-        yield from _named((Kind.CONFIGMAP, source.get("configMapKeyRef")), (Kind.SECRET, source.get("secretKeyRef")))
-
-
-def of_volume(volume: JsonView) -> Iterator[Reference]:
-    """Yields the sources of the files of a volume."""
-    yield from _named((Kind.CONFIGMAP, volume.get("configMap")))
-    if volume.get("secret"):
-        yield Reference(Kind.SECRET, volume["secret"].get("secretName") or "")
-    for source in (volume.get("projected") or {}).get("sources") or ():
-        yield from _named((Kind.CONFIGMAP, source.get("configMap")), (Kind.SECRET, source.get("secret")))
-
-
-def pull_secrets(spec: JsonView) -> list[str]:
-    """Returns the names, in order; validation accepts empty ones."""
-    return [secret["name"] for secret in spec.get("imagePullSecrets") or () if secret.get("name")]
-
-
 def used_volumes(spec: JsonView) -> list[JsonView]:
     """Returns the volumes that a container mounts; others are no reason to wait for anything."""
     mounted = {mount["name"] for container in containers(spec) for mount in container.get("volumeMounts") or ()}
@@ -159,12 +112,8 @@ def used_volumes(spec: JsonView) -> list[JsonView]:
 
 def all_references(spec: JsonView, *, volumes: bool) -> set[Reference]:
     """Returns everything a pod references; its volumes only if they are written."""
-    found = {reference for container in containers(spec) for reference in of_environment(container)}
+    found = {reference for container in containers(spec) for reference in environment_references(container)}
     found |= {Reference(Kind.SECRET, name) for name in pull_secrets(spec)}
     if volumes:
-        found |= {reference for volume in used_volumes(spec) for reference in of_volume(volume)}
+        found |= {reference for volume in used_volumes(spec) for reference in file_references(volume)}
     return found
-
-
-def _named(*sources: tuple[Kind, JsonView | None]) -> Iterable[Reference]:
-    return [Reference(kind, source.get("name") or "") for kind, source in sources if source is not None]

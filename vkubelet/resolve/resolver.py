@@ -11,9 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, field
 
 from vkubelet.api.objects import Node, Pod, Unknown
+from vkubelet.api.podspec import Kind, Reference, environment_references, file_references, pull_secrets
 from vkubelet.api.shapes import JsonView
 from vkubelet.client.resources import PODS, SERVICES
 from vkubelet.client.rest import Client
@@ -30,21 +31,10 @@ from vkubelet.provider import PullSecret, ResolvedPod
 from vkubelet.resolve import assembly
 from vkubelet.resolve.assembly import Read
 from vkubelet.resolve.downward import Facts
-from vkubelet.resolve.environment import Environment
+from vkubelet.resolve.environment import MASTER_NAMESPACE, Environment, service_variables
 from vkubelet.resolve.names import Names
 from vkubelet.resolve.objects import RENEW, Name, ObjectCache
-from vkubelet.resolve.references import (
-    Absence,
-    Content,
-    Kind,
-    MissingReferenceError,
-    Reference,
-    all_references,
-    of_environment,
-    of_volume,
-    pull_secrets,
-)
-from vkubelet.resolve.services import MASTER_NAMESPACE, service_variables
+from vkubelet.resolve.references import Absence, Content, MissingReferenceError, all_references
 from vkubelet.resolve.tokens import TokenCache
 from vkubelet.resolve.volumes import Tokens, token_sources
 
@@ -60,22 +50,6 @@ _OVERDUE: Final = 20.0
 """Seconds until a token that could not be renewed in time is requested again."""
 
 
-@frozen(kw_only=True)
-class ResolverParts:
-    """Collaborators of the resolver. `pod` returns a pod as last observed, `wake` makes the runtime retry what failed for it."""
-
-    client: Client
-    node_client: Callable[[str], Client]
-    recorder: Recorder
-    clock: Clock
-    node: Callable[[str], Node | None]
-    node_ips: Callable[[str], Sequence[str]]
-    pod: Callable[[str], Pod | None]
-    names: Callable[[], Names]
-    wake: Callable[[str], None]
-    metrics: Metrics | None = None
-
-
 @define
 class _Record:
     """Record of a pod between two calls; `seen` are the sources of its environment, `reported` the last event message of each trouble."""
@@ -89,18 +63,33 @@ class _Record:
     lock: asyncio.Lock = field(factory=asyncio.Lock)
 
 
+@define(kw_only=True, eq=False)
 class Resolver:
-    """Resolver for all pods of a process."""
+    """Resolver for all pods of a process. `pod` returns a pod as last observed, `wake` makes the runtime retry what failed for it."""
 
-    def __init__(self, parts: ResolverParts) -> None:
-        self._parts = parts
-        self._records: dict[str, _Record] = {}
-        self._objects = ObjectCache(clock=parts.clock, changed=self._object_changed)
-        self._tokens = TokenCache(parts.clock)
+    client: Client
+    node_client: Callable[[str], Client]
+    recorder: Recorder
+    clock: Clock
+    node: Callable[[str], Node | None]
+    node_ips: Callable[[str], Sequence[str]]
+    pod: Callable[[str], Pod | None]
+    names: Callable[[], Names]
+    wake: Callable[[str], None]
+    metrics: Metrics | None = None
+    controller: Controller[str] = field(init=False)
+    _records: dict[str, _Record] = field(init=False, factory=dict)
+    _objects: ObjectCache = field(init=False)
+    _tokens: TokenCache = field(init=False)
+    _services: Informer[Unknown] = field(init=False)
+    _services_wanted: asyncio.Event = field(init=False, factory=asyncio.Event)
+
+    def __attrs_post_init__(self) -> None:
+        self._objects = ObjectCache(clock=self.clock, changed=self._object_changed)
+        self._tokens = TokenCache(self.clock)
         store: Store[Unknown] = Store(indexes={"namespace": lambda service: [service.metadata.namespace]})
-        self._services = Informer(parts.client, SERVICES, store=store, clock=parts.clock, metrics=parts.metrics)
-        self._services_wanted = asyncio.Event()
-        self.controller: Controller[str] = Controller("pod-files", self._refresh, workers=8, clock=parts.clock, metrics=parts.metrics)
+        self._services = Informer(self.client, SERVICES, store=store, clock=self.clock, metrics=self.metrics)
+        self.controller = Controller("pod-files", self._refresh, workers=8, clock=self.clock, metrics=self.metrics)
 
     async def run(self) -> None:
         """Watches what pods use, until cancelled."""
@@ -140,7 +129,7 @@ class Resolver:
             return
         self.controller.add(uid)
         if record.waiting:
-            self._parts.wake(uid)
+            self.wake(uid)
 
     def redacted(self, uid: str, text: str) -> str:
         """Returns the text without values of the Secrets in the pod's environment, such as in an error that quotes a command."""
@@ -160,7 +149,7 @@ class Resolver:
         record = self._records.setdefault(uid, _Record(pod))
         async with record.lock:
             if uid not in self._records:
-                raise Unavailable("the pod is gone")
+                raise Unavailable("the pod was deleted")
             record.pod, record.pod_ips = pod, pod_ips or record.pod_ips
             record.files = files if files is not None else record.files
             record.waiting = True
@@ -180,7 +169,7 @@ class Resolver:
             for volume in assembly.make_volumes(facts.spec, record.files):
                 await self._fill(record, volume, facts)
         secrets = await self._pull_secrets(record, facts)
-        read = Read(services=await self._service_variables(facts), names=self._parts.names())
+        read = Read(services=await self._service_variables(facts), names=self.names())
         environments: dict[str, Environment] = {}
         for container in assembly.select(facts.spec, chosen):
             # Containers about to be started need the current objects; for a repeated check of a pod, those it was started with are enough.
@@ -188,16 +177,16 @@ class Resolver:
         return evolve(assembly.assemble(pod, facts, read=read, chosen=environments, files=record.files), pull_secrets=secrets)
 
     def _facts(self, record: _Record) -> Facts:
-        node = self._parts.node(record.pod.node)
+        node = self.node(record.pod.node)
         return Facts.of(
             record.pod,
             pod_ips=record.pod_ips,
-            host_ips=self._parts.node_ips(record.pod.node),
+            host_ips=self.node_ips(record.pod.node),
             allocatable=(node.status.get("allocatable") or {}) if node is not None else {},
         )
 
     def _name(self, pod: Pod, reference: Reference) -> Name:
-        return Name(self._parts.node_client(pod.node), pod.metadata.namespace, reference)
+        return Name(self.node_client(pod.node), pod.metadata.namespace, reference)
 
     async def _read(self, pod: Pod, references: Iterable[Reference]) -> dict[Reference, Content | None]:
         """Reads these objects. Raises ApiError, ValueError."""
@@ -207,7 +196,7 @@ class Resolver:
 
     async def _environment(self, record: _Record, container: JsonView, facts: Facts, read: Read, *, lenient: bool) -> Environment:
         objects: dict[Reference, Content | None] = {}
-        for reference in of_environment(container):
+        for reference in environment_references(container):
             try:
                 objects |= await self._read(record.pod, [reference])
             except (ApiError, ValueError) as error:
@@ -270,7 +259,7 @@ class Resolver:
         assert files is not None
         try:
             try:
-                objects = await self._read(pod, of_volume(volume))
+                objects = await self._read(pod, file_references(volume))
                 tokens = await self._issue(pod, volume)
             except (ApiError, ValueError) as error:
                 raise assembly.mount_error(name, _message_of(error), facts.spec) from error
@@ -286,7 +275,7 @@ class Resolver:
     async def _issue(self, pod: Pod, volume: JsonView) -> Tokens:
         """Issues the tokens of a volume. Raises ValueError."""
         try:
-            return await self._tokens.read(pod, token_sources(volume), self._parts.node_client(pod.node))
+            return await self._tokens.read(pod, token_sources(volume), self.node_client(pod.node))
         except ApiError as error:
             raise ValueError(f"failed to fetch token: {_message_of(error)}") from error
 
@@ -296,7 +285,7 @@ class Resolver:
         if record is None or record.files is None:
             return None
         async with record.lock:
-            record.pod = self._parts.pod(uid) or record.pod
+            record.pod = self.pod(uid) or record.pod
             facts = self._facts(record)
             with bind(pod=str(record.pod.key), uid=uid):
                 for volume in assembly.written_volumes(facts.spec):
@@ -321,7 +310,7 @@ class Resolver:
         if record.reported.get(trouble) == message:
             return
         record.reported[trouble] = message
-        self._parts.recorder.event(ObjectReference.of(PODS, record.pod), trouble.split()[0], message, warning=True)
+        self.recorder.event(ObjectReference.of(PODS, record.pod), trouble.split()[0], message, warning=True)
 
     def _tell_absent(self, record: _Record, absence: Absence) -> None:
         key = f"{absence.reason} {absence.reference.name} {absence.key}"

@@ -5,7 +5,6 @@ Invariant: a token is renewed before it expires, and not before it is due, howev
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -14,17 +13,15 @@ from typing import Final
 from attrs import field, frozen
 
 from vkubelet.api.objects import Pod
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import SERVICEACCOUNTS
 from vkubelet.client.rest import Client
-from vkubelet.clock import Clock, parse_rfc3339
+from vkubelet.clock import Clock
+from vkubelet.control.tokens import renewal_time, request_token, spread_of
 from vkubelet.errors import ApiError
 from vkubelet.resolve.volumes import TokenSource
 
 log = logging.getLogger(__name__)
 
 _SHARE: Final = 0.8
-_OLDEST: Final = timedelta(hours=24)
 _SPREAD: Final = timedelta(seconds=10)
 
 
@@ -39,9 +36,7 @@ class Token:
 
 def due_at(uid: str, expiry: datetime, *, life: float) -> datetime:
     """Returns when a token valid for `life` seconds is renewed: after 80 % of that, at most a day, a few seconds apart for each pod."""
-    issued = expiry - timedelta(seconds=life)
-    spread = _SPREAD * (int.from_bytes(hashlib.sha256(uid.encode()).digest()[:4], "big") / 2**32)
-    return min(issued + _OLDEST, issued + timedelta(seconds=life * _SHARE)) - spread
+    return renewal_time(expiry, lifetime=life, share=_SHARE) - _SPREAD * spread_of(uid)
 
 
 class TokenCache:
@@ -79,16 +74,5 @@ class TokenCache:
         return fresh.text
 
     async def _issue(self, pod: Pod, source: TokenSource, client: Client) -> Token:
-        meta, account = pod.metadata, pod.spec.get("serviceAccountName") or "default"
-        bound = {"apiVersion": "v1", "kind": "Pod", "name": meta.name, "uid": meta.uid}
-        spec: Json = {"audiences": [source.audience] if source.audience else [], "expirationSeconds": source.expiration}
-        body: Json = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": {**spec, "boundObjectRef": bound},
-        }
-        answer = (await client.create(SERVICEACCOUNTS, body, namespace=meta.namespace, subresource="token", parent=account)).body
-        expiry = parse_rfc3339(answer["status"]["expirationTimestamp"])
-        # The API server may limit the requested lifetime.
-        due = due_at(meta.uid, expiry, life=answer["spec"]["expirationSeconds"])
-        return Token(answer["status"]["token"], expiry, due)
+        issued = await request_token(client, pod, audience=source.audience, expiration=source.expiration)
+        return Token(issued.text, issued.expiry, due_at(pod.metadata.uid, issued.expiry, life=issued.lifetime))

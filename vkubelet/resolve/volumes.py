@@ -10,9 +10,10 @@ from typing import Final
 
 from attrs import field, frozen
 
+from vkubelet.api.podspec import PLANNED_CONTAINERS, Kind, Reference
 from vkubelet.api.shapes import JsonView
 from vkubelet.resolve.downward import Facts, metadata_value, resource_value
-from vkubelet.resolve.references import Absence, Content, Kind, Objects, Reference
+from vkubelet.resolve.references import Absence, Content, Objects
 
 WRITTEN: Final = frozenset({"configMap", "secret", "projected", "downwardAPI"})
 """Sources whose files are written here; they are read-only for containers."""
@@ -148,7 +149,7 @@ def _token(source: JsonView, spec: JsonView, *, tokens: Tokens, mode: int) -> Pr
 def common_user(spec: JsonView) -> int | None:
     """Returns the `runAsUser` of all containers but ephemeral ones, which come later; None when there is none, or more than one."""
     default = (spec.get("securityContext") or {}).get("runAsUser")
-    lasting = (container for kind in ("initContainers", "containers") for container in spec.get(kind) or ())
+    lasting = (container for kind in PLANNED_CONTAINERS for container in spec.get(kind) or ())
     users = {(container.get("securityContext") or {}).get("runAsUser", default) for container in lasting}
     return next(iter(users)) if len(users) == 1 else None
 

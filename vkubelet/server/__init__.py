@@ -3,8 +3,8 @@
 Invariant: no request is served without TLS, and only for an authenticated and authorized caller.
 """
 
-from vkubelet.server.kubelet import KubeletServer, ServerParts
+from vkubelet.server.kubelet import KubeletServer
 from vkubelet.server.listeners import Endpoint
 from vkubelet.server.settings import ServerSettings
 
-__all__ = ["Endpoint", "KubeletServer", "ServerParts", "ServerSettings"]
+__all__ = ["Endpoint", "KubeletServer", "ServerSettings"]

@@ -6,7 +6,10 @@ Invariant: when the provider or the caller stops first, the other one is notifie
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
+import struct
+import termios
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -24,6 +27,7 @@ still gets its status code."""
 
 _CLOSE_WITHIN = 2.0
 TEXT = "text/plain; charset=utf-8"
+_FIRST_LOOK, _LONGEST_LOOK = 0.005, 0.25
 
 
 async def streamed(request: web.Request, chunks: AsyncIterator[bytes], *, clock: Clock, content_type: str = TEXT) -> web.StreamResponse:
@@ -127,3 +131,29 @@ async def closing(stream: AsyncIterator[bytes]) -> AsyncIterator[AsyncIterator[b
                     await close()
             except TimeoutError:
                 log.warning("stream did not close in time")
+
+
+# --- What the client has not received yet, which the kernel knows and asyncio does not report ---------------------------------------------
+
+
+def undelivered(transport: asyncio.WriteTransport) -> int:
+    """Returns the bytes written and not yet acknowledged; above TLS this is a lower bound, but zero only when there are none."""
+    waiting = transport.get_write_buffer_size()
+    connection = transport.get_extra_info("socket")
+    if waiting or connection is None or transport.is_closing():
+        return waiting
+    try:
+        # For a socket this is SIOCOUTQ. Below TLS is one more buffer; it is only used once the kernel's is full.
+        queued: int = struct.unpack("i", fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
+        return queued
+    except OSError:
+        return 0
+
+
+async def until_delivered(transport: asyncio.WriteTransport | None, clock: Clock, *, within: float) -> None:
+    """Waits for a slow client: closing a TLS connection leaves it only a moment to read the rest."""
+    end = clock.monotonic() + within
+    pause = _FIRST_LOOK
+    while transport is not None and not transport.is_closing() and undelivered(transport) and clock.monotonic() < end:
+        await clock.sleep(pause)
+        pause = min(_LONGEST_LOOK, pause * 2)

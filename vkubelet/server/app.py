@@ -1,42 +1,53 @@
-"""The HTTP application behind all ports: routes, authorization, and the mapping of errors to status codes.
+"""The HTTP application behind all ports: routes, authorization, request metrics, and the mapping of errors to status codes.
 
-Invariant: every request passes the gate before any route, and no response reveals internals.
+Invariant: every request passes the gate before any route, no response reveals internals, and no caller can create a new metric series:
+methods and paths that are not known count as `other`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from aiohttp import hdrs, web
-from attrs import frozen
+from attrs import field, frozen
 from multidict import CIMultiDict
+from prometheus_client import Counter, Gauge, Histogram
 
 from vkubelet.clock import Clock
 from vkubelet.errors import ProviderError
 from vkubelet.logformat import bind
-from vkubelet.server.auth import Caller, Gate
-from vkubelet.server.debug import HANDLERS_OFF
+from vkubelet.metrics import Metrics
+from vkubelet.server.auth import Caller, Gate, is_debug, served_path
 from vkubelet.server.exec import ContainerStreams
 from vkubelet.server.listeners import MAIN
 from vkubelet.server.logs import ContainerLogs
-from vkubelet.server.node_endpoints import NodeEndpoints
-from vkubelet.server.pods import NodePods
+from vkubelet.server.node_pods import NodePods
 from vkubelet.server.portforward import PortForwards
-from vkubelet.server.rights import is_debug, served_path
+from vkubelet.server.remotecommand import ACCEPTED_HEADER
 from vkubelet.server.statuses import HIDDEN, http_status
 from vkubelet.server.takeover import connection_of
-from vkubelet.server.traffic import Traffic
-from vkubelet.server.upgrade import ACCEPTED_HEADER
 
 log = logging.getLogger(__name__)
 
-STOPS = "this kubelet server stops; ask again soon"
+STOPPING = "this kubelet server is stopping; try again in a few seconds"
+HANDLERS_OFF = "Debug endpoints are disabled."
 
 Route = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _MEANT_HEADERS = frozenset({"Allow", "Location", "Retry-After", ACCEPTED_HEADER})
+OTHER = "other"
+_METHODS = frozenset(hdrs.METH_ALL)
+_FIRST = frozenset(
+    (
+        *("attach", "checkpoint", "configz", "containerLogs", "debug", "exec", "healthz", "logs", "metrics"),
+        *("pods", "portForward", "run", "runningpods", "stats", "version"),
+    )
+)
+_METRICS = frozenset(("cadvisor", "probes", "resource", "slis"))
+_LONG = frozenset(("attach", "debug", "exec", "portForward"))
 
 
 class Endpoints(Protocol):
@@ -54,7 +65,6 @@ class Routes:
     logs: ContainerLogs
     streams: ContainerStreams
     port_forwards: PortForwards
-    node: NodeEndpoints
     clock: Clock
     is_current: Callable[[web.BaseRequest], bool]
     stops: Callable[[], bool]
@@ -76,13 +86,6 @@ class Routes:
         for tail in ("{namespace}/{pod}", "{namespace}/{pod}/{uid}"):
             router.add_get(f"/portForward/{tail}", self.port_forwards.serve, allow_head=False)
             router.add_post(f"/portForward/{tail}", self.port_forwards.serve)
-        router.add_get("/healthz", self.node.healthz)
-        router.add_get("/healthz/{check}", self.node.healthz)
-        router.add_get("/pods", self.node.pods, allow_head=False)
-        router.add_get("/pods/", self.node.pods, allow_head=False)
-        router.add_get("/runningpods/", self.node.running_pods, allow_head=False)
-        router.add_get("/runningpods", self.node.redirect_running_pods)
-        router.add_get("/version", self.node.version)
         router.add_post("/checkpoint/{namespace}/{pod}/{container}", unsupported)
         for each in self.endpoints:
             router.add_routes(each.routes())
@@ -91,7 +94,7 @@ class Routes:
     @web.middleware
     async def _admit(self, request: web.Request, handler: Route) -> web.StreamResponse:
         if self.stops():
-            raise web.HTTPServiceUnavailable(text=STOPS)
+            raise web.HTTPServiceUnavailable(text=STOPPING)
         caller = await self.gate.authenticate(request)
         await self.gate.authorize(caller.user, request, node=self._node_asked_about(request, caller))
         connection = connection_of(request)
@@ -169,3 +172,46 @@ def provider_answer(error: ProviderError) -> web.Response:
         return web.Response(status=500, text=HIDDEN)
     seconds = getattr(error, "retry_after", None)
     return web.Response(status=status, text=str(error), headers={"Retry-After": str(max(1, round(seconds)))} if seconds else None)
+
+
+# --- Request metrics ----------------------------------------------------------------------------------------------------------------------
+
+
+@frozen
+class Traffic:
+    """Request metrics in the registry of the process."""
+
+    metrics: Metrics
+    clock: Clock
+    _known: dict[tuple[str, ...], tuple[Counter, Gauge, Histogram]] = field(factory=dict, init=False)
+
+    @contextmanager
+    def watch(self, request: web.Request) -> Iterator[None]:
+        """Counts the request that is served inside."""
+        labels = series(request.method, served_path(request))
+        requests, inflight, seconds = self._counters(labels)
+        began = self.clock.monotonic()
+        requests.inc()
+        with inflight.track_inprogress():
+            try:
+                yield
+            finally:
+                seconds.observe(self.clock.monotonic() - began)
+
+    def _counters(self, labels: tuple[str, ...]) -> tuple[Counter, Gauge, Histogram]:
+        if labels not in self._known:
+            metrics = self.metrics
+            self._known[labels] = (
+                metrics.http_requests.labels(*labels),
+                metrics.http_inflight.labels(*labels),
+                metrics.http_seconds.labels(*labels),
+            )
+        return self._known[labels]
+
+
+def series(method: str, path: str) -> tuple[str, str, str, str]:
+    """Returns method, path, server type, and whether such a request may last long, of a `served_path`."""
+    parts = path.split("/")
+    first = parts[1] if len(parts) > 1 and parts[1] in _FIRST else OTHER
+    route = f"metrics/{parts[2]}" if first == "metrics" and len(parts) == 3 and parts[2] in _METRICS else first
+    return (method if method in _METHODS else OTHER, route, "readwrite", "true" if first in _LONG else "false")

@@ -1,6 +1,7 @@
 """Authentication and authorization: client certificate or bearer token, then a SubjectAccessReview for this node's subresource.
 
-Invariant: no route receives a request before its caller is authenticated and authorized; a doubt about either is a refusal.
+Invariant: no route receives a request before its caller is authenticated and authorized; a doubt about either is a refusal. The
+right that a request needs follows from the matched route, never from the text of the request.
 """
 
 from __future__ import annotations
@@ -20,12 +21,11 @@ from attrs import frozen
 from vkubelet.api.shapes import Json
 from vkubelet.client.resources import SUBJECTACCESSREVIEWS, TOKENREVIEWS
 from vkubelet.client.rest import Client
-from vkubelet.client.retry import with_retry
 from vkubelet.clock import Clock
+from vkubelet.control.backoff import with_retry
 from vkubelet.control.cache import Answer, SharedCache
 from vkubelet.errors import ApiError
 from vkubelet.logformat import bind
-from vkubelet.server.rights import needed, served_path
 from vkubelet.server.settings import ServerSettings
 from vkubelet.server.tls import peer_certificate
 
@@ -38,6 +38,16 @@ TOKEN_HELD, ALLOW_HELD, DENY_HELD = 120.0, 300.0, 30.0
 
 _CREDENTIAL_ID = "authentication.kubernetes.io/credential-id"
 _TOKEN_PROTOCOL = "base64url.bearer.authorization.k8s.io."
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_OWN_SUBRESOURCES = {
+    "stats": "stats",
+    "metrics": "metrics",
+    "logs": "log",
+    "checkpoint": "checkpoint",
+}
+_FINE_SUBRESOURCES = {"pods": "pods", "runningpods": "pods", "healthz": "healthz", "configz": "configz"}
+_WORKS_INSIDE = frozenset({"exec", "attach", "run", "portForward"})
+_DEBUG_PATHS = ("run", "exec", "attach", "portForward", "containerLogs", "runningpods", "logs")
 
 
 @frozen
@@ -208,3 +218,50 @@ def access_review(question: Question) -> Json:
     if user.extra:
         review["extra"] = {key: list(values) for key, values in user.extra}
     return review
+
+
+# --- Rights: verb and subresource of `nodes` that a route needs; pure ---------------------------------------------------------------------
+
+
+@frozen
+class Right:
+    """`verb` on one of these subresources of `nodes`; they are checked in this order."""
+
+    verb: str
+    subresources: tuple[str, ...]
+
+
+def served_path(request: web.Request) -> str:
+    """Returns the path of the matched route, with its placeholders; where no route matches, the path as the router reads it."""
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else request.rel_url.path_safe
+
+
+def needed(method: str, path: str, *, strict: bool = False) -> Right:
+    """Returns the right for a method on a `served_path`; `strict`: every request that works inside containers is a create."""
+    return Right(verb_of(method, path, strict=strict), subresources(path))
+
+
+def verb_of(method: str, path: str, *, strict: bool) -> str:
+    """Returns the verb of a method, as a kubelet maps it: every unknown method is a get."""
+    if strict and _first_segment(path) in _WORKS_INSIDE:
+        return "create"
+    return _VERBS.get(method.upper(), "get")
+
+
+def subresources(path: str) -> tuple[str, ...]:
+    """Returns the subresources of which one must be allowed, the narrow one first (KEP-2862, on since Kubernetes 1.33)."""
+    first = _first_segment(path)
+    if first in _OWN_SUBRESOURCES:
+        return (_OWN_SUBRESOURCES[first],)
+    return (_FINE_SUBRESOURCES[first], "proxy") if first in _FINE_SUBRESOURCES else ("proxy",)
+
+
+def is_debug(path: str) -> bool:
+    """Checks whether a `served_path` belongs to the handlers that `server.debug.handlers` turns off."""
+    parts = path.split("/")
+    return len(parts) > 1 and (parts[1] in _DEBUG_PATHS or parts[1:3] == ["debug", "pprof"])
+
+
+def _first_segment(path: str) -> str:
+    return path.split("/")[1] if path.startswith("/") else ""

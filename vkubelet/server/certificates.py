@@ -1,4 +1,4 @@
-"""Serving certificate and its rotation: requested from the cluster, read from files, or self-signed.
+"""Serving certificate and its rotation (requested from the cluster, read from files, or self-signed); and the client CA.
 
 Invariant: a certificate is replaced while connections continue, and a failure to replace it keeps the old one.
 """
@@ -11,18 +11,18 @@ import logging
 import os
 import random
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
 from attrs import define, field
 
-from vkubelet.api.objects import Unknown
+from vkubelet.api.objects import Key, Unknown
 from vkubelet.api.shapes import Json
-from vkubelet.client.resources import CSRS
+from vkubelet.client.resources import CONFIGMAPS, CSRS
 from vkubelet.client.rest import Client
-from vkubelet.client.retry import with_retry
 from vkubelet.clock import Clock
+from vkubelet.control.backoff import with_retry
 from vkubelet.errors import SettingsError, Unavailable, VKubeletError
 from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
@@ -40,14 +40,17 @@ _RETRY_FIRST, _RETRY_LAST = 2.0, 32.0
 _LONGEST_SLEEP = 3600.0
 _SETTLE = 2.0
 _FILE = "kubelet-server-current.pem"
+PUBLISHED = Key("kube-system", "extension-apiserver-authentication")
+"""ConfigMap in which kube-apiserver publishes the bundle of `--client-ca-file`; the Role extension-apiserver-authentication-reader
+allows reading it."""
+_FILE_EVERY, _CLUSTER_EVERY, _UNKNOWN_EVERY = 10.0, 60.0, 5.0
 
 
 @define(kw_only=True)
 class Subject:
-    """Subject of the certificate. It must be valid for `addresses`, IP addresses and DNS names, and for those requested since."""
+    """Subject of the certificate, and the IP addresses and DNS names for which it must be valid; owner "" is the process."""
 
     name: str
-    addresses: Sequence[str] = ()
     changed: asyncio.Event = field(factory=asyncio.Event, init=False)
     _wanted: dict[str, tuple[str, ...]] = field(factory=dict, init=False)
 
@@ -65,8 +68,7 @@ class Subject:
     @property
     def all(self) -> tuple[str, ...]:
         """Each address once, those of the process first."""
-        first = (*self._wanted.get("", ()), *self.addresses)
-        return tuple(dict.fromkeys((*first, *(address for wanted in self._wanted.values() for address in wanted))))
+        return tuple(dict.fromkeys((*self._wanted.get("", ()), *(address for wanted in self._wanted.values() for address in wanted))))
 
 
 @define(kw_only=True)
@@ -222,10 +224,10 @@ class Certificates:
 
     async def _until_signed(self, name: str, still_wanted: Callable[[], bool]) -> bytes:
         end = self.clock.monotonic() + _ISSUE_WITHIN
-        told = False
+        warned = False
         while self.clock.monotonic() < end:
             if not still_wanted():
-                raise Unavailable(f"certificate request {name} does not name all addresses any more")
+                raise Unavailable(f"certificate request {name} does not contain all addresses any more")
             found = await with_retry(partial(self.client.get, CSRS, name), clock=self.clock)
             status: Json = found.body.get("status", {})
             types = {condition["type"] for condition in status.get("conditions", ())}
@@ -233,12 +235,12 @@ class Certificates:
                 raise Unavailable(f"certificate request {name} was {' and '.join(sorted(types)).lower()}")
             if status.get("certificate"):
                 return base64.b64decode(status["certificate"])
-            if not told and "Approved" not in types:
+            if not warned and "Approved" not in types:
                 with bind(remedy=f"kubectl certificate approve {name}"):
                     log.warning("serving certificate waits for approval")
-                told = True
+                warned = True
             await self.clock.sleep(_LOOK_EVERY)
-        raise Unavailable(f"certificate request {name} was not signed within {_ISSUE_WITHIN:.0f} s")
+        raise Unavailable(f"certificate request {name} was not signed within {_ISSUE_WITHIN:.0f} s; approve it")
 
     # --- Stored for the next start ---------------------------------------------------------------------------------------------------
 
@@ -273,7 +275,7 @@ def read_file(path: Path, setting: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise SettingsError(setting, f"{path} can not be read ({error.strerror})") from error
+        raise SettingsError(setting, f"cannot read {path} ({error.strerror}); name a file that this user may read") from error
 
 
 def make_directory(path: Path, setting: str) -> None:
@@ -284,3 +286,61 @@ def make_directory(path: Path, setting: str) -> None:
             return
     except OSError as error:
         raise SettingsError(setting, f"cannot write to {path} ({error.strerror}); name a directory that this user may write to") from error
+
+
+# --- Client CA ----------------------------------------------------------------------------------------------------------------------------
+
+
+@define
+class ClientCa:
+    """Watch of the client CA; calls `trust` with the PEM bundle, and again whenever it changes."""
+
+    settings: ServerSettings
+    client: Client
+    clock: Clock
+    trust: Callable[[str], None]
+    tried: asyncio.Event = field(factory=asyncio.Event)
+    """Set after the first attempt, whatever its result: before it, callers with a certificate would be rejected."""
+    _known: str = ""
+
+    def load_file(self) -> None:
+        """Trusts the file of the settings, if there is one. Raises SettingsError."""
+        if self.settings.client_ca_file:
+            self._accept(self._read_file())
+
+    async def run(self) -> None:
+        """Reads the bundle periodically, until cancelled."""
+        from_file = bool(self.settings.client_ca_file)
+        last_reported = ""
+        while True:
+            try:
+                self._accept(self._read_file() if from_file else await self._published())
+                last_reported = ""
+            except VKubeletError as error:
+                if str(error) != last_reported:
+                    with bind(error=str(error)):
+                        log.warning("client CA not read")
+                last_reported = str(error)
+            self.tried.set()
+            await self.clock.sleep(_UNKNOWN_EVERY if not self._known else _FILE_EVERY if from_file else _CLUSTER_EVERY)
+
+    def _accept(self, bundle: str) -> None:
+        if bundle == self._known:
+            return
+        self.trust(bundle)
+        if self._known:
+            log.info("client CA reloaded")
+        self._known = bundle
+
+    def _read_file(self) -> str:
+        try:
+            return read_file(Path(self.settings.client_ca_file), "server.client_ca_file").decode()
+        except UnicodeDecodeError as error:
+            raise SettingsError("server.client_ca_file", "is not a bundle of PEM certificates") from error
+
+    async def _published(self) -> str:
+        found: Json = (await self.client.get(CONFIGMAPS, PUBLISHED)).body
+        bundle = (found.get("data") or {}).get("client-ca-file", "")
+        if not bundle:
+            raise SettingsError("server.client_ca_file", "must be set, as the cluster publishes no client CA")
+        return str(bundle)

@@ -11,10 +11,11 @@ import attrs
 from aiohttp import web
 
 from vkubelet.api.objects import Pod
+from vkubelet.api.podspec import PLANNED_CONTAINERS
 from vkubelet.api.shapes import Json
 from vkubelet.provider import ContainerIO, Provider, SupportsAttach, SupportsExec, TerminalSize
 from vkubelet.server import statuses
-from vkubelet.server.pods import NodePods, container_spec, container_status
+from vkubelet.server.node_pods import NodePods, container_spec, container_status
 from vkubelet.server.remotecommand import Resizes, Streaming, Wishes, Work, serve
 
 LONGEST_RUN = 16 * 1024 * 1024
@@ -137,5 +138,5 @@ def runs(pod: Pod, container: str) -> bool:
 
 
 def _has_post_start(pod: Pod, container: str) -> bool:
-    specs = [each for key in ("initContainers", "containers") for each in pod.spec.get(key) or ()]
+    specs = [each for key in PLANNED_CONTAINERS for each in pod.spec.get(key) or ()]
     return any(each.get("name") == container and (each.get("lifecycle") or {}).get("postStart") for each in specs)

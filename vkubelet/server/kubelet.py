@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from aiohttp import web
-from attrs import field, frozen
+from attrs import define, field
 
 from vkubelet.api.shapes import JsonView
 from vkubelet.client.rest import Client
@@ -23,29 +23,20 @@ from vkubelet.errors import SettingsError, Unavailable
 from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
 from vkubelet.provider import PodStore, Provider
-from vkubelet.server.address import published_addresses
-from vkubelet.server.app import Endpoints, Routes
+from vkubelet.server.app import Endpoints, Routes, Traffic
 from vkubelet.server.auth import Gate
-from vkubelet.server.certificates import Certificates, Subject
-from vkubelet.server.clientca import ClientCa
-from vkubelet.server.configuration import kubelet_configuration
-from vkubelet.server.debug import DebugEndpoints
+from vkubelet.server.certificates import Certificates, ClientCa, Subject
 from vkubelet.server.exec import ContainerStreams
-from vkubelet.server.http import Http
-from vkubelet.server.listeners import MAIN, Endpoint, Listeners
-from vkubelet.server.logs import ContainerLogs
-from vkubelet.server.node_endpoints import Health, NodeEndpoints
-from vkubelet.server.node_logs import NodeLogs
-from vkubelet.server.node_metrics import MetricsEndpoints
-from vkubelet.server.pods import NodePods
+from vkubelet.server.listeners import MAIN, Endpoint, Listeners, ports_for, published_addresses
+from vkubelet.server.logs import ContainerLogs, NodeLogs
+from vkubelet.server.node_endpoints import Health, NodeEndpoints, kubelet_configuration
+from vkubelet.server.node_metrics import MetricsEndpoints, UsageEndpoints
+from vkubelet.server.node_pods import NodePods
 from vkubelet.server.portforward import PortForwards
-from vkubelet.server.ports import ports_for
 from vkubelet.server.remotecommand import Streaming
 from vkubelet.server.settings import ServerSettings
-from vkubelet.server.takeover import Connection, Connections, connection_of
+from vkubelet.server.takeover import Connection, Connections, Http, connection_of
 from vkubelet.server.tls import Pair, ServingTls
-from vkubelet.server.traffic import Traffic
-from vkubelet.server.usage import UsageEndpoints
 
 log = logging.getLogger(__name__)
 
@@ -69,11 +60,13 @@ def _nothing_due(node: str) -> Mapping[str, int]:
     return {}
 
 
-@frozen(kw_only=True)
-class ServerParts:
-    """Collaborators. `extra_certificate_sans` are further IP addresses or DNS names of the serving certificate; `health` returns to
-    `/healthz` why the runtime does not work; `due` returns how many pods of a node wait for a worker, by queue; `configuration` are
-    fields of a KubeletConfiguration that other components set, `flags` all settings."""
+@define(kw_only=True, eq=False)
+class KubeletServer:
+    """Server of all nodes; use as `async with server`, with `run` as a task inside.
+
+    `health` returns to `/healthz` why the runtime does not work; `due` returns how many pods of a node wait for a worker, by queue;
+    `configuration` are fields of a KubeletConfiguration that other components set.
+    """
 
     provider: Provider
     pods: PodStore
@@ -82,33 +75,31 @@ class ServerParts:
     metrics: Metrics
     settings: ServerSettings
     instance: str = "default"
-    extra_certificate_sans: Sequence[str] = ()
     health: Health = _healthy
     due: Callable[[str], Mapping[str, int]] = _nothing_due
     configuration: JsonView = field(factory=dict)
-    flags: JsonView = field(factory=dict)
+    _addresses: tuple[str, ...] = field(init=False)
+    _tls: ServingTls = field(init=False, factory=ServingTls)
+    _listeners: Listeners = field(init=False)
+    _connections: Connections = field(init=False)
+    _names: Subject = field(init=False)
+    _certificates: Certificates = field(init=False)
+    _client_ca: ClientCa = field(init=False)
+    _runner: web.AppRunner | None = field(init=False, default=None)
+    _stops: bool = field(init=False, default=False)
+    _certified: asyncio.Event = field(init=False, factory=asyncio.Event)
+    _certified_by: float = field(init=False, default=0.0)
 
-
-class KubeletServer:
-    """Server of all nodes; use as `async with server`, with `run` as a task inside."""
-
-    def __init__(self, parts: ServerParts) -> None:
-        self._parts = parts
-        self._settings = parts.settings
-        self._addresses = parts.settings.node_addresses
-        self._tls = ServingTls()
-        limits = parts.settings.limits
-        self._listeners = Listeners(self._serve, self._tls, bind_address=parts.settings.bind_address, limits=limits)
+    def __attrs_post_init__(self) -> None:
+        settings, limits = self.settings, self.settings.limits
+        self._addresses = settings.node_addresses
+        self._listeners = Listeners(self._serve, self._tls, bind_address=settings.bind_address, limits=limits)
         self._connections = Connections(self._listeners.strangers, limits)
-        self._names = Subject(name=parts.instance, addresses=parts.extra_certificate_sans)
+        self._names = Subject(name=self.instance)
         self._certificates = Certificates(
-            settings=parts.settings, client=parts.client, clock=parts.clock, install=self._install, metrics=parts.metrics
+            settings=settings, client=self.client, clock=self.clock, install=self._install, metrics=self.metrics
         )
-        self._client_ca = ClientCa(parts.settings, parts.client, parts.clock, self._tls.trust)
-        self._runner: web.AppRunner | None = None
-        self._stops = False
-        self._certified = asyncio.Event()
-        self._certified_by = 0.0
+        self._client_ca = ClientCa(settings, self.client, self.clock, self._tls.trust)
 
     @property
     def main_port(self) -> int | None:
@@ -122,11 +113,7 @@ class KubeletServer:
             return "not started"
         if not self._tls.has_certificate:
             return "no serving certificate yet"
-        return None if self._tls.trusts_clients or self._settings.token_review else "no client CA yet"
-
-    @property
-    def ready(self) -> bool:
-        return self.problem is None
+        return None if self._tls.trusts_clients or self.settings.token_review else "no client CA yet"
 
     async def open(
         self, node: str, *, preferred_port: int | None = None, alone: bool | None = False, addresses: Collection[str] = ()
@@ -137,7 +124,7 @@ class KubeletServer:
         that. `addresses` are further ones that the Node publishes, so that the serving certificate must be valid for them. Raises
         Unavailable when no port is free or no own address is known yet.
         """
-        settings = self._settings
+        settings = self.settings
         await self._client_ca.tried.wait()
         await self._first_certificate()
         address, *also = await self._published_addresses()
@@ -160,7 +147,7 @@ class KubeletServer:
     def _has_main(self, node: str, published: int | None, *, alone: bool | None) -> bool:
         """Checks whether the main port is the port of this node: not if it changes at every start (0), and not once the node has
         another."""
-        main = self._settings.main_port
+        main = self.settings.main_port
         if not main or self._listeners.sole not in (None, node) or self._listeners.port_of(node) not in (None, self.main_port):
             return False
         return published == main if alone is None else alone
@@ -169,7 +156,7 @@ class KubeletServer:
         """Stops listening for a node; open streams continue."""
         self._listeners.close(node)
         self._names.drop(node)
-        self._parts.metrics.forget_node(node)
+        self.metrics.remove_node(node)
 
     def stop_listening(self) -> None:
         """Stops accepting connections, and requests on open ones; streams continue until the context exits."""
@@ -189,8 +176,8 @@ class KubeletServer:
         await runner.setup()
         self._runner = runner
         await self._listeners.__aenter__()
-        if self._settings.main_port is not False:
-            await self._open_main(int(self._settings.main_port))
+        if self.settings.main_port is not False:
+            await self._open_main(int(self.settings.main_port))
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -215,33 +202,35 @@ class KubeletServer:
         return self._connections.protocol(http)
 
     def _routes(self) -> Routes:
-        parts = self._parts
-        node_pods = NodePods(parts.pods, self._listeners)
-        streaming = Streaming(clock=parts.clock, metrics=parts.metrics, settings=parts.settings, connections=self._connections)
+        node_pods = NodePods(self.pods, self._listeners)
+        streaming = Streaming(clock=self.clock, metrics=self.metrics, settings=self.settings, connections=self._connections)
         return Routes(
-            gate=Gate(parts.client, parts.clock, settings=parts.settings),
+            gate=Gate(self.client, self.clock, settings=self.settings),
             node_pods=node_pods,
-            logs=ContainerLogs(provider=parts.provider, node_pods=node_pods, clock=parts.clock, metrics=parts.metrics),
-            streams=ContainerStreams(provider=parts.provider, node_pods=node_pods, streaming=streaming),
-            port_forwards=PortForwards(provider=parts.provider, node_pods=node_pods, streaming=streaming),
-            node=NodeEndpoints(provider=parts.provider, node_pods=node_pods, health=parts.health),
-            clock=parts.clock,
+            logs=ContainerLogs(provider=self.provider, node_pods=node_pods, clock=self.clock, metrics=self.metrics),
+            streams=ContainerStreams(provider=self.provider, node_pods=node_pods, streaming=streaming),
+            port_forwards=PortForwards(provider=self.provider, node_pods=node_pods, streaming=streaming),
+            clock=self.clock,
             is_current=self._is_current,
             stops=lambda: self._stops,
-            traffic=Traffic(parts.metrics, parts.clock),
+            traffic=Traffic(self.metrics, self.clock),
             endpoints=self._endpoints(node_pods),
-            debugging=self._settings.debug.handlers,
+            debugging=self.settings.debug.handlers,
         )
 
     def _endpoints(self, node_pods: NodePods) -> Sequence[Endpoints]:
-        parts, debug = self._parts, self._settings.debug
-        configuration = {**kubelet_configuration(self._settings), **parts.configuration}
-        enabled = debug.node_logs
+        debug = self.settings.debug
         return (
-            UsageEndpoints(provider=parts.provider, node_pods=node_pods),
-            MetricsEndpoints(metrics=parts.metrics, node_pods=node_pods, health=parts.health, due=parts.due),
-            NodeLogs(provider=parts.provider, node_pods=node_pods, clock=parts.clock, metrics=parts.metrics, enabled=enabled),
-            DebugEndpoints(settings=debug, clock=parts.clock, configuration=configuration, flags=parts.flags),
+            NodeEndpoints(
+                provider=self.provider,
+                node_pods=node_pods,
+                health=self.health,
+                configuration={**kubelet_configuration(self.settings), **self.configuration},
+                profiling=debug.profiling,
+            ),
+            UsageEndpoints(provider=self.provider, node_pods=node_pods),
+            MetricsEndpoints(metrics=self.metrics, node_pods=node_pods, health=self.health, due=self.due),
+            NodeLogs(provider=self.provider, node_pods=node_pods, clock=self.clock, metrics=self.metrics, enabled=debug.node_logs),
         )
 
     def _is_current(self, request: web.BaseRequest) -> bool:
@@ -257,11 +246,11 @@ class KubeletServer:
         except Unavailable as error:
             await self.__aexit__(None, None, None)
             remedy = "set another, 0 for any free one, or off"
-            raise SettingsError("server.main_port", f"{port} is taken on {self._settings.bind_address}; {remedy}") from error
+            raise SettingsError("server.main_port", f"{port} is taken on {self.settings.bind_address}; {remedy}") from error
 
     async def _published_addresses(self) -> tuple[str, ...]:
         if not self._addresses:
-            self._addresses = await published_addresses(self._settings.bind_address, self._parts.client.connection.url)
+            self._addresses = await published_addresses(self.settings.bind_address, self.client.connection.url)
         return self._addresses
 
     def _install(self, pair: Pair) -> None:
@@ -270,7 +259,7 @@ class KubeletServer:
 
     async def _first_certificate(self) -> None:
         """Waits for the first certificate, but not long: approval may take days, and a kubelet is Ready without it."""
-        now = self._parts.clock.monotonic()
+        now = self.clock.monotonic()
         self._certified_by = self._certified_by or now + _CERTIFICATE_WITHIN
         if not self._certified.is_set() and now < self._certified_by:
             with suppress(TimeoutError):
@@ -288,4 +277,4 @@ class KubeletServer:
             except Unavailable as error:
                 with bind(error=str(error)):
                     log.warning("own address not known yet")
-            await self._parts.clock.sleep(_ADDRESS_RETRY)
+            await self.clock.sleep(_ADDRESS_RETRY)

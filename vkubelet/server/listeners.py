@@ -1,4 +1,4 @@
-"""TLS listeners, one port per node, that all feed one HTTP server; opened and closed while it runs.
+"""TLS listeners, one port per node, that all feed one HTTP server; and the addresses and ports that the nodes publish.
 
 Invariant: a port serves one node at a time; a connection that outlives its listener belongs to the node that has the port now, or to none.
 """
@@ -11,13 +11,15 @@ import ipaddress
 import logging
 import resource
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
+from zlib import crc32
 
 from attrs import frozen
 
-from vkubelet.control.isolation import Isolation
+from vkubelet.control.controller import Isolation
 from vkubelet.errors import SettingsError, Unavailable
 from vkubelet.logformat import bind
 from vkubelet.server.settings import LimitSettings
@@ -35,6 +37,8 @@ _AT_ONCE = 64
 """Connections accepted before other tasks run."""
 _ACCEPT_RETRY = 1.0
 _TAKEN = frozenset({errno.EADDRINUSE, errno.EACCES})
+_ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
+_OTHER = {socket.AF_INET: socket.AF_INET6, socket.AF_INET6: socket.AF_INET}
 
 
 @frozen
@@ -132,7 +136,7 @@ class Listeners:
                     self._servers[node] = (server, port)
                     self._nodes[port] = node
                     return port
-        raise Unavailable(f"no free port for {node or 'the main listener'}", retry_after=10.0)
+        raise Unavailable(f"no free port for {node or 'the main listener'}; extend server.port_first to server.port_last", retry_after=10.0)
 
     def close(self, node: str) -> None:
         """Stops accepting connections for a node; open ones continue. Does nothing for a node that is not open."""
@@ -154,7 +158,7 @@ class Listeners:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if limit == resource.RLIM_INFINITY or len(self._servers) < limit - kept_back(limit):
             return
-        text = f"the process may have {limit} open files, too few for more than {len(self._servers)} ports; raise its limit `nofile`"
+        text = f"a limit of {limit} open files is too low for more than {len(self._servers)} ports; raise `nofile` of the process"
         if not self._told_of_limit:
             self._told_of_limit = True
             log.warning("no ports for further nodes: %s", text)
@@ -169,8 +173,11 @@ class Listeners:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise Unavailable("too many open files; raise the limit `nofile` of the process", retry_after=10.0) from error
             if self._servers:
-                raise Unavailable(f"can not listen on {self._bind_address} now ({error.strerror})", retry_after=10.0) from error
-            raise SettingsError("server.bind_address", f"{self._bind_address} can not be listened on ({error.strerror})") from error
+                raise Unavailable(f"cannot listen on {self._bind_address} now ({error.strerror})", retry_after=10.0) from error
+            raise SettingsError(
+                "server.bind_address",
+                f"cannot listen on {self._bind_address} ({error.strerror}); set 0.0.0.0",
+            ) from error
         server.setblocking(False)
         asyncio.get_running_loop().add_reader(server, self._accept, server)
         return server
@@ -265,3 +272,63 @@ def _bound(address: str, port: int) -> socket.socket:
     if ip.version == 4:
         return socket.create_server((address, port), backlog=_BACKLOG)
     return socket.create_server((address, port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=ip.is_unspecified)
+
+
+# --- Published addresses and ports --------------------------------------------------------------------------------------------------------
+
+
+async def published_addresses(bind_address: str, api_url: str) -> tuple[str, ...]:
+    """Returns the bind address, or if that is a wildcard the one from which `api_url` is reached.
+
+    With `::` also returns that of the default route of the other family, where there is one. An API server on this machine is reached from
+    a loopback address, which the node proxy refuses: then that of the default route is used, if there is one. Raises Unavailable when the
+    name of the API server does not resolve or no route leads to it.
+    """
+    ip = ipaddress.ip_address(bind_address)
+    if not ip.is_unspecified:
+        return (bind_address,)
+    parts = urlsplit(api_url)
+    host = parts.hostname or ""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, parts.port or 443, type=socket.SOCK_DGRAM)
+        usable = [each for each in found if ip.version == 6 or each[0] == socket.AF_INET]
+        if not usable:
+            raise Unavailable(f"{host} is reached over IPv6, but server.bind_address listens on IPv4 only; set it to '::'")
+        family, _, _, _, target = usable[0]
+        source = _source(family, target)
+        if ipaddress.ip_address(source).is_loopback:
+            source = _default_route(family) or source
+    except OSError as error:
+        raise Unavailable(f"no own address found from which {host} is reached ({error.strerror}); set server.node_address") from error
+    other = _default_route(_OTHER[socket.AddressFamily(family)]) if ip.version == 6 else ""
+    return (source, other) if other else (source,)
+
+
+def _source(family: int, target: tuple[object, ...]) -> str:
+    """Returns the source address for a target: connecting a datagram socket sends nothing, but selects the route."""
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(target)
+        return str(probe.getsockname()[0])
+
+
+def _default_route(family: int) -> str:
+    try:
+        return _source(family, (_ELSEWHERE[socket.AddressFamily(family)], 9))
+    except OSError:
+        return ""
+
+
+def ports_for(node: str, preferred: int | None = None, *, first: int, last: int) -> Iterator[int]:
+    """Yields the ports to try, best first.
+
+    The one that the Node publishes comes first if it is in the range, then all others from `first` to `last`, starting at the hash of the
+    name and wrapping around.
+    """
+    if preferred is not None and first <= preferred <= last:
+        yield preferred
+    count = last - first + 1
+    start = crc32(node.encode()) % count
+    for step in range(count):
+        port = first + (start + step) % count
+        if port != preferred:
+            yield port

@@ -1,6 +1,7 @@
-"""`/containerLogs`: `kubectl logs` for the containers of virtual pods.
+"""`/containerLogs`, `kubectl logs` for the containers of virtual pods; and `/logs/`, the log files of a node, if its provider has any.
 
-Invariant: the response to an invalid request has the kubelet's code and text; a caller that disconnects closes the provider's stream.
+Invariant: the response to an invalid request has the kubelet's code and text; a caller that disconnects closes the provider's stream; a
+provider is never called with a path outside its logs, however it is spelled.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from vkubelet.api.shapes import JsonView
 from vkubelet.clock import Clock, parse_rfc3339
 from vkubelet.errors import NoSuchContainer, NoSuchPod
 from vkubelet.metrics import Metrics
-from vkubelet.provider import LogOptions, Provider, SupportsLogOptions, SupportsLogs
-from vkubelet.server.answer import closing, streamed
+from vkubelet.provider import LogOptions, Provider, SupportsLogOptions, SupportsLogs, SupportsNodeLogs
+from vkubelet.server.answer import TEXT, closing, streamed
 from vkubelet.server.logfilter import LineCount, LogFilter
-from vkubelet.server.pods import NodePods, container_status, has_container
+from vkubelet.server.node_pods import NodePods, container_status, has_container
 
 _INTEGER = re.compile(r"[+-]?[0-9]+\Z", re.ASCII)
 _PULL_REASONS = {"ErrImagePull": "image can't be pulled", "ImagePullBackOff": "trying and failing to pull image"}
+DISABLED = "logs endpoint is disabled."
+_LISTING = "text/html; charset=utf-8"
+_NOT_FOUND = "404 page not found"
 
 
 @attrs.frozen(kw_only=True)
@@ -165,3 +169,58 @@ def not_available(pod: Pod, container: str, *, previous: bool) -> str:
 def _never_ran(terminated: JsonView) -> bool:
     """Checks for the runtime's mark of a container of which nothing is known (kubelet: ContainerStatusUnknown)."""
     return terminated.get("reason") == "ContainerStatusUnknown" and not terminated.get("containerID")
+
+
+# --- Log files of a node ------------------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class NodeLogs:
+    """Endpoint. An empty path, or one with a slash as its last character, requests a listing, in HTML."""
+
+    provider: Provider
+    node_pods: NodePods
+    clock: Clock
+    metrics: Metrics
+    enabled: bool
+
+    def routes(self) -> list[web.RouteDef]:
+        if not self.enabled:
+            return [web.route("*", path, _disabled) for path in ("/logs", "/logs/{path:.*}")]
+        return [
+            web.get("/logs", self.redirect, allow_head=False),
+            web.get("/logs/{path:.*}", self.serve, allow_head=False),
+        ]
+
+    async def redirect(self, request: web.Request) -> web.StreamResponse:
+        raise web.HTTPMovedPermanently("/logs/")
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Serves a log file. Raises ProviderError before the first byte; 404 for a path that cannot be one of a log."""
+        node, path = self.node_pods.single_node(request), request.match_info["path"]
+        if not isinstance(self.provider, SupportsNodeLogs):
+            raise NotImplementedError
+        if not stays_inside(path):
+            raise web.HTTPNotFound(text=_NOT_FOUND)
+        kind = _LISTING if not path or path.endswith("/") else TEXT
+        with self.metrics.streams.labels(kind="node-logs").track_inprogress():
+            return await streamed(request, _found(self.provider.node_logs(node, path)), clock=self.clock, content_type=kind)
+
+
+async def _found(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    try:
+        async with closing(stream):
+            async for chunk in stream:
+                yield chunk
+    except FileNotFoundError as error:
+        raise web.HTTPNotFound(text=_NOT_FOUND) from error
+
+
+async def _disabled(request: web.Request) -> web.StreamResponse:
+    return web.Response(status=405, text=DISABLED)
+
+
+def stays_inside(path: str) -> bool:
+    """Checks that the path is relative, goes down only, and reads the same to every file system; it is decoded once already."""
+    parts = path.removesuffix("/").split("/") if path else []
+    return all(part not in ("", ".", "..") for part in parts) and not any(ord(c) < 32 or c == "\\" for c in path)

@@ -1,10 +1,12 @@
-"""Node endpoints of a kubelet: `/healthz`, `/pods`, `/runningpods/`; and `/version` at the main port.
+"""Node endpoints of a kubelet: `/healthz`, `/pods`, `/runningpods/`, `/configz`, `/debug/pprof/goroutine`; and `/version`.
 
 Invariant: everything here comes from memory or from the provider; nothing queries the API server.
 """
 
 from __future__ import annotations
 
+import asyncio
+import io
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
@@ -12,21 +14,39 @@ import attrs
 from aiohttp import web
 
 from vkubelet.api.codec import encode_json
-from vkubelet.api.shapes import Json
+from vkubelet.api.shapes import Json, JsonView
 from vkubelet.provider import PodReport, Provider, Running
-from vkubelet.server.pods import NodePods
+from vkubelet.server.node_pods import NodePods
+from vkubelet.server.settings import ServerSettings
 
 Health = Callable[[], str | None]
 CHECKS = ("ping", "log", "syncloop")
+PROFILING_OFF = "profiling endpoint is disabled."
 
 
 @attrs.frozen(kw_only=True)
 class NodeEndpoints:
-    """Endpoints; `health` returns why the runtime does not work, None when it does."""
+    """Endpoints; `health` returns why the runtime does not work, None when it does; `configuration` is the response to `/configz`."""
 
     provider: Provider
     node_pods: NodePods
     health: Health
+    configuration: JsonView
+    profiling: bool
+
+    def routes(self) -> list[web.RouteDef]:
+        tasks = "/debug/pprof/goroutine"
+        return [
+            web.get("/healthz", self.healthz),
+            web.get("/healthz/{check}", self.healthz),
+            web.get("/pods", self.pods, allow_head=False),
+            web.get("/pods/", self.pods, allow_head=False),
+            web.get("/runningpods/", self.running_pods, allow_head=False),
+            web.get("/runningpods", self.redirect_running_pods),
+            web.get("/version", self.version),
+            web.get("/configz", self.configz, allow_head=False),
+            web.get(tasks, self.tasks, allow_head=False) if self.profiling else web.route("*", tasks, _profiling_off),
+        ]
 
     async def healthz(self, request: web.Request) -> web.Response:
         failing = failing_checks(self.health)
@@ -54,6 +74,64 @@ class NodeEndpoints:
 
     async def version(self, request: web.Request) -> web.Response:
         return web.json_response({"kubeletVersion": own_version()})
+
+    async def configz(self, request: web.Request) -> web.Response:
+        return web.Response(body=encode_json({"kubeletconfig": dict(self.configuration)}), content_type="application/json")
+
+    async def tasks(self, request: web.Request) -> web.Response:
+        """Lists the tasks of the process and where each waits, as a kubelet lists its goroutines."""
+        return web.Response(text=waiting_tasks())
+
+
+async def _profiling_off(request: web.Request) -> web.StreamResponse:
+    return web.Response(status=405, text=PROFILING_OFF)
+
+
+def waiting_tasks() -> str:
+    """Lists the tasks of the running loop by name, each with the stack at which it waits."""
+    blocks = []
+    for task in sorted(asyncio.all_tasks(), key=lambda task: task.get_name()):
+        out = io.StringIO()
+        task.print_stack(file=out)
+        blocks.append(f"task {task.get_name()}:\n{out.getvalue()}")
+    return f"{len(blocks)} tasks\n\n" + "\n".join(blocks)
+
+
+# --- Pure -------------------------------------------------------------------------------------------------------------------------------
+
+
+def kubelet_configuration(settings: ServerSettings) -> Json:
+    """Returns our settings by the names of a KubeletConfiguration (kubelet.config.k8s.io/v1beta1), with port 0 where there is none.
+
+    Only fields that mean here what they mean for a kubelet are contained.
+    """
+    return {
+        "enableServer": True,
+        "address": settings.bind_address,
+        "port": int(settings.main_port),
+        "serverTLSBootstrap": settings.certificate == "csr",
+        "authentication": {
+            "x509": {"clientCAFile": settings.client_ca_file},
+            "webhook": {"enabled": settings.token_review},
+            "anonymous": {"enabled": settings.anonymous},
+        },
+        "authorization": {"mode": "Webhook"},
+        "streamingConnectionIdleTimeout": duration(settings.stream_idle_timeout),
+        "enableDebuggingHandlers": settings.debug.handlers,
+        "enableProfilingHandler": settings.debug.profiling,
+        "enableDebugFlagsHandler": False,
+        "enableSystemLogHandler": settings.debug.node_logs,
+        "enableSystemLogQuery": False,
+    }
+
+
+def duration(seconds: float) -> str:
+    """Formats seconds as Go formats a time.Duration; with milliseconds at most."""
+    thousandths = round(seconds * 1000)
+    minutes, rest = divmod(thousandths, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    tail = f"{rest / 1000:g}s"
+    return f"{hours}h{minutes}m{tail}" if hours else f"{minutes}m{tail}" if minutes else tail
 
 
 def own_version() -> str:

@@ -1,27 +1,32 @@
-"""`/metrics` and `/metrics/slis` of one node: the series of the process, and those of the node's pods by the names a kubelet gives them.
+"""Metrics of one node: `/metrics` and `/metrics/slis` by the names of a kubelet, and the provider's usage data, `/stats/summary` among it.
 
-Invariant: only known values are exposed; a series of a kubelet that would always be zero here is omitted.
+Invariant: only known values are exposed; a series of a kubelet that would always be zero here is omitted, and a provider's document is
+forwarded unchanged, or reduced.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 import attrs
 from aiohttp import web
 
+from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import Pod
+from vkubelet.api.podspec import CONTAINER_STATUSES
+from vkubelet.api.shapes import Json, JsonView
 from vkubelet.metrics import Durations, Metrics
+from vkubelet.provider import MetricsEndpoint, Provider, SupportsMetrics, SupportsStats
 from vkubelet.server.node_endpoints import CHECKS, Health, failing_checks
-from vkubelet.server.pods import NodePods
-from vkubelet.server.usage import EXPOSITION
+from vkubelet.server.node_pods import NodePods
 from vkubelet.stats import Labels, Sample, family
 
 _MIRROR = "kubernetes.io/config.mirror"
-_STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 _CONTAINER_STATES = {"running": "running", "terminated": "exited"}
+EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
+_ALIKE = ("name", "startTime", "cpu", "memory", "swap")
 
 
 @attrs.frozen(kw_only=True)
@@ -96,7 +101,7 @@ def pod_families(node: str, pods: Iterable[Pod]) -> Iterator[bytes]:
 def _states(pod: Pod) -> list[tuple[str, str]]:
     """Returns type and state of every container that exists."""
     status = pod.status
-    entries = [(kind, entry.get("state") or {}) for kind in _STATUSES for entry in status.get(kind) or ()]
+    entries = [(kind, entry.get("state") or {}) for kind in CONTAINER_STATUSES for entry in status.get(kind) or ()]
     return [(kind, name) for kind, state in entries for key, name in _CONTAINER_STATES.items() if key in state]
 
 
@@ -126,3 +131,58 @@ def durations(name: str, text: str, told: Iterable[tuple[Labels, Durations]]) ->
         lines += [f'{name}_bucket{{{inside}le="{limit}"}} {n}' for limit, n in zip(limits, below, strict=True)]
         lines += [f"{name}_sum{{{inside.rstrip(',')}}} {found.seconds!r}", f"{name}_count{{{inside.rstrip(',')}}} {below[-1]}"]
     return "\n".join((f"# HELP {name} {text}", f"# TYPE {name} histogram", *lines, "")).encode() if lines else b""
+
+
+# --- Usage data of the provider -----------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class UsageEndpoints:
+    """Endpoints; a provider without the capability responds with 501."""
+
+    provider: Provider
+    node_pods: NodePods
+
+    def routes(self) -> list[web.RouteDef]:
+        found = [
+            web.get("/stats/summary", self.summary, allow_head=False),
+            web.post("/stats/summary", self.summary),
+        ]
+        return found + [web.get(f"/metrics/{endpoint.value}", self.metrics, allow_head=False) for endpoint in MetricsEndpoint]
+
+    async def summary(self, request: web.Request) -> web.Response:
+        node = self.node_pods.single_node(request)
+        if not isinstance(self.provider, SupportsStats):
+            raise NotImplementedError
+        asked = list(request.query.getall("only_cpu_and_memory", ()))
+        if request.method == "POST":
+            asked += [value for value in (await request.post()).getall("only_cpu_and_memory", ()) if isinstance(value, str)]
+        document = await self.provider.stats_summary(node)
+        # Exactly this, as in a kubelet: "1" or a second value requests everything.
+        wanted = cpu_and_memory(document) if asked == ["true"] else document
+        return web.Response(body=encode_json(wanted), content_type="application/json")
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        node = self.node_pods.single_node(request)
+        if not isinstance(self.provider, SupportsMetrics):
+            raise NotImplementedError
+        text = await self.provider.metrics(node, MetricsEndpoint(request.path.rpartition("/")[2]))
+        return web.Response(body=text, headers={"Content-Type": EXPOSITION})
+
+
+def cpu_and_memory(document: JsonView) -> Json:
+    """Returns the part of a summary that `?only_cpu_and_memory=true` selects."""
+    node: JsonView = document.get("node") or {}
+    kept = _only(node, ("nodeName", *_ALIKE))
+    if node.get("systemContainers"):
+        kept["systemContainers"] = [_only(container, _ALIKE) for container in node["systemContainers"]]
+    return {"node": kept, "pods": [_pod(pod) for pod in document.get("pods") or ()]}
+
+
+def _pod(pod: JsonView) -> Json:
+    kept = _only(pod, ("podRef", *_ALIKE))
+    return kept | {"containers": [_only(container, _ALIKE) for container in pod.get("containers") or ()]}
+
+
+def _only(body: JsonView, names: Sequence[str]) -> Json:
+    return {name: body[name] for name in names if name in body}

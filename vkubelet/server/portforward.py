@@ -23,12 +23,11 @@ from vkubelet.errors import VKubeletError
 from vkubelet.logformat import bind
 from vkubelet.provider import Provider, SupportsPortForward
 from vkubelet.server import statuses
-from vkubelet.server.delivery import until_delivered
+from vkubelet.server.answer import until_delivered
 from vkubelet.server.exec import pod_of
-from vkubelet.server.pods import NodePods
-from vkubelet.server.remotecommand import Channel, Streaming
+from vkubelet.server.node_pods import NodePods
+from vkubelet.server.remotecommand import Channel, Streaming, spdy_protocol, wants_websocket, websocket_protocol
 from vkubelet.server.spdy import SessionClosed, SpdyStream, StreamReset, spdy_session
-from vkubelet.server.upgrade import spdy_protocol, wants_websocket, websocket_protocol
 from vkubelet.server.websocket import FORMS, Terms, websocket_session
 
 log = logging.getLogger(__name__)
@@ -56,7 +55,7 @@ class Forwarded:
                 # This is how kubectl signals that it has read everything.
                 return b""
             self.given_up = True
-            raise ConnectionResetError("the client has given the connection up") from error
+            raise ConnectionResetError("the client has closed the connection") from error
 
     async def write(self, data: bytes) -> None:
         """Writes data. Raises ConnectionResetError likewise."""
@@ -64,7 +63,7 @@ class Forwarded:
             await self._channel.write(data)
         except StreamReset as error:
             self.given_up = True
-            raise ConnectionResetError("the client has given the connection up") from error
+            raise ConnectionResetError("the client has closed the connection") from error
 
     async def close(self) -> None:
         """Closes the connection for sending; reading continues."""

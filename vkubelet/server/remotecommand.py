@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from attrs import frozen
+from multidict import CIMultiDict, MultiMapping
 
 from vkubelet.api.codec import decode_json
 from vkubelet.api.shapes import Json
@@ -22,11 +23,10 @@ from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
 from vkubelet.provider import ContainerIO, TerminalSize
 from vkubelet.server import statuses
-from vkubelet.server.delivery import until_delivered
+from vkubelet.server.answer import until_delivered
 from vkubelet.server.settings import ServerSettings
 from vkubelet.server.spdy import SessionClosed, SpdySession, SpdyStream, StreamReset, spdy_session
 from vkubelet.server.takeover import Connections
-from vkubelet.server.upgrade import spdy_protocol, wants_websocket, websocket_protocol
 from vkubelet.server.websocket import FORMS, Terms, websocket_session
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,8 @@ _FAREWELL = 1.0
 """Seconds for the error message to a client whose stream is aborted."""
 _LONGEST_SIZE = 1024
 """Bytes buffered of a terminal size until the rest of it arrives."""
+VERSION_HEADER = "X-Stream-Protocol-Version"
+ACCEPTED_HEADER = "X-Accepted-Stream-Protocol-Versions"
 
 
 class Channel(Protocol):
@@ -348,3 +350,53 @@ async def _finish(channels: Channels, status: Json) -> None:
         if channel is not None:
             await channel.close()
             channel.discard()
+
+
+# --- Negotiation of the protocol and of the subprotocol version; pure. A subprotocol that carries a token is never offered. ---------------
+
+
+def wants_websocket(method: str, headers: Mapping[str, str]) -> bool:
+    """Checks whether the client asks for WebSocket rather than SPDY. Raises web.HTTPException when it asks for neither, or not with GET."""
+    upgrade = headers.get(hdrs.UPGRADE, "").strip().lower()
+    if "upgrade" not in headers.get(hdrs.CONNECTION, "").lower() or not upgrade:
+        raise web.HTTPBadRequest(text="Upgrade request required")
+    if upgrade == "websocket":
+        if method != hdrs.METH_GET:
+            raise web.HTTPMethodNotAllowed(method, [hdrs.METH_GET], text="bad method")
+        return True
+    if "spdy/3.1" not in upgrade:
+        raise web.HTTPBadRequest(text="unable to upgrade: missing upgrade headers in request")
+    return False
+
+
+def spdy_protocol(headers: MultiMapping[str], supported: Sequence[str]) -> str:
+    """Returns the first of the client's protocols that is supported; they come on separate lines, or separated by commas. Raises 400 and
+    403."""
+    lines = headers.getall(VERSION_HEADER, [])
+    offered = _listed(lines)
+    if not offered:
+        raise web.HTTPBadRequest(text=f"unable to upgrade: {VERSION_HEADER} is required")
+    chosen = next((name for name in offered if name in supported), None)
+    if chosen is None:
+        raise web.HTTPForbidden(
+            text=f"unable to upgrade: unable to negotiate protocol: client supports [{' '.join(lines)}], "
+            f"server accepts [{' '.join(supported)}]",
+            headers=CIMultiDict((ACCEPTED_HEADER, name) for name in supported),
+        )
+    return chosen
+
+
+def websocket_protocol(headers: Mapping[str, str], supported: Sequence[str]) -> str:
+    """Returns the first of the client's subprotocols that is supported, "" when it names none. Raises 403."""
+    offered = _listed([headers.get(hdrs.SEC_WEBSOCKET_PROTOCOL, "")])
+    if not offered:
+        return ""
+    chosen = next((name for name in offered if name in supported), None)
+    if chosen is None:
+        # The client's offer may contain a token and is not repeated.
+        raise web.HTTPForbidden(text=f"requested protocol(s) are not supported; supports [{' '.join(supported)}]")
+    return chosen
+
+
+def _listed(lines: Sequence[str]) -> list[str]:
+    return [name.strip() for line in lines for name in line.split(",") if name.strip()]

@@ -10,6 +10,7 @@ from typing import Literal
 
 from attrs import field, frozen
 
+from vkubelet.api.names import is_ip
 from vkubelet.errors import SettingsError
 
 SECTION = "server"
@@ -20,15 +21,11 @@ class DebugSettings:
     """Debug handlers of a kubelet that are served."""
 
     handlers: bool = True
-    """Exec, attach, run, port-forward, container logs, node logs, `/runningpods/` and profiling; off: all of them respond with 405."""
+    """Exec, attach, run, port-forward, container logs, node logs, `/runningpods/`, `/debug/pprof/`; off: all of them respond with 405."""
     node_logs: bool = True
     """`/logs/`: the log files of a node, for providers that have any."""
     profiling: bool = False
-    """`/debug/pprof/`: where this process spends its time, and where its tasks wait."""
-    flags: bool = False
-    """`/debug/flags/v`: changes the log level of this process by a PUT."""
-    zpages: bool = False
-    """`/statusz` and `/flagz`: version, uptime and settings of this process as text."""
+    """`/debug/pprof/goroutine`: the tasks of this process, and where each of them waits."""
 
 
 @frozen(kw_only=True)
@@ -99,9 +96,9 @@ class ServerSettings:
     debug: DebugSettings = field(factory=DebugSettings)
 
     def __attrs_post_init__(self) -> None:
-        if not _is_ip(self.bind_address):
+        if not is_ip(self.bind_address):
             raise SettingsError(f"{SECTION}.bind_address", "must be an IP address, 0.0.0.0 for all of IPv4, or :: for all")
-        versions = [ipaddress.ip_address(ip).version if _is_ip(ip) else 0 for ip in self.node_addresses]
+        versions = [ipaddress.ip_address(ip).version if is_ip(ip) else 0 for ip in self.node_addresses]
         if 0 in versions or len(set(versions)) < len(versions):
             raise SettingsError(f"{SECTION}.node_address", "must be an IP address, or one of IPv4 and one of IPv6 with a comma between")
         if not 1 <= self.port_first <= self.port_last <= 65535:
@@ -120,11 +117,3 @@ class ServerSettings:
     def node_addresses(self) -> tuple[str, ...]:
         """The addresses that are set."""
         return tuple(part.strip() for part in self.node_address.split(",")) if self.node_address else ()
-
-
-def _is_ip(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

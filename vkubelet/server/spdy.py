@@ -20,8 +20,7 @@ from aiohttp import web
 from vkubelet.clock import Clock
 from vkubelet.logformat import bind
 from vkubelet.server import spdy_frames as spdy
-from vkubelet.server.http import AlreadySent
-from vkubelet.server.takeover import connection_of
+from vkubelet.server.takeover import AlreadySent, connection_of
 from vkubelet.server.wire import Wire
 
 log = logging.getLogger(__name__)

@@ -148,11 +148,11 @@ class HeaderDecompressor:
         try:
             plain = self._inflate.decompress(block, MAX_HEADERS + 1)
         except zlib.error as error:
-            raise SpdyError("a header block can not be decompressed") from error
+            raise SpdyError("a header block that cannot be decompressed") from error
         if len(plain) > MAX_HEADERS or self._inflate.unconsumed_tail:
             raise SpdyError(f"a header block of more than {MAX_HEADERS} bytes")
         if self._inflate.eof:
-            raise SpdyError("the header compression was ended")
+            raise SpdyError("a header block after the end of the header compression")
         return parse_headers(plain)
 
 

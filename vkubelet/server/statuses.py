@@ -11,7 +11,7 @@ from aiohttp import web
 
 from vkubelet.api.codec import encode_json
 from vkubelet.api.shapes import Json
-from vkubelet.errors import BadRequest, NoSuchContainer, NoSuchPod, NotSupported, ProviderError, Unavailable
+from vkubelet.errors import BadRequest, NoSuchContainer, NoSuchPod, NotSupported, ProviderError, Unavailable, first_error
 
 HTTP_STATUS: Mapping[type[ProviderError], int] = {
     NoSuchPod: 404,
@@ -39,10 +39,7 @@ def meant(error: Exception, kinds: tuple[type[Exception], ...]) -> Exception:
     ours, others = error.split(kinds)
     if ours is None or others is not None:
         raise error
-    first: Exception = ours
-    while isinstance(first, ExceptionGroup):
-        first = first.exceptions[0]
-    return first
+    return first_error(ours)
 
 
 def exit_code(returned: int) -> int:

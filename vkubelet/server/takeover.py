@@ -3,12 +3,14 @@
 Between a transport and aiohttp's protocol is a Connection. It forwards everything, but hides from aiohttp what follows the head of a
 request for SPDY: those bytes wait for the successor that hijacks the connection.
 
-Invariant: once a connection is hijacked, aiohttp reads nothing from it, and is only notified when it is closed.
+Invariant: once a connection is hijacked, aiohttp reads nothing from it, and is only notified when it is closed. Bytes that
+are not HTTP cause a short response that does not name the server's software, and no log line.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +18,6 @@ from typing import Protocol, cast
 
 from aiohttp import web
 
-from vkubelet.server.http import refusal
 from vkubelet.server.settings import LimitSettings
 from vkubelet.server.strangers import Strangers
 
@@ -27,6 +28,7 @@ _UPGRADE = re.compile(rb"\r\nupgrade:[ \t]*([^\r\n]*)", re.IGNORECASE)
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,18})[ \t]*\r\n", re.IGNORECASE)
 _CONNECTION = re.compile(rb"\r\nconnection:[^\r\n]*upgrade", re.IGNORECASE)
 _CODED = re.compile(rb"\r\ntransfer-encoding:|\ACONNECT ", re.IGNORECASE)
+log = logging.getLogger(__name__)
 
 
 class Session(Protocol):
@@ -231,7 +233,7 @@ class Connection(asyncio.Protocol):
     def taken_over(self, successor: Successor, greeting: bytes) -> Iterator[None]:
         """Sends the greeting, forwards what followed the request, and from now on everything, to `successor`."""
         if self.transport is None or self._held is None:
-            raise RuntimeError("this connection can not be taken over")
+            raise RuntimeError("this connection cannot be hijacked: aiohttp has already read from it")
         held, self._held = bytes(self._held), bytearray()
         self._http.keep_alive(False)
         self.transport.write(greeting)
@@ -294,3 +296,35 @@ def connection_of(request: web.BaseRequest) -> Connection | None:
     """Returns the connection of a request; None when it is not one of a listener."""
     protocol = request.transport.get_protocol() if request.transport is not None else None
     return protocol if isinstance(protocol, Connection) else None
+
+
+# --- aiohttp's protocol for one connection ------------------------------------------------------------------------------------------------
+
+
+class Http(web.RequestHandler):
+    """Protocol that refuses unparsable requests as Go's server does."""
+
+    def handle_error(self, request: web.BaseRequest, status: int = 500, *details: BaseException | str | None) -> web.StreamResponse:
+        if status >= 500 or request.writer.output_size > 0 or self.transport is None:
+            return super().handle_error(request, status, *details)  # type: ignore[arg-type]
+        log.debug("malformed request refused")
+        self.transport.write(refusal(status, "Bad Request"))
+        sent = AlreadySent(status=status)
+        sent.force_close()
+        return sent
+
+
+class AlreadySent(web.StreamResponse):
+    """Response for aiohttp, which sends what a handler returns, when everything was sent before."""
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        return None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        return None
+
+
+def refusal(status: int, reason: str) -> bytes:
+    """Returns the response to a request that was not read."""
+    lines = (f"HTTP/1.1 {status} {reason}", "Content-Type: text/plain; charset=utf-8", "Connection: close", "", f"{status} {reason}")
+    return "\r\n".join(lines).encode()

@@ -68,7 +68,7 @@ class WebSocketChannel:
         """Reads data; empty once the client has finished. Raises StreamReset when reading was discarded."""
         while not self._pieces:
             if not self._unread:
-                raise StreamReset("the channel was given up")
+                raise StreamReset("the channel was aborted")
             if self._ended:
                 return b""
             self._news.clear()
@@ -250,7 +250,8 @@ async def websocket_session(request: web.Request, terms: Terms) -> AsyncIterator
     A client that disconnects or is silent for too long cancels the block, which then exits without an error.
     """
     response: web.WebSocketResponse[bool] = web.WebSocketResponse(
-        protocols=(terms.protocol,) if terms.protocol else (),
+        # Also the empty one: aiohttp would log a line about a client whose header names none.
+        protocols=(terms.protocol,),
         compress=False,
         autoping=False,
         decode_text=False,
@@ -260,7 +261,7 @@ async def websocket_session(request: web.Request, terms: Terms) -> AsyncIterator
     await response.prepare(request)
     transport = request.transport
     if transport is None:
-        raise ConnectionResetError("the client has left")
+        raise ConnectionResetError("the client has disconnected")
     session = WebSocketSession(response, terms.form, terms.clock)
     whole = False
     with terms.connections.holding(session):

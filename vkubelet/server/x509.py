@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from vkubelet.api.names import is_ip
 from vkubelet.server.tls import Pair
 
 SIGNER = "kubernetes.io/kubelet-serving"
@@ -100,7 +101,7 @@ def end_of(pair: Pair) -> datetime:
 
 def can_be_named(address: str) -> bool:
     """Checks for an IP address or a DNS name (RFC 1123)."""
-    return _is_ip(address) or (len(address) <= 253 and _DNS_NAME.fullmatch(address) is not None)
+    return is_ip(address) or (len(address) <= 253 and _DNS_NAME.fullmatch(address) is not None)
 
 
 def _subject(name: str) -> x509.Name:
@@ -121,14 +122,6 @@ def _general_name(address: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(address))
     except ValueError:
         return x509.DNSName(address)
-
-
-def _is_ip(address: str) -> bool:
-    try:
-        ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    return True
 
 
 def _canonical(address: str) -> str:

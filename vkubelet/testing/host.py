@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import KubeObject, Pod, PodRef
+from vkubelet.api.podspec import Kind, Reference, pull_secrets
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.client.resources import Resource
 from vkubelet.client.rest import Client, Selection
@@ -22,11 +23,11 @@ from vkubelet.clock import Clock
 from vkubelet.control.informer import Informer
 from vkubelet.control.recorder import ObjectReference, Recorder
 from vkubelet.metrics import Metrics
-from vkubelet.provider import NodeDescription, PodReport, ResolvedPod
+from vkubelet.provider import NodeDescription, PodFailure, PodReport, ResolvedPod
 from vkubelet.resolve import assembly
 from vkubelet.resolve.assembly import Read
 from vkubelet.resolve.downward import Facts
-from vkubelet.resolve.references import Content, Kind, MissingReferenceError, Reference, all_references, pull_secrets
+from vkubelet.resolve.references import Content, MissingReferenceError, all_references
 from vkubelet.resolve.volumes import token_sources
 from vkubelet.testing.clock import ManualClock
 
@@ -100,6 +101,7 @@ class RecordingHost:
         self.statuses: list[tuple[PodRef, JsonView]] = []
         self.annotations: dict[str, dict[str, str]] = {}
         """All annotations that were ever set, by UID."""
+        self.failed: list[tuple[PodRef, PodFailure]] = []
         self.gone: list[PodRef] = []
         self.resynced: list[PodRef] = []
         self.objects: dict[Reference, Content] = {}
@@ -144,6 +146,9 @@ class RecordingHost:
     def set_pod_status(self, pod: PodRef, status: JsonView, *, annotations: Mapping[str, str] | None = None) -> None:
         self.statuses.append((pod, status))
         self.annotations.setdefault(pod.uid, {}).update(annotations or {})
+
+    def fail_pod(self, pod: PodRef, failure: PodFailure) -> None:
+        self.failed.append((pod, failure))
 
     def pod_gone(self, pod: PodRef) -> None:
         self.gone.append(pod)

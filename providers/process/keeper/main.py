@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from . import frames
 from .child import Order
-from .life import keep
+from .loop import keep
 
 TRACES = "keeper.log"
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+
+from vkubelet.api.codec import decode_yaml
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 MADE: dict[Path, str] = runpy.run_path(str(DEPLOY / "dev" / "charts.py"))["files"]()
@@ -27,7 +28,7 @@ def test_what_follows_from_the_code_is_as_the_code_says(path: Path) -> None:
 
 
 def documented(chart: str) -> Any:
-    return yaml.safe_load((DEPLOY / "charts" / chart / "values.yaml").read_text())
+    return decode_yaml((DEPLOY / "charts" / chart / "values.yaml").read_text())
 
 
 def paths(values: Mapping[str, Any], schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:

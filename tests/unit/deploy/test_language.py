@@ -104,6 +104,29 @@ def test_docstrings_and_comments_are_measured_and_directives_are_not() -> None:
     assert counts.share == 50.0
 
 
+PAGE = """# A heading that says it
+Prose over
+two lines can
+not end. [Told](told#said), `said`.
+
+- an item is told
+- another one
+> a quotation that says
+
+| what it says | `told` |
+|---|---|
+
+```console
+$ say told
+```
+"""
+
+
+def test_prose_of_a_page_is_measured_and_code_quotations_and_addresses_are_not() -> None:
+    found = [(text.line, form) for text in LANGUAGE["paragraphs"](PAGE) for _, form in LANGUAGE["occurrences"](text.prose)]
+    assert found == [(1, "says"), (2, "can not"), (2, "end"), (2, "Told"), (6, "told"), (10, "says")]
+
+
 def test_each_limit_that_is_exceeded_is_named() -> None:
     counts = LANGUAGE["Measure"](words=1000, docstrings=10, verbs=9)
     counts.found.update({"can not": 1})

@@ -7,14 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
+from prometheus_client import CollectorRegistry
+
+from kubeocean.binding.reconciler import BindingReconciler
+from kubeocean.binding.virtual_nodes import VirtualNodes
+from kubeocean.metrics import SyncerMetrics
 from kubeocean.model.crds import ClusterBinding, ResourceLeasingPolicy
 from kubeocean.model.identity import Target
 from kubeocean.model.keys import Owner
 from kubeocean.model.windows import TimeWindow
+from kubeocean.scope import Scope, WorkerScope
+from kubeocean.settings import KubeoceanSettings
+from kubeocean.worker.cluster import Mount, WorkerCluster
+from kubeocean.worker.reach import Reach
 from vkubelet.api.codec import decode_object, encode_json
 from vkubelet.api.objects import Node, Pod, Unknown
 from vkubelet.api.shapes import Json, JsonView
+from vkubelet.client.resources import NODES
+from vkubelet.control.guard import MassGuard
+from vkubelet.control.informer import Informer
+from vkubelet.provider import Host
 
 OWNER = Owner("hub-uid-1", "demo")
 TARGET = Target(owner=OWNER, node="node-1", namespace="mnt")
@@ -76,3 +90,24 @@ def limit(resource: str, **bounds: object) -> Json:
 def named(containers: Sequence[Mapping[str, object]], name: str) -> Json:
     """The container of this name."""
     return next(dict(container) for container in containers if container["name"] == name)
+
+
+def scope(host: Host, **parts: Any) -> Scope:
+    """The scope of the binding "demo", with nothing observed yet; `parts` replace its fields."""
+    made = {
+        "settings": KubeoceanSettings(binding="demo"),
+        "process_zone": "UTC",
+        "binding": BindingReconciler(host, "demo"),
+        "virtual": VirtualNodes(host),
+        "hub_nodes": Informer(host.client, NODES, clock=host.clock),
+        "reach": Reach(host.clock, lost_after=40, ask_every=10),
+        "metrics": SyncerMetrics(CollectorRegistry(), binding="demo"),
+        "guard": MassGuard(clock=host.clock),
+    }
+    return Scope(host=host, **{**made, **parts})
+
+
+def worker_scope(host: Host, worker: WorkerCluster | None = None, **parts: Any) -> WorkerScope:
+    """The scope of a connection to `worker`, by default one that nothing answers for, with the mount namespace "mnt"."""
+    worker = worker or WorkerCluster(host.client, Mount(OWNER, "mnt"), clock=host.clock, probe_interval=10)
+    return scope(host, **parts).with_worker(worker)

@@ -16,13 +16,13 @@ from prometheus_client import CollectorRegistry
 from kubeocean.binding.reconciler import BindingReconciler
 from kubeocean.metrics import SyncerMetrics
 from kubeocean.model.contact import Outcome
-from kubeocean.nodes.fail_over import FailOver, FailOverParts
+from kubeocean.nodes.fail_over import FailOver
 from kubeocean.nodes.reclaim import Reclaimer
-from kubeocean.service.metrics_snapshot import Live, Sources, capture
-from kubeocean.service.unbinding import Unbinding, UnbindingParts
+from kubeocean.service.metrics_snapshot import Connected, Sources, capture
+from kubeocean.service.unbinding import Unbinding
 from kubeocean.worker.reach import Reach
 from tests.support.stall import Stall, stall_meter
-from tests.unit.kubeocean.builders import binding
+from tests.unit.kubeocean.builders import binding, scope
 from tests.unit.kubeocean.world import Process, World, policy_body, process
 
 NODES, PODS = 1000, 20
@@ -57,8 +57,9 @@ async def longest_turns() -> Mapping[str, Stall]:
 async def scraped(world: World, made: Process) -> Stall:
     """While all pods are due; the samples are made by another thread."""
     registry, served = CollectorRegistry(), BindingReconciler(world.host, "demo")
-    live = Live(worker=made.worker, usage=made.nodes.usage)
-    sources = Sources(host=world.host, binding=served, virtual=made.virtual, reclaimers=[made.reclaimer], live=live)
+    connected = Connected(worker=made.worker, usage=made.nodes.usage)
+    shared = scope(world.host, binding=served, virtual=made.virtual)
+    sources = Sources(scope=shared, reclaimers=[made.reclaimer], connected=connected)
     SyncerMetrics(registry, binding="demo").follow(lambda: capture(sources))
     with stall_meter() as stall:
         await asyncio.sleep(0)
@@ -73,23 +74,29 @@ async def failed_over(world: World, made: Process) -> Mapping[str, Stall]:
     reach, served = Reach(world.clock, lost_after=40, ask_every=10), BindingReconciler(world.host, "demo")
     served.current = binding({"onUnreachable": {"mode": "FailOver", "afterSeconds": 60}})
     reclaimer = Reclaimer(world.host, per_second=10)
-    fail_over = FailOver(FailOverParts(host=world.host, binding=served, virtual=made.virtual, reach=reach, reclaimer=reclaimer))
+    fail_over = FailOver(scope(world.host, binding=served, virtual=made.virtual, reach=reach), reclaimer)
     for _ in range(30):
         began = reach.now()
         await world.clock.advance(4)
         reach.record(began, Outcome.SILENT, "no route")
     reach.lost = True
-    with stall_meter() as held:
-        await asyncio.sleep(0)
-        fail_over.hold()
-        await asyncio.sleep(0)
-    with stall_meter() as given_up:
-        await fail_over.check()
-        await fail_over.check()
-    assert len(reclaimer.ordered()) == NODES * PODS
-    reach.lost = False
-    with stall_meter() as back:
-        await fail_over.check()
+    async with asyncio.TaskGroup() as group:
+        publishing = group.create_task(made.virtual.run())
+        with stall_meter() as held:
+            await asyncio.sleep(0)
+            fail_over.hold()
+            await world.clock.settle()
+        with stall_meter() as given_up:
+            await fail_over.check()
+            await fail_over.check()
+            await world.clock.settle()
+        assert len(reclaimer.ordered()) == NODES * PODS
+        reach.lost = False
+        with stall_meter() as back:
+            made.virtual.release()
+            await fail_over.check()
+            await world.clock.settle()
+        publishing.cancel()
     assert not reclaimer.ordered()
     return {"hold": held, "fail_over": given_up, "worker_returns": back}
 
@@ -98,8 +105,8 @@ async def abandoned(world: World, made: Process) -> Stall:
     """The binding is deleted, and the worker is given up."""
     reclaimer = Reclaimer(world.host, per_second=10)
     served = BindingReconciler(world.host, "demo")
-    parts = UnbindingParts(host=world.host, binding=served, virtual=made.virtual, hub_nodes=world.hub_nodes, reclaimer=reclaimer)
+    shared = scope(world.host, binding=served, virtual=made.virtual, hub_nodes=world.hub_nodes)
     with stall_meter() as stall:
-        await Unbinding(parts).give_up_nodes(since=world.clock.now())
+        await Unbinding(shared, reclaimer=reclaimer).give_up_nodes(since=world.clock.now())
     assert len(reclaimer.ordered()) == NODES * PODS
     return stall

@@ -6,13 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 import kubeocean
 from kubeocean.cli import runtime_defaults
 from kubeocean.leasing.policy import Decision
 from kubeocean.nodes.describe import describe
 from tests.unit.kubeocean.builders import binding, node
+from vkubelet.api.codec import decode_yaml_documents
 from vkubelet.api.names import is_label_value
 from vkubelet.settings import Settings, convert
 
@@ -21,7 +21,7 @@ HUB_RBAC = Path(__file__).parents[3] / "deploy" / "samples" / "hub-rbac.yaml"
 
 def test_the_leaders_lease_is_where_the_sample_role_lets_it_be() -> None:
     settings = convert(runtime_defaults("demo"), Settings)
-    roles = [each for each in yaml.safe_load_all(HUB_RBAC.read_text()) if each["kind"] == "Role"]
+    roles = [each for each in decode_yaml_documents(HUB_RBAC.read_text()) if each["kind"] == "Role"]
     assert any(
         role["metadata"]["namespace"] == settings.leader.namespace
         for role in roles
@@ -30,7 +30,7 @@ def test_the_leaders_lease_is_where_the_sample_role_lets_it_be() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 63, 64, 253])
-def test_every_name_that_a_binding_may_have_gives_labels_and_managers_that_are_accepted(length: int) -> None:
+def test_every_valid_binding_name_gives_valid_labels_and_field_managers(length: int) -> None:
     settings = convert(runtime_defaults("b" * length), Settings)
     key, _, value = settings.node.selector.partition("=")
     described = describe(node(), Decision(exists=True), binding=binding(name="b" * length))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from kubeocean.metrics import ManagerMetrics, NodeFigures, Snapshot, SyncerMetrics
+from kubeocean.metrics import ManagerMetrics, NodeAmounts, Snapshot, SyncerMetrics
 from vkubelet.api.quantity import parse_resources
 from vkubelet.errors import AlreadyExists, Forbidden, Unavailable
 
 BINDING = {"clusterbinding": "b"}
-ONE = NodeFigures(
+ONE = NodeAmounts(
     name="vnode-b-one",
     origin=parse_resources({"cpu": "4", "memory": "8Gi", "pods": "110", "nvidia.com/gpu": "2", "example.com/odd": "3"}),
     available=parse_resources({"cpu": "1500m", "memory": "512Mi", "pods": "110"}),
@@ -56,7 +56,7 @@ def test_a_process_that_was_followed_by_another_tells_nothing_of_the_binding() -
     metrics = SyncerMetrics(registry, binding="b")
     metrics.follow(lambda: lambda: Snapshot(nodes=[ONE], ready=True))
     assert registry.get_sample_value("kubeocean_binding_ready", BINDING) == 1
-    metrics.fall_silent()
+    metrics.stop_exporting()
     assert [each.name for family in registry.collect() for each in family.samples if family.type == "gauge"] == []
     metrics.follow(lambda: lambda: Snapshot(ready=False))
     assert registry.get_sample_value("kubeocean_binding_ready", BINDING) == 0
@@ -95,5 +95,5 @@ def test_series_of_the_manager_bear_the_names_of_the_specification() -> None:
     names = {sample.name for family in registry.collect() for sample in family.samples}
     wanted = {"sync_total", "sync_errors_total", "sync_duration_seconds_bucket"}
     assert {f"kubeocean_manager_{name}" for name in wanted} | {"kubeocean_clusterbindings_total"} <= names
-    metrics.forget("b")
+    metrics.remove("b")
     assert registry.get_sample_value("kubeocean_manager_sync_total", BINDING) is None

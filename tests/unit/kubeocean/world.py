@@ -14,14 +14,14 @@ from typing import Literal, TypeVar
 from attrs import define, field
 
 from kubeocean.binding.reconciler import BindingReconciler
+from kubeocean.binding.virtual_nodes import VirtualNodes
 from kubeocean.model import keys
 from kubeocean.nodes.reclaim import Reclaimer
-from kubeocean.nodes.reconciler import NodeParts, PhysicalNodeReconciler
-from kubeocean.nodes.virtual_nodes import VirtualNodes
+from kubeocean.nodes.reconciler import PhysicalNodeReconciler
 from kubeocean.nodes.withdrawal import Withdrawal
 from kubeocean.policies.reconciler import ResourceLeasingPolicyReconciler
 from kubeocean.worker.cluster import Mount, WorkerCluster
-from tests.unit.kubeocean.builders import OWNER, binding, unknown
+from tests.unit.kubeocean.builders import OWNER, binding, unknown, worker_scope
 from tests.unit.kubeocean.crowd import CrowdedHost
 from vkubelet.api.codec import decode_object, encode_json
 from vkubelet.api.objects import KubeObject, Node, Pod
@@ -29,7 +29,6 @@ from vkubelet.api.shapes import Json
 from vkubelet.client.connection import Connection
 from vkubelet.client.resources import NODES
 from vkubelet.client.rest import Client
-from vkubelet.control.guard import MassGuard
 from vkubelet.control.informer import Informer
 from vkubelet.node.declared import HEALTHY
 from vkubelet.node.render import Endpoint, wanted
@@ -122,21 +121,9 @@ class Process:
         served = BindingReconciler(host, "demo")
         served.current = binding()
         listed(served.informer)
-        self.policies = ResourceLeasingPolicyReconciler(host, self.worker, binding=served, process_zone="UTC")
-        guard = MassGuard(clock=world.clock)
-        self.nodes = PhysicalNodeReconciler(
-            NodeParts(
-                host=host,
-                worker=self.worker,
-                binding=served,
-                virtual=self.virtual,
-                hub_nodes=world.hub_nodes,
-                policies=self.policies,
-                withdrawal=Withdrawal(self.worker, binding=served, guard=guard, process_zone="UTC"),
-                reclaimer=self.reclaimer,
-                process_zone="UTC",
-            )
-        )
+        connected = worker_scope(host, self.worker, binding=served, virtual=self.virtual, hub_nodes=world.hub_nodes)
+        self.policies = ResourceLeasingPolicyReconciler(connected)
+        self.nodes = PhysicalNodeReconciler(connected, policies=self.policies, withdrawal=Withdrawal(connected), reclaimer=self.reclaimer)
 
     def take(self, kind: Literal["policies", "local"], body: Json) -> None:
         """The worker's watch shows an object."""

@@ -1,7 +1,6 @@
 """How the command line finds providers and settings."""
 
 import asyncio
-import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from vkubelet import settings
-from vkubelet.cli import LiveSettings, find_provider, main, make_provider, read_settings
+from vkubelet.cli import find_provider, main, make_provider, read_settings
 from vkubelet.errors import SettingsError
-from vkubelet.logformat import change_level
 from vkubelet.testing.clock import ManualClock
 
 PROVIDER = """
@@ -96,18 +94,18 @@ def test_missing_file_and_missing_module_are_settings_errors() -> None:
 
 def test_provider_section_is_checked_by_the_provider_settings(tmp_path: Path) -> None:
     kind = find_provider(write(tmp_path, WITH_SETTINGS))
-    made, own = make_provider(kind, {"node": "n9"})
-    assert getattr(own, "node", None) == "n9"
-    assert made is not None
+    chosen, own = read_settings({"instance": "edge", "provider": {"node": "n9"}}, kind)
+    assert (chosen.instance, getattr(own, "node", None)) == ("edge", "n9")
+    assert getattr(make_provider(kind, own), "settings", None) is own
     with pytest.raises(SettingsError) as caught:
-        make_provider(kind, {"noed": "n9"})
+        read_settings({"provider": {"noed": "n9"}}, kind)
     assert caught.value.path == "provider.noed"
 
 
 def test_section_for_a_provider_without_settings_is_refused(tmp_path: Path) -> None:
     kind = find_provider(write(tmp_path, PROVIDER.format(name="Mine")))
     with pytest.raises(SettingsError, match="no settings"):
-        make_provider(kind, {"node": "n9"})
+        read_settings({"provider": {"node": "n9"}}, kind)
 
 
 @pytest.mark.parametrize(("text", "path"), [("provider: mine", "provider"), ("provider: [a]", "provider"), ("lease:", "lease")])
@@ -184,30 +182,20 @@ async def test_a_live_edit_to_a_wrong_setting_is_reported_and_changes_nothing(
 ) -> None:
     file, clock, kind = tmp_path / "node.yaml", ManualClock(), find_provider(write(tmp_path, WITH_SETTINGS))
     file.write_text("provider: {}\n")
-    live = LiveSettings(make_provider(kind, {})[0], lambda: read_settings(settings.read_yaml(file), kind))
+
+    def read() -> tuple[settings.Settings, object | None]:
+        return read_settings(settings.read_yaml(file), kind)
+
     async with asyncio.TaskGroup() as group:
-        following = group.create_task(settings.follow(live.read, take=live.take, clock=clock))
-        await clock.advance(settings.LOOK_EVERY)
+        following = group.create_task(settings.FollowedSettings(*read(), read=read).follow(clock))
+        await clock.advance(settings.CHECK_EVERY)
         file.write_text(wrong)
-        await clock.advance(2 * settings.LOOK_EVERY)
+        await clock.advance(2 * settings.CHECK_EVERY)
         file.write_text("provider: {node: other}")
-        await clock.advance(settings.LOOK_EVERY)
+        await clock.advance(settings.CHECK_EVERY)
         assert not following.done()
         following.cancel()
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2
-    assert said[0].startswith("the settings stay as they are: ")
-    assert said[1] == "settings changed that count only after a restart"
-
-
-def test_settings_put_in_force_are_those_that_were_compared(tmp_path: Path) -> None:
-    reads = iter(["WARNING", "ERROR"])
-
-    def read() -> tuple[settings.Settings, None]:
-        return settings.Settings(log=settings.LogSettings(level=next(reads))), None  # type: ignore[arg-type]
-
-    live = LiveSettings(find_provider(write(tmp_path, PROVIDER.format(name="Mine")))(), read)
-    live.read()
-    assert live.take({"log.level"}) == {"log.level"}
-    assert logging.getLogger("vkubelet").level == logging.ERROR
-    change_level("INFO")
+    assert said[0].startswith("the changed settings file is invalid, the settings stay unchanged: ")
+    assert said[1] == "changed settings take effect only after a restart"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from collections.abc import Iterator
 
@@ -28,32 +29,51 @@ def made() -> Iterator[Collector]:
     gc.unfreeze()
 
 
-def old_objects(count: int) -> list[list[int]]:
-    """Survivors of two passes."""
-    out: list[list[int]] = [[] for _ in range(count)]
-    gc.collect(1)
+def old_objects(passes: int) -> list[list[int]]:
+    """Survivors of that many passes over survivors."""
+    out: list[list[int]] = []
+    for _ in range(passes):
+        out += [[] for _ in range(10)]
+        gc.collect(1)
     return out
 
 
 @pytest.mark.parametrize(
-    ("objects", "after_last", "due"),
-    [(20_000, 0, False), (320_000, 150_000, False), (410_000, 150_000, True), (100_001, 0, True)],
+    ("blocks", "after_last", "due"),
+    [(20_000, 0, False), (1_320_000, 500_000, False), (1_410_000, 500_000, True), (400_001, 0, True)],
 )
-def test_a_full_pass_is_due_when_the_frozen_objects_have_doubled(objects: int, after_last: int, due: bool) -> None:
-    assert full_pass_is_due(objects, after_last) is due
+def test_a_full_pass_is_due_when_the_memory_blocks_have_doubled(blocks: int, after_last: int, due: bool) -> None:
+    assert full_pass_is_due(blocks, after_last) is due
 
 
 def test_what_is_loaded_at_the_start_is_looked_at_by_no_pass(made: Collector) -> None:
-    assert len(gc.get_objects(2)) < collector.OLD < gc.get_freeze_count()
+    assert len(gc.get_objects(2)) < 1000 < gc.get_freeze_count()
 
 
-def test_old_objects_are_frozen_once_they_are_many(made: Collector) -> None:
-    few = old_objects(100)
+def test_old_objects_are_frozen_once_they_may_be_many(made: Collector) -> None:
+    few = old_objects(collector.OLD - 1)
     made.check()
     assert any(each is few[0] for each in gc.get_objects(2))
-    many = old_objects(collector.OLD)
+    many = old_objects(1)
     made.check()
-    assert len(gc.get_objects(2)) < collector.OLD and gc.get_freeze_count() > len(few) + len(many)
+    assert not any(each in (few[0], many[0]) for each in gc.get_objects(2) if isinstance(each, list) and not each)
+    assert gc.get_count()[2] == 0
+
+
+def test_check_costs_the_same_however_many_objects_are_frozen(made: Collector) -> None:
+    def cost() -> float:
+        kept = old_objects(collector.OLD)
+        began = time.thread_time()
+        made.check()
+        assert kept
+        return time.thread_time() - began
+
+    few = min(cost() for _ in range(5))
+    many = [[number] for number in range(1_000_000)]
+    gc.collect(1)
+    gc.freeze()
+    made.start()
+    assert min(cost() for _ in range(5)) < 5 * few + 0.005 and len(many) == 1_000_000
 
 
 def test_garbage_is_not_frozen_and_frozen_garbage_ends_with_the_next_full_pass(made: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,4 +90,4 @@ def test_garbage_is_not_frozen_and_frozen_garbage_ends_with_the_next_full_pass(m
     monkeypatch.setattr(collector, "SMALL", -(2**40))
     kept += old_objects(collector.OLD)
     made.check()
-    assert frozen_ref() is None and len(kept) == 3 * collector.OLD
+    assert frozen_ref() is None and len(kept) == 30 * collector.OLD

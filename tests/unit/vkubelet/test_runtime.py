@@ -60,8 +60,8 @@ async def test_a_leader_that_is_stopped_while_it_starts_hands_its_lease_on() -> 
     )
     runtime = Runtime(Idle(), settings, connection=api.connection, clock=clock)
     api.lend_to(runtime.client)
-    runtime._streams = StopsWhileEntering()
-    runtime._streams.runtime = runtime
+    runtime.streams = StopsWhileEntering()
+    runtime.streams.runtime = runtime
     async with asyncio.TaskGroup() as group:
         running = group.create_task(runtime.run())
         await clock.advance(10.0)

@@ -1,15 +1,28 @@
 """Settings are refused by their path, never ignored."""
 
 import asyncio
-from collections.abc import Set
+import logging
 from pathlib import Path
 
 import pytest
+from attrs import frozen
 
 from vkubelet.api.shapes import Json
 from vkubelet.errors import SettingsError
+from vkubelet.logformat import change_level
 from vkubelet.provider import Taint
-from vkubelet.settings import LOOK_EVERY, Settings, convert, default_taints, differences, effective, follow, merged, read_yaml
+from vkubelet.settings import (
+    CHECK_EVERY,
+    FollowedSettings,
+    LogSettings,
+    Settings,
+    convert,
+    default_taints,
+    differences,
+    effective,
+    merged,
+    read_yaml,
+)
 from vkubelet.testing.clock import ManualClock
 
 
@@ -138,53 +151,86 @@ def test_differences_name_each_setting_by_its_path() -> None:
     assert differences(before, before) == set()
 
 
-async def test_changed_settings_are_taken_or_said_to_need_a_restart(caplog: pytest.LogCaptureFixture) -> None:
+@frozen
+class Own:
+    """Settings of a provider, of which `quick` needs no restart."""
+
+    quick: int = 0
+    slow: int = 0
+
+
+async def test_changed_settings_are_applied_or_reported_to_need_a_restart(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
-    file: list[Json] = [{"a": 1, "b": {"c": 1}}]
-    offered: list[Set[str]] = []
+    file: list[Own | None] = [Own()]
+    offered: list[object] = []
 
-    def read() -> Json:
-        if "broken" in file[0]:
+    def read() -> tuple[Settings, object | None]:
+        if file[0] is None:
             raise SettingsError("broken", "is no setting")
-        return file[0]
+        return Settings(), file[0]
 
-    def take(changed: Set[str]) -> Set[str]:
-        offered.append(changed)
-        return changed & {"a"}
+    def take(own: object | None) -> list[str]:
+        offered.append(own)
+        return ["quick"]
 
     async with asyncio.TaskGroup() as group:
-        following = group.create_task(follow(read, take=take, clock=clock))
-        for content in ({"a": 1, "b": {"c": 1}}, {"a": 2, "b": {"c": 1}}, {"broken": 1}, {"broken": 1}, {"a": 3, "b": {"c": 2}}):
+        followed = FollowedSettings(*read(), read=read, take=take)
+        following = group.create_task(followed.follow(clock))
+        for content in (Own(), Own(1), None, None, Own(2, 1)):
             file[0] = content
-            await clock.advance(LOOK_EVERY)
+            await clock.advance(CHECK_EVERY)
         following.cancel()
-    assert offered == [{"a"}, {"a", "b.c"}]
-    said = [record.getMessage() for record in caplog.records]
-    assert said == ["the settings stay as they are: broken: is no setting", "settings changed that count only after a restart"]
+    assert offered == [Own(1), Own(2, 1)]
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert lines == [
+        "the changed settings file is invalid, the settings stay unchanged: broken: is no setting",
+        "changed settings take effect only after a restart",
+    ]
 
 
 @pytest.mark.parametrize("where", ["read", "take"])
-async def test_an_error_of_reading_or_taking_settings_ends_nothing(where: str, caplog: pytest.LogCaptureFixture) -> None:
-    clock, now, taken = ManualClock(), [0], list[int]()
+async def test_an_error_of_reading_or_applying_settings_ends_nothing(where: str, caplog: pytest.LogCaptureFixture) -> None:
+    clock, now, taken = ManualClock(), [0], list[object]()
 
     def fail(place: str) -> None:
         if place == where and now[0] in (1, 2):
             raise AttributeError("odd")
 
-    def read() -> Json:
+    def read() -> tuple[Settings, object | None]:
         fail("read")
-        return {"a": now[0]}
+        return Settings(), Own(now[0])
 
-    def take(changed: Set[str]) -> Set[str]:
+    def take(own: object | None) -> list[str]:
         fail("take")
-        taken.append(now[0])
-        return changed
+        taken.append(own)
+        return ["quick"]
 
     async with asyncio.TaskGroup() as group:
-        following = group.create_task(follow(read, take=take, clock=clock))
+        following = group.create_task(FollowedSettings(*read(), read=read, take=take).follow(clock))
         await clock.advance(1.0)
         for now[0] in (1, 2, 3):
-            await clock.advance(LOOK_EVERY)
+            await clock.advance(CHECK_EVERY)
         following.cancel()
-    assert taken == [3]
+    assert taken == [Own(3)]
     assert len([record for record in caplog.records if record.exc_info]) == 1
+
+
+def test_applied_values_are_those_that_were_compared() -> None:
+    levels = iter(["WARNING", "ERROR"])
+
+    def read() -> tuple[Settings, None]:
+        return Settings(log=LogSettings(level=next(levels))), None  # type: ignore[arg-type]
+
+    followed = FollowedSettings(Settings(), read=read)
+    followed.poll()
+    assert logging.getLogger("vkubelet").level == logging.WARNING
+    followed.poll()
+    assert logging.getLogger("vkubelet").level == logging.ERROR
+    change_level("INFO")
+
+
+def test_a_change_between_the_start_and_the_first_poll_is_applied() -> None:
+    followed = FollowedSettings(Settings(), read=lambda: (Settings(log=LogSettings(level="WARNING")), None))
+    followed.poll()
+    assert logging.getLogger("vkubelet").level == logging.WARNING
+    change_level("INFO")

@@ -24,7 +24,7 @@ from vkubelet.stats import (
     family,
     metrics,
     summary,
-    together,
+    total_usage,
 )
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
@@ -125,9 +125,9 @@ def test_probe_results_are_counted_by_outcome() -> None:
 
 
 def test_a_sum_knows_what_any_of_its_parts_knows_and_no_limits() -> None:
-    total = together([Usage(cpu_seconds=1, memory_limit_bytes=5), Usage(cpu_seconds=2, memory_bytes=3), Usage()])
+    total = total_usage([Usage(cpu_seconds=1, memory_limit_bytes=5), Usage(cpu_seconds=2, memory_bytes=3), Usage()])
     assert total == Usage(cpu_seconds=3, memory_bytes=3)
-    assert together([]) == Usage()
+    assert total_usage([]) == Usage()
 
 
 def test_an_own_usage_wins_over_the_sum_of_the_parts() -> None:

@@ -89,7 +89,7 @@ async def test_a_client_without_stdin_is_an_end_of_input_unless_there_is_no_writ
     await join(MemoryIO(b"nobody reads this"), output(b"x"), None)
 
 
-async def test_input_for_a_process_that_reads_no_more_is_dropped_and_its_output_still_comes() -> None:
+async def test_input_for_a_process_that_reads_no_more_is_dropped_and_its_output_arrives() -> None:
     io, pipe, reader, typed = MemoryIO(), Pipe(), output(b"", end=False), list(range(100))
 
     async def typing() -> AsyncIterator[bytes]:

@@ -1,26 +1,36 @@
 """Finds the programs of a cluster: given ones, the PATH, a cache, the official release, or a build from source.
 
-Invariant: a file in the cache is complete and of the version its directory names, because it is renamed into place as the last step.
+Invariant: a file in the cache is complete and of the version its directory names, because it is renamed into place as the last step; a
+downloaded one has the published SHA-512. Without a network, downloads give up in seconds.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
+import platform
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from importlib import resources
 from pathlib import Path
 
+import aiohttp
+
 from vkubelet.clock import Clock
-from vkubelet.testing.cluster import build, download
-from vkubelet.testing.cluster.processes import ClusterError
-from vkubelet.testing.cluster.programs import ALL, CONTROL_PLANE, ETCD_SERIES, KUBERNETES, NODE, ON_DEMAND, PROGRAMS, VERSION
+from vkubelet.testing.cluster.processes import ClusterError, CommandFailed, run, with_progress
+from vkubelet.testing.cluster.programs import ALL, CONTROL_PLANE, ETCD_SERIES, KUBERNETES, NODE, ON_DEMAND, PROGRAMS, VERSION, Program
 
 __all__ = ["ALL", "CONTROL_PLANE", "KUBERNETES", "NODE", "ON_DEMAND", "VERSION", "Binaries", "cache_directory", "find"]
 
 LOCK_LINE_SECONDS = 10.0
+RELEASES = "https://dl.k8s.io/release"
+REACH_SECONDS = 4.0
+STALL_SECONDS = 20.0
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 QUESTIONS = {"kubectl": ["version", "--client"], "helm": ["version", "--template", "{{.Version}}"]}
 """Arguments that print the version of a program."""
 
@@ -103,10 +113,10 @@ class Binaries:
         # Another run may have built them while this one waited for the lock.
         released = [name for name in self.missing(names) if name in KUBERNETES]
         if released:
-            await download.fetch(released, VERSION, cache=cache, say=self._say, clock=self._clock)
+            await _download(released, VERSION, cache=cache, say=self._say, clock=self._clock)
         if absent := self.missing(names):
             targets = {name: cached(name, self._environment) for name in absent}
-            await build.build(targets, say=self._say, clock=self._clock)
+            await _build(targets, say=self._say, clock=self._clock)
         if absent := self.missing(names):
             raise ClusterError(f"still missing after download and build: {', '.join(absent)}")
 
@@ -124,3 +134,97 @@ class Binaries:
                         self._say("waiting for another run that makes the cluster binaries …")
                     await self._clock.sleep(0.5)
             yield
+
+
+# --- the official release -----------------------------------------------------------------------------------------------------------------
+
+
+async def _download(names: Sequence[str], version: str, *, cache: Path, say: Callable[[str], None], clock: Clock) -> None:
+    """Fetches these programs into `cache`; those not available are left to the build, with a message."""
+    architecture = ARCHITECTURES.get(platform.machine())
+    if architecture is None:
+        return
+    base = f"{RELEASES}/{version}/bin/linux/{architecture}"
+    async with aiohttp.ClientSession(trust_env=True) as session:
+        for position, name in enumerate(names, start=1):
+            try:
+                checksum = await _checksum(session, f"{base}/{name}.sha512")
+                text = f"downloading {name} ({position} of {len(names)})"
+                await with_progress(_fetch_one(session, f"{base}/{name}", checksum, cache / name), text, say=say, clock=clock)
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                say(f"the release server cannot be used ({type(error).__name__})")
+                return
+
+
+async def _checksum(session: aiohttp.ClientSession, url: str) -> str:
+    timeout = aiohttp.ClientTimeout(total=REACH_SECONDS)
+    async with session.get(url, timeout=timeout, raise_for_status=True) as response:
+        return (await response.text()).split()[0]
+
+
+async def _fetch_one(session: aiohttp.ClientSession, url: str, checksum: str, target: Path) -> None:
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    digest = hashlib.sha512()
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=REACH_SECONDS, sock_read=STALL_SECONDS)
+    try:
+        async with session.get(url, timeout=timeout, raise_for_status=True) as response:
+            with draft.open("wb") as stream:
+                async for chunk in response.content.iter_chunked(1 << 20):
+                    digest.update(chunk)
+                    stream.write(chunk)
+        if digest.hexdigest() != checksum:
+            raise ClusterError(f"{url} does not have the published SHA-512")
+        draft.chmod(0o755)
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+# --- builds from source -------------------------------------------------------------------------------------------------------------------
+
+
+async def _build(targets: Mapping[str, Path], *, say: Callable[[str], None], clock: Clock) -> None:
+    """Builds these programs, each into its file. Raises ClusterError without Go, or with the compiler's last lines."""
+    if shutil.which("go") is None:
+        raise ClusterError(
+            f"missing: {', '.join(targets)}. Install Go 1.24 or newer to build them (go.dev/doc/install), or put them on the PATH "
+            f"(Kubernetes {VERSION}, etcd 3.6) or into a directory named by KUBEBUILDER_ASSETS."
+        )
+    count = f"{len(targets)} program{'s' if len(targets) > 1 else ''}"
+    say(f"building {count} with Go; the first time this takes about {_minutes(targets)} on two cores")
+    for position, (name, target) in enumerate(targets.items(), start=1):
+        text = f"building {name} ({position} of {len(targets)})"
+        await with_progress(_build_one(name, PROGRAMS[name], target), text, say=say, clock=clock)
+
+
+def _minutes(names: Iterable[str]) -> str:
+    """Estimates the build time: the programs of Kubernetes share most of their packages; every other one starts from scratch."""
+    names = set(names)
+    together = 5 if names & set(ALL) else 0
+    return f"{together + 2 * len(names & set(ON_DEMAND))} minutes"
+
+
+@contextmanager
+def _module(folder: str) -> Iterator[Path]:
+    """Yields a copy of the files that name the modules, because Go needs a writable directory."""
+    source = resources.files("vkubelet.testing.cluster").joinpath("gomod", folder)
+    with tempfile.TemporaryDirectory(prefix="vkubelet-build-") as scratch:
+        for file in ("go.mod", "go.sum"):
+            Path(scratch, file).write_bytes(source.joinpath(file).read_bytes())
+        yield Path(scratch)
+
+
+async def _build_one(name: str, program: Program, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f".{name}.{os.getpid()}")
+    flags = ["-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags", f"-s -w {program.flags(program.version)}"]
+    try:
+        with _module(program.module) as module:
+            environment = {**os.environ, "CGO_ENABLED": "0"}
+            await run("go", "-C", str(module), "build", *flags, "-o", str(draft), program.package, env=environment)
+        draft.replace(target)
+    except CommandFailed as error:
+        lines = "\n".join(error.stderr.strip().splitlines()[-20:])
+        raise ClusterError(f"building {name} failed:\n{lines}") from error
+    finally:
+        draft.unlink(missing_ok=True)

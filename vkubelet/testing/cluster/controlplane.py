@@ -16,12 +16,11 @@ import aiohttp
 from attrs import asdict
 
 from vkubelet.clock import Clock
-from vkubelet.testing.cluster import components, kubeconfig
+from vkubelet.testing.cluster import components
 from vkubelet.testing.cluster.components import Options, Plane
 from vkubelet.testing.cluster.ledger import Entry, Kind
-from vkubelet.testing.cluster.lifetime import Lifetime
-from vkubelet.testing.cluster.pki import Authority, KeyFiles, service_account_keys
-from vkubelet.testing.cluster.processes import ClusterError, ProcessId, end, run, spawn, tail, wait_until
+from vkubelet.testing.cluster.pki import Authority, KeyFiles, service_account_keys, write_kubeconfig
+from vkubelet.testing.cluster.processes import ClusterError, Lifetime, ProcessId, end, run, spawn, tail, wait_until
 from vkubelet.testing.cluster.site import Site
 
 READY_SECONDS = 60.0
@@ -176,7 +175,7 @@ class ControlPlane(Lifetime):
         """Returns a kubeconfig with a new client certificate for this user; `host` is how its owner reaches the apiserver."""
         path = self.directory / "clients" / f"{self._file_name(user)}.kubeconfig"
         client = self.authority.client(user, groups)
-        return kubeconfig.write(path, self.name, server=f"https://{host}:{self.port}", ca=self.ca.read_bytes(), client=client)
+        return write_kubeconfig(path, self.name, server=f"https://{host}:{self.port}", ca=self.ca.read_bytes(), client=client)
 
     def serving_certificate(self, name: str, hosts: Sequence[str], *, organizations: Sequence[str] = ("system:nodes",)) -> KeyFiles:
         """Issues a TLS server certificate for these addresses and DNS names, signed by the CA the apiserver trusts for kubelets."""
@@ -217,7 +216,7 @@ class ControlPlane(Lifetime):
             (self.directory / "scheduler.kubeconfig", "system:kube-scheduler", []),
         ):
             client = authority.client(user, groups)
-            kubeconfig.write(path, self.name, server=self.url, ca=authority.pair.certificate, client=client)
+            write_kubeconfig(path, self.name, server=self.url, ca=authority.pair.certificate, client=client)
 
     def _spawn(self, name: str, argv: Sequence[str]) -> None:
         self.site.ledger.add_process(spawn(name, argv, log=self.log(name)), self.name)

@@ -14,7 +14,7 @@ from pathlib import Path
 from vkubelet.testing.cluster import binaries, packages
 from vkubelet.testing.cluster.controlplane import ControlPlane
 from vkubelet.testing.cluster.ledger import Kind
-from vkubelet.testing.cluster.progress import told
+from vkubelet.testing.cluster.processes import with_progress
 from vkubelet.testing.cluster.simulated import KWOK, SimulatedNodes
 from vkubelet.testing.cluster.site import Site
 from vkubelet.testing.cluster.worker import WorkerNode
@@ -53,14 +53,14 @@ async def _start(site: Site, nodes: list[str], *, fresh: bool, simulated: int) -
     await site.start()
     hub, worker = ControlPlane(HUB, site), ControlPlane(WORKER, site)
     if fresh:
-        await told(_together(hub.start, worker.start), "starting the control planes hub and worker", say=site.say, clock=site.clock)
+        await with_progress(_together(hub.start, worker.start), "starting the control planes", say=site.say, clock=site.clock)
     else:
         await worker.attach()
     for name in nodes:
-        await told(_whole(WorkerNode(name, worker)), f"starting {name} of worker", say=site.say, clock=site.clock)
+        await with_progress(_whole(WorkerNode(name, worker)), f"starting {name} of worker", say=site.say, clock=site.clock)
     if simulated:
         text = f"simulating {simulated} node{'s' if simulated > 1 else ''} of worker"
-        await told(_whole(SimulatedNodes(worker, simulated)), text, say=site.say, clock=site.clock)
+        await with_progress(_whole(SimulatedNodes(worker, simulated)), text, say=site.say, clock=site.clock)
 
 
 async def _whole(node: WorkerNode | SimulatedNodes) -> None:
@@ -89,7 +89,7 @@ async def down(directory: Path, *, say: Callable[[str], None]) -> None:
     if not site.ledger.entries():
         say("nothing runs")
         return
-    await told(site.stop(), f"taking down {len(site.ledger.entries())} things", say=say, clock=site.clock)
+    await with_progress(site.stop(), f"taking down {len(site.ledger.entries())} things", say=say, clock=site.clock)
     try:
         site.directory.rmdir()
     except OSError:

@@ -9,10 +9,9 @@ import base64
 import json
 from typing import Any
 
-from vkubelet.testing.cluster import kubeconfig
 from vkubelet.testing.cluster.controlplane import ControlPlane
-from vkubelet.testing.cluster.lifetime import Lifetime
-from vkubelet.testing.cluster.processes import ClusterError, CommandFailed, spawn, tail, wait_until
+from vkubelet.testing.cluster.pki import write_kubeconfig
+from vkubelet.testing.cluster.processes import ClusterError, CommandFailed, Lifetime, spawn, tail, wait_until
 
 NAME = "metrics-server"
 NAMESPACE = "kube-system"
@@ -45,7 +44,7 @@ class MetricsServer(Lifetime):
         await self._apply(*_identity(), *_endpoint(cluster.host_address, port))
         token = (await cluster.kubectl("create", "token", NAME, "-n", NAMESPACE, "--duration=24h")).strip()
         config = cluster.directory / f"{NAME}.kubeconfig"
-        kubeconfig.write(config, cluster.name, server=cluster.url, ca=cluster.ca.read_bytes(), client=token)
+        write_kubeconfig(config, cluster.name, server=cluster.url, ca=cluster.ca.read_bytes(), client=token)
         serving = cluster.serving_certificate(NAME, [_SERVICE, cluster.host_address], organizations=())
         flags = [
             *(f"--{name}={config}" for name in ("kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig")),

@@ -108,7 +108,7 @@ def primary_address() -> str:
         try:
             probe.connect(("192.0.2.1", 9))
         except OSError as error:
-            raise ClusterError("the machine has no address but loopback, which kubelet servers can not use") from error
+            raise ClusterError("the machine has no address but loopback, which kubelet servers cannot use; add an address") from error
         return str(probe.getsockname()[0])
 
 

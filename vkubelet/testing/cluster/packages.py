@@ -16,8 +16,7 @@ from vkubelet.clock import Clock
 from vkubelet.testing.cluster.binaries import cache_directory
 from vkubelet.testing.cluster.images import find_busybox
 from vkubelet.testing.cluster.nodeconfig import PLUGIN_DIRECTORIES
-from vkubelet.testing.cluster.processes import ClusterError, CommandFailed, run
-from vkubelet.testing.cluster.progress import told
+from vkubelet.testing.cluster.processes import ClusterError, CommandFailed, run, with_progress
 
 BRIDGE_PROGRAMS = {"ip": "iproute2"}
 NODE_PROGRAMS = {"containerd": "containerd", "runc": "runc", "sysctl": "procps"}
@@ -51,11 +50,11 @@ async def install(packages: list[str], *, say: Callable[[str], None], clock: Clo
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     command = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
     try:
-        await told(run(*command, env=environment), f"installing {' '.join(packages)}", say=say, clock=clock)
+        await with_progress(run(*command, env=environment), f"installing {' '.join(packages)}", say=say, clock=clock)
     except CommandFailed:
         # The usual reason is a package list that is empty or too old.
-        await told(run("apt-get", "update", env=environment), "reading package lists", say=say, clock=clock)
-        await told(run(*command, env=environment), f"installing {' '.join(packages)}", say=say, clock=clock)
+        await with_progress(run("apt-get", "update", env=environment), "reading package lists", say=say, clock=clock)
+        await with_progress(run(*command, env=environment), f"installing {' '.join(packages)}", say=say, clock=clock)
 
 
 def prometheus() -> Path | None:
@@ -74,11 +73,11 @@ async def unpack(package: str, *, say: Callable[[str], None], clock: Clock) -> N
     with tempfile.TemporaryDirectory(dir=place.parent) as directory:
         fetched = f"cd {shlex.quote(directory)} && apt-get download {shlex.quote(package)}"
         try:
-            await told(run("sh", "-c", fetched), f"fetching {package}", say=say, clock=clock)
+            await with_progress(run("sh", "-c", fetched), f"fetching {package}", say=say, clock=clock)
         except CommandFailed:
             # The usual reason is a package list that is empty or too old.
-            await told(run("apt-get", "update"), "reading package lists", say=say, clock=clock)
-            await told(run("sh", "-c", fetched), f"fetching {package}", say=say, clock=clock)
+            await with_progress(run("apt-get", "update"), "reading package lists", say=say, clock=clock)
+            await with_progress(run("sh", "-c", fetched), f"fetching {package}", say=say, clock=clock)
         (archive,) = Path(directory).glob("*.deb")
         await run("dpkg-deb", "--extract", str(archive), f"{directory}/files")
         shutil.rmtree(place, ignore_errors=True)

@@ -1,16 +1,19 @@
-"""Creates the certificates of a development cluster: one authority that signs servers and clients alike.
+"""Creates the certificates of a development cluster: one authority that signs servers and clients alike, and kubeconfigs with them.
 
-Invariant: private keys are written with mode 0600 and never leave the cluster's own directory, kubeconfigs apart.
+Invariant: private keys are written with mode 0600 and never leave the cluster's own directory, kubeconfigs
+apart; a kubeconfig contains the cluster's CA, and verification is never switched off.
 """
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import os
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
+import yaml
 from attrs import frozen
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -22,6 +25,8 @@ from vkubelet.clock import Clock
 LIFETIME = timedelta(days=365)
 # Clocks of other machines may be behind.
 BACKDATED = timedelta(hours=1)
+
+_YAML_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 @frozen
@@ -166,3 +171,32 @@ def _general_name(host: str) -> x509.GeneralName:
 
 def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def write_kubeconfig(path: Path, cluster: str, *, server: str, ca: bytes, client: KeyPair | str) -> Path:
+    """Writes a kubeconfig whose only context is named like the cluster; `ca` is PEM, `server` a URL, a `client` that is text a token."""
+    user = f"{cluster}-user"
+    text = yaml.dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": cluster,
+            "clusters": [{"name": cluster, "cluster": {"server": server, "certificate-authority-data": _base64(ca)}}],
+            "users": [{"name": user, "user": _credentials(client)}],
+            "contexts": [{"name": cluster, "context": {"cluster": cluster, "user": user}}],
+        },
+        Dumper=_YAML_DUMPER,
+        sort_keys=False,
+    )
+    write_private(path, text.encode())
+    return path
+
+
+def _credentials(client: KeyPair | str) -> dict[str, str]:
+    if isinstance(client, str):
+        return {"token": client}
+    return {"client-certificate-data": _base64(client.certificate), "client-key-data": _base64(client.key)}
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")

@@ -1,6 +1,7 @@
-"""Starts, identifies and stops the programs of a development cluster.
+"""Starts, identifies and stops the programs of a development cluster, and shows the progress of long steps.
 
-Invariant: a process is only ever signalled when its pid still has the start time that was recorded for it, so a reused pid is never hit.
+Invariant: a start that fails or is cancelled is undone before its error is raised; a process is only ever signalled when its pid
+still has the start time that was recorded for it, so a reused pid is never hit.
 """
 
 from __future__ import annotations
@@ -8,16 +9,24 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
 
 from attrs import frozen
 
 from vkubelet.clock import Clock
-from vkubelet.errors import VKubeletError
+from vkubelet.errors import VKubeletError, task_error
+
+T = TypeVar("T")
 
 POLL_SECONDS = 0.1
+TICK_SECONDS = 10.0
+"""Seconds after which a long step shows that it still runs."""
 KILL_SECONDS = 10.0
 
 
@@ -114,7 +123,7 @@ def spawn(name: str, argv: Sequence[str], *, log: Path, env: Mapping[str, str] |
             setsid=True,
         )
     except OSError as error:
-        raise ClusterError(f"{name} can not be started: {error}") from error
+        raise ClusterError(f"{name} cannot be started: {error}") from error
     return ProcessId.of(name, pid)
 
 
@@ -129,7 +138,7 @@ async def run(*argv: str, stdin: str | None = None, env: Mapping[str, str] | Non
             env=None if env is None else dict(env),
         )
     except OSError as error:
-        raise ClusterError(f"{argv[0]} can not be started: {error}") from error
+        raise ClusterError(f"{argv[0]} cannot be started: {error}") from error
     try:
         out, err = await process.communicate(None if stdin is None else stdin.encode())
     finally:
@@ -180,3 +189,49 @@ def tail(log: Path, lines: int = 15) -> str:
             return "".join(deque(stream, maxlen=lines))
     except OSError:
         return ""
+
+
+# --- lifetimes and long steps -------------------------------------------------------------------------------------------------------------
+
+
+class Lifetime(ABC):
+    """Runs for the duration of the context."""
+
+    @abstractmethod
+    async def start(self) -> None: ...
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Stops everything, even if it was started only in part."""
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.stop)
+            await self.start()
+            stack.pop_all()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.stop()
+
+
+async def with_progress(work: Awaitable[T], text: str, *, say: Callable[[str], None], clock: Clock) -> T:
+    """Awaits `work`, printing `text` at once and with the seconds passed from then on."""
+    started = clock.monotonic()
+    say(f"{text} …")
+
+    async def tick() -> None:
+        while True:
+            await clock.sleep(TICK_SECONDS)
+            say(f"{text} … {clock.monotonic() - started:.0f} s")
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            ticker = group.create_task(tick())
+            try:
+                return await work
+            finally:
+                ticker.cancel()
+    except ExceptionGroup as failures:
+        # The caller does not know the ticker and expects the error of `work`.
+        raise task_error(failures) from None

@@ -6,11 +6,11 @@ Invariant: only Nodes with the annotation below are changed, so real nodes of th
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 
 from vkubelet.testing.cluster.controlplane import ControlPlane
-from vkubelet.testing.cluster.lifetime import Lifetime
-from vkubelet.testing.cluster.processes import ClusterError, spawn, tail, wait_until
+from vkubelet.testing.cluster.processes import ClusterError, Lifetime, spawn, tail, wait_until
 
 KWOK: Final = "kwok"
 ANNOTATION: Final = "kwok.x-k8s.io/node"
@@ -18,25 +18,48 @@ LABEL: Final = "simulated"
 READY_SECONDS: Final = 60.0
 # All at once would be one request of many megabytes.
 _BATCH: Final = 200
+HEARTBEAT: Final = 300
+"""Seconds between two status updates of an unchanged node, as with a kubelet; KWOK's default is 20 to 25 s, at 1,000 nodes half a core."""
+_PARALLEL: Final = 16
+"""Pods that KWOK updates at once."""
+_STATUS: Final = """
+conditions:
+{{ $now := Now }}
+{{ $created := or .metadata.creationTimestamp $now }}
+{{ range NodeConditions }}
+- {type: {{ .type | Quote }}, status: {{ .status | Quote }}, reason: {{ .reason | Quote }}, message: {{ .message | Quote }},
+   lastHeartbeatTime: {{ $now | Quote }}, lastTransitionTime: {{ $created | Quote }}}
+{{ end }}
+addresses:
+- {type: InternalIP, address: {{ NodeIP | Quote }}}
+daemonEndpoints: {kubeletEndpoint: {Port: {{ NodePort }}}}
+nodeInfo: {architecture: amd64, operatingSystem: linux, kubeletVersion: kwok, kubeProxyVersion: kwok, kernelVersion: kwok, osImage: kwok,
+  containerRuntimeVersion: kwok, bootID: "", machineID: "", systemUUID: ""}
+"""
 
 
 class SimulatedNodes(Lifetime):
     """Simulated nodes as an async context manager, or with `start` and `stop`; needs a started control plane, and no root rights.
 
     There are `count` Nodes `NAME-1` …, with the label `simulated=kwok` and without taints: the scheduler uses them like any other.
+    `lease_seconds`: the duration of their Leases; KWOK renews at a quarter of it, and `--node-monitor-grace-period` of the cluster's
+    kube-controller-manager (default 50 s) must be longer than that.
     """
 
-    def __init__(self, cluster: ControlPlane, count: int, *, name: str = "simulated") -> None:
+    def __init__(self, cluster: ControlPlane, count: int, *, name: str = "simulated", lease_seconds: int = 40) -> None:
         self.cluster = cluster
         self.site = cluster.site
         self.names = [f"{name}-{number}" for number in range(1, count + 1)]
         self._owner = f"{cluster.name}/{KWOK}"
+        self._lease_seconds = lease_seconds
+        self._config = cluster.directory / "kwok.yaml"
 
     async def start(self) -> None:
         """Creates missing nodes, starts KWOK unless it runs, and waits until all are Ready. Raises ClusterError with log lines."""
         binaries = await self.site.binaries.ensure([KWOK, "kubectl"])
         running = self.site.ledger.process(self._owner, KWOK)
         if running is None or not running.alive():
+            self._config.write_text("\n---\n".join(json.dumps(body) for body in configuration()))
             argv = [str(binaries[KWOK]), *self._flags()]
             self.site.ledger.add_process(spawn(KWOK, argv, log=self.cluster.log(KWOK)), self._owner)
         there = await self._ready(of_any_kind=True)
@@ -56,6 +79,7 @@ class SimulatedNodes(Lifetime):
         serving = self.cluster.serving_certificate(KWOK, [address])
         return [
             f"--kubeconfig={self.cluster.kubeconfig}",
+            f"--config={self._config}",
             "--manage-all-nodes=false",
             f"--manage-nodes-with-annotation-selector={ANNOTATION}=fake",
             f"--node-ip={address}",
@@ -63,7 +87,7 @@ class SimulatedNodes(Lifetime):
             f"--server-address={address}:{port}",
             f"--tls-cert-file={serving.certificate}",
             f"--tls-private-key-file={serving.key}",
-            "--node-lease-duration-seconds=40",
+            f"--node-lease-duration-seconds={self._lease_seconds}",
             "--v=WARN",
         ]
 
@@ -80,6 +104,24 @@ class SimulatedNodes(Lifetime):
 
 def _is_ready(item: dict[str, Any]) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in item["status"].get("conditions", ()))
+
+
+def configuration() -> Sequence[dict[str, Any]]:
+    """Returns KWOK's configuration: how many pods it updates at once, and when it writes the status of a node."""
+    ready = {"key": '.status.conditions.[] | select(.type == "Ready") | .status', "values": ["True"]}
+    delay = {"durationMilliseconds": HEARTBEAT * 1000, "jitterDurationMilliseconds": HEARTBEAT * 1100}
+    options = {"podPlayStageParallelism": _PARALLEL}
+    return [
+        {"apiVersion": "config.kwok.x-k8s.io/v1alpha1", "kind": "KwokConfiguration", "options": options},
+        _stage("node-start", match=[{**ready, "operator": "NotIn"}]),
+        _stage("node-heartbeat", delay=delay, match=[{**ready, "operator": "In"}]),
+    ]
+
+
+def _stage(name: str, *, match: Sequence[Any], **spec: Any) -> dict[str, Any]:
+    reference = {"apiGroup": "v1", "kind": "Node"}
+    spec |= {"resourceRef": reference, "selector": {"matchExpressions": match}, "next": {"statusTemplate": _STATUS}}
+    return {"apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": "Stage", "metadata": {"name": name}, "spec": spec}
 
 
 def node(name: str) -> dict[str, Any]:

@@ -14,9 +14,8 @@ from vkubelet.clock import Clock, SystemClock
 from vkubelet.testing.cluster import guard, network
 from vkubelet.testing.cluster.binaries import Binaries
 from vkubelet.testing.cluster.ledger import Entry, Kind, Ledger
-from vkubelet.testing.cluster.lifetime import Lifetime
 from vkubelet.testing.cluster.network import Network
-from vkubelet.testing.cluster.processes import ClusterError, ProcessId, wait_until
+from vkubelet.testing.cluster.processes import ClusterError, Lifetime, ProcessId, wait_until
 
 STATE_FILE = "state.json"
 GUARD_SECONDS = 10.0

@@ -11,15 +11,16 @@ import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-from vkubelet.testing.cluster import cgroups, images, kubeconfig, nodeconfig
+from vkubelet.testing.cluster import cgroups, images, nodeconfig
 from vkubelet.testing.cluster.binaries import cache_directory
 from vkubelet.testing.cluster.controlplane import ControlPlane
 from vkubelet.testing.cluster.ledger import Entry, Kind
-from vkubelet.testing.cluster.lifetime import Lifetime
 from vkubelet.testing.cluster.nodeconfig import NodePlan
+from vkubelet.testing.cluster.pki import write_kubeconfig
 from vkubelet.testing.cluster.processes import (
     ClusterError,
     CommandFailed,
+    Lifetime,
     ProcessId,
     child_of,
     end,
@@ -138,7 +139,7 @@ class WorkerNode(Lifetime):
     def _prepare(self, number: int) -> None:
         network = self.site.network
         if any(self.directory.is_relative_to(covered) for covered in COVERED):
-            raise ClusterError(f"{self.directory} can not hold a node: use a directory outside /run, /var/lib and /var/log")
+            raise ClusterError(f"{self.directory} cannot hold a node; use a directory outside /run, /var/lib and /var/log")
         plugins = next((path for path in nodeconfig.PLUGIN_DIRECTORIES if (path / "bridge").exists()), None)
         if plugins is None:
             raise ClusterError("the CNI plugins are missing; the package is containernetworking-plugins")
@@ -175,7 +176,7 @@ class WorkerNode(Lifetime):
         authority.server(user, [plan.address, self.name], organizations=["system:nodes"]).write(self.directory / "pki", "kubelet")
         server = f"https://{self.cluster.host_address}:{self.cluster.port}"
         client = authority.client(user, ["system:nodes"])
-        kubeconfig.write(
+        write_kubeconfig(
             self.directory / "kubelet.kubeconfig", self.cluster.name, server=server, ca=authority.pair.certificate, client=client
         )
 

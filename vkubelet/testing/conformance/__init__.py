@@ -6,9 +6,8 @@ Invariant: a rule states by its name and sentence what a provider has to do; it 
 """
 
 from vkubelet.testing.conformance.judge import Kubectl
-from vkubelet.testing.conformance.rules import Outcome, Report, Result, Rule
+from vkubelet.testing.conformance.rules import Outcome, Report, Result, Rule, table
 from vkubelet.testing.conformance.stand import Options, Subject, examination_settings
 from vkubelet.testing.conformance.suite import RULES, examine
-from vkubelet.testing.conformance.table import table
 
 __all__ = ["RULES", "Kubectl", "Options", "Outcome", "Report", "Result", "Rule", "Subject", "examination_settings", "examine", "table"]

@@ -23,27 +23,29 @@ from vkubelet.testing.cluster import ControlPlane, Site
 from vkubelet.testing.cluster import Options as PlaneOptions
 from vkubelet.testing.cluster.binaries import Binaries
 from vkubelet.testing.conformance import RULES, Kubectl, Options, Subject, examination_settings, examine, table
-from vkubelet.testing.conformance.table import line
+from vkubelet.testing.conformance.rules import line
 
 
 def parser() -> argparse.ArgumentParser:
     """Builds the command line parser."""
     result = argparse.ArgumentParser(
         prog="python -m vkubelet.testing.conformance",
-        description="Try the rules of the provider contract on one provider, in the real runtime.",
-        epilog="Without --kubeconfig an API server of its own is started, which ends with the command.",
+        description="Test one provider against the rules of the provider contract, in the real runtime.",
+        epilog="Without --kubeconfig, a separate API server is started, which stops with the command.",
     )
     result.add_argument("--provider", default="", help="NAME of an installed provider, package.module:Class, or ./file.py")
     cli.add_settings_arguments(result)
-    result.add_argument("--pod", type=Path, help="YAML of a Pod to lay over each pod of the suite, its first container over their only one")
+    result.add_argument(
+        "--pod", type=Path, help="YAML of a Pod that is merged into each pod of the suite, its first container into their only one"
+    )
     result.add_argument("--image", default=Options().image, help="image of the pods (default %(default)s)")
     result.add_argument("--port", type=int, default=Options().port, help="port of the pods that is forwarded (default %(default)s)")
-    echo = "shell command that sends back what comes in at PORT (default: %(default)s)"
+    echo = "shell command that listens at PORT and echoes what it receives (default %(default)s)"
     result.add_argument("--echo", default=Options().echo, help=echo)
-    patience = "seconds for whatever the backend has to bring about (default %(default)g)"
+    patience = "seconds to wait for each change of the backend (default %(default)g)"
     result.add_argument("--patience", type=float, default=Options().patience, help=patience)
-    result.add_argument("--only", action="append", default=[], metavar="RULE", help="only this rule; may be given more than once")
-    result.add_argument("--rules", action="store_true", help="list the rules, and try none")
+    result.add_argument("--only", action="append", default=[], metavar="RULE", help="test only this rule; may be repeated")
+    result.add_argument("--rules", action="store_true", help="list the rules without testing any")
     return result
 
 
@@ -65,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join([f"error: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):
-        print("interrupted; everything is undone", file=sys.stderr)
+        print("interrupted; everything that was started is stopped", file=sys.stderr)
         return 130
 
 
@@ -78,14 +80,15 @@ async def _run(arguments: argparse.Namespace) -> int:
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    options, data = _options(arguments), cli.settings_data(arguments)
-    kind, section = cli.find_provider(_provider(arguments)), data.pop("provider", None) or {}
+    options, (data, section) = _options(arguments), cli.split_provider_section(cli.settings_data(arguments))
+    kind = cli.find_provider(_provider(arguments))
     # Invalid settings are reported before a cluster is started.
-    cli.make_provider(kind, section)
+    own = cli.provider_settings(kind, section)
+    cli.make_provider(kind, own)
     examination_settings(data, address="")
     async with _cluster(arguments, context=data.get("cluster", {}).get("context", "")) as (judge, address):
         chosen = examination_settings(data, address=address)
-        subject = Subject(make=lambda: cli.make_provider(kind, section)[0], settings=chosen, kubeconfig=judge.kubeconfig, judge=judge)
+        subject = Subject(make=lambda: cli.make_provider(kind, own), settings=chosen, kubeconfig=judge.kubeconfig, judge=judge)
         report = await examine(subject, options, only=arguments.only, say=lambda result: say(line(result)))
     say(f"\n{table(report)}")
     return 0 if report.passed else 1
@@ -93,7 +96,7 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 def _provider(arguments: argparse.Namespace) -> str:
     if not arguments.provider:
-        raise SettingsError("--provider", "name the provider to examine: NAME, package.module:Class, or ./file.py")
+        raise SettingsError("--provider", "name the provider to test: NAME, package.module:Class, or ./file.py")
     return str(arguments.provider)
 
 
@@ -102,9 +105,9 @@ def _options(arguments: argparse.Namespace) -> Options:
     known = {rule.name for rule in RULES}
     for name in arguments.only:
         if name not in known:
-            raise SettingsError("--only", f"there is no rule {name!r}; --rules lists them all")
+            raise SettingsError("--only", f"unknown rule {name!r}; --rules lists all rules")
     if arguments.patience <= 0:
-        raise SettingsError("--patience", "must be above 0")
+        raise SettingsError("--patience", "must be more than 0")
     pod = settings.read_yaml(arguments.pod) if arguments.pod else {}
     return Options(patience=arguments.patience, image=arguments.image, pod=pod, port=arguments.port, echo=arguments.echo)
 
@@ -118,7 +121,7 @@ async def _cluster(arguments: argparse.Namespace, *, context: str) -> AsyncItera
         if arguments.kubeconfig:
             yield Kubectl(program=program, kubeconfig=Path(arguments.kubeconfig), cache=Path(cache), context=context), ""
             return
-        say("an API server is started …")
+        say("starting an API server …")
         options = PlaneOptions(scheduler=False, verify_kubelets=False)
         async with Site(say=say) as site, ControlPlane("conformance", site, options=options) as plane:
             yield Kubectl(program=program, kubeconfig=plane.kubeconfig, cache=Path(cache)), plane.host_address

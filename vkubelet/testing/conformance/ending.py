@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from vkubelet.api.objects import PodRef
 from vkubelet.errors import NoSuchPod
 from vkubelet.provider import SupportsPolling
-from vkubelet.testing.conformance.broken import Broken, expect
 from vkubelet.testing.conformance.observed import Call, containers_of
-from vkubelet.testing.conformance.rules import Phase, rule
+from vkubelet.testing.conformance.rules import Broken, Phase, expect, rule
 from vkubelet.testing.conformance.stand import Made, Stand
 
 GRACE = 2
@@ -64,13 +63,13 @@ async def _deleted_directly(stand: Stand, ref: PodRef) -> None:
     except NoSuchPod:
         return
 
-    def told() -> bool:
-        return any(said.pod.uid == ref.uid and said.containers is None and said.at >= began for said in stand.recording.said)
+    def reported() -> bool:
+        return any(report.pod.uid == ref.uid and report.containers is None and report.at >= began for report in stand.recording.reports)
 
     if isinstance(stand.provider, SupportsPolling):
         # Its next list shows it.
         await stand.listed()
-    await stand.recording.news.until(told, f"host.pod_gone for {ref.name}, which the backend does not hold", seconds=stand.patience)
+    await stand.recording.changes.until(reported, f"host.pod_gone for {ref.name}, which the backend does not have", seconds=stand.patience)
 
 
 @rule()
@@ -82,13 +81,13 @@ async def delete_during_sync(stand: Stand) -> None:
         await stand.delete(pod.name, grace=1)
         asked = stand.clock.monotonic()
         late = (await _called(stand, "delete_pod", pod)).began - asked
-        expect(late < CANCEL_SECONDS, f"sync_pod went on for {late:.1f} s after the pod was deleted; it has to end when it is cancelled")
+        expect(late < CANCEL_SECONDS, f"sync_pod went on for {late:.1f} s after the pod was deleted; it must return when it is cancelled")
         await stand.ended(pod)
 
 
 async def _called(stand: Stand, method: str, pod: Made) -> Call:
     """Waits for the first call of that method for the pod."""
-    calls = await stand.recording.news.until(
+    calls = await stand.recording.changes.until(
         lambda: stand.recording.of(method, pod.uid), f"{method} of {pod.name} is called", seconds=stand.patience
     )
     return calls[0]
@@ -105,7 +104,7 @@ async def uid_respected(stand: Stand) -> None:
     await stand.told_gone(old.uid, "host.pod_gone with the uid of the first pod of that name")
     await _deleted_directly(stand, old.ref)
     await stand.clock.sleep(SETTLE)
-    expect(stand.recording.gone_at(new.uid) is None, "host.pod_gone was said of the second pod, of which nobody asked the end")
+    expect(stand.recording.gone_at(new.uid) is None, "host.pod_gone was called for the second pod, which was not deleted")
     listed = {report.pod.uid for report in await stand.listed() if report.pod.name == "twin"}
     expect(old.uid not in listed, "list_pods still shows the first pod")
     expect(listed, "list_pods does not show the second pod, although only the first one was deleted")
@@ -118,17 +117,17 @@ async def uid_respected(stand: Stand) -> None:
 @rule(phase=Phase.LAST)
 async def reports_known(stand: Stand) -> None:
     """host.report and host.pod_gone name pods that were handed over, by the very PodRef, and only containers that they have."""
-    for said in stand.recording.said:
-        pod = stand.pods.known.get(said.pod.uid)
-        if said.pod.namespace != stand.judge.namespace or said.pod.name == "never-was":
+    for report in stand.recording.reports:
+        pod = stand.pods.known.get(report.pod.uid)
+        if report.pod.namespace != stand.judge.namespace or report.pod.name == "never-was":
             continue
-        expect(pod is not None, f"something was said of {said.pod}, but no pod has this uid")
+        expect(pod is not None, f"{report.pod} was reported, but no pod has this uid")
         assert pod is not None
         meta, node = pod["metadata"], pod["spec"].get("nodeName", "")
         true = PodRef(meta["namespace"], meta["name"], meta["uid"], node)
-        expect(said.pod == true, f"something was said of {said.pod}; that uid is {true}")
-        strange = (said.containers or frozenset()) - containers_of(pod)
-        expect(not strange, f"pod {said.pod.name} was reported with containers it does not have: {sorted(strange)}")
+        expect(report.pod == true, f"{report.pod} was reported; the pod of that uid is {true}")
+        strange = (report.containers or frozenset()) - containers_of(pod)
+        expect(not strange, f"pod {report.pod.name} was reported with containers it does not have: {sorted(strange)}")
 
 
 @rule(phase=Phase.LAST)
@@ -144,15 +143,17 @@ async def calls_never_overlap(stand: Stand) -> None:
         for before, after in zip(calls, calls[1:], strict=False):
             expect(before.ended is not None and before.ended <= after.began, f"{after.method} of {after.subject} beside {before.method}")
     for uid, gone in _gone(stand):
-        late = [said for said in stand.recording.said if said.pod.uid == uid and said.containers is not None and said.at > gone]
-        expect(not late, f"pod {late[0].pod.name if late else ''} was reported after host.pod_gone was said of it")
+        late = [
+            report for report in stand.recording.reports if report.pod.uid == uid and report.containers is not None and report.at > gone
+        ]
+        expect(not late, f"pod {late[0].pod.name if late else ''} was reported after host.pod_gone was called for it")
     ghosts = {report.pod.uid: report.pod.name for report in await stand.listed()}
     back = [ghosts[uid] for uid, _ in _gone(stand) if uid in ghosts]
-    expect(not back, f"list_pods shows pods of which host.pod_gone was said: {', '.join(back)}")
+    expect(not back, f"list_pods shows pods for which host.pod_gone was called: {', '.join(back)}")
 
 
 def _gone(stand: Stand) -> Iterator[tuple[str, float]]:
-    for uid in {said.pod.uid for said in stand.recording.said}:
+    for uid in {report.pod.uid for report in stand.recording.reports}:
         gone = stand.recording.gone_at(uid)
         if gone is not None:
             yield uid, gone

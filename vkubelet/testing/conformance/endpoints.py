@@ -14,8 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import parse_rfc3339
 from vkubelet.provider import MetricsEndpoint, SupportsMetrics, SupportsNodeLogs, SupportsStats
-from vkubelet.testing.conformance.broken import Broken, expect
-from vkubelet.testing.conformance.rules import rule
+from vkubelet.testing.conformance.rules import Broken, expect, rule
 from vkubelet.testing.conformance.stand import Made, Stand
 
 AGAIN = 0.5
@@ -37,12 +36,12 @@ async def stats_fields(stand: Stand) -> None:
 
 
 def _expect_summary(document: JsonView, node: str, pod: Made) -> None:
-    told = document.get("node") or {}
-    expect(told.get("nodeName") == node, f"the summary is of node {told.get('nodeName')}, asked was {node}")
-    for entry, whose in [(told, "the node"), *((each, f"pod {each.get('podRef')}") for each in document.get("pods") or ())]:
+    node_stats = document.get("node") or {}
+    expect(node_stats.get("nodeName") == node, f"the summary is of node {node_stats.get('nodeName')}, requested was {node}")
+    for entry, whose in [(node_stats, "the node"), *((each, f"pod {each.get('podRef')}") for each in document.get("pods") or ())]:
         for resource in ("cpu", "memory", "network", "fs"):
             _expect_numbers(entry.get(resource) or {}, f"{resource} of {whose}")
-    expect("cpu" in told and "memory" in told, "the summary has neither cpu nor memory of the node, or only one of them")
+    expect("cpu" in node_stats and "memory" in node_stats, "the summary has neither cpu nor memory of the node, or only one of them")
     mine = [each for each in document.get("pods") or () if (each.get("podRef") or {}).get("uid") == pod.uid]
     expect(len(mine) == 1, f"the summary shows pod {pod.name}, which runs, {len(mine)} times")
     wanted = {"name": pod.name, "namespace": pod.ref.namespace, "uid": pod.uid}

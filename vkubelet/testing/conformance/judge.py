@@ -6,7 +6,13 @@ Invariant: only state that kubectl has shown counts; a process that was started 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import json
+import os
+import pty
+import struct
+import termios
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -17,8 +23,9 @@ from attrs import frozen
 
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import Clock
-from vkubelet.testing.conformance.broken import Broken
-from vkubelet.testing.conformance.news import News
+from vkubelet.provider import TerminalSize
+from vkubelet.testing.conformance.observed import Changes
+from vkubelet.testing.conformance.rules import Broken
 
 SECONDS = 60.0
 """Seconds for one command that does not stream."""
@@ -105,7 +112,7 @@ class PodWatch:
     def __init__(self, kubectl: Kubectl, clock: Clock) -> None:
         self._kubectl = kubectl
         self._clock = clock
-        self.news = News()
+        self.changes = Changes()
         self.pods: dict[str, Json] = {}
         """Pods by name."""
         self.known: dict[str, Json] = {}
@@ -132,7 +139,7 @@ class PodWatch:
             self.pods[name] = pod
         elif self.pods.get(name, {}).get("metadata", {}).get("uid") == uid:
             del self.pods[name]
-        self.news.tell()
+        self.changes.notify()
 
     def _note_flapping(self, before: JsonView | None, pod: JsonView) -> None:
         began = {entry["name"] for entry in _entries(before) if "waiting" not in (entry.get("state") or {"waiting": {}})}
@@ -148,7 +155,7 @@ class PodWatch:
             return pod if pod is not None and wanted(pod) else None
 
         try:
-            return await self.news.until(look, f"pod {name} {what}", seconds=seconds)
+            return await self.changes.until(look, f"pod {name} {what}", seconds=seconds)
         except Broken as error:
             raise Broken(f"{error}; it is {described(self.pods.get(name))}") from None
 
@@ -158,7 +165,7 @@ class PodWatch:
         def look() -> bool:
             return uid in self.known and self.pods.get(name, {}).get("metadata", {}).get("uid") != uid
 
-        await self.news.until(look, f"pod {name} is removed from the cluster", seconds=seconds)
+        await self.changes.until(look, f"pod {name} is removed from the cluster", seconds=seconds)
 
 
 def _entries(pod: JsonView | None) -> Sequence[JsonView]:
@@ -188,3 +195,42 @@ def described(pod: JsonView | None) -> str:
         states.append(f"{entry['name']} {kind} {detail.get('reason', '')}".strip())
     words = [status.get("phase", "without a phase"), status.get("reason", ""), *states]
     return ", ".join(word for word in words if word) + (", terminating" if pod["metadata"].get("deletionTimestamp") else "")
+
+
+# --- on a terminal ----------------------------------------------------------------------------------------------------------------------
+
+
+async def on_terminal(command: Sequence[str], size: TerminalSize, *, seconds: float) -> tuple[int, bytes]:
+    """Runs a command on a terminal of this size; returns its exit code and its output. Raises Broken when it does not exit in time."""
+    ours, theirs = pty.openpty()
+    try:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", size.height, size.width, 0, 0))
+        process = await asyncio.create_subprocess_exec(*command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    except OSError:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
+    shown = bytearray()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(ours, _read, ours, shown)
+    try:
+        async with asyncio.timeout(seconds):
+            code = await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise Broken(f"a command on a terminal did not end within {seconds:g} s; it showed {bytes(shown[-200:])!r}") from None
+    finally:
+        loop.remove_reader(ours)
+        _read(ours, shown)
+        os.close(ours)
+    return code, bytes(shown)
+
+
+def _read(descriptor: int, into: bytearray) -> None:
+    """Reads available data; once the other side is closed, reading fails."""
+    os.set_blocking(descriptor, False)
+    with contextlib.suppress(OSError):
+        while data := os.read(descriptor, 65536):
+            into += data

@@ -12,8 +12,7 @@ from vkubelet.api.objects import PodRef
 from vkubelet.clock import parse_rfc3339
 from vkubelet.errors import NoSuchPod, ProviderError
 from vkubelet.provider import LogOptions, SupportsLogs
-from vkubelet.testing.conformance.broken import Broken, expect
-from vkubelet.testing.conformance.rules import rule
+from vkubelet.testing.conformance.rules import Broken, expect, rule
 from vkubelet.testing.conformance.stand import Made, Stand
 
 END_SECONDS = 10.0
@@ -95,7 +94,7 @@ async def log_left(stand: Stand) -> None:
     def closed() -> bool:
         return all(call.ended is not None for call in stand.recording.of("stream_logs", pod.uid))
 
-    await stand.recording.news.until(closed, "stream_logs ends when its reader has left", seconds=END_SECONDS)
+    await stand.recording.changes.until(closed, "stream_logs ends when its reader has left", seconds=END_SECONDS)
     await stand.delete("left")
     await stand.ended(pod)
 
@@ -109,8 +108,8 @@ async def log_unknown(stand: Stand) -> None:
     except NoSuchPod:
         return
     except ProviderError as error:
-        raise Broken(f"the log of a pod that never was raised {type(error).__name__}, not NoSuchPod") from error
-    raise Broken(f"the log of a pod that never was is {data[:80]!r}")
+        raise Broken(f"the log of a pod that does not exist raised {type(error).__name__}, not NoSuchPod") from error
+    raise Broken(f"the log of a pod that does not exist is {data[:80]!r}")
 
 
 async def _line(stream: asyncio.StreamReader, seconds: float) -> bytes:

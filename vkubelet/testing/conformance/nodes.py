@@ -9,8 +9,7 @@ import asyncio
 
 from vkubelet.api.quantity import Quantity
 from vkubelet.provider import SupportsPing
-from vkubelet.testing.conformance.broken import Broken, expect
-from vkubelet.testing.conformance.rules import Phase, rule
+from vkubelet.testing.conformance.rules import Broken, Phase, expect, rule
 from vkubelet.testing.conformance.stand import Stand
 
 STOP_SECONDS = 5.0
@@ -58,7 +57,7 @@ async def loop_is_free(stand: Stand) -> str:
     stalls = stand.seen.blocking.stalls
     if stalls:
         worst = max(stalls, key=lambda stall: stall.seconds)
-        raise Broken(f"the loop stood still for {worst.seconds:.2f} s at {worst.where}; {len(stalls)} times in all")
+        raise Broken(f"the event loop was blocked for {worst.seconds:.2f} s at {worst.where}; {len(stalls)} times in total")
     return f"longest lag {stand.seen.blocking.longest:.2f} s, none of it in the provider"
 
 

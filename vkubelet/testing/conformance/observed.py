@@ -9,18 +9,41 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from attrs import define, field, frozen
 
 from vkubelet.api.objects import Pod, PodRef
+from vkubelet.api.podspec import CONTAINER_STATUSES, containers
 from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import Clock
 from vkubelet.errors import NotSupported, Unavailable
-from vkubelet.provider import Host, NodeDescription, PodReport, Provider, SupportsPolling, contract
-from vkubelet.testing.conformance.news import News
+from vkubelet.provider import Host, NodeDescription, PodFailure, PodReport, Provider, SupportsPolling, contract
+from vkubelet.testing.conformance.rules import Broken
 
+T = TypeVar("T")
 CAPABILITIES: Mapping[str, type] = {name: kind for name, kind in sorted(vars(contract).items()) if name.startswith("Supports")}
+
+
+class Changes:
+    """Notifies waiters of recorded events; nothing polls, a condition is checked after each event."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def notify(self) -> None:
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def until(self, condition: Callable[[], T | None], what: str, *, seconds: float) -> T:
+        """Returns the first true value of `condition`. Raises Broken."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not (found := condition()):
+                    await self._event.wait()
+                return found
+        except TimeoutError:
+            raise Broken(f"not within {seconds:g} s: {what}") from None
 
 
 def capabilities_of(made: object) -> dict[str, bool]:
@@ -43,7 +66,7 @@ class Call:
 
 
 @define(eq=False)
-class Said:
+class Reported:
     """Report of the provider about one pod, at monotonic time `at`: names of its containers; None: that it is missing."""
 
     pod: PodRef
@@ -65,7 +88,7 @@ class Recording:
 
     clock: Clock
     calls: list[Call] = field(factory=list)
-    said: list[Said] = field(factory=list)
+    reports: list[Reported] = field(factory=list)
     nodes: dict[str, NodeDescription] = field(factory=dict)
     """Nodes declared by the current run."""
     ever_declared: set[str] = field(factory=set)
@@ -82,7 +105,7 @@ class Recording:
     """When `until_stopped` returned."""
     stops: list[Stop] = field(factory=list)
     scope: asyncio.Timeout | None = None
-    news: News = field(factory=News)
+    changes: Changes = field(factory=Changes)
 
     def begin(self, method: str, about: object) -> Call:
         pod = about.ref if isinstance(about, Pod) else about
@@ -91,26 +114,26 @@ class Recording:
         self.calls.append(call)
         if isinstance(about, Pod):
             self.handed[uid] = about
-        self.news.tell()
+        self.changes.notify()
         return call
 
     def calling(self, method: str, about: object) -> Calling:
         """Records a call for the duration of the context."""
         return Calling(self, self.begin(method, about))
 
-    def say(self, said: Said) -> None:
-        self.said.append(said)
-        self.news.tell()
+    def add_report(self, report: Reported) -> None:
+        self.reports.append(report)
+        self.changes.notify()
 
     def list_told(self, node: str, reports: Iterable[PodReport]) -> None:
         """Records a list of a provider that is polled, which replaces `report` and `pod_gone`."""
         listed = {report.pod.uid: report for report in reports}
         now = self.clock.monotonic()
         for report in listed.values():
-            self.say(Said(report.pod, frozenset(container.name for container in report.containers), now))
+            self.add_report(Reported(report.pod, frozenset(container.name for container in report.containers), now))
         for ref in [ref for ref in self.ending.values() if ref.node == node and ref.uid not in listed]:
             del self.ending[ref.uid]
-            self.say(Said(ref, None, now))
+            self.add_report(Reported(ref, None, now))
 
     def of(self, method: str, uid: str) -> list[Call]:
         return [call for call in self.calls if call.method == method and call.uid == uid]
@@ -121,7 +144,7 @@ class Recording:
 
     def gone_at(self, uid: str) -> float | None:
         """Returns when the provider first reported that it has nothing of this pod."""
-        return next((said.at for said in self.said if said.pod.uid == uid and said.containers is None), None)
+        return next((report.at for report in self.reports if report.pod.uid == uid and report.containers is None), None)
 
     def cut_off(self) -> None:
         """Cancels the provider's `run`, as when it fails: the runtime starts it again."""
@@ -144,7 +167,7 @@ class Calling:
         self._call.ended = self._recording.clock.monotonic()
         self._call.error = kind.__name__ if kind is not None else ""
         self._call.refusal = (str(error) or "not supported") if isinstance(error, NotSupported) else ""
-        self._recording.news.tell()
+        self._recording.changes.notify()
 
 
 class ObservedHost:
@@ -165,36 +188,40 @@ class ObservedHost:
     def set_node(self, node: NodeDescription) -> None:
         self._recording.nodes[node.name] = node
         self._recording.ever_declared.add(node.name)
-        self._recording.news.tell()
+        self._recording.changes.notify()
         self._host.set_node(node)
 
     def nodes_complete(self) -> None:
         self._recording.complete = True
-        self._recording.news.tell()
+        self._recording.changes.notify()
         self._host.nodes_complete()
 
     def remove_node(self, name: str) -> None:
         self._recording.nodes.pop(name, None)
-        self._recording.news.tell()
+        self._recording.changes.notify()
         self._host.remove_node(name)
 
     def report(self, report: PodReport) -> None:
         names = frozenset(container.name for container in report.containers)
-        self._recording.say(Said(report.pod, names, self._recording.clock.monotonic()))
+        self._recording.add_report(Reported(report.pod, names, self._recording.clock.monotonic()))
         self._host.report(report)
 
     def set_pod_status(self, pod: PodRef, status: JsonView, *, annotations: Mapping[str, str] | None = None) -> None:
-        self._recording.say(Said(pod, frozenset(status_names(status)), self._recording.clock.monotonic()))
+        self._recording.add_report(Reported(pod, frozenset(status_names(status)), self._recording.clock.monotonic()))
         self._host.set_pod_status(pod, status, annotations=annotations)
 
+    def fail_pod(self, pod: PodRef, failure: PodFailure) -> None:
+        self._recording.add_report(Reported(pod, frozenset(), self._recording.clock.monotonic()))
+        self._host.fail_pod(pod, failure)
+
     def pod_gone(self, pod: PodRef) -> None:
-        self._recording.say(Said(pod, None, self._recording.clock.monotonic()))
+        self._recording.add_report(Reported(pod, None, self._recording.clock.monotonic()))
         self._host.pod_gone(pod)
 
 
 def status_names(status: JsonView) -> Iterator[str]:
     """Yields the names of all containers in a PodStatus."""
-    for kind in ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"):
+    for kind in CONTAINER_STATUSES:
         yield from (entry["name"] for entry in status.get(kind) or ())
 
 
@@ -301,5 +328,4 @@ def _streamed(name: str, method: Callable[..., AsyncIterator[bytes]], recording:
 def containers_of(pod: Pod | Json) -> set[str]:
     """Returns the names of all containers in a pod's spec, of every type."""
     spec = pod.spec if isinstance(pod, Pod) else pod["spec"]
-    kinds = ("initContainers", "containers", "ephemeralContainers")
-    return {container["name"] for kind in kinds for container in spec.get(kind) or ()}
+    return {container["name"] for container in containers(spec)}

@@ -7,11 +7,10 @@ pod.
 from __future__ import annotations
 
 from vkubelet.provider import SupportsPolling
-from vkubelet.testing.conformance.broken import expect
 from vkubelet.testing.conformance.faults import CONTAINER_CALLS, POD_CALLS, Fault
 from vkubelet.testing.conformance.judge import running
 from vkubelet.testing.conformance.pods import expect_same, incarnations
-from vkubelet.testing.conformance.rules import Phase, rule
+from vkubelet.testing.conformance.rules import Phase, expect, rule
 from vkubelet.testing.conformance.stand import Made, Stand
 
 STARTS = ("sync_pod", "prepare_pod", "start_container")
@@ -102,7 +101,7 @@ async def _polled_since(stand: Stand, moment: float, interval: float) -> None:
         return [call.began for call in stand.recording.of("list_pods", "") if call.began >= moment and not call.error]
 
     what = f"list_pods is polled every {interval:g} s after an outage"
-    await stand.recording.news.until(listed, what, seconds=2 * interval + 5.0)
+    await stand.recording.changes.until(listed, what, seconds=2 * interval + 5.0)
 
 
 RULES = (call_fails, answer_lost, call_hangs)

@@ -11,10 +11,9 @@ from attrs import frozen
 
 from vkubelet.api.shapes import JsonView
 from vkubelet.provider import SupportsPolling
-from vkubelet.testing.conformance.broken import Broken, expect
 from vkubelet.testing.conformance.judge import running
 from vkubelet.testing.conformance.observed import status_names
-from vkubelet.testing.conformance.rules import rule
+from vkubelet.testing.conformance.rules import Broken, expect, rule
 from vkubelet.testing.conformance.stand import Made, Stand
 
 MANY = 20
@@ -47,7 +46,7 @@ async def pod_runs(stand: Stand) -> None:
     """A pod is reported Running and Ready, with the containers of its spec and no others."""
     (pod,) = await stand.running("runs")
     names = sorted(status_names(stand.pods.known[pod.uid]["status"]))
-    expect(names == ["main"], f"the pod has the container main, its status speaks of {names or 'none'}")
+    expect(names == ["main"], f"the pod has the container main, its status has {names or 'none'}")
     await stand.delete("runs")
     await stand.ended(pod)
 
@@ -91,7 +90,7 @@ async def list_complete(stand: Stand) -> None:
     await stand.delete(*names)
     await stand.ended(*pods)
     left = {report.pod.uid for report in await stand.listed()} & {pod.uid for pod in pods}
-    expect(not left, f"list_pods still shows {len(left)} of {len(pods)} pods of which host.pod_gone was said")
+    expect(not left, f"list_pods still shows {len(left)} of {len(pods)} pods for which host.pod_gone was called")
 
 
 @rule()
@@ -121,11 +120,11 @@ def _waits_for_config(pod: JsonView) -> bool:
 async def polling_tells(stand: Stand) -> str:
     """list_pods, called every poll_interval seconds, shows the states of a pod's containers, so that nothing else need report them."""
     interval = stand.capability(SupportsPolling).poll_interval
-    expect(interval > 0, f"poll_interval is {interval}, it must be above 0")
+    expect(interval > 0, f"poll_interval is {interval}, it must be more than 0")
     patience = stand.patience + 3 * interval
     (pod,) = await stand.running("polled")
     recording, before = stand.recording, len(stand.recording.of("list_pods", ""))
-    await recording.news.until(lambda: len(recording.of("list_pods", "")) >= before + 2, "list_pods is polled", seconds=patience)
+    await recording.changes.until(lambda: len(recording.of("list_pods", "")) >= before + 2, "list_pods is polled", seconds=patience)
     mine = [report for report in await stand.listed() if report.pod.uid == pod.uid]
     expect(mine and mine[0].containers, "list_pods shows the running pod without its containers, or not at all")
     await stand.delete("polled")
@@ -168,14 +167,14 @@ async def synced_by(stand: Stand, pod: Made, *change: str) -> None:
     def ended() -> bool:
         return any(call.ended is not None for call in recording.of("sync_pod", pod.uid)[before:])
 
-    await recording.news.until(ended, f"a sync_pod of {pod.name} after it was changed", seconds=stand.patience)
+    await recording.changes.until(ended, f"a sync_pod of {pod.name} after it was changed", seconds=stand.patience)
 
 
 def expect_same(shown: JsonView, before: dict[str, Incarnation]) -> None:
     """Compares two states; an id that was not known before may appear, and with it the time of the start as the backend has it."""
     after = incarnations(shown)
     same = before.keys() == after.keys() and all(_same(was, after[name]) for name, was in before.items())
-    expect(same, f"a container was started anew: {_shown(before)} became {_shown(after)}")
+    expect(same, f"a container was started again: {_shown(before)} became {_shown(after)}")
 
 
 def _same(was: Incarnation, now: Incarnation) -> bool:

@@ -6,10 +6,9 @@ Invariant: every pod that was bound to the node before runs afterwards; a backen
 from __future__ import annotations
 
 from vkubelet.api.shapes import JsonView
-from vkubelet.testing.conformance.broken import expect
 from vkubelet.testing.conformance.judge import running
 from vkubelet.testing.conformance.pods import Incarnation, expect_same, incarnations
-from vkubelet.testing.conformance.rules import Phase, rule
+from vkubelet.testing.conformance.rules import Phase, expect, rule
 from vkubelet.testing.conformance.stand import Made, Stand
 
 SETTLE = 1.0
@@ -23,7 +22,7 @@ async def run_again(stand: Stand) -> None:
     before = {pod.uid: incarnations(stand.pods.known[pod.uid]) for pod in pods}
     runs, syncs = stand.recording.runs, {pod.uid: len(stand.recording.of("sync_pod", pod.uid)) for pod in pods}
     stand.recording.cut_off()
-    await stand.recording.news.until(lambda: stand.recording.runs > runs, "run() is called again", seconds=stand.patience)
+    await stand.recording.changes.until(lambda: stand.recording.runs > runs, "run() is called again", seconds=stand.patience)
     await stand.nodes_ready()
     for pod in pods:
         await _synced_anew(stand, pod, syncs[pod.uid])
@@ -56,18 +55,18 @@ async def new_process(stand: Stand) -> str:
         what = "runs in containers with other ids, as list_pods did not show it before it was synced"
         await stand.pods.until(kept.name, lambda pod: running(pod) and _all_new(before, pod), what, seconds=stand.patience)
     await stand.pods.until(kept.name, running, "is Running and Ready", seconds=stand.patience)
-    expect(stand.recording.gone_at(kept.uid) is None, "host.pod_gone was said of a pod that nobody deleted")
+    expect(stand.recording.gone_at(kept.uid) is None, "host.pod_gone was called for a pod that was not deleted")
     await stand.ended(deleted)
     await stand.delete("survivor")
     await stand.ended(kept)
-    return "pods are kept" if held else "pods are forgotten and started anew"
+    return "pods are kept" if held else "pods are lost and started again"
 
 
 async def _synced_anew(stand: Stand, pod: Made, before: int) -> None:
     def done() -> bool:
         return any(call.ended is not None and not call.error for call in stand.recording.of("sync_pod", pod.uid)[before:])
 
-    await stand.recording.news.until(done, f"sync_pod of {pod.name} once more", seconds=stand.patience)
+    await stand.recording.changes.until(done, f"sync_pod of {pod.name} once more", seconds=stand.patience)
 
 
 def _all_new(before: dict[str, Incarnation], shown: JsonView) -> bool:

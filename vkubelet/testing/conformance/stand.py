@@ -23,10 +23,10 @@ from vkubelet.provider import ContainerProvider, PodReport, Provider
 from vkubelet.runtime import Runtime
 from vkubelet.settings import Settings, convert, merged
 from vkubelet.testing.conformance.blocking import BlockingWatch
-from vkubelet.testing.conformance.broken import Broken, expect
 from vkubelet.testing.conformance.faults import Faults, faulty
 from vkubelet.testing.conformance.judge import Kubectl, PodWatch, condition, running
 from vkubelet.testing.conformance.observed import CAPABILITIES, Recording, observed
+from vkubelet.testing.conformance.rules import Broken, expect
 
 RULE: ContextVar[str] = ContextVar("rule", default="")
 """Name of the rule that the current task tests."""
@@ -175,9 +175,9 @@ class Stand:
     async def declared(self) -> None:
         """Waits until the provider has declared a node and has completed the declarations."""
         recording = self.recording
-        await recording.news.until(lambda: bool(recording.nodes), "run() declares a node with host.set_node", seconds=self.patience)
-        what = "run() says host.nodes_complete()"
-        await recording.news.until(lambda: recording.complete, what, seconds=self.patience)
+        await recording.changes.until(lambda: bool(recording.nodes), "run() declares a node with host.set_node", seconds=self.patience)
+        what = "run() calls host.nodes_complete()"
+        await recording.changes.until(lambda: recording.complete, what, seconds=self.patience)
 
     async def nodes_ready(self) -> Mapping[str, Json]:
         """Waits until every declared node is Ready, by kubectl; returns the Nodes by name."""
@@ -252,7 +252,7 @@ class Stand:
     async def told_gone(self, uid: str, what: str) -> None:
         """Waits until the provider has reported that it has nothing of this pod."""
         recording = self.recording
-        await recording.news.until(lambda: recording.gone_at(uid) is not None, what, seconds=self.patience)
+        await recording.changes.until(lambda: recording.gone_at(uid) is not None, what, seconds=self.patience)
 
     async def listed(self) -> Sequence[PodReport]:
         """Returns what list_pods contains for the node, in the namespace of the stand."""
@@ -263,5 +263,5 @@ class Stand:
         """Waits until list_pods does not contain this pod any more."""
         end = self.clock.monotonic() + self.patience
         while any(report.pod.uid == uid for report in await self.listed()):
-            expect(self.clock.monotonic() < end, f"list_pods still shows uid {uid}, of which host.pod_gone was said")
+            expect(self.clock.monotonic() < end, f"list_pods still shows uid {uid}, for which host.pod_gone was called")
             await self.clock.sleep(0.2)

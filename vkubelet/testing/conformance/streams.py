@@ -16,10 +16,9 @@ from contextlib import asynccontextmanager
 from vkubelet.api.objects import PodRef
 from vkubelet.errors import NoSuchPod, NotSupported, ProviderError
 from vkubelet.provider import SupportsAttach, SupportsExec, SupportsPortForward, TerminalSize
-from vkubelet.testing.conformance.broken import Broken, Inapplicable, expect
-from vkubelet.testing.conformance.rules import rule
+from vkubelet.testing.conformance.judge import on_terminal
+from vkubelet.testing.conformance.rules import Broken, Inapplicable, expect, rule
 from vkubelet.testing.conformance.stand import Made, Stand
-from vkubelet.testing.conformance.terminal import on_terminal
 
 END_SECONDS = 10.0
 """Seconds in which a call has to return when its client has disconnected."""
@@ -37,7 +36,7 @@ async def exec_exit_code(stand: Stand) -> None:
     (pod,) = await stand.running("exits")
     for code in (0, 1, 7, 137):
         outcome = await stand.judge.run("exec", pod.name, "--", "sh", "-c", f"exit {code}")
-        expect(outcome.code == code, f"a command that ends with {code} came back with {outcome.code}: {outcome.complaint}")
+        expect(outcome.code == code, f"a command that exits with {code} returned {outcome.code}: {outcome.complaint}")
     await stand.delete(pod.name)
     await stand.ended(pod)
 
@@ -48,7 +47,7 @@ async def exec_output(stand: Stand) -> None:
     (pod,) = await stand.running("speaks")
     outcome = await stand.judge.run("exec", pod.name, "--", "sh", "-c", "echo to out; echo to err >&2; seq 1 20000")
     wanted = b"to out\n" + b"".join(b"%d\n" % number for number in range(1, 20001))
-    expect(outcome.stdout == wanted, f"of {len(wanted)} bytes of standard output came {len(outcome.stdout)}, or others")
+    expect(outcome.stdout == wanted, f"of {len(wanted)} bytes of standard output {len(outcome.stdout)} arrived, or they differ")
     expect(outcome.stderr == b"to err\n", f"standard error was {outcome.stderr[:80]!r}")
     await stand.delete(pod.name)
     await stand.ended(pod)
@@ -62,7 +61,7 @@ async def exec_input(stand: Stand) -> None:
     outcome = await stand.judge.run("exec", "-i", pod.name, "--", "cat", stdin=data, seconds=2 * stand.patience)
     expect(outcome.code == 0, f"cat ended with {outcome.code}: {outcome.complaint}")
     same = hashlib.sha256(outcome.stdout).digest() == hashlib.sha256(data).digest()
-    expect(same, f"cat was sent {len(data)} bytes and gave back {len(outcome.stdout)}, or others")
+    expect(same, f"cat received {len(data)} bytes and returned {len(outcome.stdout)}, or they differ")
     await stand.delete(pod.name)
     await stand.ended(pod)
 
@@ -75,8 +74,8 @@ async def exec_terminal(stand: Stand) -> None:
     code, shown = await on_terminal(command, TerminalSize(width=117, height=43), seconds=stand.patience)
     lines = [line.strip() for line in shown.decode(errors="replace").splitlines()]
     expect("43 117" in lines, f"a terminal of 43 rows and 117 columns was shown as {lines}")
-    expect("to err" in lines, f"standard error did not come: {lines}")
-    expect(code == 3, f"a command that ends with 3 came back with {code}")
+    expect("to err" in lines, f"standard error did not arrive: {lines}")
+    expect(code == 3, f"a command that exits with 3 returned {code}")
     await stand.delete(pod.name)
     await stand.ended(pod)
 
@@ -99,14 +98,14 @@ async def exec_unknown(stand: Stand) -> None:
     """exec into a pod the backend does not have is NoSuchPod."""
     stranger = PodRef(stand.judge.namespace, "never-was", str(uuid.uuid4()), stand.node)
     try:
-        code = await stand.capability(SupportsExec).exec(stranger, "main", ["true"], _NobodyThere())
+        code = await stand.capability(SupportsExec).exec(stranger, "main", ["true"], _NoClient())
     except NoSuchPod:
         return
     except NotSupported as error:
         raise Inapplicable(str(error)) from error
     except ProviderError as error:
-        raise Broken(f"exec into a pod that never was raised {type(error).__name__}, not NoSuchPod") from error
-    raise Broken(f"exec into a pod that never was came back with {code}")
+        raise Broken(f"exec into a pod that does not exist raised {type(error).__name__}, not NoSuchPod") from error
+    raise Broken(f"exec into a pod that does not exist returned {code} instead of raising NoSuchPod")
 
 
 @rule(needs=SupportsAttach)
@@ -115,7 +114,7 @@ async def attach_speaks(stand: Stand) -> None:
     (pod,) = await stand.running("attached", container={"stdin": True, "command": ["sh", "-c", "echo begins; cat"]})
     async with stand.judge.started("attach", "-i", pod.name, stdin=PIPE) as process:
         assert process.stdin is not None
-        await stand.recording.news.until(lambda: stand.recording.of("attach", pod.uid), "attach is called", seconds=stand.patience)
+        await stand.recording.changes.until(lambda: stand.recording.of("attach", pod.uid), "attach is called", seconds=stand.patience)
         process.stdin.write(b"are you there\n")
         await _says(process, b"are you there", stand.patience)
         process.kill()
@@ -165,7 +164,7 @@ async def _listens(stand: Stand, pod: Made) -> None:
     while True:
         try:
             async with _forwarded(stand, pod) as local:
-                await _echoed(local, b"is anybody there", stand.patience)
+                await _echoed(local, b"are you there", stand.patience)
             break
         except Broken:
             if stand.clock.monotonic() > end or stand.recording.refusal(pod.uid):
@@ -180,16 +179,16 @@ async def _echoed(port: int, data: bytes, seconds: float) -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(data)
             answer = await reader.readexactly(len(data))
-            expect(answer == data, "what was sent through a forwarded port came back as something else")
+            expect(answer == data, "the echo through a forwarded port differs from what was sent")
             writer.write_eof()
             rest = await reader.read()
-            expect(not rest, f"after everything had come back came {len(rest)} bytes more")
+            expect(not rest, f"{len(rest)} bytes arrived after the whole echo")
             writer.close()
             await writer.wait_closed()
     except TimeoutError:
         raise Broken(f"a forwarded connection did not echo and close within {seconds:g} s") from None
     except (asyncio.IncompleteReadError, ConnectionError) as error:
-        raise Broken(f"a forwarded connection broke: {error}; is there something that echoes at the port?") from None
+        raise Broken(f"a forwarded connection broke: {error}; the command of --echo must listen at the port") from None
 
 
 async def _says(process: Process, wanted: bytes, seconds: float) -> bytes:
@@ -212,10 +211,10 @@ async def _over(stand: Stand, method: str, pod: Made) -> None:
     def over() -> bool:
         return all(call.ended is not None for call in stand.recording.of(method, pod.uid))
 
-    await stand.recording.news.until(over, f"{method} ends when its client has left", seconds=END_SECONDS)
+    await stand.recording.changes.until(over, f"{method} ends when its client has left", seconds=END_SECONDS)
 
 
-class _NobodyThere:
+class _NoClient:
     """A client that sends and receives nothing."""
 
     tty = False

@@ -22,10 +22,9 @@ from vkubelet.clock import SystemClock
 from vkubelet.errors import VKubeletError, first_error
 from vkubelet.testing.conformance import ending, endpoints, logs, nodes, outages, pods, restarts, streams
 from vkubelet.testing.conformance.blocking import BlockingWatch
-from vkubelet.testing.conformance.broken import Broken, Inapplicable
 from vkubelet.testing.conformance.judge import Kubectl, PodWatch
 from vkubelet.testing.conformance.observed import Recording, capabilities_of
-from vkubelet.testing.conformance.rules import Outcome, Phase, Report, Result, Rule
+from vkubelet.testing.conformance.rules import Broken, Inapplicable, Outcome, Phase, Report, Result, Rule
 from vkubelet.testing.conformance.stand import RULE, Options, Seen, Stand, Subject
 
 RULES: Sequence[Rule] = (
@@ -89,7 +88,7 @@ class _Examination:
         if self._results[nodes.node_ready.name].outcome is Outcome.FAILED:
             for rule in able:
                 if rule is not nodes.node_ready:
-                    self._note(Result(rule, Outcome.SKIPPED, "there is no node to try it on"))
+                    self._note(Result(rule, Outcome.SKIPPED, "the provider has no node that is Ready"))
         else:
             self._stand.node = sorted(self._stand.recording.nodes)[0]
             await self._phases([rule for rule in able if rule is not nodes.node_ready])
@@ -116,49 +115,37 @@ class _Examination:
             await self._one(rule)
 
     async def _one(self, rule: Rule) -> None:
-        clock = self._stand.clock
-        began, verdict = clock.monotonic(), _Verdict()
+        began = self._stand.clock.monotonic()
         RULE.set(rule.name)
-        with verdict:
-            limit = _TIMES * self._stand.patience
-            async with asyncio.timeout(limit) as scope:
+        outcome, seen = await self._judge(rule)
+        refusal = self._stand.refusal(rule.name) if rule.needs and outcome is Outcome.FAILED else ""
+        if refusal:
+            outcome, seen = Outcome.SKIPPED, f"the provider refuses it: {refusal}"
+        seconds = self._stand.clock.monotonic() - began if outcome is not Outcome.SKIPPED else 0.0
+        self._note(Result(rule, outcome, seen, seconds))
+
+    async def _judge(self, rule: Rule) -> tuple[Outcome, str]:
+        """Runs a rule; returns its outcome and what was observed, whatever the rule, or a provider within it, raises."""
+        limit = _TIMES * self._stand.patience
+        scope = asyncio.timeout(limit)
+        try:
+            async with scope:
                 # A rule that failed halfway may have left it stopped.
                 await self._stand.start()
-                verdict.seen = await rule.check(self._stand) or ""
-        if scope.expired():
-            verdict.seen = f"it did not end within {limit:g} s"
-        refusal = verdict.refusal or (self._stand.refusal(rule.name) if rule.needs and verdict.failed else "")
-        if refusal:
-            self._note(Result(rule, Outcome.SKIPPED, f"the provider refuses it: {refusal}"))
-            return
-        outcome = Outcome.FAILED if verdict.failed else Outcome.PASSED
-        self._note(Result(rule, outcome, verdict.seen, clock.monotonic() - began))
+                return Outcome.PASSED, await rule.check(self._stand) or ""
+        except Inapplicable as error:
+            return Outcome.SKIPPED, f"the provider refuses it: {error}"
+        except Broken as error:
+            return Outcome.FAILED, str(error)
+        except Exception as error:
+            if scope.expired():
+                return Outcome.FAILED, f"it did not end within {limit:g} s"
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            return Outcome.FAILED, f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
 
     def _note(self, result: Result) -> None:
         self._results[result.rule.name] = result
         self._say(result)
-
-
-class _Verdict:
-    """Context that turns whatever a rule, or a provider within it, raises into the rule's result; only a cancellation propagates."""
-
-    def __init__(self) -> None:
-        self.seen = self.refusal = ""
-        self.failed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        if isinstance(error, Inapplicable):
-            self.refusal = str(error)
-            return True
-        self.failed = True
-        where = traceback.extract_tb(trace)[-1]
-        self.seen = str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
-        return True
 
 
 class _Warnings(logging.Handler):

@@ -4,8 +4,7 @@ from datetime import timedelta
 
 from kubeocean.binding.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure, Health, status_patch
 from tests.unit.kubeocean.builders import at
-from vkubelet.api.conditions import get_condition
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.shapes import Json, JsonView, get_condition
 
 NOW = at("2026-01-05 09:00")
 
@@ -50,7 +49,7 @@ def test_a_worker_that_can_not_be_connected_is_not_connected() -> None:
 
 
 def test_a_bad_new_kubeconfig_leaves_the_connection_that_is_still_used() -> None:
-    status = written({}, Health(reachable=True, problem=Failure(CONNECTIVITY_FAILED, "…; until then the connection made before is used")))
+    status = written({}, Health(reachable=True, problem=Failure(CONNECTIVITY_FAILED, "…; until then the earlier connection is used")))
     assert said(status, "Connected")[0] == "True"
     assert said(status, "Ready")[0] == "False"
 

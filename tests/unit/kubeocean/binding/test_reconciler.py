@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import pytest
 
 from kubeocean.binding.conditions import RETIREMENT_HELD
 from kubeocean.binding.reconciler import BindingReconciler
 from kubeocean.model import keys
 from kubeocean.nodes.withdrawal import Cause, Withdrawal
-from kubeocean.worker.cluster import WorkerCluster
-from tests.unit.kubeocean.builders import unknown
+from tests.unit.kubeocean.builders import unknown, worker_scope
 from vkubelet.api.shapes import Json
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
@@ -33,8 +30,13 @@ def stored(
 
 
 @pytest.fixture
-def bound() -> BindingReconciler:
-    return BindingReconciler(RecordingHost(client=Client(Connection("https://192.0.2.1"))), "demo")
+def host() -> RecordingHost:
+    return RecordingHost(client=Client(Connection("https://192.0.2.1")))
+
+
+@pytest.fixture
+def bound(host: RecordingHost) -> BindingReconciler:
+    return BindingReconciler(host, "demo")
 
 
 def seen(bound: BindingReconciler, *bodies: Json) -> keys.Identity:
@@ -62,24 +64,26 @@ def test_another_binding_of_the_same_name_has_its_own_identity(bound: BindingRec
 
 
 @pytest.mark.parametrize("status", ["True", "False"])
-def test_what_an_earlier_process_held_is_held_until_all_nodes_were_decided(bound: BindingReconciler, status: str) -> None:
+def test_what_an_earlier_process_held_is_held_until_all_nodes_were_decided(
+    host: RecordingHost, bound: BindingReconciler, status: str
+) -> None:
     condition = {"type": RETIREMENT_HELD, "status": status, "reason": "TooManyNodes", "message": "3 nodes vanished"}
     bound.informer.adopt(unknown({**stored(1), "status": {"conditions": [condition]}}))
     assert bound.held == ("3 nodes vanished" if status == "True" else "")
     guard = MassGuard(clock=ManualClock())
-    withdrawal = Withdrawal(cast(WorkerCluster, None), binding=bound, guard=guard, process_zone="UTC")
-    withdrawal.begin()
+    withdrawal = Withdrawal(worker_scope(host, binding=bound, guard=guard))
+    withdrawal.restore()
     assert withdrawal.allowed("n1", Cause.NODE, total=20) is (status == "False")
     assert withdrawal.allowed("n2", Cause.TERMS, total=20)
-    withdrawal.first_round_over()
+    withdrawal.release()
     assert guard.refused == ({"n1"} if status == "True" else frozenset())
     assert ("n1" in bound.held) is (status == "True")
 
 
-def test_nothing_is_held_any_more_when_the_nodes_are_back(bound: BindingReconciler) -> None:
+def test_nothing_is_held_any_more_when_the_nodes_are_back(host: RecordingHost, bound: BindingReconciler) -> None:
     condition = {"type": RETIREMENT_HELD, "status": "True", "reason": "TooManyNodes", "message": "3 nodes vanished"}
     bound.informer.adopt(unknown({**stored(1), "status": {"conditions": [condition]}}))
-    withdrawal = Withdrawal(cast(WorkerCluster, None), binding=bound, guard=MassGuard(clock=ManualClock()), process_zone="UTC")
-    withdrawal.begin()
-    withdrawal.first_round_over()
+    withdrawal = Withdrawal(worker_scope(host, binding=bound))
+    withdrawal.restore()
+    withdrawal.release()
     assert bound.held == "" and withdrawal.allowed("n1", Cause.NODE, total=20)

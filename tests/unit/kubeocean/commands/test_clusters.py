@@ -34,10 +34,10 @@ def test_somebody_who_has_had_enough_gets_a_sentence(capsys: pytest.CaptureFixtu
 
     with pytest.raises(SystemExit) as ended:
         finish(interrupted())
-    assert ended.value.code == 130 and "what was done stays done" in capsys.readouterr().err
+    assert ended.value.code == 130 and "nothing is undone" in capsys.readouterr().err
 
 
-def test_the_workers_context_is_looked_for_in_the_hubs_file_unless_it_has_one_of_its_own() -> None:
+def test_workers_context_is_read_from_the_hubs_kubeconfig_unless_it_has_its_own() -> None:
     flags = {"kubeconfig": Path("both"), "worker_kubeconfig": None, "worker_context": "away"}
     assert worker_of(argparse.Namespace(**flags)).kubeconfig == Path("both")
     assert worker_of(argparse.Namespace(**{**flags, "worker_kubeconfig": Path("own")})).kubectl == "kubectl --kubeconfig own --context away"

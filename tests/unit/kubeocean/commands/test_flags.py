@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from kubeocean.cli import main
+from vkubelet.api.codec import decode_yaml_documents
 
 CONFIG = {
     "apiVersion": "v1",
@@ -53,7 +54,7 @@ def test_print_needs_no_cluster_and_shows_no_kubeconfig(capsys: pytest.CaptureFi
     with pytest.raises(SystemExit) as ended:
         main(["bind", "demo", "--print", "--mount-namespace", "borrowed", "--metrics"])
     assert ended.value.code == 0
-    bodies = list(yaml.safe_load_all(capsys.readouterr().out))
+    bodies = list(decode_yaml_documents(capsys.readouterr().out))
     (secret,) = (body for body in bodies if body["kind"] == "Secret" and body["metadata"]["namespace"] == "kubeocean-system")
     assert secret["stringData"]["kubeconfig"].startswith("<")
     assert bodies[-1]["spec"]["mountNamespace"] == "borrowed" and bodies[-1]["spec"]["secretRef"]["name"] == secret["metadata"]["name"]
@@ -65,7 +66,7 @@ def test_print_for_one_cluster_has_nothing_of_the_other(cluster: str, kinds: set
     with pytest.raises(SystemExit):
         main(["bind", "demo", "--print", cluster])
     text = capsys.readouterr().out
-    found = {body["kind"] for body in yaml.safe_load_all(text)}
+    found = {body["kind"] for body in decode_yaml_documents(text)}
     assert kinds <= found and ("ClusterBinding" in found) is (cluster == "hub")
     assert cluster == "worker" or ("Secret" not in found and "create secret generic demo-kubeconfig" in text)
 
@@ -74,7 +75,7 @@ def test_print_for_one_cluster_has_nothing_of_the_other(cluster: str, kinds: set
     ("flags", "words"),
     [
         (["--cluster-id", "Big"], ("--cluster-id: ", "lower case")),
-        (["--mount-namespace", "a.b"], ("--mount-namespace: ", "not the name of a namespace")),
+        (["--mount-namespace", "a.b"], ("--mount-namespace: ", "not a namespace name")),
     ],
 )
 def test_what_can_never_work_is_not_even_printed(flags: list[str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:

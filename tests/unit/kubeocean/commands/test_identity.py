@@ -98,9 +98,9 @@ BOUND = ObjectMeta(name="leased", annotations={"kubeocean.io/mount-owner": "u_ot
         (OURS, [], [], ""),
         (OURS, [ObjectMeta(name="default")], [], ""),
         (OURS, [ObjectMeta(name="default"), BOUND], [], "it is shared with the binding of namespace leased"),
-        (OURS, [], [ObjectMeta(name="p", namespace="mnt")], "pod mnt/p has it"),
-        ({**OURS, "app.kubernetes.io/managed-by": "Helm"}, [], [], "Helm made it"),
-        ({}, [], [], "somebody else made it"),
+        (OURS, [], [ObjectMeta(name="p", namespace="mnt")], "pod mnt/p uses it"),
+        ({**OURS, "app.kubernetes.io/managed-by": "Helm"}, [], [], "Helm created it"),
+        ({}, [], [], "another client created it"),
     ],
 )
 def test_the_class_of_all_bindings_goes_only_with_the_last_and_where_we_made_it(

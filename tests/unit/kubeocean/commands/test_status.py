@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kubeocean.commands.status import Summary, lines, summary
+from kubeocean.commands.status import Summary, current, lines, readiness, summary, unmet
 from tests.unit.kubeocean.builders import node, unknown
 from vkubelet.api.objects import Node, Unknown
 from vkubelet.api.shapes import Json
@@ -51,7 +51,12 @@ def test_a_binding_that_goes_is_not_ready_and_says_what_it_waits_for() -> None:
 
 def test_a_binding_that_nobody_has_seen_says_so() -> None:
     row = summary(stored(phase=""), [], None)
-    assert (row.phase, row.worker, row.pods, row.problems) == ("Pending", "unknown", None, ["nobody has looked at the binding yet"])
+    assert (row.phase, row.worker, row.pods, row.problems) == (
+        "Pending",
+        "unknown",
+        None,
+        ["no process has reported on the ClusterBinding yet"],
+    )
 
 
 def row(name: str, **more: object) -> Summary:
@@ -83,3 +88,46 @@ def test_the_table_is_narrow_and_long_sentences_are_wrapped_below_their_row() ->
 def test_an_empty_cluster_is_told_how_to_bind() -> None:
     assert "kubeocean bind NAME" in lines([], width=80)[0]
     assert lines([row("a", policies={})], width=80)[1].endswith("none")
+
+
+def body(*conditions: Json, generation: int = 2) -> Json:
+    return {"metadata": {"generation": generation}, "status": {"conditions": list(conditions)}}
+
+
+def condition_of(kind: str, status: str, reason: str = "", message: str = "", seen: int = 2) -> Json:
+    return {"type": kind, "status": status, "reason": reason, "message": message, "observedGeneration": seen}
+
+
+def test_a_binding_without_conditions_was_seen_by_nobody() -> None:
+    for empty in ({"metadata": {}}, body()):
+        assert not readiness(empty).ready and not readiness(empty).seen
+
+
+def test_ready_of_an_older_generation_does_not_count() -> None:
+    assert readiness(body(condition_of("Ready", "True"))).ready
+    assert not readiness(body(condition_of("Ready", "True", seen=1))).ready
+    assert current(body(condition_of("Ready", "True", seen=1))) == []
+
+
+def test_a_condition_that_names_no_generation_counts() -> None:
+    told = condition_of("Ready", "True")
+    del told["observedGeneration"]
+    assert readiness(body(told)).ready
+
+
+def test_why_it_is_not_ready_is_told_once() -> None:
+    same = "the worker cluster does not answer"
+    seen = readiness(
+        body(condition_of("Ready", "False", "ConnectivityFailed", same), condition_of("Connected", "False", "ConnectivityFailed", same))
+    )
+    assert seen.text == f"Ready=False, ConnectivityFailed: {same}" and seen.lasting and seen.seen
+    more = readiness(body(condition_of("Ready", "False", "SyncerFailed", "a"), condition_of("Connected", "Unknown", "Initializing", "b")))
+    assert more.text == "Ready=False, SyncerFailed: a; Connected=Unknown, Initializing: b" and not more.lasting
+
+
+def test_conditions_that_are_bad_news_when_true_are_told_apart() -> None:
+    assert unmet([condition_of("RetirementHeld", "False"), condition_of("Ready", "True"), condition_of("Stalled", "False")]) == []
+    assert [each["type"] for each in unmet([condition_of("RetirementHeld", "True"), condition_of("ProxierReady", "Unknown")])] == [
+        "RetirementHeld",
+        "ProxierReady",
+    ]

@@ -22,7 +22,7 @@ async def test_without_a_terminal_a_line_comes_on_a_change_and_at_least_every_20
     said_at: list[float] = []
     for _ in range(60):
         before = out.getvalue()
-        progress.tell("waiting" if progress.seconds < 30 else "nearly there")
+        progress.update("waiting" if progress.seconds < 30 else "nearly there")
         if out.getvalue() != before:
             said_at.append(progress.seconds)
         await clock.advance(1.0)
@@ -36,7 +36,7 @@ async def test_at_a_terminal_one_line_counts_and_a_change_begins_another() -> No
     out, clock = Tty(), ManualClock()
     progress = Progress(Terminal(out, live=True), clock)
     for text in ("waiting", "waiting", "nearly there"):
-        progress.tell(text)
+        progress.update(text)
         await clock.advance(1.0)
     progress.end()
     lines = out.getvalue().split("\n")

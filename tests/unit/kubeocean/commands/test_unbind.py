@@ -13,7 +13,7 @@ from tests.unit.kubeocean.builders import unknown
     [
         (["kubeocean.io/clusterbinding-manager", "kubeocean.io/clusterbinding-syncer"], ("process of the binding", "--force-after 0")),
         (["kubeocean.io/clusterbinding-manager"], ("`kubeocean manager` runs",)),
-        (["example.org/other"], ("not ours",)),
+        (["example.org/other"], ("not Kubeocean",)),
     ],
 )
 def test_the_remedy_is_about_the_finalizer_that_is_waited_for(finalizers: list[str], words: tuple[str, ...]) -> None:

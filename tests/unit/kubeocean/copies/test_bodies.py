@@ -9,15 +9,21 @@ import pytest
 from kubeocean.copies.bodies import (
     bundle_for,
     copy_of,
+    is_copy,
+    mark_patch,
     physical_configmap,
     physical_secret,
     same_content,
     token_secret,
+    unmark_patch,
 )
+from kubeocean.model import keys
 from kubeocean.model.crds import ApiServerAccess
-from kubeocean.model.keys import physical_name, token_secret_name
+from kubeocean.model.keys import Owner, physical_name, token_secret_name
+from kubeocean.worker.cluster import Mount
 from tests.unit.kubeocean.builders import OWNER, at, pod, unknown
-from vkubelet.api.objects import Key
+from vkubelet.api.codec import encode_json
+from vkubelet.api.objects import Key, ObjectMeta, Unknown
 from vkubelet.api.shapes import Json
 
 META: Json = {
@@ -82,7 +88,7 @@ def test_secret_that_controllers_act_upon_becomes_opaque_without_annotations(kin
 
 def test_token_secret_holds_all_tokens_of_one_incarnation() -> None:
     bearer, tokens = pod({"serviceAccountName": "builder"}), {"token-1": "b", "token": "a"}
-    secret = token_secret(bearer, tokens, owner=OWNER, namespace="mnt", expiry=at("2026-01-05 10:00"), life=3607)
+    secret = token_secret(bearer, tokens, owner=OWNER, namespace="mnt", expiry=at("2026-01-05 10:00"), lifetime=3607)
     assert secret["metadata"]["name"] == token_secret_name("default", "web", "uid-1")
     assert secret["data"] == {"token": base64.b64encode(b"a").decode(), "token-1": base64.b64encode(b"b").decode()}
     assert secret["metadata"]["labels"]["kubeocean.io/service-account-token"] == "true"
@@ -116,3 +122,80 @@ def test_equal_content_needs_no_write() -> None:
     assert not same_content(wanted, {**live, "data": {"a": "2"}})
     assert not same_content(wanted, {**live, "binaryData": {"b": "AQ=="}})
     assert not same_content(wanted, {**live, "metadata": {**live["metadata"], "labels": {}}})
+
+
+STRANGER = Owner("hub-uid-2", "demo")
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations", "expected"),
+    [
+        (OWNER.labels, OWNER.annotations, True),
+        ({keys.MANAGED_BY: keys.MANAGED}, {}, True),
+        ({keys.MANAGED_BY: keys.MANAGED}, STRANGER.annotations, False),
+        (STRANGER.labels, {}, False),
+        ({}, {}, False),
+    ],
+)
+def test_copy_that_names_another_owner_in_any_mark_is_not_adopted(labels: Json, annotations: Json, expected: bool) -> None:
+    original = {keys.VIRTUAL_NAMESPACE: "default", keys.VIRTUAL_NAME: "settings"}
+    meta = unknown({"metadata": {"name": "x", "labels": labels, "annotations": {**annotations, **original}}}).metadata
+    assert is_copy(meta, Key("default", "settings"), OWNER) is expected
+    assert not is_copy(meta, Key("default", "other"), OWNER)
+
+
+MOUNT = Mount(OWNER, "mnt")
+OTHER = Mount(Owner("hub-uid-1", "other"), "elsewhere")
+
+
+def config(**metadata: object) -> ObjectMeta:
+    return unknown({"metadata": {"name": "settings", "namespace": "default", "resourceVersion": "7", **metadata}}).metadata
+
+
+def applied(meta: ObjectMeta, change: Json | None) -> ObjectMeta:
+    """As a merge patch does it."""
+    assert change is not None
+    new = change["metadata"]
+    body: Json = {"name": meta.name, "namespace": meta.namespace, "resourceVersion": meta.resource_version}
+    for kind, old in (("labels", meta.labels), ("annotations", meta.annotations)):
+        body[kind] = {key: value for key, value in {**old, **new.get(kind, {})}.items() if value is not None}
+    body["finalizers"] = new.get("finalizers", list(meta.finalizers))
+    return Unknown.decode(encode_json({"metadata": body})).metadata
+
+
+def test_a_marked_object_is_not_marked_again() -> None:
+    assert mark_patch(applied(config(), mark_patch(config(), MOUNT)), MOUNT) is None
+
+
+def test_two_bindings_mark_one_object_and_leave_it_one_after_the_other() -> None:
+    both = applied(config(), mark_patch(config(), MOUNT))
+    both = applied(both, mark_patch(both, OTHER))
+    assert {"kubeocean.io/synced-by-demo", "kubeocean.io/synced-by-other"} <= both.labels.keys()
+    one = applied(both, unmark_patch(both, MOUNT))
+    assert one.labels == {"kubeocean.io/managed-by": "kubeocean", "kubeocean.io/synced-by-other": "true"}
+    assert list(one.finalizers) == ["kubeocean.io/finalizer-other"]
+    none = applied(one, unmark_patch(one, OTHER))
+    assert not none.labels and not none.annotations and not none.finalizers
+
+
+def test_what_kubeocean_go_put_on_it_goes_too() -> None:
+    labels = {"kubeocean.io/managed-by": "kubeocean", "kubeocean.io/synced-by-demo": "true", "kubeocean.io/used-by-pv": "true"}
+    annotations = {"kubeocean.io/physical-name": "x", "kubeocean.io/physical-namespace": "mnt", "kubeocean.io/deleting-demo": "binding"}
+    left = config(labels=labels, annotations=annotations, finalizers=["kubeocean.io/finalizer-demo"])
+    none = applied(left, unmark_patch(left, MOUNT))
+    assert not none.labels and not none.annotations and not none.finalizers
+    assert unmark_patch(config(annotations={"kubeocean.io/deleting-demo": "binding"}), MOUNT) is not None
+
+
+def test_an_object_without_our_marks_is_left_alone() -> None:
+    assert unmark_patch(config(labels={"app": "web"}, finalizers=["theirs"]), MOUNT) is None
+
+
+def test_what_users_put_on_it_stays() -> None:
+    marked = applied(config(labels={"app": "web"}), mark_patch(config(labels={"app": "web"}), MOUNT))
+    assert applied(marked, unmark_patch(marked, MOUNT)).labels == {"app": "web"}
+
+
+def test_finalizers_are_changed_only_on_the_version_that_was_read() -> None:
+    change = mark_patch(config(), MOUNT)
+    assert change is not None and change["metadata"]["resourceVersion"] == "7"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kubeocean.copies.legacy_tokens import is_inherited, source_of
+from kubeocean.copies.legacy_tokens import is_legacy, source_of
 from kubeocean.model import keys
 from kubeocean.model.references import TokenSource
 from tests.unit.kubeocean.builders import pod, unknown
@@ -24,10 +24,10 @@ def go_name(volume: str) -> str:
     return keys.physical_name("default", f"web-{volume}-uid-1")
 
 
-def test_a_secret_under_its_name_is_inherited_and_one_under_ours_is_not() -> None:
-    assert is_inherited(secret(go_name("kube-api-access-x")))
-    assert not is_inherited(secret(keys.token_secret_name("default", "web", "uid-1")))
-    assert not is_inherited(unknown({"metadata": {"name": "x", "annotations": WHO}}))
+def test_a_secret_under_its_name_is_legacy_and_one_under_ours_is_not() -> None:
+    assert is_legacy(secret(go_name("kube-api-access-x")))
+    assert not is_legacy(secret(keys.token_secret_name("default", "web", "uid-1")))
+    assert not is_legacy(unknown({"metadata": {"name": "x", "annotations": WHO}}))
 
 
 def test_the_name_tells_which_volume_it_is_mounted_by() -> None:

@@ -31,11 +31,17 @@ def test_claim_is_bound_by_name_and_has_no_class() -> None:
     ("claim", "why"),
     [
         ({"spec": {"volumeName": "pv-1"}, "status": {"phase": "Bound"}}, ""),
-        ({"spec": {}, "status": {"phase": "Pending"}}, "PersistentVolumeClaim default/data is not bound to a volume yet (it is Pending)"),
-        ({"spec": {"volumeName": "pv-1"}}, "PersistentVolumeClaim default/data is not bound to a volume yet (it is Pending)"),
+        (
+            {"spec": {}, "status": {"phase": "Pending"}},
+            "PersistentVolumeClaim default/data is not bound to a volume yet (it is Pending); the pod starts when it is bound",
+        ),
+        (
+            {"spec": {"volumeName": "pv-1"}},
+            "PersistentVolumeClaim default/data is not bound to a volume yet (it is Pending); the pod starts when it is bound",
+        ),
         (
             {"spec": {"volumeName": "pv-1"}, "status": {"phase": "Lost"}},
-            "PersistentVolumeClaim default/data is not bound to a volume yet (it is Lost)",
+            "PersistentVolumeClaim default/data is not bound to a volume yet (it is Lost); the pod starts when it is bound",
         ),
     ],
 )
@@ -45,7 +51,9 @@ def test_only_a_bound_claim_can_be_used(claim: Json, why: str) -> None:
 
 def test_claim_that_is_deleted_can_not_be_used() -> None:
     gone = {**META, "deletionTimestamp": "2026-01-01T00:00:00Z"}
-    assert unbound(unknown({"metadata": gone, "spec": {"volumeName": "pv-1"}, "status": {"phase": "Bound"}})).endswith("is being deleted")
+    assert unbound(unknown({"metadata": gone, "spec": {"volumeName": "pv-1"}, "status": {"phase": "Bound"}})).startswith(
+        "PersistentVolumeClaim default/data is being deleted"
+    )
 
 
 def test_stripped_marks_are_found_and_those_of_others_are_no_matter() -> None:

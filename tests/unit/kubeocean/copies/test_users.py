@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kubeocean.copies.users import Users
-from kubeocean.model.references import Kind
 from tests.unit.kubeocean.builders import pod
 from vkubelet.api.objects import Key, Pod
+from vkubelet.api.podspec import Kind
 from vkubelet.testing.clock import ManualClock
 from vkubelet.testing.host import PodTable
 

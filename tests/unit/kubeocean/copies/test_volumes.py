@@ -15,7 +15,7 @@ from kubeocean.copies.volumes import (
 )
 from kubeocean.model import keys
 from kubeocean.model.keys import physical_name
-from kubeocean.model.volume_sources import MACHINES, SECRETS_OF
+from kubeocean.model.references import MACHINES, SECRETS_OF
 from tests.unit.kubeocean.builders import OWNER, unknown
 from vkubelet.api.objects import Key, Unknown
 from vkubelet.api.shapes import Json

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
 
-from kubeocean.manager.settings import ManagerSettings
-from kubeocean.manager.workloads import MANAGER, unheeded_certificate, workloads
+from kubeocean.manager.workloads import MANAGER, desired_objects, unheeded_certificate
 from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding
+from kubeocean.settings import ManagerSettings
 from tests.unit.kubeocean.builders import binding
 from vkubelet import settings as runtime
+from vkubelet.api.codec import decode_yaml
 from vkubelet.api.shapes import Json
 
 DEMO = binding(uid="uid-b")
@@ -24,7 +24,7 @@ def chosen(**more: Any) -> ManagerSettings:
 
 def made(kind: str, given: ClusterBinding = DEMO, **more: Any) -> Json:
     """The object of a kind, or {}."""
-    return next((each.body for each in workloads(given, chosen(**more)) if each.body["kind"] == kind), {})
+    return next((each.body for each in desired_objects(given, chosen(**more)) if each.body["kind"] == kind), {})
 
 
 def template(given: ClusterBinding = DEMO, **more: Any) -> Json:
@@ -38,12 +38,12 @@ def container(given: ClusterBinding = DEMO, **more: Any) -> Json:
 
 
 def file(given: ClusterBinding = DEMO, **more: Any) -> Json:
-    found: Json = yaml.safe_load(made("ConfigMap", given, **more)["data"]["settings.yaml"])
+    found: Json = decode_yaml(made("ConfigMap", given, **more)["data"]["settings.yaml"])
     return found
 
 
 def test_everything_is_owned_by_the_binding_and_labelled() -> None:
-    wanted = workloads(DEMO, chosen())
+    wanted = desired_objects(DEMO, chosen())
     for each in wanted:
         metadata = each.body["metadata"]
         assert [(owner["name"], owner["uid"], owner["controller"]) for owner in metadata["ownerReferences"]] == [("demo", "uid-b", True)]

@@ -28,7 +28,7 @@ GAP = 2 * EVERY + 5.0
         (Unauthorized("get /readyz", "Unauthorized", status=401), UNSERVED),
         (ServerError("get /readyz", "readyz check failed", status=500), UNSERVED),
         (ServerError("get /readyz", "bad gateway", status=502), UNSERVED),
-        (Unreachable("get /readyz", "no answer in time"), UNSERVED),
+        (Unreachable("get /readyz", "no response within the time limit"), UNSERVED),
         (VKubeletError("anything else"), UNSERVED),
         (Unreachable("get /readyz", "connection refused", silent=True), SILENT),
     ],
@@ -87,7 +87,7 @@ def test_silence_holds_no_answer_no_standstill_and_no_time_without_attempts(hist
     for what, seconds in history:
         start, now = now, now + seconds
         if what == "still":
-            contact, broken_at, served = contact.stood_still(start, now), now, served + seconds
+            contact, broken_at, served = contact.suspended(start, now), now, served + seconds
         elif what != "wait":
             attempt = Attempt(start, now, Outcome(what))
             contact = contact.after(attempt)
@@ -100,6 +100,6 @@ def test_silence_holds_no_answer_no_standstill_and_no_time_without_attempts(hist
 
 def test_an_attempt_that_a_standstill_interrupted_proves_nothing() -> None:
     contact, _ = told([SILENT, SILENT])
-    frozen = contact.stood_still(22.0, 300.0)
+    frozen = contact.suspended(22.0, 300.0)
     assert frozen.after(Attempt(21.0, 301.0, SILENT)).silence == 0.0
     assert frozen.after(Attempt(21.0, 301.0, SILENT)).after(Attempt(310.0, 315.0, SILENT)).silence == 0.0

@@ -12,9 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kubeocean
-from kubeocean.model.crds import ApiServerAccess, ClusterBinding, DnsAccess, OnUnreachable, ResourceLeasingPolicy, SecretReference
+from kubeocean.model.crds import (
+    ApiServerAccess,
+    ClusterBinding,
+    DnsAccess,
+    OnUnreachable,
+    ResourceLeasingPolicy,
+    ResourceLimit,
+    SecretReference,
+)
 from kubeocean.model.keys import ACCEPTED_AS, Identity
-from kubeocean.model.limits import ResourceLimit
 from kubeocean.model.windows import TimeWindow
 from tests.unit.kubeocean.builders import binding, limit, policy, unknown
 from vkubelet.api.quantity import Quantity
@@ -55,7 +62,7 @@ def test_binding_with_our_fields() -> None:
         ({"secretRef": None}, "spec.secretRef.name: is empty"),
         ({"secretRef": {"name": "x"}}, "spec.secretRef.namespace: is empty"),
         ({"mountNamespace": None}, "spec.mountNamespace: is empty"),
-        ({"mountNamespace": "a.b"}, "spec.mountNamespace: is not the name of a namespace"),
+        ({"mountNamespace": "a.b"}, "spec.mountNamespace: is not a namespace name"),
         ({"serviceNamespaces": ["a", ""]}, "spec.serviceNamespaces[1]: is empty"),
         ({"timeZone": "Mars/Base"}, "spec.timeZone: time zone 'Mars/Base' is unknown"),
         ({"forceUnbindAfter": -1}, "spec.forceUnbindAfter: is negative; write 0 or more seconds, or leave it out"),
@@ -65,8 +72,8 @@ def test_binding_with_our_fields() -> None:
         ({"apiServerAccess": {"host": "https://x"}}, "spec.apiServerAccess.host: must be an IP address or a DNS name"),
         ({"apiServerAccess": {"host": "x", "port": 0}}, "spec.apiServerAccess.port: must be from 1 to 65535"),
         ({"apiServerAccess": {"host": "x", "caBundle": "%"}}, "spec.apiServerAccess.caBundle: is not base64"),
-        ({"dns": {"servers": ["dns.example"]}}, "spec.dns.servers: must be IP addresses"),
-        ({"dns": {"servers": []}}, "spec.dns.servers: must be IP addresses, one at least"),
+        ({"dns": {"servers": ["dns.example"]}}, "spec.dns.servers: must list at least one IP address"),
+        ({"dns": {"servers": []}}, "spec.dns.servers: must list at least one IP address"),
         ({"nodeSelector": "all"}, "spec.nodeSelector: must be an object"),
         ({"directScheduling": "yes"}, "spec.directScheduling: must be true or false"),
     ],

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeocean.model.keys import ExpectedMetadata, Owner, is_managed, label_value, physical_name, token_secret_name, vnode_name
+from kubeocean.model.keys import ExpectedMetadata, Owner, label_value, physical_name, token_secret_name, vnode_name
 from vkubelet.api.names import is_dns_label, is_dns_subdomain, is_label_value
 from vkubelet.api.objects import ObjectMeta
 
@@ -71,16 +71,10 @@ def test_owner_mark_tells_hubs_and_bindings_apart_and_fits_a_label() -> None:
     assert is_dns_label(OURS.mark)
 
 
-def test_owner_is_known_by_annotations_and_by_the_label_where_they_are_gone() -> None:
+def test_owner_is_the_one_that_the_annotations_name() -> None:
     stranger = Owner("hub-uid-2", "demo")
-    assert OURS.owns(ObjectMeta(annotations=OURS.annotations))
-    assert OURS.owns(ObjectMeta(labels=OURS.labels))
-    assert not OURS.owns(ObjectMeta(labels=OURS.labels, annotations=stranger.annotations))
-    assert not OURS.owns(ObjectMeta(labels=stranger.labels))
-    assert not OURS.owns(ObjectMeta())
     assert Owner.of(ObjectMeta(annotations=stranger.annotations)) == stranger
     assert Owner.of(ObjectMeta(labels=OURS.labels)) is None
-    assert is_managed(ObjectMeta(labels=stranger.labels))
 
 
 def test_expected_metadata_is_base64_of_json_as_kubeocean_writes_it() -> None:

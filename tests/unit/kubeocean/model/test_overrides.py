@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +14,7 @@ from kubeocean.pods.changes import changes
 from kubeocean.pods.translate import physical_pod
 from kubeocean.pods.virtual_status import virtual_annotations, virtual_labels, virtual_status
 from tests.unit.kubeocean.builders import TARGET, binding, named, physical, pod
+from vkubelet.api.codec import decode_yaml
 from vkubelet.api.shapes import Json
 
 MANIFEST = Path(__file__).parents[4] / "kubeocean" / "manifests" / "clusterbindings.yaml"
@@ -131,17 +131,17 @@ def test_patch_comes_last_and_the_virtual_pod_stays_as_it_is() -> None:
         ({"imageRewrites": [{"match": "a b", "replace": "x"}]}, "spec.imageRewrites[0].match: must be the beginning"),
         ({"imageRewrites": [{"match": "a", "replace": "x y"}]}, "spec.imageRewrites[0].replace: must be the beginning"),
         ({"imageRewrites": {"match": "a"}}, "spec.imageRewrites: must be a list"),
-        ({"extraImagePullSecrets": ["A"]}, "spec.extraImagePullSecrets[0]: is not the name of a Secret"),
+        ({"extraImagePullSecrets": ["A"]}, "spec.extraImagePullSecrets[0]: is no valid name"),
         ({"podPatch": []}, "spec.podPatch: must be an object"),
-        ({"podPatch": {"status": {}}}, "spec.podPatch.status: can not be patched"),
+        ({"podPatch": {"status": {}}}, "spec.podPatch.status: cannot be patched"),
         ({"podPatch": {"spec": None}}, "spec.podPatch.spec: must be an object"),
-        ({"podPatch": {"metadata": {"name": "x"}}}, "spec.podPatch.metadata.name: can not be patched"),
-        ({"podPatch": {"metadata": {"ownerReferences": []}}}, "spec.podPatch.metadata.ownerReferences: can not be patched"),
+        ({"podPatch": {"metadata": {"name": "x"}}}, "spec.podPatch.metadata.name: cannot be patched"),
+        ({"podPatch": {"metadata": {"ownerReferences": []}}}, "spec.podPatch.metadata.ownerReferences: cannot be patched"),
         ({"podPatch": {"metadata": {"labels": None}}}, "spec.podPatch.metadata.labels: must be an object"),
         ({"podPatch": {"metadata": {"labels": {"kubeocean.io/owner": "x"}}}}, "spec.podPatch.metadata.labels[kubeocean.io/owner]"),
         ({"podPatch": {"metadata": {"annotations": {"a.kubeocean.io/b": None}}}}, "spec.podPatch.metadata.annotations[a.kubeocean.io/b]"),
-        ({"podPatch": {"metadata": {"labels": {"a": 1}}}}, "spec.podPatch.metadata.labels[a]: must be text"),
-        *(({"podPatch": {"spec": {name: None}}}, f"spec.podPatch.spec.{name}: can not be patched") for name in KEPT),
+        ({"podPatch": {"metadata": {"labels": {"a": 1}}}}, "spec.podPatch.metadata.labels[a]: must be a string"),
+        *(({"podPatch": {"spec": {name: None}}}, f"spec.podPatch.spec.{name}: cannot be patched") for name in KEPT),
     ],
 )
 def test_what_would_change_whose_a_pod_is_is_a_problem_of_the_binding(spec: Json, problem: str) -> None:
@@ -150,7 +150,7 @@ def test_what_would_change_whose_a_pod_is_is_a_problem_of_the_binding(spec: Json
 
 
 def test_definition_refuses_the_same_fields_of_a_patch() -> None:
-    (version,) = yaml.safe_load(MANIFEST.read_text())["spec"]["versions"]
+    (version,) = decode_yaml(MANIFEST.read_text())["spec"]["versions"]
     schema = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["podPatch"]["properties"]["spec"]
     assert {rule["fieldPath"].removeprefix(".") for rule in schema["x-kubernetes-validations"]} == set(schema["properties"]) == set(KEPT)
 

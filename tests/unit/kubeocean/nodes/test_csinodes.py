@@ -6,7 +6,7 @@ import pytest
 
 from kubeocean.model import keys
 from kubeocean.nodes.csinodes import difference, is_virtual_node, virtual_csinode
-from tests.unit.kubeocean.builders import node, unknown
+from tests.unit.kubeocean.builders import OWNER, node, unknown
 from vkubelet.api.objects import Node, Unknown
 from vkubelet.api.shapes import Json
 
@@ -76,5 +76,5 @@ def test_difference_holds_what_changed_and_nothing_else() -> None:
     ],
 )
 def test_node_that_is_not_ours_or_leaves_gets_none(other: Json) -> None:
-    assert is_virtual_node(virtual_node().metadata, "node-1", cluster_id="demo")
-    assert not is_virtual_node(virtual_node(**other).metadata, "node-1", cluster_id="demo")
+    assert is_virtual_node(virtual_node().metadata, "node-1", owner=OWNER)
+    assert not is_virtual_node(virtual_node(**other).metadata, "node-1", owner=OWNER)

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from kubeocean.binding.reconciler import BindingReconciler
+from kubeocean.binding.virtual_nodes import VirtualNodes
 from kubeocean.model.contact import Outcome
-from kubeocean.nodes.fail_over import FailOver, FailOverParts, leaving
+from kubeocean.nodes.fail_over import FailOver, leaving
 from kubeocean.nodes.reclaim import Reclaimer
-from kubeocean.nodes.virtual_nodes import VirtualNodes
 from kubeocean.worker.reach import Reach
 from tests.support.stall import stall_meter
-from tests.unit.kubeocean.builders import binding, pod
+from tests.unit.kubeocean.builders import binding, pod, scope
 from tests.unit.kubeocean.crowd import PODS, CrowdedHost
 from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import Node
@@ -46,11 +46,11 @@ class Stand:
         bound = BindingReconciler(self.host, "demo")
         bound.current = binding(mode)
         self.reclaimer = Reclaimer(self.host, per_second=10)
-        self.fail_over = FailOver(
-            FailOverParts(host=self.host, binding=bound, virtual=self.nodes, reach=self.reach, reclaimer=self.reclaimer)
-        )
+        self.fail_over = FailOver(scope(self.host, binding=bound, virtual=self.nodes, reach=self.reach), self.reclaimer)
         self.reach.on_flip(self.fail_over.hold)
-        self._tasks = [asyncio.get_running_loop().create_task(part) for part in (self.reach.watch(), self.fail_over.run())]
+        self._tasks = [
+            asyncio.get_running_loop().create_task(part) for part in (self.reach.watch(), self.fail_over.run(), self.nodes.run())
+        ]
 
     async def asked(self, outcome: Outcome, seconds: float) -> None:
         """An attempt begins every ten seconds and takes five."""
@@ -213,8 +213,7 @@ class Outage:
         served.current = binding(FAIL_OVER)
         self.reach = Reach(self.host.clock, lost_after=40, ask_every=10)
         self.reclaimer = Reclaimer(self.host, per_second=10)
-        parts = FailOverParts(host=self.host, binding=served, virtual=virtual, reach=self.reach, reclaimer=self.reclaimer)
-        self.fail_over = FailOver(parts)
+        self.fail_over = FailOver(scope(self.host, binding=served, virtual=virtual, reach=self.reach), self.reclaimer)
 
     async def last(self, seconds: float) -> None:
         """The worker stays silent for so long."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import json
 
+from kubeocean.binding.virtual_nodes import description_of
 from kubeocean.model import keys
 from kubeocean.nodes.legacy_nodes import inherited
-from kubeocean.nodes.virtual_nodes import description_of
 from tests.unit.kubeocean.builders import node
 from vkubelet.api.codec import decode_object, encode_json
 from vkubelet.api.objects import Node

@@ -1,4 +1,4 @@
-"""Which pods leave a node, and by when (rule 11)."""
+"""Which pods leave a node, and by when (rule `reclaim-the-excess`)."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -11,7 +11,7 @@ from kubeocean.leasing.record import LeaseRecord
 from kubeocean.model.crds import ResourceLeasingPolicy
 from kubeocean.model.identity import leaves_home
 from kubeocean.nodes.reclaim import Order
-from kubeocean.nodes.reclaim_orders import Pressure
+from kubeocean.nodes.reclaim_orders import ReclaimPlanner
 from tests.unit.kubeocean.builders import at, binding, limit, policy
 from vkubelet.api.quantity import Resources, parse_resources
 from vkubelet.testing.clock import ManualClock
@@ -48,7 +48,7 @@ class Scene:
 
     def restart(self) -> None:
         """Another process, or another session of this one: of all that was known the annotation of the Node is left."""
-        self.pressure = Pressure(self.host, self.table, counts=lambda pod: leaves_home(pod.metadata))
+        self.planner = ReclaimPlanner(self.host, self.table, counts=lambda pod: leaves_home(pod.metadata))
 
     def decision(self, used: Resources | None = None) -> Decision:
         return decide(FACTS, self.table.current, terms=TERMS, used=used or {}, instant=self.host.clock.now())
@@ -56,10 +56,10 @@ class Scene:
     def orders(self, used: Resources | None = None, *, decision: Decision | None = None) -> Sequence[Order]:
         record = LeaseRecord.decode(self.annotation)
         decision = decision or self.decision(used)
-        outcome = self.pressure.of_declared(NODE, decision, facts=FACTS, terms=TERMS, record=record)
-        assert outcome is not None
-        self.annotation = outcome.record.encode()
-        return outcome.orders
+        plan = self.planner.plan_for_declared(NODE, decision, facts=FACTS, terms=TERMS, record=record)
+        assert plan is not None
+        self.annotation = plan.record.encode()
+        return plan.orders
 
     async def until(self, time: str) -> None:
         """Let it become so late."""
@@ -145,7 +145,7 @@ def test_growing_local_use_drives_no_leased_pod_out_also_after_a_restart() -> No
         assert scene.orders(BUSY) == ()
 
 
-async def test_use_that_grew_after_a_hand_over_is_not_taken_for_the_hand_over_after_a_restart() -> None:
+async def test_usage_that_grew_after_a_hand_over_is_not_its_excess_after_a_restart() -> None:
     scene = Scene(*hand_over(), now="2026-01-05 07:30")
     scene.orders()
     await scene.until("2026-01-05 12:05")
@@ -155,7 +155,7 @@ async def test_use_that_grew_after_a_hand_over_is_not_taken_for_the_hand_over_af
     assert scene.orders(BUSY) == ()
 
 
-async def test_a_hand_over_that_leaves_an_excess_is_reclaimed_by_the_policy_that_ended_also_after_a_restart() -> None:
+async def test_excess_of_a_hand_over_is_reclaimed_by_the_policy_that_ended_after_a_restart() -> None:
     scene = Scene(*hand_over(percent=25), now="2026-01-05 07:30")
     assert scene.orders() == ()
     await scene.until("2026-01-05 08:05")
@@ -201,7 +201,7 @@ def test_a_retired_node_of_a_vanished_policy_has_the_grace_of_its_record() -> No
     scene = Scene(lease("2", grace=120))
     scene.orders()
     scene.restart()
-    orders = scene.pressure.of_retired(NODE, None, record=LeaseRecord.decode(scene.annotation), at_once=False)
+    orders = scene.planner.plan_for_retired(NODE, None, record=LeaseRecord.decode(scene.annotation), at_once=False)
     assert {order.until for order in orders} == {scene.host.clock.now() + timedelta(seconds=120)}
 
 
@@ -233,12 +233,12 @@ def test_a_retired_node_loses_every_pod_after_the_grace_of_its_deleted_policy() 
     scene = Scene(lease("2"))
     ended = scene.host.clock.now() - timedelta(seconds=20)
     scene.table.deleted["p"] = ended
-    orders = scene.pressure.of_retired(NODE, lease("2"), record=None, at_once=False)
+    orders = scene.planner.plan_for_retired(NODE, lease("2"), record=None, at_once=False)
     assert sorted(names(orders)) == ["cheap", "important"]
     assert {order.until for order in orders} == {ended + timedelta(seconds=60)}
 
 
 def test_pods_of_a_vanished_node_go_at_once() -> None:
     scene = Scene(lease("2"))
-    orders = scene.pressure.of_retired(NODE, lease("2"), record=None, at_once=True)
+    orders = scene.planner.plan_for_retired(NODE, lease("2"), record=None, at_once=True)
     assert {order.until for order in orders} == {scene.host.clock.now()}

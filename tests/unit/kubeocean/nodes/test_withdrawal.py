@@ -1,4 +1,4 @@
-"""Why a node is withdrawn (rule 1): by its terms, by itself, or not at all."""
+"""Why a node is withdrawn (rule `unknown-is-not-gone`): by its terms, by itself, or not at all."""
 
 from attrs import evolve
 

@@ -12,17 +12,14 @@ from kubeocean.leasing.policy import NodeFacts, Terms, decide
 from kubeocean.model import keys
 from kubeocean.model.crds import ResourceLeasingPolicy
 from kubeocean.nodes.describe import describe
-from kubeocean.nodes.virtual_nodes import VirtualNodes
-from kubeocean.pods.admission import AdmissionParts, LeaseAdmission
+from kubeocean.pods.admission import LeaseAdmission
 from kubeocean.pods.translate import physical_pod
-from kubeocean.worker.cluster import Mount, WorkerCluster
-from tests.unit.kubeocean.builders import OWNER, TARGET, at, binding, limit, node, physical, pod, policy
+from tests.unit.kubeocean.builders import TARGET, at, binding, limit, node, physical, pod, policy, worker_scope
 from vkubelet.api.codec import decode_object, encode_json
 from vkubelet.api.objects import Node, Pod
 from vkubelet.api.shapes import Json
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
-from vkubelet.control.store import Store
 from vkubelet.errors import NotAdmitted, Unavailable
 from vkubelet.node.taints import taint_body
 from vkubelet.provider import NodeDescription
@@ -42,11 +39,10 @@ class Lease:
 
     def __init__(self, by: ResourceLeasingPolicy, instant: datetime) -> None:
         clock = ManualClock()
-        client = Client(Connection("https://192.0.2.1"), clock=clock)
-        self.host = RecordingHost(clock=clock, client=client)
-        self.worker = WorkerCluster(client, Mount(OWNER, "mnt"), clock=clock, probe_interval=10)
-        self.virtual = VirtualNodes(self.host)
-        self.nodes: Store[Node] = Store()
+        self.host = RecordingHost(clock=clock, client=Client(Connection("https://192.0.2.1"), clock=clock))
+        self.scope = worker_scope(self.host)
+        self.scope.binding.current = binding()
+        self.worker, self.virtual = self.scope.worker, self.scope.virtual
         self.change(by, instant)
 
     def change(self, by: ResourceLeasingPolicy, instant: datetime) -> None:
@@ -56,21 +52,12 @@ class Lease:
         found = decide(NodeFacts.of(MACHINE), [by], terms=Terms.of(bound), used={}, instant=instant)
         self.declared = describe(MACHINE, found, binding=bound, prometheus_url="", port=None)
         self.virtual.declare(self.declared, physical_name="node-1", physical_uid="node-uid")
-        self.nodes.put(registered(self.declared))
+        self.scope.hub_nodes.store.put(registered(self.declared))
         self.restart()
 
     def restart(self) -> None:
         """A new process remembers nothing."""
-        self.admission = LeaseAdmission(
-            AdmissionParts(
-                host=self.host,
-                worker=self.worker,
-                virtual=self.virtual,
-                hub_nodes=self.nodes,
-                binding=binding,
-                policy=lambda name: self.policy if name == self.policy.name else None,
-            )
-        )
+        self.admission = LeaseAdmission(scope=self.scope, policy=lambda name: self.policy if name == self.policy.name else None)
 
     def refusal(self, virtual: Pod) -> str:
         """The reason why it does not enter, "" when it does."""
@@ -220,10 +207,10 @@ def test_refusal_outside_the_windows_names_the_policy_and_the_switch(tolerated: 
 def test_node_that_opened_a_moment_ago_takes_pods_although_the_hub_shows_it_closed() -> None:
     by = policy("night", {**NIGHT, "forceReclaim": True})
     lease = Lease(by, NOON)
-    stale = lease.nodes.get(registered(lease.declared).key)
+    stale = lease.scope.hub_nodes.store.get(registered(lease.declared).key)
     lease.change(by, NOON + timedelta(hours=9))
     assert stale is not None
-    lease.nodes.put(stale)
+    lease.scope.hub_nodes.store.put(stale)
     assert lease.refusal(asking("2")) == ""
 
 
@@ -235,6 +222,6 @@ def test_node_selector_is_judged_by_the_labels_in_the_hub() -> None:
 
 def test_pod_waits_while_its_node_is_not_registered() -> None:
     lease = Lease(policy("night", NIGHT), MIDNIGHT)
-    lease.nodes.remove(registered(lease.declared).key)
+    lease.scope.hub_nodes.store.remove(registered(lease.declared).key)
     with pytest.raises(Unavailable):
         lease.admission.admit(asking("1"))

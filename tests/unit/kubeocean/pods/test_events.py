@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from prometheus_client import CollectorRegistry
 
-from kubeocean.binding.reconciler import BindingReconciler
 from kubeocean.metrics import SyncerMetrics
 from kubeocean.model import keys
-from kubeocean.pods.events import PENDING_LIMIT, EventMirror, EventParts, WorkerEvent, mirrored
-from kubeocean.pods.hub_names import in_hub_names
-from kubeocean.worker.cluster import Mount, WorkerCluster
-from tests.unit.kubeocean.builders import OWNER, at, physical, pod, unknown
+from kubeocean.pods.events import PENDING_LIMIT, EventMirror, WorkerEvent, mirrored
+from kubeocean.pods.virtual_status import in_hub_names
+from tests.unit.kubeocean.builders import at, physical, pod, unknown, worker_scope
 from vkubelet.api.objects import Key, Pod, Unknown
 from vkubelet.api.shapes import Json
 from vkubelet.client.connection import Connection
@@ -67,9 +67,9 @@ def test_both_forms_of_events_are_read() -> None:
     assert new.age(at("2026-01-05 09:21")) == pytest.approx(59.9, abs=0.1)
 
 
-def test_that_the_workers_scheduler_found_a_place_is_no_news_at_home_and_that_it_found_none_is() -> None:
-    assert parsed(reason="Scheduled").is_known_at_home
-    assert not parsed(reason="FailedScheduling", type="Warning").is_known_at_home and not parsed().is_known_at_home
+def test_only_failures_of_the_workers_scheduler_are_reported_in_the_hub() -> None:
+    assert parsed(reason="Scheduled").is_known_in_hub
+    assert not parsed(reason="FailedScheduling", type="Warning").is_known_in_hub and not parsed().is_known_in_hub
 
 
 @pytest.mark.parametrize("about", [{"kind": "Node", "name": "n", "uid": "u"}, {"kind": "Pod", "name": "p"}, {}])
@@ -117,6 +117,11 @@ def test_names_of_the_worker_are_replaced_where_they_stand_for_themselves(there:
     assert in_hub_names(there, virtual(), backing()) == home
 
 
+@pytest.mark.parametrize("time", ["0000-01-01T00:00:00Z", "9999-12-31T23:59:59-14:00", "soon"])
+def test_a_time_that_is_none_here_is_long_ago(time: str) -> None:
+    assert parsed(lastTimestamp=time).age(at("2026-01-05 09:21")) == math.inf
+
+
 @pytest.fixture
 def registry() -> CollectorRegistry:
     return CollectorRegistry()
@@ -128,9 +133,7 @@ def mirror(registry: CollectorRegistry) -> EventMirror:
     clock = ManualClock(at("2026-01-05 09:10"))
     client = Client(Connection("https://192.0.2.1"), clock=clock)
     host = RecordingHost(clock=clock, client=client)
-    worker = WorkerCluster(client, Mount(OWNER, "mnt"), clock=clock, probe_interval=10)
-    parts = EventParts(host=host, worker=worker, binding=BindingReconciler(host, "demo"), metrics=SyncerMetrics(registry, binding="demo"))
-    return EventMirror(parts)
+    return EventMirror(scope=worker_scope(host, metrics=SyncerMetrics(registry, binding="demo")))
 
 
 def numbered(number: int, **more: object) -> Unknown:
@@ -139,7 +142,7 @@ def numbered(number: int, **more: object) -> Unknown:
 
 async def test_what_waits_is_bounded_and_the_oldest_is_dropped_and_counted(mirror: EventMirror, registry: CollectorRegistry) -> None:
     for number in range(PENDING_LIMIT + 7):
-        mirror.take(numbered(number))
+        mirror.on_event(numbered(number))
     assert len(mirror.controller.queue) == PENDING_LIMIT
     assert "event-6" not in mirror.controller.queue and "event-7" in mirror.controller.queue
     assert registry.get_sample_value("kubeocean_mirrored_events_total", {"result": "dropped"}) == 7
@@ -147,15 +150,15 @@ async def test_what_waits_is_bounded_and_the_oldest_is_dropped_and_counted(mirro
 
 async def test_what_is_repeated_meanwhile_waits_once_and_what_is_old_is_left_alone(mirror: EventMirror) -> None:
     for count in range(5):
-        mirror.take(numbered(1, count=count + 1))
+        mirror.on_event(numbered(1, count=count + 1))
     assert len(mirror.controller.queue) == 1
-    mirror.take(numbered(2, lastTimestamp="2026-01-05T09:04:59Z"))
+    mirror.on_event(numbered(2, lastTimestamp="2026-01-05T09:04:59Z"))
     assert "event-2" not in mirror.controller.queue
-    mirror.take(numbered(3, lastTimestamp="2026-01-05T09:05:01Z"))
+    mirror.on_event(numbered(3, lastTimestamp="2026-01-05T09:05:01Z"))
     assert "event-3" in mirror.controller.queue
 
 
 async def test_a_missing_right_is_said_once_however_often_it_is_asked_for(mirror: EventMirror, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
-        mirror.refused(Forbidden("watch events", "not allowed"))
+        mirror.on_forbidden(Forbidden("watch events", "not allowed"))
     assert [record.levelname for record in caplog.records] == ["WARNING"]

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from kubeocean.model.crds import FromWorker
-from kubeocean.pods.physical import PhysicalPodParts, PhysicalPodReconciler
+from kubeocean.model import keys
+from kubeocean.pods.physical import LOST, PhysicalPodReconciler, not_ready, terminated_by_itself
 from kubeocean.pods.translate import physical_pod
-from kubeocean.worker.cluster import Mount, WorkerCluster
-from tests.unit.kubeocean.builders import OWNER, TARGET, physical, pod
+from kubeocean.worker.cluster import WorkerCluster
+from tests.support.memory_api import MemoryApi
+from tests.unit.kubeocean.builders import OWNER, TARGET, physical, pod, worker_scope
 from vkubelet.api.objects import Pod
-from vkubelet.api.shapes import Json
+from vkubelet.api.shapes import Json, get_condition
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
+from vkubelet.client.transport import Call
+from vkubelet.errors import NotFound
+from vkubelet.provider import PodFailure
 from vkubelet.testing.host import RecordingHost
 
 
 def stand() -> tuple[RecordingHost, WorkerCluster, PhysicalPodReconciler, Pod]:
     """With one virtual pod."""
-    host = RecordingHost()
-    worker = WorkerCluster(Client(Connection("https://192.0.2.1")), Mount(OWNER, "mnt"), clock=host.clock, probe_interval=10)
-    parts = PhysicalPodParts(
-        host=host, worker=worker, released=lambda ref: None, from_worker=FromWorker, workers=1, unscheduled_after=300.0
-    )
+    host = RecordingHost(client=Client(Connection("https://192.0.2.1")))
+    scope = worker_scope(host)
     virtual = pod()
     host.pods.put(virtual)
-    return host, worker, PhysicalPodReconciler(parts), virtual
+    return host, scope.worker, PhysicalPodReconciler(scope=scope, released=lambda ref: None), virtual
 
 
 def body_of(virtual: Pod, **spec: str) -> Json:
@@ -33,13 +37,14 @@ def body_of(virtual: Pod, **spec: str) -> Json:
     return {**body, "spec": {**body["spec"], **spec}}
 
 
+STRANGER = keys.Owner("hub-uid-2", "demo")
 SPOKE = {"phase": "Pending", "startTime": "2026-01-01T00:00:00Z"}
 NO_PLACE = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
 PLACED = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]}
 
 
 @pytest.mark.parametrize("word", [SPOKE, NO_PLACE])
-async def test_a_new_pod_is_told_of_with_the_first_word_of_its_kubelet_or_that_it_has_no_place(word: Json) -> None:
+async def test_new_pod_is_reported_with_its_kubelets_first_status_or_as_unschedulable(word: Json) -> None:
     host, worker, reconciler, virtual = stand()
     body = body_of(virtual, nodeName="w")
     worker.pods.adopt(physical(body, resourceVersion="5", status=PLACED))
@@ -61,7 +66,7 @@ async def test_a_new_pod_is_told_of_after_five_seconds_whether_its_kubelet_speak
     assert host.statuses
 
 
-async def test_a_pod_is_not_given_up_at_its_birth_because_the_clocks_of_the_clusters_differ() -> None:
+async def test_new_pod_is_not_lost_when_the_clocks_of_the_clusters_differ() -> None:
     host, worker, reconciler, virtual = stand()
     worker.pods.adopt(physical(physical_pod(virtual, TARGET), resourceVersion="5", creationTimestamp="2001-01-01T00:00:00Z"))
     assert await reconciler.reconcile(virtual.ref) == 5.0
@@ -69,3 +74,104 @@ async def test_a_pod_is_not_given_up_at_its_birth_because_the_clocks_of_the_clus
     assert await reconciler.reconcile(virtual.ref) == 295.0
     await host.manual_clock.advance(95)
     assert await reconciler.reconcile(virtual.ref) == 200.0
+
+
+def test_pod_that_the_worker_lost_is_failed_once_with_an_event() -> None:
+    host, _, reconciler, virtual = stand()
+    reconciler.report_lost(virtual)
+    event = host.events.events[0]
+    assert host.failed == [(virtual.ref, PodFailure(LOST, event.message))]
+    assert (event.reason, event.warning) == ("PhysicalPodLost", True)
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations", "queued"),
+    [
+        (OWNER.labels, OWNER.annotations, True),
+        ({keys.MANAGED_BY: keys.MANAGED}, {}, True),
+        ({}, {}, True),
+        (STRANGER.labels, STRANGER.annotations, False),
+        (STRANGER.labels, {}, False),
+    ],
+)
+async def test_pod_that_names_another_owner_in_any_mark_is_never_reconciled(labels: Json, annotations: Json, queued: bool) -> None:
+    _, worker, reconciler, virtual = stand()
+    body = body_of(virtual)
+    names = {key: value for key, value in body["metadata"]["annotations"].items() if key not in OWNER.annotations}
+    worker.pods.adopt(physical(body, resourceVersion="5", labels=labels, annotations={**names, **annotations}))
+    assert (virtual.ref in reconciler.controller.queue) is queued
+
+
+@pytest.mark.parametrize(
+    ("labels", "uid", "disputed"),
+    [(STRANGER.labels, "recorded", True), (OWNER.labels, "recorded", False), ({}, "recorded", False), (STRANGER.labels, "another", False)],
+)
+def test_recorded_pod_with_the_marks_of_another_owner_is_disputed_and_not_lost(labels: Json, uid: str, disputed: bool) -> None:
+    _, _, reconciler, _ = stand()
+    record = {
+        keys.PHYSICAL_POD_NAMESPACE: "mnt",
+        keys.PHYSICAL_POD_NAME: keys.physical_name("default", "web"),
+        keys.PHYSICAL_POD_UID: "recorded",
+    }
+    recorded = pod(annotations=record)
+    found = physical({"metadata": {"name": "x"}, "spec": {}}, uid=uid, labels=labels, annotations={})
+    assert reconciler.is_disputed(found, recorded) is disputed
+    assert not reconciler.is_disputed(found, None)
+
+
+DELETED: dict[str, Any] = {"deletionTimestamp": "2026-01-05T09:00:30Z", "deletionGracePeriodSeconds": 30}
+"""Asked for at nine o'clock."""
+
+
+class Meanwhile(MemoryApi):
+    """A worker without the pod; `then` happens while it is asked."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        super().__init__()
+        self.then = then
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        self.then()
+        raise NotFound(call.attempt, "not found")
+
+
+async def test_pod_that_is_deleted_while_the_worker_is_read_is_gone_and_not_lost() -> None:
+    host, worker, reconciler, virtual = stand()
+    Meanwhile(lambda: host.pods.put(pod(**DELETED))).lend_to(worker.client)
+    await reconciler._missing(virtual.ref)
+    assert not host.failed and host.gone == [virtual.ref]
+
+
+def finished(at: str, **metadata: Any) -> Pod:
+    state = {"terminated": {"exitCode": 0, "finishedAt": at}}
+    spec = {"terminationGracePeriodSeconds": 30}
+    return pod(spec, status={"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": state}]}, **metadata)
+
+
+def test_a_pod_that_nobody_deleted_terminated_by_itself() -> None:
+    assert terminated_by_itself(finished("2026-01-05T08:00:00Z"))
+
+
+def test_a_pod_that_ended_before_it_was_deleted_terminated_by_itself() -> None:
+    assert terminated_by_itself(finished("2026-01-05T08:59:59Z", **DELETED))
+
+
+def test_a_pod_that_ended_after_it_was_deleted_was_killed() -> None:
+    assert not terminated_by_itself(finished("2026-01-05T09:00:02Z", **DELETED))
+
+
+def test_a_pod_that_ended_in_the_second_of_its_deletion_counts_as_killed() -> None:
+    assert not terminated_by_itself(finished("2026-01-05T09:00:00Z", **DELETED))
+
+
+def test_pod_still_counts_as_killed_after_the_kubelets_last_call_with_grace_zero() -> None:
+    assert not terminated_by_itself(finished("2026-01-05T09:00:02Z", **DELETED | {"deletionGracePeriodSeconds": 0}))
+
+
+def test_while_the_worker_is_lost_a_pod_is_not_ready_and_otherwise_as_last_seen() -> None:
+    conditions = [{"type": "Ready", "status": "True"}, {"type": "Initialized", "status": "True"}, {"type": "UsersOwn", "status": "True"}]
+    status = not_ready(pod(status={"phase": "Running", "podIP": "10.0.0.9", "conditions": conditions}), "no answer")
+    assert (status["phase"], status["podIP"]) == ("Running", "10.0.0.9")
+    ready = get_condition(status["conditions"], "Ready")
+    assert ready is not None and (ready["status"], ready["reason"]) == ("False", "WorkerUnreachable")
+    assert get_condition(status["conditions"], "UsersOwn") is None, "it would count as ours and be removed with it"

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kubeocean.binding.reconciler import BindingReconciler
-from kubeocean.nodes.virtual_nodes import VirtualNodes
-from kubeocean.pods.hub_access import HomeAccess
-from kubeocean.pods.placement import Placement, PlacementParts
-from kubeocean.pods.service_links import ServiceLinks
-from kubeocean.worker.cluster import Mount, WorkerCluster
-from tests.unit.kubeocean.builders import OWNER, binding, pod
+from kubeocean.pods.placement import Placement, ServiceLinks, addresses_of
+from tests.unit.kubeocean.builders import binding, pod, unknown, worker_scope
+from vkubelet.api.objects import Unknown
 from vkubelet.api.shapes import Json
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
@@ -23,18 +19,15 @@ SETTLED: Json = {"apiServerAccess": {"host": "10.0.0.1"}, "dns": {"servers": ["1
 
 
 def placement() -> Placement:
-    client = Client(Connection("https://192.0.2.1"))
-    host = RecordingHost(client=client)
-    virtual = VirtualNodes(host)
-    virtual.declare(NodeDescription("vnode-demo-node-1", {"cpu": "4"}), physical_name="node-1", physical_uid="u")
-    worker = WorkerCluster(client, Mount(OWNER, "mnt"), clock=host.clock, probe_interval=10)
-    access = HomeAccess(host, BindingReconciler(host, "demo"), domain="cluster.local")
-    services = ServiceLinks(host)
-    services.informer.ever_synced = True
-    return Placement(PlacementParts(host=host, worker=worker, virtual=virtual, access=access, services=services))
+    host = RecordingHost(client=Client(Connection("https://192.0.2.1")))
+    scope = worker_scope(host)
+    scope.virtual.declare(NodeDescription("vnode-demo-node-1", {"cpu": "4"}), physical_name="node-1", physical_uid="u")
+    made = Placement(scope=scope)
+    made.services.informer.ever_synced = True
+    return made
 
 
-async def test_a_pod_goes_to_the_physical_node_of_its_virtual_one_with_what_the_binding_says() -> None:
+async def test_pod_goes_to_the_physical_node_of_its_virtual_one_with_the_bindings_fields() -> None:
     target = await placement().target(pod(), binding({**SETTLED, "extraImagePullSecrets": ["mirror"]}))
     assert (target.node, target.namespace, target.overrides.pull_secrets) == ("node-1", "mnt", ("mirror",))
 
@@ -57,3 +50,44 @@ async def test_no_pod_is_made_while_the_binding_asks_for_what_must_not_be(spec: 
 async def test_a_pod_of_a_node_that_is_not_declared_waits() -> None:
     with pytest.raises(Unavailable, match="node vnode-demo-other is not declared"):
         await placement().target(pod({"nodeName": "vnode-demo-other"}), binding(SETTLED))
+
+
+def service(name: str, namespace: str, address: str) -> Unknown:
+    spec: Json = {"clusterIP": address, "ports": [{"port": 5432, "name": "sql"}], "selector": {"app": name}}
+    return unknown({"metadata": {"name": name, "namespace": namespace, "uid": name, "resourceVersion": "1"}, "spec": spec})
+
+
+@pytest.fixture
+def links() -> ServiceLinks:
+    found = ServiceLinks(RecordingHost(client=Client(Connection("https://192.0.2.1"))))
+    for each in (service("db", "ml", "10.1.1.1"), service("other", "web", "10.1.1.2"), service("headless", "ml", "None")):
+        found.informer.adopt(each)
+    found.informer.adopt(service("kubernetes", "default", "10.1.0.1"))
+    found.informer.ever_synced = True
+    return found
+
+
+async def test_services_of_the_pods_own_namespace_are_given(links: ServiceLinks) -> None:
+    assert await links.find(pod(namespace="ml")) == {
+        "DB_SERVICE_HOST": "10.1.1.1",
+        "DB_SERVICE_PORT": "5432",
+        "DB_SERVICE_PORT_SQL": "5432",
+        "DB_PORT": "tcp://10.1.1.1:5432",
+        "DB_PORT_5432_TCP": "tcp://10.1.1.1:5432",
+        "DB_PORT_5432_TCP_PROTO": "tcp",
+        "DB_PORT_5432_TCP_PORT": "5432",
+        "DB_PORT_5432_TCP_ADDR": "10.1.1.1",
+    }
+
+
+def test_pod_without_service_links_gets_none(links: ServiceLinks) -> None:
+    assert links.known(pod({"enableServiceLinks": False}, namespace="ml")) == {}
+
+
+def test_address_of_the_api_server_is_not_given_as_a_service(links: ServiceLinks) -> None:
+    assert links.known(pod(namespace="default")) == {}
+
+
+def test_of_a_service_only_addresses_are_kept() -> None:
+    kept = addresses_of(service("db", "ml", "10.1.1.1"))
+    assert kept.body["spec"] == {"clusterIP": "10.1.1.1", "ports": [{"port": 5432, "name": "sql"}]}

@@ -86,7 +86,7 @@ def test_readiness_gates_are_answered_at_home(gate: str | None, ready: str) -> N
         assert conditions["Ready"]["reason"] == "ReadinessGatesNotReady"
 
 
-def test_resize_that_waits_shows_with_its_reason_and_stands_over_what_the_kubelet_said() -> None:
+def test_waiting_resize_shows_its_reason_and_overrides_the_kubelets_condition() -> None:
     web, status = pod(generation=2), {**RUNNING, "observedGeneration": 3}
     body = physical_pod(web, TARGET)
     body["metadata"]["annotations"]["kubeocean.io/resize-pending"] = "Infeasible: too much: cpu"

@@ -7,10 +7,8 @@ import pytest
 from kubeocean.model.crds import ResourceLeasingPolicy
 from kubeocean.policies.status import Amounts, Pace, Verdict, status_change
 from tests.unit.kubeocean.builders import at, policy, unknown
-from vkubelet.api.conditions import get_condition
-from vkubelet.api.patch import apply_merge
 from vkubelet.api.quantity import parse_resources
-from vkubelet.api.shapes import Json
+from vkubelet.api.shapes import Json, apply_merge, get_condition
 from vkubelet.testing.clock import ManualClock
 
 NOW = at("2026-01-05 09:00")
@@ -91,10 +89,10 @@ def test_a_definition_that_drops_our_fields_is_not_written_to_again() -> None:
     verdict = Verdict("", open=True, zone="UTC", edge=at("2026-01-05 17:00"), nodes=("a",), amounts=amounts("1"))
     report = status_change(policy(), verdict, now=NOW)
     assert report is not None
-    kept = {name: report.said[name] for name in ("phase", "activeTimeWindow", "conditions")}
-    assert status_change(stored(kept), verdict, now=NOW, told=report.said) is None
+    kept = {name: report.status[name] for name in ("phase", "activeTimeWindow", "conditions")}
+    assert status_change(stored(kept), verdict, now=NOW, last_sent=report.status) is None
     assert status_change(stored(kept), verdict, now=NOW) is not None
-    assert status_change(stored(kept), Verdict("", open=True, zone="UTC"), now=NOW, told=report.said) is not None
+    assert status_change(stored(kept), Verdict("", open=True, zone="UTC"), now=NOW, last_sent=report.status) is not None
 
 
 async def test_amounts_that_stand_still_are_written_after_a_second() -> None:
@@ -132,17 +130,17 @@ async def test_many_small_changes_apart_cost_no_more_than_three_writes_at_once()
     assert 100 <= writes <= 123
 
 
-async def test_a_status_that_another_client_replaces_each_time_is_written_less_and_less_often() -> None:
+async def test_status_that_another_client_replaces_is_written_with_a_growing_back_off() -> None:
     """For an hour it names other nodes, and moves the condition, a second after each of our writes."""
     clock = ManualClock(at("2026-01-05 09:00"))
-    pace, writes, told = Pace(clock), 0, None
+    pace, writes, last_sent = Pace(clock), 0, None
     there = policy()
     for second in range(3600):
         ours = Verdict("", open=True, zone="UTC", nodes=("a", "b"), amounts=amounts(str(second // 600)))
-        report = status_change(there, ours, now=clock.now(), told=told)
+        report = status_change(there, ours, now=clock.now(), last_sent=last_sent)
         assert report is not None
         if not report.repeated or pace.wait_to_repeat("p") == 0.0:
-            told, writes = report.said, writes + 1
+            last_sent, writes = report.status, writes + 1
             there = stored(reported(Verdict("", open=False, zone="UTC", nodes=("a",))))
         await clock.advance(1)
     assert writes < 25
@@ -153,9 +151,9 @@ async def test_what_is_new_is_written_at_once_beside_another_writer() -> None:
     first = status_change(policy(), ours, now=NOW)
     assert first is not None and not first.repeated
     theirs = stored(reported(Verdict("", open=True, zone="UTC", nodes=("a",))))
-    undone = status_change(theirs, ours, now=NOW, told=first.said)
+    undone = status_change(theirs, ours, now=NOW, last_sent=first.status)
     assert undone is not None and undone.repeated
-    new = status_change(theirs, Verdict("", open=False, zone="UTC", nodes=("a", "b")), now=NOW, told=first.said)
+    new = status_change(theirs, Verdict("", open=False, zone="UTC", nodes=("a", "b")), now=NOW, last_sent=first.status)
     assert new is not None and not new.repeated
 
 

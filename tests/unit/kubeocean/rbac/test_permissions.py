@@ -86,7 +86,7 @@ def test_nothing_is_granted_by_a_wildcard_or_twice() -> None:
         assert not any("*" in (*rule.resources, *rule.verbs, rule.group) for rule in rules)
 
 
-def test_a_worker_identity_writes_nothing_outside_of_its_namespace_but_policies_a_class_and_volumes() -> None:
+def test_worker_identity_writes_outside_its_namespace_only_policies_and_volumes() -> None:
     written = {f"{check.resource}/{check.subresource}" for check in worker_checks("mount") if not check.namespace and writes(check)}
     assert written == {"resourceleasingpolicies/", "resourceleasingpolicies/status", "priorityclasses/", "persistentvolumes/"}
     assert not any(check.resource in ("secrets", "configmaps") and check.namespace != "mount" for check in worker_checks("mount"))

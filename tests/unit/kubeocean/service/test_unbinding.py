@@ -6,19 +6,20 @@ from datetime import timedelta
 
 import pytest
 
-from kubeocean.binding.reconciler import BindingReconciler
 from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding
 from kubeocean.nodes.reclaim import Reclaimer
-from kubeocean.nodes.virtual_nodes import VirtualNodes
-from kubeocean.service.unbinding import Unbinding, UnbindingParts
-from tests.unit.kubeocean.builders import binding
+from kubeocean.service.lifecycle import Remaining
+from kubeocean.service.unbinding import Unbinding
+from kubeocean.worker.cluster import Mount
+from tests.support.memory_api import MemoryApi
+from tests.unit.kubeocean.builders import OWNER, binding, scope
 from vkubelet.api.shapes import Json
 from vkubelet.client.connection import Connection
-from vkubelet.client.resources import NODES
 from vkubelet.client.rest import Client
+from vkubelet.client.transport import Call
 from vkubelet.clock import rfc3339
-from vkubelet.control.informer import Informer
+from vkubelet.errors import Unreachable
 from vkubelet.testing.host import RecordingHost
 
 
@@ -29,15 +30,7 @@ def host() -> RecordingHost:
 
 @pytest.fixture
 def unbinding(host: RecordingHost) -> Unbinding:
-    return Unbinding(
-        UnbindingParts(
-            host=host,
-            binding=BindingReconciler(host, "demo"),
-            virtual=VirtualNodes(host),
-            hub_nodes=Informer(host.client, NODES, clock=host.clock),
-            reclaimer=Reclaimer(host, per_second=10),
-        )
-    )
+    return Unbinding(scope(host), reclaimer=Reclaimer(host, per_second=10))
 
 
 def deleted(host: RecordingHost, spec: Json | None = None, **metadata: object) -> ClusterBinding:
@@ -64,22 +57,53 @@ async def test_a_worker_is_given_up_on_demand_and_never_by_itself(
     assert unbinding.forced(deleted(host, spec, annotations=annotations)) is forced
 
 
+PODS_3, PODS_2 = Remaining(objects=(("pods", 3),)), Remaining(objects=(("pods", 2),))
+
+
 async def test_a_worker_that_answers_is_given_up_only_when_nothing_moves(unbinding: Unbinding, host: RecordingHost) -> None:
     one = deleted(host, {"forceUnbindAfter": 0})
-    assert not unbinding.stuck(one, "3 pods")
+    assert not unbinding.noted(one, PODS_3).stuck
     await host.clock.advance(29)
-    assert not unbinding.stuck(one, "3 pods")
-    assert not unbinding.stuck(one, "2 pods")
+    assert not unbinding.noted(one, PODS_3).stuck
+    assert not unbinding.noted(one, PODS_2).stuck
     await host.clock.advance(29)
-    assert not unbinding.stuck(one, "2 pods")
+    assert not unbinding.noted(one, PODS_2).stuck
     await host.clock.advance(1)
-    assert unbinding.stuck(one, "2 pods")
+    assert unbinding.noted(one, PODS_2).stuck
+
+
+async def test_a_worker_that_fails_each_time_in_another_way_is_stuck(unbinding: Unbinding, host: RecordingHost) -> None:
+    one = deleted(host, {"forceUnbindAfter": 0})
+    assert not unbinding.noted(one, PODS_3).stuck
+    for attempt in range(15):
+        await host.clock.advance(2)
+        left = unbinding.noted(one, PODS_3.failed(ValueError(f"attempt {attempt}")) if attempt % 2 else PODS_3)
+    assert left.stuck
+
+
+class Silent(MemoryApi):
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        raise Unreachable(call.attempt, "connection reset")
+
+
+async def test_nodes_that_end_count_as_progress_although_the_worker_fails_after_them() -> None:
+    host = RecordingHost(client=MemoryApi().client())
+    unbinding = Unbinding(scope(host), reclaimer=Reclaimer(host, per_second=10))
+    one = deleted(host, {"forceUnbindAfter": 0})
+    assert not unbinding.noted(one, Remaining(nodes=1, pods=1)).stuck
+    await host.clock.advance(29)
+    with pytest.raises(Unreachable) as failed:
+        await unbinding._step(one, Silent().client(), Mount(OWNER, "mount"))
+    await host.clock.advance(2)
+    assert not unbinding.noted(one, unbinding._failed(one, failed.value)).stuck
+    await host.clock.advance(29)
+    assert unbinding.noted(one, unbinding._failed(one, failed.value)).stuck
 
 
 async def test_a_binding_that_allows_more_time_gets_it(unbinding: Unbinding, host: RecordingHost) -> None:
     one = deleted(host, {"forceUnbindAfter": 100})
-    assert not unbinding.stuck(one, "3 pods")
+    assert not unbinding.noted(one, PODS_3).stuck
     await host.clock.advance(99)
-    assert not unbinding.stuck(one, "3 pods")
+    assert not unbinding.noted(one, PODS_3).stuck
     await host.clock.advance(1)
-    assert unbinding.stuck(one, "3 pods")
+    assert unbinding.noted(one, PODS_3).stuck

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from kubeocean.worker.exposition import Alias, Exposition, Reading, Tenancy
+from kubeocean.worker.summary import CpuMeter, node_series
 from vkubelet.api.objects import PodRef
 
 UID = "1b8d4b3e-0d3c-4b0f-9d2b-1f2e3d4c5b6a"
@@ -177,3 +178,18 @@ def test_a_page_without_lines_is_given_up() -> None:
     with pytest.raises(ValueError, match="no end"):
         for _ in range(40):
             exposition.feed(b"x" * 65536)
+
+
+@pytest.mark.parametrize("value", [b"1e308", b"-1e308", b"1 " + b"9" * 300, b"1 " + b"9" * 5000])
+def test_a_number_beyond_all_others_is_no_reading(value: bytes) -> None:
+    page = Exposition(TENANCY)
+    name = WEB.physical_name.encode()
+    page.feed(b'pod_cpu_usage_seconds_total{namespace="%b",pod="%b"} %b\n' % (TENANCY.namespace.encode(), name, value))
+    meter = CpuMeter()
+    readings = page.readings()
+    meter.add(
+        {uid: each.cpu for uid, each in readings.items() if each.cpu is not None},
+        alive=set(readings),
+        at=max((each.at for each in readings.values()), default=0),
+    )
+    assert node_series(readings.values(), meter)

@@ -75,7 +75,7 @@ async def test_one_attempt_that_fails_after_a_long_pause_is_no_silence() -> None
         assert reach.silent_for == 0.0
 
 
-async def test_a_process_that_stands_still_now_and_then_never_finds_the_worker_silent_or_lost() -> None:
+async def test_process_that_stands_still_now_and_then_never_finds_the_worker_silent() -> None:
     clock = ManualClock()
     async with watched(clock) as (reach, flips):
         for _ in range(20):

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from vkubelet.api.objects import Pod
+from vkubelet.api.podspec import Kind, Reference
 from vkubelet.errors import BadRequest, NoSuchContainer, NoSuchPod, PodRejected, Unavailable
 from vkubelet.provider import LogOptions, PodReport, Running, SupportsLogs, SupportsPing, Terminated, Waiting
-from vkubelet.resolve.references import Content, Kind, Reference
+from vkubelet.resolve.references import Content
 from vkubelet.testing.host import RecordingHost, make_pod
 from vkubelet_providers.mock import Mock, address_of
 
@@ -202,7 +203,7 @@ async def test_lost_pod_is_reported_gone() -> None:
     mock, pod = Mock(), scripted()
     async with running(mock) as host:
         await mock.sync_pod(pod)
-        mock.lose(pod.ref.uid)
+        mock.drop_pod(pod.ref.uid)
         await host.manual_clock.settle()
         assert host.gone == [pod.ref] and not mock.pods
 

@@ -28,7 +28,7 @@ def test_every_kind_of_value_is_read() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("run-fro", "1", "known: .*run-for"),
+        ("run-fro", "1", "use one of .*run-for"),
         ("exit-code", "-1", "a number such as"),
         ("start-delay", "soon", "a number of seconds"),
         ("start-delay", "-1", "zero or more"),
@@ -42,5 +42,5 @@ def test_every_kind_of_value_is_read() -> None:
     ],
 )
 def test_senseless_annotations_are_refused_by_name(key: str, value: str, words: str) -> None:
-    with pytest.raises(PodRejected, match=f"BadScript: {PREFIX}{key}.*{words}"):
+    with pytest.raises(PodRejected, match=f"BadScript: annotation {PREFIX}{key}.*{words}"):
         Script.of({PREFIX + key: value})

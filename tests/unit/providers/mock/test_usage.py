@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import tarfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -111,12 +113,22 @@ async def test_metrics_endpoints_name_the_pod() -> None:
     assert 'result="successful"} 3.0' in texts[MetricsEndpoint.PROBES]
 
 
+def archive(name: str, data: bytes) -> bytes:
+    """A tar archive of one file."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as made:
+        member = tarfile.TarInfo(name)
+        member.size = len(data)
+        made.addfile(member, io.BytesIO(data))
+    return packed.getvalue()
+
+
 async def test_files_count_as_storage() -> None:
     mock, pod = Mock(), scripted()
     async with running(mock) as host:
         await mock.sync_pod(pod)
         await host.manual_clock.settle()
-        await mock.exec(pod.ref, "main", ["sh", "-c", "head -c 10000 /dev/zero > /tmp/f"], MemoryIO())
+        await mock.exec(pod.ref, "main", ["tar", "-xmf", "-", "-C", "/tmp"], MemoryIO(archive("f", bytes(10000))))
         used = (await mock.stats_summary("mock"))["pods"][0]["ephemeral-storage"]["usedBytes"]
     assert used == 10000 + len("web\n")
 

@@ -13,7 +13,7 @@ from attrs import evolve
 from vkubelet import Terminated
 from vkubelet_providers.process.attempts import About, Attempt, State, as_terminated, moment, parse_state, session_of
 from vkubelet_providers.process.keeper import procfs
-from vkubelet_providers.process.keeper.life import write_state
+from vkubelet_providers.process.keeper.loop import write_state
 
 BASE = {"pid": 10, "start": 20, "keeper": 9, "boot": "b", "started": 1_000_000_000}
 

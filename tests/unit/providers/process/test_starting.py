@@ -18,7 +18,7 @@ from vkubelet.testing.host import make_pod, with_status
 from vkubelet_providers.process.attempts import About
 from vkubelet_providers.process.cgroups import Cgroups
 from vkubelet_providers.process.identity import Identity
-from vkubelet_providers.process.pods import Held
+from vkubelet_providers.process.local_pods import LocalPod
 from vkubelet_providers.process.starting import Ways, command_of, foreign_groups, oom_score, order, stop_signal
 
 WAYS = Ways(mounts=True, path="/bin", log_size=1, log_files=2, memory=1000 << 20, cgroups=Cgroups())
@@ -26,7 +26,7 @@ WAYS = Ways(mounts=True, path="/bin", log_size=1, log_files=2, memory=1000 << 20
 
 def ordered(tmp_path: Path, *, ways: Ways = WAYS, **container: Any) -> Any:
     pod = make_pod("web")
-    held = Held(pod.ref, tmp_path)
+    held = LocalPod(pod.ref, tmp_path)
     attempt = held.attempt("main", 0)
     attempt.make(About(), uid=None)
     one = ResolvedContainer(name="main", image="i", **{"command": ["run"], **container})

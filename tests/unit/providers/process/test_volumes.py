@@ -14,8 +14,8 @@ from tests.support.interleave import exchange, interleaved
 from vkubelet import PodRejected, Unavailable
 from vkubelet.provider import Mount, ResolvedContainer
 from vkubelet_providers.process.keeper.mounts import Bind
+from vkubelet_providers.process.local_pods import erase
 from vkubelet_providers.process.machine import mount_points
-from vkubelet_providers.process.pods import erase
 from vkubelet_providers.process.volumes import Places, allows, binds, check, kind_of, link, make_empty_dirs, make_memory
 
 

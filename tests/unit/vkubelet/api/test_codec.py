@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from vkubelet.api.codec import EventType, decode_event, decode_json, decode_list, decode_object, encode_json, status_error
+from vkubelet.api.codec import (
+    LONGEST_RETRY_AFTER,
+    EventType,
+    decode_event,
+    decode_json,
+    decode_list,
+    decode_object,
+    encode_json,
+    status_error,
+)
 from vkubelet.api.objects import Node, Pod, Unknown
 from vkubelet.errors import (
     AlreadyExists,
@@ -126,8 +135,35 @@ def test_causes_and_retry_after_are_taken_from_the_details() -> None:
     }
     error = status_error("patch", encode_json({"message": "m", "details": details}), code=422)
     assert (error.causes, error.retry_after) == (("metadata.uid",), 3.0)
-    assert status_error("patch", encode_json({"details": details}), code=429, retry_after=7.0).retry_after == 7.0
+    assert status_error("patch", encode_json({"details": details}), code=429, retry_after="7").retry_after == 7.0
     assert status_error("patch", encode_json({"details": {"causes": None}}), code=422).causes == ()
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("0", None),
+        ("5", 5.0),
+        ("86400", LONGEST_RETRY_AFTER),
+        ("9" * 5000, LONGEST_RETRY_AFTER),
+        ("-1", None),
+        ("1.5", None),
+        ("Wed, 21 Oct 2026 07:28:00 GMT", None),
+        ("\u00b2", None),
+        ("\u0663", None),
+        ("\udcb2", None),
+        ("", None),
+    ],
+)
+def test_no_retry_after_stops_a_client(header: str, seconds: float | None) -> None:
+    """Digits of other scripts are no numbers of HTTP, and some of them are no numbers at all."""
+    assert status_error("list pods", b"", code=429, retry_after=header).retry_after == seconds
+
+
+def test_no_retry_after_of_a_status_stops_a_client() -> None:
+    for asked, seconds in ((10**18, LONGEST_RETRY_AFTER), (-5, None)):
+        body = encode_json({"details": {"retryAfterSeconds": asked}})
+        assert status_error("list pods", body, code=503).retry_after == seconds
 
 
 def test_a_page_that_is_no_status_is_not_quoted() -> None:
@@ -151,3 +187,8 @@ def test_text_that_nests_too_deep_is_no_object_and_no_crash(depth: int) -> None:
         decode_event(Unknown, b'{"type":"ADDED","object":{"spec":' + deep + b"}}")
     with pytest.raises(ValueError, match="JSON"):
         decode_json(b'{"x":' + deep + b"}")
+
+
+def test_a_number_of_seconds_that_no_machine_has_is_no_error_of_ours() -> None:
+    status = b'{"details":{"retryAfterSeconds":' + b"9" * 400 + b"}}"
+    assert status_error("get", status, code=429).retry_after in (None, LONGEST_RETRY_AFTER)

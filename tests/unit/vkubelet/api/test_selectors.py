@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vkubelet.api.selectors import label_selector_string, match_labels, match_node_selector, parse_label_selector
+from vkubelet.api.selectors import match_node_selector
 
 LABELS = {"app": "web", "zone": "a", "size": "5", "gpu": ""}
 
@@ -17,50 +17,6 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
 
 def term(*expressions: dict[str, Any], fields: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
     return {"nodeSelectorTerms": [{"matchExpressions": list(expressions), "matchFields": list(fields)}]}
-
-
-@pytest.mark.parametrize(
-    ("text", "matches"),
-    [
-        ("", True),
-        ("app=web", True),
-        ("app==web,zone=a", True),
-        ("app=web,zone=b", False),
-        ("app!=db", True),
-        ("app!=web", False),
-        ("missing!=x", True),
-        ("app in (web, db)", True),
-        ("app in (db)", False),
-        ("app notin (db,cache)", True),
-        ("missing notin (x)", True),
-        ("gpu", True),
-        ("!gpu", False),
-        ("!missing", True),
-        ("gpu=", True),
-        ("size>4", True),
-        ("size > 5", False),
-        ("size<6,app=web", True),
-        ("zone>1", False),
-        (" app = web , !missing ", True),
-    ],
-)
-def test_text_selectors(text: str, matches: bool) -> None:
-    assert parse_label_selector(text).matches(LABELS) is matches
-
-
-@pytest.mark.parametrize("text", ["=x", "a in ()b", "a in x", "a=b=c", "a,,b", "a,", "a>x", "a=-x", "!", "a b", "/x", "a in (b"])
-def test_text_that_is_no_selector_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="selector"):
-        parse_label_selector(text)
-
-
-def test_label_selector_object_needs_labels_and_expressions_to_hold() -> None:
-    selector = {"matchLabels": {"app": "web"}, "matchExpressions": [expression("zone", "In", "a", "b")]}
-    assert match_labels(selector, LABELS)
-    assert not match_labels(selector, {"app": "web"})
-    assert not match_labels(selector, {**LABELS, "app": "db"})
-    assert match_labels({}, LABELS)
-    assert match_labels({"matchLabels": None, "matchExpressions": None}, {})
 
 
 @pytest.mark.parametrize("selector", [None, {}, {"nodeSelectorTerms": []}, {"nodeSelectorTerms": None}])
@@ -131,9 +87,3 @@ def test_expressions_and_fields_of_a_term_are_both_asked() -> None:
     assert match_node_selector(selector, LABELS, "n")
     assert not match_node_selector(selector, LABELS, "m")
     assert not match_node_selector(selector, {}, "n")
-
-
-def test_selector_text_is_sorted_and_parses_back() -> None:
-    text = label_selector_string({"b": "2", "a": "1"})
-    assert text == "a=1,b=2"
-    assert parse_label_selector(text).matches({"a": "1", "b": "2"})

@@ -35,7 +35,7 @@ async def test_no_more_is_read_ahead_than_a_few_messages() -> None:
 
 
 async def test_what_is_no_message_of_a_channel_is_an_error() -> None:
-    with pytest.raises(Unreachable, match="no message of a channel"):
+    with pytest.raises(Unreachable, match="a message that belongs to no channel"):
         await channels(Wire([WSMessage(aiohttp.WSMsgType.TEXT, "hello", None)])).read_ahead()
 
 

@@ -50,9 +50,9 @@ async def test_token_without_expiry_is_kept_until_forgotten(tmp_path: Path) -> N
     await one.authorization(clock)
     await clock.advance(10**6)
     assert await one.authorization(clock) == "Bearer t1"
-    assert one.forget("Bearer t1")
+    assert one.invalidate("Bearer t1")
     assert await one.authorization(clock) == "Bearer t2"
-    assert one.forget("Bearer t1"), "somebody else noticed first"
+    assert one.invalidate("Bearer t1"), "another caller noticed first"
     assert await one.authorization(clock) == "Bearer t2"
 
 
@@ -112,14 +112,14 @@ async def test_failing_plugin_is_unauthorized_and_not_quoted(tmp_path: Path, scr
 
 async def test_missing_plugin_says_how_to_install_it() -> None:
     one = Plugin(PluginCommand(api_version=VERSION, command="/nowhere/at-all", hint="Install it with make."))
-    with pytest.raises(Unauthorized, match="/nowhere/at-all: it can not be started: No such file or directory. Install it with make."):
+    with pytest.raises(Unauthorized, match="/nowhere/at-all: it cannot be started: No such file or directory. Install it with make."):
         await one.authorization(ManualClock())
 
 
 async def test_token_file_survives_a_moment_of_absence(tmp_path: Path) -> None:
     file, clock = tmp_path / "token", ManualClock()
     one = TokenFile(file)
-    with pytest.raises(Unauthorized, match="can not read the token file"):
+    with pytest.raises(Unauthorized, match="cannot read the token file"):
         await one.authorization(clock)
     file.write_text("first\n")
     assert await one.authorization(clock) == "Bearer first"

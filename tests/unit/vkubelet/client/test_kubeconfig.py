@@ -52,8 +52,8 @@ async def test_text_and_parsed_kubeconfigs_are_the_same() -> None:
     [
         (b"a: [" + SECRET.encode(), r"kubeconfig: is not valid YAML \(line 1\)"),
         (b"\xfe" + SECRET.encode(), "kubeconfig: is not valid YAML"),
-        (SECRET.encode(), "kubeconfig: is no kubeconfig"),
-        (b"", "kubeconfig: is no kubeconfig"),
+        (SECRET.encode(), "kubeconfig: is not a kubeconfig"),
+        (b"", "kubeconfig: is not a kubeconfig"),
         (b"!!python/object/apply:os.system [x]", "kubeconfig: is not valid YAML"),
         (changed(contexts=SECRET), "kubeconfig.contexts: must be a list"),
         (changed(contexts=[SECRET]), "kubeconfig.contexts: must be a list"),
@@ -67,7 +67,7 @@ async def test_text_and_parsed_kubeconfigs_are_the_same() -> None:
         (config({"client-certificate-data": SECRET}), r"users\[0\]\.user: client-certificate and client-key must be given together"),
         (config({"client-certificate-data": "%%", "client-key-data": SECRET}), r"client-certificate-data: is not valid base64"),
         (config({"client-certificate-data": SECRET, "client-key-data": SECRET}), r"client-certificate-data: certificate and private key"),
-        (config(**{"certificate-authority-data": SECRET}), r"certificate-authority-data: is no PEM certificate"),
+        (config(**{"certificate-authority-data": SECRET}), r"certificate-authority-data: is not a PEM certificate"),
         (config(**{"certificate-authority-data": "é"}), r"certificate-authority-data: is not valid base64"),
         (config(**{"insecure-skip-tls-verify": "yes"}), r"insecure-skip-tls-verify: must be true or false"),
         (config(server="api.example"), r"clusters\[0\]\.cluster\.server: must be the URL"),
@@ -146,7 +146,7 @@ def test_context_can_be_chosen() -> None:
 
 
 async def test_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SettingsError, match="can not be read: No such file"):
+    with pytest.raises(SettingsError, match="cannot be read: No such file"):
         await load_connection(kubeconfig=tmp_path / "missing")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
     with pytest.raises(SettingsError, match=r"\$KUBECONFIG"):
@@ -157,7 +157,7 @@ async def test_without_any_configuration_the_message_says_what_to_do(tmp_path: P
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(SettingsError, match="none found: name one"):
+    with pytest.raises(SettingsError, match="none found: pass its path"):
         await load_connection()
     (tmp_path / ".kube").mkdir()
     (tmp_path / ".kube/config").write_text(yaml.safe_dump(config()))

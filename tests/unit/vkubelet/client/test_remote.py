@@ -11,7 +11,7 @@ from attrs import define, field
 
 from tests.unit.vkubelet.client.wire import CLOSED, Wire, channels, message
 from vkubelet.client import remote
-from vkubelet.errors import ServerError, Unreachable
+from vkubelet.errors import ApiError, ServerError, Unreachable
 from vkubelet.provider import TerminalSize
 from vkubelet.testing.clock import ManualClock
 
@@ -160,3 +160,18 @@ async def test_connection_that_the_client_has_ended_lasts_as_long_as_the_pod_ans
         await clock.advance(0.3)
         assert wire.closed.is_set()
     assert wire.sent == [b"\x00all"]
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        exited("²"),
+        exited("9" * 5000),
+        b'{"status":"Failure","reason":"NonZeroExitCode","details":"text","message":"no"}',
+        b'{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":{"a":1}},"message":"no"}',
+        b'{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[1,null,"x"]},"message":"no"}',
+    ],
+)
+def test_a_status_of_odd_types_is_an_error_of_the_server(status: bytes) -> None:
+    with pytest.raises(ApiError):
+        remote.exit_code(status, "open x")

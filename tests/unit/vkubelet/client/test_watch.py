@@ -48,3 +48,12 @@ def test_watch_asks_for_bookmarks_and_for_initial_events_only_when_told() -> Non
     assert "sendInitialEvents" not in plain
     assert (first["sendInitialEvents"], first["resourceVersionMatch"], first["resourceVersion"]) == ("true", "NotOlderThan", "")
     assert "resourceVersion" not in dict(watch_params("", initial=False))
+
+
+def test_the_splitter_counts_what_it_holds_of_an_unfinished_line() -> None:
+    splitter = LineSplitter()
+    splitter.feed(b"xx")
+    splitter.feed(b"xxx")
+    assert splitter.held == 5
+    splitter.feed(b"\n\nyy")
+    assert splitter.held == 2

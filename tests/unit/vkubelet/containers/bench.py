@@ -1,6 +1,6 @@
 """The adapter over a ContainerProvider in memory, and a clock that stands still: a test moves the time and ends containers.
 
-Invariant: what is looked at is what the runtime is told, and what the provider was asked.
+Invariant: what is looked at is what the runtime is reported, and what the provider was asked.
 """
 
 from __future__ import annotations

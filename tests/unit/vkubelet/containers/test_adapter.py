@@ -108,7 +108,7 @@ async def test_call_that_waits_for_a_provider_that_ends_undeclared_is_to_be_repe
         assert not waiting.done()
         going.set()
         await running
-        # The next life has begun before the call could look.
+        # The next run has begun before the call could look.
         going.clear()
         again = group.create_task(_run_until_broken(adapter))
         async with asyncio.timeout(5):

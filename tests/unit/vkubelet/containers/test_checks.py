@@ -8,13 +8,13 @@ import pytest
 
 from vkubelet.api.objects import PodRef
 from vkubelet.clock import SystemClock
-from vkubelet.containers.checks import Captured, Checks, Outcome, Target, port_of, request_url
+from vkubelet.containers.checks import Captured, CheckResult, Checks, CheckTarget, port_of, request_url
 
 REF = PodRef("default", "web", "uid", "node")
 
 
-def target(address: str = "10.0.0.1") -> Target:
-    return Target(REF, "main", {"name": "main", "ports": [{"name": "http", "containerPort": 81}]}, address)
+def target(address: str = "10.0.0.1") -> CheckTarget:
+    return CheckTarget(REF, "main", {"name": "main", "ports": [{"name": "http", "containerPort": 81}]}, address)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ async def test_odd_port_of_a_probe_or_hook_is_an_error(kind: str, port: int | st
 
 async def test_action_of_no_known_kind_can_not_be_carried_out() -> None:
     outcome = await Checks(None, clock=SystemClock()).run(target(), {}, timeout=1)
-    assert outcome == Outcome(None, "missing handler for web_default(uid):main")
+    assert outcome == CheckResult(None, "missing handler for web_default(uid):main")
 
 
 async def test_output_is_kept_up_to_its_limit() -> None:

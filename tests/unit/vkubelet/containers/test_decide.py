@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from vkubelet.containers.decide import Action, Begin, Finish, Kill, Overdue, Remove, Start, decide
-from vkubelet.containers.life import ContainerLife, PodLife, Stage, Stop
+from vkubelet.containers.decide import Action, ExceedDeadline, Kill, Remove, Start, Terminate, TerminatePod, decide
+from vkubelet.containers.managed import ManagedContainer, ManagedPod, Stage, Stop
 from vkubelet.containers.plan import PodPlan, ProbeKind
 from vkubelet.provider import PodFailure, Running, Terminated
 from vkubelet.testing.host import make_pod
@@ -16,7 +16,7 @@ from vkubelet.testing.host import make_pod
 NOW = 1000.0
 
 
-def life(names: str, policy: str = "Always", **states: Any) -> PodLife:
+def managed(names: str, policy: str = "Always", **states: Any) -> ManagedPod:
     """A pod with the containers `names`: "i:x" is an init container, "s:x" a sidecar, "e:x" ephemeral, all others apps."""
     found: dict[str, list[dict[str, Any]]] = {"initContainers": [], "containers": [], "ephemeralContainers": []}
     for name in names.split():
@@ -24,14 +24,14 @@ def life(names: str, policy: str = "Always", **states: Any) -> PodLife:
         where = {"i": "initContainers", "s": "initContainers", "e": "ephemeralContainers"}.get(kind, "containers")
         found[where].append({"name": bare, "image": "i", **({"restartPolicy": "Always"} if kind == "s" else {})})
     pod = make_pod(spec={"restartPolicy": policy, **found})
-    made = PodLife(pod.ref, PodPlan.of(pod))
-    made.take(made.plan)
+    made = ManagedPod(pod.ref, PodPlan.of(pod))
+    made.set_plan(made.plan)
     for name, state in states.items():
         put(made.containers[name], state)
     return made
 
 
-def put(container: ContainerLife, state: Any) -> None:
+def put(container: ManagedContainer, state: Any) -> None:
     """A number is an exit code of just now."""
     if state == "runs":
         container.created, container.state, container.run, container.reached = True, Running(), 1, True
@@ -45,7 +45,7 @@ def put(container: ContainerLife, state: Any) -> None:
         container.created, container.state, container.ended_at, container.reached = True, Terminated(state), NOW, True
 
 
-def starts(made: PodLife) -> str:
+def starts(made: ManagedPod) -> str:
     return " ".join(action.container for action in decide(made, NOW).actions if isinstance(action, Start))
 
 
@@ -85,11 +85,11 @@ def starts(made: PodLife) -> str:
     ],
 )
 def test_what_is_started_next(names: str, policy: str, states: dict[str, Any], wanted: str) -> None:
-    assert starts(life(names, policy, **states)) == wanted
+    assert starts(managed(names, policy, **states)) == wanted
 
 
 def test_initialised_pod_looks_at_its_init_containers_no_more_but_at_its_sidecars() -> None:
-    made = life("i:x s:y a", x=1, y=0, a="runs")
+    made = managed("i:x s:y a", x=1, y=0, a="runs")
     made.containers["y"].reached = False
     assert starts(made) == "x"
     made.initialized = True
@@ -111,11 +111,11 @@ def test_initialised_pod_looks_at_its_init_containers_no_more_but_at_its_sidecar
     ],
 )
 def test_when_a_pod_has_ended_by_itself(names: str, policy: str, states: dict[str, Any], ends: bool) -> None:
-    assert (Finish() in decide(life(names, policy, **states), NOW).actions) is ends
+    assert (TerminatePod() in decide(managed(names, policy, **states), NOW).actions) is ends
 
 
 def test_back_off_is_waited_for() -> None:
-    made = life("a b", a=1, b="runs")
+    made = managed("a b", a=1, b="runs")
     made.containers["a"].crashes.delay, made.containers["a"].crashes.restarted_at = 40.0, NOW - 5
     decision = decide(made, NOW)
     assert (decision.actions, decision.due) == ([], NOW + 40)
@@ -123,13 +123,13 @@ def test_back_off_is_waited_for() -> None:
 
 
 def test_back_off_of_one_holds_nobody_else() -> None:
-    made = life("a b", a=1)
+    made = managed("a b", a=1)
     made.containers["a"].crashes.delay, made.containers["a"].crashes.restarted_at = 40.0, NOW - 5
     assert starts(made) == "b"
 
 
 def test_sidecar_that_backs_off_holds_up_nothing_that_comes_after_one_that_began() -> None:
-    made = life("s:x i:y a", x=1, y=0)
+    made = managed("s:x i:y a", x=1, y=0)
     made.containers["x"].crashes.delay, made.containers["x"].crashes.restarted_at = 40.0, NOW - 5
     assert starts(made) == "a"
     made.containers["y"].reached = False
@@ -138,45 +138,45 @@ def test_sidecar_that_backs_off_holds_up_nothing_that_comes_after_one_that_began
 
 def test_other_image_restarts_a_container_whatever_its_policy() -> None:
     for names, message in (("a", "Container a definition changed, will be restarted"), ("s:a b", "Init container a definition changed")):
-        made = life(names, "Never", a="runs", **({"b": "runs"} if "b" in names else {}))
+        made = managed(names, "Never", a="runs", **({"b": "runs"} if "b" in names else {}))
         made.containers["a"].image = "i"
         assert decide(made, NOW).actions == []
         made.containers["a"].image = "older"
-        assert decide(made, NOW).actions == [Begin("a", message, 30.0, again=True)]
+        assert decide(made, NOW).actions == [Terminate("a", message, 30.0, again=True)]
 
 
 def test_nothing_to_do_waits_for_nothing() -> None:
-    decision = decide(life("a", a="runs"), NOW)
+    decision = decide(managed("a", a="runs"), NOW)
     assert (decision.actions, decision.due) == ([], math.inf)
 
 
 def test_deadline_is_waited_for_and_told_once() -> None:
-    made = life("a", a="runs")
+    made = managed("a", a="runs")
     made.deadline_at = NOW + 5
     assert decide(made, NOW).due == NOW + 5
-    assert decide(made, NOW + 5).actions == [Overdue()]
+    assert decide(made, NOW + 5).actions == [ExceedDeadline()]
     made.failure = PodFailure("DeadlineExceeded")
-    assert Overdue() not in decide(made, NOW + 6).actions
+    assert ExceedDeadline() not in decide(made, NOW + 6).actions
 
 
 # --- ending ---
 
 
-def ending(names: str, *, until: float = NOW + 30, remove: bool = True, **states: Any) -> PodLife:
-    made = life(names, **states)
+def ending(names: str, *, until: float = NOW + 30, remove: bool = True, **states: Any) -> ManagedPod:
+    made = managed(names, **states)
     made.end(until, remove=remove)
     return made
 
 
 def test_every_running_container_begins_to_end_at_once() -> None:
     assert decide(ending("s:x a b", x="runs", a="runs", b=0), NOW).actions == [
-        Begin("x", "Stopping container x", 30.0),
-        Begin("a", "Stopping container a", 30.0),
+        Terminate("x", "Stopping container x", 30.0),
+        Terminate("a", "Stopping container a", 30.0),
     ]
 
 
 @pytest.mark.parametrize(
-    ("states", "told"),
+    ("states", "reported"),
     [
         ({"x": "runs", "y": "runs", "a": "runs"}, ["a"]),
         ({"x": "runs", "y": "runs", "a": 0}, ["y"]),
@@ -184,11 +184,11 @@ def test_every_running_container_begins_to_end_at_once() -> None:
         ({"x": 0, "y": 0, "a": "runs"}, ["a"]),
     ],
 )
-def test_turns_at_the_end(states: dict[str, Any], told: list[str]) -> None:
+def test_turns_at_the_end(states: dict[str, Any], reported: list[str]) -> None:
     made = ending("s:x s:y a", **states)
     for container in made.containers.values():
         container.stop = Stop(NOW + 30)
-    assert decide(made, NOW).actions == [Kill(name, 30.0) for name in told]
+    assert decide(made, NOW).actions == [Kill(name, 30.0) for name in reported]
 
 
 @pytest.mark.parametrize(
@@ -248,9 +248,9 @@ def test_pod_that_ends_starts_nothing() -> None:
 def test_failed_probes_end_a_run(kind: ProbeKind, grace: float, policy: str, message: str) -> None:
     probes = {"livenessProbe": {"terminationGracePeriodSeconds": 7}, "startupProbe": {"periodSeconds": 1}}
     pod = make_pod(spec={"restartPolicy": policy, "containers": [{"name": "a", **probes}]})
-    made = PodLife(pod.ref, PodPlan.of(pod))
-    made.take(made.plan)
+    made = ManagedPod(pod.ref, PodPlan.of(pod))
+    made.set_plan(made.plan)
     put(made.containers["a"], "runs")
     assert decide(made, NOW).actions == []
     made.containers["a"].verdicts[kind] = False
-    assert decide(made, NOW).actions == [Begin("a", message, grace, again=policy != "Never")]
+    assert decide(made, NOW).actions == [Terminate("a", message, grace, again=policy != "Never")]

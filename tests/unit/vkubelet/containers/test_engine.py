@@ -1,4 +1,4 @@
-"""The life of pods whose containers are started and stopped one by one, with the time moved by hand."""
+"""Lifecycle of pods whose containers are started and stopped one by one, with the time moved by hand."""
 
 from __future__ import annotations
 

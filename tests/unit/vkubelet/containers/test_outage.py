@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.vkubelet.containers.bench import Bench, app, bench
 from vkubelet.api.objects import Pod, PodRef
-from vkubelet.control.answered import answered
+from vkubelet.control.backoff import with_timeout
 from vkubelet.errors import Unavailable
 from vkubelet.provider import (
     ContainerReport,
@@ -106,7 +106,7 @@ async def poll(b: Bench) -> None:
     """As the runtime, which gives up a list that does not come."""
     while True:
         try:
-            await answered(b.adapter.list_pods("node"), "list_pods", clock=b.host.clock)
+            await with_timeout(b.adapter.list_pods("node"), "list_pods", clock=b.host.clock)
         except Unavailable:
             await b.host.clock.sleep(POLL / 2)
         await b.host.clock.sleep(POLL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vkubelet.containers.plan import Kind, PodPlan, ProbeKind, ProbeSpec
+from vkubelet.containers.plan import ContainerKind, PodPlan, ProbeKind, ProbeSpec
 from vkubelet.testing.host import make_pod
 
 SPEC = {
@@ -18,7 +18,12 @@ SPEC = {
 
 def test_containers_by_kind_in_their_order() -> None:
     plan = PodPlan.of(make_pod(spec=SPEC))
-    assert [(c.name, c.kind) for c in plan.containers] == [("i", Kind.INIT), ("s", Kind.SIDECAR), ("a", Kind.APP), ("e", Kind.EPHEMERAL)]
+    assert [(c.name, c.kind) for c in plan.containers] == [
+        ("i", ContainerKind.INIT),
+        ("s", ContainerKind.SIDECAR),
+        ("a", ContainerKind.APP),
+        ("e", ContainerKind.EPHEMERAL),
+    ]
     assert (plan.grace, plan.active_deadline, plan.restart_policy) == (5.0, 60.0, "Always")
     assert [list(c.probes) for c in plan.containers] == [[], [ProbeKind.LIVENESS], [], []]
     assert plan.containers[2].pre_stop == {"sleep": {"seconds": 1}}

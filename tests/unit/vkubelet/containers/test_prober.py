@@ -7,6 +7,8 @@ import asyncio
 import pytest
 
 from tests.unit.vkubelet.containers.bench import Starter, app, bench, probe
+from vkubelet.containers.plan import ProbeKind, ProbeSpec
+from vkubelet.containers.prober import Streak
 from vkubelet.errors import NotSupported
 from vkubelet.provider import Running, Terminated, Waiting
 
@@ -131,7 +133,7 @@ async def test_without_exec_a_command_probe_says_what_is_missing() -> None:
         await b.sync()
         await b.pass_time(1)
         assert b.shown("main").ready is False
-        text = "the provider of this node can not run commands in containers"
+        text = "the provider of this node does not support exec; use an httpGet, tcpSocket or grpc action"
         assert b.events("Unhealthy") == [f"Readiness probe errored and resulted in unknown state: {text}"]
 
 
@@ -212,7 +214,7 @@ async def test_container_that_a_probe_ends_well_is_restarted_all_the_same(policy
             assert all(isinstance(r.containers[0].state, Running) for r in b.host.reports[began:])
 
 
-async def test_container_that_a_probe_ended_well_is_not_told_ended_while_its_restart_waits_for_another() -> None:
+async def test_container_stopped_by_a_probe_is_not_terminated_while_its_restart_waits() -> None:
     spec = {"restartPolicy": "OnFailure", "containers": [app("a", livenessProbe=probe("alive")), app("b")]}
     async with bench(spec) as b:
         await b.sync()
@@ -243,3 +245,38 @@ async def test_restarts_by_probes_back_off_from_the_end_of_the_run_before() -> N
         gaps = [round(later - earlier) for earlier, later in zip(moments, moments[1:], strict=False)]
         # Each run lasts 15 s: a back-off of 10 s is over by the end of the next run, and those of 20 and more are not.
         assert gaps == [15, 15, 15, 35, 55, 95, 175]
+
+
+@pytest.mark.parametrize(
+    ("kind", "successes", "failures", "results", "verdicts"),
+    [
+        (ProbeKind.READINESS, 1, 3, "++", "++"),
+        (ProbeKind.READINESS, 2, 3, "+++", ".++"),
+        (ProbeKind.READINESS, 1, 3, "---", "..-"),
+        (ProbeKind.READINESS, 1, 3, "--+---", "..+..-"),
+        (ProbeKind.READINESS, 2, 2, "+-+-++--", ".....+.-"),
+        (ProbeKind.LIVENESS, 1, 1, "-", "-"),
+        (ProbeKind.STARTUP, 1, 30, "--+", "..+"),
+    ],
+)
+def test_verdicts_follow_equal_results_in_a_row(kind: ProbeKind, successes: int, failures: int, results: str, verdicts: str) -> None:
+    spec = ProbeSpec(kind=kind, action={}, successes=successes, failures=failures)
+    streak = Streak(1)
+    reported = [streak.note(result == "+", spec) for result in results]
+    assert "".join({True: "+", False: "-", None: "."}[verdict] for verdict in reported) == verdicts
+
+
+@pytest.mark.parametrize(
+    ("kind", "result", "held"),
+    [
+        (ProbeKind.LIVENESS, False, True),
+        (ProbeKind.LIVENESS, True, False),
+        (ProbeKind.STARTUP, True, True),
+        (ProbeKind.STARTUP, False, True),
+        (ProbeKind.READINESS, False, False),
+    ],
+)
+def test_which_verdicts_need_no_more_probing_of_this_run(kind: ProbeKind, result: bool, held: bool) -> None:
+    streak = Streak(1)
+    streak.note(result, ProbeSpec(kind=kind, action={}, successes=1, failures=1))
+    assert streak.held is held

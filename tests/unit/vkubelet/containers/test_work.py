@@ -44,7 +44,7 @@ async def test_image_that_can_not_be_pulled_backs_off_longer() -> None:
         assert b.starts("main") == 4  # after 10, 30, 70 s
 
 
-async def test_missing_object_makes_the_container_wait_and_nothing_is_asked_of_the_provider() -> None:
+async def test_missing_object_makes_the_container_wait_and_the_provider_is_not_called() -> None:
     async with bench({"containers": [app()]}) as b:
         b.host.missing = unavailable('configmap "settings" not found', event="Failed", waiting="CreateContainerConfigError")
         await b.sync()
@@ -79,8 +79,8 @@ async def test_container_that_can_never_run_fails_the_pod() -> None:
 async def test_events_of_a_start_name_the_container() -> None:
     async with bench({"initContainers": [sidecar()], "containers": [app()]}) as b:
         await b.sync()
-        told = [(e.reason, e.message, e.subject.field_path) for e in b.host.events.events]
-        assert told == [
+        reported = [(e.reason, e.message, e.subject.field_path) for e in b.host.events.events]
+        assert reported == [
             ("Created", "Created container: side", "spec.initContainers{side}"),
             ("Started", "Started container side", "spec.initContainers{side}"),
             ("Created", "Created container: main", "spec.containers{main}"),
@@ -114,7 +114,7 @@ async def test_container_waits_in_its_status_until_its_post_start_hook_is_throug
         assert b.shown("main").id
 
 
-async def test_failed_post_start_hook_is_why_the_container_waits_until_the_back_off_is_seen() -> None:
+async def test_failed_post_start_hook_is_the_waiting_reason_until_the_back_off_shows() -> None:
     async with bench({"containers": [app(**hook("postStart", "hello"))]}) as b:
         b.provider.codes["hello"], b.provider.takes["hello"] = 3, 1.0
         await b.sync()
@@ -262,8 +262,8 @@ async def test_resize_that_fits_is_carried_out_and_told() -> None:
         shown = b.shown("main")
         assert (shown.allocated, shown.resources) == ({"cpu": "2"}, {"requests": {"cpu": "2"}})
         assert b.conditions() == {}
-        told = '{"containers":[{"name":"main","resources":{"requests":{"cpu":"2"}}}]}'
-        assert b.events("ResizeCompleted") == [f"Pod resize completed: {told}"]
+        reported = '{"containers":[{"name":"main","resources":{"requests":{"cpu":"2"}}}]}'
+        assert b.events("ResizeCompleted") == [f"Pod resize completed: {reported}"]
         assert b.starts("main") == 1
 
 
@@ -333,7 +333,7 @@ async def test_resize_without_support_is_infeasible_and_says_so() -> None:
         await b.sync()
         await b.sync(sized("2"), generation=2)
         condition = b.conditions()["PodResizePending"]
-        text = "the provider of this node can not change the resources of running containers"
+        text = "the provider of this node does not support changing the resources of running containers; recreate the pod"
         assert (condition["reason"], condition["message"]) == ("Infeasible", text)
 
 

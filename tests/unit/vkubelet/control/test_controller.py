@@ -1,27 +1,20 @@
 """What a controller does with the outcomes of its reconciler."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from vkubelet.control.controller import Controller, Reconcile
+from vkubelet.control.controller import Controller, Isolation, Reconcile
 from vkubelet.control.workqueue import Priority
-from vkubelet.errors import (
-    Conflict,
-    Forbidden,
-    LeadershipLost,
-    NotFound,
-    ServerError,
-    SettingsError,
-    TooManyRequests,
-    Unavailable,
-)
+from vkubelet.errors import Conflict, Fenced, Forbidden, LeadershipLost, NotFound, ServerError, SettingsError, TooManyRequests, Unavailable
 from vkubelet.metrics import Metrics
 from vkubelet.testing.clock import ManualClock
 
@@ -61,6 +54,36 @@ async def test_success_is_final_until_the_key_is_added_again() -> None:
         made.add("a", after=5)
         await clock.advance(10)
         assert reconcile.calls == [0, 1005]
+
+
+async def test_thousands_of_keys_are_queued_in_batches_and_each_is_reconciled_once() -> None:
+    clock, seen = ManualClock(), Counter[str]()
+    longest: list[int] = []
+    taken = 0
+
+    def keys() -> Iterator[str]:
+        nonlocal taken
+        for number in range(2000):
+            taken += 1
+            yield f"key-{number}"
+
+    async def reconcile(key: str) -> None:
+        seen[key] += 1
+
+    async def others() -> None:
+        before = taken
+        while taken < 2000:
+            await asyncio.sleep(0)
+            longest.append(taken - before)
+            before = taken
+
+    async with controller(reconcile, clock, workers=50) as made:
+        made.add_many(keys())
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            group.create_task(others())
+        while len(seen) < 2000:
+            await clock.settle()
+    assert set(seen.values()) == {1} and max(longest) <= 100
 
 
 async def test_returned_seconds_are_the_time_of_the_next_look() -> None:
@@ -328,7 +351,7 @@ async def test_forgiven_key_waits_for_its_next_failure_as_for_its_first() -> Non
         made.add("a")
         await clock.advance(3.0)
         assert len(reconcile.calls) == 5
-        made.forgive("a")
+        made.reset_backoff("a")
         await clock.advance(10.0)
         waits = [after - before for before, after in pairwise(reconcile.calls)]
     assert waits[4] > 2.8
@@ -349,3 +372,55 @@ async def test_results_are_counted_by_kind() -> None:
         for result in ("success", "retry", "error", "unexpected")
     }
     assert set(results.values()) == {1.0}
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> int:
+    return sum(record.levelno >= logging.ERROR for record in caplog.records)
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), UnicodeError("odd"), KeyError("odd"), SettingsError("a", "odd"), Fenced("odd")])
+def test_other_items_are_handled_after_one_that_failed(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    isolated, handled = Isolation("loop"), list[str]()
+    for item in ("a", "bad", "b"):
+        with isolated(item):
+            if item == "bad":
+                raise error
+            handled.append(item)
+    assert handled == ["a", "b"]
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert record.exc_info[1] is error
+
+
+def test_an_error_that_stays_is_logged_once_per_item_and_part(caplog: pytest.LogCaptureFixture) -> None:
+    isolated = Isolation("loop")
+
+    def fail(item: str, text: str, *, part: type | None = None) -> None:
+        with isolated(item, part=part):
+            raise ValueError(text)
+
+    for _ in range(5):
+        fail("a", "odd")
+        fail("b", "odd")
+        fail("b", "odd", part=int)
+    assert errors(caplog) == 3
+    fail("a", "other")
+    assert errors(caplog) == 4
+    with isolated("a"):
+        pass
+    fail("a", "other")
+    assert errors(caplog) == 5, "after a success the next error is new"
+
+
+@pytest.mark.parametrize("error", [LeadershipLost("other"), asyncio.CancelledError(), KeyboardInterrupt()])
+def test_what_ends_the_process_passes(error: BaseException) -> None:
+    with pytest.raises(type(error)), Isolation("loop")("a"):
+        raise error
+
+
+def test_memory_of_failed_items_is_bounded() -> None:
+    isolated = Isolation("loop")
+    for number in range(1010):
+        with isolated(str(number)):
+            raise ValueError("odd")
+    assert len(isolated._failed) == 1000

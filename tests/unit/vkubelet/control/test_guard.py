@@ -1,4 +1,4 @@
-"""The brake on mass steps (rule 1 of the rules that keep pods alive)."""
+"""The brake on mass steps (rule `unknown-is-not-gone`)."""
 
 from vkubelet.control.guard import MassGuard
 from vkubelet.testing.clock import ManualClock
@@ -14,9 +14,9 @@ NODES = [f"n{number}" for number in range(20)]
 def test_a_tenth_passes_and_the_next_one_trips_it() -> None:
     guard = MassGuard(clock=ManualClock())
     assert passed(guard, NODES[:2], 20) == ["n0", "n1"]
-    assert not guard.tripped
+    assert not guard.refused
     assert not guard.allow("n2", 20)
-    assert guard.tripped
+    assert guard.refused
 
 
 def test_one_always_passes_however_few_there_are() -> None:
@@ -27,13 +27,13 @@ def test_one_always_passes_however_few_there_are() -> None:
 def test_asking_again_for_the_same_key_counts_once() -> None:
     guard = MassGuard(clock=ManualClock())
     assert [guard.allow("a", 5) for _ in range(3)] == [True, True, True]
-    assert not guard.tripped
+    assert not guard.refused
 
 
-def test_what_an_earlier_process_refused_keeps_all_from_passing_until_all_were_asked_for() -> None:
+def test_refusals_of_an_earlier_process_hold_until_each_pod_has_been_admitted_again() -> None:
     guard = MassGuard(clock=ManualClock())
     guard.trip()
-    assert guard.tripped and passed(guard, NODES[:3], 20) == []
+    assert passed(guard, NODES[:3], 20) == []
     assert guard.release() and not guard.release()
     assert guard.refused == {"n0", "n1", "n2"} and not guard.allow("n3", 20)
     guard.confirm()
@@ -44,7 +44,7 @@ def test_nothing_waits_when_nothing_was_refused_again() -> None:
     guard = MassGuard(clock=ManualClock())
     guard.trip()
     guard.release()
-    assert not guard.tripped and guard.allow("n0", 20)
+    assert not guard.refused and guard.allow("n0", 20)
 
 
 async def test_slow_retirement_never_trips() -> None:
@@ -60,7 +60,7 @@ async def test_tripped_stays_tripped_after_the_span() -> None:
     guard = MassGuard(clock=clock)
     passed(guard, NODES, 20)
     await clock.advance(3600)
-    assert guard.tripped
+    assert guard.refused
     assert not guard.allow("another", 20)
 
 
@@ -69,7 +69,7 @@ def test_confirmation_lets_pass_what_waited_and_nothing_else_for_free() -> None:
     passed(guard, NODES, 20)
     assert guard.refused == frozenset(NODES[2:])
     guard.confirm()
-    assert not guard.tripped
+    assert not guard.refused
     assert passed(guard, NODES[2:], 20) == NODES[2:]
     assert not guard.allow("another", 20)
 
@@ -86,6 +86,6 @@ def test_brake_opens_when_all_causes_vanish() -> None:
     guard = MassGuard(clock=ManualClock())
     passed(guard, NODES[:4], 20)
     guard.forget("n2")
-    assert guard.tripped
+    assert guard.refused
     guard.forget("n3")
-    assert not guard.tripped
+    assert not guard.refused

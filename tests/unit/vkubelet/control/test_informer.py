@@ -12,7 +12,7 @@ from vkubelet.api.codec import EventType, ObjectList, WatchEvent, encode_json
 from vkubelet.api.objects import Key, Pod
 from vkubelet.client.resources import PODS
 from vkubelet.control import informer as module
-from vkubelet.control.informer import Change, Informer
+from vkubelet.control.informer import Change, Informer, _later
 from vkubelet.control.store import Store
 from vkubelet.errors import Invalid, Unreachable
 from vkubelet.testing.clock import ManualClock
@@ -310,3 +310,41 @@ async def test_other_tasks_run_between_events_that_arrive_together() -> None:
         running.cancel()
     seen.append(len(delivered))
     assert max(after - before for before, after in pairwise(seen)) <= module._YIELD_EVERY
+
+
+async def test_server_that_returns_after_a_long_outage_is_listed_within_ten_seconds() -> None:
+    async def unreachable(api: Api) -> Events:
+        raise Unreachable("watch pods", "connection refused")
+        yield
+
+    for seconds in range(20):
+        api, clock, away = Api(), ManualClock(), True
+        served = api.watch
+        api.watch = lambda *args, **more: unreachable(api) if away else served(*args, **more)  # type: ignore[method-assign]  # noqa: B023
+        informer: Informer[Pod] = Informer(api, PODS, clock=clock)  # type: ignore[arg-type]
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(informer.run())
+            await clock.advance(600.0 + seconds)
+            assert not informer.synced
+            away = False
+            api.put("a")
+            await clock.advance(10.0)
+            assert informer.synced and versions(informer) == truth(api)
+            running.cancel()
+
+
+@pytest.mark.parametrize(
+    ("this", "that", "later"),
+    [
+        ("10", "9", True),
+        ("9", "10", False),
+        ("9" * 5000, "1", True),
+        ("007", "7", False),
+        ("²", "1", True),
+        ("²", "²", False),
+        ("", "1", True),
+        ("1", "", True),
+    ],
+)
+def test_versions_compare_as_numbers_of_any_size_and_others_only_differ(this: str, that: str, later: bool) -> None:
+    assert _later(this, that) is later

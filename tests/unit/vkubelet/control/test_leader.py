@@ -12,7 +12,7 @@ from vkubelet.testing.clock import ManualClock
 
 
 def test_fence_is_closed_before_the_first_renewal() -> None:
-    with pytest.raises(Fenced, match="does not lead"):
+    with pytest.raises(Fenced, match="is not the leader"):
         LeaderFence(ManualClock()).check()
 
 
@@ -105,7 +105,7 @@ async def test_fence_is_closed_before_the_work_of_a_lost_leader_ends() -> None:
                 closed.append(True)
 
     async def lead() -> None:
-        with pytest.raises(LeadershipLost, match="held by other"):
+        with pytest.raises(LeadershipLost, match="was acquired by other"):
             await election.lead(body)
 
     async with asyncio.TaskGroup() as group:

@@ -1,6 +1,6 @@
-"""Standings of nodes and who is told of their changes."""
+"""States of nodes, and the listeners that are called when they change."""
 
-from vkubelet.node.declared import HEALTHY, DeclaredNodes, Health, Standing
+from vkubelet.node.declared import HEALTHY, DeclaredNodes, Health, NodeState
 from vkubelet.provider import NodeDescription
 from vkubelet.testing.clock import ManualClock
 
@@ -11,17 +11,17 @@ def table() -> tuple[DeclaredNodes, list[str]]:
     return nodes, told
 
 
-def standing(nodes: DeclaredNodes, name: str) -> Standing | None:
+def state(nodes: DeclaredNodes, name: str) -> NodeState | None:
     known = nodes.get(name)
-    return known.standing if known else None
+    return known.state if known else None
 
 
 def test_found_node_is_unknown_until_declarations_are_complete_then_retiring() -> None:
     nodes, told = table()
     nodes.found("old")
-    assert standing(nodes, "old") is Standing.UNKNOWN
+    assert state(nodes, "old") is NodeState.UNKNOWN
     nodes.finish_declaring()
-    assert standing(nodes, "old") is Standing.RETIRING
+    assert state(nodes, "old") is NodeState.RETIRING
     assert told == ["old", "old"]
 
 
@@ -30,14 +30,14 @@ def test_found_node_that_is_declared_in_time_is_kept() -> None:
     nodes.found("n")
     nodes.declare(NodeDescription("n", {"cpu": "1"}))
     nodes.finish_declaring()
-    assert standing(nodes, "n") is Standing.DECLARED
+    assert state(nodes, "n") is NodeState.DECLARED
 
 
 def test_node_found_after_completion_without_declaration_is_retiring() -> None:
     nodes, _ = table()
     nodes.finish_declaring()
     nodes.found("stray")
-    assert standing(nodes, "stray") is Standing.RETIRING
+    assert state(nodes, "stray") is NodeState.RETIRING
 
 
 def test_equal_description_tells_nobody() -> None:
@@ -52,8 +52,8 @@ def test_node_declared_again_while_retiring_is_not_forgotten() -> None:
     nodes.declare(NodeDescription("n", {"cpu": "1"}))
     nodes.retire("n")
     nodes.declare(NodeDescription("n", {"cpu": "1"}))
-    nodes.forget("n")
-    assert standing(nodes, "n") is Standing.DECLARED
+    nodes.remove_undeclared("n")
+    assert state(nodes, "n") is NodeState.DECLARED
 
 
 def test_failure_of_the_provider_shows_on_all_nodes_and_ends() -> None:
@@ -75,7 +75,7 @@ def test_failed_ping_shows_on_its_node_only() -> None:
     nodes.set_health("a", Health("PingFailed", "no"))
     assert nodes.health("a").reason == "PingFailed"
     assert nodes.health("b") == HEALTHY
-    assert {standing.value: nodes.count(standing) for standing in Standing} == {"unknown": 0, "declared": 2, "retiring": 0}
+    assert {each.value: nodes.count(each) for each in NodeState} == {"unknown": 0, "declared": 2, "retiring": 0}
 
 
 def test_forgotten_node_is_told_so_that_its_count_goes_down() -> None:
@@ -83,6 +83,6 @@ def test_forgotten_node_is_told_so_that_its_count_goes_down() -> None:
     nodes.declare(NodeDescription("n", {"cpu": "1"}))
     nodes.retire("n")
     told.clear()
-    nodes.forget("n")
+    nodes.remove_undeclared("n")
     assert told == ["n"]
-    assert sum(nodes.count(standing) for standing in Standing) == 0
+    assert sum(nodes.count(each) for each in NodeState) == 0

@@ -43,7 +43,7 @@ def test_new_lease_names_node_owner_and_process() -> None:
     }
 
 
-def test_renewal_keeps_marks_of_others_and_is_guarded_by_the_version_it_was_read_with() -> None:
+def test_renewal_keeps_marks_of_others_and_requires_the_version_that_was_read() -> None:
     metadata = lease_body("n", "uid-2", identity="me", now=NOW, found=lease("other"))["metadata"]
     assert metadata["resourceVersion"] == "7"
     assert metadata["labels"] == {"theirs": "1"}

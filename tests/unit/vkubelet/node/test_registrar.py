@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.support.memory_api import MemoryApi
-from vkubelet.api.registration import INSTANCE, OWNED
+from vkubelet.api.codec import encode_json
+from vkubelet.api.names import INSTANCE, OWNED
+from vkubelet.api.objects import Lease, Node
 from vkubelet.api.shapes import Json
 from vkubelet.clock import rfc3339_micro
 from vkubelet.control.store import Store
@@ -16,7 +19,7 @@ from vkubelet.errors import VKubeletError
 from vkubelet.metrics import Metrics
 from vkubelet.node.declared import DeclaredNodes
 from vkubelet.node.lease import LeaseKeeper, LeaseSettings
-from vkubelet.node.registrar import Registrar, RegistrarParts
+from vkubelet.node.registrar import Registrar, foreign_kubelet
 from vkubelet.node.render import Endpoint
 from vkubelet.provider import NodeDescription
 from vkubelet.testing.clock import ManualClock
@@ -60,15 +63,15 @@ class Scene:
             "node_client": lambda name: client,
             "nodes": nodes,
             "live": Store(),
-            "wrote": lambda node: None,
+            "store_written": lambda node: None,
             "leases": LeaseKeeper(lambda name: client, identity="me", clock=self.clock, settings=settings, metrics=metrics),
-            "dispatch": self.dispatch,
+            "pods": self.dispatch,
             "recorder": RecordedEvents(),
             "clock": self.clock,
             "open_endpoint": self._endpoint,
             "close_endpoint": None,
         }
-        self.registrar = Registrar(RegistrarParts(**parts, adopt_foreign=adopt_foreign))
+        self.registrar = Registrar(**parts, adopt_foreign=adopt_foreign)
         nodes.declare(NodeDescription("worker-1", {"cpu": "4"}))
 
     async def _endpoint(self, node: str, port: int | None) -> Endpoint:
@@ -123,3 +126,51 @@ async def test_name_is_free_when_the_other_kubelet_has_stopped_renewing_its_leas
     await made.clock.advance(40.0)
     await made.registrar.reconcile("worker-1")
     assert made.dispatch.enabled == ["worker-1"]
+
+
+NOW = ManualClock().now()
+OURS = "v1.34.0-vkubelet"
+
+
+def node(version: str | None, **metadata: Json) -> Node:
+    info = {} if version is None else {"nodeInfo": {"kubeletVersion": version}}
+    return Node.decode(encode_json({"metadata": {"name": "n", **metadata}, "status": info}))
+
+
+def lease(age: float | str | None, **spec: Json) -> Lease | None:
+    if age is None:
+        return None
+    renewed = age if isinstance(age, str) else rfc3339_micro(NOW - timedelta(seconds=age))
+    return Lease.decode(encode_json({"metadata": {"name": "n"}, "spec": {"renewTime": renewed, **spec}}))
+
+
+@pytest.mark.parametrize(
+    ("version", "age", "evidence"),
+    [
+        ("v1.34.4", None, "v1.34.4"),
+        ("v1.34.4", 9000, "v1.34.4"),
+        (OURS, 39, "is alive"),
+        ("", 5, "is alive"),
+        (None, -30, "is alive"),
+        (None, "0000-01-01T00:00:00.000000Z", "is alive"),
+        (OURS, 41, ""),
+        (OURS, None, ""),
+        ("", "", ""),
+        (None, None, ""),
+    ],
+)
+def test_a_node_is_adopted_only_when_no_other_kubelet_is_seen(version: str | None, age: float | str | None, evidence: str) -> None:
+    refusal = foreign_kubelet(node(version), lease(age), version=OURS, now=NOW)
+    assert evidence in refusal
+    assert bool(refusal) == bool(evidence)
+    assert not refusal or "node.adopt_foreign" in refusal
+
+
+def test_a_node_that_lost_our_label_is_ours() -> None:
+    live = node(OURS, annotations={OWNED: "{}"})
+    assert foreign_kubelet(live, lease(1), version=OURS, now=NOW) == ""
+
+
+def test_a_lease_that_lasts_longer_than_ours_counts_for_its_own_time() -> None:
+    assert "is alive" in foreign_kubelet(node(OURS), lease(199, leaseDurationSeconds=200), version=OURS, now=NOW)
+    assert foreign_kubelet(node(OURS), lease(201, leaseDurationSeconds=200), version=OURS, now=NOW) == ""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from vkubelet.api import registration
+from vkubelet.api import names
 from vkubelet.api.codec import decode_object, encode_json
 from vkubelet.api.objects import Node
 from vkubelet.clock import rfc3339
@@ -41,8 +41,8 @@ def written(want: render.Wanted, **status: Any) -> Node:
 @pytest.mark.parametrize("note", ["{", "[]", "5", '{"labels": 5}', '{"labels": [["a"], 5], "taints": [{}]}', '{"conditions": null}'])
 def test_damaged_note_of_our_keys_counts_as_none(note: str) -> None:
     live = written(wanted())
-    damaged = node({"metadata": {"name": "n1", "uid": "u1", "annotations": {registration.OWNED: note}}, "status": live.status})
-    assert registration.owned_keys(damaged) == registration.Owned()
+    damaged = node({"metadata": {"name": "n1", "uid": "u1", "annotations": {names.OWNED: note}}, "status": live.status})
+    assert names.owned_keys(damaged) == names.Owned()
     assert render.status_patch(damaged, wanted(), now=NOW) is not None
 
 
@@ -55,9 +55,9 @@ def test_new_node_bears_all_taints_and_no_status() -> None:
 
 
 def test_provider_labels_win_over_defaults_but_not_over_the_instance_mark() -> None:
-    labels = wanted(NodeDescription("n1", {}, labels={"type": "mine", registration.INSTANCE: "other"})).labels
+    labels = wanted(NodeDescription("n1", {}, labels={"type": "mine", names.INSTANCE: "other"})).labels
     assert labels["type"] == "mine"
-    assert labels[registration.INSTANCE] == "i"
+    assert labels[names.INSTANCE] == "i"
 
 
 def test_unchanged_node_renders_no_patch() -> None:
@@ -87,6 +87,17 @@ def test_transition_time_moves_only_with_the_status_of_its_condition() -> None:
     assert patch is not None
     moved = {c["type"] for c in patch["status"]["conditions"] if c["lastTransitionTime"] == rfc3339(later)}
     assert moved == {"Ready"}
+
+
+def test_a_message_that_a_condition_no_longer_has_is_cleared() -> None:
+    held = wanted(NodeDescription("n1", {}, conditions=[{"type": "Ready", "status": "True", "reason": "Held", "message": "unreachable"}]))
+    plain = wanted(NodeDescription("n1", {}, conditions=[{"type": "Ready", "status": "True"}]))
+    patch = render.status_patch(written(held), plain, now=NOW)
+    assert patch is not None
+    ready = next(condition for condition in patch["status"]["conditions"] if condition["type"] == "Ready")
+    assert (ready["reason"], ready["message"]) == ("", ""), "a strategic merge patch keeps what it does not name"
+    new = render.status_patch(written(plain), held, now=NOW)
+    assert new is not None and new["status"]["conditions"][0]["message"] == "unreachable"
 
 
 def test_foreign_labels_conditions_and_annotations_are_not_mentioned() -> None:
@@ -132,8 +143,8 @@ def test_decrease_is_told_from_increase() -> None:
 
 def test_a_taint_that_is_about_to_be_dropped_is_noted_as_ours_until_it_is() -> None:
     made = wanted()
-    assert registration.owned_keys(written(made)).taints == ("t",)
-    assert registration.owned_keys(written(render.still_owning(made, {"closed"}))).taints == ("closed", "t")
+    assert names.owned_keys(written(made)).taints == ("t",)
+    assert names.owned_keys(written(render.still_owning(made, {"closed"}))).taints == ("closed", "t")
     assert render.still_owning(made, set()) is made
 
 
@@ -147,7 +158,7 @@ def foreign(allocatable: str | None = None, *, note: str | None = None) -> Node:
     status = {**live.status, "capacity": {**want.status["capacity"], DONGLE: "4"}}
     if allocatable is not None:
         status["allocatable"] = {**want.status["allocatable"], DONGLE: allocatable}
-    annotations = {**live.metadata.annotations, **({} if note is None else {registration.OWNED: note})}
+    annotations = {**live.metadata.annotations, **({} if note is None else {names.OWNED: note})}
     labels = dict(live.metadata.labels)
     return node({"metadata": {"name": "n1", "uid": "u1", "labels": labels, "annotations": annotations}, "status": status})
 

@@ -12,7 +12,7 @@ from vkubelet.api.names import MIRROR_POD
 from vkubelet.api.objects import Pod
 from vkubelet.api.shapes import Json
 from vkubelet.control.informer import Change
-from vkubelet.pods.dispatch import Dispatch, Standing, is_mirror
+from vkubelet.pods.dispatch import Dispatch, DispatchMode, is_mirror
 from vkubelet.testing.clock import ManualClock
 
 OWNER: Json = {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u", "controller": True}
@@ -44,7 +44,7 @@ async def test_pods_of_a_node_that_becomes_known_while_a_list_is_read_are_delive
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(dispatch.informer.run()), group.create_task(dispatch.controller.run())]
         await clock.advance(1.0)
-        dispatch.set("n", Standing.SYNC)
+        dispatch.set_mode("n", DispatchMode.SYNC)
         await clock.advance(1.0)
         assert not seen
         api.send_end_marker()
@@ -63,7 +63,7 @@ async def test_a_listener_that_fails_for_one_pod_keeps_no_other_listener_from_it
     dispatch = Dispatch(api.client(), clock=clock)
     dispatch.on_pod(odd)
     dispatch.on_pod(lambda change: seen.append(change.key.name))
-    dispatch.set("n", Standing.SYNC)
+    dispatch.set_mode("n", DispatchMode.SYNC)
     api.put("/api/v1/namespaces/d/pods/a", bound("a"))
     async with asyncio.TaskGroup() as group:
         running = group.create_task(dispatch.informer.run())

@@ -9,12 +9,16 @@ from typing import cast
 
 import pytest
 
+from tests.support.memory_api import MemoryApi
+from vkubelet.api.objects import PodRef
 from vkubelet.client.rest import Client
-from vkubelet.pods.dispatch import Dispatch, Standing
-from vkubelet.pods.listing import Lister, PodSettings
+from vkubelet.pods import Pods
+from vkubelet.pods.dispatch import Dispatch, DispatchMode
+from vkubelet.pods.listing import Lister, Listing, PodSettings, Polling
 from vkubelet.provider import PodReport, Provider
 from vkubelet.testing.clock import ManualClock
 from vkubelet.testing.conformance.faults import Fault, Faults, faulty
+from vkubelet.testing.host import RecordedEvents
 from vkubelet_providers.minimal import Minimal
 
 
@@ -42,7 +46,7 @@ async def test_polling_is_back_at_its_interval_within_one_interval(fault: Fault,
     lister = Lister(
         cast(Provider, faulty(provider, faults)), dispatch, clock=clock, metrics=None, settings=PodSettings(list_interval=600.0)
     )
-    dispatch.set("node", Standing.SYNC)
+    dispatch.set_mode("node", DispatchMode.SYNC)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(lister.controller.run())
         lister.controller.add("node")
@@ -56,3 +60,33 @@ async def test_polling_is_back_at_its_interval_within_one_interval(fault: Fault,
     after = [at for at in provider.listed if at >= back]
     assert [at - back <= interval for at in after[:1]] == [True]
     assert {round(later - earlier, 6) for earlier, later in pairwise(after)} == {interval}
+
+
+def test_report_of_one_pod_that_fails_affects_no_other() -> None:
+    client, clock = MemoryApi().client(), ManualClock()
+    pods = Pods(
+        provider=Polled(clock, 1.0),
+        client=client,
+        node_client=lambda node: client,
+        recorder=RecordedEvents(),
+        clock=clock,
+        node=lambda name: None,
+        node_ips=lambda name: (),
+    )
+    lifecycle = pods._lifecycle
+    odd, plain, *missing = (PodRef("d", name, f"uid-{name}", "n") for name in ("odd", "plain", "odd-missing", "missing"))
+    for ref in missing:
+        lifecycle.terminate_orphan(ref)
+        record = lifecycle.record(ref.uid)
+        assert record is not None
+        record.accepted_at, record.sent_deadline = 0.0, 30.0
+    handled: list[str] = []
+
+    def handle(ref: PodRef) -> None:
+        if ref.name.startswith("odd"):
+            raise TypeError(ref.name)
+        handled.append(ref.name)
+
+    polling = Polling(lifecycle, report=lambda report: handle(report.pod), on_missing=handle)
+    polling.observe(Listing("n", [PodReport(odd), PodReport(plain)], 1.0, 1.0))
+    assert handled == ["plain", "missing"]

@@ -19,7 +19,7 @@ from vkubelet.api.objects import Node, Pod, PodRef
 from vkubelet.client.resources import NODES
 from vkubelet.control.recorder import ObjectReference, Recorder
 from vkubelet.errors import Unavailable
-from vkubelet.pods import PodParts, Pods
+from vkubelet.pods import Pods
 from vkubelet.provider import ContainerReport, Host, PodReport, Running, Terminated, Waiting
 from vkubelet.resolve.resolver import HIDDEN
 from vkubelet.testing.clock import ManualClock
@@ -118,21 +118,23 @@ class Stand:
         self.api.put(SECRET, {"metadata": {"name": "s", "namespace": "d"}, "data": {"key": base64.b64encode(secret).decode()}})
         self.api.put(CONFIG, {"metadata": {"name": "c", "namespace": "d"}, "data": {"key": next(iter(texts))}})
         self.api.put(f"{PODS_PATH}/odd", odd)
-        self.api.put(f"{PODS_PATH}/plain", pod("plain"))
+        plain = pod("plain")
+        for container in plain["spec"]["containers"]:
+            # An odd pod may request all that the node has.
+            container.pop("resources", None)
+        self.api.put(f"{PODS_PATH}/plain", plain)
         client = self.api.client()
         live = Node.decode(encode_json(node))
         self.recorder = Recorder(client, "vkubelet", clock=self.clock, redact=lambda uid, text: self.pods.redacted(uid, text))
         self.provider = Quoting(texts)
         self.pods = self.provider.pods = Pods(
-            PodParts(
-                provider=self.provider,
-                client=client,
-                node_client=lambda name: client,
-                recorder=self.recorder,
-                clock=self.clock,
-                node=lambda name: live,
-                node_ips=lambda name: ("10.0.0.1",),
-            )
+            provider=self.provider,
+            client=client,
+            node_client=lambda name: client,
+            recorder=self.recorder,
+            clock=self.clock,
+            node=lambda name: live,
+            node_ips=lambda name: ("10.0.0.1",),
         )
         self.node = ObjectReference(NODES.api_version, NODES.kind, "n")
 

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.vkubelet.pods.semantics import HOST_IP, NOW, ROWS, RUNS, Row, says
 from vkubelet.api.objects import Pod
 from vkubelet.api.shapes import Json
-from vkubelet.pods.opinion import Opinion, wanted_status
+from vkubelet.pods.desired_status import StatusInputs, desired_status
 from vkubelet.pods.status import status_patch
 from vkubelet.provider import PodReport, Waiting
 from vkubelet.testing.host import make_pod, with_status
@@ -30,10 +30,10 @@ def judged(row: Row) -> tuple[Pod, Json]:
     spec["hostNetwork"] = row.host_network
     spec["readinessGates"] = [{"conditionType": gate} for gate in row.gates]
     pod = with_status(make_pod(spec=spec, metadata=DELETED if row.deleted else {}), row.status)
-    opinion = Opinion(waiting=Waiting("PodInitializing" if starting else "ContainerCreating"))
+    inputs = StatusInputs(waiting=Waiting("PodInitializing" if starting else "ContainerCreating"))
     if row.reports is not None:
-        opinion = Opinion(report=PodReport(pod.ref, row.reports, row.ips, failure=row.failure, conditions=row.resizes), end=row.end)
-    status = wanted_status(pod, opinion, now=NOW, host_ips=[HOST_IP])
+        inputs = StatusInputs(report=PodReport(pod.ref, row.reports, row.ips, failure=row.failure, conditions=row.resizes), end=row.end)
+    status = desired_status(pod, inputs, now=NOW, host_ips=[HOST_IP])
     assert status is not None
     return pod, status
 
@@ -77,7 +77,7 @@ def test_rule(row: Row) -> None:
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_terminal_phase_never_changes_back(phase: str) -> None:
     pod = with_status(make_pod(), {"phase": phase})
-    assert wanted_status(pod, Opinion(report=PodReport(pod.ref, [says("main", RUNS)])), now=NOW) is None
+    assert desired_status(pod, StatusInputs(report=PodReport(pod.ref, [says("main", RUNS)])), now=NOW) is None
 
 
 def test_rows_name_their_rules_once() -> None:

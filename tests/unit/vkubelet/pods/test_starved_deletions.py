@@ -7,7 +7,7 @@ import asyncio
 from tests.support.memory_api import Body, MemoryApi
 from vkubelet.api.objects import Pod, PodRef
 from vkubelet.control.recorder import Recorder
-from vkubelet.pods import PodParts, Pods
+from vkubelet.pods import Pods
 from vkubelet.pods.lifecycle import IN_FLIGHT, WORKERS
 from vkubelet.provider import Host, PodReport
 from vkubelet.testing.clock import ManualClock
@@ -52,15 +52,13 @@ async def test_deletions_are_carried_out_while_more_syncs_hang_than_there_are_wo
         api.put(f"/api/v1/namespaces/d/pods/p{number}", body(f"p{number}"))
     client = api.client()
     pods = Pods(
-        PodParts(
-            provider=provider,
-            client=client,
-            node_client=lambda node: client,
-            recorder=Recorder(client, "vkubelet", clock=clock),
-            clock=clock,
-            node=lambda name: None,
-            node_ips=lambda name: (),
-        )
+        provider=provider,
+        client=client,
+        node_client=lambda node: client,
+        recorder=Recorder(client, "vkubelet", clock=clock),
+        clock=clock,
+        node=lambda name: None,
+        node_ips=lambda name: (),
     )
     pods.enable("n")
     async with asyncio.TaskGroup() as group:

@@ -77,7 +77,7 @@ def test_observed_generation_never_decreases() -> None:
     assert running(pod, generation=2)["observedGeneration"] == 3
 
 
-def test_sync_failure_shows_as_waiting_and_keeps_the_pod_pending_even_with_restart_policy_never() -> None:
+def test_sync_failure_keeps_the_pod_waiting_and_pending_with_restart_policy_never() -> None:
     pod = make_pod(spec={"restartPolicy": "Never"})
     status = compute_status(pod, None, now=NOW, waiting=Waiting("ProviderFailed", "no machine"))
     assert status["phase"] == "Pending"

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from vkubelet.api.podspec import Kind, Reference
 from vkubelet.errors import Unavailable
 from vkubelet.provider import NodeDescription, ResolvedPod
 from vkubelet.resolve.files import IN_MEMORY, make_root, write_volume
-from vkubelet.resolve.references import Content, Kind, Reference
+from vkubelet.resolve.references import Content
 from vkubelet.testing.host import RecordingHost, make_pod
 
 CFG = Reference(Kind.CONFIGMAP, "cfg")
@@ -33,7 +34,7 @@ async def resolve(spec: dict[str, Any], files: Path | None = None, **more: Any) 
     return await host().resolve(make_pod(spec=spec), files=files, **more)
 
 
-async def test_command_arguments_and_directory_are_those_of_the_container_with_its_variables() -> None:
+async def test_command_arguments_and_directory_are_the_containers_with_variables_expanded() -> None:
     container = {
         "name": "main",
         "image": "busybox",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from vkubelet.api.podspec import Kind, Reference
 from vkubelet.resolve.downward import Facts
-from vkubelet.resolve.environment import environment
-from vkubelet.resolve.references import Content, Kind, MissingReferenceError, Reference
+from vkubelet.resolve.environment import environment, expand, expand_all, expand_path, expand_probe, service_variables
+from vkubelet.resolve.references import Content, MissingReferenceError
 from vkubelet.testing.host import make_pod
 
 FACTS = Facts.of(make_pod("web"), pod_ips=["10.1.0.5"], host_ips=["192.0.2.1"], allocatable={"cpu": "4"})
@@ -125,3 +129,139 @@ def test_what_is_optional_and_missing_is_told() -> None:
 def test_a_source_that_is_not_known_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="env X: fileKeyRef"):
         variables({"name": "X", "valueFrom": {"fileKeyRef": {"key": "k"}}})
+
+
+VARIABLES = {"A": "one", "B": "$(A)", "EMPTY": "", "with-dash": "x"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expanded"),
+    [
+        ("$(A)", "one"),
+        ("<$(A)$(A)>", "<oneone>"),
+        ("$$(A)", "$(A)"),
+        ("$$$(A)", "$one"),
+        ("$$$$(A)", "$$(A)"),
+        ("$(UNKNOWN)", "$(UNKNOWN)"),
+        ("$(", "$("),
+        ("$(A", "$(A"),
+        ("x$(A y) $(A)", "x$(A y) one"),
+        ("$(A$(A)", "$(A$(A)"),
+        ("$()", "$()"),
+        ("$", "$"),
+        ("$A ${A} $x", "$A ${A} $x"),
+        ("$(B)", "$(A)"),
+        ("$(EMPTY)|", "|"),
+        ("$(with-dash)", "x"),
+        ("100%$", "100%$"),
+    ],
+)
+def test_references_are_put_in_once_and_everything_else_stays(text: str, expanded: str) -> None:
+    assert expand(text, VARIABLES) == expanded
+
+
+def test_the_first_scope_that_knows_a_name_counts() -> None:
+    assert expand("$(A) $(S)", {"A": "own"}, {"A": "service", "S": "service"}) == "own service"
+
+
+def by_letters(text: str, variables: Mapping[str, str]) -> str:
+    """The same rules, read from left to right."""
+    out, at = "", 0
+    while at < len(text):
+        if text.startswith("$$", at):
+            out, at = out + "$", at + 2
+        elif text.startswith("$(", at) and ")" in text[at:]:
+            end = text.index(")", at)
+            name = text[at + 2 : end]
+            out, at = out + variables.get(name, f"$({name})"), end + 1
+        else:
+            out, at = out + text[at], at + 1
+    return out
+
+
+@given(st.text(alphabet="$()AB x\n", max_size=30))
+def test_every_text_is_expanded_as_the_rules_read(text: str) -> None:
+    assert expand(text, VARIABLES) == by_letters(text, VARIABLES)
+
+
+@given(st.text(max_size=30))
+def test_a_text_with_doubled_dollars_comes_back_as_it_was(text: str) -> None:
+    assert expand(text.replace("$", "$$"), VARIABLES) == text
+
+
+def test_commands_are_expanded_word_by_word() -> None:
+    assert expand_all(["sh", "-c", "echo $(A) $HOME"], VARIABLES) == ("sh", "-c", "echo one $HOME")
+
+
+def test_paths_need_every_variable() -> None:
+    assert expand_path("logs/$(A)/$$(A)", VARIABLES) == "logs/one/$(A)"
+    with pytest.raises(ValueError, match="missing value for EMPTY, NOWHERE"):
+        expand_path("$(NOWHERE)/$(EMPTY)/$(A)", VARIABLES)
+
+
+def test_probes_know_literal_values_only() -> None:
+    env = [{"name": "A", "value": "$(B)"}, {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]
+    assert expand_probe(["x", "$(A)", "<$(S)>", "$(B)"], env) == ("x", "$(B)", "<>", "$(B)")
+
+
+def service(name: str, namespace: str, ip: str, *ports: dict[str, Any]) -> dict[str, Any]:
+    spec = {"clusterIP": ip, "ports": list(ports) or [{"port": 80, "protocol": "TCP"}]}
+    return {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
+
+
+KUBERNETES = service("kubernetes", "default", "10.0.0.1", {"name": "https", "port": 443, "protocol": "TCP"})
+WEB = service(
+    "my-web", "ours", "10.0.0.9", {"name": "main-port", "port": 80, "protocol": "TCP"}, {"name": "dns", "port": 53, "protocol": "UDP"}
+)
+
+
+def test_every_port_of_a_service_has_its_seven_kinds_of_names() -> None:
+    assert service_variables([WEB], namespace="ours", links=True) == {
+        "MY_WEB_SERVICE_HOST": "10.0.0.9",
+        "MY_WEB_SERVICE_PORT": "80",
+        "MY_WEB_SERVICE_PORT_MAIN_PORT": "80",
+        "MY_WEB_SERVICE_PORT_DNS": "53",
+        "MY_WEB_PORT": "tcp://10.0.0.9:80",
+        "MY_WEB_PORT_80_TCP": "tcp://10.0.0.9:80",
+        "MY_WEB_PORT_80_TCP_PROTO": "tcp",
+        "MY_WEB_PORT_80_TCP_PORT": "80",
+        "MY_WEB_PORT_80_TCP_ADDR": "10.0.0.9",
+        "MY_WEB_PORT_53_UDP": "udp://10.0.0.9:53",
+        "MY_WEB_PORT_53_UDP_PROTO": "udp",
+        "MY_WEB_PORT_53_UDP_PORT": "53",
+        "MY_WEB_PORT_53_UDP_ADDR": "10.0.0.9",
+    }
+
+
+def test_addresses_of_version_six_are_bracketed_in_urls_only() -> None:
+    found = service_variables([service("six", "ours", "fd00::1")], namespace="ours", links=True)
+    assert (found["SIX_PORT"], found["SIX_SERVICE_HOST"], found["SIX_PORT_80_TCP_ADDR"]) == ("tcp://[fd00::1]:80", "fd00::1", "fd00::1")
+
+
+@pytest.mark.parametrize("ip", ["", "None"])
+def test_headless_and_external_services_are_not_told_of(ip: str) -> None:
+    assert service_variables([service("web", "ours", ip)], namespace="ours", links=True) == {}
+
+
+def test_without_links_only_the_api_server_is_told_of() -> None:
+    found = service_variables([KUBERNETES, WEB], namespace="ours", links=False)
+    assert {name.split("_")[0] for name in found} == {"KUBERNETES"}
+    assert found["KUBERNETES_SERVICE_PORT_HTTPS"] == "443"
+
+
+def test_services_of_other_namespaces_are_not_told_of() -> None:
+    found = service_variables([KUBERNETES, service("web", "default", "10.0.0.2")], namespace="ours", links=True)
+    assert {name.split("_")[0] for name in found} == {"KUBERNETES"}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_service_of_the_namespace_named_kubernetes_goes_before(turned: bool) -> None:
+    services = [KUBERNETES, service("kubernetes", "ours", "10.0.0.7")]
+    found = service_variables(reversed(services) if turned else services, namespace="ours", links=True)
+    assert found["KUBERNETES_SERVICE_HOST"] == "10.0.0.7"
+    assert "KUBERNETES_SERVICE_PORT_HTTPS" not in found
+
+
+def test_a_service_without_ports_has_an_address() -> None:
+    body = {"metadata": {"name": "bare", "namespace": "ours"}, "spec": {"clusterIP": "10.0.0.3"}}
+    assert service_variables([body], namespace="ours", links=True) == {"BARE_SERVICE_HOST": "10.0.0.3"}

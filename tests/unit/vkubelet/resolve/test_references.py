@@ -8,7 +8,8 @@ import pytest
 
 from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import Unknown
-from vkubelet.resolve.references import Content, Kind, Reference, all_references, used_volumes
+from vkubelet.api.podspec import Kind, Reference
+from vkubelet.resolve.references import Content, all_references, used_volumes
 
 SPEC: dict[str, Any] = {
     "imagePullSecrets": [{"name": "pull"}, {}],

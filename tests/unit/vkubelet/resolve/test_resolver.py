@@ -12,7 +12,7 @@ from vkubelet.api.objects import Pod
 from vkubelet.control.informer import Change
 from vkubelet.errors import Forbidden, Unreachable
 from vkubelet.resolve.names import Names
-from vkubelet.resolve.resolver import Resolver, ResolverParts, _message_of, _Record
+from vkubelet.resolve.resolver import Resolver, _message_of, _Record
 from vkubelet.resolve.tokens import Token
 from vkubelet.resolve.volumes import TokenSource
 from vkubelet.testing.clock import ManualClock
@@ -33,17 +33,15 @@ def resolver(clock: ManualClock, pod: Pod) -> Resolver:
     """One that knows the pod as one with files."""
     nothing = cast(Any, None)
     made = Resolver(
-        ResolverParts(
-            client=nothing,
-            node_client=lambda node: nothing,
-            recorder=nothing,
-            clock=clock,
-            node=lambda name: None,
-            node_ips=lambda name: (),
-            pod=lambda uid: pod,
-            names=Names,
-            wake=lambda uid: None,
-        )
+        client=nothing,
+        node_client=lambda node: nothing,
+        recorder=nothing,
+        clock=clock,
+        node=lambda name: None,
+        node_ips=lambda name: (),
+        pod=lambda uid: pod,
+        names=Names,
+        wake=lambda uid: None,
     )
     made._records[pod.metadata.uid] = _Record(pod, Path("/files"))
     return made

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from vkubelet.api.podspec import Kind, Reference
 from vkubelet.resolve.downward import Facts
-from vkubelet.resolve.references import Content, Kind, Reference
+from vkubelet.resolve.references import Content
 from vkubelet.resolve.volumes import Files, TokenSource, common_user, token_sources, volume_files
 from vkubelet.testing.host import make_pod
 

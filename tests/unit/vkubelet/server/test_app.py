@@ -25,7 +25,8 @@ from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.metrics import Metrics
 from vkubelet.provider import Host, LogOptions, PodRef, PodReport
-from vkubelet.server import KubeletServer, ServerParts, ServerSettings
+from vkubelet.server import KubeletServer, ServerSettings
+from vkubelet.server.app import series
 from vkubelet.server.auth import Gate, Question
 from vkubelet.server.settings import DebugSettings
 from vkubelet.testing.clock import ManualClock
@@ -52,13 +53,8 @@ EXPECTED = {
     "MetricsEndpoints.slis": ("metrics",),
     "NodeLogs.redirect": ("log",),
     "NodeLogs.serve": ("log",),
-    "DebugEndpoints.configz": ("configz", "proxy"),
-    "DebugEndpoints.redirect": ("proxy",),
-    "DebugEndpoints.index": ("proxy",),
-    "DebugEndpoints.pprof": ("proxy",),
-    "DebugEndpoints.set_verbosity": ("proxy",),
-    "DebugEndpoints.statusz": ("statusz",),
-    "DebugEndpoints.flagz": ("configz",),
+    "NodeEndpoints.configz": ("configz", "proxy"),
+    "NodeEndpoints.tasks": ("proxy",),
 }
 """Subresources of `nodes` by handler, from "Kubelet authentication/authorization" of the Kubernetes documentation and KEP-2862."""
 INSIDE = {"ContainerStreams.exec", "ContainerStreams.attach", "ContainerStreams.run", "PortForwards.serve"}
@@ -68,9 +64,7 @@ DEBUGGING = INSIDE | {
     "NodeEndpoints.redirect_running_pods",
     "NodeLogs.redirect",
     "NodeLogs.serve",
-    "DebugEndpoints.redirect",
-    "DebugEndpoints.index",
-    "DebugEndpoints.pprof",
+    "NodeEndpoints.tasks",
 }
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
@@ -84,7 +78,7 @@ PATHS = (
     ),
     *("/portForward/ns/pod/uid", "/containerLogs/ns/pod/app?follow=true", "/checkpoint/ns/pod/app", "/pods", "/pods/", "/runningpods"),
     *("/runningpods/", "/healthz", "/healthz/ping", "/version", "/metrics", "/metrics/cadvisor", "/metrics/slis", "/metrics/resource"),
-    *("/stats/summary", "/logs", "/logs/a/b", "/configz", "/debug/pprof", "/debug/pprof/", "/debug/pprof/profile", "/debug/flags/v"),
+    *("/stats/summary", "/logs", "/logs/a/b", "/configz", "/debug/pprof", "/debug/pprof/", "/debug/pprof/goroutine", "/debug/flags/v"),
     *("/statusz", "/flagz", "/", "/nothing/here"),
 )
 METHODS = (*["GET"] * 8, *["POST"] * 3, "PUT", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "CONNECT", "EXEC")
@@ -179,11 +173,9 @@ def parse(head: bytes) -> tuple[RawRequestMessage, StreamReader] | None:
 
 
 async def door(**settings: object) -> Door:
-    chosen = ServerSettings(
-        anonymous=True, main_port=False, **{"debug": DebugSettings(profiling=True, flags=True, zpages=True), **settings}
-    )  # type: ignore[arg-type]
+    chosen = ServerSettings(anonymous=True, main_port=False, **{"debug": DebugSettings(profiling=True), **settings})  # type: ignore[arg-type]
     gate, ran = Recording(chosen), list[str]()
-    parts = ServerParts(
+    server = KubeletServer(
         provider=Provider(),  # type: ignore[arg-type]
         pods=PodTable(),
         client=Client(Connection("http://127.0.0.1:1")),
@@ -191,7 +183,7 @@ async def door(**settings: object) -> Door:
         metrics=Metrics(CollectorRegistry()),
         settings=chosen,
     )
-    application = attrs.evolve(KubeletServer(parts)._routes(), gate=gate).application()
+    application = attrs.evolve(server._routes(), gate=gate).application()
     for route in application.router.routes():
         route._handler = recorder(route.handler.__qualname__, ran)
     runner = web.AppRunner(application, access_log=None)
@@ -269,7 +261,7 @@ async def batch(door: Door, random: Random, seed: int, ran: Counter[str]) -> Non
 
 async def campaign(seed: int) -> None:
     random, ran = Random(seed), Counter[str]()
-    handlers_off = DebugSettings(handlers=False, profiling=True, flags=True, zpages=True)
+    handlers_off = DebugSettings(handlers=False, profiling=True)
     doors = [await door(), await door(exec_needs_create=True), await door(debug=handlers_off)]
     with without_collector():
         for number in range(REQUESTS // A_BATCH):
@@ -285,3 +277,24 @@ async def campaign(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_a_handler_runs_only_by_exactly_the_right_it_needs(seed: int) -> None:
     await campaign(seed)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("GET", "/pods", ("GET", "pods", "false")),
+        ("GET", "/metrics", ("GET", "metrics", "false")),
+        ("GET", "/metrics/resource", ("GET", "metrics/resource", "false")),
+        ("GET", "/metrics/invented", ("GET", "metrics", "false")),
+        ("POST", "/exec/a/b/c", ("POST", "exec", "true")),
+        ("GET", "/debug/pprof/goroutine", ("GET", "debug", "true")),
+        ("GET", "/secret-name/x", ("GET", "other", "false")),
+        ("GET", "/", ("GET", "other", "false")),
+        ("GET", "*", ("GET", "other", "false")),
+        ("INVENTED", "/pods", ("other", "pods", "false")),
+    ],
+)
+def test_a_request_counts_by_method_and_first_part_of_its_path(method: str, path: str, expected: tuple[str, str, str]) -> None:
+    told = series(method, path)
+    assert (told[0], told[1], told[3]) == expected
+    assert told[2] == "readwrite"

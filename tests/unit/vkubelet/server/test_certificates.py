@@ -15,8 +15,7 @@ from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.errors import SettingsError
 from vkubelet.server import ServerSettings, x509
-from vkubelet.server.certificates import Certificates, Subject
-from vkubelet.server.clientca import ClientCa
+from vkubelet.server.certificates import Certificates, ClientCa, Subject
 from vkubelet.server.tls import Pair, ServingTls
 from vkubelet.testing.clock import ManualClock
 
@@ -28,7 +27,8 @@ class Stage:
 
     def __init__(self, settings: ServerSettings, *, share: Callable[[], float] = lambda: 0.8) -> None:
         self.clock = ManualClock()
-        self.subject = Subject(name="edge", addresses=ADDRESSES)
+        self.subject = Subject(name="edge")
+        self.subject.want("", ADDRESSES)
         self.tls = ServingTls()
         self.installed: list[Pair] = []
         client = Client(Connection(url="https://192.0.2.1"), clock=self.clock)
@@ -152,7 +152,7 @@ def test_certificate_directory_that_cannot_be_one_is_named_at_the_start(tmp_path
 
 def test_files_that_do_not_exist_are_named_at_the_start(tmp_path: Path) -> None:
     stage = Stage(ServerSettings(certificate="files", certificate_file=str(tmp_path / "none"), key_file=str(tmp_path / "none")))
-    with pytest.raises(SettingsError, match=r"server\.certificate_file: .*none can not be read"):
+    with pytest.raises(SettingsError, match=r"server\.certificate_file: cannot read .*none"):
         stage.certificates.prepare()
 
 

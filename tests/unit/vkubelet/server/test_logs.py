@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from vkubelet.api.objects import Pod
 from vkubelet.provider import LogOptions
-from vkubelet.server.logs import not_available, parse_options
+from vkubelet.server.logs import not_available, parse_options, stays_inside
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -151,3 +151,16 @@ def test_init_and_ephemeral_containers_have_logs_too() -> None:
     subject = pod(initContainerStatuses=[{"name": "init", **running}], ephemeralContainerStatuses=[{"name": "debug", **running}])
     assert not_available(subject, "init", previous=False) == ""
     assert not_available(subject, "debug", previous=False) == ""
+
+
+@pytest.mark.parametrize("path", ["", "kubelet.log", "pods/", "pods/a_b_c/app/0.log", "..data", "a..b", "...", "ä/ö.log"])
+def test_paths_that_only_go_down_are_passed_on(path: str) -> None:
+    assert stays_inside(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["..", "../passwd", "a/../b", "a/..", "./a", "a/./b", "/etc/passwd", "a//b", "//", "/", "a\\..\\b", "a\x00b", "a\nb", "a/../", "a//"],
+)
+def test_paths_that_could_lead_elsewhere_are_refused(path: str) -> None:
+    assert not stays_inside(path)

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from vkubelet.api.objects import Pod
 from vkubelet.metrics import NodeDurations
-from vkubelet.server.node_metrics import durations, pod_families, queue_families, worker_families
+from vkubelet.server.node_metrics import cpu_and_memory, durations, pod_families, queue_families, worker_families
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -90,7 +90,7 @@ def test_durations_are_a_histogram_by_node_that_ends_with_the_node() -> None:
     assert found[f"{name}_bucket", (("le", "60.0"), labels)] == 3
     assert found[f"{name}_bucket", (("le", "+Inf"), labels)] == 4
     assert found["vkubelet_pod_worker_failures_total", (labels,)] == 1
-    told.forget("edge")
+    told.remove("edge")
     assert read(worker_families(told.of("edge"))) == {}
     assert told.of("other")
 
@@ -100,3 +100,48 @@ def test_a_histogram_without_labels_reads_as_one() -> None:
     told.observe("edge", "", 0.5)
     found = read([durations("lag_seconds", "Lag.", (({}, each) for each in told.of("edge").values()))])
     assert (found["lag_seconds_count", ()], found["lag_seconds_sum", ()]) == (1, 0.5)
+
+
+FULL = {
+    "node": {
+        "nodeName": "edge",
+        "startTime": "t",
+        "cpu": {"usageNanoCores": 1},
+        "memory": {"workingSetBytes": 2},
+        "swap": {"swapUsageBytes": 0},
+        "network": {"rxBytes": 3},
+        "fs": {"usedBytes": 4},
+        "runtime": {"imageFs": {}},
+        "rlimit": {"maxpid": 5},
+        "systemContainers": [{"name": "pods", "cpu": {}, "memory": {}, "io": {}}],
+    },
+    "pods": [
+        {
+            "podRef": {"name": "web", "namespace": "shop", "uid": "1"},
+            "startTime": "t",
+            "containers": [{"name": "app", "startTime": "t", "cpu": {}, "memory": {}, "rootfs": {}, "logs": {}, "swap": {}}],
+            "cpu": {},
+            "memory": {},
+            "network": {},
+            "volume": [],
+            "ephemeral-storage": {},
+            "process_stats": {"process_count": 1},
+            "swap": {},
+        }
+    ],
+}
+
+
+def test_only_cpu_memory_and_swap_are_left_of_node_pods_and_containers() -> None:
+    left = cpu_and_memory(FULL)
+    assert set(left) == {"node", "pods"}
+    assert set(left["node"]) == {"nodeName", "startTime", "cpu", "memory", "swap", "systemContainers"}
+    assert left["node"]["systemContainers"] == [{"name": "pods", "cpu": {}, "memory": {}}]
+    (pod,) = left["pods"]
+    assert set(pod) == {"podRef", "startTime", "containers", "cpu", "memory", "swap"}
+    assert pod["containers"] == [{"name": "app", "startTime": "t", "cpu": {}, "memory": {}, "swap": {}}]
+
+
+def test_a_summary_with_nothing_in_it_has_nothing_left() -> None:
+    assert cpu_and_memory({}) == {"node": {}, "pods": []}
+    assert cpu_and_memory({"node": {"nodeName": "edge"}, "pods": [{"podRef": {}}]})["pods"] == [{"podRef": {}, "containers": []}]

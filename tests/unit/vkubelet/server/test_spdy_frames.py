@@ -172,7 +172,7 @@ def test_block_that_unfolds_too_far_is_refused_without_unfolding_it() -> None:
         (struct.pack(">II", 0x80030006, 5), "kind 6 with 5"),
         (struct.pack(">II", 0x80030007, 0), "kind 7 with 0"),
         (syn_stream(1, b"no deflate"), "decompressed"),
-        (syn_stream(1, zlib.compress(b"\0\0\0\0")), "ended"),
+        (syn_stream(1, zlib.compress(b"\0\0\0\0")), "after the end"),
         (syn_stream(1, b""), "lengths"),
     ],
 )

@@ -33,7 +33,7 @@ def test_flags_of_the_caller_come_last_so_that_they_win() -> None:
     assert tuple(apiserver(plane(), Options(apiserver_flags=own))[-2:]) == own
 
 
-def test_api_servers_behind_it_know_it_by_a_certificate_that_no_client_of_its_own_can_have() -> None:
+def test_api_servers_behind_it_know_it_by_a_certificate_that_its_clients_cannot_have() -> None:
     flags = apiserver(plane(), Options())
     assert "--requestheader-client-ca-file=/somewhere/hub/pki/front-proxy-ca.crt" in flags
     assert "--client-ca-file=/somewhere/hub/pki/ca.crt" in flags

@@ -10,8 +10,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 
+from vkubelet.api.codec import decode_yaml
 from vkubelet.testing.cluster import nodeconfig
 from vkubelet.testing.cluster.images import PAUSE
 from vkubelet.testing.cluster.nodeconfig import SYSCTLS, NodePlan
@@ -30,14 +30,14 @@ def plan() -> NodePlan:
 
 
 def test_kubelet_asks_its_cluster_who_may_call(plan: NodePlan) -> None:
-    config = yaml.safe_load(nodeconfig.kubelet(plan))
+    config = decode_yaml(nodeconfig.kubelet(plan))
     assert config["authentication"]["anonymous"]["enabled"] is False
     assert config["authentication"]["webhook"]["enabled"] is True
     assert config["authorization"]["mode"] == "Webhook"
 
 
 def test_kubelet_has_a_cgroup_and_an_address_of_its_own(plan: NodePlan) -> None:
-    config = yaml.safe_load(nodeconfig.kubelet(plan))
+    config = decode_yaml(nodeconfig.kubelet(plan))
     assert config["cgroupRoot"] == "/vkubelet-0-2"
     assert config["address"] == "10.77.0.2"
 

@@ -27,9 +27,7 @@ async def test_without_apt_the_error_names_the_packages(tmp_path: Path, monkeypa
         await packages.install(["containerd", "runc"], say=lambda line: None, clock=SystemClock())
 
 
-def test_a_machine_without_anything_needs_the_bridge_tool_for_control_planes_and_more_for_nodes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_empty_machine_needs_the_bridge_tool_for_control_planes_and_more_for_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr(packages, "PLUGIN_DIRECTORIES", (tmp_path,))

@@ -5,6 +5,7 @@ Invariant: what is signed here is accepted by a verifier that knows only the CA.
 
 from __future__ import annotations
 
+import base64
 import stat
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -17,7 +18,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import PolicyBuilder, Store
 
-from vkubelet.testing.cluster.pki import Authority, KeyFiles, KeyPair, service_account_keys
+from vkubelet.api.codec import decode_yaml
+from vkubelet.testing.cluster.pki import Authority, KeyFiles, KeyPair, service_account_keys, write_kubeconfig
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -105,3 +107,21 @@ def test_service_account_keys_are_a_private_and_a_bare_public_key() -> None:
     pair = service_account_keys()
     assert pair.certificate.startswith(b"-----BEGIN PUBLIC KEY-----")
     assert pair.key.startswith(b"-----BEGIN EC PRIVATE KEY-----")
+
+
+def test_kubeconfig_holds_everything_itself_and_is_private(tmp_path: Path) -> None:
+    client = KeyPair(certificate=b"CERT", key=b"KEY")
+    path = write_kubeconfig(tmp_path / "hub.kubeconfig", "hub", server="https://127.0.0.1:30001", ca=b"CA", client=client)
+    config = decode_yaml(path.read_text(encoding="utf-8"))
+    assert config["current-context"] == "hub"
+    cluster = config["clusters"][0]["cluster"]
+    assert cluster == {"server": "https://127.0.0.1:30001", "certificate-authority-data": base64.b64encode(b"CA").decode()}
+    user = config["users"][0]["user"]
+    assert base64.b64decode(user["client-certificate-data"]) == b"CERT"
+    assert base64.b64decode(user["client-key-data"]) == b"KEY"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_client_may_be_a_token(tmp_path: Path) -> None:
+    path = write_kubeconfig(tmp_path / "hub.kubeconfig", "hub", server="https://127.0.0.1:30001", ca=b"CA", client="abc")
+    assert decode_yaml(path.read_text(encoding="utf-8"))["users"][0]["user"] == {"token": "abc"}

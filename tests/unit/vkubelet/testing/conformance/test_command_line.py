@@ -22,7 +22,7 @@ def test_rules_are_listed_with_their_sentences(capsys: pytest.CaptureFixture[str
     [
         ([], "--provider: "),
         (["--provider", "nonesuch"], "--provider: "),
-        (["--provider", "minimal", "--only", "nonesuch"], "--only: there is no rule 'nonesuch'"),
+        (["--provider", "minimal", "--only", "nonesuch"], "--only: unknown rule 'nonesuch'"),
         (["--provider", "minimal", "--patience", "0"], "--patience: "),
         (["--provider", "minimal", "--config", "none.yaml"], "none.yaml: "),
         (["--provider", "minimal", "--pod", "none.yaml"], "none.yaml: "),

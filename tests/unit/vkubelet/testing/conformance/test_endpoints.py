@@ -9,8 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from vkubelet.api.objects import PodRef
-from vkubelet.testing.conformance.broken import Broken
 from vkubelet.testing.conformance.endpoints import _expect_resources, _expect_summary, _families
+from vkubelet.testing.conformance.rules import Broken
 from vkubelet.testing.conformance.stand import Made
 
 POD = Made("web", PodRef("shop", "web", "uid-1", "node-1"))

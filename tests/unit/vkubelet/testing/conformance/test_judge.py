@@ -8,8 +8,8 @@ import pytest
 
 from vkubelet.api.shapes import Json
 from vkubelet.testing.clock import ManualClock
-from vkubelet.testing.conformance.broken import Broken
 from vkubelet.testing.conformance.judge import Kubectl, PodWatch, described, running
+from vkubelet.testing.conformance.rules import Broken
 
 
 def event(kind: str, uid: str, phase: str = "Running", ready: str = "True") -> Json:

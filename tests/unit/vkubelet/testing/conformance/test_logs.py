@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from vkubelet.testing.conformance.broken import Broken
 from vkubelet.testing.conformance.logs import _expect_times
+from vkubelet.testing.conformance.rules import Broken
 
 
 def test_lines_with_times_in_order_are_accepted() -> None:

@@ -74,7 +74,7 @@ async def test_calls_and_what_is_said_are_noted_and_passed_on() -> None:
         ("stream_logs", "uid-web", "NoSuchPod"),
     ]
     assert all(call.ended is not None for call in recording.calls)
-    assert [(said.pod, said.containers) for said in recording.said] == [(pod.ref, frozenset({"main"})), (pod.ref, None)]
+    assert [(report.pod, report.containers) for report in recording.reports] == [(pod.ref, frozenset({"main"})), (pod.ref, None)]
     assert (list(recording.nodes), recording.complete) == (["minimal"], True) and list(host.nodes) == ["minimal"]
     assert host.gone == [pod.ref] and recording.gone_at("uid-web") is not None
 
@@ -115,7 +115,7 @@ async def test_list_of_a_polled_provider_says_what_runs_and_what_has_ended() -> 
     assert recording.gone_at("uid-web") is None
     await made.list_pods("another")
     await made.list_pods("minimal")
-    assert [said.containers for said in recording.said] == [frozenset({"main"}), None]
+    assert [report.containers for report in recording.reports] == [frozenset({"main"}), None]
 
 
 async def test_first_sync_after_a_restart_notes_whether_the_backend_held_the_pod() -> None:

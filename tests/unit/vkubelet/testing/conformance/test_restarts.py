@@ -1,13 +1,13 @@
-"""When a container was started anew."""
+"""When a container was started again."""
 
 from __future__ import annotations
 
 import pytest
 
 from vkubelet.api.shapes import Json
-from vkubelet.testing.conformance.broken import Broken
 from vkubelet.testing.conformance.pods import Incarnation, expect_same, incarnations
 from vkubelet.testing.conformance.restarts import _all_new
+from vkubelet.testing.conformance.rules import Broken
 
 
 def shown(id: str, started: str = "2026-01-01T00:00:00Z", restarts: int = 0) -> Json:
@@ -30,7 +30,7 @@ def test_only_another_id_is_another_container() -> None:
 def test_id_that_comes_late_is_no_new_container() -> None:
     expect_same(shown("a://1", started="2026-01-01T00:00:01Z"), incarnations(shown("")))
     for before, after in ((shown("a://1"), shown("a://2")), (shown(""), shown("a://1", restarts=1)), (shown("a://1"), shown(""))):
-        with pytest.raises(Broken, match="started anew"):
+        with pytest.raises(Broken, match="started again"):
             expect_same(after, incarnations(before))
-    with pytest.raises(Broken, match="started anew"):
+    with pytest.raises(Broken, match="started again"):
         expect_same(shown("", started="2026-01-01T00:00:01Z"), incarnations(shown("")))

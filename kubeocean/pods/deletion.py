@@ -1,0 +1,158 @@
+"""Deletes physical pods: with the grace period that is safe for their containers, and before a pod of the same name is created.
+
+Invariant (rule `at-most-one-copy`): grace 0 makes the worker remove the Pod object without its kubelet, while containers may still run. So
+it needs a forced deletion in the hub, or a physical Node that is deleted or out of service; a grace period that has expired stays at one
+second. A physical pod is never created beside that of an earlier uid of the same name (rule `same-name-new-uid`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from datetime import datetime, timedelta
+from typing import Final
+
+from attrs import define, field
+
+from kubeocean.model.identity import identity
+from kubeocean.pods.physical import PhysicalPodReconciler
+from kubeocean.scope import WorkerScope
+from kubeocean.worker.cluster import virtual_uid
+from vkubelet.api.objects import Key, Node, Pod, PodRef
+from vkubelet.api.shapes import get_condition
+from vkubelet.client.resources import NODES, PODS
+from vkubelet.clock import parse_rfc3339
+from vkubelet.control.informer import Change
+from vkubelet.errors import Conflict, NotFound, Unavailable
+
+log = logging.getLogger(__name__)
+
+IN_FLIGHT: Final = 32
+"""Pods that are created, or deleted, at the same time: more of them would only open more connections to the same API servers."""
+_PREDECESSOR_ENDS = 60.0
+"""Seconds a sync waits for the deletion of the physical pod of an earlier uid; then it is retried."""
+OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
+"""Taint by which an administrator states that the machine of a node is shut down (KEP-2268)."""
+_SILENT: Final = timedelta(seconds=60)
+"""Time a physical node has to be NotReady before a forced deletion removes its pods without its kubelet (rule `at-most-one-copy`)."""
+
+
+@define(kw_only=True, eq=False)
+class PhysicalPodDeleter:
+    """Deletes physical pods of one worker."""
+
+    scope: WorkerScope
+    physical: PhysicalPodReconciler
+    _ended: dict[Key, asyncio.Event] = field(factory=dict, init=False)
+    _slots: asyncio.Semaphore = field(factory=lambda: asyncio.Semaphore(IN_FLIGHT), init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.scope.worker.pods.on_change(self._on_change)
+
+    async def delete(self, ref: PodRef, physical: Pod, grace: float) -> None:
+        """Requests the deletion unless it was requested with a grace period that is as short. Raises ApiError, Unavailable."""
+        seconds = await self._grace(physical, ref, grace)
+        left = physical.metadata.deletion_grace_period_seconds
+        if physical.terminating and left is not None and left <= seconds:
+            self.physical.controller.add(ref)
+            return
+        try:
+            async with self._slots:
+                await self.scope.worker.client.delete(PODS, physical.key, grace=seconds, uid=physical.metadata.uid)
+        except (NotFound, Conflict):
+            self.physical.controller.add(ref)
+
+    async def delete_predecessor(self, pod: Pod, *, read: bool = False) -> None:
+        """Deletes the physical pod of an earlier uid, and waits until it no longer exists; `read` reads it from the worker first.
+
+        Raises Unavailable when it is not deleted in time, or is not ours to delete.
+        """
+        worker, key = self.scope.worker, self.scope.worker.mount.copy_key(pod.ref.key)
+        if read:
+            try:
+                worker.pods.adopt(await worker.client.get(PODS, key))
+            except NotFound:
+                return
+        found = worker.pods.store.get(key)
+        if found is None or virtual_uid(found.metadata) == pod.metadata.uid:
+            return
+        earlier = identity(found.metadata)
+        if earlier is None or earlier.key != pod.ref.key or not self.physical.is_ours(found):
+            text = f"pod {key} of the worker cluster, whose name pod {pod.key} needs, belongs to another owner; delete or rename it there"
+            raise Unavailable(text, retry_after=30.0)
+        ended = self._ended.setdefault(key, asyncio.Event())
+        if not found.terminating:
+            await self._confirm_exists(pod)
+            try:
+                await worker.client.delete(PODS, key, uid=found.metadata.uid)
+            except (NotFound, Conflict):
+                log.debug("physical pod of the earlier pod is deleted already")
+        try:
+            async with asyncio.timeout(_PREDECESSOR_ENDS):
+                await ended.wait()
+        except TimeoutError:
+            text = f"the physical pod of an earlier pod {pod.key} has not terminated yet; pod {key} of the worker cluster shows why"
+            raise Unavailable(text, retry_after=1.0) from None
+
+    async def _confirm_exists(self, pod: Pod) -> None:
+        """Checks that the pod still exists in the hub: if the watch lags, an uid that seems earlier may be later. Raises Unavailable."""
+        try:
+            live = await self.scope.host.node_client(pod.node).get(PODS, pod.ref)
+        except NotFound:
+            live = None
+        if live is None or live.metadata.uid != pod.metadata.uid:
+            raise Unavailable(f"pod {pod.key} was deleted meanwhile", retry_after=1.0)
+
+    async def _grace(self, physical: Pod, ref: PodRef, grace: float) -> int:
+        """Returns the grace period in the worker. Raises ApiError when it depends on a physical node that cannot be read."""
+        host, worker = self.scope.host, self.scope.worker
+        if not physical.node:
+            # Without a kubelet the worker deletes it at once, unless it was scheduled meanwhile.
+            return max(1, math.ceil(grace))
+        node = worker.nodes.store.get(Key("", physical.node))
+        if grace <= 0 and (node is None or is_out_of_service(node)):
+            try:
+                # The cache may lag behind a node that registered again or is back in service.
+                node = await worker.client.get(NODES, physical.node)
+            except NotFound:
+                node = None
+        return grace_in_worker(grace, pod=host.pods.by_uid(ref.uid), node=node, now=host.clock.now())
+
+    def _on_change(self, change: Change[Pod]) -> None:
+        replaced = change.new is not None and change.old is not None and change.new.metadata.uid != change.old.metadata.uid
+        if change.new is None or replaced:
+            ended = self._ended.pop(change.key, None)
+            if ended is not None:
+                ended.set()
+
+
+def grace_in_worker(grace: float, *, pod: Pod | None, node: Node | None, now: datetime) -> int:
+    """Returns the gracePeriodSeconds for the deletion of a physical pod.
+
+    `pod` is the virtual pod, None when the hub has deleted it; `node` is the physical node, None when the worker has deleted it.
+    """
+    if grace > 0:
+        return max(1, math.ceil(grace))
+    if node is None or is_out_of_service(node):
+        return 0
+    forced = pod is None or pod.metadata.deletion_grace_period_seconds == 0
+    return 0 if forced and _is_silent(node, now) else 1
+
+
+def is_out_of_service(node: Node) -> bool:
+    """Checks for the out-of-service taint; the node also has to be NotReady, as for the worker's own garbage collection of pods."""
+    return _not_ready_since(node) is not None and any(taint.get("key") == OUT_OF_SERVICE for taint in node.spec.get("taints") or ())
+
+
+def _is_silent(node: Node, now: datetime) -> bool:
+    since = _not_ready_since(node)
+    return since is not None and now - since > _SILENT
+
+
+def _not_ready_since(node: Node) -> datetime | None:
+    """Returns the time since which the node is NotReady, None when it is Ready or has never reported."""
+    ready = get_condition(node.status.get("conditions") or (), "Ready")
+    if ready is None or ready.get("status") == "True":
+        return None
+    return parse_rfc3339(ready.get("lastTransitionTime") or node.metadata.creation_timestamp)

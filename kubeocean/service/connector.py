@@ -1,0 +1,145 @@
+"""Connects to the worker of one binding: finds the kubeconfig, proves the connection, and keeps one session with it.
+
+Invariant: a session stops only when another connection to the worker has been proven, or on request; another cluster is used only after an
+administrator has confirmed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import datetime
+
+from attrs import evolve
+
+from kubeocean.binding.conditions import CONNECTIVITY_FAILED, Failure
+from kubeocean.model import keys
+from kubeocean.model.contact import Outcome
+from kubeocean.model.crds import ClusterBinding, SecretReference
+from kubeocean.scope import Scope
+from kubeocean.service.session import Session
+from kubeocean.settings import KubeoceanSettings
+from kubeocean.worker.cluster import WorkerCluster, head_of
+from kubeocean.worker.connect import Target, find_target, prove
+from vkubelet.api.objects import Unknown
+from vkubelet.client.resources import SECRETS
+from vkubelet.client.rest import Client, Selection
+from vkubelet.control.informer import Informer
+from vkubelet.control.store import Store
+from vkubelet.errors import VKubeletError
+
+log = logging.getLogger(__name__)
+
+
+class Connector:
+    """Keeps the session. `secret_changed()` is called after a change of the kubeconfig's Secret, `connected()` for each new session."""
+
+    def __init__(self, scope: Scope, *, secret_changed: Callable[[], None], connected: Callable[[], None]) -> None:
+        self._scope = scope
+        self._secret_changed = secret_changed
+        self._connected = connected
+        self._served: Target | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._proven = ""
+        """Fingerprint of the target of the last attempt."""
+        self._secret: tuple[SecretReference, asyncio.Task[None]] | None = None
+        self.session: Session | None = None
+        self.credentials_end: datetime | None = None
+        """When the credentials of the last attempt expire."""
+        self.may_change_cluster = False
+        """Whether a cluster without any node of the binding is accepted."""
+
+    @property
+    def is_connecting(self) -> bool:
+        """Whether a session starts, but does not exist yet."""
+        return self._serving is not None and self.session is None
+
+    def take_settings(self, settings: KubeoceanSettings) -> None:
+        """Applies changed settings to this and the next session."""
+        self._scope = evolve(self._scope, settings=settings)
+        if self.session is not None:
+            self.session.take_settings(settings)
+
+    async def connect(self, group: asyncio.TaskGroup, binding: ClusterBinding, hub_uid: str) -> Failure | None:
+        """Reconciles the session with the binding and its Secret; returns what prevents that, or None."""
+        self._watch_secret(group, binding)
+        try:
+            found = await find_target(self._scope.host.client, binding, hub_uid)
+            if isinstance(found, Target) and self._served is not None and found.fingerprint == self._served.fingerprint:
+                if not self._scope.binding.ending:
+                    # Another client may have removed our finalizer.
+                    await self._scope.binding.hold()
+                return None
+            failure = found if isinstance(found, Failure) else await self._prove(found)
+        except VKubeletError as error:
+            return Failure(CONNECTIVITY_FAILED, f"cannot read ClusterBinding {binding.name} and its Secret in this cluster: {error}")
+        if isinstance(found, Target) and failure is None:
+            await self._switch(group, found)
+        elif failure is not None and self.session is not None:
+            return Failure(failure.reason, f"{failure.message}; until then the earlier connection is used")
+        return failure
+
+    async def disconnect(self) -> None:
+        """Stops the session and waits for it."""
+        if self._serving is not None:
+            self._serving.cancel()
+            await asyncio.wait({self._serving})
+        self._serving = self._served = None
+
+    async def _prove(self, target: Target) -> Failure | None:
+        reach, binding = self._scope.reach, self._scope.binding
+        if target.fingerprint != self._proven:
+            self._proven = target.fingerprint
+            reach.restart()
+        began = reach.now()
+        async with self._client(target) as client:
+            nodes = () if self.may_change_cluster else self._physical_uids()
+            failure = await prove(client, target.mount, hold=None if binding.ending else binding.hold, nodes=nodes)
+        if failure is None or self.session is None:
+            # A worker that refuses us is reachable, no node is retained. During a session, its probe records the state of the worker.
+            outcome = failure.outcome if failure is not None else Outcome.SERVED
+            reach.record(began, outcome, failure.message if failure is not None else "")
+            if outcome is Outcome.SERVED:
+                binding.set_reachable()
+        return failure
+
+    async def _switch(self, group: asyncio.TaskGroup, target: Target) -> None:
+        await self.disconnect()
+        log.info("connected to the worker cluster")
+        self._served = target
+        self._serving = group.create_task(self._serve(target), name="session with the worker")
+
+    async def _serve(self, target: Target) -> None:
+        scope = self._scope
+        async with self._client(target) as client:
+            worker = WorkerCluster(client, target.mount, clock=scope.host.clock, probe_interval=scope.settings.probe_interval)
+            self.session = Session(scope.with_worker(worker))
+            self._connected()
+            try:
+                await self.session.run()
+            finally:
+                self.session = None
+
+    def _physical_uids(self) -> set[str]:
+        """Returns the UIDs of the physical nodes behind the Nodes in the hub."""
+        uids = {node.metadata.labels.get(keys.PHYSICAL_NODE_UID, "") for node in self._scope.hub_nodes.store}
+        return uids - {""}
+
+    def _client(self, target: Target) -> Client:
+        self.credentials_end = target.connection.expires
+        hub = self._scope.host.client
+        return Client(target.connection, field_manager=hub.field_manager, clock=self._scope.host.clock, fence=hub.fence)
+
+    def _watch_secret(self, group: asyncio.TaskGroup, binding: ClusterBinding) -> None:
+        """Watches the Secret, so that a changed kubeconfig takes effect at once; only its metadata is cached."""
+        reference = binding.secret
+        if self._secret is not None and self._secret[0] == reference or not (reference.name and reference.namespace):
+            return
+        if self._secret is not None:
+            self._secret[1].cancel()
+        where = Selection(namespace=reference.namespace, fields=f"metadata.name={reference.name}")
+        store: Store[Unknown] = Store(keep=head_of)
+        informer = Informer(self._scope.host.client, SECRETS, where=where, store=store, clock=self._scope.host.clock)
+        informer.on_change(lambda change: self._secret_changed())
+        self._secret = (reference, group.create_task(informer.run(), name="kubeconfig Secret"))

@@ -1,0 +1,68 @@
+"""Tests of kubeocean.pods.deletion."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubeocean.pods.deletion import OUT_OF_SERVICE, grace_in_worker
+from tests.unit.kubeocean.builders import at, node, pod
+from vkubelet.api.objects import Node, Pod
+from vkubelet.clock import rfc3339
+
+NOW = at("2026-01-05 12:00")
+
+
+def deleted(grace: int) -> Pod:
+    """A virtual pod whose deletion was asked for with this grace, which has expired."""
+    return pod(deletionTimestamp=rfc3339(NOW - timedelta(seconds=1)), deletionGracePeriodSeconds=grace)
+
+
+def machine(ready: str, *, seconds: float = 0, out_of_service: bool = False) -> Node:
+    """A physical node whose Ready condition has been `ready` for `seconds`."""
+    taints = [{"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"}] if out_of_service else []
+    condition = {"type": "Ready", "status": ready, "lastTransitionTime": rfc3339(NOW - timedelta(seconds=seconds))}
+    return node({"taints": taints}, status={"conditions": [condition]})
+
+
+SILENT = machine("Unknown", seconds=90)
+
+
+@pytest.mark.parametrize(
+    ("what", "virtual", "physical", "seconds"),
+    [
+        ("an ordinary grace has expired on a silent node", deleted(30), SILENT, 1),
+        ("an ordinary grace has expired on a node that answers", deleted(30), machine("True"), 1),
+        ("the process takes its pods along", pod(), SILENT, 1),
+        ("forced, the node answers", deleted(0), machine("True", seconds=90), 1),
+        ("forced, the node has just fallen silent", deleted(0), machine("Unknown", seconds=59), 1),
+        ("forced, the node has been silent for more than a minute", deleted(0), SILENT, 0),
+        ("the hub has deleted the object, the node is silent", None, SILENT, 0),
+        ("the hub has deleted the object, the node answers", None, machine("True"), 1),
+        ("the physical node is deleted", deleted(30), None, 0),
+        ("the physical node is out of service", deleted(30), machine("Unknown", out_of_service=True), 0),
+        ("a node that answers is not out of service, whatever taint it has", deleted(30), machine("True", out_of_service=True), 1),
+        ("the physical node has never reported", deleted(0), node(), 1),
+    ],
+)
+def test_expired_grace_becomes_zero_only_after_force_or_with_the_node(
+    what: str, virtual: Pod | None, physical: Node | None, seconds: int
+) -> None:
+    assert grace_in_worker(0.0, pod=virtual, node=physical, now=NOW) == seconds, what
+
+
+@given(
+    grace=st.floats(min_value=-10, max_value=1e6),
+    asked=st.integers(min_value=1, max_value=10**6),
+    ready=st.sampled_from(["True", "False", "Unknown"]),
+    seconds=st.floats(min_value=0, max_value=1e6),
+)
+def test_no_ordinary_deletion_removes_a_pod_of_a_node_that_exists(grace: float, asked: int, ready: str, seconds: float) -> None:
+    assert grace_in_worker(grace, pod=deleted(asked), node=machine(ready, seconds=seconds), now=NOW) >= 1
+
+
+def test_grace_that_is_left_is_rounded_up_whatever_became_of_the_node() -> None:
+    assert [grace_in_worker(left, pod=deleted(30), node=None, now=NOW) for left in (0.1, 29.2, 30.0)] == [1, 30, 30]

@@ -1,0 +1,101 @@
+"""Calls to a provider that fail: what is reported, and when they are repeated."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+
+from tests.support.memory_api import Body, MemoryApi
+from vkubelet.api.objects import Pod, PodRef
+from vkubelet.errors import TooManyRequests, Unavailable
+from vkubelet.pods import Pods
+from vkubelet.pods.lifecycle import TERMINATE_AGAIN
+from vkubelet.provider import Host, PodReport
+from vkubelet.testing.clock import ManualClock
+from vkubelet.testing.host import RecordedEvents
+
+PATH = "/api/v1/namespaces/d/pods/web"
+
+
+class Failing:
+    """A provider that runs pods and fails to delete them."""
+
+    admits_pods = True
+
+    def __init__(self, clock: ManualClock, error: Exception) -> None:
+        self.clock, self.error = clock, error
+        self.deletions: list[float] = []
+
+    async def run(self, host: Host) -> None: ...
+
+    async def sync_pod(self, pod: Pod) -> None: ...
+
+    async def delete_pod(self, pod: PodRef, grace: float) -> None:
+        self.deletions.append(self.clock.monotonic())
+        raise self.error
+
+    async def list_pods(self, node: str) -> list[PodReport]:
+        return []
+
+
+def body(**metadata: object) -> Body:
+    meta = {"name": "web", "namespace": "d", "uid": "uid-web", "generation": 1, **metadata}
+    return {"metadata": meta, "spec": {"nodeName": "n", "containers": [{"name": "c"}]}, "status": {"phase": "Pending"}}
+
+
+async def deletions_of(error: Exception, *, seconds: float) -> tuple[list[float], RecordedEvents]:
+    """Seconds between the calls of `delete_pod` that all fail, and the events."""
+    api, clock, events = MemoryApi(), ManualClock(), RecordedEvents()
+    api.put(PATH, body())
+    client, provider = api.client(), Failing(clock, error)
+    pods = Pods(
+        provider=provider,
+        client=client,
+        node_client=lambda node: client,
+        recorder=events,
+        clock=clock,
+        node=lambda name: None,
+        node_ips=lambda name: (),
+    )
+    pods.enable("n")
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(run()) for run in (pods.informer.run, pods.run)]
+        await clock.advance(5.0)
+        api.put(PATH, body(deletionTimestamp="2026-01-01T01:00:00Z", deletionGracePeriodSeconds=3000))
+        await clock.advance(seconds)
+        for task in tasks:
+            task.cancel()
+    return [later - earlier for earlier, later in pairwise(provider.deletions)], events
+
+
+@pytest.mark.parametrize("error", [Unavailable("the backend restarts"), OSError("broken pipe")], ids=["unavailable", "unexpected"])
+async def test_failed_deletion_is_repeated_within_seconds_however_long_it_fails(error: Exception) -> None:
+    waits, _ = await deletions_of(error, seconds=300)
+    assert waits[0] < 1.0
+    assert all(wait <= TERMINATE_AGAIN + 0.1 for wait in waits)
+    assert 25 <= len(waits) <= 40
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Unavailable("the backend restarts", retry_after=25.0), TooManyRequests("delete pod web", "too many", status=429, retry_after=25.0)],
+    ids=["provider", "API server"],
+)
+async def test_failed_deletion_is_repeated_when_the_error_asks_for_it(error: Exception) -> None:
+    waits, _ = await deletions_of(error, seconds=100)
+    assert waits == pytest.approx([25.0] * 4, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (Unavailable("the backend restarts"), "the backend restarts"),
+        (OSError("secret"), "the provider raised OSError; its log contains the cause"),
+    ],
+    ids=["unavailable", "unexpected"],
+)
+async def test_failed_deletion_is_shown_as_an_event_without_the_text_of_an_unknown_error(error: Exception, message: str) -> None:
+    _, events = await deletions_of(error, seconds=3)
+    assert {(event.reason, event.message) for event in events.events} == {("FailedKillPod", message)}

@@ -1,0 +1,60 @@
+"""Service account tokens of pods: requests one that is bound to its pod, and computes when it is renewed.
+
+Invariant: a token becomes invalid with the pod that it was requested for; a pod's place among the renewals of many never changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime, timedelta
+from typing import Final
+
+from attrs import field, frozen
+
+from vkubelet.api.objects import Pod
+from vkubelet.api.shapes import Json
+from vkubelet.client.resources import SERVICEACCOUNTS
+from vkubelet.client.rest import Client
+from vkubelet.clock import parse_rfc3339
+
+_OLDEST: Final = timedelta(hours=24)
+"""Age at which a token is renewed, however long it is valid, as by a kubelet."""
+
+
+@frozen
+class IssuedToken:
+    """A token as issued by the API server."""
+
+    text: str = field(repr=False)
+    expiry: datetime
+    lifetime: int
+    """Seconds from its issue to its expiry; the API server may limit the requested lifetime."""
+
+
+async def request_token(client: Client, pod: Pod, *, audience: str, expiration: int) -> IssuedToken:
+    """Requests a token of the pod's service account, bound to the pod (TokenRequest, authentication.k8s.io/v1). Raises ApiError.
+
+    `audience` "" is that of the API server; `expiration` is the requested lifetime in seconds.
+    """
+    spec: Json = {
+        "audiences": [audience] if audience else [],
+        "expirationSeconds": expiration,
+        "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": pod.metadata.name, "uid": pod.metadata.uid},
+    }
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    account = pod.spec.get("serviceAccountName") or "default"
+    answer = (await client.create(SERVICEACCOUNTS, body, namespace=pod.metadata.namespace, subresource="token", parent=account)).body
+    return IssuedToken(
+        answer["status"]["token"], parse_rfc3339(answer["status"]["expirationTimestamp"]), answer["spec"]["expirationSeconds"]
+    )
+
+
+def renewal_time(expiry: datetime, *, lifetime: float, share: float) -> datetime:
+    """Returns when a token valid for `lifetime` seconds is renewed: after this share of them, and at most after a day."""
+    issued = expiry - timedelta(seconds=lifetime)
+    return min(issued + timedelta(seconds=lifetime * share), issued + _OLDEST)
+
+
+def spread_of(uid: str) -> float:
+    """Returns a number from 0 up to 1, always the same for one pod: tokens issued together are not renewed all at once."""
+    return int.from_bytes(hashlib.sha256(uid.encode()).digest()[:4], "big") / 2**32
