@@ -19,7 +19,7 @@ from attrs import define, evolve, field
 from kubeocean.model import keys
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.leased import Lease, calm, leased
-from tests.support.bound import apply
+from tests.support.bound import apply, delete
 from tests.support.cable import Cable
 from tests.support.load import Load, pod
 from tests.support.moments import LEASES, Moments, moments_of
@@ -48,7 +48,7 @@ async def measure(site: Site) -> Sequence[Figure]:
         await edges.window_ends()
         await edges.worker_is_lost()
         await edges.binding_ends()
-    return edges.figures()
+        return edges.figures()
 
 
 @define(kw_only=True)
@@ -81,8 +81,10 @@ class Edges:
             for first in range(0, count, WAVE):
                 numbers = range(first, min(first + WAVE, count))
                 await Load(hub).send(pod(f"p-{number}", self.namespace, vnodes[number % len(vnodes)]) for number in numbers)
-                await eventually(lambda end=numbers.stop: len(running) >= end, f"{numbers.stop} pods run", seconds=600, every=0.2)
-                print(f"    {numbers.stop} pods run", flush=True)
+                # The next ones follow before the last of these run, which wait for one another.
+                wanted = count if numbers.stop == count else numbers.stop - WAVE // 2
+                await eventually(lambda end=wanted: len(running) >= end, f"{wanted} pods run", seconds=600, every=0.2)
+                print(f"    {len(running)} pods run", flush=True)
         await calm(self.program, cores=0.5, seconds=600)
 
     async def scraped(self) -> None:
@@ -127,7 +129,7 @@ class Edges:
     async def binding_ends(self) -> None:
         bound = self.lease.bound
         with self._pods(_is_deleted) as deleted, self.span("unbinding"):
-            await bound.hub.kubectl("delete", "clusterbinding", bound.name, "--wait=false")
+            await delete(bound.hub, "clusterbinding", bound.name, "--wait=false")
             await eventually(lambda: len(deleted) > 0, "pods are evicted", seconds=120)
             await asyncio.sleep(WATCHED)
         assert len(deleted) > WATCHED, "pods are evicted one after the other"

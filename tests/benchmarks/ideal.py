@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import yaml
 from attrs import define, field
+
+from vkubelet.api.codec import decode_yaml
 
 IN_FLIGHT = 32
 MOUNT = "ideal"
@@ -36,7 +37,7 @@ class Api:
     """One API server, by a kubeconfig with a token."""
 
     def __init__(self, kubeconfig: Path) -> None:
-        config = yaml.safe_load(kubeconfig.read_text())
+        config = decode_yaml(kubeconfig.read_text())
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
         with tempfile.NamedTemporaryFile() as ca:
             ca.write(base64.b64decode(cluster["certificate-authority-data"]))

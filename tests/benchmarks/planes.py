@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.integration.runtime.fleet import Fleet
-from vkubelet.testing.cluster import ControlPlane, Options, Site, kubeconfig
+from vkubelet.testing.cluster import ControlPlane, Options, Site
+from vkubelet.testing.cluster.pki import write_kubeconfig
 
 NO_AUDIT = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- level: None\n"
 
@@ -34,4 +35,4 @@ async def _account(plane: ControlPlane, directory: Path) -> Path:
     account = "--serviceaccount=default:default"
     await plane.kubectl("create", "clusterrolebinding", "program", "--clusterrole=cluster-admin", account)
     token = (await plane.kubectl("create", "token", "default", "-n", "default", "--duration=10h")).strip()
-    return kubeconfig.write(directory / "account.kubeconfig", plane.name, server=plane.url, ca=plane.ca.read_bytes(), client=token)
+    return write_kubeconfig(directory / "account.kubeconfig", plane.name, server=plane.url, ca=plane.ca.read_bytes(), client=token)

@@ -16,7 +16,7 @@ from kubeocean.cli import runtime_defaults
 from kubeocean.provider import KubeoceanProvider
 from kubeocean.settings import KubeoceanSettings
 from tests.integration.process.conftest import clear, remove_groups
-from tests.support.bound import Bound
+from tests.support.bound import Bound, delete
 from tests.support.simulated import all_ready, simulated_nodes
 from vkubelet import settings
 from vkubelet.settings import Settings
@@ -100,5 +100,5 @@ def kubeocean(hub: ControlPlane, worker: ControlPlane, *, directory: Path, judge
 
 async def _undo(bound: Bound) -> None:
     await bound.remove()
-    await bound.hub.kubectl("delete", "nodes", "-l", f"kubeocean.io/cluster-binding={bound.name}", "--wait=false")
-    await bound.worker.kubectl("delete", "namespace", bound.mount, "--ignore-not-found", "--wait=false")
+    await delete(bound.hub, "nodes", "-l", f"kubeocean.io/cluster-binding={bound.name}", "--wait=false")
+    await delete(bound.worker, "namespace", bound.mount, "--ignore-not-found", "--wait=false")

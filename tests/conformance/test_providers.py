@@ -23,8 +23,8 @@ HOW_MUCH = frozenset({"SupportsLogOptions"})
 
 EPHEMERAL = {"minimal": "not supported", "mock": "reported running", "process": "reported running", "kubeocean": "reported running"}
 AFTER_RESTART = {
-    "minimal": "pods are forgotten and started anew",
-    "mock": "pods are forgotten and started anew",
+    "minimal": "pods are lost and started again",
+    "mock": "pods are lost and started again",
     "process": "pods are kept",
     "kubeocean": "pods are kept",
 }

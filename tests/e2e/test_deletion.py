@@ -7,7 +7,7 @@ import json
 import time
 from typing import Any
 
-from tests.support.bound import Bound, apply, get, physical, pod, running
+from tests.support.bound import Bound, apply, delete, get, physical, pod, running
 from tests.support.core import Core
 from tests.support.program import PATIENCE, eventually
 from tests.support.witness import watching
@@ -43,7 +43,7 @@ async def _both_gone(leased: Bound, name: str, *options: str) -> tuple[float, fl
     began = time.monotonic()
     await leased.hub.kubectl("delete", "pod", name, "-n", namespace, "--wait=false", *options)
     async with asyncio.TaskGroup() as group:
-        group.create_task(leased.worker.kubectl("delete", "pod", name, "-n", theirs, "--wait=false"))
+        group.create_task(delete(leased.worker, "pod", name, "-n", theirs, "--wait=false"))
         at = [
             group.create_task(_gone(*where, seconds=60)) for where in ((leased.hub, virtual), (leased.worker, below), (leased.worker, own))
         ]
@@ -63,11 +63,11 @@ async def _in_time(leased: Bound, name: str, *options: str, above_within: float)
     raise AssertionError(f"gone above, below, and alone after {tries} s")
 
 
-async def test_deleted_pod_whose_process_ends_at_once_is_gone_from_both_clusters_within_three_seconds(leased: Bound) -> None:
+async def test_deleted_pod_that_stops_at_once_leaves_both_clusters_within_three_seconds(leased: Bound) -> None:
     await _in_time(leased, "quick", above_within=SOON)
 
 
-async def test_forced_deletion_is_immediate_at_home_and_follows_in_the_worker_within_three_seconds(leased: Bound) -> None:
+async def test_forced_deletion_is_immediate_in_the_hub_and_quick_in_the_worker(leased: Bound) -> None:
     await _in_time(leased, "forced", "--force", "--grace-period=0", above_within=AT_ONCE)
 
 
@@ -103,7 +103,7 @@ async def test_pod_with_a_slow_process_keeps_its_grace_period(leased: Bound) -> 
     assert final["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
 
 
-async def test_lost_physical_pod_makes_the_virtual_one_failed_and_its_deployment_replaces_it(leased: Bound) -> None:
+async def test_lost_physical_pod_fails_the_virtual_one_and_its_deployment_replaces_it(leased: Bound) -> None:
     namespace = await leased.hub.namespace()
     template = pod("unused", namespace)
     template["spec"]["terminationGracePeriodSeconds"] = 1
@@ -129,7 +129,7 @@ async def test_lost_physical_pod_makes_the_virtual_one_failed_and_its_deployment
 
     lost = await eventually(first, "the first pod runs", every=0.3)
     below = await physical(leased, lost)
-    await leased.worker.kubectl("delete", "pod", below["metadata"]["name"], "-n", below["metadata"]["namespace"], "--wait=false")
+    await delete(leased.worker, "pod", below["metadata"]["name"], "-n", below["metadata"]["namespace"], "--wait=false")
 
     async def replaced() -> tuple[dict[str, Any], dict[str, Any]] | None:
         by_uid = {item["metadata"]["uid"]: item for item in await pods()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.support.bound import Bound, apply, get, items, physical, pod, running
+from tests.support.bound import Bound, apply, delete, get, items, physical, pod, running
 from tests.support.program import eventually
 from tests.support.witness import watching
 from vkubelet.testing.cluster import WorkerNode
@@ -68,7 +68,7 @@ async def test_container_has_other_limits_after_a_resize_and_goes_on(leased: Bou
         # More than the whole node has; after that something that fits.
         await resize(leased, namespace, amounts("500", "500", "96Mi"))
         told = await eventually(lambda: infeasible(leased, namespace), "it is said that this can not be")
-        assert "the virtual node does not lease so much: cpu" in told["message"] and told["observedGeneration"] == 4
+        assert "the virtual node leases less cpu than the pod requests" in told["message"] and told["observedGeneration"] == 4
         assert await kernel(leased, namespace) == granted
         await resize(leased, namespace, amounts("50m", "100m", "96Mi"))
         last = await until_resized(leased, namespace, amounts("50m", "100m", "96Mi"))
@@ -81,7 +81,7 @@ async def test_container_has_other_limits_after_a_resize_and_goes_on(leased: Bou
         return {"ResizeCompleted", "ResizeInfeasible"} <= {event["reason"] for event in await items(hub, "events", "-n", namespace)}
 
     await eventually(told_by_events, "events tell of the resizes")
-    await hub.kubectl("delete", "namespace", namespace, "--wait=false")
+    await delete(hub, "namespace", namespace, "--wait=false")
 
 
 async def infeasible(leased: Bound, namespace: str) -> Any:

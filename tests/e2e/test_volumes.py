@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.support.bound import Bound, apply, get, items, pod, running
+from tests.support.bound import Bound, apply, delete, get, items, pod, running
 from tests.support.program import eventually
 from tests.support.stage import physical_name
 from vkubelet.testing.cluster import WorkerNode
@@ -91,15 +91,15 @@ async def test_statefulset_keeps_name_and_data_over_the_re_creation_of_its_pods(
         assert kept == [wanted, [f"db-1 of {first[1]['metadata']['uid']}"]]
     finally:
         await worker.kubectl("annotate", "namespace", leased.mount, f"{ALLOWED}-")
-        await hub.kubectl("delete", "statefulset,pvc", "--all", "-n", namespace, "--wait=false")
-        await hub.kubectl("delete", "pv", *names, "--ignore-not-found", "--wait=false")
+        await delete(hub, "statefulset,pvc", "--all", "-n", namespace, "--wait=false")
+        await delete(hub, "pv", *names, "--ignore-not-found", "--wait=false")
 
 
 async def gone_but_the_data(bound: Bound, namespace: str, names: list[str]) -> None:
     """Everything is deleted at home, and soon there is nothing of it in the worker."""
-    await bound.hub.kubectl("delete", "statefulset", "db", "-n", namespace, "--wait=false")
-    await bound.hub.kubectl("delete", "pvc", "--all", "-n", namespace, "--wait=false")
-    await bound.hub.kubectl("delete", "pv", *names, "--wait=false")
+    await delete(bound.hub, "statefulset", "db", "-n", namespace, "--wait=false")
+    await delete(bound.hub, "pvc", "--all", "-n", namespace, "--wait=false")
+    await delete(bound.hub, "pv", *names, "--wait=false")
 
     async def nothing() -> bool:
         copies = {each["metadata"]["name"] for each in await items(bound.worker, "pv")} & {physical_name("", name) for name in names}

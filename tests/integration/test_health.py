@@ -59,7 +59,7 @@ async def test_empty_address_is_off() -> None:
 async def test_taken_address_is_a_settings_error_and_leaves_nothing_open() -> None:
     async with server() as first:
         second = server(metrics=f"127.0.0.1:{first.metrics_port}")
-        with pytest.raises(SettingsError, match=r"health\.metrics_address: can not listen"):
+        with pytest.raises(SettingsError, match=r"health\.metrics_address: cannot listen"):
             await second.__aenter__()
         with pytest.raises(aiohttp.ClientConnectorError):
             await fetch(second.health_port, "/healthz")

@@ -19,6 +19,7 @@ from kubernetes import client as k8s
 
 from tests.integration.client.proxy import Proxy
 from tests.integration.server.backend import granted
+from vkubelet.api.codec import decode_yaml
 from vkubelet.client.connection import Connection, connection_from_kubeconfig, in_cluster, load_connection
 from vkubelet.client.credentials import TokenFile
 from vkubelet.client.resources import CONFIGMAPS, NAMESPACES, SERVICEACCOUNTS
@@ -61,7 +62,7 @@ def kubeconfig(hub: ControlPlane, user: dict[str, Any], **cluster: Any) -> dict[
 
 
 def administrator(hub: ControlPlane) -> dict[str, Any]:
-    user: dict[str, Any] = yaml.safe_load(hub.kubeconfig.read_bytes())["users"][0]["user"]
+    user: dict[str, Any] = decode_yaml(hub.kubeconfig.read_bytes())["users"][0]["user"]
     return user
 
 
@@ -228,7 +229,7 @@ async def test_replaced_client_certificate_files_are_used_within_a_minute(hub: C
             (tmp_path / name).write_bytes(base64.b64decode(user[f"{name}-data"]))
             os.utime(tmp_path / name, ns=(age, age))
 
-    put(yaml.safe_load(hub.client_config("nobody").read_bytes())["users"][0]["user"], 1)
+    put(decode_yaml(hub.client_config("nobody").read_bytes())["users"][0]["user"], 1)
     config = kubeconfig(hub, {"client-certificate": "client-certificate", "client-key": "client-key"})
     clock = ManualClock()
     async with Client(connection_from_kubeconfig(config, base=tmp_path), clock=clock) as client:

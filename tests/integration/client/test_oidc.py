@@ -75,9 +75,9 @@ async def test_token_is_renewed_with_the_latest_refresh_token(issuer: Issuer) ->
     assert await one.authorization(clock) == "Bearer new"
     assert issuer.forms == [{"grant_type": "refresh_token", "refresh_token": "first"}]
     issuer.answer = {"id_token": "newer"}
-    assert one.forget("Bearer new")
+    assert one.invalidate("Bearer new")
     assert await one.authorization(clock) == "Bearer newer"
-    assert one.forget("Bearer newer")
+    assert one.invalidate("Bearer newer")
     await one.authorization(clock)
     assert [form["refresh_token"] for form in issuer.forms] == ["first", "next", "next"]
 

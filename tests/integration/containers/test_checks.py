@@ -20,7 +20,7 @@ from tests.support.starter import Executor
 from vkubelet.api.objects import PodRef
 from vkubelet.api.shapes import Json
 from vkubelet.clock import SystemClock
-from vkubelet.containers.checks import Checks, Outcome, Target
+from vkubelet.containers.checks import CheckResult, Checks, CheckTarget
 
 REF = PodRef("default", "web", "uid", "node")
 
@@ -66,9 +66,9 @@ def unused_port() -> Iterator[int]:
         yield held.getsockname()[1]
 
 
-async def run(action: Json, *, timeout: float = PATIENCE, provider: object = None, ports: list[Json] | None = None) -> Outcome:
+async def run(action: Json, *, timeout: float = PATIENCE, provider: object = None, ports: list[Json] | None = None) -> CheckResult:
     async with Checks(provider, clock=SystemClock()) as checks:
-        return await checks.run(Target(REF, "main", {"name": "main", "ports": ports or []}, "127.0.0.1"), action, timeout=timeout)
+        return await checks.run(CheckTarget(REF, "main", {"name": "main", "ports": ports or []}, "127.0.0.1"), action, timeout=timeout)
 
 
 @pytest.mark.parametrize(
@@ -123,10 +123,10 @@ async def test_nobody_who_listens(unused_port: int) -> None:
     tcp = await run({"tcpSocket": {"port": unused_port}})
     grpc = await run({"grpc": {"port": unused_port}})
     refused = f"dial tcp 127.0.0.1:{unused_port}: connect: connection refused"
-    assert http == Outcome(False, f'Get "http://127.0.0.1:{unused_port}/x": {refused}')
-    assert tcp == Outcome(False, refused)
+    assert http == CheckResult(False, f'Get "http://127.0.0.1:{unused_port}/x": {refused}')
+    assert tcp == CheckResult(False, refused)
     text = f'timeout: failed to connect service "127.0.0.1:{unused_port}" within {PATIENCE:g}s: context deadline exceeded'
-    assert grpc == Outcome(False, text)
+    assert grpc == CheckResult(False, text)
 
 
 async def test_tcp_needs_no_more_than_a_connection(server: Server) -> None:
@@ -167,11 +167,11 @@ async def test_command_succeeds_fails_and_takes_too_long() -> None:
     provider.codes["bad"] = 3
     provider.takes["slow"] = 5.0
     assert (await run({"exec": {"command": ["good"]}}, provider=provider)).ok is True
-    assert await run({"exec": {"command": ["bad"]}}, provider=provider) == Outcome(
+    assert await run({"exec": {"command": ["bad"]}}, provider=provider) == CheckResult(
         False, "bad says 3", error="command 'bad' exited with 3: "
     )
     slow = await run({"exec": {"command": ["slow", "x"]}}, provider=provider, timeout=0.1)
-    assert slow == Outcome(False, 'command timed out: "slow x" timed out after 0.1s')
+    assert slow == CheckResult(False, 'command timed out: "slow x" timed out after 0.1s')
 
 
 # --- gRPC: what servers may answer; a real one is asked beside the cluster ---

@@ -164,7 +164,7 @@ async def test_ephemeral_container_and_a_resize_come_through_their_subresources(
         pod = await scene.until("grown", lambda pod: condition(pod, "PodResizePending"), "the wish is judged")
         assert condition(pod, "PodResizePending")["reason"] == "Infeasible"
         assert status_of(pod)["allocatedResources"] == {"cpu": "1"}
-        await scene.told("grown", "ResizeInfeasible", "can not change the resources")
+        await scene.told("grown", "ResizeInfeasible", "does not support changing the resources")
 
 
 async def test_pods_deleted_while_they_start_wait_and_back_off_all_go(scene: Scene) -> None:

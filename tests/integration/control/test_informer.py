@@ -132,7 +132,7 @@ async def own(request: pytest.FixtureRequest, cluster_site: Site) -> AsyncIterat
         yield plane
 
 
-async def test_what_happened_while_away_is_delivered_after_expiry_and_outage_removes_nothing(own: ControlPlane) -> None:
+async def test_changes_while_away_are_delivered_after_expiry_and_outages_remove_nothing(own: ControlPlane) -> None:
     registry = CollectorRegistry()
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(await load_connection(kubeconfig=own.kubeconfig)))

@@ -180,7 +180,7 @@ async def test_holder_that_came_and_went_meanwhile_ends_the_leader_too(
 
     async with asyncio.TaskGroup() as group:
         group.create_task(visit())
-        with pytest.raises(LeadershipLost, match="nobody"):
+        with pytest.raises(LeadershipLost, match="no process"):
             await leader.run()
 
 

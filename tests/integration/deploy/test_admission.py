@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from attrs import frozen
 
 from kubeocean.rbac import permissions
+from tests.support.bound import delete
 from tests.support.program import eventually
+from vkubelet.api.codec import decode_yaml_documents
 from vkubelet.testing.cluster import CommandFailed, ControlPlane
 from vkubelet.testing.cluster.processes import run
 from vkubelet.testing.fixtures import run_apart
@@ -59,7 +60,7 @@ def confined(bare_hub: ControlPlane) -> Iterator[Confined]:
         helm = (await bare_hub.site.binaries.ensure(["helm"]))["helm"]
         values = (f"--set=namespace.name={made.space}", "--set=admissionPolicy.daemonSets=Deny")
         text = await run(str(helm), "template", "x", str(CHART), *values)
-        policies = [body for body in yaml.safe_load_all(text) if body and body["kind"] in POLICIES]
+        policies = [body for body in decode_yaml_documents(text) if body and body["kind"] in POLICIES]
         stdin = json.dumps({"apiVersion": "v1", "kind": "List", "items": policies})
         await bare_hub.kubectl("apply", "--filename", "-", stdin=stdin)
         users = [f"--user={made.identity(name)}" for name in ("one", "two")]
@@ -199,7 +200,7 @@ async def test_no_part_of_what_pods_refer_to_is_changed_but_its_marks(confined: 
             assert not await confined.may("patch", *where, "--type=merge", "-p", json.dumps(change), as_=one), (kind, change)
             assert await confined.may("patch", *where, LABEL, as_=one), kind
     finally:
-        await confined.plane.kubectl("delete", "pv", f"all-{space}", "--wait=false")
+        await delete(confined.plane, "pv", f"all-{space}", "--wait=false")
 
 
 EXCLUDED = {"key": "type", "operator": "NotIn", "values": ["virtual-kubelet"]}

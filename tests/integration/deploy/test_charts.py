@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from kubeocean.manager import settings as manager_settings
-from kubeocean.manager.workloads import workloads
+from kubeocean.manager.workloads import desired_objects
 from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding
 from kubeocean.rbac import permissions
+from kubeocean.settings import read_manager_settings
 from tests.support import operator
 from tests.support.bound import established
 from tests.support.program import eventually
-from vkubelet.api.codec import decode_object, encode_json
+from vkubelet.api.codec import decode_object, decode_yaml, decode_yaml_documents, encode_json
 from vkubelet.api.objects import Unknown
 from vkubelet.clock import SystemClock
 from vkubelet.server.settings import ServerSettings
@@ -79,7 +78,7 @@ def ran(helm: str, *args: str, values: Mapping[str, Any] | None = None) -> subpr
 def rendered(helm: str, chart: str, values: Mapping[str, Any] | None = None) -> list[Body]:
     done = ran(helm, "template", chart, str(CHARTS / chart), values=values)
     assert done.returncode == 0, done.stderr
-    return [body for body in yaml.safe_load_all(done.stdout) if body]
+    return [body for body in decode_yaml_documents(done.stdout) if body]
 
 
 def granted(bodies: Iterable[Body]) -> Counter[str]:
@@ -104,7 +103,7 @@ def test_lint_finds_nothing(helm: str, chart: str, values: dict[str, Body]) -> N
 
 
 def test_charts_render_with_default_values(helm: str) -> None:
-    """Line 191; the process of a binding is made by the manager itself, so there are no template ConfigMaps."""
+    """Line 191 of kubeocean-behaviour.md; the process of a binding is made by the manager itself, so there are no template ConfigMaps."""
     hub = Counter(body["kind"] for body in rendered(helm, HUB))
     worker = Counter(body["kind"] for body in rendered(helm, WORKER))
     assert hub["CustomResourceDefinition"] == worker["CustomResourceDefinition"] == 1
@@ -140,7 +139,7 @@ def test_roles_in_the_worker_are_those_the_code_names(helm: str) -> None:
 @pytest.mark.parametrize("chart", [HUB, WORKER])
 def test_plain_manifests_are_what_the_charts_make(helm: str, chart: str) -> None:
     written = (DEPLOY / "manifests" / f"{chart}.yaml").read_text()
-    assert list(yaml.safe_load_all(written)) == list(yaml.safe_load_all(ran(helm, "template", chart, str(CHARTS / chart)).stdout)), (
+    assert decode_yaml_documents(written) == decode_yaml_documents(ran(helm, "template", chart, str(CHARTS / chart)).stdout), (
         "run: make manifests"
     )
 
@@ -148,7 +147,7 @@ def test_plain_manifests_are_what_the_charts_make(helm: str, chart: str) -> None
 def test_the_manager_understands_its_settings(helm: str) -> None:
     for values in ({}, EVERYTHING[HUB]):
         (config,) = [body for body in rendered(helm, HUB, values) if body["kind"] == "ConfigMap"]
-        read = manager_settings.read(yaml.safe_load(config["data"]["settings.yaml"]))
+        read = read_manager_settings(decode_yaml(config["data"]["settings.yaml"]))
         assert read.leader.enabled and read.leader.namespace == "kubeocean-system"
     assert read.manager.image == f"example.invalid/team/kubeocean@sha256:{'a' * 64}" and list(read.manager.image_pull_secrets) == [
         "registry"
@@ -278,8 +277,8 @@ def our_pods(helm: str, values: Mapping[str, Any]) -> dict[str, Body]:
     """The pod templates of the manager, as the chart makes it, and of the process of a binding, as the manager makes that."""
     bodies = rendered(helm, HUB, values)
     (config,) = [body for body in bodies if body["kind"] == "ConfigMap"]
-    settings = manager_settings.read(yaml.safe_load(config["data"]["settings.yaml"])).manager
-    (syncer,) = [each.body for each in workloads(ClusterBinding.parse(BINDING), settings) if each.body["kind"] == "Deployment"]
+    settings = read_manager_settings(decode_yaml(config["data"]["settings.yaml"])).manager
+    (syncer,) = [each.body for each in desired_objects(ClusterBinding.parse(BINDING), settings) if each.body["kind"] == "Deployment"]
     (manager,) = [body for body in bodies if body["kind"] == "Deployment"]
     assert {each["metadata"]["namespace"] for each in (manager, syncer)} == {settings.namespace}
     return {"manager": manager["spec"]["template"], "syncer": syncer["spec"]["template"]}
@@ -329,7 +328,7 @@ def test_a_monitor_finds_the_metrics_of_every_pod_of_ours(helm: str) -> None:
         assert ports_of(template)["metrics"] == port["targetPort"], name
 
 
-def test_the_policy_of_the_mount_namespace_is_for_every_pod_and_keeps_them_from_the_clouds_metadata(helm: str) -> None:
+def test_network_policy_selects_every_pod_and_closes_the_clouds_metadata_to_them(helm: str) -> None:
     (policy,) = [body for body in rendered(helm, WORKER) if body["kind"] == "NetworkPolicy"]
     spec = policy["spec"]
     assert policy["metadata"]["namespace"] == keys.WORKER_NAMESPACE and spec["podSelector"] == {}

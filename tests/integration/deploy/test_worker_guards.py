@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from attrs import frozen
 
 from kubeocean.commands.identity import Credentials, connection_from_here
 from kubeocean.manager.checks import accepted_trials, unguarded
 from kubeocean.model import keys
-from kubeocean.model.resources import POLICIES, definition
-from kubeocean.policies.claim import claimed
+from kubeocean.model.crds import POLICIES, definition
+from kubeocean.policies.reconciler import claimed
 from kubeocean.rbac import permissions
 from kubeocean.rbac.guards import trials
-from tests.support.bound import established
+from tests.support.bound import delete, established
 from tests.support.program import eventually
+from vkubelet.api.codec import decode_yaml_documents
 from vkubelet.client.connection import load_connection
 from vkubelet.client.resources import NAMESPACES, NODES, PODS, PRIORITYCLASSES, PVS, SECRETS
 from vkubelet.client.rest import Client, PatchKind
@@ -57,7 +57,7 @@ async def chart(plane: ControlPlane, space: str, *values: str) -> list[Body]:
     helm = (await plane.site.binaries.ensure(["helm"]))["helm"]
     flags = (f"namespace.name={space}", "crds.install=false", "priorityClass.create=false", "policyLabel.enabled=true", *values)
     text = await run(str(helm), "template", space, str(CHART), *(f"--set={flag}" for flag in flags))
-    return [body for body in yaml.safe_load_all(text) if body]
+    return [body for body in decode_yaml_documents(text) if body]
 
 
 async def apply(plane: ControlPlane, bodies: list[Body]) -> str:
@@ -238,7 +238,7 @@ async def test_volumes_of_others_are_neither_changed_nor_deleted(lender: Lender)
         take = {"metadata": {"labels": {keys.MANAGED_BY: keys.MANAGED}}, "spec": {"claimRef": {"namespace": lender.space}}}
         await lender.refuses(lender.hub.patch(PVS, name, take, kind=PatchKind.MERGE))
     finally:
-        await lender.plane.kubectl("delete", "pv", name, "--wait=false")
+        await delete(lender.plane, "pv", name, "--wait=false")
 
 
 @asynccontextmanager
@@ -249,7 +249,7 @@ async def there_already(lender: Lender, body: Body) -> AsyncIterator[str]:
     try:
         yield name
     finally:
-        await lender.plane.kubectl("delete", "pv", name, "--wait=false")
+        await delete(lender.plane, "pv", name, "--wait=false")
 
 
 async def test_volumes_of_another_binding_are_neither_taken_nor_deleted(lender: Lender) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from attrs import frozen
 
-from tests.support.bound import Body, Bound
+from tests.support.bound import Body, Bound, delete
 from tests.support.cable import Cable
 from tests.support.program import Program
 from tests.support.simulated import all_ready, names, simulated_nodes
@@ -117,7 +117,7 @@ async def stage(common: Scene) -> AsyncIterator[Stage]:
     """A fresh namespace of the hub over the common scene; what runs in it ends with the test, so the next has the scene to itself."""
     made = await Stage.of(common.bound, common.nodes)
     yield made
-    await common.bound.hub.kubectl("delete", "daemonsets,deployments,pods", "--all", "-n", made.namespace, "--wait=false")
+    await delete(common.bound.hub, "daemonsets,deployments,pods", "--all", "-n", made.namespace, "--wait=false")
 
 
 @pytest.fixture
@@ -132,6 +132,6 @@ async def undo(bound: Bound) -> None:
     labels = f"kubeocean.io/cluster-binding={bound.name}"
     await asyncio.gather(
         bound.remove(),
-        bound.hub.kubectl("delete", "nodes", "-l", labels, "--wait=false"),
-        bound.worker.kubectl("delete", "namespace", bound.mount, "--ignore-not-found", "--wait=false"),
+        delete(bound.hub, "nodes", "-l", labels, "--wait=false"),
+        delete(bound.worker, "namespace", bound.mount, "--ignore-not-found", "--wait=false"),
     )

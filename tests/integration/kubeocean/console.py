@@ -17,10 +17,11 @@ import yaml
 from attrs import frozen
 
 from kubeocean.rbac.permissions import hub_objects, syncer_name, worker_guards
-from tests.support.bound import SYSTEM, Bound, apply, get
+from tests.support.bound import SYSTEM, Bound, apply, delete, get
 from tests.support.kubectl import Ran
 from tests.support.program import Program
-from vkubelet.testing.cluster import CommandFailed, ControlPlane, kubeconfig
+from vkubelet.testing.cluster import CommandFailed, ControlPlane
+from vkubelet.testing.cluster.pki import write_kubeconfig
 
 SCRIPT = Path(sys.executable).with_name("kubeocean")
 OWNERS = ["system:masters"]
@@ -105,7 +106,7 @@ class Console:
         await apply(hub, *hub_objects(name, binding=self.bound.name))
         token = (await hub.kubectl("create", "token", name, "-n", SYSTEM)).strip()
         self.bound.directory.mkdir(parents=True, exist_ok=True)
-        access = kubeconfig.write(self.bound.directory / f"{name}.kubeconfig", "hub", server=hub.url, ca=hub.ca.read_bytes(), client=token)
+        access = write_kubeconfig(self.bound.directory / f"{name}.kubeconfig", "hub", server=hub.url, ca=hub.ca.read_bytes(), client=token)
         settings = {
             "server": {"node_address": hub.host_address, "main_port": 0, "approve_own_csr": True},
             "health": {"health_address": "127.0.0.1:0", "metrics_address": "127.0.0.1:0"},
@@ -134,13 +135,13 @@ class Console:
         ):
             # A definition may be missing that `bind` was to make.
             if await get(plane, "crd", f"{kind}.cloud.tencent.com"):
-                await plane.kubectl("delete", kind, name, "--ignore-not-found", "--wait=false")
-        await bound.hub.kubectl("delete", "nodes", "-l", f"kubeocean.io/cluster-binding={bound.name}", "--wait=false")
+                await delete(plane, kind, name, "--ignore-not-found", "--wait=false")
+        await delete(bound.hub, "nodes", "-l", f"kubeocean.io/cluster-binding={bound.name}", "--wait=false")
         for plane, name in ((bound.hub, syncer_name(bound.name)), (bound.worker, worker_role), (bound.worker, f"{worker_role}-metrics")):
-            await plane.kubectl("delete", "clusterrole,clusterrolebinding", name, "--ignore-not-found", "--wait=false")
+            await delete(plane, "clusterrole,clusterrolebinding", name, "--ignore-not-found", "--wait=false")
         guards = json.dumps({"apiVersion": "v1", "kind": "List", "items": worker_guards(bound.mount, policy_label=True)})
         await bound.worker.kubectl("delete", "--ignore-not-found", "--wait=false", "--filename", "-", stdin=guards)
-        await bound.worker.kubectl("delete", "namespace", bound.mount, "--ignore-not-found", "--wait=false")
+        await delete(bound.worker, "namespace", bound.mount, "--ignore-not-found", "--wait=false")
 
     async def secrets(self) -> list[str]:
         """What must never be printed: the token, as text and inside of the kubeconfig."""

@@ -1,6 +1,6 @@
 """How pods reach the computing cluster: by its two LoadBalancer Services where the binding says nothing, and not at all without them.
 
-Lines 126 to 132 of spec/kubeocean.md section 11.
+Lines 126 to 132 of docs/reference/kubeocean-behaviour.md.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def api_host(body: Body) -> str:
 
 
 async def test_pods_start_without_the_services_and_follow_them_when_they_come_move_and_go(stage: Stage) -> None:
-    """Line 132 as decided: without the Services pods start with the worker's DNS, and an event says so. Then lines 126 to 131."""
+    """Line 132: without the Services pods start with the worker's DNS, and an event says so. Then lines 126 to 131."""
     first = await made(stage, "alone")
     await stage.running("alone")
     assert environment(first["spec"]["containers"][0]) == {"HOSTNAME": "alone"}

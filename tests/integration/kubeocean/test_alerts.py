@@ -20,13 +20,13 @@ import pytest
 from tests.integration.kubeocean.conftest import MakeScene, Scene
 from tests.integration.kubeocean.leases import closed_now, patch_policy
 from tests.integration.kubeocean.test_events import say
-from tests.support.bound import Body, apply, get
+from tests.support.bound import Body, apply, delete, get
 from tests.support.program import PATIENCE, eventually, holds
 from tests.support.prometheus import ALERTS, Prometheus, metrics_of, promtool, rules
 from tests.support.stage import Stage
 from vkubelet.testing.clock import ManualClock
-from vkubelet.testing.cluster import ControlPlane, kubeconfig
-from vkubelet.testing.cluster.pki import LIFETIME, Authority, KeyFiles
+from vkubelet.testing.cluster import ControlPlane
+from vkubelet.testing.cluster.pki import LIFETIME, Authority, KeyFiles, write_kubeconfig
 
 DAYS_LEFT = timedelta(days=5)
 SOONER = {"> 180": "> 5", "> 60": "> 1", "> 300": "> 1"}
@@ -45,7 +45,7 @@ def ending_soon(plane: ControlPlane) -> Authority:
 
 def short_lived(plane: ControlPlane, user: str) -> Path:
     path = plane.directory / "clients" / f"{user}-ends-soon.kubeconfig"
-    return kubeconfig.write(path, plane.name, server=plane.url, ca=plane.ca.read_bytes(), client=ending_soon(plane).client(user))
+    return write_kubeconfig(path, plane.name, server=plane.url, ca=plane.ca.read_bytes(), client=ending_soon(plane).client(user))
 
 
 def settings(hub: ControlPlane, port: int, directory: Path) -> Body:
@@ -90,7 +90,7 @@ async def fires(prometheus: Prometheus, alert: str, *, seconds: float = 60.0, **
 async def test_every_alert_is_shown_firing_on_what_a_real_process_tells(
     hub: ControlPlane, scene: MakeScene, port: int, tmp_path: Path
 ) -> None:
-    """Line 13, and 74 and 180: Prometheus scrapes a virtual node's own port with a token as well."""
+    """Line 13, and 74 and 180 of kubeocean-behaviour.md: Prometheus scrapes a virtual node's own port with a token as well."""
     made = await scene(settings=settings(hub, port, tmp_path), way=short_lived, shows_usage=True)
     stage = await Stage.of(made.bound, made.nodes)
     await stage.create("held", script={"stop-delay": "600"})
@@ -117,7 +117,7 @@ async def test_every_alert_is_shown_firing_on_what_a_real_process_tells(
         await fires(prometheus, "KubeoceanLeaseLate")
         await apply(made.bound.hub, made.bound.kubeconfig_secret("no: kubeconfig"))
         await fires(prometheus, "KubeoceanBindingNotReady", clusterbinding=made.bound.name)
-    await made.bound.worker.kubectl("delete", "pods", "--all", "-n", made.bound.mount, "--force", "--grace-period=0", "--wait=false")
+    await delete(made.bound.worker, "pods", "--all", "-n", made.bound.mount, "--force", "--grace-period=0", "--wait=false")
 
 
 def all_series_are_told(prometheus: Prometheus) -> None:

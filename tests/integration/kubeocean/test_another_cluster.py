@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.integration.kubeocean.conftest import MakeScene
-from tests.support.bound import CRDS, SYSTEM, apply, get
+from tests.support.bound import CRDS, SYSTEM, apply, delete, get
 from tests.support.program import eventually
 from tests.support.stage import Stage
 from tests.support.witness import watching
@@ -34,8 +34,8 @@ async def test_pods_are_not_lost_when_the_kubeconfig_leads_to_another_cluster(sc
         made.program.start()
         await eventually(lambda: says("leads to another cluster"), "another process says so too")
         await bound.hub.kubectl("replace", "-f", "-", stdin=json.dumps(bound.kubeconfig_secret()))
-        await eventually(lambda: says("the binding is served"), "the binding is served again")
+        await eventually(lambda: says("the worker cluster is connected"), "the binding is served again")
         assert not seen.where(lambda event: event.phase == "Failed" or event.deleting)
-    await bound.hub.kubectl("delete", "namespace", bound.mount, "--wait=false")
+    await delete(bound.hub, "namespace", bound.mount, "--wait=false")
     await bound.hub.kubectl("delete", "resourceleasingpolicy", f"all-of-{bound.name}")
     assert await get(bound.hub, "secret", bound.secret, "-n", SYSTEM)

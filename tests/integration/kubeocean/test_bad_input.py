@@ -17,6 +17,7 @@ from tests.integration.kubeocean.conftest import STARTS_WITHIN, Scene, only_simu
 from tests.support.audit import Audit, Call
 from tests.support.bound import SYSTEM, Body, Bound, apply, condition, get, items, pod, roles_for, running
 from tests.support.program import Program, eventually, holds
+from vkubelet.api.codec import decode_yaml
 from vkubelet.testing.cluster import ControlPlane
 
 SELDOM, OFTEN = 60.0, 2.0
@@ -64,7 +65,7 @@ async def put_right(bound: Bound) -> None:
 
 def changed_kubeconfig(bound: Bound, change: Callable[[Body, Body], None]) -> str:
     """The good kubeconfig after `change(its cluster, its user)`."""
-    body = yaml.safe_load(bound.worker.client_config(bound.user).read_text())
+    body = decode_yaml(bound.worker.client_config(bound.user).read_text())
     change(body["clusters"][0]["cluster"], body["users"][0]["user"])
     return str(yaml.safe_dump(body))
 
@@ -96,7 +97,7 @@ async def nobody_listens(bound: Bound) -> None:
 
 
 async def another_ca(bound: Bound) -> None:
-    other = yaml.safe_load(bound.hub.kubeconfig.read_text())["clusters"][0]["cluster"]["certificate-authority-data"]
+    other = decode_yaml(bound.hub.kubeconfig.read_text())["clusters"][0]["cluster"]["certificate-authority-data"]
     await replace_kubeconfig(bound, changed_kubeconfig(bound, lambda cluster, user: cluster.update({"certificate-authority-data": other})))
 
 
@@ -174,10 +175,12 @@ CASES = {
     ),
     "kubeconfig is no YAML": Case(spoil=no_yaml, mend=put_right, says=("spec.secretRef", "no usable kubeconfig", "put a new one")),
     "kubeconfig without cluster": Case(spoil=no_cluster, mend=put_right, says=("spec.secretRef", "no usable kubeconfig", "put a new one")),
-    "nobody listens": Case(spoil=nobody_listens, mend=put_right, says=("spec.secretRef", "does not answer", "check the server")),
+    "nobody listens": Case(
+        spoil=nobody_listens, mend=put_right, says=("spec.secretRef", "requests to the worker cluster fail", "check the server")
+    ),
     "another certificate authority": Case(spoil=another_ca, mend=put_right, says=("spec.secretRef", "check the server")),
     "unknown token": Case(
-        spoil=unknown_token, mend=put_right, says=("spec.secretRef", "does not accept the credentials", "put a valid one")
+        spoil=unknown_token, mend=put_right, says=("spec.secretRef", "rejects the credentials", "put a valid kubeconfig")
     ),
     "user without rights": Case(
         spoil=user_without_rights, mend=put_right, reason="SyncerFailed", says=("spec.mountNamespace", "grant the rights")
@@ -286,7 +289,7 @@ async def test_cluster_id_of_another_binding_is_refused_until_it_is_free(suffix:
     healthy = await get(common.bound.hub, "node", common.vnodes[0])
     worker = Audit(bound.worker, bound.user)
     with bound.program() as program:
-        await told(bound, "ValidationFailed", "spec.clusterID", f"ClusterBinding {common.bound.name}", "choose another", program=program)
+        await told(bound, "ValidationFailed", "spec.clusterID", f"ClusterBinding {common.bound.name}", "another clusterID", program=program)
         program.kill()
         again = Audit(bound.hub, bound.user)
         program.start()
@@ -360,7 +363,7 @@ async def test_kubeconfig_spoilt_under_a_running_process_changes_nothing_but_the
         await served(bound, common.nodes[0], program=program)
         namespace, node = await bound.hub.namespace(), bound.vnode(common.nodes[0])
         await no_yaml(bound)
-        await told(bound, "ConnectivityFailed", "spec.secretRef", "until then the connection made before is used", program=program)
+        await told(bound, "ConnectivityFailed", "spec.secretRef", "until then the earlier connection is used", program=program)
         await apply(bound.hub, pod("meanwhile", namespace, node=node))
         await running(bound, namespace, "meanwhile")
         assert condition(await get(bound.hub, "node", node), "Ready") == "True"

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-import yaml
 from attrs import evolve, frozen
 
 from tests.integration.kubeocean.conftest import only_simulated
@@ -24,6 +23,7 @@ from tests.support.kubectl import Kubectl, Ran
 from tests.support.program import Program, eventually, holds
 from tests.support.simulated import all_ready, simulated_nodes
 from tests.support.stage import Stage
+from vkubelet.api.codec import decode_yaml, decode_yaml_documents
 from vkubelet.api.shapes import Json
 from vkubelet.testing.cluster import ControlPlane
 
@@ -58,12 +58,13 @@ async def test_nothing_is_touched_before_somebody_has_agreed(console: Console) -
     audits = [Audit(plane, owner(console.bound.name)) for plane in (console.bound.hub, console.bound.worker)]
     printed = await console.bind("--print", "--metrics")
     assert printed.code == 0
-    kinds = [body["kind"] for body in yaml.safe_load_all(printed.stdout)]
+    kinds = [body["kind"] for body in decode_yaml_documents(printed.stdout)]
     assert kinds[0] == "CustomResourceDefinition" and kinds[-2:] == ["Secret", "ClusterBinding"]
     assert {"Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"} <= set(kinds)
     asked = await console.bind()
     assert (
-        asked.code == 2 and asked.stderr == "error: --yes: is needed where nobody can be asked: there is no terminal; nothing was changed\n"
+        asked.code == 2
+        and asked.stderr == "error: --yes: is required without a terminal, where no question can be asked; nothing was changed\n"
     )
     shown = asked.stdout.decode()
     assert "resources: [pods/exec, pods/attach, pods/portforward]" in shown and "mountNamespace: " + console.bound.mount in shown
@@ -112,7 +113,7 @@ async def serve(console: Console, stack: AsyncExitStack) -> Served:
 async def lease(served: Served) -> None:
     """Apply the policy that `bind` proposed, for the scene's own node."""
     told = served.ran.stdout.decode()
-    policy = yaml.safe_load(told.partition("<<EOF\n")[2].partition("EOF")[0])
+    policy = decode_yaml(told.partition("<<EOF\n")[2].partition("EOF")[0])
     assert policy["spec"]["cluster"] == served.console.bound.name
     policy["metadata"]["name"] = f"all-of-{served.console.bound.name}"
     policy["spec"]["nodeSelector"] = only_simulated(served.node)
@@ -126,7 +127,7 @@ async def test_bound_by_the_command_everything_works_with_these_rights_alone(con
         served = await serve(console, stack)
         said = served.ran.stdout.decode()
         assert f"ClusterBinding {console.bound.name} is Ready." in said and "without a policy there is no virtual node" in said
-        assert "warning: in the worker cluster" not in said, "the admission policies that bind created refuse every trial"
+        assert "warning: spec.secretRef" not in said, "the admission policies that bind created refuse every trial"
         await lease(served)
         await works(served)
         refused = [str(call) for audit in audits for call in audit.calls() if call.code == 403 and "dryRun=" not in call.uri]
@@ -218,7 +219,7 @@ async def repeats(served: Served) -> None:
     before = await everything(console)
     again = await console.bind("--yes", "--policy-label")
     assert again.code == 0 and await everything(console) == before
-    assert "Leased by policy: all-of-" in again.stdout.decode()
+    assert "Policies that lease nodes to it: all-of-" in again.stdout.decode()
     await bound.worker.kubectl("delete", "rolebinding", "kubeocean-syncer", "-n", bound.mount)
     broken = {"stringData": {"kubeconfig": "broken"}}
     await bound.hub.kubectl("patch", "secret", bound.secret, "-n", SYSTEM, "-p", json.dumps(broken))
@@ -230,7 +231,7 @@ async def repeats(served: Served) -> None:
     await eventually(failed, "status says what is wrong")
     mended = await console.bind("--yes", "--policy-label")
     assert mended.code == 0, mended.stderr
-    assert f"RoleBinding {bound.mount}/kubeocean-syncer: made" in mended.stdout.decode()
+    assert f"RoleBinding {bound.mount}/kubeocean-syncer: created" in mended.stdout.decode()
     assert f"Secret {SYSTEM}/{bound.secret}: repaired" in mended.stdout.decode()
     for hidden in await console.secrets():
         for ran in (served.ran, again, mended):
@@ -246,7 +247,7 @@ async def parts(served: Served) -> None:
     gone = await console.unbind("--yes", "--force-after", "60")
     said = gone.stdout.decode()
     assert gone.code == 0, said + gone.stderr + served.program.tail()
-    assert f"ClusterBinding {bound.name} is gone" in said and f"Secret {SYSTEM}/{bound.secret}" in said
+    assert f"ClusterBinding {bound.name} and its virtual nodes are deleted" in said and f"Secret {SYSTEM}/{bound.secret}" in said
     assert "PriorityClass kubeocean-default, which all bindings share" in said
     assert not await console.is_bound()
     assert await get(bound.hub, "node", bound.vnode(served.node)) is None
@@ -257,11 +258,11 @@ async def parts(served: Served) -> None:
     assert list(await everything(console)) == [f"worker Namespace {bound.mount}"]
     assert not [each for each in await items(bound.worker, GUARDS) if bound.mount in each["metadata"]["name"]]
     left = await get(bound.worker, "priorityclass", "kubeocean-default") is not None
-    assert f"PriorityClass kubeocean-default: {'left as it is, it is shared' if left else 'deleted'}" in cleared.stdout.decode()
+    assert f"PriorityClass kubeocean-default: {'kept, it is shared' if left else 'deleted'}" in cleared.stdout.decode()
     # Other tests may have bindings of this worker, whose namespaces may be on their way out.
     assert left in (shared, await shared_with_others(console))
     assert (await console.status()).code == 1
-    assert "there is no ClusterBinding" in (await console.unbind("--yes")).stderr
+    assert "has no ClusterBinding" in (await console.unbind("--yes")).stderr
 
 
 async def shared_with_others(console: Console) -> bool:
@@ -297,9 +298,9 @@ async def test_a_crd_of_an_earlier_version_is_updated_and_one_of_others_is_kept(
         ours = {"app.kubernetes.io/managed-by": "kubeocean-bind"}
         assert await becomes(ours, {}, version="0.0.9") == "updated"
         assert await becomes({}, {}, version="0.0.9") == "updated"
-        assert await becomes({"app.kubernetes.io/managed-by": "Helm"}, {}, version="0.0.9") == "there already"
-        assert await becomes({}, {"kubectl.kubernetes.io/last-applied-configuration": "{}"}, version="0.0.9") == "there already"
-        assert await becomes(ours, {}, version="99.0.0") == "there already"
+        assert await becomes({"app.kubernetes.io/managed-by": "Helm"}, {}, version="0.0.9") == "unchanged"
+        assert await becomes({}, {"kubectl.kubernetes.io/last-applied-configuration": "{}"}, version="0.0.9") == "unchanged"
+        assert await becomes(ours, {}, version="99.0.0") == "unchanged"
     finally:
         now = json.loads(await hub.kubectl("get", crd, "-o", "json"))
         now["metadata"] |= {key: original["metadata"].get(key) for key in ("labels", "annotations")}
@@ -319,7 +320,7 @@ async def test_an_owner_without_rights_is_told_so_and_the_other_cluster_stays_as
 
 async def test_a_cluster_can_not_be_bound_to_itself(console: Console) -> None:
     ran = await console.run("bind", "x", *console.at_home, "--worker-context", "hub", "--yes")
-    assert ran.code == 2 and "--worker-context: leads to the computing cluster itself" in ran.stderr
+    assert ran.code == 2 and "--worker-context: selects the computing cluster itself" in ran.stderr
 
 
 async def test_a_binding_that_nobody_serves_ends_in_a_sentence_with_the_remedy(console: Console) -> None:
@@ -327,14 +328,17 @@ async def test_a_binding_that_nobody_serves_ends_in_a_sentence_with_the_remedy(c
         "--yes", "--timeout", "2", "--worker-server", f"https://{console.bound.worker.host_address}:{console.bound.worker.port}"
     )
     assert ran.code == 1
-    assert "is not Ready after 2 s: nobody has looked at the binding yet" in ran.stderr and "kubeocean run --binding" in ran.stderr
+    assert (
+        "is not Ready after 2 s: no process has reported on the ClusterBinding yet" in ran.stderr
+        and "kubeocean run --binding" in ran.stderr
+    )
     stored = await get(console.bound.hub, "secret", console.bound.secret, "-n", SYSTEM)
-    made = yaml.safe_load(base64.b64decode(stored["data"]["kubeconfig"]))
+    made = decode_yaml(base64.b64decode(stored["data"]["kubeconfig"]))
     assert made["clusters"][0]["cluster"]["server"] == f"https://{console.bound.worker.host_address}:{console.bound.worker.port}"
     other = await console.bind("--yes", "--cluster-id", "another")
-    assert other.code == 2 and f"--cluster-id: is {console.bound.name} for this binding and can not be changed" in other.stderr
+    assert other.code == 2 and f"--cluster-id: is {console.bound.name} for this ClusterBinding and cannot be changed" in other.stderr
     shown = await console.status()
-    assert shown.code == 1 and "! nobody has looked at the binding yet" in shown.stdout.decode()
+    assert shown.code == 1 and "! no process has reported on the ClusterBinding yet" in shown.stdout.decode()
 
 
 async def test_what_a_helm_release_made_is_left_as_it_is_and_its_gaps_are_named(console: Console) -> None:
@@ -345,7 +349,7 @@ async def test_what_a_helm_release_made_is_left_as_it_is_and_its_gaps_are_named(
     role["rules"] = [rule for rule in role["rules"] if "pods" not in rule["resources"]]
     await bound.worker.kubectl("replace", "-f", "-", stdin=json.dumps(role))
     ran = await console.bind("--yes", "--timeout", "0")
-    assert f"Role {bound.mount}/kubeocean-syncer: left as it is, Helm manages it" in ran.stdout.decode()
-    assert ran.code == 1 and f"create pods in namespace {bound.mount}: The pods of the computing cluster" in ran.stderr
+    assert f"Role {bound.mount}/kubeocean-syncer: kept, Helm manages it" in ran.stdout.decode()
+    assert ran.code == 1 and f"create pods in namespace {bound.mount}: Runs the pods of the computing cluster" in ran.stderr
     kept = await get(bound.worker, "role", "kubeocean-syncer", "-n", bound.mount)
     assert kept["rules"] == role["rules"]

@@ -27,7 +27,7 @@ async def test_process_without_a_binding_to_serve_ends_and_says_what_to_name(hub
         assert program.process.returncode == 2 and "--binding" in program.tail(1)
 
 
-async def test_taint_and_kubeconfig_of_a_served_binding_change_without_a_restart_and_touch_no_pod(scene: MakeScene) -> None:
+async def test_taint_and_kubeconfig_of_a_binding_change_without_a_restart_of_it_or_of_pods(scene: MakeScene) -> None:
     made = await scene(nodes=2)
     bound = made.bound
     namespace = await bound.hub.namespace()

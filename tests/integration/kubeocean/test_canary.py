@@ -22,6 +22,7 @@ from tests.support.bound import SYSTEM, Bound, condition, get
 from tests.support.core import Core
 from tests.support.program import Program, eventually
 from tests.support.stage import Stage, virtual_uid
+from vkubelet.api.codec import decode_yaml
 from vkubelet.testing.cluster import CommandFailed
 
 READ_IN_THE_OPEN = ("pods", "nodes", "events", "configmaps", "namespaces", "serviceaccounts")
@@ -157,7 +158,7 @@ async def _token_secrets(stage: Stage) -> list[dict[str, Any]]:
 
 def _private_key(bound: Bound) -> set[str]:
     """A line from the middle of the PEM of the key to the worker, as text and as the kubeconfig holds it."""
-    user = yaml.safe_load(bound.kubeconfig_secret()["stringData"]["kubeconfig"])["users"][0]["user"]
+    user = decode_yaml(bound.kubeconfig_secret()["stringData"]["kubeconfig"])["users"][0]["user"]
     lines = base64.b64decode(user["client-key-data"]).decode().splitlines()
     assert "PRIVATE KEY" in lines[0] and len(lines) > 3
     return {lines[1], lines[2], user["client-key-data"][60:120]}
@@ -230,7 +231,7 @@ async def test_nothing_of_a_kubeconfig_is_shown_whatever_is_wrong_with_it(common
 
 
 def spoilt(bound: Bound, spoil: Spoil, word: str) -> str:
-    body = yaml.safe_load(bound.kubeconfig_secret()["stringData"]["kubeconfig"])
+    body = decode_yaml(bound.kubeconfig_secret()["stringData"]["kubeconfig"])
     made = spoil(body["clusters"][0]["cluster"], body["users"][0]["user"], word)
     return made if isinstance(made, str) else str(yaml.safe_dump(body))
 

@@ -8,7 +8,7 @@ from typing import Any
 from tests.integration.kubeocean.conftest import MakeScene, Scene
 from tests.integration.kubeocean.outages import now, refused, without_right
 from tests.support.audit import Audit
-from tests.support.bound import Body, apply, get
+from tests.support.bound import Body, apply, delete, get
 from tests.support.program import eventually
 from tests.support.stage import away, uid_of
 
@@ -57,7 +57,7 @@ def writes(audit: Audit) -> list[str]:
 
 
 async def test_csinodes_follow_those_of_the_worker_and_go_with_them_or_with_their_node(scene: MakeScene) -> None:
-    """Lines 105, 106 and 107."""
+    """Lines 105, 106 and 107 of kubeocean-behaviour.md."""
     made = await scene(nodes=3, start=False)
     hub, worker = made.bound.hub, made.bound.worker
     first, later, theirs = made.nodes
@@ -146,7 +146,7 @@ async def until_nothing_is_left(scene: Scene) -> None:
     """The lease ends: nodes go, and what is theirs with them."""
     bound = scene.bound
     assert await get(bound.hub, CSI, scene.vnodes[1]) is not None
-    await bound.worker.kubectl("delete", "resourceleasingpolicy", f"all-of-{bound.name}", "--wait=false")
+    await delete(bound.worker, "resourceleasingpolicy", f"all-of-{bound.name}", "--wait=false")
     for number in range(3):
         await gone(scene, number)
     for node in scene.nodes:

@@ -30,11 +30,9 @@ RUN_FOR = 50
 EACH = 4
 """Pods of each fate."""
 FATES = ("stays", "finishes", "fails", "deleted", "lost", "late")
-PODS = 100
-TAKEOVER_WITHIN = 30.0
-"""Seconds: then the first Lease of a node would run out, which is 40 s long and was renewed 10 s before the kill at worst. The election's
-own is 15 s long and is looked at every two.
-"""
+PODS = 200
+TAKEOVER_WITHIN = 20.0
+"""Seconds: the Lease of the election is 15 s long and is checked every two. The Lease of a node, which is 40 s long, does not expire."""
 
 
 @frozen(kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.integration.kubeocean.conftest import MakeScene
-from tests.support.bound import apply, get, items
+from tests.support.bound import apply, delete, get, items
 from tests.support.program import eventually
 
 
@@ -27,7 +27,7 @@ async def test_virtual_node_goes_although_a_daemonset_keeps_a_pod_on_it(scene: M
         return any(pod["spec"].get("nodeName") == vnode for pod in await items(bound.hub, "pods", "-n", namespace))
 
     await eventually(bound_to_the_node, "the DaemonSet has a pod on the virtual node")
-    await bound.worker.kubectl("delete", "resourceleasingpolicy", f"all-of-{bound.name}", "--wait=false")
+    await delete(bound.worker, "resourceleasingpolicy", f"all-of-{bound.name}", "--wait=false")
 
     async def gone() -> bool:
         return await get(bound.hub, "node", vnode) is None

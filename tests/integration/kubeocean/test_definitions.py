@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from kubeocean.model.resources import CLUSTERBINDINGS, POLICIES, definition
+from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, definition
 from tests.support.bound import established
 from tests.support.program import eventually
 from vkubelet.api.shapes import Json
@@ -140,7 +140,7 @@ async def test_binding_without_mount_namespace_is_accepted_by_the_schema(cluster
         ({"serviceNamespaces": [""]}, "spec.serviceNamespaces[0]"),
         ({"timeZone": "/etc/passwd"}, "spec.timeZone"),
         ({"onUnreachable": {"mode": "Panic"}}, "spec.onUnreachable.mode"),
-        ({"onUnreachable": {"mode": "Hold", "afterSeconds": 60}}, "afterSeconds belongs to mode FailOver"),
+        ({"onUnreachable": {"mode": "Hold", "afterSeconds": 60}}, "spec.onUnreachable.afterSeconds is allowed for mode FailOver only"),
         ({"onUnreachable": {"mode": "FailOver", "afterSeconds": 1}}, "spec.onUnreachable.afterSeconds"),
         ({"forceUnbindAfter": -1}, "spec.forceUnbindAfter"),
         ({"apiServerAccess": {"port": 6443}}, "spec.apiServerAccess.host"),
@@ -164,7 +164,7 @@ async def test_bad_bindings_are_refused(cluster: ControlPlane, change: Json, fie
         ({"timeWindows": [{"start": "08:00", "end": "24:01"}]}, "spec.timeWindows[0].end"),
         ({"timeWindows": [{"start": "08:00", "end": "09:00", "days": ["Fri"]}]}, "spec.timeWindows[0].days[0]"),
         ({"resourceLimits": [{"percent": 5}]}, "spec.resourceLimits[0].resource"),
-        ({"resourceLimits": [{"resource": "cpu"}]}, "a limit needs quantity, percent, or both"),
+        ({"resourceLimits": [{"resource": "cpu"}]}, "limits nothing; set quantity, percent, or both"),
         ({"resourceLimits": [{"resource": "cpu", "percent": 101}]}, "spec.resourceLimits[0].percent"),
         ({"resourceLimits": [{"resource": "cpu", "percent": -1}]}, "spec.resourceLimits[0].percent"),
         ({"resourceLimits": [{"resource": "cpu", "quantity": -1}]}, "spec.resourceLimits[0].quantity"),
@@ -193,7 +193,7 @@ async def test_cluster_id_and_mount_namespace_can_be_set_once(stored: ControlPla
     for change in ({"mountNamespace": "second"}, {"mountNamespace": None}, {"clusterID": "other"}):
         with pytest.raises(CommandFailed) as refused:
             await stored.kubectl("patch", "cb", "stored", "--type=merge", "-p", json.dumps({"spec": change}))
-        assert "can not be changed" in refused.value.stderr
+        assert "cannot be changed" in refused.value.stderr
 
 
 @pytest.mark.parametrize(

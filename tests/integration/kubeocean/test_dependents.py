@@ -125,7 +125,7 @@ async def test_original_deleted_while_used_is_let_go_and_followed_when_it_return
     await stage.until_physical("settings", lambda c: c["data"] == {"color": "blue"}, "is there again", kind="configmaps")
 
 
-async def test_missing_mandatory_object_keeps_the_pod_pending_with_an_event_until_it_appears(stage: Stage) -> None:
+async def test_missing_mandatory_object_keeps_the_pod_pending_with_an_event(stage: Stage) -> None:
     audit = Audit(stage.bound.worker, stage.bound.user)
     await stage.create("waiting", volumes=volumes(("configMap", "absent")))
     said = await stage.event("waiting", "MandatoryConfigMapNotFound")
@@ -142,7 +142,7 @@ def waiting_for(pod: dict[str, Any]) -> str:
     return next((str(each["state"]["waiting"]["reason"]) for each in statuses if "waiting" in each["state"]), "")
 
 
-async def test_missing_mandatory_secret_is_told_by_the_kubelets_reason_and_starts_the_pod_soon_when_it_comes(stage: Stage) -> None:
+async def test_missing_mandatory_secret_shows_the_kubelets_reason_until_it_is_created(stage: Stage) -> None:
     variable = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "absent", "key": "one"}}}
 
     names = (f"keyless-{number}" for number in itertools.count())

@@ -1,4 +1,4 @@
-"""Which nodes are leased, by which policy, and how much: lines 47 to 70 of spec/kubeocean.md section 11 on nodes made by hand.
+"""Which nodes are leased, by which policy, and how much: lines 47 to 70 of docs/reference/kubeocean-behaviour.md on nodes made by hand.
 
 The nodes have no kubelet, so nothing but the policies and the pods put on them moves their figures.
 """
@@ -16,7 +16,7 @@ from attrs import frozen
 from tests.integration.kubeocean.conftest import Scene, lasting_scene
 from tests.integration.kubeocean.leases import POLICY, listed, vnode_names
 from tests.integration.kubeocean.outages import events_of, may, now, refused
-from tests.support.bound import Body, Bound, apply, get
+from tests.support.bound import Body, Bound, apply, delete, get
 from tests.support.program import PATIENCE, eventually
 from vkubelet.testing.cluster import ControlPlane
 
@@ -121,9 +121,9 @@ async def land(lasting: Scene) -> AsyncIterator[Land]:
     yield made
     left = [body["metadata"]["name"] for body in await listed(worker, POLICY) if body["metadata"]["name"].endswith(f"-{own.name}")]
     if left:
-        await worker.kubectl("delete", POLICY, *left, "--ignore-not-found", "--wait=false")
+        await delete(worker, POLICY, *left, "--ignore-not-found", "--wait=false")
     if made.nodes:
-        await worker.kubectl("delete", "node", *made.nodes, "--ignore-not-found", "--wait=false")
+        await delete(worker, "node", *made.nodes, "--ignore-not-found", "--wait=false")
     await made.only()
 
 
@@ -140,7 +140,7 @@ def _requirement(key: str, operator: str, values: list[str]) -> Body:
 
 
 async def test_selectors_and_kinds_of_nodes_decide_which_nodes_are_leased(land: Land) -> None:
-    """Lines 47 to 54."""
+    """Lines 47 to 54 of kubeocean-behaviour.md."""
     big = await land.node("big", {"size": "16", "team": "a"})
     small = await land.node("small", {"size": "2", "team": "b"})
     outside = await land.node("outside", {"size": "16", "simulated": "nobody"})
@@ -193,7 +193,7 @@ def local(name: str, namespace: str, node: str, **requests: str) -> Body:
 
 
 async def test_the_policy_that_decides_is_told_on_the_node_and_the_next_takes_over(land: Land) -> None:
-    """Lines 55 to 58."""
+    """Lines 55 to 58 of kubeocean-behaviour.md."""
     node = await land.node("only")
     here = {"nodeSelector": terms([("kubernetes.io/hostname", "In", [node])])}
     # Made in one second or not: by name or by age, `a` comes first.
@@ -210,7 +210,7 @@ async def test_the_policy_that_decides_is_told_on_the_node_and_the_next_takes_ov
 
 
 async def test_nodes_are_labelled_as_soon_as_the_right_to_is_given(land: Land) -> None:
-    """Line 58: a refusal is no reason to wait for a restart."""
+    """Line 58 of kubeocean-behaviour.md: a refusal is no reason to wait for a restart."""
     bound = land.scene.bound
     granted = may_label_nodes(bound)[-1]
     nodes = [await land.node("one"), await land.node("two")]
@@ -232,7 +232,7 @@ async def test_nodes_are_labelled_as_soon_as_the_right_to_is_given(land: Land) -
 
 
 async def test_gpus_and_other_extended_resources_are_leased_in_whole_numbers(land: Land) -> None:
-    """Lines 59 to 67 and 69: extended resources are leased as the rest is, rounded down to whole ones."""
+    """Lines 59 to 67 and 69 of kubeocean-behaviour.md: extended resources are leased as the rest is, rounded down to whole ones."""
     node = await land.node("rich", allocatable={**RICH, "cpu": "6500m"}, capacity=RICH)
     without = await land.node("bare", allocatable={}, capacity=RICH)
     limits = [

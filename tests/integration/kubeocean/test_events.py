@@ -55,7 +55,7 @@ async def backed(stage: Stage, name: str, **spec: Any) -> tuple[Body, Body]:
 
 
 async def test_mirrored_event_comes_within_five_seconds_in_the_names_of_home(stage: Stage) -> None:
-    """Line 11: and a repeated one is counted on the same object."""
+    """Line 11 of kubeocean-behaviour.md: and a repeated one is counted on the same object."""
     metadata = {"name": "settings", "namespace": stage.namespace}
     await stage.home.create("configmaps", {"metadata": metadata, "data": {"a": "b"}})
     virtual, physical = await backed(stage, "web", volumes=[{"name": "c", "configMap": {"name": "settings"}}])
@@ -165,6 +165,6 @@ async def test_without_the_right_only_this_is_missing_and_the_binding_says_so_on
     await say(stage, physical, "Unheard", "nobody hears this")
     event = await stage.event(made.bound.name, "EventsForbidden", namespace="default")
     assert "grant list and watch" in event["message"] and event["count"] == 1
-    said = [line for line in made.program.messages() if "may not be watched" in line["message"]]
+    said = [line for line in made.program.messages() if "not allowed to watch the events" in line["message"]]
     assert len(said) == 1 and said[0]["level"] == "WARNING"
     assert await told(stage, "web", "Unheard") == []

@@ -1,4 +1,4 @@
-"""How soon a change made at home is in the worker: line 11 of the issue, lines 141, 143 and 156 of section 11. The figures are printed.
+"""Time until a change in the hub is in the worker; the figures are printed. docs/reference/kubeocean-behaviour.md, lines 141, 143, 156.
 
 Of each kind the median counts: machines that run other tests stand still now and then. What is late by itself, because somebody looks
 only every so often, is late each time: each change follows the moment in which somebody has looked.

@@ -10,7 +10,7 @@ import pytest
 from attrs import frozen
 
 from tests.integration.kubeocean.conftest import MakeScene
-from tests.support.bound import Body, condition, get, pod
+from tests.support.bound import Body, condition, delete, get, pod
 from tests.support.core import Core
 from tests.support.program import eventually
 from tests.support.stage import Stage, physical_name, uid_of
@@ -49,7 +49,7 @@ async def local_pods(stage: Stage) -> AsyncIterator[Locals]:
     worker = stage.bound.worker
     made = Locals(stage.there, await worker.namespace("locals"), stage.nodes[0])
     yield made
-    await worker.kubectl("delete", "pods", "--all", "-n", made.namespace, "--grace-period=0", "--force", "--wait=false")
+    await delete(worker, "pods", "--all", "-n", made.namespace, "--grace-period=0", "--force", "--wait=false")
 
 
 def port(number: int, **more: Any) -> Body:
@@ -86,7 +86,7 @@ async def until_none(stage: Stage) -> None:
 
 
 async def test_host_ports_of_local_pods_stand_on_one_placeholder(stage: Stage, local_pods: Locals) -> None:
-    """Lines 108, 109, 110, 112 and 113."""
+    """Lines 108, 109, 110, 112 and 113 of kubeocean-behaviour.md."""
     await local_pods.create("done", port(6000), script={"run-for": "0.1"}, restartPolicy="Never")
 
     async def has_ended() -> bool:
@@ -129,7 +129,7 @@ def looks_as_upstream(found: Body) -> None:
 
 
 async def test_placeholder_is_replaced_without_a_gap_and_goes_with_the_last_port(stage: Stage, local_pods: Locals) -> None:
-    """Line 111."""
+    """Line 111 of kubeocean-behaviour.md."""
     await local_pods.create("first", port(8080))
     before = await until_taken(stage, ("0.0.0.0", "TCP", 8080))
     with watching(stage.bound.hub.kubeconfig, namespace=FAKE) as seen:
@@ -160,7 +160,7 @@ def copy_of(placeholder: Body) -> Body:
 
 
 async def test_schedulers_and_drains_see_the_placeholder_for_what_it_is(stage: Stage, local_pods: Locals) -> None:
-    """Line 112: no pod of the hub is sent where the port is taken, and nobody waits for the placeholder to leave."""
+    """Line 112 of kubeocean-behaviour.md: no pod of the hub is sent where the port is taken, and none waits for the placeholder."""
     await local_pods.create("busy", port(8080))
     before = await until_taken(stage, ("0.0.0.0", "TCP", 8080))
     for name, number in (("unlucky", 8080), ("lucky", 8081)):
@@ -190,7 +190,7 @@ async def alone(stage: Stage) -> bool:
 
 
 async def test_placeholder_goes_with_its_node(scene: MakeScene) -> None:
-    """Line 111, and what is left of a lease that ended: nothing."""
+    """Line 111 of kubeocean-behaviour.md, and what is left of a lease that ended: nothing."""
     made = await scene()
     stage = await Stage.of(made.bound, made.nodes)
     local_pods = Locals(stage.there, await made.bound.worker.namespace("locals"), made.nodes[0])
@@ -204,7 +204,7 @@ async def test_placeholder_goes_with_its_node(scene: MakeScene) -> None:
         return len(found) == 1 and uid_of(found[0]) != uid_of(first) and condition(found[0], "PodScheduled") == "True"
 
     await eventually(of_another_node, "the new Node has a placeholder")
-    await made.bound.worker.kubectl("delete", "resourceleasingpolicy", f"all-of-{made.bound.name}", "--wait=false")
+    await delete(made.bound.worker, "resourceleasingpolicy", f"all-of-{made.bound.name}", "--wait=false")
 
     async def gone() -> bool:
         return await get(made.bound.hub, "node", stage.vnode) is None and not await placeholders(made.bound.hub, stage.vnode)

@@ -1,4 +1,4 @@
-"""Left alone for three minutes our user writes what rule 13 of layout.md section 16 allows, and nothing else; judged by both audit logs.
+"""An idle process writes what rule `tokens-without-storms` allows for three minutes, and nothing else; judged by both audit logs.
 
 Begun with the first test of this module and looked at after all others, so that the minutes cost little of the run.
 """

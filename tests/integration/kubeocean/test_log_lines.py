@@ -11,6 +11,7 @@ import yaml
 from tests.integration.kubeocean.conftest import MakeScene, Scene
 from tests.support.program import PATIENCE, eventually
 from tests.support.stage import Stage
+from vkubelet.api.codec import decode_yaml
 
 QUIET_SECONDS = 12.0
 SPANS = 3
@@ -31,7 +32,7 @@ SETTINGS = {
 def change_file(made: Scene, change: Callable[[Line], None]) -> None:
     """As an owner edits it, or the kubelet replaces what a ConfigMap gives."""
     file = made.bound.directory / f"{made.bound.name}.yaml"
-    body = yaml.safe_load(file.read_text())
+    body = decode_yaml(file.read_text())
     change(body)
     ready = file.with_suffix(".new")
     ready.write_text(yaml.safe_dump(body))
@@ -86,11 +87,14 @@ async def test_log_is_silent_while_nothing_happens_and_follows_its_settings_file
     await eventually(lambda: probes(made, seconds=5) >= 3, "the worker is asked often in five seconds", every=0.5)
     change_file(made, lambda body: (body["provider"].update(probe_interval=60.0), body["server"].update(port_last=20000)))
     assert (await said(made, "settings changed"))["settings"] == "provider.probe_interval"
-    left = await said(made, "settings changed that count only after a restart")
+    left = await said(made, "changed settings take effect only after a restart")
     assert (left["settings"], left["level"]) == ("server.port_last", "WARNING")
     await eventually(lambda: probes(made, seconds=5) == 0, "it is asked once a minute", every=0.5)
     change_file(made, lambda body: body["provider"].update(probe_intervall=1.0))
-    assert "provider.probe_intervall: is not a setting" in (await said(made, "the settings stay as they are"))["message"]
+    assert (
+        "provider.probe_intervall: is not a setting"
+        in (await said(made, "the changed settings file is invalid, the settings stay unchanged"))["message"]
+    )
     await every_line_says_whose_it_is(made, stage)
 
 

@@ -57,7 +57,7 @@ def a_quarter(bound: Any) -> list[dict[str, Any]]:
 
 
 async def test_every_series_tells_what_is_true_and_ends_with_its_node(common: Scene, stage: Stage, scene: MakeScene, address: str) -> None:
-    """Lines 188 and 189: names, labels and units; of the own binding alone; nothing of a node that is gone."""
+    """Lines 188 and 189 of kubeocean-behaviour.md: names, labels and units; of the own binding alone; nothing of a node that is gone."""
     await stage.create("of-another-binding")
     health = {"health_address": "127.0.0.1:0", "metrics_address": address}
     made = await scene(nodes=2, policies=a_quarter, settings={"health": health})

@@ -24,7 +24,7 @@ from kubeocean.rbac.permissions import (
     worker_objects,
 )
 from kubeocean.rbac.rules import Check, checks_of
-from tests.support.bound import FAKE, SYSTEM, Body, apply, roles_for
+from tests.support.bound import FAKE, SYSTEM, Body, apply, delete, roles_for
 from tests.support.program import holds
 from vkubelet.client.connection import Connection, load_connection
 from vkubelet.client.rest import Client
@@ -106,11 +106,11 @@ async def ground(request: pytest.FixtureRequest, hub: ControlPlane, worker: Cont
     await apply(plane, *({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": each}} for each in spaces))
     yield made
     kinds = "clusterroles,clusterrolebindings"
-    await plane.kubectl("delete", kinds, "-l", f"test={name}", "--wait=false")
+    await delete(plane, kinds, "-l", f"test={name}", "--wait=false")
     for space in {check.namespace for check in checks if check.namespace}:
-        await plane.kubectl("delete", "roles,rolebindings", "-n", space, "-l", f"test={name}", "--wait=false")
+        await delete(plane, "roles,rolebindings", "-n", space, "-l", f"test={name}", "--wait=false")
     if plane is worker:
-        await plane.kubectl("delete", "namespace", name, "--wait=false")
+        await delete(plane, "namespace", name, "--wait=false")
 
 
 @pytest.mark.parametrize("ground", ["worker", "hub", "manager"], indirect=True)

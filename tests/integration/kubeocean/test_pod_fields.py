@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.kubeocean.conftest import Scene, lasting_scene
 from tests.support.audit import Audit, Call
-from tests.support.bound import Body
+from tests.support.bound import Body, delete
 from tests.support.program import eventually
 from tests.support.stage import Stage, uid_of
 from vkubelet.testing.cluster import CommandFailed, ControlPlane
@@ -39,8 +39,8 @@ def images(body: Body) -> dict[str, str]:
     return {each["name"]: each["image"] for kind in ("initContainers", "containers") for each in spec.get(kind, ())}
 
 
-async def test_pods_are_made_with_the_bindings_fields_and_look_at_home_as_their_user_wrote_them(fields: Scene) -> None:
-    """Issue's list of per-binding fields; the image shown at home, in spec and status, is the user's."""
+async def test_pods_have_the_bindings_fields_in_the_worker_and_are_unchanged_in_the_hub(fields: Scene) -> None:
+    """All three in one pod; the image shown in the hub, in spec and status, is the user's."""
     stage = await Stage.of(fields.bound, fields.nodes)
     main = {"name": "main", "image": "busybox:1.36", "command": ["sleep", "9999"]}
     start = {"name": "start", "image": "mine.example/start", "command": ["true"]}
@@ -79,7 +79,7 @@ async def test_pods_are_made_with_the_bindings_fields_and_look_at_home_as_their_
     await stage.home.patch("pods", "dressed", debugger, namespace=stage.namespace, subresource="ephemeralcontainers")
     below = await stage.until_physical("dressed", lambda p: p["spec"].get("ephemeralContainers"), "has the ephemeral container")
     assert below["spec"]["ephemeralContainers"][0]["image"] == "mirror.local/hub/library/busybox"
-    await stage.bound.hub.kubectl("delete", "pod", "dressed", "-n", stage.namespace, "--wait=false")
+    await delete(stage.bound.hub, "pod", "dressed", "-n", stage.namespace, "--wait=false")
 
 
 async def test_changed_fields_count_for_new_pods_only_and_restart_nothing(fields: Scene) -> None:
@@ -123,7 +123,7 @@ async def test_changed_fields_count_for_new_pods_only_and_restart_nothing(fields
         assert len(patches()) == 1, patches()
     finally:
         await change(fields, **FIELDS)
-        await stage.bound.hub.kubectl("delete", "pods", "--all", "-n", stage.namespace, "--wait=false")
+        await delete(stage.bound.hub, "pods", "--all", "-n", stage.namespace, "--wait=false")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from tests.support.audit import Audit
-from tests.support.bound import apply
+from tests.support.bound import apply, delete
 from tests.support.program import eventually
 from tests.support.stage import Stage, physical_name, uid_of
 from tests.support.witness import watching
@@ -159,7 +159,7 @@ async def test_daemonset_pods_run_only_where_somebody_asked_for_it(stage: Stage)
         await stage.running(still["metadata"]["name"])
     finally:
         await _run_daemonsets(stage, None)
-    await stage.bound.hub.kubectl("delete", "daemonset", "quiet", "asked", "-n", stage.namespace, "--wait=false")
+    await delete(stage.bound.hub, "daemonset", "quiet", "asked", "-n", stage.namespace, "--wait=false")
     await stage.absent(quiet_pod["metadata"]["name"])
 
 
@@ -180,7 +180,7 @@ def _slows_down(moments: list[float]) -> bool:
     return all(moments[i + 1] - moments[i] > 0.17 * 2**i for i in range(len(moments) - 1))
 
 
-async def test_pod_refused_by_a_quota_of_the_worker_waits_without_a_hot_loop_and_starts_when_it_may(stage: Stage) -> None:
+async def test_pod_refused_by_a_quota_waits_without_a_hot_loop_and_starts_when_it_may(stage: Stage) -> None:
     quota = {
         "apiVersion": "v1",
         "kind": "ResourceQuota",

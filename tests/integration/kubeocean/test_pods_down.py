@@ -1,7 +1,7 @@
-"""What a pod becomes in the worker: lines 115 to 125, 138 and 144 to 148 of section 11 that no other file has.
+"""Fields of a physical pod: docs/reference/kubeocean-behaviour.md, lines 115 to 125, 138 and 144 to 148.
 
-Of the others: 114, 135 to 137 in test_rule_04…, 116 and 140 in test_pod_mirror, 126 to 132 in test_access, 133, 134 and 141 to 143 in
-test_dependents, 139 in test_rule_03….
+Other lines: 114, 135 to 137 in safety/test_same_name_new_uid, 116 and 140 in test_pod_mirror, 126 to 132 in test_access, 133, 134 and
+141 to 143 in test_dependents, 139 in safety/test_lost_is_proven.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.integration.kubeocean.conftest import Scene, lasting_scene
-from tests.support.bound import Body, apply, get
+from tests.support.bound import Body, apply, delete, get
 from tests.support.program import eventually
 from tests.support.stage import Stage, physical_name
 from vkubelet.testing.cluster import ControlPlane
@@ -54,7 +54,7 @@ async def first_pod(stage: Stage, app: str) -> Body:
 
 
 async def test_pod_of_a_deployment_is_placed_named_and_marked(stage: Stage) -> None:
-    """Lines 115 and 118 to 121, 123 and 125."""
+    """Lines 115 and 118 to 121, 123 and 125 of kubeocean-behaviour.md."""
     await apply(stage.bound.hub, deployment(stage, "web"))
     virtual = await first_pod(stage, "web")
     name = virtual["metadata"]["name"]
@@ -88,7 +88,7 @@ async def test_pod_of_a_deployment_is_placed_named_and_marked(stage: Stage) -> N
 
 
 async def test_switches_of_the_binding_name_node_and_class_and_let_daemonsets_in(special: Scene) -> None:
-    """Lines 117, 122 and 123: directScheduling, podPriorityClassName, runningDaemonsetByDefault."""
+    """Lines 117, 122 and 123 of kubeocean-behaviour.md: directScheduling, podPriorityClassName, runningDaemonsetByDefault."""
     stage = await Stage.of(special.bound, special.nodes)
     body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "leased-pods"}, "value": -77}
     await apply(special.bound.worker, body)
@@ -101,11 +101,11 @@ async def test_switches_of_the_binding_name_node_and_class_and_let_daemonsets_in
         assert (below["spec"]["priorityClassName"], below["spec"]["priority"]) == ("leased-pods", -77), "line 123"
         assert below["metadata"]["labels"]["kubeocean.io/workload-type"] == "daemonset"
     finally:
-        await special.bound.hub.kubectl("delete", "daemonset", "--all", "-n", stage.namespace, "--ignore-not-found", "--wait=false")
+        await delete(special.bound.hub, "daemonset", "--all", "-n", stage.namespace, "--ignore-not-found", "--wait=false")
 
 
 async def test_pod_that_the_worker_can_not_schedule_is_given_up(special: Scene) -> None:
-    """Line 138, after three seconds instead of five minutes."""
+    """Line 138 of kubeocean-behaviour.md, after three seconds instead of five minutes."""
     stage = await Stage.of(special.bound, special.nodes)
     change = json.dumps({"spec": {"directScheduling": False, "podPriorityClassName": None}})
     await special.bound.hub.kubectl("patch", "clusterbinding", special.bound.name, "--type=merge", "-p", change)
@@ -130,7 +130,7 @@ async def test_pod_that_the_worker_can_not_schedule_is_given_up(special: Scene) 
 
 
 async def test_status_is_the_workers_and_stays_so_whoever_writes_it(stage: Stage) -> None:
-    """Lines 144, 145 and 148."""
+    """Lines 144, 145 and 148 of kubeocean-behaviour.md."""
     body = stage.body("watched", initContainers=[{"name": "start", "image": "busybox", "command": ["true"]}])
     # Bound by the scheduler, which is who says PodScheduled.
     body["spec"]["nodeSelector"] = {"kubernetes.io/hostname": body["spec"].pop("nodeName")}
@@ -160,7 +160,7 @@ def ready(body: Body) -> str:
 
 
 async def test_resize_in_place_goes_down_and_one_beyond_the_lease_does_not(stage: Stage) -> None:
-    """Build 4: by the resize subresource on both sides; rule 14 for what does not fit.
+    """By the resize subresource on both sides; rule `observed-generation` for what does not fit.
 
     The containers wait: of running ones the API server wants to see that their kubelet can resize, and a simulated one can not.
     """
@@ -182,7 +182,7 @@ async def test_resize_in_place_goes_down_and_one_beyond_the_lease_does_not(stage
     assert there is not None and amounts(there) == amounts(after)
 
 
-async def test_resize_beyond_what_the_other_pods_of_the_lease_leave_waits_until_they_leave_more(stage: Stage) -> None:
+async def test_resize_beyond_the_free_part_of_the_lease_waits_until_pods_leave_more(stage: Stage) -> None:
     """The physical node would have the room: the lease has not."""
     node = await stage.home.get("nodes", stage.vnode)
     assert node is not None
@@ -194,7 +194,7 @@ async def test_resize_beyond_what_the_other_pods_of_the_lease_leave_waits_until_
         await stage.until_physical(name, bool, "there")
     await resize(stage, "waiting", requests={"cpu": "3"})
     told = await stage.until("waiting", lambda p: pending(p).get("reason") == "Deferred", "says that the resize waits")
-    assert "what the virtual node leases: cpu" in pending(told)["message"]
+    assert "leave too little cpu" in pending(told)["message"]
     assert told["status"].get("observedGeneration", 2) == 2
     await stage.event("waiting", "ResizeDeferred")
     there = await stage.until_physical("waiting", bool, "there")

@@ -33,7 +33,7 @@ from tests.integration.kubeocean.leases import (
     vnode_names,
 )
 from tests.support.audit import Audit
-from tests.support.bound import Body, Bound, apply, condition, get, pod, running
+from tests.support.bound import Body, Bound, apply, condition, delete, get, pod, running
 from tests.support.program import PATIENCE, eventually, holds
 from tests.support.witness import Record, Seen, watching
 from vkubelet.testing.cluster import ControlPlane
@@ -63,7 +63,7 @@ async def lent(lent_all_along: Scene) -> AsyncIterator[Scene]:
     yield scene
     extra = {body["metadata"]["name"] for body in await listed(scene.bound.worker, POLICY) if body["spec"]["cluster"] == scene.bound.name}
     for name in extra - {default_policy(scene)}:
-        await scene.bound.worker.kubectl("delete", POLICY, name, "--wait=false")
+        await delete(scene.bound.worker, POLICY, name, "--wait=false")
     body = scene.bound.policy()
     if default_policy(scene) in extra:
         change = json.dumps([{"op": "replace", "path": "/spec", "value": body["spec"]}])
@@ -115,8 +115,8 @@ async def _succeed(scene: Scene, namespace: str, name: str) -> None:
     await scene.bound.worker.kubectl("patch", "pod", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", change)
 
 
-async def test_virtual_node_offers_the_leased_half_and_follows_local_pods_within_two_seconds(lent: Scene) -> None:
-    """Lines 60, 61, 63 to 65, 67, 68 and 70 of section 11."""
+async def test_virtual_node_has_the_leased_half_and_follows_local_pods_within_two_seconds(lent: Scene) -> None:
+    """Lines 60, 61, 63 to 65, 67, 68 and 70 of kubeocean-behaviour.md."""
     worker, node = lent.bound.worker, lent.nodes[0]
     await patch_policy(lent, default_policy(lent), resourceLimits=HALF)
     await comes_to_offer(lent, cpu="32", memory="256Gi", pods="1k")
@@ -131,7 +131,7 @@ async def test_virtual_node_offers_the_leased_half_and_follows_local_pods_within
         delays["another starts"] = await follower.delay("small", _added, cpu="30333m", memory="255Gi", pods="998")
         await _succeed(lent, namespace, "big")
         delays["a pod ends"] = await follower.delay("big", _succeeded, cpu="31833m", memory="256Gi", pods="999")
-        await worker.kubectl("delete", "pod", "small", "-n", namespace, "--wait=false")
+        await delete(worker, "pod", "small", "-n", namespace, "--wait=false")
         gone = await follower.delay("small", lambda event: event.kind == "DELETED", cpu="32", memory="256Gi", pods="1k")
         delays["a pod is deleted"] = gone
     print("followed after", {what: f"{delay:.2f} s" for what, delay in delays.items()})
@@ -154,11 +154,11 @@ async def test_pods_that_end_one_after_the_other_do_not_keep_the_virtual_node_wa
     print(f"pods ended during {took:.2f} s, the node followed after {rose.at - began.at:.2f} s")
     # Who waits for a moment without a change would come after the last of them.
     assert rose.at - began.at < max(FOLLOWS_WITHIN, took)
-    await worker.kubectl("delete", "pods", "--all", "-n", namespace, "--wait=false")
+    await delete(worker, "pods", "--all", "-n", namespace, "--wait=false")
 
 
 async def test_leased_pods_do_not_lessen_what_the_virtual_nodeoffers(lent: Scene) -> None:
-    """Line 60 of section 11: managed pods do not count."""
+    """Line 60 of kubeocean-behaviour.md: managed pods do not count."""
     hub, worker = lent.bound.hub, lent.bound.worker
     namespace = await hub.namespace()
     body = pod("leased", namespace, node=lent.vnodes[0])
@@ -180,7 +180,7 @@ async def test_zero_percent_and_zero_quantity_lease_nothing(lent: Scene) -> None
 
 
 async def test_highest_priority_decides_and_among_equals_the_oldest(lent: Scene) -> None:
-    """Lines 55 and 56 of section 11, after the priority."""
+    """Lines 55 and 56 of kubeocean-behaviour.md, after the priority."""
     bound, worker = lent.bound, lent.bound.worker
     oldest, younger, urgent = default_policy(lent), f"a-{bound.name}", f"m-{bound.name}"
     await _after_a_second(bound, oldest, bound.policy(younger, **share(25)))
@@ -211,7 +211,7 @@ async def _after_a_second(bound: Bound, older: str, body: Body) -> None:
 
 
 async def test_closed_window_hands_over_and_the_node_closes_only_when_none_is_open(lent: Scene) -> None:
-    """Lines 91, 96 and 97 of section 11."""
+    """Lines 91, 96 and 97 of kubeocean-behaviour.md."""
     day, night = f"day-{lent.bound.name}", default_policy(lent)
     await apply(lent.bound.worker, lent.bound.policy(day, **share(50, priority=2, **open_now())))
     await decided_by(lent, day, cpu="32")
@@ -249,7 +249,7 @@ async def _open(scene: Scene) -> bool:
 
 
 async def test_invalid_policy_leases_nothing_and_says_so_until_it_is_mended(scene: MakeScene) -> None:
-    """Line 7 of section 11."""
+    """Line 7 of kubeocean-behaviour.md."""
     made = await scene(start=False, policies=lambda bound: [bound.policy(f"bad-{bound.name}", timeZone="Europe/Atlantis")])
     bound, name = made.bound, f"bad-{made.bound.name}"
     labels = f"kubeocean.io/cluster-binding={bound.name}"
@@ -271,7 +271,7 @@ async def test_invalid_policy_leases_nothing_and_says_so_until_it_is_mended(scen
         lambda event: event.object["metadata"]["annotations"].get("kubeocean.io/policies-applied") == name and not _sound(event)
     )
     assert (await policy_reports(made, name, "Active"))["conditions"]["Valid"]["status"] == "True"
-    await bound.worker.kubectl("delete", POLICY, name, "--wait=false")
+    await delete(bound.worker, POLICY, name, "--wait=false")
 
 
 def _sound(event: Seen) -> bool:
@@ -288,7 +288,7 @@ async def _binding_ready(bound: Bound) -> bool:
 
 
 async def test_without_a_policy_there_is_no_node_and_the_end_of_the_last_one_drains_it(scene: MakeScene) -> None:
-    """Lines 47, 57 and 104 of section 11."""
+    """Lines 47, 57 and 104 of kubeocean-behaviour.md."""
     made = await scene(start=False)
     bound, policy = made.bound, f"all-of-{made.bound.name}"
     await bound.worker.kubectl("delete", POLICY, policy)
@@ -306,7 +306,7 @@ async def test_without_a_policy_there_is_no_node_and_the_end_of_the_last_one_dra
         held = await get(bound.worker, POLICY, policy)
         [claim] = held["metadata"]["finalizers"]
         assert claim.startswith("policy.kubeocean.io/") and bound.name in claim
-        await bound.worker.kubectl("delete", POLICY, policy, "--wait=false")
+        await delete(bound.worker, POLICY, policy, "--wait=false")
         await only_vnodes(made, set())
         gone = await first(nodes, "the Node is deleted", lambda event: event.kind == "DELETED")
     assert gone.object["metadata"]["name"] == made.vnodes[0]
@@ -321,7 +321,7 @@ async def _all_gone(scene: Scene, policy: str) -> bool:
 
 
 async def test_deleted_policy_evicts_during_its_grace_and_deletes_after_it(scene: MakeScene) -> None:
-    """Lines 93 and 98 of section 11."""
+    """Lines 93 and 98 of kubeocean-behaviour.md."""
     grace = 10
     made = await scene(policies=lambda bound: [bound.policy(gracefulReclaimPeriodSeconds=grace)])
     bound = made.bound
@@ -333,7 +333,7 @@ async def test_deleted_policy_evicts_during_its_grace_and_deletes_after_it(scene
         await running(bound, namespace, name)
     await eventually(lambda: _budget_counts(bound, namespace), "the budget knows its pod")
     with watching(bound.hub.kubeconfig, namespace=namespace) as pods:
-        await bound.worker.kubectl("delete", POLICY, f"all-of-{bound.name}", "--wait=false")
+        await delete(bound.worker, POLICY, f"all-of-{bound.name}", "--wait=false")
         asked = datetime.fromisoformat((await get(bound.worker, POLICY, f"all-of-{bound.name}"))["metadata"]["deletionTimestamp"])
         await only_vnodes(made, set())
     after = {name: (_deleted_at(pods, name) - asked).total_seconds() for name in ("free", "guarded")}
@@ -362,7 +362,7 @@ async def _budget_counts(bound: Bound, namespace: str) -> bool:
 
 
 async def test_changed_selectors_add_and_remove_nodes_all_at_once(scene: MakeScene) -> None:
-    """Lines 40, 48 and 50 of section 11."""
+    """Lines 40, 48 and 50 of kubeocean-behaviour.md."""
     made = await scene(nodes=4)
     bound, policy = made.bound, f"all-of-{made.bound.name}"
     await only_vnodes(made, {0, 1, 2, 3})
@@ -390,14 +390,14 @@ async def _select(bound: Bound, selector: Body) -> None:
 
 
 async def test_physical_node_made_anew_gets_a_new_virtual_node(scene: MakeScene) -> None:
-    """Lines 89 and 101 of section 11."""
+    """Lines 89 and 101 of kubeocean-behaviour.md."""
     made = await scene()
     bound, node = made.bound, made.nodes[0]
     namespace = await bound.hub.namespace()
     await apply(bound.hub, pod("old", namespace, node=made.vnodes[0]))
     await running(bound, namespace, "old")
     before = await _existing(made)
-    await bound.worker.kubectl("delete", "node", node, "--wait=false")
+    await delete(bound.worker, "node", node, "--wait=false")
     # Its kubelet lives and registers it again.
     after = await eventually(lambda: _made_anew(made, before), "a new virtual node")
     physical = await get(bound.worker, "node", node)
@@ -420,7 +420,7 @@ async def _names_its_edge(closing: Closing, name: str) -> None:
 
 
 async def test_window_edge_is_acted_on_within_a_second(closing: Closing) -> None:
-    """Line 97 of section 11."""
+    """Line 97 of kubeocean-behaviour.md."""
     made, name = closing.scene, default_policy(closing.scene)
     await holds(lambda: _names_its_edge(closing, name))
     late = [await _closed_after(closing, closing.edge)]

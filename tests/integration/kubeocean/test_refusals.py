@@ -1,6 +1,6 @@
 """Pods that the worker does not let in, or not grow: its Pod Security level and its quota are its owner's word, told with the reason.
 
-Line 7 of the issue. Each refused pod waits, and asks again ever more slowly.
+Each refused pod waits, and asks again ever more slowly.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.kubeocean.conftest import Scene, lasting_scene
 from tests.support.audit import Audit
-from tests.support.bound import Body, apply
+from tests.support.bound import Body, apply, delete
 from tests.support.program import eventually
 from tests.support.stage import Stage
 from vkubelet.testing.cluster import ControlPlane
@@ -46,7 +46,7 @@ async def stage(guarded: Scene) -> AsyncIterator[Stage]:
     await made.until_refused_there("exceeded quota: two-cpus", **GREEDY)
     await made.until_refused_there('violates PodSecurity "baseline', **PRIVILEGED)
     yield made
-    await guarded.bound.hub.kubectl("delete", "pods", "--all", "-n", made.namespace, "--wait=false")
+    await delete(guarded.bound.hub, "pods", "--all", "-n", made.namespace, "--wait=false")
 
 
 def container(cpu: str, **more: object) -> Body:

@@ -1,4 +1,4 @@
-"""Two bindings of one computing cluster whose pods use the same object: line 160 of section 11; and 8 and 146 on the way."""
+"""Two bindings of one hub whose pods use the same object: docs/reference/kubeocean-behaviour.md, lines 8, 146 and 160."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.integration.kubeocean.conftest import MakeScene, Scene
 from tests.integration.kubeocean.leases import policy_reports
-from tests.support.bound import Body
+from tests.support.bound import Body, delete
 from tests.support.program import eventually
 from tests.support.stage import Stage
 
@@ -41,7 +41,7 @@ def marks_of(body: Body, scene: Scene) -> tuple[bool, bool]:
 
 
 async def test_one_object_serves_both_until_the_last_of_them_lets_it_go(scene: MakeScene) -> None:
-    """Lines 8, 146 and 160."""
+    """Lines 8, 146 and 160 of kubeocean-behaviour.md."""
     settings = {"provider": {"unused_copy_after": 1.0}}
     first, second = await scene(settings=settings), await scene(settings=settings)
     here = await Stage.of(first.bound, first.nodes)
@@ -59,7 +59,7 @@ async def test_one_object_serves_both_until_the_last_of_them_lets_it_go(scene: M
     await first.bound.worker.kubectl("patch", "pod", here.physical_name("one"), "-n", first.bound.mount, "--type=merge", "-p", note)
     await here.until("one", lambda p: p["metadata"].get("labels", {}).get("from-the-worker") == "yes", "line 146")
 
-    await here.bound.hub.kubectl("delete", "pod", "one", "-n", here.namespace, "--wait=false")
+    await delete(here.bound.hub, "pod", "one", "-n", here.namespace, "--wait=false")
     left = await original(here, lambda o: marks_of(o, first) == (False, False), "has been let go by the first")
     assert marks_of(left, second) == (True, True) and left["metadata"]["uid"] == both["metadata"]["uid"]
     await here.no_physical(SHARED, kind="configmaps")

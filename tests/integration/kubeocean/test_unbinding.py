@@ -14,7 +14,7 @@ from tests.integration.kubeocean.leases import listed
 from tests.integration.kubeocean.outages import SHORT, all_nodes, events_of, is_held
 from tests.integration.kubeocean.test_dependents import configmap, secret, volumes
 from tests.support.audit import Audit
-from tests.support.bound import Body, apply, get
+from tests.support.bound import Body, apply, delete, get
 from tests.support.cable import Cable
 from tests.support.program import eventually, holds
 from tests.support.stage import Stage, away, physical_name, uid_of
@@ -31,7 +31,7 @@ async def binding(scene: Scene) -> Body | None:
 
 
 async def delete_binding(scene: Scene) -> None:
-    await scene.bound.hub.kubectl("delete", "clusterbinding", scene.bound.name, "--wait=false")
+    await delete(scene.bound.hub, "clusterbinding", scene.bound.name, "--wait=false")
 
 
 async def gone(scene: Scene, *, seconds: float = STARTS_WITHIN) -> None:
@@ -200,7 +200,7 @@ async def test_worker_that_does_not_answer_is_given_up_only_on_demand(cable: Cab
         await delete_binding(made)
         # The one that has never had a pod may have gone before it is said what is left.
         said = await terminating(made, "kubeocean.io/force-unbind=true", "virtual nodes")
-        assert "can not be cleaned up" in said
+        assert "cannot clean up the worker cluster" in said
         await eventually(lambda: events_of(made, "UnbindingBlocked"), "an event about it")
         node = await get(bound.hub, "node", made.vnodes[0])
         assert not node["metadata"].get("deletionTimestamp") and await _has_finalizer(made)

@@ -1,4 +1,4 @@
-"""Manifests as users of Kubeocean (Go) have them apply unchanged and do what they say: line 13 of the issue.
+"""Manifests as users of Kubeocean (Go) have them apply unchanged and do what they say.
 
 They name no field that is ours, the namespaces and labels of upstream's quick start, and windows without a zone.
 """

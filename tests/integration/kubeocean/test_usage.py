@@ -89,7 +89,7 @@ async def test_many_scrapers_at_once_cost_the_worker_one_request(granted: Stage)
     assert len(asked) < SCRAPERS
 
 
-async def test_an_unknown_page_is_not_found_at_the_virtual_node_and_not_asked_of_the_worker(granted: Stage) -> None:
+async def test_unknown_page_is_not_found_at_the_virtual_node_nor_requested_of_the_worker(granted: Stage) -> None:
     audit = Audit(granted.bound.worker, granted.bound.user)
     with pytest.raises(CommandFailed, match="could not find|NotFound|404"):
         await granted.bound.hub.kubectl("get", "--raw", path(granted, "metrics/nothing"))

@@ -1,4 +1,4 @@
-"""What a virtual node looks like, and whose hands leave what on it: lines 71 to 74, 76 to 86 and 155 of section 11."""
+"""Content of a virtual node, and what it keeps of other clients: docs/reference/kubeocean-behaviour.md, lines 71 to 86 and 155."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.integration.kubeocean.conftest import Scene, lasting_scene
-from tests.support.bound import Body, get
+from tests.support.bound import Body, delete, get
 from tests.support.program import eventually
 from tests.support.stage import Stage, physical_name
 from vkubelet.testing.cluster import ControlPlane
@@ -45,7 +45,7 @@ def taints(node: Body) -> list[tuple[str, str]]:
 
 
 async def test_it_bears_what_the_physical_node_bears_and_says_which_that_is(scene: Scene) -> None:
-    """Lines 71 to 74, 78 to 81 and 86."""
+    """Lines 71 to 74, 78 to 81 and 86 of kubeocean-behaviour.md."""
     physical = await get(scene.bound.worker, "node", scene.nodes[0])
     await patch(scene.bound.worker, scene.nodes[0], {"metadata": {"labels": {"rack": "r7"}}})
     labelled = f"{OURS}proxier_port"
@@ -82,7 +82,7 @@ async def test_it_bears_what_the_physical_node_bears_and_says_which_that_is(scen
 
 
 async def test_a_name_that_is_too_long_is_cut_and_told_apart_by_its_hash(scene: Scene) -> None:
-    """Line 71."""
+    """Line 71 of kubeocean-behaviour.md."""
     full = f"vnode-{scene.bound.name}-{LONG}"
     wanted = f"{full[:30]}-{hashlib.md5(full.encode(), usedforsecurity=False).hexdigest()}"
     own = await get(scene.bound.worker, "node", scene.nodes[0])
@@ -97,11 +97,11 @@ async def test_a_name_that_is_too_long_is_cut_and_told_apart_by_its_hash(scene: 
         node = await eventually(check, f"node {wanted}")
         assert len(wanted) == 63 and node["metadata"]["annotations"][f"{OURS}physical-node-name"] == LONG
     finally:
-        await scene.bound.worker.kubectl("delete", "node", LONG, "--wait=false")
+        await delete(scene.bound.worker, "node", LONG, "--wait=false")
 
 
 async def test_taints_follow_and_the_default_one_comes_last(scene: Scene) -> None:
-    """Lines 76 and 77; and line 41, both ways."""
+    """Lines 76 and 77 of kubeocean-behaviour.md; and line 41, both ways."""
     rack = {"key": "rack", "value": "r7", "effect": "NoSchedule"}
     await patch(scene.bound.worker, scene.nodes[1], {"spec": {"taints": [rack], "unschedulable": True}})
     renamed = (f"{OURS}physical-node-unschedulable", "NoSchedule")
@@ -118,7 +118,7 @@ async def test_taints_follow_and_the_default_one_comes_last(scene: Scene) -> Non
 
 
 async def test_what_users_put_on_it_stays_and_what_is_ours_comes_back(scene: Scene) -> None:
-    """Lines 82 to 85."""
+    """Lines 82 to 85 of kubeocean-behaviour.md."""
     hub, name = scene.bound.hub, scene.vnodes[0]
     await patch(scene.bound.worker, scene.nodes[0], {"metadata": {"labels": {"old": "yes"}}})
     await until(scene, lambda n: n["metadata"]["labels"].get("old"), "a label that will be dropped")
@@ -146,7 +146,7 @@ async def test_what_users_put_on_it_stays_and_what_is_ours_comes_back(scene: Sce
 
 
 async def test_restart_changes_neither_its_port_nor_the_time_of_its_last_change(scene: Scene) -> None:
-    """Lines 74 and 81."""
+    """Lines 74 and 81 of kubeocean-behaviour.md."""
 
     async def known() -> list[tuple[int, str]]:
         found = [await get(scene.bound.hub, "node", name) for name in scene.vnodes]
@@ -166,7 +166,7 @@ async def test_restart_changes_neither_its_port_nor_the_time_of_its_last_change(
 
 
 async def test_what_a_pod_uses_is_copied_and_marked(scene: Scene) -> None:
-    """Line 155."""
+    """Line 155 of kubeocean-behaviour.md."""
     stage = await Stage.of(scene.bound, scene.nodes)
     meta = {"name": "settings", "namespace": stage.namespace}
     await stage.home.create("configmaps", {"metadata": meta, "data": {"key": "value"}})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from attrs import frozen
 
-from tests.support.bound import Body, apply, get, items, pod
+from tests.support.bound import Body, apply, delete, get, items, pod
 from tests.support.program import eventually
 from tests.support.stage import Stage, physical_name, uid_of
 from vkubelet.testing.cluster import CommandFailed, ControlPlane
@@ -92,10 +92,10 @@ async def storage(stage: Stage) -> AsyncIterator[Storage]:
     made = Storage(stage)
     yield made
     hub = stage.bound.hub
-    await hub.kubectl("delete", "pods,persistentvolumeclaims", "--all", "-n", stage.namespace, "--wait=false")
+    await delete(hub, "pods,persistentvolumeclaims", "--all", "-n", stage.namespace, "--wait=false")
     for volume in await items(hub, "pv"):
         if volume["metadata"]["name"].startswith(f"{stage.namespace}-"):
-            await hub.kubectl("delete", "pv", volume["metadata"]["name"], "--ignore-not-found", "--wait=false")
+            await delete(hub, "pv", volume["metadata"]["name"], "--ignore-not-found", "--wait=false")
 
 
 def csi(handle: str, **more: Any) -> Body:
@@ -123,8 +123,8 @@ def waiting_for(body: Body) -> set[str]:
     return {each["state"].get("waiting", {}).get("reason", "") for each in body["status"].get("containerStatuses", ())}
 
 
-async def test_claim_and_volume_are_copied_with_the_secret_they_name_and_released_after_the_last_pod(storage: Storage) -> None:
-    """Lines 162 and 163; and what is not used any more goes, but the data."""
+async def test_claim_and_volume_are_copied_with_their_secret_until_the_last_pod_ends(storage: Storage) -> None:
+    """Lines 162 and 163 of kubeocean-behaviour.md; and what is not used any more goes, but the data."""
     stage = storage.stage
     secret = {"name": "key", "namespace": stage.namespace}
     await stage.home.create("secrets", {"metadata": secret, "type": "Opaque", "data": {"word": "cGFzcw=="}})
@@ -155,7 +155,7 @@ async def test_claim_and_volume_are_copied_with_the_secret_they_name_and_release
 
 
 async def test_unbound_claim_delays_the_pod_and_says_so(storage: Storage) -> None:
-    """Line 162."""
+    """Line 162 of kubeocean-behaviour.md."""
     stage = storage.stage
     await storage.claim("late")
     name = await storage.user("late")
@@ -172,8 +172,8 @@ async def test_unbound_claim_delays_the_pod_and_says_so(storage: Storage) -> Non
     await stage.running(name, seconds=BOUND_WITHIN)
 
 
-async def test_deleted_claim_and_volume_take_their_copies_along_when_nobody_uses_them_any_more(storage: Storage) -> None:
-    """Line 164: first the worker lets go of the storage, then the hub does, and what it holds is nobody's to delete in the worker."""
+async def test_copies_of_a_deleted_claim_and_volume_are_deleted_when_no_pod_uses_them(storage: Storage) -> None:
+    """Line 164 of kubeocean-behaviour.md: the worker releases the storage before the hub, and the volume in the worker is not deleted."""
     stage = storage.stage
     await storage.bound("kept", nfs())
     name = await storage.user("kept")
@@ -204,7 +204,7 @@ async def test_deleted_claim_and_volume_take_their_copies_along_when_nobody_uses
 
 
 async def test_path_of_a_machine_is_refused_unless_the_workers_owner_allows_it(storage: Storage) -> None:
-    """Rule 12: who may make volumes in the hub is not thereby root on the worker's machines."""
+    """Rule `references-by-allow-list`: who may make volumes in the hub is not thereby root on the worker's machines."""
     stage = storage.stage
     here = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [stage.vnode]}]}
     affinity = {"required": {"nodeSelectorTerms": [here]}}
@@ -212,7 +212,7 @@ async def test_path_of_a_machine_is_refused_unless_the_workers_owner_allows_it(s
     name = await storage.user("path")
     said = await stage.event(name, "UnsupportedVolume")
     assert (
-        f"volumes of kind local can not be brought to the worker cluster, unless its owner annotates namespace {stage.bound.mount}"
+        f"volumes of kind local cannot be copied to the worker cluster, unless its owner annotates namespace {stage.bound.mount}"
         in said["message"]
     )
     assert await storage.copy("path") is None and await stage.physical(name) is None
@@ -250,7 +250,7 @@ async def test_volume_of_somebody_else_with_our_name_is_left_alone(storage: Stor
         found = await eventually(lambda: _available(worker, taken), "the volume of somebody else is Available")
         assert "labels" not in found["metadata"]
     finally:
-        await worker.kubectl("delete", "pv", taken, "--wait=false")
+        await delete(worker, "pv", taken, "--wait=false")
 
 
 async def test_volume_grows_while_it_is_mounted(storage: Storage) -> None:
@@ -286,7 +286,7 @@ async def test_volume_grows_while_it_is_mounted(storage: Storage) -> None:
         home = await stage.home.get("persistentvolumeclaims", "grows", stage.namespace)
         assert home is not None and "allocatedResourceStatuses" not in home["status"] and home["status"]["phase"] == "Bound"
     finally:
-        await hub.kubectl("delete", "storageclass", elastic, "--wait=false")
+        await delete(hub, "storageclass", elastic, "--wait=false")
 
 
 async def claim_patched(cluster: Any, name: str, namespace: str, change: Body) -> None:
@@ -329,11 +329,11 @@ async def test_the_worker_attaches_volumes_and_the_hub_does_not(storage: Storage
         await detached(worker, there)
     finally:
         await worker.kubectl("annotate", "node", stage.nodes[0], f"{ATTACH}-")
-        await worker.kubectl("delete", "csinode", stage.nodes[0], "--wait=false")
-        await worker.kubectl("delete", "csidriver", DRIVER, "--wait=false")
-        await hub.kubectl("delete", "pod", "own", "-n", stage.namespace, "--force", "--ignore-not-found", "--wait=false")
-        await hub.kubectl("delete", "node", other["metadata"]["name"], "--wait=false")
-        await hub.kubectl("delete", "csidriver", DRIVER, "--wait=false")
+        await delete(worker, "csinode", stage.nodes[0], "--wait=false")
+        await delete(worker, "csidriver", DRIVER, "--wait=false")
+        await delete(hub, "pod", "own", "-n", stage.namespace, "--force", "--ignore-not-found", "--wait=false")
+        await delete(hub, "node", other["metadata"]["name"], "--wait=false")
+        await delete(hub, "csidriver", DRIVER, "--wait=false")
         for plane in (hub, worker):
             await forget_attachments(plane, {stage.nodes[0], stage.vnode, other["metadata"]["name"]})
 

@@ -1,4 +1,4 @@
-"""One real edge of time windows: line 5 of the issue, lines 93, 94, 97 and 98 of section 11, and rule 11 at the hand-over.
+"""One real edge of time windows, and rule `reclaim-the-excess` at the hand-over: docs/reference/kubeocean-behaviour.md, lines 93 to 98.
 
 Edges are whole minutes, so everything that happens at one is looked at on one: a window that ends, one that hands over to a smaller policy,
 and one that opens again. What is done meanwhile is looked at by the same test.
@@ -17,7 +17,7 @@ from attrs import frozen
 from tests.integration.kubeocean.conftest import Scene, lasting_scene
 from tests.integration.kubeocean.leases import CLOSED, patch_policy, policy_status, taints
 from tests.support.audit import Audit, Call
-from tests.support.bound import Body, Bound, apply, get
+from tests.support.bound import Body, Bound, apply, delete, get
 from tests.support.program import PATIENCE, eventually, holds
 from tests.support.stage import Stage
 from tests.support.witness import Record, watching
@@ -200,7 +200,7 @@ async def test_everything_that_happens_at_an_edge_happens_within_a_second_of_it(
     assert {call.name for call in evicted} == {"free", "excess", "guarded"}
     assert {call.code for call in evicted if call.name == "guarded"} == {429}
     assert "has ended" in (await stage.event("free", "Reclaiming"))["message"]
-    await hub.kubectl("delete", "pods,pdb", "--all", "-n", stage.namespace, "--wait=false")
+    await delete(hub, "pods,pdb", "--all", "-n", stage.namespace, "--wait=false")
 
 
 async def own_write(stage: Stage, edge: datetime) -> float:
@@ -211,7 +211,7 @@ async def own_write(stage: Stage, edge: datetime) -> float:
 
 
 async def _is_told_in_the_table(scene: Scene) -> None:
-    """Line 4, and ours with `-o wide`: which nodes, how much is leased, zone and next edge."""
+    """Line 4 of kubeocean-behaviour.md, and ours with `-o wide`: which nodes, how much is leased, zone and next edge."""
     worker, name = scene.bound.worker, f"night-{scene.bound.name}"
     plain = (await worker.kubectl("get", "rlp", name)).splitlines()
     assert plain[0].split() == ["NAME", "CLUSTER", "PHASE", "ACTIVE", "AGE"]

@@ -24,6 +24,7 @@ from kubeocean.rbac import permissions
 from tests.support.bound import CRDS, FAKE, SYSTEM, Body
 from tests.support.program import PATIENCE, Program, eventually
 from tests.support.witness import api_client
+from vkubelet.api.codec import decode_yaml
 from vkubelet.testing.cluster import ControlPlane, Options, Site
 from vkubelet.testing.fixtures import run_apart, running
 
@@ -59,13 +60,16 @@ class Computing:
         own = {"image": IMAGE, "replicas": 1, "recheck_interval": RECHECK, "retry_limit": RETRY, **manager}
         return {"manager": own, "health": {"health_address": "127.0.0.1:0", "metrics_address": "127.0.0.1:0"}}
 
-    def manager(self, name: str, *, metrics_port: int = 0, **settings: Any) -> Program:
+    def manager(
+        self, name: str, *, metrics_port: int = 0, kubeconfig: Path | None = None, leader: Body | None = None, **settings: Any
+    ) -> Program:
         """`kubeocean manager`, not started; `settings` are those of the section `manager`."""
-        body = self.settings(**settings)
+        body = {**self.settings(**settings), **({"leader": leader} if leader is not None else {})}
         body["health"]["metrics_address"] = f"127.0.0.1:{metrics_port}"
         path = self.directory / f"{name}.yaml"
         path.write_text(yaml.safe_dump(body))
-        arguments = ("manager", "--settings", str(path), "--kubeconfig", str(self.hub.client_config(USER)), "--log-level", "DEBUG")
+        way = kubeconfig or self.hub.client_config(USER)
+        arguments = ("manager", "--settings", str(path), "--kubeconfig", str(way), "--log-level", "DEBUG")
         return Program("kubeocean", *arguments, log=self.directory / f"{name}.log")
 
     @contextmanager
@@ -208,7 +212,7 @@ class Binding:
         """`kubeocean run`, not started, with the settings and as the ServiceAccount that the manager made; `settings` are laid over."""
         computing = self.computing
         path = f"/api/v1/namespaces/{SYSTEM}/configmaps/{self.deployment_name}"
-        told = yaml.safe_load((computing.raw(path) or {})["data"]["settings.yaml"])
+        told = decode_yaml((computing.raw(path) or {})["data"]["settings.yaml"])
         told["health"] = {"health_address": "127.0.0.1:0", "metrics_address": "127.0.0.1:0"}
         told["server"] |= {"node_address": computing.hub.host_address, "main_port": 0, "certificate_directory": ""}
         file = computing.directory / f"{self.name}-{name}.yaml"
@@ -219,7 +223,7 @@ class Binding:
     def _account(self) -> Path:
         """A kubeconfig of the ServiceAccount."""
         review = self.computing.core.create_namespaced_service_account_token(self.deployment_name, SYSTEM, {"spec": {}})
-        body = yaml.safe_load(self.computing.hub.kubeconfig.read_text())
+        body = decode_yaml(self.computing.hub.kubeconfig.read_text())
         body["users"][0]["user"] = {"token": review.status.token}
         path = self.computing.directory / f"{self.name}.kubeconfig"
         path.write_text(yaml.safe_dump(body))

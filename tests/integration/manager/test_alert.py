@@ -14,7 +14,7 @@ ALERT = "KubeoceanBindingFailed"
 async def test_a_binding_that_can_not_be_served_fires_the_alert_until_it_is_gone(
     computing: Computing, bind: MakeBinding, tmp_path: Path
 ) -> None:
-    """Line 13."""
+    """Line 13 of kubeocean-behaviour.md."""
     (rule,) = [{**rule, "for": "0s"} for rule in rules() if rule["alert"] == ALERT]
     jobs = [{"job_name": "manager", "static_configs": [{"targets": [f"127.0.0.1:{computing.metrics_port}"]}]}]
     (series,) = metrics_of(rule["expr"])

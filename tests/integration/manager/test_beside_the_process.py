@@ -33,7 +33,7 @@ def is_told_by_its_process(binding: Binding) -> None:
 
 
 async def test_served_binding_is_ready_and_turns_not_ready_and_back_with_its_cluster(computing: Computing, bind: MakeBinding) -> None:
-    """Lines 20 and 34; while the process speaks, the manager writes nothing of what the process tells."""
+    """Lines 20 and 34 of kubeocean-behaviour.md; while the process speaks, the manager writes nothing of what the process tells."""
     with Cable(computing.worker.port) as cable:
         binding = bind(kubeconfig=through(computing, cable))
         await binding.deployed()
@@ -55,7 +55,7 @@ async def test_served_binding_is_ready_and_turns_not_ready_and_back_with_its_clu
 
 
 async def test_without_a_process_the_manager_tells_that_the_cluster_is_lost_and_back(computing: Computing, bind: MakeBinding) -> None:
-    """Line 34, before a process lives, and after it has died."""
+    """Line 34 of kubeocean-behaviour.md, before a process lives, and after it has died."""
     with Cable(computing.worker.port) as cable:
         binding = bind(kubeconfig=through(computing, cable))
         await binding.deployed()

@@ -37,7 +37,7 @@ async def refused(binding: Binding, text: str) -> None:
 
 
 async def test_second_binding_of_an_id_is_refused_and_its_deletion_leaves_the_first_alone(bind: MakeBinding) -> None:
-    """Lines 23 and 24; also for an ID that, with `-`, is a prefix of another's."""
+    """Lines 23 and 24 of kubeocean-behaviour.md; also for an ID that, with `-`, is a prefix of another's."""
     first = bind()
     await accepted(first)
     before = everything_of(first)
@@ -54,7 +54,7 @@ async def test_second_binding_of_an_id_is_refused_and_its_deletion_leaves_the_fi
 
 
 async def test_of_two_made_at_once_exactly_one_is_served(bind: MakeBinding) -> None:
-    """Line 23, when both are looked at side by side."""
+    """Line 23 of kubeocean-behaviour.md, when both are looked at side by side."""
     one = bind(create=False)
     two = bind(create=False, clusterID=one.cluster_id)
     with ThreadPoolExecutor(2) as pool:
@@ -67,7 +67,7 @@ async def test_of_two_made_at_once_exactly_one_is_served(bind: MakeBinding) -> N
 
 
 async def test_id_is_unique_and_fixed_also_for_the_next_manager(computing: Computing, bind: MakeBinding) -> None:
-    """Lines 22 and 25. The definition of Kubeocean (Go) lets a clusterID be changed."""
+    """Lines 22 and 25 of kubeocean-behaviour.md. The definition of Kubeocean (Go) lets a clusterID be changed."""
     first = bind()
     await accepted(first)
     before = everything_of(first)
@@ -84,7 +84,7 @@ async def test_id_is_unique_and_fixed_also_for_the_next_manager(computing: Compu
 
 
 async def test_change_of_the_id_of_a_live_binding_is_refused(computing: Computing, bind: MakeBinding) -> None:
-    """Line 22, while the manager runs; by the definition, and by us where an older one lets it through."""
+    """Line 22 of kubeocean-behaviour.md, while the manager runs; by the definition, and by us where an older one lets it through."""
     binding = bind()
     await accepted(binding)
     before = everything_of(binding)
@@ -103,7 +103,7 @@ def refused_by_the_definition(binding: Binding) -> bool:
     try:
         binding.computing.send("PATCH", path, {"spec": {"clusterID": "changed"}}, MERGE)
     except AssertionError as said:
-        return "clusterID can not be changed" in str(said)
+        return "clusterID cannot be changed" in str(said)
     return False
 
 

@@ -1,14 +1,14 @@
-"""A binding from its creation to its end, as section 11 of the specification tells it."""
+"""A binding from its creation to its deletion: docs/reference/kubeocean-behaviour.md, lines 14 to 20."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import yaml
 from kubernetes import watch as k8s_watch
 
 from tests.integration.manager.conftest import GROUP, PLURAL, SYSTEM, VERSION, Binding, Computing, MakeBinding
 from tests.support.program import eventually, holds
+from vkubelet.api.codec import decode_yaml
 
 MANAGER_FINALIZER, SYNCER_FINALIZER = "kubeocean.io/clusterbinding-manager", "kubeocean.io/clusterbinding-syncer"
 
@@ -32,7 +32,7 @@ def owned_by(body: dict[str, Any] | None, binding: Binding) -> bool:
 
 
 async def test_finalizer_comes_first_then_pending_and_then_everything_that_runs_it(computing: Computing, bind: MakeBinding) -> None:
-    """Lines 15, 16 and 19."""
+    """Lines 15, 16 and 19 of kubeocean-behaviour.md."""
     binding = bind(create=False)
     created = binding.create()
     deployment = await binding.deployed()
@@ -114,5 +114,5 @@ async def test_settings_of_the_process_are_what_the_manager_was_told(computing: 
     await binding.deployed()
     found = computing.raw(f"/api/v1/namespaces/{SYSTEM}/configmaps/{binding.deployment_name}")
     assert found is not None
-    told = yaml.safe_load(found["data"]["settings.yaml"])
+    told = decode_yaml(found["data"]["settings.yaml"])
     assert told["leader"] == {"enabled": True, "namespace": SYSTEM, "name": binding.deployment_name}

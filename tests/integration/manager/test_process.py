@@ -15,7 +15,7 @@ SYNCER_FINALIZER = "kubeocean.io/clusterbinding-syncer"
 
 
 async def test_series_of_the_manager_have_their_names_labels_and_values(computing: Computing, bind: MakeBinding) -> None:
-    """Lines 32 and 188."""
+    """Lines 32 and 188 of kubeocean-behaviour.md."""
     pending, failed, leaving = bind(), bind(secret=False), bind()
     await pending.deployed()
     await leaving.deployed()
@@ -85,7 +85,7 @@ def version(body: Body | None) -> str:
 
 
 async def test_without_an_image_the_process_ends_with_a_sentence(computing: Computing, tmp_path: Path) -> None:
-    """Line 21: there are no template files; what can be missing is the image."""
+    """Line 21 of kubeocean-behaviour.md: there are no template files; what can be missing is the image."""
     file = tmp_path / "settings.yaml"
     file.write_text(yaml.safe_dump({"manager": {"replicas": 2}}))
     arguments = ("manager", "--settings", str(file), "--kubeconfig", str(computing.hub.kubeconfig))

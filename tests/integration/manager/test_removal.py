@@ -31,7 +31,7 @@ def certificate(binding: Binding, *, instance: str) -> dict[str, object]:
 
 
 async def test_removal_waits_for_the_process_then_takes_everything_away(computing: Computing, bind: MakeBinding) -> None:
-    """Lines 28, 29 and 31."""
+    """Lines 28, 29 and 31 of kubeocean-behaviour.md."""
     core = computing.core
     core.create_namespaced_service_account(SYSTEM, {"metadata": {"name": "shared-by-all"}})
     binding, other = bind(), bind()
@@ -59,7 +59,7 @@ async def test_removal_waits_for_the_process_then_takes_everything_away(computin
 
 
 async def test_what_is_missing_is_no_error(computing: Computing, bind: MakeBinding) -> None:
-    """Line 30."""
+    """Line 30 of kubeocean-behaviour.md."""
     binding = bind()
     await binding.deployed()
     with computing.without_manager():
@@ -78,7 +78,7 @@ async def test_never_served_binding_goes_at_once(bind: MakeBinding) -> None:
 
 
 async def test_cleaning_up_is_given_up_after_force_unbind_after_when_no_process_lives(computing: Computing, bind: MakeBinding) -> None:
-    """decisions.md: deletion always ends, and says what is left behind."""
+    """A deletion always ends, and its events name what is left behind."""
     dead, alive = bind(forceUnbindAfter=2), bind(forceUnbindAfter=2)
     for binding in (dead, alive):
         await binding.deployed()
@@ -100,7 +100,7 @@ async def test_cleaning_up_is_given_up_after_force_unbind_after_when_no_process_
 
 
 async def test_annotation_ends_the_waiting_at_once(computing: Computing, bind: MakeBinding) -> None:
-    """Line 46, where no process is left to do it."""
+    """Line 46 of kubeocean-behaviour.md, where no process is left to do it."""
     binding = bind()
     await binding.deployed()
     hold(binding)

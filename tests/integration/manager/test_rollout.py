@@ -21,7 +21,7 @@ def container(binding: Binding) -> dict[str, Any]:
 
 
 async def test_changed_settings_roll_out_and_what_others_added_stays(computing: Computing, bind: MakeBinding) -> None:
-    """Line 26, first half."""
+    """Line 26 of kubeocean-behaviour.md, first half."""
     binding = bind()
     made = await binding.deployed()
     computing.apps.patch_namespaced_deployment(binding.deployment_name, SYSTEM, {"metadata": {"annotations": {"mine": "kept"}}})
@@ -39,7 +39,7 @@ async def test_changed_settings_roll_out_and_what_others_added_stays(computing: 
 
 
 async def test_what_somebody_deletes_or_changes_comes_back(computing: Computing, bind: MakeBinding) -> None:
-    """Line 26, second half."""
+    """Line 26 of kubeocean-behaviour.md, second half."""
     binding = bind()
     await binding.deployed()
     service = f"/api/v1/namespaces/{SYSTEM}/services/kubeocean-proxier-{binding.name}-svc"
@@ -61,7 +61,7 @@ async def test_what_somebody_deletes_or_changes_comes_back(computing: Computing,
 
 
 async def test_annotation_names_the_certificate_of_the_kubelet_port(computing: Computing, bind: MakeBinding) -> None:
-    """Line 27. There is no proxier of its own: the process of the binding serves with that certificate."""
+    """Line 27 of kubeocean-behaviour.md. There is no proxier of its own: the process of the binding serves with that certificate."""
     notes = {"kubeocean.io/logs-proxy-enabled": "true", "kubeocean.io/logs-proxy-secret-name": "port-tls"}
     here, elsewhere = bind(create=False), bind(create=False)
     here.create(annotations={**notes, "kubeocean.io/logs-proxy-secret-namespace": SYSTEM})
@@ -98,7 +98,7 @@ def as_go_writes_it(binding: Binding, name: str, component: str) -> dict[str, An
 
 
 async def test_installation_of_the_go_version_is_taken_over(computing: Computing, bind: MakeBinding) -> None:
-    """Issue 5, Build 9: its Deployment gives way to ours, its proxier goes when ours serves; accounts of its chart stay."""
+    """Its Deployment gives way to ours, its proxier goes when ours serves; accounts of its chart stay."""
     core = computing.core
     core.create_namespaced_service_account(SYSTEM, {"metadata": {"name": "kubeocean-syncer"}})
     with computing.without_manager():

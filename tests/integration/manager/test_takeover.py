@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from tests.integration.kubeocean.conftest import STARTS_WITHIN, only_simulated
 from tests.integration.manager.conftest import SYSTEM, Binding, Computing, MakeBinding
-from tests.support.bound import condition, items, pod
+from tests.support.bound import condition, delete, items, pod
 from tests.support.program import PATIENCE, Program, eventually
 from tests.support.simulated import all_ready, simulated_nodes
 from tests.support.witness import watching
@@ -37,7 +37,7 @@ def leader(programs: Sequence[Program]) -> Program | None:
 
 
 async def test_who_stands_by_goes_on_where_a_leader_died(computing: Computing, bind: MakeBinding) -> None:
-    """Lines 33 and 190."""
+    """Lines 33 and 190 of kubeocean-behaviour.md."""
     async with leased_node(computing, bind) as (binding, vnode):
         processes = [binding.process("one"), binding.process("two")]
         with computing.manager("second") as second, processes[0], processes[1]:
@@ -105,9 +105,9 @@ async def leased_node(computing: Computing, bind: MakeBinding) -> AsyncIterator[
         try:
             yield binding, vnode
         finally:
-            await worker.kubectl("delete", "resourceleasingpolicies", metadata["name"], "--ignore-not-found", "--wait=false")
-            await computing.hub.kubectl("delete", "node", vnode, "--ignore-not-found", "--wait=false")
-    await worker.kubectl("delete", "node", NODE, "--ignore-not-found", "--wait=false")
+            await delete(worker, "resourceleasingpolicies", metadata["name"], "--ignore-not-found", "--wait=false")
+            await delete(computing.hub, "node", vnode, "--ignore-not-found", "--wait=false")
+    await delete(worker, "node", NODE, "--ignore-not-found", "--wait=false")
 
 
 async def steady_pod(computing: Computing, vnode: str) -> None:

@@ -15,12 +15,13 @@ from kubernetes import client as k8s
 from kubeocean.rbac import permissions
 from tests.integration.manager.conftest import Computing, MakeBinding
 from tests.support.program import eventually, holds
+from vkubelet.api.codec import decode_yaml
 
 FAILED = ("False", "ConnectivityFailed")
 
 
 async def test_missing_secret_and_missing_key_are_named_and_mending_them_is_enough(computing: Computing, bind: MakeBinding) -> None:
-    """Line 17."""
+    """Line 17 of kubeocean-behaviour.md."""
     without, keyless = bind(secret=False), bind(secret=False, create=False)
     keyless.make_secret(key="config")
     keyless.create()
@@ -59,7 +60,7 @@ def leading_to(computing: Computing, port: int) -> str:
 
 
 async def test_cluster_that_does_not_answer_is_told_and_asked_again_with_backoff(computing: Computing, bind: MakeBinding) -> None:
-    """Line 18."""
+    """Line 18 of kubeocean-behaviour.md."""
     async with hanging_up() as (port, came):
         binding = bind(kubeconfig=leading_to(computing, port))
         await eventually(lambda: binding.phase() == "Failed", f"{binding.body()}")
@@ -77,10 +78,8 @@ async def test_cluster_that_does_not_answer_is_told_and_asked_again_with_backoff
     assert computing.events(binding.name).count("ConnectivityFailed") == 1
 
 
-async def test_missing_rights_are_named_one_by_one_and_those_without_which_no_pod_runs_hold_it_up(
-    computing: Computing, bind: MakeBinding
-) -> None:
-    """Issue 5, Build 1: the SelfSubjectAccessReview list."""
+async def test_missing_rights_are_named_one_by_one_and_essential_ones_block_the_binding(computing: Computing, bind: MakeBinding) -> None:
+    """By SelfSubjectAccessReviews."""
     binding = bind(secret=False)
     rbac = k8s.RbacAuthorizationV1Api(computing.worker_api)
     user, mount = f"weak-{binding.name}", binding.spec["mountNamespace"]
@@ -146,7 +145,7 @@ async def test_mount_namespace_that_is_missing_or_belongs_to_another_is_refused(
 
 
 async def test_kubeconfig_that_verifies_nobody_is_refused(computing: Computing, bind: MakeBinding) -> None:
-    body = yaml.safe_load(computing.worker.kubeconfig.read_text())
+    body = decode_yaml(computing.worker.kubeconfig.read_text())
     cluster = body["clusters"][0]["cluster"]
     cluster.pop("certificate-authority-data")
     cluster["insecure-skip-tls-verify"] = True

@@ -23,9 +23,9 @@ from vkubelet.client.resources import PODS
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.control.recorder import Recorder
-from vkubelet.pods import PodParts, Pods
+from vkubelet.pods import Pods
 from vkubelet.pods.listing import PodSettings
-from vkubelet.provider import NodeDescription, PodReport, Provider, ResolvedPod, all_running
+from vkubelet.provider import NodeDescription, PodFailure, PodReport, Provider, ResolvedPod, all_running
 from vkubelet.testing.cluster import ControlPlane
 from vkubelet.testing.host import RecordingHost
 
@@ -50,6 +50,10 @@ class WiredHost(RecordingHost):
     def set_pod_status(self, pod: PodRef, status: Mapping[str, Any], *, annotations: Mapping[str, str] | None = None) -> None:
         super().set_pod_status(pod, status, annotations=annotations)
         self.wired.set_pod_status(pod, status, annotations=annotations)
+
+    def fail_pod(self, pod: PodRef, failure: PodFailure) -> None:
+        super().fail_pod(pod, failure)
+        self.wired.fail_pod(pod, failure)
 
     def pod_gone(self, pod: PodRef) -> None:
         super().pod_gone(pod)
@@ -137,12 +141,12 @@ class World:
     node: Callable[[str], Node | None] = lambda name: None
 
     @asynccontextmanager
-    async def side(self, provider: Provider, *, single_node: str = "") -> AsyncIterator[Pods]:
-        """The pods' side with its provider, until the block ends."""
+    async def side(self, provider: Provider, *, watching: Client | None = None) -> AsyncIterator[Pods]:
+        """The pods' side with its provider, until the block ends; `watching` watches the pods if our client may not."""
         clock = self.clock
-        parts = PodParts(
+        pods = Pods(
             provider=provider,
-            client=self.client,
+            client=watching or self.client,
             node_client=lambda node: self.client,
             recorder=(recorder := Recorder(self.client, "vkubelet", host="tests", clock=clock)),
             clock=clock,
@@ -150,7 +154,6 @@ class World:
             node_ips=lambda node: [HOST_IP],
             settings=PodSettings(list_interval=self.list_interval),
         )
-        pods = Pods(parts, single_node=single_node)
         async with asyncio.TaskGroup() as group:
             host = WiredHost(pods, self.client)
             self.group, self.watch = group, group.create_task(pods.informer.run())

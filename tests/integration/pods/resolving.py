@@ -126,7 +126,7 @@ async def acting(world: World, node: str, files: Path, *, clock: SystemClock, sh
     async with Client(await patient_connection(identity), field_manager="vkubelet-tests") as client:
         ours = evolve(world, client=client, clock=clock, node=lambda name: shown)
         provider = Resolver(node, files)
-        async with ours.side(provider, single_node=node) as pods:
+        async with ours.side(provider, watching=world.client) as pods:
             yield Scene(world, pods, provider, client, identity)
 
 

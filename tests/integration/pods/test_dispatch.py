@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from tests.integration.pods.conftest import Scripted, World
 from tests.support.program import eventually
 from vkubelet.api.names import MIRROR_POD
@@ -15,7 +13,7 @@ from vkubelet.client.rest import Client
 from vkubelet.clock import SystemClock
 from vkubelet.control.informer import Change
 from vkubelet.metrics import Metrics
-from vkubelet.pods.dispatch import Dispatch, Standing
+from vkubelet.pods.dispatch import Dispatch, DispatchMode
 
 BEHIND = 30.0
 """Seconds after the last creation. A queue with the usual limit of client-go, a hundred at once and ten a second, would be 40 behind."""
@@ -24,9 +22,9 @@ BEHIND = 30.0
 class Following:
     """A dispatch that runs, and what it delivered."""
 
-    def __init__(self, client: Client, *, single_node: str = "") -> None:
+    def __init__(self, client: Client) -> None:
         self.metrics = Metrics()
-        self.dispatch = Dispatch(client, clock=SystemClock(), metrics=self.metrics, single_node=single_node)
+        self.dispatch = Dispatch(client, clock=SystemClock(), metrics=self.metrics)
         self.changes: list[Change[Pod]] = []
         self.dispatch.on_pod(self.changes.append)
         self._tasks: list[asyncio.Task[None]] = []
@@ -48,16 +46,15 @@ class Following:
         return [(c.key.name, c.initial) for c in self.changes if c.key.namespace == namespace and c.old is None]
 
 
-@pytest.mark.parametrize("single", [False, True])
-async def test_pods_that_were_there_before_their_node_was_known_are_delivered_whole(world: World, single: bool) -> None:
-    node = f"late-{single}".lower()
+async def test_pods_that_were_there_before_their_node_was_known_are_delivered_whole(world: World) -> None:
+    node = "late"
     for number in range(3):
         await world.create(f"old-{number}", node)
-    async with Following(world.client, single_node=node if single else "") as following:
+    async with Following(world.client) as following:
         dispatch = following.dispatch
         assert following.appeared(world.namespace) == [] and list(dispatch.store.on_node(node)) == []
         assert dispatch.bound_to(node)
-        dispatch.set(node, Standing.SYNC)
+        dispatch.set_mode(node, DispatchMode.SYNC)
         await eventually(lambda: len(following.appeared(world.namespace)) == 3, "delivered")
         assert sorted(following.appeared(world.namespace)) == [("old-0", True), ("old-1", True), ("old-2", True)]
         pods = dispatch.store.on_node(node)
@@ -75,7 +72,7 @@ async def test_mirror_pod_is_the_nodes_own_business(world: World) -> None:
         owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node.metadata.uid, "controller": True}
         await world.create("picture", name, metadata={"annotations": {MIRROR_POD: "x"}, "ownerReferences": [owner]})
         async with Following(world.client) as following:
-            following.dispatch.set(name, Standing.SYNC)
+            following.dispatch.set_mode(name, DispatchMode.SYNC)
             await world.create("pod", name)
             await eventually(lambda: following.appeared(world.namespace), "the other one is delivered")
             assert following.appeared(world.namespace) == [("pod", False)]
@@ -88,18 +85,18 @@ async def test_node_that_is_forgotten_keeps_nothing_but_stubs_and_can_come_back(
     created = await world.create("web", "leaving")
     async with Following(world.client) as following:
         dispatch = following.dispatch
-        dispatch.set("leaving", Standing.SYNC)
+        dispatch.set_mode("leaving", DispatchMode.SYNC)
         await eventually(lambda: dispatch.store.get(created.ref), "delivered")
-        dispatch.forget("leaving")
+        dispatch.remove_node("leaving")
         assert dispatch.store.get(created.ref) is None and dispatch.knows(created.metadata.uid)
         await world.client.patch(PODS, created.ref, {"metadata": {"labels": {"a": "b"}}})
-        dispatch.set("leaving", Standing.RETIRE)
+        dispatch.set_mode("leaving", DispatchMode.RETIRE)
         await eventually(lambda: (pod := dispatch.store.get(created.ref)) and pod.metadata.labels == {"a": "b"}, "delivered again")
 
 
-async def test_pod_deleted_and_made_again_while_the_watch_was_away_is_an_end_and_a_beginning(world: World) -> None:
+async def test_pod_recreated_while_the_watch_was_away_is_a_deletion_and_a_creation(world: World) -> None:
     async with Following(world.client) as following:
-        following.dispatch.set("twice", Standing.SYNC)
+        following.dispatch.set_mode("twice", DispatchMode.SYNC)
         first = await world.create("web", "twice")
         await eventually(lambda: following.appeared(world.namespace), "first")
         await world.delete("web", grace=0)

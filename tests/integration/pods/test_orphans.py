@@ -10,7 +10,7 @@ from tests.support.program import eventually
 from vkubelet.api.objects import PodRef
 from vkubelet.clock import SystemClock
 from vkubelet.errors import Unavailable
-from vkubelet.pods.steps import ORPHAN_GRACE
+from vkubelet.pods.decisions import ORPHAN_GRACE
 from vkubelet.provider import ContainerReport, PodReport, Running
 
 

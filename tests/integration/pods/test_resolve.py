@@ -1,4 +1,4 @@
-"""What a pod refers to, resolved with the rights of one kubelet and no others.
+"""What a pod refers to, resolved with the rights of one kubelet and no others; lines are those of docs/reference/kubelet-compatibility.md.
 
 Every scene's own client has the certificate of a node (`system:node:NAME`), so that the Node authorizer answers it; objects are made and
 judged by the `kubernetes` package as an administrator.

@@ -28,12 +28,13 @@ from tests.integration.process.attacks import ATTACKS, SET_ID, Attack
 from tests.integration.process.conftest import NODE, Bench, remove_groups, running
 from tests.support.program import eventually
 from vkubelet import PodRejected, Running, Unavailable, VKubeletError
-from vkubelet.resolve.references import Content, Kind, Reference
+from vkubelet.api.podspec import Kind, Reference
+from vkubelet.resolve.references import Content
 from vkubelet.testing.host import make_pod
 from vkubelet.testing.streams import MemoryIO
 from vkubelet_providers.process import Process
 from vkubelet_providers.process.keeper import kernel
-from vkubelet_providers.process.pods import Container
+from vkubelet_providers.process.local_pods import Container
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root has mounts and other users")
 

@@ -25,15 +25,16 @@ from attrs import evolve
 from tests.integration.process.conftest import NODE, Bench, long_time, processes, running, sleeping
 from tests.support.program import PATIENCE, eventually
 from vkubelet import BadRequest, Pod, Running, Terminated, Unavailable
-from vkubelet.resolve.references import Content, Kind, Reference
+from vkubelet.api.podspec import Kind, Reference
+from vkubelet.resolve.references import Content
 from vkubelet.testing.host import make_pod
 from vkubelet.testing.streams import MemoryIO, MemoryStream
-from vkubelet_providers.process import Process, pods, provider
+from vkubelet_providers.process import Process, local_pods, provider
 from vkubelet_providers.process.cgroups import Cgroups
 from vkubelet_providers.process.keeper import frames
 from vkubelet_providers.process.keeper.mounts import mount_tmpfs, unmount
+from vkubelet_providers.process.local_pods import Container
 from vkubelet_providers.process.machine import mount_points
-from vkubelet_providers.process.pods import Container
 from vkubelet_providers.process.usage import Meters
 
 root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root has mounts and other users")
@@ -242,7 +243,7 @@ async def test_a_keeper_that_is_killed_takes_the_session_along_without_groups(se
 async def test_a_keeper_that_does_not_answer_is_ended_with_its_pod(
     settings: Process.Settings, monkeypatch: pytest.MonkeyPatch, group: bool
 ) -> None:
-    monkeypatch.setattr(pods, "_PATIENCE", 0.3)
+    monkeypatch.setattr(local_pods, "_PATIENCE", 0.3)
     long = long_time()
     async with running(settings if group else evolve(settings, cgroup="")) as bench:
         pod = await bench.start("web", "sh", "-c", f"sleep {long}; true")
@@ -286,7 +287,7 @@ async def test_half_a_record_is_told_as_unknown_and_runs_nothing_again(settings:
 
 
 async def test_a_keeper_that_says_nothing_does_not_hold_up_the_others(settings: Process.Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pods, "_STARTING_SECONDS", 0.2)
+    monkeypatch.setattr(local_pods, "_STARTING_SECONDS", 0.2)
     async with running(settings) as bench:
         pod, other = await bench.start("web", "sleep", "1000"), await bench.start("xother", "sleep", "1000")
         lock = (container(bench, pod).attempt.directory.parent / "1").absolute()
@@ -297,7 +298,7 @@ async def test_a_keeper_that_says_nothing_does_not_hold_up_the_others(settings: 
         async with running(settings) as bench:
             reports = {each.pod.name: each for each in await bench.provider.list_containers(NODE)}
             assert isinstance(reports["xother"].containers[0].state, Running)
-            with pytest.raises(Unavailable, match="does not answer"):
+            with pytest.raises(Unavailable, match="does not respond"):
                 await bench.start("web", "sleep", "1000", pod=pod, restarts=1)
             os.close(held)
             for ref in (pod.ref, other.ref):

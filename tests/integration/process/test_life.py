@@ -16,10 +16,11 @@ from attrs import evolve
 from tests.integration.process.conftest import NODE, Bench, groups, long_time, processes, running, sleeping
 from tests.support.program import eventually
 from vkubelet import Pod, PodRejected, Running, SettingsError, Terminated, Unavailable
+from vkubelet.api.podspec import Kind, Reference
 from vkubelet.api.quantity import Quantity
 from vkubelet.clock import SystemClock
 from vkubelet.provider import ContainerProvider, Mount
-from vkubelet.resolve.references import Content, Kind, Reference
+from vkubelet.resolve.references import Content
 from vkubelet.testing.host import make_pod
 from vkubelet_providers.process import Process
 from vkubelet_providers.process.volumes import ROOT_VARIABLE

@@ -20,7 +20,7 @@ import yaml
 from attrs import define, field
 from kubernetes import client as k8s
 
-from tests.support.bound import condition
+from tests.support.bound import condition, delete
 from tests.support.program import PATIENCE, Program, eventually
 from tests.support.witness import Record, api_client, watching
 from vkubelet.testing.cluster import ControlPlane
@@ -235,7 +235,7 @@ class Fleet:
     async def remove(self) -> None:
         await self._remove_all(self._core.delete_collection_namespaced_pod, self.namespace, grace_period_seconds=0)
         await self._remove_all(self._core.delete_collection_node, label_selector=self.labels)
-        await self.plane.kubectl("delete", "namespace", self.namespace, "--wait=false")
+        await delete(self.plane, "namespace", self.namespace, "--wait=false")
 
 
 def _runs(body: Body) -> bool:
@@ -265,8 +265,9 @@ def listens(node: Body) -> bool:
 
 
 def complaints(program: Program) -> list[str]:
-    """Log lines of WARNING and above."""
-    return [f"{m['logger']}: {m['message']}" for m in program.messages() if m["level"] in ("WARNING", "ERROR", "CRITICAL")]
+    """Log lines of WARNING and above, with the error that they carry."""
+    lines = [m for m in program.messages() if m["level"] in ("WARNING", "ERROR", "CRITICAL")]
+    return [": ".join((m["logger"], m["message"], *([m["error"]] if "error" in m else []))) for m in lines]
 
 
 def stop_took(program: Program) -> float:

@@ -27,8 +27,8 @@ async def test_process_takes_the_files_it_may_have_and_says_when_they_are_too_fe
             return [text for text in complaints(program) if "nofile" in text]
 
         (warning,) = await eventually(told, "the limit is named", seconds=90)
-        assert f"the process may have {HARD} open files" in warning
-        assert "too few for more than 128 ports" in warning
+        assert f"a limit of {HARD} open files" in warning
+        assert "too low for more than 128 ports" in warning
         limits = Path(f"/proc/{pid}/limits").read_text().splitlines()
         assert next(line for line in limits if line.startswith("Max open files")).split()[3:5] == [str(HARD), str(HARD)]
         nodes = [node["metadata"]["name"] for node in await fleet.nodes()]

@@ -12,7 +12,7 @@ from tests.integration.runtime.fleet import Body, Fleet, audited, complaints, po
 from tests.support.bound import condition
 from tests.support.core import Core
 from tests.support.program import eventually
-from vkubelet.node.repairs import FIRST
+from vkubelet.control.backoff import REPAIR_FIRST
 
 FOREIGN_CONDITION = {
     "type": "example.com/Disk",
@@ -105,7 +105,7 @@ async def test_other_writer_who_insists_does_not_make_us_write_at_full_speed(fle
             await asyncio.sleep(0.1)
         ours = [event for event in audited(fleet.plane, user) if event["objectRef"].get("subresource") == "status"]
         # Each wait is twice as long as the one before, less a tenth at most.
-        waits = math.log2((time.monotonic() - began) / (0.9 * FIRST) + 1)
+        waits = math.log2((time.monotonic() - began) / (0.9 * REPAIR_FIRST) + 1)
         assert len(ours) <= 2 + waits, "one to register, one repair at once, and others after 1, 2, 4 … seconds"
         assert undone > 2 * len(ours)
         await fleet.until_node(name, _color("red"), "has our label again")

@@ -13,6 +13,7 @@ from tests.integration.runtime.fleet import Body, Fleet, port, stop_took
 from tests.integration.runtime.talkative import EQUAL, LAST
 from tests.support.program import Program, eventually
 from tests.support.spdy_client import connected, upgrade_request
+from vkubelet.api.codec import decode_yaml
 from vkubelet.control.recorder import BURST
 from vkubelet.server import spdy_frames as spdy
 from vkubelet.server.kubelet import STREAMS_END
@@ -98,7 +99,7 @@ async def test_log_level_follows_the_settings_file_without_a_restart(fleet: Flee
         await fleet.ready([name], program=program)
         assert program.messages() == []
         file = fleet.directory / "a.yaml"
-        settings = yaml.safe_load(file.read_text())
+        settings = decode_yaml(file.read_text())
         file.write_text(yaml.safe_dump({**settings, "log": {"level": "LOUD"}}))
         await eventually(lambda: any("log.level" in line["message"] for line in program.messages()), "what is wrong is told")
         file.write_text(yaml.safe_dump({**settings, "log": {"level": "DEBUG"}}))

@@ -164,10 +164,6 @@ def test_a_terminal_is_resized_while_the_shell_runs(kubectl: Kubectl) -> None:
             os.write(terminal, b"stty size\r")
             text = shown(terminal, r"\r\n\d+ \d+\r\n/ # ")
         assert "44 111" in text
-        os.write(terminal, b"echo soon; sleep 1000\r")
-        shown(terminal, r"\r\nsoon\r\n")
-        os.write(terminal, b"\x03")
-        shown(terminal, r"\^C\r\n/ # ")
         os.write(terminal, b"exit 7\r")
         assert process.wait(SECONDS) == 7
 
@@ -191,7 +187,7 @@ def test_attach_follows_the_log_and_hears_its_client(kubectl: Kubectl) -> None:
 
 def test_a_debugger_joins_the_pod(kubectl: Kubectl) -> None:
     name = "debug-ws" if kubectl.websockets else "debug-spdy"
-    done = kubectl("debug", "-i", "web", "--image=busybox", f"--container={name}", stdin=b"hostname > /tmp/x; cat /tmp/x\nexit 4\n")
+    done = kubectl("debug", "-i", "web", "--image=busybox", f"--container={name}", stdin=b"hostname\nexit 4\n")
     assert b"web\n" in done.stdout, done
     ended = f'{{.status.ephemeralContainerStatuses[?(@.name=="{name}")].state.terminated.exitCode}}'
     waited = kubectl("wait", "pod/web", f"--for=jsonpath={ended}=4", f"--timeout={PATIENCE:.0f}s")
@@ -211,12 +207,12 @@ def test_files_are_copied_both_ways(kubectl: Kubectl, tmp_path: Path) -> None:
     target = f"/tmp/{'ws' if kubectl.websockets else 'spdy'}"
     there = kubectl("cp", str(source), f"web:{target}")
     assert there.returncode == 0, there.stderr
-    back = kubectl("cp", "--retries=2", f"web:{target}", str(tmp_path / "back"))
+    back = kubectl("cp", f"web:{target}", str(tmp_path / "back"))
     assert back.returncode == 0, back.stderr
     assert contents(tmp_path / "back") == contents(source)
     onto = kubectl("cp", str(source / "large"), "web:/tmp/onto")
     assert onto.returncode == 0, onto.stderr
-    assert kubectl("exec", "web", "--", "sha256sum", "/tmp/onto").stdout.split()[0].decode() == digest(source / "large")
+    assert kubectl("exec", "web", "--", "cat", "/tmp/onto").stdout == (source / "large").read_bytes()
 
 
 def contents(directory: Path) -> dict[str, bytes]:

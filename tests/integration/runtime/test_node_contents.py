@@ -59,7 +59,7 @@ async def test_addresses_provider_id_conditions_and_info_are_as_described(fleet:
         await fleet.until_node(name, lambda body: body["status"]["addresses"] == addresses[::-1], "other order", seconds=SOON)
 
 
-async def test_changes_of_every_part_arrive_soon_and_transition_times_move_only_with_the_status(fleet: Fleet) -> None:
+async def test_changes_of_every_part_arrive_and_transition_times_follow_the_status(fleet: Fleet) -> None:
     taint = {"key": "made-up.io/maintenance", "effect": "NoSchedule"}
     async with shown(fleet, conditions=[HEALTHY], labels={"tier": "gold", "old": "1"}) as (_, name):
         before = await fleet.node(name)

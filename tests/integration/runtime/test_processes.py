@@ -65,7 +65,7 @@ def idle(hub: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         run_apart(fleet.remove())
 
 
-async def test_newer_of_two_processes_without_election_stays_and_the_older_says_why_it_goes(fleet: Fleet) -> None:
+async def test_newer_of_two_processes_without_election_stays_and_the_older_ends(fleet: Fleet) -> None:
     names = fleet.declare("a b")
     # The older one learns of the newer by its next renewal.
     fleet.settings = {"lease": {"renew_every": 2.0}}
@@ -79,7 +79,7 @@ async def test_newer_of_two_processes_without_election_stays_and_the_older_says_
                 assert code == 1
                 last = older.text().splitlines()[-1]
                 assert last.startswith("error: the Lease of node ")
-                assert "only one process may answer for a node" in last
+                assert "only one process may serve a node" in last
                 assert "Traceback" not in older.text()
                 await fleet.create("q", node=names[1])
                 await fleet.running("p", "q")
@@ -140,7 +140,7 @@ async def _frozen_leader(fleet: Fleet) -> None:
                     thawed = datetime.now(UTC)
                     leader.process.send_signal(signal.SIGCONT)
                 assert await eventually(lambda: leader.process.poll(), "the old leader ends") == 1
-                assert "was taken" in leader.text().splitlines()[-1]
+                assert "was acquired by" in leader.text().splitlines()[-1]
             assert not nodes.where(lambda event: event.kind == "DELETED" or event.condition("Ready") != "True")
             late = [event for event in audited(fleet.plane, user) if received(event) > thawed and event["verb"] not in READS]
             assert all(event["responseStatus"]["code"] == 409 for event in late), "only the election asked, and was refused"
@@ -210,7 +210,7 @@ async def test_stop_waits_for_no_provider_that_lingers(fleet: Fleet) -> None:
         await fleet.ready(names, program=program)
         # It is given five seconds, and would take for ever.
         assert program.terminate() == 0
-    assert complaints(program) == ["vkubelet.runtime: the provider did not end in time; it is cancelled"]
+    assert complaints(program) == ["vkubelet.runtime: the provider did not stop in time; it is cancelled"]
 
 
 async def test_idle_process_writes_leases_every_ten_seconds_and_nothing_else(idle: Idle) -> None:

@@ -39,7 +39,7 @@ async def test_crashing_provider_is_not_started_without_pause(fleet: Fleet) -> N
         await eventually(lambda: len(fleet.calls("run")) >= 5, "it is started again, and again")
         assert program.terminate() == 0
     # One that runs is given five seconds, and then this is said.
-    assert not any("did not end in time" in each for each in complaints(program)), "nobody waits for a provider that does not run"
+    assert not any("did not stop in time" in each for each in complaints(program)), "nobody waits for a provider that does not run"
 
 
 @pytest.mark.parametrize(("told", "shown"), [("fail", "PingFailed"), ("hang", "PingTimeout"), ("bug", "PingFailed")])

@@ -1,4 +1,4 @@
-"""Nodes that the provider withdraws, and Nodes of an earlier process (layout.md section 16, rule 7)."""
+"""Nodes that the provider withdraws, and Nodes of an earlier process (rule `declared-before`)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_node_declared_again_while_retiring_takes_pods_again(fleet: Fleet)
         await fleet.running("p", "q")
 
 
-async def test_rule_7_nodes_of_an_earlier_process_are_held_until_declarations_are_complete_then_retired(fleet: Fleet) -> None:
+async def test_nodes_of_an_earlier_process_are_held_until_declarations_are_complete(fleet: Fleet) -> None:
     keep, old = fleet.declare("keep old")
     with fleet.program() as first:
         await fleet.ready([keep, old], program=first)
@@ -94,7 +94,7 @@ async def test_rule_7_nodes_of_an_earlier_process_are_held_until_declarations_ar
         assert complaints(second) == []
 
 
-async def test_rule_7_held_node_that_is_deleted_by_hand_costs_no_lease_and_its_pods_still_end(fleet: Fleet) -> None:
+async def test_held_node_that_a_person_deletes_costs_no_lease_and_its_pods_still_terminate(fleet: Fleet) -> None:
     keep, old = fleet.declare("keep old")
     with fleet.program() as first:
         await fleet.ready([keep, old], program=first)

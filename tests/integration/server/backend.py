@@ -23,7 +23,7 @@ from vkubelet.client.rest import Client
 from vkubelet.clock import SystemClock
 from vkubelet.metrics import Metrics
 from vkubelet.provider import ContainerReport, Host, LogOptions, PodReport, Running
-from vkubelet.server import Endpoint, KubeletServer, ServerParts, ServerSettings
+from vkubelet.server import Endpoint, KubeletServer, ServerSettings
 from vkubelet.testing.cluster import ControlPlane
 
 RUNNING: Mapping[str, Any] = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
@@ -206,7 +206,7 @@ async def serving(
             pair = hub.serving_certificate("system:node:stand", [hub.host_address])
             settings |= {"certificate": "files", "certificate_file": str(pair.certificate), "key_file": str(pair.key)}
         values = {"node_address": hub.host_address, "main_port": 0, **settings}
-        parts = ServerParts(
+        made = KubeletServer(
             provider=backend,
             pods=pods,
             client=client,
@@ -216,7 +216,7 @@ async def serving(
             instance="stand",
             health=health,
         )
-        server = await stack.enter_async_context(KubeletServer(parts))
+        server = await stack.enter_async_context(made)
         group = await stack.enter_async_context(asyncio.TaskGroup())
         run = group.create_task(server.run())
         stack.callback(run.cancel)

@@ -18,7 +18,7 @@ from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.clock import SystemClock
 from vkubelet.metrics import Metrics
-from vkubelet.server import KubeletServer, ServerParts, ServerSettings
+from vkubelet.server import KubeletServer, ServerSettings
 
 ADDRESS = "127.0.0.1"
 
@@ -27,7 +27,7 @@ ADDRESS = "127.0.0.1"
 async def offline(**settings: Any) -> AsyncIterator[KubeletServer]:
     values = {"bind_address": ADDRESS, "node_address": ADDRESS, "main_port": 0, "certificate": "self-signed", **settings}
     async with Client(Connection("http://127.0.0.1:1")) as client:
-        parts = ServerParts(
+        made = KubeletServer(
             provider=Backend(),
             pods=Pods(),
             client=client,
@@ -35,7 +35,7 @@ async def offline(**settings: Any) -> AsyncIterator[KubeletServer]:
             metrics=Metrics(CollectorRegistry()),
             settings=ServerSettings(**values),
         )
-        async with KubeletServer(parts) as server, asyncio.TaskGroup() as group:
+        async with made as server, asyncio.TaskGroup() as group:
             run = group.create_task(server.run())
             yield server
             run.cancel()

@@ -95,7 +95,7 @@ async def test_a_terminal_is_the_containers_matter_and_not_the_clients(shells: S
     await shells.until_idle()
 
 
-async def test_a_client_that_did_not_ask_for_the_terminal_gets_its_one_output_and_one_that_asked_in_vain_gets_none(shells: Shells) -> None:
+async def test_terminal_output_goes_to_clients_as_they_requested_it(shells: Shells) -> None:
     script = "test -t 1 && echo terminal; echo error >&2"
     async with shells.backend.container(shells.pod.metadata.uid, "screen", ["sh", "-c", f"read -r go; {script}"], tty=True) as container:
         path = shells.path("attach", "output=1&error=1", container="screen")

@@ -31,7 +31,7 @@ async def shown(endpoint: Endpoint) -> reader.Certificate:
 
 
 async def certified(stand: Stand) -> None:
-    await eventually(lambda: stand.server.ready, "it is certified", seconds=60)
+    await eventually(lambda: stand.server.problem is None, "it is certified", seconds=60)
 
 
 async def test_kubectl_logs_works_with_a_certificate_signed_on_request(hub: ControlPlane, namespace: str, node: str) -> None:
@@ -49,7 +49,7 @@ async def test_an_unapproved_request_waits_and_an_admin_can_approve_it(hub: Cont
     async with serving(hub, Backend(), certificate="csr") as stand:
         new = await eventually(lambda: _new_requests(hub, before), "there is a request")
         assert len(new) == 1
-        assert not stand.server.ready
+        assert stand.server.problem is not None
         assert stand.server.problem == "no serving certificate yet"
         endpoint = await stand.server.open(node)
         with pytest.raises(OSError):
@@ -130,7 +130,9 @@ async def test_a_due_certificate_is_replaced_by_a_new_request(hub: ControlPlane)
         # A share of nothing makes each certificate due as soon as it is issued.
         certificates = Certificates(settings=settings, client=client, clock=SystemClock(), install=installed.append, share=lambda: 0.0)
         async with asyncio.TaskGroup() as group:
-            run = group.create_task(certificates.run(Subject(name="stand", addresses=[hub.host_address])))
+            subject = Subject(name="stand")
+            subject.want("", [hub.host_address])
+            run = group.create_task(certificates.run(subject))
             await eventually(lambda: len(installed) >= 2, "a second certificate was issued", seconds=60)
             run.cancel()
         keys = {pair.key for pair in installed}

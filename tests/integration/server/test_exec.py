@@ -139,7 +139,7 @@ async def test_cp_both_ways(hub: ControlPlane, streams_namespace: str, tmp_path:
     async with shells_on(hub, streams_namespace, inside, path=str(programs)) as shells:
         into = await shells.run("cp", str(there), f"{shells.name}:{inside}/copied", "-c", "app", websockets=websockets)
         assert into.code == 0, into.stderr
-        out = await shells.run("cp", f"{shells.name}:{inside}/copied", str(back), "-c", "app", websockets=websockets)
+        out = await shells.run("cp", "--retries=2", f"{shells.name}:{inside}/copied", str(back), "-c", "app", websockets=websockets)
         assert out.code == 0, out.stderr
     for copy in (inside / "copied", back):
         assert (copy / "one").read_bytes() == (there / "one").read_bytes()

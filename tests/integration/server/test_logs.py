@@ -187,7 +187,7 @@ async def test_a_thousand_followers_at_once_all_get_the_line(hub: ControlPlane, 
     assert {task.result() for task in tasks} == {b"hello\n"}
 
 
-async def test_options_reach_a_provider_that_applies_them_itself_and_its_bytes_pass_untouched(
+async def test_options_reach_a_provider_that_applies_them_and_its_bytes_pass_unchanged(
     hub: ControlPlane, namespace: str, node: str
 ) -> None:
     backend = ApplyingBackend()
@@ -281,7 +281,7 @@ async def test_a_provider_without_logs_answers_501(hub: ControlPlane, namespace:
 
 async def test_logs_need_a_certificate_the_api_server_can_verify(hub: ControlPlane, namespace: str, node: str) -> None:
     async with serving(hub, Backend(), certificate="self-signed") as stand:
-        await eventually(lambda: stand.server.ready, "it is certified")
+        await eventually(lambda: stand.server.problem is None, "it is certified")
         await stand.node(node)
         stand.backend.write(await stand.pod(namespace, node), lines((1, "hidden")))
         with pytest.raises(ClusterError, match="certificate"):

@@ -14,8 +14,7 @@ import pytest
 from tests.integration.server.backend import Backend, Stand, call, serving, tls
 from vkubelet.errors import SettingsError, Unavailable
 from vkubelet.server import Endpoint
-from vkubelet.server.address import published_addresses
-from vkubelet.server.ports import ports_for
+from vkubelet.server.listeners import ports_for, published_addresses
 from vkubelet.testing.cluster import ControlPlane
 
 
@@ -172,7 +171,7 @@ async def test_a_server_that_stops_takes_no_more_connections_and_no_more_request
             assert (before.status, await before.text()) == (200, "ok")
         stand.server.stop_listening()
         async with kept.get(url) as refused:
-            assert (refused.status, await refused.text()) == (503, "this kubelet server stops; ask again soon")
+            assert (refused.status, await refused.text()) == (503, "this kubelet server is stopping; try again in a few seconds")
             assert refused.headers["Connection"] == "close"
         with pytest.raises(aiohttp.ClientConnectorError):
             await kept.get(url)

@@ -13,11 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.integration.server.backend import Reply, Stand, call, serving
 from tests.integration.server.metered import Metered
+from tests.support.bound import delete
 from tests.support.program import eventually, holds
 from vkubelet.api.objects import Pod
 from vkubelet.server import Endpoint
+from vkubelet.server.node_metrics import cpu_and_memory
 from vkubelet.server.settings import DebugSettings
-from vkubelet.server.usage import cpu_and_memory
 from vkubelet.testing.cluster import ControlPlane, WorkerNode
 from vkubelet.testing.cluster.images import BUSYBOX
 from vkubelet.testing.fixtures import run_apart
@@ -67,7 +68,7 @@ class Real:
 def real(worker: ControlPlane, worker_node: WorkerNode) -> Iterator[Real]:
     made = run_apart(settled_pod(worker, worker_node))
     yield made
-    run_apart(worker.kubectl("delete", "namespace", made.namespace, "--wait=false"))
+    run_apart(delete(worker, "namespace", made.namespace, "--wait=false"))
 
 
 async def settled_pod(worker: ControlPlane, worker_node: WorkerNode) -> Real:
@@ -97,7 +98,7 @@ async def settled_pod(worker: ControlPlane, worker_node: WorkerNode) -> Real:
 
 @pytest.fixture
 async def pair(hub: ControlPlane, worker: ControlPlane, real: Real, namespace: str) -> AsyncIterator[Pair]:
-    async with serving(hub, Metered(), debug=DebugSettings(profiling=True, flags=True)) as stand:
+    async with serving(hub, Metered(), debug=DebugSettings(profiling=True)) as stand:
         yield Pair((worker, real.kubelet, real.namespace), (hub, await _image(stand, real, namespace), namespace))
 
 
@@ -206,7 +207,7 @@ SAME_STATUS = [
     *("/stats/summary", "/stats/summary?only_cpu_and_memory=true", "POST /stats/summary", "DELETE /stats/summary"),
     *("/metrics", "/metrics/resource", "/metrics/probes", "/metrics/cadvisor", "/metrics/slis"),
     *("/configz", "/logs/", "/logs/nothing", "/logs/%2e%2e/passwd", "POST /logs/", "/pods/", "HEAD /pods", "POST /pods"),
-    *("/checkpoint/a/b/c", "/run/a/b/c", "PUT /exec/a/b/c", "/debug/pprof/cmdline", "/debug/pprof/symbol"),
+    *("/checkpoint/a/b/c", "/run/a/b/c", "PUT /exec/a/b/c", "/debug/pprof/goroutine?debug=2"),
 ]
 
 

@@ -240,7 +240,7 @@ async def test_streams_that_are_not_understood_are_refused(shells: Shells, heade
         assert (await client.next(spdy.Reset)).stream == 1
 
 
-async def test_a_second_stream_of_one_kind_is_an_error_and_half_a_pair_is_one_after_a_while(
+async def test_second_stream_of_one_kind_is_an_error_and_half_a_pair_after_a_timeout(
     hub: ControlPlane, streams_namespace: str, tmp_path: Path
 ) -> None:
     async with shells_on(hub, streams_namespace, tmp_path, stream_creation_timeout=1.0) as shells:

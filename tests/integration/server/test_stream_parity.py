@@ -11,6 +11,7 @@ from tests.integration.server.backend import call
 from tests.integration.server.shells import Shells, Target
 from tests.integration.server.test_negotiation import ALL, V1, V4, opened
 from tests.integration.server.test_websocket import BASE64, connected
+from tests.support.bound import delete
 from tests.support.program import eventually
 from tests.support.spdy_client import data_frame
 from vkubelet.server import Endpoint
@@ -27,7 +28,7 @@ def real(worker: ControlPlane, worker_node: WorkerNode) -> Iterator[Target]:
     """A pod on a real node."""
     target = run_apart(started(worker, worker_node))
     yield target
-    run_apart(worker.kubectl("delete", "namespace", target.namespace, "--wait=false"))
+    run_apart(delete(worker, "namespace", target.namespace, "--wait=false"))
 
 
 async def started(worker: ControlPlane, worker_node: WorkerNode) -> Target:

@@ -284,7 +284,7 @@ async def test_a_starter_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
 
 
 @needs_root
-async def test_up_is_quick_the_second_time_adds_nodes_of_both_kinds_and_down_leaves_nothing(tmp_path: Path) -> None:
+async def test_second_up_is_quick_and_adds_nodes_of_both_kinds_and_down_leaves_nothing(tmp_path: Path) -> None:
     directory = tmp_path / "build" / "dev"
 
     async def command(*args: str) -> str:

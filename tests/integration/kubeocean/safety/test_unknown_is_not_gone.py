@@ -1,4 +1,4 @@
-"""Rule 1: what can not be read is unknown, not gone; and what is gone in great numbers waits for a person."""
+"""Rule `unknown-is-not-gone`: what cannot be read is unknown, not deleted; mass deletions wait for a person's confirmation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.integration.kubeocean.conftest import STARTS_WITHIN, MakeScene, Scene
 from tests.integration.kubeocean.leases import POLICY, listed, only_vnodes, patch_policy, vnode_names
 from tests.integration.kubeocean.outages import all_pods, events_of, now, refused, running_pods, without_right
 from tests.integration.kubeocean.test_restarts import ready
-from tests.support.bound import Body, condition, get
+from tests.support.bound import Body, condition, delete, get
 from tests.support.program import eventually
 from tests.support.witness import watching
 
@@ -36,7 +36,7 @@ async def test_nodes_are_kept_while_the_end_of_their_policy_can_not_be_confirmed
     namespace = await running_pods(made, 2)
     since = now()
     async with without_right(made, POLICY, "list"):
-        await bound.worker.kubectl("delete", POLICY, policy, "--wait=false")
+        await delete(bound.worker, POLICY, policy, "--wait=false")
         await eventually(lambda: refused(made, since, verb="list", resource=POLICY), "the policy's end could not be confirmed")
         assert await vnode_names(made) == set(made.vnodes)
         await all_pods(made, namespace, ready, what="untouched", count=2)
@@ -110,7 +110,7 @@ async def _all_decided(scene: Scene) -> Body | None:
     kept = len(await vnode_names(scene))
     found = await get(scene.bound.hub, "clusterbinding", scene.bound.name)
     for each in found["status"]["conditions"]:
-        if each["type"] == "RetirementHeld" and each["status"] == "True" and each["message"].startswith(f"{kept} nodes"):
+        if each["type"] == "RetirementHeld" and each["status"] == "True" and each["message"].startswith(f"{kept} physical nodes"):
             out: Body = each
             return out
     return None

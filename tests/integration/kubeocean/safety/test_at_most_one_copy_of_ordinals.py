@@ -1,4 +1,4 @@
-"""Rule 5: whatever ends a pod of a StatefulSet, its containers have ended before those of its successor begin."""
+"""Rule `at-most-one-copy`: whatever deletes a pod of a StatefulSet, its containers stop before those of its successor start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rule 14: the hub's generation is reported as observed when the physical kubelet has seen it, counted as the hub counts."""
+"""Rule `observed-generation`: the hub's generation is observed when the physical kubelet has observed what was sent for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _is_noted(event: Seen) -> bool:
     return bool(event.object["metadata"]["annotations"].get("worker.example.com/there"))
 
 
-async def test_observed_generation_follows_only_when_the_physical_kubelet_has_seen_the_change(common: Scene, stage: Stage) -> None:
+async def test_observed_generation_follows_when_the_physical_kubelet_has_seen_the_change(common: Scene, stage: Stage) -> None:
     await stage.create("changed")
     before = await stage.until("changed", lambda p: p["status"]["phase"] == "Running" and observed(p) == 1, "generation 1 observed")
     with watching(stage.bound.hub.kubeconfig, namespace=stage.namespace) as above:

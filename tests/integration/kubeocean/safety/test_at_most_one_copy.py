@@ -1,4 +1,4 @@
-"""Rule 5: a force delete at home leaves the worker's kubelet the time to stop the containers, unless there is no kubelet to ask."""
+"""Rule `at-most-one-copy`: a force delete in the hub leaves the worker's kubelet time to stop the containers, if there is a kubelet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rule 10: a worker that answers, whatever it answers, is never given up, and a process that stood still does not lose it."""
+"""Rule `worker-unreachable`: a worker that answers anything is reachable, and a process that was stopped does not lose it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tests.integration.kubeocean.outages import SHORT, all_nodes, is_held, is_re
 from tests.support.bound import condition, get
 from tests.support.gate import Gate
 from tests.support.program import eventually
+from tests.support.troubles import Trouble
 from tests.support.witness import watching
 from vkubelet.testing.cluster import ControlPlane
 
@@ -46,25 +47,26 @@ async def test_answers_of_any_kind_hold_the_nodes_and_a_stopped_process_does_not
     def way(plane: ControlPlane, user: str) -> Path:
         return gate.way(plane, user) if plane is worker else plane.client_config(user)
 
-    spec = {"onUnreachable": {"mode": "FailOver", "afterSeconds": 40}, "allowInsecureWorker": True}
+    spec = {"onUnreachable": {"mode": "FailOver", "afterSeconds": 40}}
     made = await scene(nodes=1, way=way, settings=SHORT, spec=spec)
     namespace, labels = await running_pods(made, 1), f"kubeocean.io/cluster-binding={made.bound.name}"
     with (
         watching(made.bound.hub.kubeconfig, namespace=namespace) as pods,
         watching(made.bound.hub.kubeconfig, "nodes", labels=labels) as nodes,
     ):
-        for status, said in ((401, "put a valid one into the Secret"), (500, "status 500")):
-            gate.refuses_with = status
-            await eventually(lambda said=said: _says(made, said), f"the condition names the remedy for {status}")
+        with gate.trouble(Trouble(status=500)):
+            with gate.trouble(Trouble(status=401)):
+                await eventually(lambda: _says(made, "put a valid kubeconfig into the Secret"), "the condition names the remedy")
+                await all_nodes(made, is_held, what="held")
+            await eventually(lambda: _says(made, "status 500"), "the condition names the answer")
             await all_nodes(made, is_held, what="held")
-        gate.refuses_with = 0
         await all_nodes(made, is_released, what="released")
-        assert _count(made, "worker cluster is lost") == 1
+        assert _count(made, "worker cluster is unreachable") == 1
         await _stop_for(made, STOPPED)
         await renewed_after(made, now())
-        await eventually(lambda: _count(made, "process stood still") == 1, "the process notes that it stood still")
+        await eventually(lambda: _count(made, "process was suspended") == 1, "the process notes that it stood still")
         await all_nodes(made, is_released, what="as before")
-    assert _count(made, "worker cluster is lost") == 1, "the standstill counts as silence"
+    assert _count(made, "worker cluster is unreachable") == 1, "the standstill counts as silence"
     assert not pods.where(lambda event: event.deleting or event.kind == "DELETED")
     assert not nodes.where(lambda event: event.condition("Ready") != "True")
 

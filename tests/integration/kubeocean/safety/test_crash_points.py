@@ -213,7 +213,7 @@ async def test_killed_at_every_write_and_started_again_it_reaches_the_wanted_sta
     gates: tuple[Gate, Gate], scene: MakeScene, hub: ControlPlane
 ) -> None:
     settings = {**SETTINGS, "server": {"node_address": hub.host_address, "main_port": 0, "certificate": "self-signed"}}
-    scenes = [await scene(start=False, way=gate.way, settings=settings, spec={"allowInsecureWorker": True}) for gate in gates]
+    scenes = [await scene(start=False, way=gate.way, settings=settings) for gate in gates]
     lanes = [Lane(made, gate, first) for first, (made, gate) in enumerate(zip(scenes, gates, strict=True), 1)]
     with ExitStack() as stack:
         for made in scenes:

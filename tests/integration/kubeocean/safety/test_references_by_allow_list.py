@@ -1,4 +1,4 @@
-"""Rule 12: a pod takes nothing along but copies from its own namespace, and no identity of the worker."""
+"""Rule `references-by-allow-list`: a pod reads only copies of objects of its own namespace, and has no identity of the worker."""
 
 from __future__ import annotations
 

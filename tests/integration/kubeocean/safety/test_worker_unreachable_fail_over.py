@@ -1,4 +1,4 @@
-"""Rule 10, second half: a worker that stays silent is given up if its binding says so, and nothing runs twice under one UID."""
+"""Rule `worker-unreachable`: with FailOver the pods of a silent worker are deleted, and none runs twice under one UID."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_unknown(node: Body) -> bool:
     return (ready["status"], ready["reason"]) == ("Unknown", "WorkerUnreachable")
 
 
-async def test_pods_of_a_worker_that_stays_silent_are_deleted_and_their_copies_end_when_it_is_back(cable: Cable, scene: MakeScene) -> None:
+async def test_pods_of_a_silent_worker_are_deleted_and_their_copies_when_it_is_back(cable: Cable, scene: MakeScene) -> None:
     made = await scene(nodes=2, through=cable.port, settings=SHORT, spec={"onUnreachable": {"mode": "FailOver", "afterSeconds": 40}})
     bound, stage = made.bound, await Stage.of(made.bound, made.nodes)
     deployment = _deployment(stage)

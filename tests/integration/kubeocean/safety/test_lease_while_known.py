@@ -1,4 +1,4 @@
-"""Rule 9: the Lease says that we know the state of a node, not that the node is well."""
+"""Rule `lease-while-known`: a Lease states that the process knows the state of a node, not that the node is healthy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rule 15: what a kubelet of its own may write goes through `node_client`, everything else through the binding's client.
+"""Rule `two-clients`: what a kubelet of its own may write goes through `node_client`, all else through the binding's client.
 
 The proof is by rights: two users, neither of whom may do the other's part, and nothing is refused.
 """
@@ -17,7 +17,7 @@ from kubeocean.provider import KubeoceanProvider
 from kubeocean.settings import KubeoceanSettings
 from tests.integration.kubeocean.conftest import MakeScene
 from tests.support.audit import Audit
-from tests.support.bound import Bound, apply, get
+from tests.support.bound import Bound, apply, delete, get
 from tests.support.program import eventually
 from tests.support.stage import Stage
 from vkubelet import settings
@@ -119,7 +119,7 @@ async def whole_life(stage: Stage) -> None:
     await stage.absent("deleted")
     await stage.there.patch("nodes", stage.nodes[0], {"spec": {"unschedulable": True}})
     await eventually(lambda: _tainted(stage), "the virtual node is closed, too")
-    await bound.worker.kubectl("delete", "resourceleasingpolicy", f"all-of-{bound.name}", "--wait=false")
+    await delete(bound.worker, "resourceleasingpolicy", f"all-of-{bound.name}", "--wait=false")
     await stage.absent("evicted")
 
     async def gone() -> bool:

@@ -1,4 +1,4 @@
-"""Rule 8: a virtual Node that somebody deletes comes back at once, and its pods never notice."""
+"""Rule `node-deleted-by-a-person`: a virtual Node that a person deletes is created again at once, and its pods keep running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rule 7: virtual nodes found at the start are kept alive and untouched until it is known whether they still stand for something."""
+"""Rule `declared-before`: virtual nodes found at the start are renewed and otherwise untouched until the worker was listed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.integration.kubeocean.conftest import STARTS_WITHIN, MakeScene, Scene
 from tests.integration.kubeocean.leases import listed, only_vnodes, patch_policy
 from tests.integration.kubeocean.outages import all_nodes, all_pods, is_released, now, renewed_after, running_pods
 from tests.integration.kubeocean.test_restarts import ready
-from tests.support.bound import Body, apply, condition, get, pod
+from tests.support.bound import Body, apply, condition, delete, get, pod
 from tests.support.cable import Cable
 from tests.support.program import eventually
 from tests.support.witness import watching
@@ -25,7 +25,7 @@ async def test_found_nodes_are_renewed_and_untouched_until_the_worker_answers(ca
         made.program.start()
         await renewed_after(made, now(), seconds=STARTS_WITHIN)
         await apply(bound.hub, pod("new", namespace, node=made.vnodes[0]))
-        await bound.hub.kubectl("delete", "pod", "p0", "-n", namespace, "--wait=false")
+        await delete(bound.hub, "pod", "p0", "-n", namespace, "--wait=false")
         # Two more rounds of leases: whatever it would do to these pods it would have done by then.
         await renewed_after(made, now())
         await renewed_after(made, now())

@@ -1,4 +1,4 @@
-"""Rule 4: one name, several incarnations: each gets a physical pod of its own, none beside another, and nothing is left behind."""
+"""Rule `same-name-new-uid`: each incarnation of a name has a physical pod of its own, one after another, and none is left behind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_twenty_quick_rounds_of_one_name_make_twenty_physical_pods_one_aft
         assert 0 <= alive <= 1
 
 
-async def test_physical_pod_of_an_earlier_uid_ends_by_its_own_uid_before_the_new_one_is_made(stage: Stage) -> None:
+async def test_physical_pod_of_an_earlier_uid_is_deleted_before_the_new_one_is_created(stage: Stage) -> None:
     labels, annotations = await stage.marks()
     # Just after the sixth attempt of a back-off that doubles from 0.2 s on; the next would come at 11 s.
     annotations["mock.vkubelet.io/stop-delay"] = "6.5"
@@ -62,7 +62,7 @@ async def test_name_taken_by_somebody_else_is_an_error_and_theirs_is_left_alone(
     for name, there in (("taken", before), ("mine", also)):
         await stage.create(name)
         said = await stage.event(name, "FailedCreatePod")
-        assert there["metadata"]["name"] in said["message"] and "belongs to somebody else" in said["message"]
+        assert there["metadata"]["name"] in said["message"] and "belongs to another owner" in said["message"]
         virtual = await stage.virtual(name)
         assert virtual is not None and virtual["status"]["phase"] == "Pending"
         after = await stage.until_physical(name, bool, "there")

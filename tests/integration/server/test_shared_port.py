@@ -1,4 +1,4 @@
-"""Rule 16: nodes that share the main port. A node route names its node by the API server's own header, and by nobody else's."""
+"""Rule `shared-port`: nodes on the main port; a node route takes its node from the header of the API server and of no other client."""
 
 from __future__ import annotations
 

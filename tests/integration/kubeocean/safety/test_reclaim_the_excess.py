@@ -1,4 +1,6 @@
-"""Rule 11: when less is leased than before, the excess goes by the rules of the policy that ended; lines 91 to 98 of section 11.
+"""Rule `reclaim-the-excess`: when less is leased than before, the excess is reclaimed by the rules of the policy that ended.
+
+Lines 91 to 98 of docs/reference/kubeocean-behaviour.md.
 
 Excess goes lowest priority first, then youngest; by eviction within the grace, and by deletion after it.
 """
@@ -25,7 +27,7 @@ from tests.integration.kubeocean.leases import (
     taints,
 )
 from tests.support.audit import Audit
-from tests.support.bound import Body, apply, get
+from tests.support.bound import Body, apply, delete, get
 from tests.support.program import PATIENCE, eventually
 from tests.support.stage import Stage
 from tests.support.witness import Record, watching
@@ -53,11 +55,11 @@ async def stage(lent: Scene) -> AsyncIterator[Stage]:
     made = await Stage.of(lent.bound, lent.nodes)
     yield made
     hub, worker = lent.bound.hub, lent.bound.worker
-    await hub.kubectl("delete", "pods,pdb", "--all", "-n", made.namespace, "--wait=false")
+    await delete(hub, "pods,pdb", "--all", "-n", made.namespace, "--wait=false")
     await hub.kubectl("delete", "priorityclass", *(body["metadata"]["name"] for body in classes))
     for body in await listed(worker, POLICY):
         if body["spec"]["cluster"] == lent.bound.name and body["metadata"]["name"] != whole(lent):
-            await worker.kubectl("delete", POLICY, body["metadata"]["name"], "--wait=false")
+            await delete(worker, POLICY, body["metadata"]["name"], "--wait=false")
     if await get(worker, POLICY, whole(lent)) is None:
         await apply(worker, lent.bound.policy())
     change = json.dumps([{"op": "replace", "path": "/spec", "value": lent.bound.policy()["spec"]}])
@@ -111,8 +113,8 @@ async def ended(record: Record, *names: str, seconds: float = PATIENCE) -> dict[
     return ends(record)
 
 
-async def test_policy_that_shrinks_sends_the_least_important_and_youngest_away_within_its_grace(lent: Scene, stage: Stage) -> None:
-    """Rule 11 by the policy itself; 16 of 64 CPUs stay leased, so that only two of the five pods have to go, one of them guarded."""
+async def test_policy_that_shrinks_evicts_lowest_priority_and_youngest_within_its_grace(lent: Scene, stage: Stage) -> None:
+    """By the policy itself; 16 of 64 CPUs stay leased, so that only two of the five pods have to leave, one of them guarded."""
     await patch_policy(lent, whole(lent), forceReclaim=True, gracefulReclaimPeriodSeconds=GRACE)
     await run(stage, "important", cpu="6", priority="high")
     await run(stage, "guarded", cpu="6", priority="low")
@@ -144,7 +146,7 @@ async def test_policy_that_shrinks_sends_the_least_important_and_youngest_away_w
     evictions = [call for call in audit.writes() if call.what == "pods/eviction"]
     assert [call.code for call in evictions if call.name == "guarded"][0] == 429
     said = await stage.event("older", "Reclaiming")
-    assert f"policy {whole(lent)}" in said["message"]
+    assert f"ResourceLeasingPolicy {whole(lent)}" in said["message"]
     assert (await stage.running("important"))["status"]["phase"] == (await stage.running("frugal"))["status"]["phase"] == "Running"
 
 
@@ -172,7 +174,7 @@ async def test_smaller_policy_that_takes_over_reclaims_by_the_rules_of_the_one_t
         await ended(seen, "excess")
 
 
-async def test_closed_window_without_force_keeps_its_pods_and_with_it_ends_all_that_do_not_tolerate_it(lent: Scene, stage: Stage) -> None:
+async def test_closed_window_keeps_pods_and_with_force_deletes_those_without_toleration(lent: Scene, stage: Stage) -> None:
     """Lines 91 to 96: NoSchedule first and no pod touched; then force without grace ends the pods; a toleration of the key saves a pod."""
     await run(stage, "ordinary", cpu="1")
     await run(stage, "tolerant", cpu="1", tolerates_closed=True)
@@ -226,5 +228,5 @@ async def test_growing_local_use_drives_no_leased_pod_out(lent: Scene, stage: St
             await run(stage, "later", cpu="0")
             assert not ends(seen)
     finally:
-        await lent.bound.worker.kubectl("delete", "pod", "local", "-n", namespace, "--ignore-not-found", "--wait=false")
+        await delete(lent.bound.worker, "pod", "local", "-n", namespace, "--ignore-not-found", "--wait=false")
         await patch_policy(lent, whole(lent), resourceLimits=[])

@@ -1,4 +1,4 @@
-"""Rule 10: a worker that does not answer is held. Nothing is given up, and everything is as it was when it is back."""
+"""Rule `worker-unreachable`: nodes of a worker that does not answer are held, and everything is as before when it answers again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.integration.kubeocean.outages import (
     running_pods,
 )
 from tests.integration.kubeocean.test_restarts import ready
-from tests.support.bound import Body, apply, condition, get, physical, pod, running
+from tests.support.bound import Body, apply, condition, delete, get, physical, pod, running
 from tests.support.cable import Cable
 from tests.support.moments import moments_of
 from tests.support.program import PATIENCE, eventually
@@ -64,7 +64,7 @@ async def test_silent_worker_is_held_after_forty_seconds_and_everything_is_back_
         await all_nodes(made, is_held, what="held")
         await all_pods(made, namespace, lambda body: not ready(body), what="not ready", count=5)
         assert await eventually(lambda: events_of(made, "WorkerUnreachable"), "an event about the outage")
-        await bound.hub.kubectl("delete", "pod", "p3", "-n", namespace, "--wait=false")
+        await delete(bound.hub, "pod", "p3", "-n", namespace, "--wait=false")
         await renewed_after(made, now())
         await eventually(lambda: _phase(bound.worker, bound.mount, ending, "Succeeded"), "the physical pod has ended")
         assert await _phase(bound.hub, namespace, "ends", "Running")
@@ -157,4 +157,4 @@ async def test_hold_survives_a_restart_and_what_happened_meanwhile_is_made_up_fo
 
 
 def _times_lost(scene: Scene) -> int:
-    return sum(line.get("message") == "worker cluster is lost" for line in scene.program.messages())
+    return sum(line.get("message") == "worker cluster is unreachable" for line in scene.program.messages())

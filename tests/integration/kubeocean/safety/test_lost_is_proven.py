@@ -1,4 +1,4 @@
-"""Rule 3: a physical pod is lost only when the worker, asked for it by name, says so."""
+"""Rule `lost-is-proven`: a physical pod is reported as lost only after a GET by name in the worker did not find it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rule 2: a physical pod whose virtual one does not exist is ended, carefully; nobody else's ever is."""
+"""Rule `orphans-are-proven`: a physical pod without a virtual pod is deleted after proof, and no pod of another owner is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rule 13 of layout.md section 16: one Secret per pod with all its tokens, written only when they are due, gone after the pod.
+"""Rule `tokens-without-storms`: one Secret per pod with all its tokens, written only when they are due, deleted after the pod.
 
 When they are due is arithmetic: tests/unit/kubeocean/copies/test_tokens.py.
 """
@@ -37,7 +37,7 @@ def expiry(secret: dict[str, Any]) -> datetime:
     return datetime.fromisoformat(secret["metadata"]["annotations"][EXPIRY])
 
 
-async def test_all_tokens_of_a_pod_are_in_one_secret_with_the_first_expiry_in_an_annotation(stage: Stage) -> None:
+async def test_all_tokens_of_a_pod_are_in_one_secret_annotated_with_the_first_expiry(stage: Stage) -> None:
     sources = [
         {"serviceAccountToken": {"path": "vault", "audience": "vault", "expirationSeconds": 600}},
         {"serviceAccountToken": {"path": "other", "audience": "other", "expirationSeconds": 7200}},

@@ -1,4 +1,4 @@
-"""Rule 6: whose a physical pod is stands on it: computing clusters that share a worker never touch each other's."""
+"""Rule `owner-mark`: physical pods carry their owner; hubs that share a worker never touch the pods of each other."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def _live_side_by_side(here: Stage, there: Stage, one: Scene) -> None:
     assert {call.namespace for call in audit.writes() if call.what.startswith("pods")} == {here.bound.mount}
 
 
-async def test_pod_of_kubeocean_go_is_adopted_exactly_if_its_virtual_pod_lives_on_a_node_of_ours(common: Scene, stage: Stage) -> None:
+async def test_pod_of_kubeocean_go_is_adopted_only_if_its_virtual_pod_is_on_a_node_of_ours(common: Scene, stage: Stage) -> None:
     go = {"kubeocean.io/managed-by": "kubeocean"}
     elsewhere = stage.body("elsewhere")
     elsewhere["spec"]["nodeName"] = "a-node-of-somebody-else"

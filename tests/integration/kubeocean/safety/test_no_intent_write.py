@@ -1,4 +1,4 @@
-"""Rule 17 of layout.md section 16: few writes per pod, none of them an intent; judged by both audit logs and a watch."""
+"""Rule `no-intent-write`: few writes per pod, none of them an intent; judged by both audit logs and a watch."""
 
 from __future__ import annotations
 
