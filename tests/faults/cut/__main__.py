@@ -1,0 +1,27 @@
+"""Runs every case of the scenes with cut connections and killed processes: `python -m tests.faults.cut [--seed N] [ARGUMENTS OF PYTEST]`.
+
+Invariant: nothing is left out; without this module a run chooses some cases by a seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.faults.cut.choice import SEED, WHOLE
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.cut", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--seed", default="1", help="of the delays that are random also here")
+    options, rest = parser.parse_known_args()
+    os.environ |= {SEED: options.seed, WHOLE: "1"}
+    return int(pytest.main(["-s", "--timeout=0", str(Path(__file__).parent), *rest]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,289 @@
+"""Kubeocean: a hub and a worker, the process of one ClusterBinding between them, and the people who use both.
+
+Invariant: the process is what `kubeocean run` builds; only its network is simulated.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from kubeocean.cli import runtime_defaults
+from kubeocean.model import crds, keys
+from kubeocean.provider import KubeoceanProvider
+from kubeocean.settings import KubeoceanSettings
+from tests.faults.simulation.actors import NAMESPACE, ControlPlane, is_closed, path_of, pod_body
+from tests.faults.simulation.kubelet import EXIT_CODE, RUN_FOR, STOP_DELAY, Kubelets, node_body
+from tests.faults.simulation.schedule import Kind
+from tests.faults.simulation.world import World
+from vkubelet import settings
+from vkubelet.api.codec import decode_yaml
+from vkubelet.client.connection import Connection
+from vkubelet.client.resources import Resource
+from vkubelet.runtime import Runtime
+from vkubelet.settings import Settings
+
+Body = dict[str, Any]
+BINDING = "demo"
+MOUNT = "leased"
+_VOLUME: Body = {"name": "settings", "configMap": {"name": "settings"}}
+_BINDINGS = f"/apis/{crds.GROUP}/{crds.VERSION}/clusterbindings"
+_POLICIES = f"/apis/{crds.GROUP}/{crds.VERSION}/resourceleasingpolicies"
+_KUBECONFIG = """
+apiVersion: v1
+kind: Config
+clusters: [{name: worker, cluster: {server: "https://worker.simulated:6443", insecure-skip-tls-verify: true}}]
+users: [{name: user, user: {token: token}}]
+contexts: [{name: worker, context: {cluster: worker, user: user}}]
+current-context: worker
+"""
+_LOCAL: Body = {
+    "server": {"node_address": "10.1.1.1", "main_port": False, "certificate": "self-signed"},
+    "health": {"health_address": "", "metrics_address": ""},
+}
+
+
+@lru_cache
+def definition(resource: Resource[Any]) -> Body:
+    """The CustomResourceDefinition of a resource."""
+    found: Body = decode_yaml(crds.definition(resource))
+    return found
+
+
+class KubeoceanWorld(World):
+    """Scenarios of one binding."""
+
+    name = "kubeocean"
+    scenarios: ClassVar = {
+        "pods": "pods",
+        "window": "window",
+        "bindings": "bindings",
+        "unbind": "unbind",
+        "leaders": "leaders",
+        "return": "comes_back",
+        "failover": "fails_over",
+    }
+    replicas: ClassVar = {"leaders": 2}
+
+    def build(self) -> None:
+        self.hub, self.worker = ControlPlane(self, "hub"), ControlPlane(self, "worker")
+        self.kubelets = Kubelets(self, self.worker)
+        self.hub.model.define(definition(crds.CLUSTERBINDINGS))
+        self.worker.model.define(definition(crds.POLICIES))
+        for plane, namespace in ((self.hub, keys.NAMESPACE), (self.hub, keys.FAKE_NAMESPACE), (self.worker, MOUNT)):
+            plane.model.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}}, user="admin")
+        for name in ("one", "two"):
+            self.worker.model.call("POST", "/api/v1/nodes", node_body(name), user="kubelet")
+            self.worker.merge(f"/api/v1/nodes/{name}", {"spec": {"taints": None}}, user="node-controller")
+        secret = {"metadata": {"name": "worker"}, "data": {"kubeconfig": base64.b64encode(_KUBECONFIG.encode()).decode()}}
+        self.hub.model.call("POST", f"/api/v1/namespaces/{keys.NAMESPACE}/secrets", secret, user="admin")
+        self.policy("all", {})
+        self.bind()
+        self.history.virtual_uid_key = keys.VIRTUAL_POD_UID
+        if self.schedule.scenario == "unbind":
+            self.history.may_be_unready |= {f"vnode-{BINDING}-one", f"vnode-{BINDING}-two"}
+        self.hub.run()
+        self.worker.world.every(0.5, self.worker.schedule)
+        self.kubelets.run()
+        for number in range(self.replicas.get(self.schedule.scenario, 1)):
+            self.start(f"kubeocean{number or ''}")
+
+    def make(self, role: str) -> tuple[Callable[[], Awaitable[None]], Callable[[], None]]:
+        own = KubeoceanSettings(binding=BINDING, time_zone="UTC", unused_copy_after=20.0)
+        leads = {"leader": {"enabled": True}} if self.schedule.scenario in self.replicas else {}
+        chosen = settings.convert(settings.merged(settings.merged(runtime_defaults(BINDING), _LOCAL), leads), Settings)
+        runtime = Runtime(KubeoceanProvider(own), chosen, connection=Connection("https://hub.simulated:6443"), clock=self.clock)
+        return runtime.run, runtime.stop
+
+    # --- people ---
+
+    def bind(self, **spec: Any) -> None:
+        """Creates the ClusterBinding, or changes its spec."""
+        body = {
+            "clusterID": BINDING,
+            "secretRef": {"name": "worker", "namespace": keys.NAMESPACE},
+            "mountNamespace": MOUNT,
+            "allowInsecureWorker": True,
+            "apiServerAccess": {"host": "192.0.2.1", "port": 6443},
+            **spec,
+        }
+        self.hub.model.apply(f"{_BINDINGS}/{BINDING}", {**_head("ClusterBinding", BINDING), "spec": body}, user="admin")
+
+    def policy(self, name: str, spec: Body) -> None:
+        """Creates a ResourceLeasingPolicy in the worker, or changes it."""
+        body = {**_head("ResourceLeasingPolicy", name), "spec": {"cluster": BINDING, **spec}}
+        self.worker.model.apply(f"{_POLICIES}/{name}", body, user="owner")
+
+    def configure(self, value: str) -> None:
+        """Creates the ConfigMap that pods of StatefulSets use, or changes it."""
+        path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/settings"
+        self.hub.model.apply(path, {"metadata": {"name": "settings"}, "data": {"value": value}}, user="person")
+
+    def configured(self, value: str) -> str | None:
+        """Returns what is wrong with the copy of that ConfigMap."""
+        copies = [
+            body["data"].get("value")
+            for body in self.worker.model.objects("", "v1", "configmaps", MOUNT)
+            if (body["metadata"].get("annotations") or {}).get(keys.VIRTUAL_NAME) == "settings"
+        ]
+        return None if copies == [value] else f"copies have {copies}, not {value}"
+
+    def vnodes(self) -> list[str]:
+        return [node["metadata"]["name"] for node in self.hub.nodes()]
+
+    # --- scenarios ---
+
+    async def pods(self) -> None:
+        """Pods of every kind of life: kept, completed, failed, changed, deleted, forced, created again under their name."""
+        hub = self.hub
+        self.history.finite |= {"job", "bad"}
+        await self.pause(5.0)
+        self.configure("one")
+        hub.stateful("web", replicas=2, annotations={STOP_DELAY: "2"}, volumes=[_VOLUME])
+        hub.create_pod(pod_body("job", restart="Never", annotations={RUN_FOR: "4"}))
+        hub.create_pod(pod_body("bad", restart="Never", annotations={RUN_FOR: "3", EXIT_CODE: "3"}))
+        hub.create_pod(pod_body("long", annotations={STOP_DELAY: "6"}))
+        await self.pause(5.0)
+        hub.mark_node(f"vnode-{BINDING}-one")
+        await self.pause(10.0)
+        hub.delete_pod("web-0")
+        hub.delete_pod("long", grace=10)
+        hub.label_pod("web-1", "step", "two")
+        self.configure("two")
+        await self.pause(12.0)
+        hub.create_pod(pod_body("long", annotations={STOP_DELAY: "6"}))
+        hub.delete_pod("job")
+        await self.pause(8.0)
+        hub.delete_pod("long", grace=0)
+        await self.pause(1.0)
+        hub.create_pod(pod_body("long"))
+        self.wish("StatefulSet web", lambda: hub.unready(["web-0", "web-1", "long"]))
+        self.wish("copy of a ConfigMap", lambda: self.configured("two"))
+        self.wish("pod bad", lambda: hub.unphased("bad", "Failed"))
+        self.wish("pod job", lambda: hub.existing(["job"]))
+        self._always()
+
+    async def window(self) -> None:
+        """A policy whose window closes: pods leave, the nodes close; then it opens again."""
+        hub = self.hub
+        self.policy("all", {"timeWindows": [{"start": "08:00", "end": "08:01"}], "forceReclaim": True, "gracefulReclaimPeriodSeconds": 20})
+        self.history.may_end |= {"web-0", "web-1"}
+        await self.pause(5.0)
+        hub.stateful("web", replicas=2)
+        await self.pause(135.0)
+        self.expect("closed window", self._is_open)
+        await self.pause(15.0)
+        self.policy("all", {"timeWindows": [{"start": "00:00", "end": "20:00"}], "forceReclaim": True, "gracefulReclaimPeriodSeconds": 20})
+        self.wish("StatefulSet web", lambda: hub.unready(["web-0", "web-1"]))
+        self._always()
+
+    async def bindings(self) -> None:
+        """The binding and its Secret change while pods run, also to something invalid and back."""
+        hub = self.hub
+        await self.pause(5.0)
+        hub.stateful("web", replicas=2)
+        await self.pause(8.0)
+        self.bind(secretRef={"name": "missing", "namespace": keys.NAMESPACE})
+        await self.pause(5.0)
+        self.bind(podPriorityClassName="")
+        rotated = base64.b64encode(_KUBECONFIG.replace("token: token", "token: other").encode()).decode()
+        path = f"/api/v1/namespaces/{keys.NAMESPACE}/secrets/worker"
+        self.hub.merge(path, {"data": {"kubeconfig": rotated}}, user="admin")
+        await self.pause(8.0)
+        hub.delete_pod("web-0")
+        self.worker.merge("/api/v1/nodes/one", {"spec": {"unschedulable": True}}, user="owner")
+        await self.pause(8.0)
+        self.worker.merge("/api/v1/nodes/one", {"spec": {"unschedulable": None}}, user="owner")
+        hub.attempt("person", "DELETE", f"/api/v1/nodes/vnode-{BINDING}-two")
+        self.wish("StatefulSet web", lambda: hub.unready(["web-0", "web-1"]))
+        self._always()
+
+    async def unbind(self) -> None:
+        """The binding is deleted: pods end, nodes go, nothing of it is left in the worker."""
+        hub = self.hub
+        await self.pause(5.0)
+        self.configure("one")
+        hub.stateful("web", replicas=2, volumes=[_VOLUME])
+        await self.pause(10.0)
+        hub.stateful("web", replicas=0)
+        self.history.may_end |= {"web-0", "web-1"}
+        hub.attempt("admin", "DELETE", f"{_BINDINGS}/{BINDING}")
+        self.wish(
+            "binding", lambda: "still exists" if self.hub.model.get(crds.GROUP, crds.VERSION, "clusterbindings", "", BINDING) else None
+        )
+        self.wish("virtual nodes", lambda: f"still exist: {self.vnodes()}" if self.vnodes() else None)
+        self.wish("worker", self._marked)
+
+    async def leaders(self) -> None:
+        """Two replicas; pods come and go while one takes over from the other."""
+        await self.pods()
+
+    async def comes_back(self) -> None:
+        """Pods finish and are deleted on either side; with faults, while the worker is cut off."""
+        hub = self.hub
+        self.history.finite |= {"job"}
+        self.history.may_end |= {"victim"}
+        await self.pause(5.0)
+        hub.stateful("web", replicas=2)
+        hub.create_pod(pod_body("job", restart="Never", annotations={RUN_FOR: "40"}))
+        hub.create_pod(pod_body("victim"))
+        await self.pause(25.0)
+        victims = [pod for pod in self.worker.pods(MOUNT) if pod["metadata"]["annotations"].get(keys.VIRTUAL_POD_NAME) == "victim"]
+        for pod in victims:
+            self.worker.attempt("owner", "DELETE", path_of(pod), {})
+        hub.delete_pod("web-0")
+        await self.pause(30.0)
+        self.wish("StatefulSet web", lambda: hub.unready(["web-0", "web-1"]))
+        self.wish("pod job", lambda: hub.unphased("job", "Succeeded"))
+        self.wish("pod victim", lambda: hub.unphased("victim", "Failed") if victims else None)
+        self._always()
+
+    async def fails_over(self) -> None:
+        """The binding gives up the pods of a worker that is proven silent for a minute, and not earlier."""
+        hub = self.hub
+        self.bind(onUnreachable={"mode": "FailOver", "afterSeconds": 60})
+        silent = [fault for fault in self.schedule.faults if fault.kind in (Kind.CUT, Kind.CLOSED) and fault.side == "worker"]
+        if sum(fault.value for fault in silent) >= 60.0:
+            self.history.may_end |= {"web-0", "web-1", "bare"}
+            self.history.may_be_unready |= {f"vnode-{BINDING}-one", f"vnode-{BINDING}-two"}
+        else:
+            self.wish("bare pod", lambda: hub.unready(["bare"]))
+        await self.pause(5.0)
+        hub.stateful("web", replicas=2)
+        hub.create_pod(pod_body("bare"))
+        await self.pause(60.0)
+        self.wish("StatefulSet web", lambda: hub.unready(["web-0", "web-1"]))
+        self._always()
+
+    def _always(self) -> None:
+        self.wish("nodes", lambda: self.hub.unready_nodes(2))
+        self.wish("physical pods", self._matched)
+
+    def _is_open(self) -> str | None:
+        """Returns which pods or nodes are still in use after the window has closed."""
+        pods = [pod["metadata"]["name"] for pod in self.hub.pods() if pod["spec"].get("nodeName")]
+        nodes = [node["metadata"]["name"] for node in self.hub.nodes() if not is_closed(node)]
+        return f"pods {pods} and nodes {nodes} are still in use" if pods or nodes else None
+
+    def _matched(self) -> str | None:
+        """Returns where the pods of the two clusters differ."""
+        wanted = {pod["metadata"]["uid"] for pod in self.hub.pods() if pod["spec"].get("nodeName") in self.vnodes()}
+        found = [pod["metadata"]["annotations"].get(keys.VIRTUAL_POD_UID) for pod in self.worker.pods(MOUNT)]
+        surplus = [uid for uid in found if uid not in wanted]
+        return f"physical pods of {surplus} have no virtual pod" if surplus else None
+
+    def _marked(self) -> str | None:
+        """Returns what of the binding is left in the worker."""
+        left = []
+        for kind, key, body in self.worker.model.everything():
+            meta = body["metadata"]
+            marks = [*(meta.get("labels") or {}), *(meta.get("annotations") or {}), *(meta.get("finalizers") or ())]
+            if kind.plural not in ("events", "priorityclasses") and any("kubeocean.io" in mark for mark in marks):
+                left.append(f"{kind.plural} {'/'.join(key)}")
+        return f"left: {', '.join(left)}" if left else None
+
+
+def _head(kind: str, name: str) -> Body:
+    return {"apiVersion": f"{crds.GROUP}/{crds.VERSION}", "kind": kind, "metadata": {"name": name}}

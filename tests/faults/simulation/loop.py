@@ -1,0 +1,261 @@
+"""An asyncio event loop without time and sockets of its own: the same seed runs the same program in the same order.
+
+Invariant: virtual time passes only when no callback is ready, and nothing but the program, the seed and the virtual time decides what runs
+next.
+
+asyncio defines the order of callbacks that are ready, and leaves open that of timers that are due at the same moment: these are shuffled
+by the seed. All input and output of a simulation arrives by timers, so the seed decides in which order answers and events are received.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import random
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+_MOST_CALLBACKS = 200_000
+"""Callbacks at one moment of virtual time after which the program counts as running in circles."""
+
+_CLOSES = 20
+
+START = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
+"""Wall clock at the virtual time 0: a Monday morning."""
+
+PROCESS: contextvars.ContextVar[str] = contextvars.ContextVar("process", default="")
+"""The simulated process to which a task and all its callbacks belong; "" for the world around the processes."""
+
+
+class Stuck(RuntimeError):
+    """The program waits for something that never happens, or runs in circles without waiting."""
+
+
+class _Hashed:
+    """Has a hash that does not depend on the address in memory, so that sets of these have the same order in every process."""
+
+    _number: int
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class SimulatedTask(_Hashed, asyncio.Task[Any]):
+    """A task with a number."""
+
+    def __init__(self, coro: Coroutine[Any, Any, Any], *, number: int, process: str, **rest: Any) -> None:
+        self._number = number
+        self.process = process
+        super().__init__(coro, **rest)
+
+
+class SimulatedFuture(_Hashed, asyncio.Future[Any]):
+    """A future with a number."""
+
+    def __init__(self, *, number: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._number = number
+        super().__init__(loop=loop)
+
+
+class SimulatedLoop(asyncio.BaseEventLoop):
+    """The loop of one simulation. `kill` ends a simulated process as SIGKILL does: none of its code runs any more."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self._rng = rng
+        self._now = 0.0
+        self._numbers = 0
+        self._at_once = 0
+        self._dead: set[str] = set()
+        self._stalled: dict[str, list[asyncio.Handle]] = {}
+        self._tasks: dict[int, SimulatedTask] = {}
+        self.callbacks = 0
+        """Number of callbacks run."""
+        self.problems: list[str] = []
+        """Exceptions that no task has handled."""
+        self.set_task_factory(self._new_task)
+        self.set_exception_handler(self._unhandled)
+
+    # --- what asyncio requires of a loop ---
+
+    def time(self) -> float:
+        return self._now
+
+    def create_future(self) -> asyncio.Future[Any]:
+        self._numbers += 1
+        return SimulatedFuture(number=self._numbers, loop=self)
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        """Runs the function in a callback of its own; it takes no virtual time."""
+        future = self.create_future()
+        self.call_soon(_settle, future, func, args)
+        return future
+
+    def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
+        """Does nothing: no byte ever arrives at a port of a simulation."""
+
+    def remove_reader(self, fd: Any) -> bool:
+        return False
+
+    def call_soon_threadsafe(self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def _process_events(self, event_list: Any) -> None:
+        raise AssertionError("there are no sockets in a simulation")
+
+    def _run_once(self) -> None:
+        ready: Any = self._ready  # type: ignore[attr-defined]
+        if ready:
+            self._at_once += len(ready)
+            if self._at_once > _MOST_CALLBACKS:
+                raise Stuck(f"callbacks run without end at {self._now:.3f} s: {ready[0]!r}")
+        else:
+            self._at_once = 0
+            self._advance()
+        self._take_due(ready)
+        dead, stalled = self._dead, self._stalled
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            process = handle._context.get(PROCESS, "")
+            if process and (process in dead or process in stalled):
+                if process not in dead:
+                    stalled[process].append(handle)
+                continue
+            self.callbacks += 1
+            handle._run()
+
+    def _advance(self) -> None:
+        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        while scheduled and scheduled[0].cancelled():
+            _unschedule(heapq.heappop(scheduled))
+        if not scheduled:
+            raise Stuck("every task waits, and no timer is set")
+        self._now = max(self._now, scheduled[0].when())
+
+    def _take_due(self, ready: Any) -> None:
+        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        due: list[asyncio.TimerHandle] = []
+        while scheduled and (scheduled[0].when() <= self._now or scheduled[0].cancelled()):
+            handle = heapq.heappop(scheduled)
+            _unschedule(handle)
+            if not handle.cancelled():
+                due.append(handle)
+        if len(due) > 1:
+            self._rng.shuffle(due)
+            due.sort(key=lambda handle: handle.when())
+        ready.extend(due)
+
+    def _new_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **rest: Any) -> SimulatedTask:
+        self._numbers += 1
+        context = rest.get("context")
+        process = PROCESS.get() if context is None else context.get(PROCESS, "")
+        task = SimulatedTask(coro, number=self._numbers, process=process, loop=loop, **rest)
+        self._tasks[self._numbers] = task
+        task.add_done_callback(self._drop)
+        return task
+
+    def _drop(self, task: SimulatedTask) -> None:
+        self._tasks.pop(task._number, None)
+
+    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self.problems.append(f"{context.get('message')}: {error!r}")
+
+    # --- processes ---
+
+    def start(self, process: str, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Runs a coroutine as the main task of a simulated process."""
+        context = contextvars.copy_context()
+        context.run(PROCESS.set, process)
+        return self.create_task(coro, context=context)
+
+    def kill(self, process: str) -> None:
+        """Ends a process where it is: no handler, no `finally`, no cancellation."""
+        self._dead.add(process)
+
+    def stall(self, process: str, seconds: float) -> None:
+        """Stops a process for so long, as SIGSTOP does; what becomes due meanwhile runs afterwards."""
+        if process not in self._stalled:
+            self._stalled[process] = []
+            self.call_later(seconds, self._resume, process, context=contextvars.Context())
+
+    def _resume(self, process: str) -> None:
+        self._ready.extend(self._stalled.pop(process))  # type: ignore[attr-defined]
+
+    def lives(self, process: str) -> bool:
+        """Whether a process was not killed."""
+        return process not in self._dead
+
+    def tasks_of(self, process: str) -> list[str]:
+        """Returns the names of the unfinished tasks of a process."""
+        return [task.get_name() for task in self._tasks.values() if task.process == process]
+
+    def dispose(self) -> None:
+        """Closes all coroutines, after what they did was judged: left to the garbage collector they would disturb a later simulation."""
+        self.set_exception_handler(lambda loop, context: None)
+        for task in list(self._tasks.values()):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            _close(task.get_coro())
+        self._tasks.clear()
+        self._ready.clear()  # type: ignore[attr-defined]
+        self._scheduled.clear()  # type: ignore[attr-defined]
+
+    def __del__(self) -> None:
+        """Does not warn: it has nothing to close."""
+
+
+class LoopClock:
+    """The product's Clock on the time of the loop. `skew` moves the wall clock alone, as an administrator or NTP does."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, start: datetime = START) -> None:
+        self._loop = loop
+        self._start = start
+        self.skew = timedelta()
+
+    def now(self) -> datetime:
+        return self._start + timedelta(seconds=self._loop.time()) + self.skew
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(max(0.0, seconds))
+
+
+def _settle(future: asyncio.Future[Any], func: Callable[..., Any], args: Iterable[Any]) -> None:
+    if future.cancelled():
+        return
+    try:
+        result = func(*args)
+    except Exception as error:
+        future.set_exception(error)
+    else:
+        with suppress(asyncio.InvalidStateError):
+            future.set_result(result)
+
+
+def _close(coro: Any) -> None:
+    """Closes a coroutine and those that it awaits, the innermost first; one that awaits something meanwhile is closed again."""
+    chain = []
+    while coro is not None and hasattr(coro, "close"):
+        chain.append(coro)
+        coro = getattr(coro, "cr_await", None) or getattr(coro, "gi_yieldfrom", None) or getattr(coro, "ag_await", None)
+    for each in reversed(chain):
+        for _ in range(_CLOSES):
+            try:
+                each.close()
+                break
+            except RuntimeError:
+                continue
+            except BaseException:
+                # What a dropped process does on its way out is no part of the simulation.
+                break
+
+
+def _unschedule(handle: asyncio.TimerHandle) -> None:
+    handle._scheduled = False  # type: ignore[attr-defined]

@@ -1,0 +1,420 @@
+"""The network between simulated processes and the API server models, in the place of the client's transport: latency, and the faults of a
+schedule.
+
+Invariant: a request that was sent is handled in the context of the world, so that it takes effect also when its sender is killed meanwhile;
+answers and events of one connection arrive in the order in which they were sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Self
+
+import aiohttp
+from attrs import define, field, frozen
+
+from tests.faults.model.refusals import Refusal
+from tests.faults.model.requests import Request
+from tests.faults.model.server import ApiModel
+from tests.faults.simulation.loop import PROCESS, SimulatedLoop
+from tests.faults.simulation.schedule import Fault, Kind
+from vkubelet.api.codec import encode_json, status_error
+from vkubelet.client.connection import Connection
+from vkubelet.client.transport import Call, Transport
+from vkubelet.clock import Clock
+from vkubelet.errors import ApiError, Unreachable
+from vkubelet.metrics import Metrics
+
+_LATENCIES = (0.001, 0.001, 0.002, 0.002, 0.003, 0.005, 0.008, 0.020)
+"""Seconds on the way, in one direction. Few values, so that messages often arrive at the same moment, in the order of the seed."""
+_CONNECT = 10.0
+_REASONS = {409: "Conflict", 410: "Expired", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout"}
+
+
+@frozen
+class Sent:
+    """A write of a process as the network saw it: `number` counts all of them, `site` names what is written where."""
+
+    number: int
+    time: float
+    process: str
+    site: str
+    outcome: str
+
+
+@define
+class Side:
+    """One API server, by the name that schedules use."""
+
+    name: str
+    url: str
+    model: ApiModel
+    silent_until: float = 0.0
+    closed_until: float = 0.0
+    broken_until: float = 0.0
+    lagging_until: float = 0.0
+    streams: list[SimulatedStream] = field(factory=list)
+
+
+class Network:
+    """All API servers, and what the schedule does to the way to them. `on_crash(process, seconds)` kills and restarts a process."""
+
+    def __init__(self, loop: SimulatedLoop, rng: random.Random, faults: tuple[Fault, ...]) -> None:
+        self.loop = loop
+        self.rng = rng
+        self.sides: dict[str, Side] = {}
+        self.writes: list[Sent] = []
+        self.events: Counter[str] = Counter()
+        self.injected: list[tuple[str, str]] = []
+        """Kind of each fault that took effect, and its site."""
+        self.on_crash: Callable[[str, float], None] = lambda process, seconds: None
+        self._world = contextvars.Context()
+        self._of_writes = {
+            fault.at: fault for fault in faults if fault.kind in (Kind.CRASH, Kind.LOST, Kind.UNSENT, Kind.REFUSED, Kind.SLOW)
+        }
+        self._of_events = {(fault.side, fault.at): fault for fault in faults if fault.kind in (Kind.DROPPED, Kind.DELAYED, Kind.ENDED)}
+
+    def add(self, name: str, url: str, model: ApiModel) -> None:
+        self.sides[url] = Side(name, url, model)
+
+    def side(self, name: str) -> Side:
+        return next(side for side in self.sides.values() if side.name == name)
+
+    def latency(self) -> float:
+        return self.rng.choice(_LATENCIES)
+
+    def later(self, seconds: float, callback: Callable[..., Any], *args: Any) -> None:
+        """Calls back in the context of the world, whoever asks for it."""
+        self.loop.call_later(seconds, callback, *args, context=self._world)
+
+    def spawn(self, coro: Any) -> None:
+        """Runs a coroutine in the context of the world."""
+        self.loop.create_task(coro, context=self._world)
+
+    def fault_of_write(self, number: int) -> Fault | None:
+        return self._of_writes.get(number)
+
+    def fault_of_event(self, side: Side) -> Fault | None:
+        self.events[side.name] += 1
+        return self._of_events.get((side.name, self.events[side.name]))
+
+    def note(self, kind: Kind, site: str) -> None:
+        self.injected.append((kind.value, site))
+
+    def transport(self, connection: Connection, *, clock: Clock, metrics: Metrics | None = None) -> SimulatedTransport:
+        """Creates what the product's client uses in place of its transport."""
+        return SimulatedTransport(connection, clock=clock, metrics=metrics, network=self)
+
+    # --- faults that have a time ---
+
+    def begin(self, fault: Fault) -> None:
+        """Starts a fault of an API server now."""
+        side, now = self.side(fault.side), self.loop.time()
+        self.note(fault.kind, side.name)
+        match fault.kind:
+            case Kind.CUT:
+                side.silent_until = now + fault.value
+            case Kind.CLOSED:
+                side.closed_until = now + fault.value
+                for stream in list(side.streams):
+                    stream.break_off(Unreachable(stream.attempt, "connection reset by peer"))
+            case Kind.BROKEN:
+                side.broken_until = now + fault.value
+            case Kind.LAG:
+                side.lagging_until = now + fault.value
+            case Kind.EXPIRED:
+                side.model.compact()
+                for stream in list(side.streams):
+                    stream.break_off(None)
+            case _:
+                raise AssertionError(f"{fault.kind} is no fault of an API server")
+
+
+def site_of(side: Side, call: Call) -> str:
+    """What a call writes: `hub patch pods/status`."""
+    last = call.path.rpartition("/")[2]
+    subresource = last if last in ("status", "eviction", "binding", "token", "resize", "ephemeralcontainers", "approval") else ""
+    return f"{side.name} {call.verb or call.method.lower()} {call.resource}{f'/{subresource}' if subresource else ''}"
+
+
+def request_of(call: Call, process: str) -> Request:
+    """The call as its API server receives it, from a process that has a user of its name."""
+    return Request(
+        method=call.method,
+        path=call.path,
+        user=process,
+        params=dict(call.params),
+        body=call.body or b"",
+        content_type=call.content_type,
+    )
+
+
+def counts(call: Call) -> bool:
+    """Whether a call is one of the writes that faults number: renewals of Leases and queries sent by POST are not."""
+    if call.method in ("GET", "HEAD") or call.resource.endswith("reviews"):
+        return False
+    return not (call.resource == "leases" and call.method == "PUT")
+
+
+class SimulatedTransport(Transport):
+    """The transport of one client. It keeps to the timeouts of the real one, in virtual time."""
+
+    def __init__(self, connection: Connection, *, clock: Clock, metrics: Metrics | None, network: Network) -> None:
+        super().__init__(connection, clock=clock, metrics=metrics)
+        self._network = network
+        self._connected = False
+        self._opened = False
+
+    async def __aenter__(self) -> Self:
+        self._opened = True
+        return self
+
+    async def __aexit__(self, *args: object) -> None:
+        self._opened = False
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        if not self._opened:
+            raise RuntimeError("the client is not open: use `async with`")
+        if call.allow is not None:
+            call.allow()
+        future: asyncio.Future[Any] = self._network.loop.create_future()
+        self._send(call, future, self._handle)
+        try:
+            async with asyncio.timeout(timeout):
+                answer: bytes = await future
+                return answer
+        except TimeoutError as error:
+            # A connection that stayed silent is closed, and the next request needs another one.
+            self._connected = False
+            raise Unreachable(call.attempt, "no response within the time limit") from error
+
+    @asynccontextmanager
+    async def open(self, call: Call, timeout: aiohttp.ClientTimeout) -> AsyncIterator[Any]:
+        future: asyncio.Future[Any] = self._network.loop.create_future()
+        self._send(call, future, self._watch)
+        try:
+            async with asyncio.timeout(timeout.connect if timeout.total is None else timeout.total):
+                stream: SimulatedStream = await future
+        except TimeoutError as error:
+            self._connected = False
+            raise Unreachable(call.attempt, "no response within the time limit") from error
+        stream.silence = timeout.sock_read
+        try:
+            yield stream
+        finally:
+            stream.leave()
+
+    # --- on the way; from here on in the context of the world ---
+
+    def _send(self, call: Call, future: asyncio.Future[Any], handle: Callable[..., Any]) -> None:
+        network = self._network
+        side = network.sides[self.connection.url]
+        now = network.loop.time()
+        if now < side.closed_until:
+            network.later(network.latency(), _fail, future, Unreachable(call.attempt, "connection refused", silent=True))
+            return
+        if now < side.silent_until:
+            if not self._connected:
+                error = Unreachable(call.attempt, "no connection within the time limit", silent=True)
+                network.later(_CONNECT, _fail, future, error)
+            return
+        self._connected = True
+        network.later(network.latency(), self._arrive, side, call, future, handle, PROCESS.get())
+
+    def _arrive(self, side: Side, call: Call, future: asyncio.Future[Any], handle: Callable[..., Any], process: str) -> None:
+        network = self._network
+        now = network.loop.time()
+        if now < side.broken_until:
+            self._answer(side, future, refusal(call, 503))
+            return
+        if not counts(call):
+            network.spawn(handle(side, call, future, process))
+            return
+        number = len(network.writes) + 1
+        site = site_of(side, call)
+        fault = network.fault_of_write(number)
+        network.writes.append(Sent(number, now, process, site, fault.kind.value if fault else ""))
+        if fault is None:
+            network.spawn(handle(side, call, future, process))
+            return
+        network.note(fault.kind, site)
+        match fault.kind:
+            case Kind.UNSENT:
+                self._answer(side, future, Unreachable(call.attempt, "connection reset by peer"))
+            case Kind.REFUSED:
+                self._answer(side, future, refusal(call, int(fault.value)))
+            case Kind.SLOW:
+                network.later(fault.value, network.spawn, handle(side, call, future, process))
+            case Kind.LOST:
+                nowhere: asyncio.Future[Any] = network.loop.create_future()
+                network.spawn(handle(side, call, nowhere, process))
+                if not fault.value:
+                    self._answer(side, future, Unreachable(call.attempt, "connection reset by peer"))
+            case Kind.CRASH:
+                network.spawn(self._crash(side, call, handle, process, fault))
+
+    async def _crash(self, side: Side, call: Call, handle: Callable[..., Any], process: str, fault: Fault) -> None:
+        nowhere: asyncio.Future[Any] = self._network.loop.create_future()
+        await handle(side, call, nowhere, process)
+        self._network.on_crash(process, fault.value)
+
+    async def _handle(self, side: Side, call: Call, future: asyncio.Future[Any], process: str) -> None:
+        try:
+            answer: Any = side.model.serve(request_of(call, process))
+        except Refusal as refused:
+            answer = refused.error(call.attempt)
+        self._answer(side, future, answer)
+
+    def _answer(self, side: Side, future: asyncio.Future[Any], answer: Any) -> None:
+        """Sends an answer; one that is sent during a cut is lost."""
+        network = self._network
+        if network.loop.time() < side.silent_until:
+            return
+        network.later(network.latency(), _fail if isinstance(answer, Exception) else _succeed, future, answer)
+
+    async def _watch(self, side: Side, call: Call, future: asyncio.Future[Any], process: str) -> None:
+        try:
+            watch = side.model.open_watch(request_of(call, process))
+        except Refusal as refused:
+            self._answer(side, future, refused.error(call.attempt))
+            return
+        stream = SimulatedStream(self._network, side, call.attempt, process)
+        side.streams.append(stream)
+        self._answer(side, future, stream)
+        try:
+            await stream.pump(watch)
+        finally:
+            side.streams.remove(stream)
+            side.model.close_watch(watch)
+
+
+class SimulatedStream:
+    """The body of a watch, between an API server model and the client; it is its own `content`."""
+
+    def __init__(self, network: Network, side: Side, attempt: str, process: str) -> None:
+        self.content = self
+        self.attempt = attempt
+        self.silence: float | None = None
+        self._network = network
+        self._side = side
+        self.process = process
+        self._in_flight: deque[bytes | Exception] = deque()
+        self._received: deque[bytes | Exception] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._order = 0.0
+        self._expires = False
+        self._over: asyncio.Future[None] = network.loop.create_future()
+        self._ended = False
+
+    # --- the client's end ---
+
+    async def readany(self) -> bytes:
+        while not self._received:
+            self._waiter = self._network.loop.create_future()
+            async with asyncio.timeout(self.silence):
+                await self._waiter
+        found = self._received.popleft()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def leave(self) -> None:
+        """The client closes the connection."""
+        _succeed(self._over, None)
+
+    # --- the server's end ---
+
+    async def pump(self, response: Any) -> None:
+        """Sends on what the server sends, until either end closes the connection."""
+        reader = self._network.loop.create_task(self._read(response), name="server's end of a watch")
+        try:
+            await asyncio.wait({reader, self._over}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            reader.cancel()
+
+    async def _read(self, response: Any) -> None:
+        with suppress(asyncio.CancelledError):
+            while not self._ended:
+                chunk = await response.content.readany()
+                if not chunk:
+                    self._deliver(b"")
+                    return
+                for line in chunk.splitlines(keepends=True):
+                    self._event(line)
+
+    def _event(self, line: bytes) -> None:
+        if self._expires:
+            return
+        if b'"BOOKMARK"' in line[:24]:
+            self._deliver(line)
+            return
+        fault = self._network.fault_of_event(self._side)
+        if fault is None:
+            self._deliver(line)
+            return
+        self._network.note(fault.kind, f"{self._side.name} {self.attempt}")
+        now = self._network.loop.time()
+        if fault.kind is Kind.DELAYED:
+            self._order = max(self._order, now + fault.value)
+            self._deliver(line)
+        elif fault.kind is Kind.ENDED:
+            self._deliver(line)
+            self._deliver(b"")
+        else:
+            self._expires = True
+            self._order = max(self._order, now + fault.value)
+            self._deliver(_EXPIRED)
+
+    def _deliver(self, item: bytes | Exception) -> None:
+        network, side = self._network, self._side
+        now = network.loop.time()
+        self._order = max(self._order, now + network.latency(), side.lagging_until, side.silent_until)
+        self._in_flight.append(item)
+        network.later(self._order - now, self._receive)
+
+    def break_off(self, error: Exception | None) -> None:
+        """Ends the stream at the server, with an error at the client if there is one."""
+        self._deliver(error if error is not None else b"")
+
+    def _receive(self) -> None:
+        """Receives the oldest item on the way: whichever timer rings first, the order of the server is kept."""
+        now = self._network.loop.time()
+        if now < self._side.silent_until:
+            # A cut began while it was on the way; TCP sends it again afterwards.
+            self._network.later(self._side.silent_until - now + 0.001, self._receive)
+            return
+        item = self._in_flight.popleft()
+        if not item or isinstance(item, Exception):
+            self._ended = True
+            _succeed(self._over, None)
+        self._received.append(item)
+        if self._waiter is not None:
+            _succeed(self._waiter, None)
+
+
+_EXPIRED = (
+    encode_json({"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}})
+    + b"\n"
+)
+
+
+def refusal(call: Call, code: int) -> ApiError:
+    """The error of a status code that the API server answers with."""
+    body = {"kind": "Status", "status": "Failure", "code": code, "reason": _REASONS[code], "message": "injected"}
+    return status_error(call.attempt, encode_json(body), code=code, retry_after="1" if code == 429 else "")
+
+
+def _succeed(future: asyncio.Future[Any], value: Any) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()

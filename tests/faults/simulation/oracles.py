@@ -1,0 +1,330 @@
+"""Oracles: what must be true of every run, whatever faults it had. Pure functions of a recorded history and its schedule.
+
+Invariant: an oracle reads what was accepted by the API servers and what ran in the backends, never the memory of the product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+
+from tests.faults.simulation.history import Body, Entry, History
+from tests.faults.simulation.schedule import Kind, Schedule
+
+_HEARTBEAT = {"lastHeartbeatTime", "renewTime"}
+_TERMINAL = ("Succeeded", "Failed")
+_OUTAGES = (Kind.CUT, Kind.CLOSED, Kind.BROKEN)
+_ROUNDING = 2.0
+"""Seconds by which times of the API may be off: they have no fractions, and periods are rounded to whole seconds."""
+_PATIENT = 21.0
+"""Seconds of outages that must never show in a node: a Lease lasts 40 s and is at most 10 s old when they begin."""
+
+
+@frozen
+class Violation:
+    """What an oracle found: its letter in the documentation, and the facts."""
+
+    oracle: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"({self.oracle}) {self.text}"
+
+
+def judge(history: History, schedule: Schedule) -> list[Violation]:
+    """Returns what all oracles find."""
+    return [Violation(name, text) for name, oracle in ORACLES.items() for text in oracle(history, schedule)]
+
+
+# --- (a) eventually stable ---------------------------------------------------------------------------------------------------------------
+
+
+def stable(history: History, schedule: Schedule) -> Iterator[str]:
+    """The desired state is reached, and then nothing is written but renewals."""
+    yield from history.unmet
+    beaten: set[str] = set()
+    for entry in history.entries:
+        if entry.user not in history.ours or entry.seconds < history.judged_from:
+            continue
+        again = entry.resource == "nodes" and entry.name in beaten
+        beaten |= {entry.name} if entry.resource == "nodes" else set()
+        if again or not is_renewal(entry):
+            yield f"written although nothing changes: {entry.line()}: {', '.join(sorted(changed_paths(entry)))[:200]}"
+
+
+def is_renewal(entry: Entry) -> bool:
+    """Whether a write only states that its writer lives: a Lease, the heartbeat of a node, an Event, a token before its expiry."""
+    if entry.resource in ("leases", "events"):
+        return True
+    paths = changed_paths(entry)
+    if entry.resource == "nodes":
+        return all(path.rpartition("/")[2] in _HEARTBEAT for path in paths)
+    return entry.resource == "secrets" and entry.old is not None and entry.new is not None and is_token(entry.new)
+
+
+def is_token(secret: Body) -> bool:
+    """Whether a Secret contains the tokens of a pod, which are renewed before they expire."""
+    return any(key.endswith("expires") or key.endswith("expiration") for key in secret["metadata"].get("annotations") or {})
+
+
+# --- (b) at most one ---------------------------------------------------------------------------------------------------------------------
+
+
+def at_most_one(history: History, schedule: Schedule) -> Iterator[str]:
+    """At most one live workload for each pod UID and for each name at any time."""
+    live: dict[str, tuple[str, str]] = {}
+    for event in history.workloads:
+        if event.what == "end":
+            live.pop(event.id, None)
+            continue
+        for other, (name, uid) in live.items():
+            if name == event.name or uid == event.uid:
+                yield f"{event.seconds:.3f} s: {event.name} ({event.uid}) starts as {event.id} while {other} runs for {name} ({uid})"
+        live[event.id] = (event.name, event.uid)
+
+
+def removed_while_live(history: History, schedule: Schedule) -> Iterator[str]:
+    """We never remove the object of a pod whose workload still runs: another one of its name may be created then."""
+    starts = [event for event in history.workloads if event.what == "start"]
+    ends = {event.id: event.seconds for event in history.workloads if event.what == "end"}
+    for entry in history.entries:
+        if entry.cluster != "hub" or entry.resource != "pods" or entry.new is not None or entry.old is None:
+            continue
+        if entry.user not in history.ours:
+            continue
+        for start in starts:
+            if start.uid == entry.uid and start.seconds <= entry.seconds < ends.get(start.id, history.ended):
+                yield f"{entry.line()}: removed while its workload {start.id} runs"
+
+
+# --- (c) healthy pods stay ---------------------------------------------------------------------------------------------------------------
+
+
+def healthy_pods_stay(history: History, schedule: Schedule) -> Iterator[str]:
+    """No pod that nobody asked to end is deleted, failed or restarted by us."""
+    for entry in history.entries:
+        if entry.user not in history.ours or entry.resource != "pods" or entry.old is None:
+            continue
+        if entry.cluster == "hub":
+            yield from _ended_in_hub(entry, history)
+        elif entry.verb == "delete" and not entry.old["metadata"].get("deletionTimestamp"):
+            yield from _ended_in_worker(entry, history)
+    for event in history.workloads:
+        if event.what == "end" and not event.by_itself and not history.was_asked_to_end(event.uid, event.seconds):
+            yield f"{event.seconds:.3f} s: workload of {event.name} ({event.uid}) was stopped and nobody had asked for it"
+
+
+def grace_is_kept(history: History, schedule: Schedule) -> Iterator[str]:
+    """No workload is killed before the grace period of its pod is over, as far as clocks are right."""
+    if any(fault.kind is Kind.CLOCK for fault in schedule.faults):
+        return
+    for event in history.workloads:
+        until = history.may_stop_until(event.uid) if event.killed else 0.0
+        if event.seconds < until - _ROUNDING and not any(event.name.endswith(f"/{name}") for name in history.may_end):
+            yield f"{event.seconds:.3f} s: {event.name} ({event.uid}) was killed, although it may take until {until:.3f} s"
+
+
+def _ended_in_hub(entry: Entry, history: History) -> Iterator[str]:
+    assert entry.old is not None
+    meta, before = entry.old["metadata"], entry.old.get("status") or {}
+    name, asked = meta["name"], bool(meta.get("deletionTimestamp")) or meta["name"] in history.may_end
+    if entry.verb in ("delete", "evict") and not asked and before.get("phase") not in _TERMINAL:
+        yield f"{entry.line()}: deleted by us although nobody had asked for it"
+    after = (entry.new or {}).get("status") or {}
+    if after.get("phase") in _TERMINAL and before.get("phase") not in _TERMINAL and not asked and name not in history.finite:
+        yield f"{entry.line()}: marked {after['phase']} ({after.get('reason', '')})"
+    if before.get("phase") in _TERMINAL and entry.new is not None and after.get("phase") != before["phase"]:
+        yield f"{entry.line()}: phase {before['phase']} became {after.get('phase')}"
+    if name not in history.finite and not asked and _restarts(after) > _restarts(before):
+        yield f"{entry.line()}: a container was restarted"
+
+
+def _ended_in_worker(entry: Entry, history: History) -> Iterator[str]:
+    assert entry.old is not None
+    uid = history.virtual_uid(entry.old)
+    if uid and (entry.old.get("status") or {}).get("phase") not in _TERMINAL and not history.was_asked_to_end(uid, entry.seconds):
+        yield f"{entry.line()}: physical pod deleted although nobody had asked to end {uid}"
+
+
+def _restarts(status: Mapping[str, Any]) -> int:
+    return sum(each.get("restartCount") or 0 for each in status.get("containerStatuses") or ())
+
+
+# --- (d) nothing of others changes -------------------------------------------------------------------------------------------------------
+
+_SERVERS = ("/metadata/resourceVersion", "/metadata/generation", "/metadata/managedFields", "/metadata/deletion", "/metadata/selfLink")
+_SHARED = {
+    "pods": ("/status",),
+    "nodes": ("/status",),
+    "leases": ("/spec", "/metadata/annotations"),
+    "clusterbindings": ("/status",),
+    "resourceleasingpolicies": ("/status",),
+}
+"""Fields that the product and others write by the rules of Kubernetes; other oracles judge what is written there."""
+
+
+def foreign_fields_stay(history: History, schedule: Schedule) -> Iterator[str]:
+    """We change no field and remove no object whose last writer was another user."""
+    writers: dict[tuple[str, str], dict[str, str]] = {}
+    for entry in history.entries:
+        known = writers.setdefault((entry.cluster, entry.object), {})
+        paths = changed_paths(entry)
+        if entry.user in history.ours and entry.old is not None:
+            for path in sorted(paths):
+                writer = known.get(path)
+                if writer and writer not in history.ours and not _is_shared(entry, path):
+                    yield f"{entry.line()}: changes {path}, which {writer} wrote"
+        for path in paths:
+            known[path] = entry.user
+        if entry.new is None:
+            terminating = bool((entry.old or {}).get("metadata", {}).get("deletionTimestamp"))
+            if entry.user in history.ours and entry.creator not in history.ours and not terminating and entry.resource != "leases":
+                yield f"{entry.line()}: removes an object that {entry.creator} created"
+            del writers[(entry.cluster, entry.object)]
+
+
+def _is_shared(entry: Entry, path: str) -> bool:
+    return entry.new is None or path.startswith(_SERVERS) or path.startswith(_SHARED.get(entry.resource, ()))
+
+
+# --- (e) nothing is left -----------------------------------------------------------------------------------------------------------------
+
+
+def nothing_left(history: History, schedule: Schedule) -> Iterator[str]:
+    """A process that stopped in order has left no task and no port."""
+    yield from history.left
+
+
+# --- (f) nodes ---------------------------------------------------------------------------------------------------------------------------
+
+
+def nodes_ready(history: History, schedule: Schedule) -> Iterator[str]:
+    """No node that was Ready becomes anything else, unless an outage explains it; at the end it is Ready."""
+    ready: dict[str, bool] = {}
+    for entry in history.entries:
+        if entry.cluster != "hub" or entry.resource != "nodes" or entry.name in history.may_be_unready:
+            continue
+        if entry.new is None:
+            ready.pop(entry.name, None)
+            if entry.user in history.ours:
+                yield f"{entry.line()}: removed by us"
+            continue
+        status = _ready_status(entry.new)
+        if status == "True":
+            ready[entry.name] = True
+        elif ready.get(entry.name):
+            ready[entry.name] = False
+            if not is_excused(schedule):
+                yield f"{entry.line()}: Ready became {status}"
+    for name, now in ready.items():
+        if not now:
+            yield f"node {name} is not Ready at the end"
+
+
+def _ready_status(node: Body) -> str:
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return next((str(each["status"]) for each in conditions if each["type"] == "Ready"), "Unknown")
+
+
+def is_excused(schedule: Schedule) -> bool:
+    """Whether the process may have been unable to renew a Lease for longer than it lasts, all its outages together."""
+    outages = [
+        fault.value
+        for fault in schedule.faults
+        if (fault.kind in _OUTAGES and fault.side == "hub") or fault.kind in (Kind.STALL, Kind.CRASH)
+    ]
+    return sum(outages) > _PATIENT
+
+
+# --- (g) no process dies -----------------------------------------------------------------------------------------------------------------
+
+
+def no_problems(history: History, schedule: Schedule) -> Iterator[str]:
+    """No process exits, and no exception arrives where none is expected."""
+    yield from history.problems
+
+
+# --- (h) one leader ----------------------------------------------------------------------------------------------------------------------
+
+
+def one_leader(history: History, schedule: Schedule) -> Iterator[str]:
+    """No write of a process arrives after the first one of its successor; a killed one may have had a write on its way."""
+    killed = {about: second for second, what, about in history.marks if what == "killed"}
+    order: list[str] = []
+    first: dict[str, float] = {}
+    for entry in history.entries:
+        if entry.user not in history.ours:
+            continue
+        if entry.is_election:
+            leader = _holder(entry)
+            if leader and leader not in order:
+                order.append(leader)
+            continue
+        if entry.user not in order:
+            continue
+        first.setdefault(entry.user, entry.seconds)
+        later = [other for other in order[order.index(entry.user) + 1 :] if other in first]
+        if later and entry.seconds > killed.get(entry.user, -math.inf) + _IN_FLIGHT:
+            yield f"{entry.line()}: written after the first write of {later[0]} at {first[later[0]]:.3f} s"
+
+
+def _holder(entry: Entry) -> str:
+    """Returns the process that a leader's Lease names; identities start with the host name, which is that of the process."""
+    holder = ((entry.new or {}).get("spec") or {}).get("holderIdentity") or ""
+    return str(holder).partition("_")[0]
+
+
+_IN_FLIGHT = 5.0
+
+Oracle = Callable[[History, Schedule], Iterable[str]]
+ORACLES: Mapping[str, Oracle] = {
+    "a: eventually stable": stable,
+    "b: at most one": at_most_one,
+    "b: not removed while live": removed_while_live,
+    "c: healthy pods stay": healthy_pods_stay,
+    "c: grace is kept": grace_is_kept,
+    "d: foreign fields stay": foreign_fields_stay,
+    "e: nothing left": nothing_left,
+    "f: nodes ready": nodes_ready,
+    "g: no process dies": no_problems,
+    "h: one leader": one_leader,
+}
+
+
+# --- differences -------------------------------------------------------------------------------------------------------------------------
+
+
+def changed_paths(entry: Entry) -> set[str]:
+    """Returns the paths of the leaves that a write changed; list items are named by their key where they have one."""
+    old, new = leaves(entry.old), leaves(entry.new)
+    paths = {path for path in old.keys() | new.keys() if old.get(path) != new.get(path)}
+    return {path for path in paths if path != "/metadata/resourceVersion"}
+
+
+def leaves(body: Body | None) -> dict[str, Any]:
+    """Flattens an object into the paths of its leaves."""
+    found: dict[str, Any] = {}
+    if body is not None:
+        _collect(body, "", found)
+    return found
+
+
+def _collect(value: Any, path: str, found: dict[str, Any]) -> None:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            _collect(inner, f"{path}/{key}", found)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            _collect(inner, f"{path}/{_label(inner, number, value)}", found)
+    elif value is not None:
+        found[path] = value
+
+
+def _label(item: Any, number: int, among: Sequence[Any]) -> str:
+    """Returns the key by which an item of a list is known; the item itself where it is plain."""
+    if not isinstance(item, Mapping):
+        return str(item)
+    return next((str(item[key]) for key in ("type", "name", "key", "uid", "ip") if key in item), str(number))

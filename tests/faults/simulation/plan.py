@@ -1,0 +1,107 @@
+"""The schedules of a campaign: every write and event of every scenario with every kind of fault, then combinations at random.
+
+Invariant: the same seed and the same product give the same schedules in the same order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+
+from tests.faults.simulation.schedule import Fault, Kind, Schedule
+from tests.faults.simulation.worlds import Outcome
+
+_OF_WRITES: Sequence[tuple[Kind, float]] = (
+    (Kind.CRASH, 2.0),
+    (Kind.LOST, 0.0),
+    (Kind.REFUSED, 503),
+    (Kind.UNSENT, 0.0),
+    (Kind.SLOW, 4.0),
+    (Kind.REFUSED, 409),
+    (Kind.LOST, 1.0),
+    (Kind.REFUSED, 429),
+    (Kind.CRASH, 20.0),
+    (Kind.REFUSED, 500),
+)
+_OF_EVENTS: Sequence[tuple[Kind, float]] = ((Kind.DROPPED, 3.0), (Kind.DELAYED, 25.0), (Kind.ENDED, 0.0))
+_TIMED: Sequence[tuple[Kind, Sequence[float]]] = (
+    (Kind.CUT, (10.0, 50.0, 600.0)),
+    (Kind.CLOSED, (5.0, 90.0)),
+    (Kind.BROKEN, (8.0, 90.0)),
+    (Kind.LAG, (10.0, 45.0)),
+    (Kind.EXPIRED, (0.0,)),
+)
+_OF_PROCESS: Sequence[tuple[Kind, Sequence[float]]] = ((Kind.STALL, (1.0, 20.0, 60.0)), (Kind.CLOCK, (3600.0, -3600.0)))
+_MOMENTS = (3, 6, 12, 18, 22, 28, 34, 45, 61)
+
+
+def sides(outcome: Outcome) -> list[str]:
+    """Returns the API servers of a scenario."""
+    return sorted(outcome.events)
+
+
+def enumerated(base: Outcome) -> Iterator[Schedule]:
+    """Yields every single fault of a scenario, by the numbers of writes and events of its run without faults."""
+    schedule = base.schedule
+    for kind, value in _OF_WRITES:
+        for number in range(1, base.writes + 1):
+            yield schedule.with_faults([Fault(kind, number, value)])
+    for kind, value in _OF_EVENTS:
+        for side in sides(base):
+            for number in range(1, base.events[side] + 1):
+                yield schedule.with_faults([Fault(kind, number, value, side)])
+    yield from _timed(base)
+
+
+def _timed(base: Outcome) -> Iterator[Schedule]:
+    for moment in _MOMENTS:
+        for kind, values in _TIMED:
+            for side in sides(base):
+                for value in values:
+                    yield base.schedule.with_faults([Fault(kind, moment, value, side)])
+        for kind, values in _OF_PROCESS:
+            for value in values:
+                yield base.schedule.with_faults([Fault(kind, moment, value)])
+
+
+def combined(bases: Sequence[Outcome], rng: random.Random) -> Iterator[Schedule]:
+    """Yields combinations of faults under other interleavings, without end."""
+    while True:
+        base = rng.choice(bases)
+        seed = rng.randrange(1_000_000)
+        faults = [_any(base, rng) for _ in range(rng.choice((1, 2, 2, 3, 4)))]
+        yield Schedule(base.schedule.world, base.schedule.scenario, seed, tuple(sorted(set(faults))))
+
+
+def _any(base: Outcome, rng: random.Random) -> Fault:
+    drawn = rng.random()
+    if drawn < 0.5:
+        kind, value = rng.choice(_OF_WRITES)
+        return Fault(kind, rng.randint(1, base.writes), value)
+    side = rng.choice(sides(base))
+    if drawn < 0.75:
+        kind, value = rng.choice(_OF_EVENTS)
+        return Fault(kind, rng.randint(1, base.events[side]), value, side)
+    kind, values = rng.choice((*_TIMED, *_OF_PROCESS))
+    return Fault(kind, rng.randint(1, 60), rng.choice(values), "" if kind in (Kind.STALL, Kind.CLOCK) else side)
+
+
+def bases(scenarios: Iterable[tuple[str, str]], seed: int) -> list[Schedule]:
+    """Returns the schedules without faults."""
+    return [Schedule(world, scenario, seed) for world, scenario in scenarios]
+
+
+def campaign(found: Sequence[Outcome], seed: int) -> Iterator[Schedule]:
+    """Yields all schedules of a campaign: the single faults of all scenarios and kinds in turn, then combinations of faults."""
+    rng = random.Random(seed)
+    groups: dict[tuple[str, str, str], list[Schedule]] = {}
+    for base in found:
+        for schedule in enumerated(base):
+            groups.setdefault((schedule.world, schedule.scenario, schedule.faults[0].kind.value), []).append(schedule)
+    turns = list(groups.values())
+    rng.shuffle(turns)
+    for group in turns:
+        rng.shuffle(group)
+    yield from (schedule for turn in zip_longest(*turns) for schedule in turn if schedule is not None)
+    yield from combined(found, rng)

@@ -1,0 +1,99 @@
+"""What is done to a simulated process: a world, a scenario, a seed and a list of faults; and the line of text that names all of it.
+
+Invariant: `Schedule.parse(str(schedule)) == schedule`, so a printed schedule is run again exactly.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import Self
+
+from attrs import evolve, frozen
+
+
+class Kind(enum.StrEnum):
+    """Kinds of faults. `at` is the number of a write or of an event, or the second at which the fault starts."""
+
+    CRASH = "crash"
+    """The process is killed when its write `at` has taken effect; another starts `value` seconds later."""
+    LOST = "lost"
+    """The answer to the write `at`, which has taken effect, does not arrive: the connection is reset, or stays silent if `value` is 1."""
+    UNSENT = "unsent"
+    """The write `at` does not arrive: the connection is reset."""
+    REFUSED = "refused"
+    """The write `at` is answered with the status `value` and has no effect."""
+    SLOW = "slow"
+    """The write `at` arrives `value` seconds late; its sender may have given up, or be killed, by then."""
+    DROPPED = "dropped"
+    """The event `at` and all later ones of its watch are withheld for `value` seconds; then the watch ends with 410."""
+    DELAYED = "delayed"
+    """The event `at` and all later ones of its watch arrive `value` seconds late."""
+    ENDED = "ended"
+    """The watch ends after the event `at`, and is resumed."""
+    LAG = "lag"
+    """All watches of the side are silent for `value` seconds from the second `at`, while other requests are answered."""
+    CUT = "cut"
+    """No packet of the side arrives for `value` seconds from the second `at`."""
+    CLOSED = "closed"
+    """The side refuses connections and closes those that are open for `value` seconds from the second `at`, as an API server restarts."""
+    EXPIRED = "expired"
+    """All versions before the second `at` are compacted, and all watches of the side are closed."""
+    BROKEN = "broken"
+    """All requests to the side in the `value` seconds from the second `at` are answered with 503."""
+    STALL = "stall"
+    """The process is stopped for `value` seconds from the second `at`, as by SIGSTOP."""
+    CLOCK = "clock"
+    """The wall clock of the process steps by `value` seconds at the second `at`."""
+
+
+OF_WRITES = frozenset({Kind.CRASH, Kind.LOST, Kind.UNSENT, Kind.REFUSED, Kind.SLOW})
+OF_EVENTS = frozenset({Kind.DROPPED, Kind.DELAYED, Kind.ENDED})
+
+
+@frozen(order=True)
+class Fault:
+    """One fault; `side` is the API server it concerns, "" for the process or for the writes to all of them."""
+
+    kind: Kind
+    at: int
+    value: float = 0.0
+    side: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}{f'@{self.side}' if self.side else ''}:{self.at}:{self.value:g}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises ValueError."""
+        name, at, value = text.split(":")
+        kind, _, side = name.partition("@")
+        return cls(Kind(kind), int(at), float(value), side)
+
+
+@frozen
+class Schedule:
+    """A run of one scenario in one world."""
+
+    world: str
+    scenario: str
+    seed: int
+    faults: tuple[Fault, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join([f"{self.world}/{self.scenario}", f"seed={self.seed}", *map(str, self.faults)])
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises ValueError."""
+        where, seed, *faults = text.split()
+        world, _, scenario = where.partition("/")
+        return cls(world, scenario, int(seed.removeprefix("seed=")), tuple(map(Fault.parse, faults)))
+
+    def with_faults(self, faults: Iterable[Fault]) -> Self:
+        return evolve(self, faults=tuple(faults))
+
+    @property
+    def calm_after(self) -> float:
+        """Second after which no fault that has a time is in effect any more."""
+        return max((fault.at + max(fault.value, 0.0) for fault in self.faults if fault.kind not in OF_WRITES | OF_EVENTS), default=0.0)

@@ -1,0 +1,66 @@
+"""All simulated worlds by name, and one run of a schedule."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping
+from itertools import count
+
+from attrs import frozen
+
+from tests.faults.simulation.history import History
+from tests.faults.simulation.kubeocean_world import KubeoceanWorld
+from tests.faults.simulation.mock_world import MockWorld
+from tests.faults.simulation.oracles import Violation, judge
+from tests.faults.simulation.schedule import Schedule
+from tests.faults.simulation.world import World
+
+WORLDS: Mapping[str, type[World]] = {world.name: world for world in (MockWorld, KubeoceanWorld)}
+_COLLECTED_EVERY = 10
+_runs = count(1)
+
+
+@frozen
+class Outcome:
+    """One schedule, what it injected and what the oracles found; small enough to be sent between processes."""
+
+    schedule: Schedule
+    violations: tuple[Violation, ...]
+    injected: tuple[tuple[str, str], ...]
+    writes: int
+    events: Mapping[str, int]
+    sites: tuple[str, ...]
+    virtual_seconds: float
+
+
+def scenarios() -> list[tuple[str, str]]:
+    """Returns every scenario as world and name."""
+    return [(world.name, scenario) for world in WORLDS.values() for scenario in world.scenarios]
+
+
+def play(schedule: Schedule) -> History:
+    """Runs a schedule. Raises KeyError for a world or scenario that does not exist."""
+    return WORLDS[schedule.world](schedule).run()
+
+
+def judged(schedule: Schedule) -> Outcome:
+    """Runs a schedule and judges it."""
+    # A run leaves tens of thousands of objects in cycles: collecting them between runs is cheaper than looking at them during runs.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        history = play(schedule)
+    finally:
+        if next(_runs) % _COLLECTED_EVERY == 0:
+            gc.collect()
+        if collects:
+            gc.enable()
+    return Outcome(
+        schedule=schedule,
+        violations=tuple(judge(history, schedule)),
+        injected=tuple(history.injected),
+        writes=len(history.sent),
+        events=history.events,
+        sites=tuple(sent.site for sent in history.sent),
+        virtual_seconds=history.ended,
+    )
