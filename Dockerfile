@@ -1,9 +1,9 @@
 # The image of `kubeocean`: the manager and the process of each binding are the same program.
 #
-#   docker build --tag kubeocean .                       any base with python 3.11 or newer, venv and tzdata; no shell is needed
-#   make image                                           here, without a registry: deploy/dev/image.py
+#   docker build --tag kubeocean .                       any base with python 3.11 or newer, venv and tzdata; it needs no shell
+#   make image                                           without docker and registry: deploy/dev/image.py
 #
-# It runs as nobody in particular, needs no writable root, and fetches nothing when it runs.
+# It runs as an unprivileged user, needs no writable root file system, and downloads nothing at run time.
 ARG BASE=python:3.13-slim
 
 FROM ${BASE} AS build
@@ -31,7 +31,7 @@ ENV PATH=/opt/kubeocean/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     TZ=UTC
-# Everything Kubernetes calls non-root wants a number.
+# `runAsNonRoot` requires a numeric user.
 USER 65532:65532
 WORKDIR /tmp
 ENTRYPOINT ["/opt/kubeocean/bin/kubeocean"]

@@ -1,27 +1,34 @@
-# The commands of this project. Each says what it does before it does it; `make` alone lists them.
+# The commands of this project. Each announces what it installs or changes; `make` alone lists them.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-format check-lint check-types check-layers check-language check-unit check-unit-vkubelet check-unit-others up down docs manifests image bench
+.PHONY: help demo test check check-format check-lint check-types check-layers check-language check-unit check-unit-vkubelet check-unit-others up down docs manifests image bench faults
 
 PYTHON ?= python3
 NODES ?= 1
 SIMULATED ?= 0
 SCENES ?=
+MINUTES ?= 10
+SEED ?=
 RUN := .venv/bin/python
 
+# Where this is set, each program that a test starts compiles all that it imports, which takes more than a second of CPU.
+unexport PYTHONDONTWRITEBYTECODE
+
 help:
-	@echo 'make demo              two clusters, a real worker node, a binding, a workload; leaves all running'
-	@echo 'make up [NODES=1]      the development clusters alone: build/dev/hub.kubeconfig, build/dev/worker.kubeconfig'
-	@echo '        [SIMULATED=0]  nodes without containers besides, simulated by KWOK'
-	@echo 'make down              ends what demo and up have started; leaves nothing'
+	@echo 'make demo              two clusters, a real worker node, a binding, a workload; leaves them running'
+	@echo 'make up [NODES=1]      the development clusters only: build/dev/hub.kubeconfig, build/dev/worker.kubeconfig'
+	@echo '        [SIMULATED=0]  additional nodes without containers, simulated by KWOK'
+	@echo 'make down              stops and removes everything that demo and up have started'
 	@echo 'make check             format, lint, types, layers, language, unit tests; about a minute'
-	@echo 'make docs              write the reference pages that follow from the code'
-	@echo 'make manifests         write what in the charts follows from the code, and plain manifests from the charts'
-	@echo 'make image             the container image, built here without a registry; prints where the archive lies'
+	@echo 'make docs              write the reference pages that are generated from the code'
+	@echo 'make manifests         write the generated parts of the charts, and plain manifests from the charts'
+	@echo 'make image             the container image, built without a registry; prints the path of the archive'
 	@echo 'make test              all tests, against real clusters; needs root'
-	@echo 'make bench [SCENES=]   figures of this machine: a table, and build/bench.json; about half an hour, needs root'
+	@echo 'make faults [MINUTES=10] a campaign of faults against the simulated product; prints a report'
+	@echo '            [SEED=]    the same schedules again; default: a random seed, which is printed'
+	@echo 'make bench [SCENES=]   measurements of this machine: a table, and build/bench.json; about half an hour, needs root'
 
 demo:
 	@deploy/demo/announce.sh
@@ -32,7 +39,7 @@ up: .venv/.stamp
 	@$(RUN) -m vkubelet.testing.cluster up --nodes $(NODES) --simulated $(SIMULATED)
 
 down:
-	@if [ -x $(RUN) ]; then $(RUN) -m vkubelet.testing.cluster down; else echo 'nothing to take down: there is no .venv'; fi
+	@if [ -x $(RUN) ]; then $(RUN) -m vkubelet.testing.cluster down; else echo 'nothing to stop: there is no .venv'; fi
 
 test: .venv/.stamp
 	@$(RUN) deploy/dev/packages.py
@@ -45,10 +52,13 @@ bench: .venv/.stamp
 	@$(RUN) -m vkubelet.testing.cluster binaries
 	@$(RUN) -m tests.benchmarks $(SCENES)
 
-# Types and lint run beside the unit tests: on two cores the minute is theirs.
+faults: .venv/.stamp
+	@$(RUN) -m tests.faults run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+# Types and lint run in parallel to the unit tests, which take most of the time on two cores.
 check: .venv/.stamp
 	@$(MAKE) -j2 --output-sync=target check-unit-vkubelet check-types check-unit-others check-layers check-language check-format check-lint
-	@echo 'check: all well'
+	@echo 'check: passed'
 
 check-types: .venv/.stamp
 	@echo '==> types'
@@ -61,7 +71,7 @@ check-unit-vkubelet: .venv/.stamp
 	@$(RUN) -m pytest -q --timeout=30 tests/unit/vkubelet
 
 check-unit-others: .venv/.stamp
-	@echo '==> unit tests of all else'
+	@echo '==> other unit tests'
 	@$(RUN) -m pytest -q --timeout=30 tests/unit --ignore=tests/unit/vkubelet
 
 check-layers: .venv/.stamp

@@ -25,8 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from vkubelet.api.codec import decode_yaml
 from vkubelet.testing.cluster import binaries
 from vkubelet.testing.cluster.ledger import Entry, Kind, Ledger
 from vkubelet.testing.cluster.processes import ClusterError, ProcessId, spawn
@@ -92,7 +91,7 @@ def step(text: str) -> Iterator[None]:
 def kubectl_program() -> str:
     found = binaries.find("kubectl")
     if found is None:
-        raise DemoFailed("kubectl is nowhere; `make up` brings one")
+        raise DemoFailed("no kubectl found in PATH or cache; run `make up`, which installs one")
     return str(found)
 
 
@@ -183,7 +182,7 @@ def clusters() -> None:
     say("==> two clusters and a worker node")
     command = [sys.executable, "-m", "vkubelet.testing.cluster", "up", "--dir", str(DEV), "--nodes", "1" if ROOT_RIGHTS else "0"]
     if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
-        raise DemoFailed("the clusters did not start; `make down` cleans up")
+        raise DemoFailed("the clusters did not start; `make down` removes what is left")
     if not ROOT_RIGHTS:
         simulate_node()
 
@@ -192,7 +191,7 @@ def simulate_node() -> None:
     """Simulates the node of the worker cluster, where there are no rights to run containers; one that runs is kept."""
     say(
         f"""==> you are not root, so no container runs here: the worker's node `{MOCK_NODE}` is simulated by vkubelet's mock provider.
-    Its pods are Running by script, and their logs and shells are made up; clusters, binding and kubeocean are the real ones."""
+    Its pods are Running by script, and their logs and shells are simulated; clusters, binding and kubeocean are real."""
     )
     ledger = Ledger(DEV / STATE_FILE)
     if ledger.process(OWNER, MOCK) is None:
@@ -246,7 +245,7 @@ def lives(program: ProcessId) -> bool:
     """Checks that the program runs. Raises ProgramEnded with the last lines of its log when it does not."""
     if not program.alive():
         lines = "\n".join(LOG.read_text(errors="replace").splitlines()[-15:])
-        raise ProgramEnded(f"kubeocean ended by itself:\n{lines}")
+        raise ProgramEnded(f"kubeocean exited by itself:\n{lines}")
     return True
 
 
@@ -296,7 +295,7 @@ def node_ready() -> bool:
 
 def deploy() -> None:
     """Applies the sample; where nothing runs, its annotations script the log of the simulated node."""
-    body = yaml.safe_load((SAMPLES / "deployment.yaml").read_text())
+    body = decode_yaml((SAMPLES / "deployment.yaml").read_text())
     if not ROOT_RIGHTS:
         script = {"log-interval": "1", "log-text": "hello from {hostname} on {node}"}
         body["spec"]["template"]["metadata"]["annotations"] = {f"mock.vkubelet.io/{key}": value for key, value in script.items()}
@@ -363,14 +362,14 @@ def demo() -> None:
     show(HUB, "exec", pod, "--", "sh", "-c", "echo a shell in; hostname")
     say(
         f"""
-All of it goes on running. To go on:
+Everything keeps running. To continue:
   export KUBECONFIG={shown(HUB)}        # the worker cluster: {shown(WORKER)}
   alias kubectl={kubectl_program()}
   kubectl logs --follow {pod}
   kubectl exec -it {pod} -- sh
   kubectl scale deployment hello --replicas=3
   kubectl describe node --selector {VIRTUAL}
-  make down                                       # ends everything"""
+  make down                                       # stops everything"""
     )
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kubeocean.commands.manifests import commented
+from kubeocean.commands.plan import commented
 from kubeocean.rbac import permissions
 from kubeocean.rbac.rules import Rule
 from vkubelet.api.shapes import Json

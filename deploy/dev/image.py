@@ -30,8 +30,7 @@ from attrs import frozen
 
 from vkubelet.clock import SystemClock
 from vkubelet.testing.cluster.binaries import cache_directory
-from vkubelet.testing.cluster.processes import ClusterError, CommandFailed, run
-from vkubelet.testing.cluster.progress import told
+from vkubelet.testing.cluster.processes import ClusterError, CommandFailed, run, with_progress
 
 ROOT = Path(__file__).parents[2]
 TAG = "localhost/kubeocean:dev"
@@ -253,7 +252,7 @@ class Cache:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             wait = asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
-            await told(wait, "waiting for another run that builds the image", say=say, clock=self._clock)
+            await with_progress(wait, "waiting for another run that builds the image", say=say, clock=self._clock)
 
     async def _make(self, text: str, target: Path, maker: Callable[[Path, Path], Awaitable[None]]) -> None:
         if target.exists():
@@ -261,7 +260,7 @@ class Cache:
             return
         with tempfile.TemporaryDirectory(prefix=".kubeocean-", dir=self._directory) as scratch:
             draft = Path(scratch, "draft")
-            await told(maker(Path(scratch), draft), text, say=say, clock=self._clock)
+            await with_progress(maker(Path(scratch), draft), text, say=say, clock=self._clock)
             draft.replace(target)
         self._forget(re.sub(r"-[0-9a-f]{16}.*", "", target.name))
 

@@ -1,4 +1,4 @@
-"""Measures the language of docstrings and comments: forms that stand for a term of the field, and docstrings that start with a verb.
+"""Measures the language of docstrings, comments and docs: forms that stand for a term of the field, and docstrings that start with a verb.
 
 Invariant: only prose is measured; code in backticks or indented, quoted text, addresses and directives of tools never count.
 """
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 @attrs.frozen
 class Limit:
-    """Limits of one package; they only ever get stricter."""
+    """Limits of one package, folder or page; they only ever get stricter."""
 
     words: float
     """Occurrences of `WORDS` per 1,000 words."""
@@ -38,8 +38,11 @@ LIMITS: Mapping[str, Limit] = {
     "kubeocean": Limit(words=0.35, verbs=99),
     "providers": Limit(words=0.15, verbs=99),
     "deploy": Limit(words=0.0, verbs=99),
+    "docs": Limit(words=0.5, verbs=0),
+    "README.md": Limit(words=0.5, verbs=0),
+    "CONTRIBUTING.md": Limit(words=0.5, verbs=0),
 }
-"""What `--check` holds each package to: below 0.5 per 1,000 words and 95 % verbs is the goal of all of them."""
+"""What `--check` enforces: below 0.5 per 1,000 words is the goal of all of them, and 95 % verbs that of code."""
 
 WORDS: Mapping[str, str] = {
     "can not": r"can not",
@@ -117,6 +120,11 @@ BEFORE_THAT = frozenset({"check", "mark", "note", "record", "report", "show", "s
 """Of those the verbs that also take a clause with "that"."""
 
 _IGNORED = re.compile(r"(?m:^ {4}.*$)|``.*?``|`[^`]*`|\"[^\"]*\"|“[^”]*”|https?://\S+", re.DOTALL)
+_NO_PROSE = re.compile(r"^(```|~~~).*?^\1\s*$|<!--.*?-->|^>.*?$|^\|[-:| ]+\|$", re.DOTALL | re.MULTILINE)
+"""Markdown that is no prose: fenced code and output, comments, quotations and the rulers of tables."""
+_TARGET = re.compile(r"(?<=\])\([^)\s]*\)")
+_BLOCK = re.compile(r"^(?:[ ]{0,3}(?:[-*+]|\d+\.)[ ]|\||#)", re.MULTILINE)
+"""Start of a list item, a row of a table or a heading: a phrase does not go over it."""
 _DIRECTIVE = re.compile(r"#\s*(?:!|noqa|type:|pragma|ruff:|mypy:|fmt:)")
 _WORD = re.compile(r"[A-Za-z][A-Za-z'’-]*")
 _TERMS = re.compile(rf"\b(?:{'|'.join(TERMS)})\b", re.IGNORECASE)
@@ -172,6 +180,25 @@ def texts(source: str) -> Iterator[Text]:
     """Yields the docstrings of a module, those of attributes included, and its comments."""
     yield from docstrings(ast.parse(source))
     yield from comments(source)
+
+
+def paragraphs(markdown: str) -> Iterator[Text]:
+    """Yields paragraphs, headings, list items and rows of tables; code, quotations and addresses are left out."""
+    kept = _NO_PROSE.sub(lambda match: "\n" * match.group().count("\n"), markdown)
+    start, lines = 0, list[str]()
+    for number, line in enumerate([*kept.splitlines(), ""], 1):
+        if lines and (not line.strip() or _BLOCK.match(line) or lines[-1].startswith(("#", "|"))):
+            yield Text(start, _TARGET.sub("", " ".join(lines)))
+            lines = []
+        if line.strip():
+            start = start if lines else number
+            lines.append(line.strip())
+
+
+def texts_of(path: Path) -> Iterator[Text]:
+    """Yields the texts of a module or of a page in Markdown."""
+    source = path.read_text()
+    return paragraphs(source) if path.suffix == ".md" else texts(source)
 
 
 def docstrings(tree: ast.Module) -> Iterator[Text]:
@@ -239,16 +266,16 @@ def bases(verb: str) -> Iterator[str]:
 
 
 def sources(folder: str) -> Iterator[Path]:
-    """Yields the modules below a folder, or the one module that is named."""
+    """Yields the modules and pages below a folder, or the one file that is named."""
     path = ROOT / folder
-    return iter([path] if path.is_file() else sorted(path.rglob("*.py")))
+    return iter([path] if path.is_file() else sorted((*path.rglob("*.py"), *path.rglob("*.md"))))
 
 
 def measure(folder: str) -> Measure:
-    """Returns the counts of all modules below a folder."""
+    """Returns the counts of all modules and pages below a folder."""
     counts = Measure()
     for path in sources(folder):
-        for text in texts(path.read_text()):
+        for text in texts_of(path):
             counts.add(text)
     return counts
 
@@ -266,7 +293,7 @@ def complaints(name: str, counts: Measure, limit: Limit) -> Iterator[str]:
 def findings(folder: str) -> Iterator[str]:
     """Yields each form to avoid and each public function docstring without a verb, with file and line."""
     for path in sources(folder):
-        for text in texts(path.read_text()):
+        for text in texts_of(path):
             where = f"{path.relative_to(ROOT)}:{text.line}"
             yield from (f"{where}: {form!r}" for _, form in occurrences(text.prose))
             if text.function and not starts_with_verb(text.prose):
@@ -291,7 +318,7 @@ def table(measures: Mapping[str, Measure]) -> list[str]:
 def main(arguments: Sequence[str]) -> int:
     """Prints the table, or checks the limits; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folders", nargs="*", default=list(LIMITS), help="folders or modules to measure; all packages by default")
+    parser.add_argument("folders", nargs="*", default=list(LIMITS), help="folders, modules or pages; everything with limits by default")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a package exceeds its limits")
     parser.add_argument("--list", action="store_true", help="print each finding with file and line")
     options = parser.parse_args(arguments)

@@ -19,12 +19,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 
-from kubeocean.manager.settings import ManagerSettings
 from kubeocean.metrics import Gauges, ManagerMetrics, SyncerMetrics
 from kubeocean.model import keys
 from kubeocean.rbac import permissions
 from kubeocean.rbac.guards import guards
-from kubeocean.settings import KubeoceanSettings
+from kubeocean.settings import KubeoceanSettings, ManagerSettings
 from vkubelet import api, beneath, client, clock, control, errors, logformat, metrics, provider, stats, streams
 from vkubelet.errors import VKubeletError
 from vkubelet.metrics import Metrics, Staleness
@@ -41,15 +40,17 @@ def settings_page() -> str:
         "# Settings",
         MADE,
         "",
-        "One YAML file, named by `--config`; the flags of `vkubelet run` and `kubeocean run` are laid over it.",
-        "A key that is not known and a value of the wrong type are refused by their path.",
-        "`vkubelet check --provider NAME --config FILE` prints what is in force.",
+        "One YAML file, named by `--config`; the flags of `vkubelet run` and `kubeocean run` override its values.",
+        "An unknown key or a value of the wrong type is an error that names its path.",
+        "`vkubelet check --provider NAME --config FILE` prints the effective settings.",
     ]
     for path, kind in sections(Settings):
         lines += ["", f"## {f'`{path}:`' if path else 'Top level'}", "", first_sentence(kind), "", *rows(kind)]
     lines += ["", "## `provider:` of kubeocean", "", first_sentence(KubeoceanSettings), "", *rows(KubeoceanSettings)]
     lines += ["", "## `manager:` of kubeocean", "", first_sentence(ManagerSettings), "", *rows(ManagerSettings), ""]
-    lines += ["Beside it `kubeocean manager` reads `cluster:`, `leader:` (on by default, Lease `kubeocean-manager`), `health:` and `log:`."]
+    lines += [
+        "In addition, `kubeocean manager` reads `cluster:`, `leader:` (on by default, Lease `kubeocean-manager`), `health:` and `log:`."
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -94,8 +95,8 @@ def errors_page() -> str:
         "# Errors",
         MADE,
         "",
-        "Whether a step is tried again is told by the class alone.",
-        "Each error says what was attempted, on what, and what the other side answered.",
+        "Whether a step is retried depends on the class alone.",
+        "Each error names the operation, the object, and the answer of the other side.",
         "",
         "| error | meaning | tried again |",
         "|---|---|---|",
@@ -104,7 +105,7 @@ def errors_page() -> str:
         lines.append(f"| {'&emsp;' * depth}`{kind.__name__}` | {first_sentence(kind)} | {'yes' if kind.retryable else ''} |")
     lines += [
         "",
-        "The process ends with 2 after a `SettingsError`, and with 1 after any other that reaches the top.",
+        "The process exits with 2 after a `SettingsError`, and with 1 after any other error that nothing handles.",
         "The kubelet server answers `NoSuchPod` and `NoSuchContainer` with 404, `BadRequest` with 400, `Unavailable` with 503,",
         "a missing capability and `NotSupported` with 501, and anything else with 500 and no internals.",
     ]
@@ -128,7 +129,7 @@ def metrics_page() -> str:
         "# Metrics",
         MADE,
         "",
-        "Served as plain HTTP at `health.metrics_address` (default port 8080), path `/metrics`, beside the usual series of a process.",
+        "Served as plain HTTP at `health.metrics_address` (default port 8080), path `/metrics`, with the usual series of a process.",
         "",
         "## Of the runtime",
         "",
@@ -138,7 +139,7 @@ def metrics_page() -> str:
         "",
         "## Of the process of a binding",
         "",
-        "Gauges are read at each scrape; those of a node end with the node.",
+        "Gauges are read at each scrape; those of a node are removed with the node.",
         "",
         *series_table(vars(binding)),
         "",
@@ -173,7 +174,7 @@ def conformance_page() -> str:
         "Tried on a provider by `python -m vkubelet.testing.conformance --provider ./mine.py`.",
         "A rule that needs a capability is skipped for a provider without it.",
         "",
-        "| rule | needs | says |",
+        "| rule | needs | meaning |",
         "|---|---|---|",
     ]
     for rule in RULES:
@@ -187,7 +188,7 @@ def permissions_page() -> str:
         "# Permissions",
         MADE,
         "",
-        "RBAC grants verbs on whole objects. The last column states what limits a right to write: a *guard* is a ValidatingAdmissionPolicy",
+        "RBAC grants verbs on complete objects. The last column is the limit of a right to write: a *guard* is a ValidatingAdmissionPolicy",
         "of the chart `kubeocean-worker`, a *policy* one of the chart `kubeocean`. What the guards accept is below.",
     ]
     mount = keys.WORKER_NAMESPACE
@@ -195,7 +196,7 @@ def permissions_page() -> str:
         ("In the worker: ServiceAccount `kubeocean-syncer`", permissions.worker_rules(mount, metrics=True, policy_label=True)),
         ("In the hub: ServiceAccount `kubeocean-syncer-<clusterID>`", permissions.hub_rules(binding="NAME")),
         (
-            "In the hub: ServiceAccount `kubeocean-manager`, besides those above",
+            "In the hub: ServiceAccount `kubeocean-manager`, in addition to those above",
             permissions.manager_rules()[len(permissions.hub_rules()) :],
         ),
     ):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from kubeocean.commands.manifests import commented
+from kubeocean.commands.plan import commented
 from kubeocean.rbac import permissions
 
 SAMPLES = Path(__file__).parents[2] / "deploy" / "samples"

@@ -40,7 +40,7 @@ fi
 # A checkout that was copied, not cloned, may have lost the link by which edits in providers/ are live.
 [ -L .editable/vkubelet_providers ] || { mkdir -p .editable && ln -sfn ../providers .editable/vkubelet_providers; }
 [ -x .venv/bin/python ] || busy "making .venv" "$python" -m venv .venv
-# Without --no-compile, every module of every package is compiled now, also the many that nobody imports.
+# Without --no-compile, every module of every package is compiled now, also the many that nobody imports; the others are at their first import.
 busy ".venv: installing what pyproject.toml names" \
     .venv/bin/python -m pip install --disable-pip-version-check --no-input --no-compile -e '.[test,dev,fast]'
 touch .venv/.stamp
