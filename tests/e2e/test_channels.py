@@ -13,7 +13,7 @@ import uvloop
 from attrs import define, field
 
 from tests.support.bound import apply, pod
-from tests.support.program import eventually
+from tests.support.program import KUBECTL_TIMEOUT, eventually
 from tests.support.sockets import connections_to
 from vkubelet.client.connection import load_connection
 from vkubelet.client.remote import remote_command
@@ -35,7 +35,7 @@ def speaker(worker: ControlPlane, worker_node: WorkerNode) -> str:
     async def start() -> str:
         namespace = await worker.namespace("channels")
         await apply(worker, pod(NAME, namespace))
-        await worker.kubectl("wait", f"pod/{NAME}", "-n", namespace, "--for=condition=Ready", "--timeout=60s")
+        await worker.kubectl("wait", f"pod/{NAME}", "-n", namespace, "--for=condition=Ready", KUBECTL_TIMEOUT)
         return namespace
 
     return run_apart(start())

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.support.bound import Bound, apply, delete, get, physical, pod, running
 from tests.support.core import Core
-from tests.support.program import PATIENCE, eventually
+from tests.support.program import KUBECTL_TIMEOUT, PATIENCE, eventually
 from tests.support.witness import watching
 from vkubelet.testing.cluster import ControlPlane
 
@@ -38,14 +38,15 @@ async def _both_gone(leased: Bound, name: str, *options: str) -> tuple[float, fl
     await apply(leased.hub, pod(name, namespace))
     virtual = await running(leased, namespace, name)
     below = await physical(leased, virtual)
-    await leased.worker.kubectl("wait", f"pod/{name}", "-n", theirs, "--for=condition=Ready", "--timeout=60s")
+    await leased.worker.kubectl("wait", f"pod/{name}", "-n", theirs, "--for=condition=Ready", KUBECTL_TIMEOUT)
     own = await get(leased.worker, "pod", name, "-n", theirs)
     began = time.monotonic()
     await leased.hub.kubectl("delete", "pod", name, "-n", namespace, "--wait=false", *options)
     async with asyncio.TaskGroup() as group:
         group.create_task(delete(leased.worker, "pod", name, "-n", theirs, "--wait=false"))
         at = [
-            group.create_task(_gone(*where, seconds=60)) for where in ((leased.hub, virtual), (leased.worker, below), (leased.worker, own))
+            group.create_task(_gone(*where, seconds=PATIENCE))
+            for where in ((leased.hub, virtual), (leased.worker, below), (leased.worker, own))
         ]
     above, there, alone = (task.result() - began for task in at)
     print(f"{name}: gone after {above:.1f} s, below after {there:.1f} s; a pod of the worker's own after {alone:.1f} s")

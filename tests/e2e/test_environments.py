@@ -18,7 +18,7 @@ from tests.support.bound import apply, delete, items
 from tests.support.dumps import parse
 from tests.support.environments import CASES, OBJECTS, body
 from tests.support.process_node import ProcessNode
-from tests.support.program import eventually
+from tests.support.program import KUBECTL_TIMEOUT, LONG, eventually
 from vkubelet.testing.cluster import ControlPlane, WorkerNode
 from vkubelet.testing.cluster.images import BUSYBOX
 
@@ -73,7 +73,7 @@ class Pairs:
             return len(phases) == len(CASES) * len(self.nodes) and set(phases) <= {"Succeeded", "Failed"}
 
         try:
-            await eventually(over, "all pods have ended", seconds=240, every=0.5)
+            await eventually(over, "all pods have ended", seconds=2 * LONG, every=0.5)
         except AssertionError as error:
             stuck = await self.kubectl("get", "pods", "-o", "wide", "--field-selector=status.phase!=Succeeded")
             raise AssertionError(f"{error}\n{stuck}") from None
@@ -102,7 +102,7 @@ def places(pod: Body, node: Body) -> dict[str, str]:
     }
 
 
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(1500)
 async def test_forty_pods_see_as_processes_what_they_see_as_containers(
     worker: ControlPlane, worker_node: WorkerNode, process_node: ProcessNode, host_dns: None
 ) -> None:
@@ -136,7 +136,7 @@ async def test_a_pod_gets_no_groups_but_its_own_where_it_insists(worker: Control
     }
     try:
         await apply(worker, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "strict", "namespace": namespace}, "spec": spec})
-        await worker.kubectl("-n", namespace, "wait", "pod/strict", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+        await worker.kubectl("-n", namespace, "wait", "pod/strict", "--for=jsonpath={.status.phase}=Succeeded", KUBECTL_TIMEOUT)
         assert await worker.kubectl("-n", namespace, "logs", "strict") == "65534 4711\n"
     finally:
         await delete(worker, "namespace", namespace, "--wait=false")

@@ -32,7 +32,7 @@ from tests.support.installed import (
     serve_kubernetes,
 )
 from tests.support.kubectl import Kubectl
-from tests.support.program import eventually
+from tests.support.program import KUBECTL_TIMEOUT, LONG, eventually
 from vkubelet.testing.cluster import CommandFailed, ControlPlane, SimulatedNodes, Site, WorkerNode
 from vkubelet.testing.cluster.processes import run
 from vkubelet.testing.fixtures import run_apart, running
@@ -101,7 +101,7 @@ class Plant:
         """The chart of the computing cluster, until its pods are ready."""
         values = {"image__repository": REPOSITORY, "image__tag": tag, "image__pullPolicy": "Never", "logLevel": "DEBUG"}
         chart = str(CHARTS / "kubeocean")
-        await Helm(self.hub, self.helm_directory)(verb, "kubeocean", chart, "--wait", "--timeout=180s", **values)
+        await Helm(self.hub, self.helm_directory)(verb, "kubeocean", chart, "--wait", KUBECTL_TIMEOUT, **values)
 
     async def bind(self) -> None:
         """`kubeocean bind` by somebody who is admin of both."""
@@ -112,7 +112,7 @@ class Plant:
         server = f"https://{self.worker.host_address}:{self.worker.port}"
         files = ["--kubeconfig", str(self.hub.kubeconfig), "--worker-kubeconfig", str(self.worker.kubeconfig), "--worker-server", server]
         await run(str(CONSOLE), "bind", BINDING, *files, "--yes", "--timeout=180")
-        await eventually(self.all_ready, "all virtual nodes are Ready", seconds=90, every=0.5)
+        await eventually(self.all_ready, "all virtual nodes are Ready", seconds=LONG, every=0.5)
 
     # --- What can be seen ---
 
@@ -164,13 +164,13 @@ def plant(cluster_site: Site, request: pytest.FixtureRequest, tmp_path_factory: 
         yield made
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1500)
 async def test_the_manager_runs_our_image_on_a_node_of_the_computing_cluster(plant: Plant) -> None:
     for name in ("kubeocean-manager", "kubeocean-syncer"):
         pods = await plant.our_pods(name)
         assert len(pods) == 2 and {each["spec"]["nodeName"] for each in pods} == {plant.node.name}
         assert {each["spec"]["containers"][0]["image"] for each in pods} == {f"{REPOSITORY}:{TAG}"}
-        pods = await eventually(lambda name=name: all_run(plant, name), f"both of {name} run", seconds=60, every=0.5)
+        pods = await eventually(lambda name=name: all_run(plant, name), f"both of {name} run", seconds=LONG, every=0.5)
         assert all(each["status"]["containerStatuses"][0]["restartCount"] == 0 for each in pods), await plant.told()
     # The shell that looks is not what is looked for.
     assert await plant.node.run("sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c '[k]ubeocean run --binding'") != "0\n"
@@ -197,7 +197,7 @@ def talking(plant: Plant) -> tuple[str, str]:
         body = pod("talks", namespace, nodeSelector={"kubernetes.io/hostname": plant.vnodes[0]}, terminationGracePeriodSeconds=2)
         body["spec"]["containers"][0]["command"] = TALKING
         await apply(plant.hub, body)
-        await plant.hub.kubectl("wait", "pod/talks", "-n", namespace, "--for=condition=Ready", "--timeout=120s")
+        await plant.hub.kubectl("wait", "pod/talks", "-n", namespace, "--for=condition=Ready", KUBECTL_TIMEOUT)
         return namespace, "talks"
 
     return run_apart(start())
@@ -253,15 +253,15 @@ async def rolled_out(plant: Plant, image_tag: str) -> None:
         ready = all(condition(each, "Ready") == "True" for each in pods)
         return len(pods) == 2 and ready and {each["spec"]["containers"][0]["image"] for each in pods} == {f"{REPOSITORY}:{image_tag}"}
 
-    await eventually(new, f"both replicas run {image_tag}", seconds=150, every=0.7)
-    await plant.hub.kubectl("rollout", "status", f"deployment/{SYNCER}", "-n", SYSTEM, "--timeout=120s")
+    await eventually(new, f"both replicas run {image_tag}", seconds=LONG, every=0.7)
+    await plant.hub.kubectl("rollout", "status", f"deployment/{SYNCER}", "-n", SYSTEM, KUBECTL_TIMEOUT)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1500)
 async def test_an_upgrade_and_a_rolling_restart_change_no_pod_and_keep_nodes_ready(plant: Plant, talking: tuple[str, str]) -> None:
     namespace, name = talking
     await apply(plant.hub, many(namespace))
-    await plant.hub.kubectl("rollout", "status", "deployment/many", "-n", namespace, "--timeout=180s")
+    await plant.hub.kubectl("rollout", "status", "deployment/many", "-n", namespace, KUBECTL_TIMEOUT)
     kubectl = Kubectl(plant.hub, namespace)
     before = await settled(plant, namespace)
     assert len(before) == 2 * (MANY + 1)
@@ -293,7 +293,7 @@ async def logs_answered(plant: Plant, kubectl: Kubectl, name: str) -> None:
         return done.stdout.startswith(b"tick ")
 
     try:
-        await eventually(answered, "logs are answered again", seconds=60, every=0.5)
+        await eventually(answered, "logs are answered again", seconds=LONG, every=0.5)
         print(f"logs are answered {time.monotonic() - began:.1f} s after the rollout")
     except AssertionError as error:
         raise AssertionError(f"{error}\n{refusals[-1]}\n{await plant.told()}") from None
@@ -307,7 +307,7 @@ async def settled(plant: Plant, namespace: str) -> dict[str, tuple[str, str]]:
         last.append(await versions(plant, namespace))
         return last[-1] == last[-2] == last[-3]
 
-    await eventually(same, "nothing is written any more", seconds=60, every=1.5)
+    await eventually(same, "nothing is written any more", seconds=LONG, every=1.5)
     return last[-1]
 
 
@@ -324,15 +324,15 @@ def left(before: Listed, after: Listed) -> dict[str, Any]:
     return {**found, "new": sorted(set(found["new"]) - ours), "missing": sorted(set(found["missing"]) - replaced)}
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1500)
 async def test_without_the_binding_both_clusters_are_as_they_were(plant: Plant, talking: tuple[str, str]) -> None:
-    await plant.hub.kubectl("delete", "namespace", talking[0], "--timeout=120s")
+    await plant.hub.kubectl("delete", "namespace", talking[0], KUBECTL_TIMEOUT)
     try:
-        await plant.hub.kubectl("delete", "clusterbinding", BINDING, "--timeout=120s")
+        await plant.hub.kubectl("delete", "clusterbinding", BINDING, KUBECTL_TIMEOUT)
     except CommandFailed as error:
         error.add_note(await plant.told())
         raise
-    await plant.worker.kubectl("delete", "resourceleasingpolicies", "all", "--timeout=60s")
+    await plant.worker.kubectl("delete", "resourceleasingpolicies", "all", KUBECTL_TIMEOUT)
 
     async def as_before() -> bool:
         hub, worker = await plant.listed()
@@ -340,20 +340,20 @@ async def test_without_the_binding_both_clusters_are_as_they_were(plant: Plant, 
         print(json.dumps(found, default=str)[:4000])
         return not any(value for side in found for value in side.values())
 
-    await eventually(as_before, "both clusters are as they were", seconds=90, every=2)
+    await eventually(as_before, "both clusters are as they were", seconds=LONG, every=2)
 
 
 DEFINITIONS = ["APIService", "APIService", "CustomResourceDefinition", "CustomResourceDefinition"]
 """One of each cluster; the API server makes the APIService itself."""
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1500)
 async def test_uninstalling_leaves_the_definitions_and_no_finalizer(plant: Plant) -> None:
     if await get(plant.hub, "clusterbinding", BINDING):
-        await plant.hub.kubectl("delete", "clusterbinding", BINDING, "--timeout=120s")
+        await plant.hub.kubectl("delete", "clusterbinding", BINDING, KUBECTL_TIMEOUT)
     await plant.hub.kubectl("delete", "secret", f"{BINDING}-kubeconfig", "-n", SYSTEM)
-    await Helm(plant.hub, plant.helm_directory)("uninstall", "kubeocean", "--wait", "--timeout=180s")
-    await Helm(plant.worker, plant.helm_directory)("uninstall", "kubeocean-worker", "--wait", "--timeout=180s")
+    await Helm(plant.hub, plant.helm_directory)("uninstall", "kubeocean", "--wait", KUBECTL_TIMEOUT)
+    await Helm(plant.worker, plant.helm_directory)("uninstall", "kubeocean-worker", "--wait", KUBECTL_TIMEOUT)
 
     async def gone() -> bool:
         listed = await plant.listed()
@@ -361,4 +361,4 @@ async def test_uninstalling_leaves_the_definitions_and_no_finalizer(plant: Plant
         print(new)
         return sorted(key[0] for key in new) == DEFINITIONS
 
-    await eventually(gone, "only the definitions are left", seconds=90, every=2)
+    await eventually(gone, "only the definitions are left", seconds=LONG, every=2)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.bound import Bound, apply, get, pod, running
-from tests.support.program import PATIENCE, eventually, holds
+from tests.support.program import LONG, PATIENCE, eventually, holds
 from vkubelet.testing.cluster import CommandFailed
 from vkubelet.testing.fixtures import run_apart
 
@@ -42,7 +42,7 @@ def talkative(leased: Bound) -> tuple[str, str]:
             main = next(c for c in found["status"]["containerStatuses"] if c["name"] == "main")
             return bool(main["restartCount"] == 1 and "running" in main["state"])
 
-        await eventually(restarted, "main was restarted", seconds=60, every=0.3)
+        await eventually(restarted, "main was restarted", seconds=LONG, every=0.3)
 
         async def said_all() -> bool:
             return "second\n" in await leased.hub.kubectl("logs", "talks", "-n", namespace, "-c", "main")

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.background import background
 from tests.support.bound import Body, Bound, apply, delete, get, items, physical, pod, running
-from tests.support.program import Program, eventually
+from tests.support.program import LONG, Program, eventually
 from vkubelet.api.quantity import Quantity
 from vkubelet.testing.cluster import CommandFailed, ControlPlane, MetricsServer, WorkerNode
 from vkubelet.testing.fixtures import SHOWS_USAGE, run_apart
@@ -316,7 +316,7 @@ async def test_kubectl_top_pod_shows_what_the_pod_burns(scene: Scene) -> None:
         same_memory = memory == pytest.approx(twin["memory"]["workingSetBytes"], rel=0.3, abs=2 << 20)
         return cpu if same_memory and cpu == pytest.approx(twin["cpu"]["usageNanoCores"] / 1e9, rel=0.3) else None
 
-    cpu = await eventually(agrees, "kubectl top says what the worker's kubelet says", seconds=90, every=1)
+    cpu = await eventually(agrees, "kubectl top says what the worker's kubelet says", seconds=LONG, every=1)
     # As much as it may have; less when the machine is short of it.
     assert 0.1 * BURNT < cpu < 1.3 * BURNT
 
@@ -331,7 +331,7 @@ async def test_kubectl_top_node_shows_what_all_leased_pods_burn(scene: Scene) ->
         as_much = node["cpu"].nanos >= 0.7 * used["cpu"].nanos and node["memory"].nanos >= used["memory"].nanos
         return node if as_much else None
 
-    node = await eventually(shown, "kubectl top shows at the node what its pod burns", seconds=90, every=1)
+    node = await eventually(shown, "kubectl top shows at the node what its pod burns", seconds=LONG, every=1)
     machine = samples(await scene.physical_page("metrics/resource"))["node_memory_working_set_bytes", "", ""]
     assert node["memory"].nanos < machine * 1e9
 
@@ -344,7 +344,7 @@ async def test_kubectl_top_shows_what_the_script_of_a_mock_pod_says(scene: Scene
         used, node = rows[0]["scripted"], rows[1]["pretender"]
         return used if node["cpu"].nanos >= used["cpu"].nanos and node["memory"].nanos >= used["memory"].nanos else None
 
-    used = await eventually(shown, "kubectl top shows the mock pod, and as much at its node", seconds=90, every=1)
+    used = await eventually(shown, "kubectl top shows the mock pod, and as much at its node", seconds=LONG, every=1)
     assert used["memory"] == Quantity.parse("48Mi")
     # Rounded to milliseconds on the way.
     assert used["cpu"].nanos / 1e9 == pytest.approx(0.25, abs=0.01)

@@ -176,7 +176,7 @@ async def test_token_of_ten_minutes_is_there_from_the_start(leased: Bound, ten_m
 
 
 @pytest.mark.last
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 async def test_process_in_the_pod_still_lists_pods_after_its_first_token_has_expired(
     leased: Bound, ten_minute_token: tuple[str, str]
 ) -> None:

@@ -75,12 +75,12 @@ async def test_statefulset_keeps_name_and_data_over_the_re_creation_of_its_pods(
     try:
         await apply(hub, *(volume(name, disk, leased.vnode(worker_node.name)) for name, disk in zip(names, disks, strict=True)))
         await apply(hub, statefulset(namespace))
-        first = [await running(leased, namespace, f"db-{number}", seconds=60) for number in range(REPLICAS)]
+        first = [await running(leased, namespace, f"db-{number}") for number in range(REPLICAS)]
         for number, body in enumerate(first):
             assert await lines(leased, namespace, f"db-{number}", count=1) == [f"db-{number} of {body['metadata']['uid']}"]
         claim = await get(hub, "pvc", "data-db-0", "-n", namespace)
         await hub.kubectl("delete", "pod", "db-0", "-n", namespace)
-        second = await running(leased, namespace, "db-0", seconds=60)
+        second = await running(leased, namespace, "db-0")
         assert second["metadata"]["uid"] != first[0]["metadata"]["uid"]
         wanted = [f"db-0 of {each['metadata']['uid']}" for each in (first[0], second)]
         assert await lines(leased, namespace, "db-0", count=2) == wanted
@@ -107,4 +107,4 @@ async def gone_but_the_data(bound: Bound, namespace: str, names: list[str]) -> N
         originals = {each["metadata"]["name"] for each in await items(bound.hub, "pv")} & set(names)
         return not copies and not originals and not [each for each in claims if each["metadata"]["name"].startswith("data-db-")]
 
-    await eventually(nothing, "claims and volumes are gone on both sides", seconds=60)
+    await eventually(nothing, "claims and volumes are gone on both sides")

@@ -19,7 +19,7 @@ import pytest
 
 from tests.support.background import background
 from tests.support.bound import Body, Bound, apply, delete, get, items, physical, pod, running
-from tests.support.program import eventually
+from tests.support.program import KUBECTL_TIMEOUT, eventually
 from vkubelet.testing.cluster import CommandFailed, WorkerNode
 
 PORT = 8080
@@ -73,8 +73,8 @@ async def test_job_tries_again_in_the_same_pod_and_in_another_and_completes_or_f
         workload("Job", "mended", namespace, {"template": mended, "completions": 2, "parallelism": 2}),
         workload("Job", "hopeless", namespace, {"template": hopeless, "backoffLimit": 1}),
     )
-    await hub.kubectl("wait", "job/mended", "-n", namespace, "--for=condition=Complete", "--timeout=120s")
-    await hub.kubectl("wait", "job/hopeless", "-n", namespace, "--for=condition=Failed", "--timeout=120s")
+    await hub.kubectl("wait", "job/mended", "-n", namespace, "--for=condition=Complete", KUBECTL_TIMEOUT)
+    await hub.kubectl("wait", "job/hopeless", "-n", namespace, "--for=condition=Failed", KUBECTL_TIMEOUT)
     done = await items(hub, "pods", "-n", namespace, "-l", "job-name=mended")
     assert [(each["status"]["phase"], each["status"]["containerStatuses"][0]["restartCount"]) for each in done] == [("Succeeded", 1)] * 2
     failed = await items(hub, "pods", "-n", namespace, "-l", "job-name=hopeless")
@@ -106,7 +106,7 @@ async def test_deployment_rolls_without_one_failed_request(leased: Bound, worker
         workload("Deployment", "web", namespace, spec),
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": namespace}, "spec": service},
     )
-    await hub.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
+    await hub.kubectl("rollout", "status", "deployment/web", "-n", namespace, KUBECTL_TIMEOUT)
     seen: Counter[str] = Counter()
     over = asyncio.Event()
     known = [await eventually(lambda: ready_addresses(leased, namespace), "the Service has endpoints")]
@@ -128,7 +128,7 @@ async def test_deployment_rolls_without_one_failed_request(leased: Bound, worker
         before = {each["metadata"]["name"] for each in await items(hub, "pods", "-n", namespace)}
         await eventually(lambda: before <= set(seen), "both old pods were asked")
         await hub.kubectl("rollout", "restart", "deployment/web", "-n", namespace)
-        await hub.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=120s")
+        await hub.kubectl("rollout", "status", "deployment/web", "-n", namespace, KUBECTL_TIMEOUT)
         new = {each["metadata"]["name"] for each in await items(hub, "pods", "-n", namespace) if each["metadata"]["name"] not in before}
         await eventually(lambda: len(new & set(seen)) == 2, "both new pods were asked")
         over.set()
@@ -155,7 +155,7 @@ async def test_budget_blocks_an_eviction_until_there_is_room(leased: Bound, work
         workload("Deployment", "guarded", namespace, spec),
         {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": meta, "spec": budget},
     )
-    await hub.kubectl("rollout", "status", "deployment/guarded", "-n", namespace, "--timeout=90s")
+    await hub.kubectl("rollout", "status", "deployment/guarded", "-n", namespace, KUBECTL_TIMEOUT)
     [guarded] = await items(hub, "pods", "-n", namespace)
     name = guarded["metadata"]["name"]
 
@@ -171,7 +171,7 @@ async def test_budget_blocks_an_eviction_until_there_is_room(leased: Bound, work
     spared = await physical(leased, await running(leased, namespace, name))
     assert not spared["metadata"].get("deletionTimestamp") and guarded["metadata"]["uid"] in spared["metadata"]["annotations"].values()
     await hub.kubectl("scale", "deployment/guarded", "-n", namespace, "--replicas=2")
-    await hub.kubectl("rollout", "status", "deployment/guarded", "-n", namespace, "--timeout=90s")
+    await hub.kubectl("rollout", "status", "deployment/guarded", "-n", namespace, KUBECTL_TIMEOUT)
 
     async def evicted() -> bool:
         try:

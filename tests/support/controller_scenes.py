@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from tests.support.bound import Body, get, items
-from tests.support.program import eventually
+from tests.support.program import KUBECTL_TIMEOUT, eventually
 from tests.support.sides import (
     BEARABLE,
     CALM,
@@ -110,7 +110,7 @@ async def rolled(side: Side) -> dict[str, Any]:
     async def through(*change: str) -> None:
         if change:
             await side.kubectl("rollout", *change, "deployment/web")
-        await side.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
+        await side.kubectl("rollout", "status", "deployment/web", KUBECTL_TIMEOUT)
 
     async def progress(reason: str) -> str:
         async def check() -> str:
@@ -165,12 +165,12 @@ async def statefulset(sides: Sides) -> Pair:
 
 async def renewed(side: Side) -> list[str]:
     await side.apply(database())
-    await side.kubectl("rollout", "status", "statefulset/db", "--timeout=60s")
+    await side.kubectl("rollout", "status", "statefulset/db", KUBECTL_TIMEOUT)
     [first] = {seen.uid for seen in side.history("db-0")}
     await side.kubectl("delete", "pod", "db-0", "--wait=false")
     await side.until("db-0", lambda body: ready(body) and body["metadata"]["uid"] != first, "is there again")
     await side.kubectl("rollout", "restart", "statefulset/db")
-    await side.kubectl("rollout", "status", "statefulset/db", "--timeout=60s")
+    await side.kubectl("rollout", "status", "statefulset/db", KUBECTL_TIMEOUT)
     # The watch may be behind what kubectl knows. Pods are renewed from the last to the first.
     await eventually(
         lambda: "db-0 #3 is ready" in milestones(side, "db-"), f"{side.name}: the last pod was seen ready", seconds=side.patience
@@ -210,7 +210,7 @@ async def daemonset(sides: Sides) -> Any:
     await plane.kubectl("apply", "-f", "-", stdin=json.dumps(body))
 
     async def there() -> Sequence[Body]:
-        await side.kubectl("rollout", "status", "daemonset/each", "--timeout=60s")
+        await side.kubectl("rollout", "status", "daemonset/each", KUBECTL_TIMEOUT)
         return await items(plane, "pods", "-n", namespace, "-l", "app=each")
 
     before = await there()

@@ -19,7 +19,7 @@ from attrs import define, field, frozen
 
 from tests.support.bound import Body, apply, delete
 from tests.support.moments import moments_of
-from tests.support.program import PATIENCE, eventually
+from tests.support.program import KUBECTL_TIMEOUT, PATIENCE, eventually
 from tests.support.witness import Record, Seen, watching
 from vkubelet.testing.cluster import ControlPlane, images
 
@@ -131,8 +131,6 @@ class Side:
     node: str
     namespace: str
     told: Told
-    patience: float = PATIENCE
-    """Seconds for each thing that is waited for."""
 
     async def kubectl(self, *args: str, stdin: str | None = None) -> str:
         return await self.plane.kubectl("-n", self.namespace, *args, stdin=stdin)
@@ -161,13 +159,13 @@ class Side:
         return seen[-1].object if seen and seen[-1].kind != "DELETED" else None
 
     async def until(self, name: str, wanted: Callable[[Body], Any], what: str, *, seconds: float = 0.0) -> Body:
-        """The pod as it was when it was first like that; 0 seconds: as long as for anything here."""
+        """The pod as it was when it was first like that; at least as long as for anything here."""
 
         def check() -> Body | None:
             return next((seen.object for seen in self.history(name) if wanted(seen.object)), None)
 
         try:
-            out: Body = await eventually(check, f"{self.name}: {name}: {what}", seconds=seconds or self.patience, every=0.25)
+            out: Body = await eventually(check, f"{self.name}: {name}: {what}", seconds=max(seconds, PATIENCE), every=0.25)
         except AssertionError as error:
             found = {"status": (self.latest(name) or {}).get("status"), "events": self.events(name)}
             raise AssertionError(f"{error}\n{json.dumps(found)}") from None
@@ -176,7 +174,7 @@ class Side:
     async def gone(self, name: str) -> float:
         """When."""
         what = f"{self.name}: {name} is gone"
-        await eventually(lambda: self.history(name)[-1].kind == "DELETED", what, seconds=self.patience, every=0.25)
+        await eventually(lambda: self.history(name)[-1].kind == "DELETED", what, seconds=PATIENCE, every=0.25)
         return self.history(name)[-1].at
 
     # --- in words that can be compared ---
@@ -231,7 +229,7 @@ class Side:
         found = await eventually(
             lambda: [each for each in self.events(name) if each[1] == reason],
             f"{self.name}: event {reason} of {name}",
-            seconds=self.patience,
+            seconds=PATIENCE,
             every=0.25,
         )
         text: str = found[0][2]
@@ -319,11 +317,10 @@ async def side_by_side(plane: ControlPlane, told: Told, *, real: str, ours: str)
     """For nodes of these names; the namespaces go with the block."""
     made = []
     try:
-        # How long the real node takes on a busy machine is not what is judged.
-        for name, node, patience in (("real", real, 3 * PATIENCE), ("process", ours, PATIENCE)):
-            made.append(Side(name=name, plane=plane, node=node, namespace=await plane.namespace(name), told=told, patience=patience))
+        for name, node in (("real", real), ("process", ours)):
+            made.append(Side(name=name, plane=plane, node=node, namespace=await plane.namespace(name), told=told))
             # A kubelet that does not find it at first looks again only after seconds.
-            await plane.kubectl("wait", "--for=create", "configmap/kube-root-ca.crt", "-n", made[-1].namespace, "--timeout=30s")
+            await plane.kubectl("wait", "--for=create", "configmap/kube-root-ca.crt", "-n", made[-1].namespace, KUBECTL_TIMEOUT)
         yield Sides(*made)
     finally:
         await delete(plane, "namespace", *(side.namespace for side in made), "--wait=false")
