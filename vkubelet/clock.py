@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -38,6 +41,17 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(max(0.0, seconds))
+
+
+async def in_batches(clock: Clock, items: Iterable[T], *, size: int = 20) -> AsyncIterator[T]:
+    """Yields the items; before each batch of `size`, other tasks of the event loop run, so that Leases and probes are not late.
+
+    A collection is copied first, because it may change between two batches; an iterator is read as it is needed.
+    """
+    for position, item in enumerate(items if isinstance(items, Iterator) else list(items)):
+        if position % size == 0:
+            await clock.sleep(0)
+        yield item
 
 
 def rfc3339(moment: datetime) -> str:

@@ -1,11 +1,14 @@
 """Keeps passes of Python's garbage collector short, however many pods a process has.
 
-A full pass traverses every container object and blocks the event loop meanwhile: 0.2 s at 20,000 pods. Objects that survived two passes are
-mostly part of a cache; they are frozen here, so that no pass traverses them again. Reference counts still free them; only cycles among
-frozen objects remain until the next full pass.
+A full pass traverses every container object and blocks the event loop meanwhile: 0.7 s at 20,000 pods. Most objects that survive a pass are
+part of a cache; they are frozen here, so that no pass traverses them again. Reference counts still free them; only cycles among frozen
+objects remain until the next full pass.
+
+Python starts a pass after so many allocations more than frees. A process that replaces the objects of its cache frees as many as it
+allocates: no pass starts, while new objects accumulate for the next one. So passes over new objects are started here, by time.
 
 Invariant: a full pass runs only after the memory of the process has doubled since the one before; between two of them nothing here takes
-longer than a pass over some thousand objects. (Counting frozen objects does: Python traverses them, 0.3 s at 20,000 pods.)
+longer than a pass over the objects of the last quarter of a second. (Counting frozen objects does: Python traverses them.)
 """
 
 from __future__ import annotations
@@ -23,16 +26,16 @@ from vkubelet.logformat import bind
 
 log = logging.getLogger(__name__)
 
-EVERY: Final = 5.0
-"""Seconds between two checks."""
+EVERY: Final = 0.25
+"""Seconds between two passes over new objects, whose survivors are frozen."""
+GROWTH_CHECKED: Final = 20
+"""Such passes until the growth of the memory is checked, which takes up to a millisecond."""
 YOUNG: Final = 2_000
-"""New objects until a pass over them: some microseconds for each. Objects of a call are mostly freed without a pass."""
+"""New objects, those freed subtracted, until Python itself passes over them: within a turn that decodes a long list."""
 MIDDLE: Final = 3
 """Passes over new objects until a pass over their survivors, which are at most `YOUNG * MIDDLE`."""
 NEVER: Final = 2**30
 """Full passes are started here alone."""
-OLD: Final = 4
-"""Passes over survivors after which those of both passes are worth freezing."""
 SMALL: Final = 400_000
 """Memory blocks, a few for each object, that a small process may gain without a full pass."""
 
@@ -47,23 +50,23 @@ class Collector:
     """The garbage collector of this process; call `start` once, before anything is cached."""
 
     _after_last: int = 0
+    _passes: int = 0
 
     def start(self) -> None:
-        """Freezes everything loaded so far, which remains for the life of the process."""
+        """Freezes everything loaded so far, which remains until the process exits."""
         gc.set_threshold(YOUNG, MIDDLE, NEVER)
         self._collect()
 
     async def run(self, clock: Clock) -> None:
-        """Freezes old objects periodically until cancelled."""
+        """Freezes new objects periodically until cancelled."""
         while True:
             await clock.sleep(EVERY)
             self.check()
 
     def check(self) -> None:
-        """Freezes old objects if there may be many, after a full pass if one is due."""
-        if gc.get_count()[2] < OLD:
-            return
-        if full_pass_is_due(sys.getallocatedblocks(), self._after_last):
+        """Freezes new objects, or every object in a full pass, for which it checks at each call number `GROWTH_CHECKED`."""
+        self._passes += 1
+        if self._passes % GROWTH_CHECKED == 0 and full_pass_is_due(sys.getallocatedblocks(), self._after_last):
             began = time.thread_time()
             gc.unfreeze()
             self._collect()

@@ -5,7 +5,6 @@ Invariant: they respond without calling an API server or a provider, so a slow b
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -14,6 +13,7 @@ from typing import Self
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from vkubelet.clock import Clock
 from vkubelet.errors import SettingsError
 from vkubelet.metrics import Metrics
 
@@ -33,6 +33,7 @@ class HealthServer:
         self,
         metrics: Metrics,
         *,
+        clock: Clock,
         checks: Mapping[str, Check],
         health_address: str = "0.0.0.0:8081",
         metrics_address: str = "0.0.0.0:8080",
@@ -40,6 +41,7 @@ class HealthServer:
         self.health_port = 0
         self.metrics_port = 0
         self._metrics = metrics
+        self._clock = clock
         self._checks = checks
         self._health_address = health_address
         self._metrics_address = metrics_address
@@ -68,8 +70,7 @@ class HealthServer:
         return web.Response(text="\n".join(lines) + "\n", status=503 if failed else 200)
 
     async def _scrape(self, request: web.Request) -> web.Response:
-        # Thousands of nodes make thousands of series, and no other task should wait while they are rendered.
-        body = await asyncio.to_thread(self._metrics.collect().render)
+        body = await self._metrics.scrape(self._clock)
         return web.Response(body=body, headers={"Content-Type": _EXPOSITION})
 
 

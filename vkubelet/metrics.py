@@ -6,15 +6,19 @@ are exposed at that node's port, and are removed with it.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 
 from attrs import define, field
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from vkubelet.clock import Clock, in_batches
 
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _CALL = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -88,14 +92,13 @@ class Metrics:
         )
         self.certificate_errors = Counter("kubelet_server_expiration_renew_errors", "Certificate requests that failed.", registry=registry)
 
-    def render(self) -> bytes:
-        """Renders the runtime's series in Prometheus text format 0.0.4."""
-        return generate_latest(self.registry)
+    async def scrape(self, clock: Clock, *, provider: bool = True) -> bytes:
+        """Renders the series as they are now, with or without the provider's, in Prometheus text format 0.0.4.
 
-    def collect(self) -> _Collected:
-        """Collects all series as they are now, the provider's too; to be rendered by another thread, as that takes longer than reading
-        them."""
-        return _Collected([*self.registry.collect(), *self.provider.collect()])
+        Thousands of nodes make thousands of series: other tasks run between two families, and another thread renders them.
+        """
+        families = chain(self.registry.collect(), self.provider.collect() if provider else ())
+        return await asyncio.to_thread(generate_latest, _Collected([each async for each in in_batches(clock, families, size=1)]))
 
 
 class Staleness(Collector):
@@ -136,10 +139,6 @@ class _Collected(CollectorRegistry):
 
     def collect(self) -> Iterator[Metric]:
         return iter(self._families)
-
-    def render(self) -> bytes:
-        """Renders them in Prometheus text format 0.0.4."""
-        return generate_latest(self)
 
 
 @define

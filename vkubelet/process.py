@@ -127,6 +127,7 @@ class LeaderProcess:
         """Runs until `stop`. Raises SettingsError, LeadershipLost."""
         health = HealthServer(
             self.metrics,
+            clock=self.clock,
             checks={"watches": self.ready},
             health_address=self.settings.health.health_address,
             metrics_address=self.settings.health.metrics_address,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Set
-from typing import Final
 
 from attrs import evolve, frozen
 
@@ -17,6 +16,7 @@ from vkubelet.api.names import INSTANCE, OWNED, owned_keys
 from vkubelet.api.objects import Node
 from vkubelet.api.quantity import Resources, parse_resources
 from vkubelet.api.shapes import Json, JsonView
+from vkubelet.clock import in_batches
 from vkubelet.provider import Host, NodeDescription, Taint
 
 log = logging.getLogger(__name__)
@@ -24,8 +24,6 @@ log = logging.getLogger(__name__)
 HOLD_REASON = "WorkerUnreachableHold"
 _GIVEN_UP = "WorkerUnreachable"
 """Reason of a Ready condition that no physical node has: the pods of the node are given up."""
-_NODES_AT_ONCE: Final = 20
-"""Number of nodes published before other tasks run again: Leases and the leadership have to be renewed meanwhile."""
 UNREACHABLE_TAINT = Taint(key=keys.TAINT_WORKER_UNREACHABLE, effect="NoSchedule")
 
 
@@ -130,9 +128,7 @@ class VirtualNodes:
         while True:
             await self._reformed.wait()
             self._reformed.clear()
-            for position, name in enumerate(list(self._nodes)):
-                if position % _NODES_AT_ONCE == 0:
-                    await self._host.clock.sleep(0)
+            async for name in in_batches(self._host.clock, self._nodes):
                 node = self._nodes.get(name)
                 if node is not None:
                     self._publish(node.description)

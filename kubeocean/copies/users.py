@@ -14,7 +14,7 @@ from attrs import frozen
 from kubeocean.model.references import references
 from vkubelet.api.objects import Key, Pod
 from vkubelet.api.podspec import Kind
-from vkubelet.clock import Clock
+from vkubelet.clock import Clock, in_batches
 from vkubelet.errors import PodRejected
 from vkubelet.provider import PodStore
 
@@ -43,11 +43,9 @@ class Users:
 
     async def seed(self, clock: Clock) -> None:
         """Notes every pod of the store: those that an earlier connection or process synced are not synced again."""
-        for number, pod in enumerate(self._pods, start=1):
+        async for pod in in_batches(clock, self._pods, size=_AT_ONCE):
             if self._concerns(pod) and not pod.terminal:
                 self.note(pod)
-            if number % _AT_ONCE == 0:
-                await clock.sleep(0)
 
     def note(self, pod: Pod) -> None:
         """Notes the objects that a pod names; a pod that can never run names none."""

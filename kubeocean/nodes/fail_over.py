@@ -16,12 +16,11 @@ from kubeocean.scope import Scope
 from kubeocean.worker.reach import Reach
 from vkubelet.api.objects import Pod
 from vkubelet.api.scheduling import tolerates
+from vkubelet.clock import in_batches
 
 _CHECK_EVERY = 1.0
 _PASS_EVERY = 5
 """Checks between two passes over all pods; a new pod on a closed node can wait."""
-_NODES_AT_ONCE = 20
-"""Number of nodes processed before other tasks run again: Leases and the leadership have to be renewed meanwhile."""
 UNREACHABLE_MESSAGE: Final = (
     "the worker cluster is unreachable; this is the last observed state, see condition Connected of the ClusterBinding"
 )
@@ -58,8 +57,7 @@ class FailOver:
             await self._withdraw()
             return
         since = self._since or self._announce()
-        for position, declared in enumerate(self._scope.virtual):
-            await self._yield_at(position)
+        async for declared in in_batches(self._scope.host.clock, self._scope.virtual):
             if not self._is_due():
                 return
             self._give_up(declared.description.name, since)
@@ -74,14 +72,9 @@ class FailOver:
             self._since = None
             self.hold()
         self._known.clear()
-        for position, node in enumerate(list(self._ordered)):
-            await self._yield_at(position)
+        async for node in in_batches(self._scope.host.clock, self._ordered):
             self._reclaimer.order(node, ())
             self._ordered.discard(node)
-
-    async def _yield_at(self, position: int) -> None:
-        if position % _NODES_AT_ONCE == 0:
-            await self._scope.host.clock.sleep(0)
 
     def _is_due(self) -> bool:
         binding = self._scope.binding.current

@@ -37,6 +37,7 @@ from kubeocean.worker.reach import Reach
 from vkubelet.api.objects import Node, PodRef
 from vkubelet.client.resources import NODES
 from vkubelet.client.rest import Selection
+from vkubelet.clock import in_batches
 from vkubelet.control.guard import MassGuard
 from vkubelet.control.informer import Change, Informer
 from vkubelet.errors import SettingsError, Unavailable
@@ -48,7 +49,6 @@ _SYNC_WAITS = 300.0
 """Seconds a sync waits for the worker: thousands of pods whose syncs are to be retried would each emit an Event."""
 _NEXT_STEP_AFTER = 1.0
 """Seconds between two steps of unbinding."""
-_AT_ONCE = 20
 
 
 class _Stopped(Exception):
@@ -289,20 +289,16 @@ class BindingService:
             await self._lost.wait()
             self._lost.clear()
             await self._keep_nodes()
-            for position, ref in enumerate([pod.ref for pod in self._host.pods]):
-                if position % _AT_ONCE == 0:
-                    await self._host.clock.sleep(0)
+            async for listed in in_batches(self._host.clock, iter(self._host.pods)):
                 if not self._reach.lost:
                     break
-                pod = self._host.pods.get(ref)
+                pod = self._host.pods.get(listed.ref)
                 if pod is not None and not pod.terminal and self._virtual.get(pod.node) is not None:
-                    self._host.set_pod_status(ref, not_ready(pod, UNREACHABLE_MESSAGE))
+                    self._host.set_pod_status(pod.ref, not_ready(pod, UNREACHABLE_MESSAGE))
 
     async def _keep_nodes(self) -> None:
         """Declares the nodes of the hub that an earlier process has declared, in batches as well."""
-        for position, live in enumerate(list(self._hub_nodes.store)):
-            if position % _AT_ONCE == 0:
-                await self._host.clock.sleep(0)
+        async for live in in_batches(self._host.clock, self._hub_nodes.store):
             if not self._reach.lost:
                 return
             if not self._virtual.is_retired(live.metadata.name):

@@ -30,7 +30,7 @@ from vkubelet.api.codec import decode_list
 from vkubelet.api.objects import KubeObject, Node, ObjectMeta, PodRef, Unknown
 from vkubelet.client.resources import CONFIGMAPS, NAMESPACES, NODES, PODS, PVCS, PVS, SECRETS, Resource
 from vkubelet.client.rest import Client, PatchKind, Selection
-from vkubelet.clock import parse_rfc3339
+from vkubelet.clock import in_batches, parse_rfc3339
 from vkubelet.errors import Conflict, Forbidden, NotFound, VKubeletError
 
 log = logging.getLogger(__name__)
@@ -41,8 +41,6 @@ KINDS: Final[tuple[Resource[Unknown], ...]] = (CONFIGMAPS, SECRETS, PVCS, PVS)
 """Kinds that are copied to a worker beside pods."""
 
 _PAGE = 500
-_NODES_AT_ONCE = 20
-"""Nodes whose pods are ordered to terminate before other tasks run again."""
 _STUCK_AFTER = 30.0
 """Seconds without progress after which a reachable worker counts as stuck; also the default grace period of pods."""
 _UNBINDING = "Unbinding"
@@ -166,9 +164,7 @@ class Unbinding:
 
     async def give_up_nodes(self, *, since: datetime) -> None:
         """Withdraws every node and orders the termination of its pods, without the worker. Raises ApiError."""
-        for position, node in enumerate(self._scope.hub_nodes.store):
-            if position % _NODES_AT_ONCE == 0:
-                await self._scope.host.clock.sleep(0)
+        async for node in in_batches(self._scope.host.clock, self._scope.hub_nodes.store):
             change = inherited(node)
             if change is not None:
                 await _patch(self._scope.host.client, NODES, node.metadata, change["metadata"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import aiohttp
 import pytest
 
+from vkubelet.clock import SystemClock
 from vkubelet.errors import SettingsError
 from vkubelet.health import HealthServer
 from vkubelet.metrics import Metrics
@@ -17,7 +18,7 @@ async def fetch(port: int, path: str) -> tuple[int, str, str]:
 
 def server(problem: str | None = None, *, health: str = "127.0.0.1:0", metrics: str = "127.0.0.1:0") -> HealthServer:
     checks = {"watches": lambda: problem, "leader": lambda: None}
-    return HealthServer(Metrics(), checks=checks, health_address=health, metrics_address=metrics)
+    return HealthServer(Metrics(), clock=SystemClock(), checks=checks, health_address=health, metrics_address=metrics)
 
 
 async def test_healthy_and_ready_say_ok() -> None:

@@ -16,7 +16,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 
 from vkubelet.api.shapes import Json
 from vkubelet.clock import Clock, SystemClock
-from vkubelet.errors import Unavailable, VKubeletError, task_error
+from vkubelet.errors import Unavailable, VKubeletError
 
 T = TypeVar("T")
 
@@ -160,20 +160,26 @@ def _retry_delay(state: RetryCallState) -> float:
 
 async def with_timeout(call: Awaitable[T], what: str, *, clock: Clock, within: float = CALL_LIMIT) -> T:
     """Returns what `call` returns. Raises Unavailable, naming `what`, when it takes longer than `within` seconds of `clock`."""
-    scope = asyncio.timeout(None)
+    scope, failure = asyncio.timeout(None), None
     try:
         async with scope, asyncio.TaskGroup() as group:
             limit = group.create_task(_expire(scope, clock, within))
             try:
                 return await call
+            except Exception as error:
+                # Not raised here: a task group and the exceptions it raises are reference cycles. Those of thousands of pods, whose worker is
+                # unreachable, would block the event loop when the garbage collector frees them.
+                failure = error
             finally:
                 limit.cancel()
-    except ExceptionGroup as errors:
-        # The timeout itself never fails: this is what the call raised, which includes its own TimeoutError.
-        raise task_error(errors) from None
     except TimeoutError as error:
         raise Unavailable(f"{what} did not answer within {within:g} s") from error
-    raise AssertionError("a task group neither returned nor raised")
+    try:
+        assert failure is not None
+        raise failure
+    finally:
+        # Its traceback refers to this frame.
+        failure = None
 
 
 async def _expire(scope: asyncio.Timeout, clock: Clock, seconds: float) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import cache, partial
 from typing import Generic, TypeVar
 
-from vkubelet.clock import Clock
+from vkubelet.clock import Clock, in_batches
 from vkubelet.control.backoff import Backoff
 from vkubelet.control.workqueue import Priority, Workqueue
 from vkubelet.errors import (
@@ -127,9 +127,7 @@ class Controller(Generic[K]):
             self._many_added.clear()
             while self._many:
                 keys, priority = self._many.popleft()
-                for number, key in enumerate(keys):
-                    if number % _ADDED_AT_ONCE == _ADDED_AT_ONCE - 1:
-                        await self._clock.sleep(0)
+                async for key in in_batches(self._clock, keys, size=_ADDED_AT_ONCE):
                     self.queue.add(key, priority=priority)
 
     def _finished(self, key: K, task: asyncio.Task[None]) -> None:

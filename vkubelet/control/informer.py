@@ -24,7 +24,7 @@ from vkubelet.api.objects import Key, KubeObject
 from vkubelet.client.resources import Resource
 from vkubelet.client.rest import Client, Selection
 from vkubelet.client.transport import Transport
-from vkubelet.clock import Clock, SystemClock
+from vkubelet.clock import Clock, SystemClock, in_batches
 from vkubelet.control.backoff import Backoff
 from vkubelet.control.controller import Isolation
 from vkubelet.control.store import Store
@@ -273,21 +273,20 @@ class Informer(Generic[T]):
             self._version = event.object.metadata.resource_version
             number += 1
             # A chunk may contain hundreds of events; reading them does not yield to other tasks.
-            await self._let_others_run(number)
+            if number % _YIELD_EVERY == 0:
+                await self._clock.sleep(0)
 
     async def _replace(self, version: str) -> None:
         """Makes the store equal to the list."""
         listed, self._listing = self._with_adopted(self._listing or {}, version), None
         self._listed = version
         first = not self.ever_synced
-        for number, key in enumerate(self.store.keys()):
+        async for key in in_batches(self._clock, self.store.keys()):
             if key not in listed:
                 self._notify(Change(key, self.store.remove(key), None, suspected=True))
-            await self._let_others_run(number)
-        for number, new in enumerate(listed.values()):
+        async for new in in_batches(self._clock, listed.values()):
             with self._isolated(str(new.key)):
                 self._place_listed(new, initial=first)
-            await self._let_others_run(number)
         self._version = version
         self._received_at = self._clock.monotonic()
         self.ever_synced = True
@@ -310,10 +309,6 @@ class Informer(Generic[T]):
                 if admitted is not None:
                     listed[obj.key] = admitted
         return listed
-
-    async def _let_others_run(self, number: int) -> None:
-        if number % _YIELD_EVERY == _YIELD_EVERY - 1:
-            await self._clock.sleep(0)
 
     def _put(self, obj: T) -> None:
         known = self.store.get(obj.key)

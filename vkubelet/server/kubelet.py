@@ -229,7 +229,7 @@ class KubeletServer:
                 profiling=debug.profiling,
             ),
             UsageEndpoints(provider=self.provider, node_pods=node_pods),
-            MetricsEndpoints(metrics=self.metrics, node_pods=node_pods, health=self.health, due=self.due),
+            MetricsEndpoints(metrics=self.metrics, node_pods=node_pods, health=self.health, due=self.due, clock=self.clock),
             NodeLogs(provider=self.provider, node_pods=node_pods, clock=self.clock, metrics=self.metrics, enabled=debug.node_logs),
         )
 

@@ -17,6 +17,7 @@ from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import Pod
 from vkubelet.api.podspec import CONTAINER_STATUSES
 from vkubelet.api.shapes import Json, JsonView
+from vkubelet.clock import Clock
 from vkubelet.metrics import Durations, Metrics
 from vkubelet.provider import MetricsEndpoint, Provider, SupportsMetrics, SupportsStats
 from vkubelet.server.node_endpoints import CHECKS, Health, failing_checks
@@ -37,6 +38,7 @@ class MetricsEndpoints:
     node_pods: NodePods
     health: Health
     due: Callable[[str], Mapping[str, int]]
+    clock: Clock
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -47,7 +49,7 @@ class MetricsEndpoints:
     async def serve(self, request: web.Request) -> web.Response:
         node = self.node_pods.single_node(request)
         parts = (
-            self.metrics.render(),
+            await self.metrics.scrape(self.clock, provider=False),
             *pod_families(node, self.node_pods.all(request)),
             *queue_families(node, self.due(node)),
             *worker_families(self.metrics.pod_worker.of(node)),

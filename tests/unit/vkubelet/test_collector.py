@@ -29,15 +29,6 @@ def made() -> Iterator[Collector]:
     gc.unfreeze()
 
 
-def old_objects(passes: int) -> list[list[int]]:
-    """Survivors of that many passes over survivors."""
-    out: list[list[int]] = []
-    for _ in range(passes):
-        out += [[] for _ in range(10)]
-        gc.collect(1)
-    return out
-
-
 @pytest.mark.parametrize(
     ("blocks", "after_last", "due"),
     [(20_000, 0, False), (1_320_000, 500_000, False), (1_410_000, 500_000, True), (400_001, 0, True)],
@@ -50,19 +41,20 @@ def test_what_is_loaded_at_the_start_is_looked_at_by_no_pass(made: Collector) ->
     assert len(gc.get_objects(2)) < 1000 < gc.get_freeze_count()
 
 
-def test_old_objects_are_frozen_once_they_may_be_many(made: Collector) -> None:
-    few = old_objects(collector.OLD - 1)
+def test_new_objects_are_frozen_at_each_check_also_where_python_starts_no_pass(made: Collector) -> None:
+    cache = [[number] for number in range(50)]
+    for number in range(100_000):
+        # As many are freed as allocated.
+        cache[number % 50] = [number]
+    new = cache[0]
+    assert any(each is new for each in gc.get_objects())
     made.check()
-    assert any(each is few[0] for each in gc.get_objects(2))
-    many = old_objects(1)
-    made.check()
-    assert not any(each in (few[0], many[0]) for each in gc.get_objects(2) if isinstance(each, list) and not each)
-    assert gc.get_count()[2] == 0
+    assert not any(each is new for each in gc.get_objects())
 
 
 def test_check_costs_the_same_however_many_objects_are_frozen(made: Collector) -> None:
     def cost() -> float:
-        kept = old_objects(collector.OLD)
+        kept: list[list[int]] = [[] for _ in range(40)]
         began = time.thread_time()
         made.check()
         assert kept
@@ -77,17 +69,17 @@ def test_check_costs_the_same_however_many_objects_are_frozen(made: Collector) -
 
 
 def test_garbage_is_not_frozen_and_frozen_garbage_ends_with_the_next_full_pass(made: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = old_objects(collector.OLD)
     gone, frozen = Cycle(), Cycle()
     gone_ref, frozen_ref = weakref.ref(gone), weakref.ref(frozen)
     del gone
     made.check()
     assert gone_ref() is None
     del frozen
-    kept += old_objects(collector.OLD)
     made.check()
     assert frozen_ref() is not None
     monkeypatch.setattr(collector, "SMALL", -(2**40))
-    kept += old_objects(collector.OLD)
+    for _ in range(collector.GROWTH_CHECKED - 3):
+        made.check()
+    assert frozen_ref() is not None
     made.check()
-    assert frozen_ref() is None and len(kept) == 30 * collector.OLD
+    assert frozen_ref() is None

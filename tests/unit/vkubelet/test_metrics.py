@@ -1,8 +1,11 @@
 """The series we publish, and that none can grow with the cluster."""
 
+import asyncio
+
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
+from vkubelet.clock import SystemClock
 from vkubelet.metrics import Metrics
 
 EXPECTED = """
@@ -27,20 +30,19 @@ def test_no_label_names_a_pod_or_a_node() -> None:
     assert not set(labels) & {"pod", "node", "namespace", "name", "uid"}
 
 
-def test_rendering_is_prometheus_text_with_counters_ending_in_total() -> None:
+async def test_rendering_is_prometheus_text_with_counters_ending_in_total() -> None:
     metrics = Metrics(CollectorRegistry())
     metrics.reconcile_total.labels(controller="pods", result="success").inc()
     metrics.watch_events.labels(resource="pods", type="ADDED").inc(3)
-    samples = {
-        sample.name: sample.value for family in text_string_to_metric_families(metrics.render().decode()) for sample in family.samples
-    }
+    text = (await metrics.scrape(SystemClock())).decode()
+    samples = {sample.name: sample.value for family in text_string_to_metric_families(text) for sample in family.samples}
     assert samples["vkubelet_reconcile_total"] == 1
     assert samples["vkubelet_watch_events_total"] == 3
 
 
-def test_own_registry_tells_of_the_process_and_two_do_not_collide() -> None:
+async def test_own_registry_tells_of_the_process_and_two_do_not_collide() -> None:
     Metrics()
-    assert b"process_open_fds" in Metrics().render()
+    assert b"process_open_fds" in await Metrics().scrape(SystemClock())
 
 
 def test_staleness_is_that_of_the_most_silent_watch_of_a_resource_and_ends_with_it() -> None:
@@ -57,9 +59,24 @@ def test_staleness_is_that_of_the_most_silent_watch_of_a_resource_and_ends_with_
     assert told() is None
 
 
-def test_series_of_a_provider_are_told_by_the_process_and_not_by_its_nodes() -> None:
+async def test_series_of_a_provider_are_told_by_the_process_and_not_by_its_nodes() -> None:
     metrics = Metrics(CollectorRegistry())
     Gauge("mine", "Of a provider.", registry=metrics.provider).set(3)
-    assert b"mine 3.0" in metrics.collect().render()
-    assert b"mine" not in metrics.render()
-    assert metrics.collect().render().startswith(metrics.render())
+    of_process, of_node = await metrics.scrape(SystemClock()), await metrics.scrape(SystemClock(), provider=False)
+    assert b"mine 3.0" in of_process and b"mine" not in of_node
+    assert of_process.startswith(of_node)
+
+
+async def test_other_tasks_run_between_two_families_of_a_scrape() -> None:
+    metrics, turns = Metrics(CollectorRegistry()), 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    await metrics.scrape(SystemClock())
+    counting.cancel()
+    assert turns >= len(list(metrics.registry.collect())) > 10

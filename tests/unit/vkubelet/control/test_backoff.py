@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -199,3 +201,23 @@ async def test_cancellation_from_outside_ends_the_call_and_stays_one() -> None:
         task.cancel()
     assert task.cancelled()
     assert clock.sleepers == 0
+
+
+async def test_error_of_a_call_is_freed_without_the_garbage_collector() -> None:
+    class Failed(Exception):
+        pass
+
+    async def fail() -> None:
+        raise Failed
+
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(Failed) as raised:
+            await with_timeout(fail(), "call", clock=ManualClock())
+        seen = weakref.ref(raised.value)
+        del raised
+        await asyncio.sleep(0)
+        assert seen() is None
+    finally:
+        gc.enable()
