@@ -224,7 +224,7 @@ class BindingService:
         elif self._connector.is_connecting and not self._reach.lost:
             return Remaining(awaited=Awaited.CONNECTION)
         else:
-            left = self._unbinding.without_worker(failure.message if failure is not None else "it does not answer")
+            left = await self._unbinding.without_worker(failure.message if failure is not None else "it does not answer")
         if not (left.stuck or left.awaited is Awaited.WORKER):
             return left
         if not self._unbinding.forced(binding):

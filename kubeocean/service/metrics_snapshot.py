@@ -68,8 +68,9 @@ def capture(sources: Sources, *, credentials_end: datetime | None = None) -> Cal
         credentials_left=(credentials_end - now).total_seconds() if credentials_end is not None else None,
         reclaim_overdue=max((each.overdue(now) for each in sources.reclaimers), default=0.0),
     )
-    nodes, virtual, binding = [_node(node, connected) for node in scope.virtual], list(scope.host.pods), scope.binding.current
-    physical = list(worker.backing_pods()) if worker is not None else []
+    nodes, virtual, binding = [_node(node, connected) for node in scope.virtual], iter(scope.host.pods), scope.binding.current
+    # Both only copy references here: tens of thousands of pods are filtered in the other thread.
+    physical = worker.backing_pods() if worker is not None else iter(())
 
     def counted() -> Snapshot:
         return evolve(

@@ -95,10 +95,10 @@ class Unbinding:
             left = self._failed(binding, error)
         return left if left.is_nothing else self.noted(binding, left)
 
-    def without_worker(self, why: str) -> Remaining:
+    async def without_worker(self, why: str) -> Remaining:
         """Returns what is left while the worker does not respond."""
-        nodes = self._scope.hub_nodes.store
-        pods = sum(len(self._scope.host.pods.on_node(node.metadata.name)) for node in nodes)
+        nodes = list(self._scope.hub_nodes.store)
+        pods = await self._pods_on(nodes)
         return Remaining(awaited=Awaited.WORKER, nodes=len(nodes), pods=pods, problem=why)
 
     def announce_blocked(self, binding: ClusterBinding, left: Remaining) -> None:
@@ -170,13 +170,17 @@ class Unbinding:
                 await _patch(self._scope.host.client, NODES, node.metadata, change["metadata"])
             self._give_up(node.metadata.name, since=since)
 
+    async def _pods_on(self, nodes: Sequence[Node]) -> int:
+        counts = [len(self._scope.host.pods.on_node(node.metadata.name)) async for node in in_batches(self._scope.host.clock, nodes)]
+        return sum(counts)
+
     async def _nodes_left(self) -> Remaining | None:
         """Returns the Nodes of the binding and their pods; reads live only when the cache has none, as a drain runs this every second.
 
         Raises ApiError.
         """
         nodes: Sequence[Node] = list(self._scope.hub_nodes.store) or (await self._scope.host.client.list(NODES, self._ours())).items
-        pods = sum(len(self._scope.host.pods.on_node(node.metadata.name)) for node in nodes)
+        pods = await self._pods_on(nodes)
         return Remaining(nodes=len(nodes), pods=pods) if nodes else None
 
     def _give_up(self, node: str, *, since: datetime) -> None:

@@ -158,9 +158,8 @@ class WorkerCluster:
         return self.pods.store.by_index(BY_VIRTUAL_NODE, virtual_node)
 
     def backing_pods(self) -> Iterator[Pod]:
-        """Yields all our physical pods."""
-        for node in self.pods.store.index_values(BY_VIRTUAL_NODE):
-            yield from self.pods_of(node)
+        """Yields all our physical pods, as of the call; they may be read in another thread."""
+        return (pod for pod in self.pods.store if self.backed(pod) is not None)
 
     def is_used(self, original: Key) -> bool:
         """Checks that a physical pod of ours names the copy of this hub object; unknown counts as used."""

@@ -14,10 +14,11 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import AddrInfoType
 from attrs import field, frozen
 from yarl import URL
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 
 LONGEST_ANSWER = 64 << 20
 """Bytes of a complete response, decompressed, unless its call sets another limit: an API server stores no object of a tenth of that."""
+OPENED_AT_ONCE: Final = 16
+"""Connections to one server that are being opened at the same time."""
 _ERROR_BODY_LIMIT = 1 << 20
 _LONGEST_QUOTE = 4096
 
@@ -128,7 +131,7 @@ class Transport:
         return self._session
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60, socket_factory=_socket)
+        connector = _Connector(limit=0, keepalive_timeout=60, socket_factory=_socket)
         self._session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -288,6 +291,22 @@ async def chunks(response: aiohttp.ClientResponse, attempt: str) -> AsyncGenerat
         if not chunk:
             return
         yield chunk
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Opens a few connections at the same time; those that are open are used without a limit.
+
+    A TLS handshake occupies the event loop for a millisecond, and a server that is reachable again gets a connection for each request that
+    waited for it.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._opening = asyncio.Semaphore(OPENED_AT_ONCE)
+
+    async def _create_connection(self, *arguments: Any, **options: Any) -> ResponseHandler:
+        async with self._opening:
+            return await super()._create_connection(*arguments, **options)
 
 
 def _socket(address: AddrInfoType) -> socket.socket:

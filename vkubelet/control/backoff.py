@@ -167,8 +167,8 @@ async def with_timeout(call: Awaitable[T], what: str, *, clock: Clock, within: f
             try:
                 return await call
             except Exception as error:
-                # Not raised here: a task group and the exceptions it raises are reference cycles. Those of thousands of pods, whose worker is
-                # unreachable, would block the event loop when the garbage collector frees them.
+                # Not raised here: a task group and the exceptions it raises are reference cycles. Those of thousands of pods of an
+                # unreachable worker would block the event loop when the garbage collector frees them.
                 failure = error
             finally:
                 limit.cancel()

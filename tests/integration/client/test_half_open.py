@@ -11,10 +11,12 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
+from tests.support.program import eventually
 from vkubelet.client.connection import Connection, Timeouts
 from vkubelet.client.resources import PODS
 from vkubelet.client.rest import Client
 from vkubelet.client.tls import Tls, TlsSource
+from vkubelet.client.transport import OPENED_AT_ONCE
 from vkubelet.errors import Unreachable
 
 
@@ -75,3 +77,30 @@ async def test_every_connection_notices_that_the_other_end_has_vanished(monkeypa
         assert idle + every * count <= 60
         assert used.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
     await runner.cleanup()
+
+
+async def test_few_connections_are_opened_at_once_and_all_in_the_end() -> None:
+    waiting, at_once = list[asyncio.StreamWriter](), list[int]()
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        waiting.append(writer)
+        at_once.append(len(waiting))
+        if await reader.read(1024):
+            # A TLS handshake begins; the rest of it never comes.
+            await reader.read()
+
+    async def ask(client: Client) -> None:
+        with pytest.raises(Unreachable):
+            await client.request("GET", "/readyz")
+
+    server = await asyncio.start_server(hold, "127.0.0.1", 0)
+    connection = Connection(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", tls=Tls(TlsSource()))
+    async with server, Client(connection) as client, asyncio.TaskGroup() as group:
+        asking = [group.create_task(ask(client)) for _ in range(3 * OPENED_AT_ONCE)]
+        while not all(task.done() for task in asking):
+            await eventually(lambda: len(waiting) >= min(OPENED_AT_ONCE, sum(not task.done() for task in asking)), "connections are opened")
+            for writer in waiting:
+                writer.close()
+            waiting.clear()
+            await eventually(lambda: waiting or all(task.done() for task in asking), "the next follow")
+    assert max(at_once) == OPENED_AT_ONCE and len(at_once) == len(asking)
