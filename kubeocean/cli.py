@@ -17,7 +17,7 @@ from kubeocean.model import keys
 from kubeocean.provider import KubeoceanProvider
 from kubeocean.settings import KubeoceanSettings, read_manager_settings
 from vkubelet import logformat, settings
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.cli import add_settings_arguments, guarded, run_runtime, settings_data, split_provider_section
 from vkubelet.errors import SettingsError
 from vkubelet.settings import Settings

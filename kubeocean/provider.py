@@ -11,8 +11,7 @@ from kubeocean.metrics import SyncerMetrics
 from kubeocean.service.binding_service import BindingService
 from kubeocean.settings import KubeoceanSettings
 from kubeocean.worker import pod_streams
-from vkubelet.api.objects import Pod, PodRef
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Pod, PodRef
 from vkubelet.errors import SettingsError, Unavailable
 from vkubelet.provider import ByteStream, ContainerIO, Host, LogOptions, MetricsEndpoint, PodReport
 

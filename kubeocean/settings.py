@@ -14,7 +14,7 @@ from attrs import field, frozen
 from kubeocean.model import keys
 from vkubelet import settings
 from vkubelet.api.names import is_dns_label
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView
 from vkubelet.errors import SettingsError
 from vkubelet.settings import ClusterSettings, HealthSettings, LeaderSettings, LogSettings
 

@@ -20,7 +20,7 @@ from typing import Any, cast
 import attrs
 
 from vkubelet import settings
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.errors import SettingsError, VKubeletError
 from vkubelet.process import run_process
 from vkubelet.provider import Provider, TakesSettings, contract

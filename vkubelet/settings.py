@@ -19,7 +19,7 @@ import yaml
 from attrs import field, frozen
 
 from vkubelet.api.codec import decode_yaml
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView
 from vkubelet.clock import Clock
 from vkubelet.control.controller import Isolation
 from vkubelet.errors import SettingsError

@@ -19,8 +19,7 @@ from typing import Literal, TypeVar
 
 from attrs import evolve, field, fields, frozen
 
-from vkubelet.api.objects import PodRef
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, PodRef
 from vkubelet.clock import rfc3339
 from vkubelet.provider import MetricsEndpoint
 

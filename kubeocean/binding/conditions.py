@@ -11,7 +11,7 @@ from datetime import datetime
 from attrs import frozen
 
 from kubeocean.model.contact import Outcome
-from vkubelet.api.shapes import Json, JsonView, get_condition, set_condition
+from vkubelet.api.objects import Json, JsonView, get_condition, set_condition
 from vkubelet.clock import rfc3339
 
 VALIDATION_FAILED = "ValidationFailed"

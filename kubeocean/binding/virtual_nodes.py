@@ -14,9 +14,8 @@ from attrs import evolve, frozen
 
 from kubeocean.model import keys
 from vkubelet.api.names import INSTANCE, OWNED, owned_keys
-from vkubelet.api.objects import Node
+from vkubelet.api.objects import Json, JsonView, Node
 from vkubelet.api.quantity import Resources, parse_resources
-from vkubelet.api.shapes import Json, JsonView
 from vkubelet.provider import Host, NodeDescription, Taint
 
 log = logging.getLogger(__name__)

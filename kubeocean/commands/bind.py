@@ -22,10 +22,8 @@ from kubeocean.manager.binding_status import unguarded_text
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, ResourceLeasingPolicy
 from kubeocean.worker.connect import KUBECONFIG
-from vkubelet.api.objects import Unknown
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import NAMESPACES, SECRETS, Json, Unknown
 from vkubelet.client.connection import Connection
-from vkubelet.client.resources import NAMESPACES, SECRETS
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.errors import ApiError, Forbidden, SettingsError

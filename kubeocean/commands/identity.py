@@ -19,10 +19,7 @@ from kubeocean.manager.checks import lacking_rights, unguarded
 from kubeocean.model import keys
 from kubeocean.rbac import permissions
 from kubeocean.rbac.rules import Check, Rule
-from vkubelet.api.objects import Key, ObjectMeta, Unknown
-from vkubelet.api.shapes import Json, JsonView
-from vkubelet.client.connection import Connection, connection_from_kubeconfig
-from vkubelet.client.resources import (
+from vkubelet.api.objects import (
     ADMISSIONPOLICIES,
     ADMISSIONPOLICYBINDINGS,
     CLUSTERROLEBINDINGS,
@@ -34,8 +31,14 @@ from vkubelet.client.resources import (
     ROLES,
     SECRETS,
     SERVICEACCOUNTS,
+    Json,
+    JsonView,
+    Key,
+    ObjectMeta,
     Resource,
+    Unknown,
 )
+from vkubelet.client.connection import Connection, connection_from_kubeconfig
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import Clock
 from vkubelet.errors import Forbidden, NotFound

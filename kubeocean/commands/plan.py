@@ -19,8 +19,7 @@ from kubeocean.rbac import permissions
 from kubeocean.rbac.rules import Rule
 from kubeocean.worker.connect import KUBECONFIG
 from vkubelet.api.codec import decode_object, encode_json
-from vkubelet.api.objects import Key, Unknown
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView, Key, Unknown
 from vkubelet.errors import SettingsError
 
 HIDDEN: Final = "<kubeconfig of the ServiceAccount above; `kubeocean bind` writes it and never shows it>"

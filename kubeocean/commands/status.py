@@ -21,9 +21,7 @@ from kubeocean.commands.terminal import Terminal, table
 from kubeocean.manager.binding_status import RIGHTS_MISSING
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
-from vkubelet.api.objects import Node, Unknown
-from vkubelet.api.shapes import Json, JsonView, get_condition
-from vkubelet.client.resources import NODES, PODS
+from vkubelet.api.objects import NODES, PODS, Json, JsonView, Node, Unknown, get_condition
 from vkubelet.client.rest import Client, Selection
 from vkubelet.errors import Forbidden, NotFound
 

@@ -18,8 +18,7 @@ from kubeocean.commands.terminal import Progress, Terminal
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from kubeocean.rbac.permissions import worker_guards, worker_objects
-from vkubelet.api.objects import Unknown
-from vkubelet.client.resources import NAMESPACES, NODES
+from vkubelet.api.objects import NAMESPACES, NODES, Unknown
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.errors import NotFound, SettingsError

@@ -16,8 +16,7 @@ from kubeocean.model.crds import ApiServerAccess
 from kubeocean.model.ownership import Ownership, classify, classify_finalizer
 from kubeocean.worker.cluster import Mount
 from vkubelet.api.names import LAST_APPLIED
-from vkubelet.api.objects import Key, ObjectMeta, Pod, Unknown
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView, Key, ObjectMeta, Pod, Unknown
 from vkubelet.clock import rfc3339
 
 OPAQUE: Final = "Opaque"

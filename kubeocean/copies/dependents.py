@@ -19,10 +19,8 @@ from kubeocean.model.identity import daemonset_allowed, leaves_home
 from kubeocean.model.references import References
 from kubeocean.scope import WorkerScope
 from kubeocean.worker.cluster import heads
-from vkubelet.api.objects import Key, Pod, PodRef, Unknown
+from vkubelet.api.objects import CONFIGMAPS, PODS, SECRETS, Json, Key, Pod, PodRef, Resource, Unknown
 from vkubelet.api.podspec import Kind, Reference
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import CONFIGMAPS, PODS, SECRETS, Resource
 from vkubelet.control.informer import Informer
 from vkubelet.control.recorder import ObjectReference
 from vkubelet.errors import Unavailable

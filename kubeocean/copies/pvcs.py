@@ -17,10 +17,8 @@ from kubeocean.copies.volumes import names_volume
 from kubeocean.model import keys
 from kubeocean.scope import WorkerScope
 from kubeocean.worker.cluster import claim_of
-from vkubelet.api.objects import Key, Unknown
+from vkubelet.api.objects import PVCS, Json, JsonView, Key, Unknown
 from vkubelet.api.quantity import Quantity
-from vkubelet.api.shapes import Json, JsonView
-from vkubelet.client.resources import PVCS
 from vkubelet.client.rest import PatchKind, Selection
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.store import Store

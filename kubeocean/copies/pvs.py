@@ -18,9 +18,7 @@ from kubeocean.model.references import MACHINES, SECRETS_OF
 from kubeocean.scope import WorkerScope
 from kubeocean.worker.cluster import heads
 from vkubelet.api.names import HOSTNAME
-from vkubelet.api.objects import Key, Unknown
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import NAMESPACES, PVCS, PVS
+from vkubelet.api.objects import NAMESPACES, PVCS, PVS, Json, Key, Unknown
 from vkubelet.client.rest import PatchKind, Selection
 from vkubelet.control.informer import Change, Informer
 from vkubelet.errors import AlreadyExists, NotFound, Unavailable

@@ -13,9 +13,7 @@ from kubeocean.copies.bodies import marked_copy, missing_marks
 from kubeocean.model import keys
 from kubeocean.model.references import SECRETS_OF
 from vkubelet.api.names import HOSTNAME
-from vkubelet.api.objects import Key, Unknown
-from vkubelet.api.shapes import Json, JsonView
-from vkubelet.client.resources import PVS
+from vkubelet.api.objects import PVS, Json, JsonView, Key, Unknown
 from vkubelet.errors import Unavailable
 
 _COPIED: Final = ("accessModes", "capacity", "mountOptions", "volumeMode")

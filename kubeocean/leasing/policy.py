@@ -16,10 +16,9 @@ from attrs import frozen
 from kubeocean.leasing.capacity import leased, left_over
 from kubeocean.model.crds import ClusterBinding, ResourceLeasingPolicy
 from kubeocean.model.windows import is_open, next_edge, previous_edge, zone_of
-from vkubelet.api.objects import Node
+from vkubelet.api.objects import JsonView, Node
 from vkubelet.api.quantity import Quantity, Resources, parse_resources
 from vkubelet.api.selectors import match_node_selector
-from vkubelet.api.shapes import JsonView
 
 NO_SCHEDULE: Final = "NoSchedule"
 NO_EXECUTE: Final = "NoExecute"

@@ -14,7 +14,7 @@ from attrs import evolve, frozen
 
 from kubeocean.leasing.reclaim import ReclaimRules
 from kubeocean.model.crds import LONGEST_GRACE, ResourceLeasingPolicy
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 
 
 @frozen

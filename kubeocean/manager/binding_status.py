@@ -14,7 +14,7 @@ from attrs import frozen
 from kubeocean.binding.conditions import CONNECTED, CONNECTIVITY_FAILED, PROXIER_READY, READY, SYNCER_READY, Failure
 from kubeocean.manager.deployment_health import STARTING
 from kubeocean.rbac.rules import Check
-from vkubelet.api.shapes import Json, JsonView, get_condition, set_condition
+from vkubelet.api.objects import Json, JsonView, get_condition, set_condition
 
 PERMITTED = "Permitted"
 GUARDED = "Guarded"

@@ -25,8 +25,7 @@ from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from kubeocean.settings import MANAGER_LEASE, ManagerProcessSettings, ManagerSettings
 from kubeocean.worker.connect import find_target, read_hub_uid
-from vkubelet.api.objects import Key, Unknown
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Key, Unknown
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client, PatchKind
 from vkubelet.clock import Clock, SystemClock

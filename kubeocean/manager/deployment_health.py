@@ -11,8 +11,7 @@ from attrs import frozen
 
 from kubeocean.binding.conditions import SYNCER_FAILED, Failure
 from kubeocean.manager.workloads import CONTAINER
-from vkubelet.api.objects import Pod, Unknown
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView, Pod, Unknown
 
 STARTING = "SyncerStarting"
 _HARMLESS = frozenset({"", "ContainerCreating", "PodInitializing"})

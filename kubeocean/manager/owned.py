@@ -14,8 +14,7 @@ from kubeocean.manager.workloads import OURS, DesiredObject, deployment_name, ol
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from kubeocean.rbac import permissions
-from vkubelet.api.objects import Key, KubeObject, ObjectMeta, Pod, Unknown
-from vkubelet.client.resources import (
+from vkubelet.api.objects import (
     CLUSTERROLEBINDINGS,
     CLUSTERROLES,
     CONFIGMAPS,
@@ -26,7 +25,12 @@ from vkubelet.client.resources import (
     ROLES,
     SERVICEACCOUNTS,
     SERVICES,
+    Key,
+    KubeObject,
+    ObjectMeta,
+    Pod,
     Resource,
+    Unknown,
 )
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock

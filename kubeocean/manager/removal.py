@@ -14,8 +14,7 @@ from kubeocean.manager.workloads import certificate_name, deployment_name, desir
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from kubeocean.settings import ManagerSettings
-from vkubelet.api.objects import Key, Unknown
-from vkubelet.client.resources import NODES, SECRETS
+from vkubelet.api.objects import NODES, SECRETS, Key, Unknown
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import Clock, parse_rfc3339
 from vkubelet.errors import ApiError, Conflict, Forbidden, NotFound

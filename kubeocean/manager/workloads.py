@@ -19,9 +19,7 @@ from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from kubeocean.rbac import permissions
 from kubeocean.settings import ManagerSettings
 from vkubelet import settings as runtime_settings
-from vkubelet.api.objects import Key, Unknown
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import (
+from vkubelet.api.objects import (
     CLUSTERROLEBINDINGS,
     CLUSTERROLES,
     CONFIGMAPS,
@@ -31,7 +29,10 @@ from vkubelet.client.resources import (
     ROLES,
     SERVICEACCOUNTS,
     SERVICES,
+    Json,
+    Key,
     Resource,
+    Unknown,
 )
 
 MANAGER: Final = "kubeocean-manager"

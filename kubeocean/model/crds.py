@@ -23,10 +23,8 @@ from kubeocean.model.fields import Fields, Problem, is_address
 from kubeocean.model.overrides import Overrides
 from kubeocean.model.windows import TimeWindow, zone_of
 from vkubelet.api.names import is_dns_label, is_dns_subdomain
-from vkubelet.api.objects import Unknown
+from vkubelet.api.objects import JsonView, Resource, Unknown
 from vkubelet.api.quantity import ZERO, Quantity
-from vkubelet.api.shapes import JsonView
-from vkubelet.client.resources import Resource
 
 GROUP: Final = "cloud.tencent.com"
 VERSION: Final = "v1beta1"

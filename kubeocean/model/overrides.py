@@ -16,8 +16,7 @@ from attrs import field, frozen
 from kubeocean.model import keys
 from kubeocean.model.fields import Fields, Problem
 from vkubelet.api.names import is_dns_subdomain
-from vkubelet.api.objects import ObjectMeta
-from vkubelet.api.shapes import Json, JsonView, apply_merge
+from vkubelet.api.objects import Json, JsonView, ObjectMeta, apply_merge
 
 _DOCKER: Final = "docker.io/"
 _IMAGE_PART: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", re.ASCII)

@@ -13,7 +13,7 @@ from typing import Final
 
 from attrs import frozen
 
-from vkubelet.api.objects import Pod
+from vkubelet.api.objects import JsonView, Pod
 from vkubelet.api.podspec import (
     CONTAINERS,
     PLANNED_CONTAINERS,
@@ -26,7 +26,6 @@ from vkubelet.api.podspec import (
     pull_secrets,
     storage_references,
 )
-from vkubelet.api.shapes import JsonView
 from vkubelet.errors import PodRejected
 
 UNSUPPORTED: Final = "UnsupportedReference"

@@ -15,9 +15,8 @@ from kubeocean.leasing.policy import Decision
 from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding, names_key
 from vkubelet.api import names
-from vkubelet.api.objects import Node
+from vkubelet.api.objects import Json, JsonView, Node
 from vkubelet.api.quantity import format_resources, parse_resources
-from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import rfc3339
 from vkubelet.provider import NodeDescription, Taint
 

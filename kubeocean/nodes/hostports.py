@@ -17,9 +17,7 @@ from kubeocean.model import keys
 from kubeocean.nodes.reconciler import physical_name
 from kubeocean.scope import WorkerScope
 from vkubelet.api.names import MIRROR_POD, md5_hex
-from vkubelet.api.objects import Key, Node, Pod
-from vkubelet.api.shapes import Json, JsonView, get_condition
-from vkubelet.client.resources import PODS
+from vkubelet.api.objects import PODS, Json, JsonView, Key, Node, Pod, get_condition
 from vkubelet.client.rest import Selection
 from vkubelet.clock import rfc3339
 from vkubelet.control.controller import Controller

@@ -14,9 +14,7 @@ from collections.abc import Sequence
 
 from kubeocean.model import keys
 from vkubelet.api.names import OWNED
-from vkubelet.api.objects import Node
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import NODES
+from vkubelet.api.objects import NODES, Json, Node
 from vkubelet.client.rest import Client, PatchKind
 from vkubelet.errors import NotFound
 

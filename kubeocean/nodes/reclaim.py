@@ -12,9 +12,7 @@ from datetime import datetime
 
 from attrs import frozen
 
-from vkubelet.api.objects import PodRef
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import PODS
+from vkubelet.api.objects import PODS, Json, PodRef
 from vkubelet.control.backoff import TokenBucket
 from vkubelet.control.controller import Controller
 from vkubelet.control.recorder import ObjectReference

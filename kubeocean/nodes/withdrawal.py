@@ -17,8 +17,7 @@ from kubeocean.nodes.describe import eligible, stays_in_worker
 from kubeocean.scope import WorkerScope
 from vkubelet.api import names
 from vkubelet.api.names import INSTANCE, owned_keys
-from vkubelet.api.objects import Node
-from vkubelet.client.resources import NODES
+from vkubelet.api.objects import NODES, Node
 from vkubelet.errors import NotFound
 
 _OVERRIDDEN = frozenset(

@@ -17,9 +17,8 @@ from kubeocean.model.keys import POLICIES_APPLIED, TAINT_CLOSED
 from kubeocean.scope import WorkerScope
 from kubeocean.worker.cluster import has_entered, holds_lease
 from vkubelet.api.codec import encode_json
-from vkubelet.api.objects import Key, Node, Pod
+from vkubelet.api.objects import JsonView, Key, Node, Pod
 from vkubelet.api.scheduling import tolerates
-from vkubelet.api.shapes import JsonView
 from vkubelet.errors import NotAdmitted, Unavailable
 from vkubelet.provider import Admission, NodeDescription
 

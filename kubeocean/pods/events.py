@@ -21,9 +21,7 @@ from kubeocean.pods.virtual_status import in_hub_names
 from kubeocean.scope import WorkerScope
 from vkubelet.api.codec import EventType
 from vkubelet.api.names import md5_hex
-from vkubelet.api.objects import Key, Pod, PodRef, Unknown
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import EVENTS
+from vkubelet.api.objects import EVENTS, Json, Key, Pod, PodRef, Unknown
 from vkubelet.client.rest import PatchKind, Selection
 from vkubelet.clock import parse_rfc3339
 from vkubelet.control.backoff import Backoff, TokenBucket

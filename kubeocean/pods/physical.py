@@ -19,9 +19,7 @@ from kubeocean.model.ownership import UNOWNED, Ownership, classify
 from kubeocean.pods.virtual_status import REFUSED, virtual_annotations, virtual_labels, virtual_status
 from kubeocean.scope import WorkerScope
 from kubeocean.worker.cluster import virtual_uid
-from vkubelet.api.objects import Pod, PodRef
-from vkubelet.api.shapes import POD_CONDITIONS, Json, JsonView, get_condition
-from vkubelet.client.resources import PODS
+from vkubelet.api.objects import POD_CONDITIONS, PODS, Json, JsonView, Pod, PodRef, get_condition
 from vkubelet.client.rest import PatchKind
 from vkubelet.clock import parse_rfc3339
 from vkubelet.control.controller import Controller

@@ -16,9 +16,8 @@ from kubeocean.model.crds import ApiServerAccess, DnsAccess
 from kubeocean.model.fields import is_address
 from kubeocean.model.identity import Target, marks, propagated
 from kubeocean.model.overrides import images_of, remembered
-from vkubelet.api.objects import Pod
+from vkubelet.api.objects import Json, JsonView, Pod
 from vkubelet.api.podspec import PLANNED_CONTAINERS, SECRET_VOLUMES, ephemeral_claim
-from vkubelet.api.shapes import Json, JsonView
 from vkubelet.errors import PodRejected
 
 # The hub's scheduler has used them; the worker would reject them, or apply them a second time to other pods and nodes.

@@ -17,9 +17,8 @@ from kubeocean.model.identity import is_internal
 from kubeocean.model.overrides import patched_keys, virtual_images
 from kubeocean.model.references import references
 from kubeocean.pods.changes import Pending
-from vkubelet.api.objects import Pod
+from vkubelet.api.objects import Json, JsonView, Pod, get_condition
 from vkubelet.api.podspec import CONTAINER_STATUSES
-from vkubelet.api.shapes import Json, JsonView, get_condition
 from vkubelet.errors import PodRejected
 
 _FROM_WORKER: Final = (

@@ -12,8 +12,7 @@ from kubeocean.model import keys
 from kubeocean.policies.reconciler import ResourceLeasingPolicyReconciler
 from kubeocean.scope import WorkerScope
 from kubeocean.worker.connect import may
-from vkubelet.api.objects import Node
-from vkubelet.client.resources import NODES
+from vkubelet.api.objects import NODES, Node
 from vkubelet.client.rest import PatchKind
 from vkubelet.control.backoff import Backoff
 from vkubelet.errors import Forbidden, NotFound

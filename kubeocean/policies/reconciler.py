@@ -22,8 +22,7 @@ from kubeocean.model.ownership import Ownership, classify_finalizer
 from kubeocean.model.windows import is_open, next_edge
 from kubeocean.policies.status import Amounts, Pace, Verdict, status_change
 from kubeocean.scope import WorkerScope
-from vkubelet.api.objects import Key, Unknown
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Key, Unknown
 from vkubelet.client.rest import PatchKind
 from vkubelet.clock import parse_rfc3339
 from vkubelet.control.controller import Controller

@@ -14,8 +14,8 @@ from typing import Final
 from attrs import field, frozen
 
 from kubeocean.model.crds import ResourceLeasingPolicy
+from vkubelet.api.objects import Json, JsonView, set_condition
 from vkubelet.api.quantity import Resources, format_resources
-from vkubelet.api.shapes import Json, JsonView, set_condition
 from vkubelet.clock import Clock, rfc3339
 
 MOST_NODES_NAMED: Final = 32

@@ -16,8 +16,7 @@ from attrs import frozen
 from kubeocean.model import keys
 from kubeocean.model.crds import GROUP, POLICIES
 from kubeocean.model.references import MACHINES, SECRETS_OF
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import NAMESPACES, PODS, PRIORITYCLASSES, PVS, SECRETS, Resource
+from vkubelet.api.objects import NAMESPACES, PODS, PRIORITYCLASSES, PVS, SECRETS, Json, Resource
 
 API: Final = "admissionregistration.k8s.io"
 MOUNT_NAMESPACE: Final = "mount namespace"

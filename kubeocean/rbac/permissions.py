@@ -13,7 +13,7 @@ from kubeocean.model import keys
 from kubeocean.model.crds import GROUP
 from kubeocean.rbac.guards import guard_objects
 from kubeocean.rbac.rules import RBAC, READ, Check, Rule, checks_of, granted, labelled, namespace_body, role_binding
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 
 SYNCER: Final = "kubeocean-syncer"
 """ServiceAccount of `kubeocean run`, and name of its roles."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from attrs import field, frozen
 
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 
 RBAC: Final = "rbac.authorization.k8s.io"
 READ: Final = "get list watch"

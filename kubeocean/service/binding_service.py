@@ -34,8 +34,7 @@ from kubeocean.settings import KubeoceanSettings
 from kubeocean.worker.cluster import Mount
 from kubeocean.worker.connect import read_hub_uid
 from kubeocean.worker.reach import Reach
-from vkubelet.api.objects import Node, PodRef
-from vkubelet.client.resources import NODES
+from vkubelet.api.objects import NODES, Node, PodRef
 from vkubelet.client.rest import Selection
 from vkubelet.control.guard import MassGuard
 from vkubelet.control.informer import Change, Informer

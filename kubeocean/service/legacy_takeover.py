@@ -14,8 +14,7 @@ from kubeocean.model import keys
 from kubeocean.model.identity import identity
 from kubeocean.model.ownership import Ownership, classify, classify_finalizer
 from kubeocean.scope import WorkerScope
-from vkubelet.api.objects import Key, ObjectMeta, Pod, Unknown
-from vkubelet.client.resources import CONFIGMAPS, PODS, PVCS, PVS, SECRETS, Resource
+from vkubelet.api.objects import CONFIGMAPS, PODS, PVCS, PVS, SECRETS, Key, ObjectMeta, Pod, Resource, Unknown
 from vkubelet.client.rest import PatchKind, Selection
 from vkubelet.errors import Conflict, Forbidden, NotFound, VKubeletError
 

@@ -27,8 +27,21 @@ from kubeocean.service.lifecycle import Awaited, Remaining, blocked
 from kubeocean.service.session import Session
 from kubeocean.worker.cluster import Mount
 from vkubelet.api.codec import decode_list
-from vkubelet.api.objects import KubeObject, Node, ObjectMeta, PodRef, Unknown
-from vkubelet.client.resources import CONFIGMAPS, NAMESPACES, NODES, PODS, PVCS, PVS, SECRETS, Resource
+from vkubelet.api.objects import (
+    CONFIGMAPS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    PVCS,
+    PVS,
+    SECRETS,
+    KubeObject,
+    Node,
+    ObjectMeta,
+    PodRef,
+    Resource,
+    Unknown,
+)
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import parse_rfc3339
 from vkubelet.errors import Conflict, Forbidden, NotFound, VKubeletError

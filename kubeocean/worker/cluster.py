@@ -18,10 +18,24 @@ from kubeocean.model.identity import daemonset_allowed, identity, leaves_home, w
 from kubeocean.model.ownership import Ownership, classify
 from kubeocean.worker.reach import Reach
 from vkubelet.api.codec import encode_json
-from vkubelet.api.objects import Key, Node, ObjectMeta, Pod, PodRef, Unknown
+from vkubelet.api.objects import (
+    CONFIGMAPS,
+    CSINODES,
+    NODES,
+    PODS,
+    PVCS,
+    SECRETS,
+    Json,
+    JsonView,
+    Key,
+    Node,
+    ObjectMeta,
+    Pod,
+    PodRef,
+    Resource,
+    Unknown,
+)
 from vkubelet.api.scheduling import reserved_spec
-from vkubelet.api.shapes import Json, JsonView
-from vkubelet.client.resources import CONFIGMAPS, CSINODES, NODES, PODS, PVCS, SECRETS, Resource
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
 from vkubelet.control.informer import Informer

@@ -13,11 +13,10 @@ from typing import Final
 from attrs import frozen
 
 from kubeocean.model.identity import in_virtual_names
-from vkubelet.api.objects import Key, Pod
+from vkubelet.api.objects import PODS, Key, Pod
 from vkubelet.api.podspec import containers
 from vkubelet.client.remote import port_forward as forward_port
 from vkubelet.client.remote import remote_command
-from vkubelet.client.resources import PODS
 from vkubelet.client.rest import Client
 from vkubelet.clock import rfc3339_micro
 from vkubelet.errors import (

@@ -13,8 +13,7 @@ from typing import Final
 from attrs import define, field
 
 from kubeocean.worker.exposition import Alias, Reading, Tenancy
-from vkubelet.api.objects import Pod
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView, Pod
 from vkubelet.stats import family
 
 _MOST: Final = 2**63 - 1

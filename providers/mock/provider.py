@@ -13,7 +13,7 @@ from typing import Final
 
 from attrs import field, frozen
 
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.provider import (
     BadRequest,
     ByteStream,

@@ -11,8 +11,8 @@ from typing import Final
 
 from attrs import define, frozen
 
+from vkubelet.api.objects import JsonView
 from vkubelet.api.quantity import Quantity
-from vkubelet.api.shapes import JsonView
 from vkubelet.provider import NodeDescription
 from vkubelet.stats import Filesystem, Network, NodeStats, PodStats, ProbeCount, Usage
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from attrs import frozen
 
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView
 from vkubelet.provider import Unavailable
 
 NOBODY: Final = 65534

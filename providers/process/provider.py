@@ -18,10 +18,9 @@ from typing import Final
 
 from attrs import evolve, field, frozen
 
+from vkubelet.api.objects import PODS, Json, JsonView
 from vkubelet.api.quantity import Quantity
 from vkubelet.api.scheduling import effective_requests
-from vkubelet.api.shapes import Json, JsonView
-from vkubelet.client.resources import PODS
 from vkubelet.control.recorder import ObjectReference
 from vkubelet.provider import (
     BadRequest,

@@ -17,8 +17,8 @@ from typing import Final
 
 from attrs import frozen
 
+from vkubelet.api.objects import JsonView
 from vkubelet.api.quantity import Quantity
-from vkubelet.api.shapes import JsonView
 from vkubelet.beneath import Directory
 from vkubelet.provider import Pod, ResolvedContainer, ResolvedPod, Unavailable
 from vkubelet_providers.process.attempts import About, Attempt

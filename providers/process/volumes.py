@@ -17,8 +17,8 @@ from typing import Final
 
 from attrs import frozen
 
+from vkubelet.api.objects import JsonView
 from vkubelet.api.quantity import Quantity
-from vkubelet.api.shapes import JsonView
 from vkubelet.beneath import Directory, real
 from vkubelet.provider import Mount, PodRejected, ResolvedContainer, Unavailable
 from vkubelet.resolve.assembly import MEMORY, volume_root

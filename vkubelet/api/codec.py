@@ -13,8 +13,7 @@ import msgspec
 import yaml
 from attrs import frozen
 
-from vkubelet.api.objects import KubeObject, ObjectMeta
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, KubeObject, ObjectMeta
 from vkubelet.errors import (
     AlreadyExists,
     ApiError,

@@ -12,7 +12,7 @@ from typing import Final
 
 from attrs import field, frozen
 
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView
 
 CONTAINERS: Final = ("initContainers", "containers", "ephemeralContainers")
 """Fields with containers in the spec of a pod."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from vkubelet.api.objects import JsonView
 from vkubelet.api.podspec import PLANNED_CONTAINER_STATUSES, PLANNED_CONTAINERS
 from vkubelet.api.quantity import Quantity, Resources, add_resources, format_resources, max_resources, parse_resources
 from vkubelet.api.selectors import match_node_selector
-from vkubelet.api.shapes import JsonView
 
 HostPort = tuple[str, str, int]
 """Address ("0.0.0.0" for all), protocol and port."""

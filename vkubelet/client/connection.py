@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView
 from vkubelet.client import kubeconfig as kubeconfig_files
 from vkubelet.client.credentials import Credentials, Fixed, TokenFile
 from vkubelet.client.tls import Pem, Tls, TlsSource

@@ -17,7 +17,7 @@ from typing import Protocol
 from attrs import field, frozen
 
 from vkubelet.api.codec import decode_json, encode_json
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView
 from vkubelet.client.tls import ClientCertificate
 from vkubelet.clock import Clock, parse_rfc3339
 from vkubelet.errors import Unauthorized

@@ -15,7 +15,7 @@ import aiohttp
 from attrs import define, field
 
 from vkubelet.api.codec import decode_json
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.client.credentials import token_expiry
 from vkubelet.client.tls import ClientCertificate, Pem, TlsSource
 from vkubelet.clock import Clock

@@ -16,8 +16,7 @@ import aiohttp
 from attrs import frozen
 from yarl import URL
 
-from vkubelet.api.objects import PodRef
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView, PodRef
 from vkubelet.clock import Clock
 from vkubelet.containers import grpc
 from vkubelet.errors import ProviderError

@@ -12,8 +12,7 @@ from datetime import timedelta
 
 from attrs import evolve
 
-from vkubelet.api.objects import Pod, PodRef
-from vkubelet.client.resources import PODS
+from vkubelet.api.objects import PODS, Pod, PodRef
 from vkubelet.clock import parse_rfc3339
 from vkubelet.containers.adopt import UNSEEN, RetainedReports, adopt, orphan
 from vkubelet.containers.checks import CheckResult, Checks

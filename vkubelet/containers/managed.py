@@ -12,8 +12,7 @@ from datetime import datetime
 
 from attrs import define, field, frozen
 
-from vkubelet.api.objects import PodRef
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView, PodRef
 from vkubelet.containers.plan import ContainerKind, ContainerPlan, PodPlan, ProbeKind
 from vkubelet.provider import ContainerReport, ContainerState, PodFailure, Running, Sandbox, Terminated, Waiting
 

@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from attrs import define, evolve, field, frozen
 
-from vkubelet.api.objects import Pod, PodRef
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView, Pod, PodRef
 from vkubelet.containers.checks import CheckResult, Checks, CheckTarget
 from vkubelet.containers.managed import ManagedContainer, ManagedPod, Resize, Stage
 from vkubelet.containers.plan import ContainerKind

@@ -14,7 +14,7 @@ from typing import TypeVar
 from attrs import frozen
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
 
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.errors import Unavailable, VKubeletError, task_error
 

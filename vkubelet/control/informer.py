@@ -20,8 +20,7 @@ from weakref import WeakSet
 from attrs import frozen
 
 from vkubelet.api.codec import EventType, WatchEvent
-from vkubelet.api.objects import Key, KubeObject
-from vkubelet.client.resources import Resource
+from vkubelet.api.objects import Key, KubeObject, Resource
 from vkubelet.client.rest import Client, Selection
 from vkubelet.client.transport import Transport
 from vkubelet.clock import Clock, SystemClock

@@ -15,9 +15,7 @@ from typing import Generic, TypeVar
 
 from attrs import define, frozen
 
-from vkubelet.api.objects import Key, KubeObject
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import EVENTS, Resource
+from vkubelet.api.objects import EVENTS, Json, Key, KubeObject, Resource
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock, rfc3339
 from vkubelet.control.backoff import TokenBucket, with_retry

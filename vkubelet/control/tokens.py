@@ -11,9 +11,7 @@ from typing import Final
 
 from attrs import field, frozen
 
-from vkubelet.api.objects import Pod
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import SERVICEACCOUNTS
+from vkubelet.api.objects import SERVICEACCOUNTS, Json, Pod
 from vkubelet.client.rest import Client
 from vkubelet.clock import parse_rfc3339
 

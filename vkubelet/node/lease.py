@@ -14,9 +14,7 @@ from datetime import datetime, timedelta
 
 from attrs import define, field, frozen
 
-from vkubelet.api.objects import Key, Lease
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import LEASES
+from vkubelet.api.objects import LEASES, Json, Key, Lease
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock, parse_rfc3339, rfc3339_micro
 from vkubelet.control.controller import Isolation

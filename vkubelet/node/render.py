@@ -13,10 +13,9 @@ from attrs import evolve, frozen
 
 from vkubelet.api import names
 from vkubelet.api.names import INSTANCE, OWNED, Owned, owned_keys
-from vkubelet.api.objects import Node
+from vkubelet.api.objects import Json, JsonView, Node
 from vkubelet.api.quantity import Quantity
 from vkubelet.api.scheduling import is_extended
-from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import parse_rfc3339, rfc3339
 from vkubelet.node.declared import Health
 from vkubelet.node.taints import taint_body

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView
 from vkubelet.provider import Taint
 
 

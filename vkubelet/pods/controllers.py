@@ -11,8 +11,7 @@ from pathlib import Path
 
 from attrs import define, field
 
-from vkubelet.api.objects import Node, Pod, PodRef
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView, Node, Pod, PodRef
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.control.informer import Change, Informer

@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from attrs import evolve
 
 from vkubelet.api.names import MIRROR_POD
-from vkubelet.api.objects import Key, ObjectMeta, Pod, PodRef
-from vkubelet.client.resources import PODS
+from vkubelet.api.objects import PODS, Key, ObjectMeta, Pod, PodRef
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
 from vkubelet.control.controller import Controller, Isolation

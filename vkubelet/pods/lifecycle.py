@@ -14,8 +14,7 @@ from functools import partial
 
 from attrs import define, field
 
-from vkubelet.api.objects import Pod, PodRef
-from vkubelet.client.resources import PODS
+from vkubelet.api.objects import PODS, Pod, PodRef
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.control.backoff import with_timeout

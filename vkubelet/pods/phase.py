@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView
 from vkubelet.pods.containers import LISTS, Containers, ever_ran, exit_code
 
 TERMINAL = frozenset({"Succeeded", "Failed"})

@@ -11,8 +11,7 @@ from datetime import datetime
 
 from attrs import frozen
 
-from vkubelet.api.objects import Pod
-from vkubelet.api.shapes import POD_CONDITIONS, Json, JsonView
+from vkubelet.api.objects import POD_CONDITIONS, Json, JsonView, Pod
 from vkubelet.clock import rfc3339
 from vkubelet.pods.containers import LISTS, container_statuses, ended, ever_ran
 from vkubelet.pods.phase import TERMINAL, by_name, completed_reason, pod_conditions, pod_phase, ready

@@ -12,9 +12,7 @@ from functools import partial
 
 from attrs import define, evolve, field
 
-from vkubelet.api.objects import Pod, PodRef
-from vkubelet.api.shapes import Json, JsonView
-from vkubelet.client.resources import PODS
+from vkubelet.api.objects import PODS, Json, JsonView, Pod, PodRef
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.control.backoff import Backoff

@@ -11,8 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from attrs import field, frozen
 
-from vkubelet.api.objects import Pod, PodRef
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView, Pod, PodRef
 from vkubelet.provider.contract import Host, PodReport
 from vkubelet.provider.resolved import ResolvedContainer, ResolvedPod
 

@@ -17,9 +17,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from attrs import field, frozen
 
-from vkubelet.api.objects import KubeObject, Pod, PodRef
-from vkubelet.api.shapes import Json, JsonView
-from vkubelet.client.resources import Resource
+from vkubelet.api.objects import Json, JsonView, KubeObject, Pod, PodRef, Resource
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
 from vkubelet.control.informer import Informer

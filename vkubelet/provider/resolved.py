@@ -10,8 +10,7 @@ from pathlib import Path
 
 from attrs import field, frozen
 
-from vkubelet.api.objects import Pod
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView, Pod
 
 
 @frozen(kw_only=True)

@@ -13,10 +13,9 @@ from typing import Final
 
 from attrs import frozen
 
-from vkubelet.api.objects import ObjectMeta, Pod
+from vkubelet.api.objects import JsonView, ObjectMeta, Pod
 from vkubelet.api.podspec import PLANNED_CONTAINERS
 from vkubelet.api.quantity import ZERO, Quantity
-from vkubelet.api.shapes import JsonView
 
 _LIMITED_BY_THE_NODE: Final = ("cpu", "memory", "ephemeral-storage")
 _LIMITED_BY_THE_POD: Final = ("cpu", "memory")

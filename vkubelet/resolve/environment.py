@@ -12,8 +12,8 @@ from typing import Final
 
 from attrs import frozen
 
+from vkubelet.api.objects import JsonView
 from vkubelet.api.podspec import Kind, Reference
-from vkubelet.api.shapes import JsonView
 from vkubelet.resolve.downward import Facts, field_value, resource_value
 from vkubelet.resolve.references import Absence, Content, MissingReferenceError, Objects
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from attrs import field, frozen
 
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView
 
 _LONGEST_LABEL: Final = 63
 _LONGEST_NAME: Final = 64

@@ -13,9 +13,8 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from vkubelet.api.objects import Key, Unknown
+from vkubelet.api.objects import CONFIGMAPS, SECRETS, Key, Resource, Unknown
 from vkubelet.api.podspec import Kind, Reference
-from vkubelet.client.resources import CONFIGMAPS, SECRETS, Resource
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
 from vkubelet.control.informer import Change, Informer

@@ -12,9 +12,8 @@ from typing import Final
 
 from attrs import field, frozen
 
-from vkubelet.api.objects import Unknown
+from vkubelet.api.objects import JsonView, Unknown
 from vkubelet.api.podspec import Kind, Reference, containers, environment_references, file_references, pull_secrets
-from vkubelet.api.shapes import JsonView
 
 _SHORTEST_SECRET: Final = 4
 

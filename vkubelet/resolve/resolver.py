@@ -13,10 +13,8 @@ from typing import Final
 
 from attrs import define, evolve, field
 
-from vkubelet.api.objects import Node, Pod, Unknown
+from vkubelet.api.objects import PODS, SERVICES, JsonView, Node, Pod, Unknown
 from vkubelet.api.podspec import Kind, Reference, environment_references, file_references, pull_secrets
-from vkubelet.api.shapes import JsonView
-from vkubelet.client.resources import PODS, SERVICES
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.control.controller import Controller

@@ -10,8 +10,8 @@ from typing import Final
 
 from attrs import field, frozen
 
+from vkubelet.api.objects import JsonView
 from vkubelet.api.podspec import PLANNED_CONTAINERS, Kind, Reference
-from vkubelet.api.shapes import JsonView
 from vkubelet.resolve.downward import Facts, metadata_value, resource_value
 from vkubelet.resolve.references import Absence, Content, Objects
 

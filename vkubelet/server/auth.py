@@ -18,8 +18,7 @@ from functools import partial
 from aiohttp import hdrs, web
 from attrs import frozen
 
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import SUBJECTACCESSREVIEWS, TOKENREVIEWS
+from vkubelet.api.objects import SUBJECTACCESSREVIEWS, TOKENREVIEWS, Json
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.control.backoff import with_retry

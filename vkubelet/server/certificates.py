@@ -17,9 +17,7 @@ from pathlib import Path
 
 from attrs import define, field
 
-from vkubelet.api.objects import Key, Unknown
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import CONFIGMAPS, CSRS
+from vkubelet.api.objects import CONFIGMAPS, CSRS, Json, Key, Unknown
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.control.backoff import with_retry

@@ -16,7 +16,7 @@ from typing import Self
 from aiohttp import web
 from attrs import define, field
 
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.errors import SettingsError, Unavailable

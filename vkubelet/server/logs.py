@@ -13,8 +13,7 @@ from datetime import UTC, datetime, timedelta
 import attrs
 from aiohttp import web
 
-from vkubelet.api.objects import Pod, PodRef
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView, Pod, PodRef
 from vkubelet.clock import Clock, parse_rfc3339
 from vkubelet.errors import NoSuchContainer, NoSuchPod
 from vkubelet.metrics import Metrics

@@ -14,7 +14,7 @@ import attrs
 from aiohttp import web
 
 from vkubelet.api.codec import encode_json
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView
 from vkubelet.provider import PodReport, Provider, Running
 from vkubelet.server.node_pods import NodePods
 from vkubelet.server.settings import ServerSettings

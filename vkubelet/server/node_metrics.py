@@ -14,9 +14,8 @@ import attrs
 from aiohttp import web
 
 from vkubelet.api.codec import encode_json
-from vkubelet.api.objects import Pod
+from vkubelet.api.objects import Json, JsonView, Pod
 from vkubelet.api.podspec import CONTAINER_STATUSES
-from vkubelet.api.shapes import Json, JsonView
 from vkubelet.metrics import Durations, Metrics
 from vkubelet.provider import MetricsEndpoint, Provider, SupportsMetrics, SupportsStats
 from vkubelet.server.node_endpoints import CHECKS, Health, failing_checks

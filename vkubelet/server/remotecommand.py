@@ -16,7 +16,7 @@ from attrs import frozen
 from multidict import CIMultiDict, MultiMapping
 
 from vkubelet.api.codec import decode_json
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.clock import Clock
 from vkubelet.errors import VKubeletError
 from vkubelet.logformat import bind

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from aiohttp import web
 
 from vkubelet.api.codec import encode_json
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.errors import BadRequest, NoSuchContainer, NoSuchPod, NotSupported, ProviderError, Unavailable, first_error
 
 HTTP_STATUS: Mapping[type[ProviderError], int] = {

@@ -14,10 +14,8 @@ from attrs import evolve, frozen
 from prometheus_client import CollectorRegistry
 
 from vkubelet.api.codec import encode_json
-from vkubelet.api.objects import KubeObject, Pod, PodRef
+from vkubelet.api.objects import Json, JsonView, KubeObject, Pod, PodRef, Resource
 from vkubelet.api.podspec import Kind, Reference, pull_secrets
-from vkubelet.api.shapes import Json, JsonView
-from vkubelet.client.resources import Resource
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
 from vkubelet.control.informer import Informer

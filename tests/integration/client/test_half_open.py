@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
+from vkubelet.api.objects import PODS
 from vkubelet.client.connection import Connection, Timeouts
-from vkubelet.client.resources import PODS
 from vkubelet.client.rest import Client
 from vkubelet.client.tls import Tls, TlsSource
 from vkubelet.errors import Unreachable

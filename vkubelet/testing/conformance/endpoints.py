@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView
 from vkubelet.clock import parse_rfc3339
 from vkubelet.provider import MetricsEndpoint, SupportsMetrics, SupportsNodeLogs, SupportsStats
 from vkubelet.testing.conformance.rules import Broken, expect, rule

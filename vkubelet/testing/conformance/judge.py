@@ -21,7 +21,7 @@ from typing import Any
 
 from attrs import frozen
 
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView
 from vkubelet.clock import Clock
 from vkubelet.provider import TerminalSize
 from vkubelet.testing.conformance.observed import Changes

@@ -9,7 +9,7 @@ import json
 
 from attrs import frozen
 
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView
 from vkubelet.provider import SupportsPolling
 from vkubelet.testing.conformance.judge import running
 from vkubelet.testing.conformance.observed import status_names

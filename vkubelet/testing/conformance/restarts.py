@@ -5,7 +5,7 @@ Invariant: every pod that was bound to the node before runs afterwards; a backen
 
 from __future__ import annotations
 
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView
 from vkubelet.testing.conformance.judge import running
 from vkubelet.testing.conformance.pods import Incarnation, expect_same, incarnations
 from vkubelet.testing.conformance.rules import Phase, expect, rule

@@ -14,8 +14,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from vkubelet.api.objects import PodRef
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView, PodRef
 from vkubelet.client.connection import load_connection
 from vkubelet.clock import Clock
 from vkubelet.containers.adapter import adapt

@@ -10,7 +10,7 @@ from kubeocean.manager.binding_status import first_status, rights_text, status_p
 from kubeocean.manager.deployment_health import STARTING
 from kubeocean.rbac.rules import Check
 from tests.unit.kubeocean.builders import at
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 
 NOW, LATER = at("2026-01-05 09:00"), at("2026-01-05 10:00")
 STARTS = Failure(STARTING, "starts")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from kubeocean.manager.deployment_health import STARTING, ProcessHealth, process_health
 from tests.unit.kubeocean.builders import pod, unknown
-from vkubelet.api.objects import Pod, Unknown
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Pod, Unknown
 
 RUNNING: Json = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
 OVERDUE = [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}]

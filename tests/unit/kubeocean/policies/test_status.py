@@ -7,8 +7,8 @@ import pytest
 from kubeocean.model.crds import ResourceLeasingPolicy
 from kubeocean.policies.status import Amounts, Pace, Verdict, status_change
 from tests.unit.kubeocean.builders import at, policy, unknown
+from vkubelet.api.objects import Json, apply_merge, get_condition
 from vkubelet.api.quantity import parse_resources
-from vkubelet.api.shapes import Json, apply_merge, get_condition
 from vkubelet.testing.clock import ManualClock
 
 NOW = at("2026-01-05 09:00")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.testing.conformance.pods import Incarnation, expect_same, incarnations
 from vkubelet.testing.conformance.restarts import _all_new
 from vkubelet.testing.conformance.rules import Broken
