@@ -14,9 +14,8 @@ from functools import partial
 from attrs import evolve, field, frozen
 
 from kubeocean.binding.conditions import CONNECTIVITY_FAILED, SYNCER_FAILED, Failure
-from kubeocean.manager.binding_status import RIGHTS_MISSING, ObservedBinding, first_status, rights_text, status_patch
+from kubeocean.manager.binding_status import RIGHTS_MISSING, ObservedBinding, ProcessHealth, first_status, rights_text, status_patch
 from kubeocean.manager.checks import Findings, check_worker
-from kubeocean.manager.deployment_health import ProcessHealth
 from kubeocean.manager.owned import ForeignObject, OwnedObjects
 from kubeocean.manager.removal import Removal
 from kubeocean.manager.workloads import MANAGER, deployment_name, desired_objects, old_proxier_name, unheeded_certificate

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from kubeocean.manager.deployment_health import ProcessHealth, process_health
+from kubeocean.manager.binding_status import ProcessHealth, process_health
 from kubeocean.manager.workloads import OURS, DesiredObject, deployment_name, old_proxier_name
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding

@@ -19,8 +19,7 @@ from vkubelet.control.recorder import Recorder
 from vkubelet.metrics import Metrics
 from vkubelet.pods.dispatch import Dispatch, DispatchMode, PodCache
 from vkubelet.pods.lifecycle import Lifecycle
-from vkubelet.pods.listing import Lister, PodSettings, Polling
-from vkubelet.pods.orphans import Orphans
+from vkubelet.pods.listing import Lister, Orphans, PodSettings, Polling
 from vkubelet.pods.status import failed_status
 from vkubelet.pods.status_writer import MERGE, StatusWriter
 from vkubelet.provider import AdmitsPods, PodFailure, PodReport, Provider, ResolvedPod, SupportsPolling

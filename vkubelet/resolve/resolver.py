@@ -31,9 +31,8 @@ from vkubelet.resolve.assembly import Read
 from vkubelet.resolve.downward import Facts
 from vkubelet.resolve.environment import MASTER_NAMESPACE, Environment, service_variables
 from vkubelet.resolve.names import Names
-from vkubelet.resolve.objects import RENEW, Name, ObjectCache
+from vkubelet.resolve.objects import RENEW, Name, ObjectCache, TokenCache
 from vkubelet.resolve.references import Absence, Content, MissingReferenceError, all_references
-from vkubelet.resolve.tokens import TokenCache
 from vkubelet.resolve.volumes import Tokens, token_sources
 
 log = logging.getLogger(__name__)
