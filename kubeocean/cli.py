@@ -3,8 +3,6 @@
 Invariant: it only builds settings and passes one provider to the runtime; no second way to start exists.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.metadata
 import sys

@@ -3,8 +3,6 @@
 Invariant: nothing is decided here; every call is delegated to the responsible component.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterable, Sequence
 
 from kubeocean.metrics import SyncerMetrics

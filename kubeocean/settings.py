@@ -4,8 +4,6 @@ Invariant: everything about a worker cluster is in its ClusterBinding. An invali
 YAML.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

@@ -3,8 +3,6 @@
 Invariant: an invalid setting exits with 2 and one sentence that names it; any other error exits with 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import importlib.metadata

@@ -8,8 +8,6 @@ Invariant: a full pass runs only after the memory of the process has doubled sin
 longer than a pass over some thousand objects. (Counting frozen objects does: Python traverses them, 0.3 s at 20,000 pods.)
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import sys

@@ -3,8 +3,6 @@
 Invariant: an unknown key and a value of the wrong type are rejected by their path; nothing is ignored silently.
 """
 
-from __future__ import annotations
-
 import enum
 import logging
 import types

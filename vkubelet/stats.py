@@ -11,8 +11,6 @@ A provider that knows such numbers needs a few lines:
         return metrics(endpoint, self.usage_of(node), now=self.host.clock.now())
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, TypeVar

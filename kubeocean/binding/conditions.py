@@ -3,8 +3,6 @@
 Invariant: equal health renders no patch; a message names the invalid field and the remedy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 

@@ -3,8 +3,6 @@
 Invariant: the status is written only when it would change; a binding that cannot be read is unknown, not deleted.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 

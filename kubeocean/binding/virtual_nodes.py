@@ -3,8 +3,6 @@
 Invariant: a node leaves this table only by `retire`; `hold` changes the published form of a node and never the set of nodes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Iterator, Set

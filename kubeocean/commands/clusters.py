@@ -3,8 +3,6 @@
 Invariant: an error about a cluster names the flag that selected it.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import importlib.metadata

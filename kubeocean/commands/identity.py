@@ -3,8 +3,6 @@
 Invariant: objects that another client manages (a Helm release) are never written; a token is written to a Secret and nowhere else.
 """
 
-from __future__ import annotations
-
 import base64
 import ipaddress
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Invariant: every body has the owner's marks and names the hub object that it is 
 an original only our own binding's label and finalizer are added or removed; marks shared by bindings are removed with the last of them.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping
 from datetime import datetime

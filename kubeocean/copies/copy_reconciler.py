@@ -3,8 +3,6 @@
 Invariant: a copy is written only when it differs, only if its owner mark is ours, and deleted only while no virtual pod names its original.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 

@@ -5,8 +5,6 @@ that a pod of the store names by its spec count as used, whether this process ha
 object is never considered unused because a process, or a connection to the worker, is new.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Final

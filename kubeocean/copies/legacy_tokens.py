@@ -3,8 +3,6 @@
 Invariant: the volumes of a running pod are immutable, so its Secrets keep their names; new pods never get one of these.
 """
 
-from __future__ import annotations
-
 import base64
 import logging
 

@@ -4,8 +4,6 @@ Invariant: a claim is copied to the worker only when it is bound in the hub, and
 that is being deleted in the hub keeps our finalizer until its copy is deleted in the worker, so that mounted storage is never deleted.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Final

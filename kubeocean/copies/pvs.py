@@ -4,8 +4,6 @@ Invariant: a copy is bound to nothing but the copy of its claim, never causes da
 unless the worker's owner allows it. A worker's volume that is not ours is neither changed nor deleted.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final

@@ -3,8 +3,6 @@
 Invariant: a token outlives its containers and nothing else; a restart of this process renews no token that is not due.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Sequence

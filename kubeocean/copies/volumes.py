@@ -4,8 +4,6 @@ Invariant: a source, a Secret or a node is translated, or it is not copied to th
 not check the volume behind a claim.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

@@ -4,8 +4,6 @@ Invariant: `Permitted`, `Guarded`, `Stalled` and `status.observedGeneration` are
 the binding is served are written here only while no process of the binding writes them, so the two never overwrite one another in turns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 

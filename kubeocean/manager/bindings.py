@@ -3,8 +3,6 @@
 Invariant: the finalizer is on a binding before an object is created for it, and none is created for one that has not passed validation.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

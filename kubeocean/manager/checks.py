@@ -3,8 +3,6 @@
 Invariant: nothing is written in the worker but dry runs; what only the process of the binding may claim is read, never claimed.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Sequence
 

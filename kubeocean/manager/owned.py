@@ -3,8 +3,6 @@
 Invariant: an object that has another owner is never changed; deletions name the UID.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

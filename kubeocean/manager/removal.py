@@ -4,8 +4,6 @@ Invariant: removal always completes. A missing object is no error, objects of ot
 up any more, the timeout or the annotation that the owner set stops the waiting.
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Protocol
 

@@ -4,8 +4,6 @@ Invariant: equal binding and settings give equal objects; each is owned by the b
 image, flags or settings is a change of the Deployment, and nothing else is.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

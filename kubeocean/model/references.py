@@ -5,8 +5,6 @@ many tenants share one namespace in the worker, and names can be guessed, so a n
 tenant's Secret.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final

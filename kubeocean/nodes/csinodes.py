@@ -4,8 +4,6 @@ Invariant: a CSINode that is not this binding's is neither changed nor deleted, 
 hub, or the worker answers a live read of that name with NotFound.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 

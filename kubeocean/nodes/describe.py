@@ -3,8 +3,6 @@
 Invariant: the result depends only on the arguments and contains no heartbeat, so an unchanged node is described by an equal value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final

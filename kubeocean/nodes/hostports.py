@@ -5,8 +5,6 @@ created before the old one is deleted. It is a mirror pod, as for a static pod o
 waits for it.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Sequence
 from typing import Final

@@ -4,8 +4,6 @@ Invariant: only what its own record lists counts as set by it; after adoption su
 decided by a pure function, which unbinding uses too.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

@@ -3,8 +3,6 @@
 Invariant: never faster than the binding's rate, never another incarnation of a pod, and never a pod whose order was withdrawn.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Iterable, Mapping

@@ -3,8 +3,6 @@
 Invariant: no node is declared or withdrawn before nodes, pods, policies and the binding have each been listed completely.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from datetime import datetime

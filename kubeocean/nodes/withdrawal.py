@@ -3,8 +3,6 @@
 Invariant: unknown does not mean deleted. A failed read raises, and then nothing is withdrawn (rule `unknown-is-not-gone`).
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Mapping
 

@@ -6,8 +6,6 @@ counts and stays, whatever shrinks or restarts.
 The worker's scheduler and kubelet know the physical node and not the lease, and `spec.nodeName` bypasses the hub's scheduler.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from attrs import define, field

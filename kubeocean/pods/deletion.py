@@ -5,8 +5,6 @@ it needs a forced deletion in the hub, or a physical Node that is deleted or out
 second. A physical pod is never created beside that of an earlier uid of the same name (rule `same-name-new-uid`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

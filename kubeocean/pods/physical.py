@@ -4,8 +4,6 @@ Invariant (rule `lost-is-proven`): a virtual pod is marked Failed as PhysicalPod
 physical pod.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from datetime import timedelta

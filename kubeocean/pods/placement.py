@@ -9,8 +9,6 @@ needed for a pod to start; a missing one is reported once on the binding. When a
 pods created from then on.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping

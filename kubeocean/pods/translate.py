@@ -4,8 +4,6 @@ Invariant: the user cannot choose any object of the worker: every object the phy
 namespace, it has no identity in the worker, and its node is the one the hub's scheduler chose.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final

@@ -4,8 +4,6 @@ Invariant: the generation is recorded on the physical pod last, so a partly sent
 that the worker rejects blocks no other change.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 

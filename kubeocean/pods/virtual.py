@@ -5,8 +5,6 @@ actual state of the worker, not on the memory of this process (rules `lost-is-pr
 `owner-mark`).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final

@@ -4,8 +4,6 @@ Invariant: generations are the hub's: the virtual pod's is reported as observed 
 for it and its kubelet has observed that. Internal data of the two clusters is not visible to users.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType

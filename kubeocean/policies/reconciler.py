@@ -11,8 +11,6 @@ PolicyLabel labels each physical node with the policy that leases it, for the wo
 label of a policy for another binding stays; after a refusal nothing is written before the permission is confirmed.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime

@@ -7,8 +7,6 @@ The amounts of a policy are the sums over the nodes put last under it. They are 
 thousands of nodes; reading them does not iterate over the nodes.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ Each guard closes one such gap for the ServiceAccount in the mount namespace, an
 Invariant: a guard never refuses what `kubeocean` writes; a trial is a request of that ServiceAccount that some guard must refuse.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final
 

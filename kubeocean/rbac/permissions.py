@@ -4,8 +4,6 @@ Invariant: this is the only list. The samples, the charts and `kubeocean bind` a
 that are checked in a worker before it is used are exactly those that its roles grant.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

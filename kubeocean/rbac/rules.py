@@ -3,8 +3,6 @@
 Invariant: an object grants exactly the rules it is built from, and `checks_of` checks each right of them once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Final
 

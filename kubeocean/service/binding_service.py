@@ -4,8 +4,6 @@ Invariant: whatever is wrong with binding, Secret or worker, the process keeps r
 binding that is being deleted follows from its BindingLifecycle alone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

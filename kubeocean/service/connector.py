@@ -4,8 +4,6 @@ Invariant: a session stops only when another connection to the worker has been p
 administrator has confirmed it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

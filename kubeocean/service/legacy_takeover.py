@@ -4,8 +4,6 @@ Invariant: no object is adopted because of its content in the worker alone. The 
 binding copied it, or the virtual pod has to run on a node of ours (rule `owner-mark`).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 

@@ -3,8 +3,6 @@
 Invariant: it only reads what is in memory, sends no request to a cluster, and counts nothing of other bindings.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime

@@ -4,8 +4,6 @@ Invariant: only objects with this binding's mark are changed or waited for, and 
 a worker is abandoned only when a user or `spec.forceUnbindAfter` demands it, and then an Event names what was left behind.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 Invariant: of pods outside the mount namespace only resources and ports are cached, and the contents of Secrets and ConfigMaps never are.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence

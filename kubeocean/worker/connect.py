@@ -3,8 +3,6 @@
 Invariant: a connection is used only after the worker accepted it and the mount namespace is ours; failures never contain data of a Secret.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

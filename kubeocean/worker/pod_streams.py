@@ -3,8 +3,6 @@
 Invariant: the worker applies every option and its bytes pass unchanged; its errors reach the user with the virtual pod's names.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Invariant: every response has passed the filter of `worker.exposition` or `worke
 one request.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager

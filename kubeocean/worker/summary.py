@@ -4,8 +4,6 @@ Invariant: it contains no pod but the given ones, and of the machine only the st
 process runs, though its pods come and go; readers take a smaller value for a restart, and leave the node out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from typing import Final

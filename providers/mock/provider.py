@@ -3,8 +3,6 @@
 Invariant: nothing here waits for anything but the clock and the client of a stream.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence

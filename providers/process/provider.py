@@ -3,8 +3,6 @@
 Invariant: containers run below keepers; this process can be killed, and finds all of them again in its directory.
 """
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import importlib.metadata

@@ -3,8 +3,6 @@
 Invariant: a container's environment is the pod's, and the few variables that a container engine adds; nothing of vkubelet's own.
 """
 
-from __future__ import annotations
-
 import grp
 import os
 import platform

@@ -3,8 +3,6 @@
 Invariant: the output shares no memory with the input, so the buffer of a complete list or watch chunk can be freed.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast

@@ -9,8 +9,6 @@ A Pod of 10 KB costs 7 KiB as head and bytes, and nothing at garbage collection;
 `managedFields` are dropped on decoding. A head of another kind is any class with `metadata`, `key` and `decode`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar, cast

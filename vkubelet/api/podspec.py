@@ -4,8 +4,6 @@ Invariant: every reference of a pod to an object of its namespace is found here 
 an object exists.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final

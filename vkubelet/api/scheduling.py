@@ -1,7 +1,5 @@
 """Reads from a pod what schedulers and kubelets check before it may run: requests, host ports, node affinity, tolerations. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from vkubelet.api.objects import JsonView

@@ -3,8 +3,6 @@
 Invariant: a selector that is not valid matches nothing, so a typing error never selects too much.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final

@@ -3,8 +3,6 @@
 Invariant: an existing Connection is complete and checked; everything that is renewed later (tokens, certificates) is inside it.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import ssl

@@ -3,8 +3,6 @@
 Invariant: secrets are sent over verified TLS only; nothing is written back to the kubeconfig.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import ssl

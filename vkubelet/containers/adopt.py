@@ -4,8 +4,6 @@ Invariant: a container that runs according to the backend is never started again
 code of a termination that was not observed.
 """
 
-from __future__ import annotations
-
 import asyncio
 from datetime import datetime
 

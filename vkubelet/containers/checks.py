@@ -3,8 +3,6 @@
 Invariant: nothing here raises for what a container does; texts are the kubelet's, as far as they are the same everywhere.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import ssl

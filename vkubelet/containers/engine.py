@@ -3,8 +3,6 @@
 Invariant: a decision uses everything that is known, and is made again after each change; nothing here waits for a container.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Collection, Iterable

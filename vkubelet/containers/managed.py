@@ -3,8 +3,6 @@
 Invariant: a run counts when its start succeeded or the provider reported it; a report of an earlier run changes nothing.
 """
 
-from __future__ import annotations
-
 import enum
 import math
 from collections.abc import Sequence

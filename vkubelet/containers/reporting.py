@@ -3,8 +3,6 @@
 Invariant: reasons and messages of waiting containers are the kubelet's.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection
 

@@ -5,8 +5,6 @@ Invariant: allocated resources change only by `grant`; a resize that is not gran
 Source: pkg/kubelet/allocation/allocation_manager.go (KEP-1287).
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@
 Invariant: one job of a type runs for a container at a time; a job that fails is retried with back-off, whatever it raised.
 """
 
-from __future__ import annotations
-
 import asyncio
 import enum
 import logging

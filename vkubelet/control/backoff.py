@@ -4,8 +4,6 @@ Invariant: delays double up to a limit and never exceed it; a success resets the
 sooner than the server requested. A call that exceeds its time limit is cancelled before its caller continues, so no two calls overlap.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Hashable

@@ -4,8 +4,6 @@ Invariant: whatever a reconcile raises, its key is retried and no other key is a
 controller. Of the errors of an item of another loop only LeadershipLost propagates; one that stays the same is logged once for each item.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import OrderedDict, deque

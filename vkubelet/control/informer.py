@@ -6,8 +6,6 @@ nothing.
 The first list, and every list after an expired resourceVersion, is a watch with `sendInitialEvents` (KEP-3157) or else a paged LIST.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import OrderedDict

@@ -3,8 +3,6 @@
 Invariant: a token becomes invalid with the pod that it was requested for; a pod's place among the renewals of many never changes.
 """
 
-from __future__ import annotations
-
 import hashlib
 from datetime import datetime, timedelta
 from typing import Final

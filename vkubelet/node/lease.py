@@ -3,8 +3,6 @@
 Invariant: a Lease is renewed as long as its node is kept here, whatever else happens to the node; after a stop it expires.
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import logging

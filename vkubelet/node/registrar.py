@@ -4,8 +4,6 @@ Invariant: a Node is never Ready before it has all its taints, and never deleted
 not adopted, because its pods would run twice.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta

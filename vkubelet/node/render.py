@@ -3,8 +3,6 @@
 Invariant: the result is a function of the inputs; times occur only in conditions, and an unchanged node renders no patch.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta

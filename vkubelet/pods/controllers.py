@@ -3,8 +3,6 @@
 Invariant: the parts know each other only through what is connected here.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path

@@ -10,8 +10,6 @@ wins: only a stub of the same UID that still exists is filled; the watch has del
 Mirror pods are ignored, as a kubelet ignores its own: they are the API's view of static pods that run anyway.
 """
 
-from __future__ import annotations
-
 import enum
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

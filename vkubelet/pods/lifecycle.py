@@ -4,8 +4,6 @@ Invariant: calls for one UID never overlap, a deletion cancels a running sync fi
 API nor the backend has it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence

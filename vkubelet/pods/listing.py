@@ -7,8 +7,6 @@ Rule `orphans-are-proven`: a workload is an orphan only when the pod watch is sy
 answers by name that this UID does not exist; too many at once raise an alarm and are not terminated.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 

@@ -4,8 +4,6 @@ Invariant: the rules are the kubelet's (pkg/kubelet/kubelet_pods.go getPhase and
 reached only when no container can be running.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from vkubelet.api.objects import Json, JsonView

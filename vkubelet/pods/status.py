@@ -4,8 +4,6 @@ Invariant: conditions of other controllers, the start time and a terminal phase 
 its condition does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 

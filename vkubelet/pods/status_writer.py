@@ -4,8 +4,6 @@ Invariant: a status reaches exactly the incarnation of the pod that it describes
 is already published, or terminal, is not written again.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

@@ -3,8 +3,6 @@
 Invariant: the runtime decides what runs when; the provider executes that and reports facts by `host.report`, with the given `restarts`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable

@@ -7,8 +7,6 @@ A provider is one coroutine, `run(host)`: it declares nodes with `host.set_node`
 deletion cancels a running `sync_pod`, and `sync_pod` is never called for that UID afterwards.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime

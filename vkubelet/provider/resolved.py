@@ -3,8 +3,6 @@
 Invariant: no value of a Secret is shown when an object is printed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Invariant: nothing is read from a cluster here, and nothing is written except below the pod's directory.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ Invariant: for the same pod and the same objects it is that of the kubelet: `env
 names that are left.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final

@@ -4,8 +4,6 @@ Invariant: only single objects are ever requested, so that the rights of one kub
 dropped. A token is renewed before it expires, and not before it is due, however often it is requested; it is only in memory and its file.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import weakref

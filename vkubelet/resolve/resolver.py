@@ -3,8 +3,6 @@
 Invariant: a pod's files change only through its record here, one change at a time, and never after its record is dropped.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence

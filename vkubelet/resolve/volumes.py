@@ -3,8 +3,6 @@
 Invariant: a volume is known with all of its sources or not at all, so that an update is never half visible.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 

@@ -4,8 +4,6 @@ Invariant: no route receives a request before its caller is authenticated and au
 right that a request needs follows from the matched route, never from the text of the request.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

@@ -3,8 +3,6 @@
 Invariant: a certificate is replaced while connections continue, and a failure to replace it keeps the old one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import logging

@@ -3,8 +3,6 @@
 Invariant: every error of a request is detected before the connection is upgraded, and answered with the kubelet's code and text.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import attrs

@@ -3,8 +3,6 @@
 Invariant: it listens from entering its context to `stop_listening`, and only `open` and `close` change its set of ports.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import ssl

@@ -4,8 +4,6 @@ Invariant: the response to an invalid request has the kubelet's code and text; a
 provider is never called with a path outside its logs, however it is spelled.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta

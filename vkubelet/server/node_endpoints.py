@@ -3,8 +3,6 @@
 Invariant: everything here comes from memory or from the provider; nothing queries the API server.
 """
 
-from __future__ import annotations
-
 import asyncio
 import io
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ Invariant: only known values are exposed; a series of a kubelet that would alway
 forwarded unchanged, or reduced.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate

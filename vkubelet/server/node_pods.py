@@ -3,8 +3,6 @@
 Invariant: at a node's port the pods of all other nodes do not exist.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 

@@ -3,8 +3,6 @@
 Invariant: a message is only sent if it is meant for the caller; of every other error only that it happened.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from aiohttp import web

@@ -3,8 +3,6 @@
 Invariant: it behaves as the runtime does towards a provider, but has no cluster; nothing leaves the process.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ downloaded one has the published SHA-512. Without a network, downloads give up i
 A new program is one row of `PROGRAMS`, and with its own dependencies also a folder below `gomod`.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

@@ -3,8 +3,6 @@
 Invariant: once started, the API responds on `port` and, when controllers run, the ServiceAccount `default` exists, so pods can be created.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -4,8 +4,6 @@ Invariant: an entry is written before the resource is used and removed after the
 The guard acts only after its standard input is closed, which the kernel does when the starter exits, for whatever reason, even by SIGKILL.
 """
 
-from __future__ import annotations
-
 import asyncio
 import enum
 import json

@@ -3,8 +3,6 @@
 Invariant: everything a cluster or node of the run creates is in the run's ledger, so leaving the site leaves nothing behind.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Invariant: every process, mount and address of the node is in the namespaces of one first process, and is removed with it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

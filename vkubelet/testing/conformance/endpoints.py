@@ -3,8 +3,6 @@
 Invariant: documents are fetched as their clients do, through the node proxy of the API server, and parsed by an independent parser.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 

@@ -3,8 +3,6 @@
 Invariant: only state that kubectl has shown counts; a process that was started is stopped with the context that started it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl

@@ -4,8 +4,6 @@ Invariant: faults are injected around the provider, which need not know of them;
 pod. Every pod that was bound to the node before a restart runs afterwards; a backend may have dropped it, but must report that.
 """
 
-from __future__ import annotations
-
 from vkubelet.api.objects import JsonView
 from vkubelet.provider import SupportsPolling
 from vkubelet.testing.conformance.faults import CONTAINER_CALLS, POD_CALLS, Fault

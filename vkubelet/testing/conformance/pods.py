@@ -3,8 +3,6 @@
 Invariant: the provider's reports are compared with what kubectl shows of the pod.
 """
 
-from __future__ import annotations
-
 import json
 
 from attrs import frozen

@@ -3,8 +3,6 @@
 Invariant: at most one process of the provider is simulated at a time; everything a rule creates is in the namespace of the stand.
 """
 
-from __future__ import annotations
-
 import asyncio
 import uuid
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ Invariant: the client is kubectl, through the API server; the return of a call i
 callers is requested from the provider itself.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import random

@@ -4,8 +4,6 @@ Invariant: every rule gets a result, whatever it or the provider raises; a rule 
 with NotSupported, or because there is no node to test it on.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
