@@ -15,24 +15,9 @@ from kubeocean.model.crds import POLICIES, ClusterBinding
 from kubeocean.model.identity import daemonset_allowed, identity, leaves_home, where
 from kubeocean.model.ownership import Ownership, classify
 from kubeocean.worker.reach import Reach
+from vkubelet.api import objects
 from vkubelet.api.codec import encode_json
-from vkubelet.api.objects import (
-    CONFIGMAPS,
-    CSINODES,
-    NODES,
-    PODS,
-    PVCS,
-    SECRETS,
-    Json,
-    JsonView,
-    Key,
-    Node,
-    ObjectMeta,
-    Pod,
-    PodRef,
-    Resource,
-    Unknown,
-)
+from vkubelet.api.objects import Json, JsonView, Key, Node, ObjectMeta, Pod, PodRef, Resource, Unknown
 from vkubelet.api.scheduling import reserved_spec
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
@@ -132,13 +117,13 @@ class WorkerCluster:
         self.probe_interval = probe_interval
         ours = Selection(namespace=mount.namespace, labels=f"{keys.MANAGED_BY}={keys.MANAGED}")
         indexes = {BY_VIRTUAL_NODE: self._virtual_nodes}
-        self.nodes: Informer[Node] = Informer(client, NODES, store=Store(indexes=indexes), clock=clock)
-        self.pods: Informer[Pod] = Informer(client, PODS, store=Store(indexes=self._pod_indexes(), keep=self._keep), clock=clock)
+        self.nodes: Informer[Node] = Informer(client, objects.NODES, store=Store(indexes=indexes), clock=clock)
+        self.pods: Informer[Pod] = Informer(client, objects.PODS, store=Store(indexes=self._pod_indexes(), keep=self._keep), clock=clock)
         self.policies: Informer[Unknown] = Informer(client, POLICIES, clock=clock)
-        self.csinodes: Informer[Unknown] = Informer(client, CSINODES, clock=clock)
-        self.configmaps = heads(client, CONFIGMAPS, where=ours, clock=clock)
-        self.secrets = heads(client, SECRETS, where=ours, clock=clock)
-        self.claims: Informer[Unknown] = Informer(client, PVCS, where=ours, store=Store(keep=claim_of), clock=clock)
+        self.csinodes: Informer[Unknown] = Informer(client, objects.CSINODES, clock=clock)
+        self.configmaps = heads(client, objects.CONFIGMAPS, where=ours, clock=clock)
+        self.secrets = heads(client, objects.SECRETS, where=ours, clock=clock)
+        self.claims: Informer[Unknown] = Informer(client, objects.PVCS, where=ours, store=Store(keep=claim_of), clock=clock)
 
     @property
     def complete(self) -> bool:
