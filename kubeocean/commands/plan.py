@@ -3,11 +3,9 @@
 Invariant: what is shown is what is applied, except for the kubeconfig, which a sentence replaces.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Self
 
 import yaml
 from attrs import frozen
@@ -53,7 +51,7 @@ class Plan:
     identity: Identity
 
     @classmethod
-    def of(cls, flags: BindFlags, existing: Unknown | None = None) -> Plan:
+    def of(cls, flags: BindFlags, existing: Unknown | None = None) -> Self:
         """Merges the flags and the existing binding. Raises SettingsError for an immutable field, naming the flag."""
         binding = ClusterBinding.parse(existing) if existing else None
         cluster_id, mount, secret = "", "", Key("", "")

@@ -5,8 +5,6 @@ Invariant: parsing never fails. An object that an older definition admitted, wit
 `kubeocean/manifests` is the only copy of the definitions; charts and manifests are made from it.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re
@@ -14,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from importlib.resources import files
-from typing import Final
+from typing import Final, Self
 
 from attrs import field, frozen
 
@@ -162,7 +160,7 @@ class ClusterBinding:
     misread: Sequence[Problem] = ()
 
     @classmethod
-    def parse(cls, obj: Unknown) -> ClusterBinding:
+    def parse(cls, obj: Unknown) -> Self:
         """Parses any stored object."""
         body, meta = obj.body, obj.metadata
         problems: list[Problem] = []
@@ -244,7 +242,7 @@ class ResourceLeasingPolicy:
     misread: Sequence[Problem] = ()
 
     @classmethod
-    def parse(cls, obj: Unknown) -> ResourceLeasingPolicy:
+    def parse(cls, obj: Unknown) -> Self:
         """Parses any stored object."""
         body, meta = obj.body, obj.metadata
         problems: list[Problem] = []

@@ -4,12 +4,10 @@ Invariant: owner, node, user identity and references of a physical pod are never
 of the binding, and until it is fixed no pod is created. Only pods created after a change of the binding follow it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, Self
 
 from attrs import field, frozen
 
@@ -73,7 +71,7 @@ class Overrides:
     misread: Sequence[Problem] = ()
 
     @classmethod
-    def parse(cls, value: JsonView) -> Overrides:
+    def parse(cls, value: JsonView) -> Self:
         """Parses the binding's spec as stored."""
         problems: list[Problem] = []
         spec = Fields(value, "spec", problems)

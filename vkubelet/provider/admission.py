@@ -8,11 +8,9 @@ terminal; a pod with a start time was admitted by an earlier process and is neve
 Source: pkg/kubelet/lifecycle/predicate.go and the scheduler's plugins that it uses. Not here: preemption for critical pods.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Self
 
 from attrs import define, field, frozen
 
@@ -38,7 +36,7 @@ class Demand:
     """Hash of the spec that this demand was computed from; another hash means another spec."""
 
     @classmethod
-    def of(cls, pod: Pod) -> Demand:
+    def of(cls, pod: Pod) -> Self:
         spec = scheduling.allocated_spec(pod.spec, pod.status)
         return cls({**scheduling.effective_requests(spec), "pods": _ONE}, scheduling.host_ports(spec), hash(pod.spec_json))
 

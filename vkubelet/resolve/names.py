@@ -3,10 +3,8 @@
 Invariant: the texts are those that a kubelet writes, byte by byte, for the same pod on the same host.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, Self
 
 from attrs import field, frozen
 
@@ -96,7 +94,7 @@ class Dns:
     options: Mapping[str, str] = field(factory=dict)
 
     @classmethod
-    def parse(cls, text: str) -> Dns:
+    def parse(cls, text: str) -> Self:
         """Parses a resolv.conf: servers and options add up; the last line of searches counts."""
         servers: list[str] = []
         searches: list[str] = []

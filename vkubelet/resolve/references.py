@@ -3,12 +3,10 @@
 Invariant: only names are known here; whether an object exists, and may be missing, is decided where it is used.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, Self
 
 from attrs import field, frozen
 
@@ -27,7 +25,7 @@ class Content:
     secret: bool = False
 
     @classmethod
-    def of(cls, kind: Kind, obj: Unknown) -> Content:
+    def of(cls, kind: Kind, obj: Unknown) -> Self:
         """Decodes the object. Raises ValueError when a value is not base64."""
         body, secret = obj.body, kind is Kind.SECRET
         encoded = body.get("data" if secret else "binaryData") or {}
