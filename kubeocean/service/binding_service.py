@@ -17,7 +17,6 @@ from kubeocean.binding.virtual_nodes import VirtualNodes
 from kubeocean.metrics import Snapshot, SyncerMetrics
 from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding
-from kubeocean.model.keys import Owner
 from kubeocean.model.windows import zone_of
 from kubeocean.nodes.fail_over import UNREACHABLE_MESSAGE, FailOver
 from kubeocean.nodes.reclaim import Reclaimer
@@ -199,7 +198,7 @@ class BindingService:
         """Performs one step of unbinding; returns the seconds until the next one, None after the last."""
         binding = self._binding.current
         assert binding is not None
-        mount = Mount(Owner(hub_uid, binding.cluster_id), binding.mount_namespace)
+        mount = Mount(keys.Owner(hub_uid, binding.cluster_id), binding.mount_namespace)
         left = await self._undo(binding, mount, failure)
         if left.is_nothing:
             await self._connector.disconnect()

@@ -25,7 +25,6 @@ from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
 from vkubelet.provider import PullSecret, ResolvedPod
 from vkubelet.resolve import assembly
-from vkubelet.resolve.assembly import Read
 from vkubelet.resolve.downward import Facts
 from vkubelet.resolve.environment import MASTER_NAMESPACE, Environment, service_variables
 from vkubelet.resolve.names import Names
@@ -164,7 +163,7 @@ class Resolver:
             for volume in assembly.make_volumes(facts.spec, record.files):
                 await self._fill(record, volume, facts)
         secrets = await self._pull_secrets(record, facts)
-        read = Read(services=await self._service_variables(facts), names=self.names())
+        read = assembly.Read(services=await self._service_variables(facts), names=self.names())
         environments: dict[str, Environment] = {}
         for container in assembly.select(facts.spec, chosen):
             # Containers about to be started need the current objects; for a repeated check of a pod, those it was started with are enough.
@@ -189,7 +188,7 @@ class Resolver:
 
     # --- environment ---
 
-    async def _environment(self, record: _Record, container: JsonView, facts: Facts, read: Read, *, lenient: bool) -> Environment:
+    async def _environment(self, record: _Record, container: JsonView, facts: Facts, read: assembly.Read, *, lenient: bool) -> Environment:
         objects: dict[Reference, Content | None] = {}
         for reference in environment_references(container):
             try:

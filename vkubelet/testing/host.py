@@ -21,7 +21,6 @@ from vkubelet.control.recorder import ObjectReference, Recorder
 from vkubelet.metrics import Metrics
 from vkubelet.provider import NodeDescription, PodFailure, PodReport, ResolvedPod
 from vkubelet.resolve import assembly
-from vkubelet.resolve.assembly import Read
 from vkubelet.resolve.downward import Facts
 from vkubelet.resolve.references import Content, MissingReferenceError, all_references
 from vkubelet.resolve.volumes import token_sources
@@ -160,7 +159,7 @@ class RecordingHost:
         capacity = (node.allocatable or node.capacity) if node is not None else {}
         facts = Facts.of(pod, pod_ips=pod_ips, host_ips=(), allocatable=capacity)
         references = all_references(facts.spec, volumes=files is not None)
-        read = Read(objects={reference: self.objects.get(reference) for reference in references}, services=self.services)
+        read = assembly.Read(objects={reference: self.objects.get(reference) for reference in references}, services=self.services)
         if files is not None:
             for volume in assembly.make_volumes(facts.spec, files):
                 tokens = dict.fromkeys(token_sources(volume), "token")

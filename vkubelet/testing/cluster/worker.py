@@ -13,7 +13,6 @@ from vkubelet.testing.cluster import cgroups, images, nodeconfig, processes
 from vkubelet.testing.cluster.binaries import cache_directory
 from vkubelet.testing.cluster.controlplane import ControlPlane
 from vkubelet.testing.cluster.ledger import Entry, Kind
-from vkubelet.testing.cluster.nodeconfig import NodePlan
 from vkubelet.testing.cluster.pki import write_kubeconfig
 
 Condition = Callable[[], Awaitable[bool]]
@@ -38,10 +37,10 @@ class WorkerNode(processes.Lifetime):
         self.labels = dict(labels or {})
         self.directory = cluster.directory / "nodes" / name
         self._owner = f"{cluster.name}/{name}"
-        self._plan: NodePlan | None = None
+        self._plan: nodeconfig.NodePlan | None = None
 
     @property
-    def plan(self) -> NodePlan:
+    def plan(self) -> nodeconfig.NodePlan:
         """Paths and addresses. Raises ClusterError before the start."""
         if self._plan is None:
             raise processes.ClusterError(f"the node {self.name} is not started")
@@ -129,7 +128,7 @@ class WorkerNode(processes.Lifetime):
         if plugins is None:
             raise processes.ClusterError("the CNI plugins are missing; the package is containernetworking-plugins")
         self.site.ledger.add(Entry(kind=Kind.PATH, name=str(self.directory), owner=self._owner))
-        self._plan = plan = NodePlan(
+        self._plan = plan = nodeconfig.NodePlan(
             directory=self.directory,
             name=self.name,
             address=network.node_address(number),
@@ -154,7 +153,7 @@ class WorkerNode(processes.Lifetime):
             path.write_text(text, encoding="utf-8")
         self._write_certificates(plan)
 
-    def _write_certificates(self, plan: NodePlan) -> None:
+    def _write_certificates(self, plan: nodeconfig.NodePlan) -> None:
         authority = self.cluster.authority
         user = f"system:node:{self.name}"
         (self.directory / "pki" / "ca.crt").write_bytes(authority.pair.certificate)
