@@ -3,8 +3,6 @@
 Invariant: it only builds settings and passes one provider to the runtime; no second way to start exists.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.metadata
 import sys
@@ -17,10 +15,9 @@ from kubeocean.model import keys
 from kubeocean.provider import KubeoceanProvider
 from kubeocean.settings import KubeoceanSettings, read_manager_settings
 from vkubelet import logformat, settings
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.cli import add_settings_arguments, guarded, run_runtime, settings_data, split_provider_section
 from vkubelet.errors import SettingsError
-from vkubelet.settings import Settings
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -67,13 +64,13 @@ def _command_run(arguments: argparse.Namespace) -> None:
         run_runtime(KubeoceanProvider(own), chosen, own, read=lambda: _chosen(arguments))
 
 
-def _chosen(arguments: argparse.Namespace) -> tuple[Settings, KubeoceanSettings]:
+def _chosen(arguments: argparse.Namespace) -> tuple[settings.Settings, KubeoceanSettings]:
     data, section = split_provider_section(settings_data(arguments))
     section = settings.merged(section, {"binding": arguments.binding} if arguments.binding else {})
     own = settings.convert(section, KubeoceanSettings, path="provider")
     if not own.binding:
         raise SettingsError("provider.binding", "required: the name of the ClusterBinding to serve; or pass --binding")
-    return settings.convert(settings.merged(runtime_defaults(own.binding), data), Settings), own
+    return settings.convert(settings.merged(runtime_defaults(own.binding), data), settings.Settings), own
 
 
 def runtime_defaults(binding: str) -> Json:

@@ -3,8 +3,6 @@
 Invariant: a gauge is computed at each scrape from the state of that moment; so a removed node has no series any more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property

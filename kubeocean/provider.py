@@ -3,16 +3,13 @@
 Invariant: nothing is decided here; every call is delegated to the responsible component.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterable, Sequence
 
 from kubeocean.metrics import SyncerMetrics
 from kubeocean.service.binding_service import BindingService
 from kubeocean.settings import KubeoceanSettings
 from kubeocean.worker import pod_streams
-from vkubelet.api.objects import Pod, PodRef
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Pod, PodRef
 from vkubelet.errors import SettingsError, Unavailable
 from vkubelet.provider import ByteStream, ContainerIO, Host, LogOptions, MetricsEndpoint, PodReport
 

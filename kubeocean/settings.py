@@ -4,8 +4,6 @@ Invariant: everything about a worker cluster is in its ClusterBinding. An invali
 YAML.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -14,9 +12,8 @@ from attrs import field, frozen
 from kubeocean.model import keys
 from vkubelet import settings
 from vkubelet.api.names import is_dns_label
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView
 from vkubelet.errors import SettingsError
-from vkubelet.settings import ClusterSettings, HealthSettings, LeaderSettings, LogSettings
 
 MANAGER_LEASE = "kubeocean-manager"
 _OWN_FLAGS = (("provider", "binding"), ("instance",))
@@ -102,10 +99,10 @@ class ManagerProcessSettings:
     """All settings of `kubeocean manager`."""
 
     manager: ManagerSettings
-    cluster: ClusterSettings = field(factory=ClusterSettings)
-    leader: LeaderSettings = field(factory=LeaderSettings)
-    health: HealthSettings = field(factory=HealthSettings)
-    log: LogSettings = field(factory=LogSettings)
+    cluster: settings.ClusterSettings = field(factory=settings.ClusterSettings)
+    leader: settings.LeaderSettings = field(factory=settings.LeaderSettings)
+    health: settings.HealthSettings = field(factory=settings.HealthSettings)
+    log: settings.LogSettings = field(factory=settings.LogSettings)
 
 
 def read_manager_settings(data: JsonView) -> ManagerProcessSettings:

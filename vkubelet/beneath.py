@@ -4,8 +4,6 @@ Invariant: no symbolic link below the directory is followed, and nothing is chan
 opened from the descriptor of the part above it, and every operation works on such a descriptor.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

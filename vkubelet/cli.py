@@ -3,8 +3,6 @@
 Invariant: an invalid setting exits with 2 and one sentence that names it; any other error exits with 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import importlib.metadata
@@ -20,12 +18,11 @@ from typing import Any, cast
 import attrs
 
 from vkubelet import settings
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.errors import SettingsError, VKubeletError
 from vkubelet.process import run_process
 from vkubelet.provider import Provider, TakesSettings, contract
 from vkubelet.runtime import Runtime
-from vkubelet.settings import FollowedSettings, Read, Settings
 
 GROUP = "vkubelet.providers"
 CAPABILITIES = sorted(name for name in vars(contract) if name.startswith("Supports"))
@@ -55,10 +52,10 @@ def guarded(call: Callable[[], None]) -> int:
     return 0
 
 
-def run_runtime(made: Provider, chosen: Settings, own: object | None, *, read: Read[Settings]) -> None:
+def run_runtime(made: Provider, chosen: settings.Settings, own: object | None, *, read: settings.Read[settings.Settings]) -> None:
     """Runs a provider with these settings until SIGTERM or SIGINT, polling `read` for changes meanwhile. Raises VKubeletError."""
     take = made.take_settings if isinstance(made, TakesSettings) else None
-    followed = FollowedSettings(chosen, own, read=read, take=take)
+    followed = settings.FollowedSettings(chosen, own, read=read, take=take)
     run_process(lambda connection: Runtime(made, chosen, connection=connection), followed)
 
 
@@ -121,11 +118,11 @@ def _command_check(arguments: argparse.Namespace) -> None:
     print(json.dumps(settings.settings_tree(chosen, own), indent=2, default=str))
 
 
-def read_settings(data: Json, kind: type[Provider]) -> tuple[Settings, object | None]:
+def read_settings(data: Json, kind: type[Provider]) -> tuple[settings.Settings, object | None]:
     """Returns the settings of the runtime and of a provider of this class. Raises SettingsError."""
     rest, section = split_provider_section(data)
     own = provider_settings(kind, section)
-    return settings.convert(rest, Settings), own
+    return settings.convert(rest, settings.Settings), own
 
 
 def split_provider_section(data: Json) -> tuple[Json, Json]:

@@ -3,8 +3,6 @@
 Invariant: no other module reads the wall clock, the monotonic clock, or sleeps by itself.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator

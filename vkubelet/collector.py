@@ -11,8 +11,6 @@ Invariant: a full pass runs only after the memory of the process has doubled sin
 longer than a pass over the objects of the last quarter of a second. (Counting frozen objects does: Python traverses them.)
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import sys

@@ -19,8 +19,6 @@ Invariant: only the attribute `retryable` of the class decides whether a failed 
     └─ LeadershipLost                    another leader was observed; the process exits with 1
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeVar
 

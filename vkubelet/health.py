@@ -3,8 +3,6 @@
 Invariant: they respond without calling an API server or a provider, so a slow backend is never mistaken for a dead process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType

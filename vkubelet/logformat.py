@@ -3,8 +3,6 @@
 Invariant: a line contains text and numbers only; an object without a `__str__` of its class appears as the name of its class.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -4,8 +4,6 @@ Invariant: no series of the registry has the name of a pod or of a node, so thei
 are exposed at that node's port, and are removed with it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from bisect import bisect_left

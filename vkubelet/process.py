@@ -6,8 +6,6 @@ those in flight are awaited; `stop_serving`; the Lease is released; open streams
 See docs/decisions/0018-stop-order.md for the reasons of that order.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import importlib.util

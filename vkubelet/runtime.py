@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from vkubelet.api.names import INSTANCE
-from vkubelet.api.objects import Key, KubeObject, Node, Pod, PodRef
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import NODES, JsonView, Key, KubeObject, Node, Pod, PodRef, Resource
 from vkubelet.client.connection import Connection
-from vkubelet.client.resources import NODES, Resource
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.containers.adapter import adapt

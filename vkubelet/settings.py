@@ -3,8 +3,6 @@
 Invariant: an unknown key and a value of the wrong type are rejected by their path; nothing is ignored silently.
 """
 
-from __future__ import annotations
-
 import enum
 import logging
 import types
@@ -19,7 +17,7 @@ import yaml
 from attrs import field, frozen
 
 from vkubelet.api.codec import decode_yaml
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView
 from vkubelet.clock import Clock
 from vkubelet.control.controller import Isolation
 from vkubelet.errors import SettingsError

@@ -11,16 +11,13 @@ A provider that knows such numbers needs a few lines:
         return metrics(endpoint, self.usage_of(node), now=self.host.clock.now())
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, TypeVar
 
 from attrs import evolve, field, fields, frozen
 
-from vkubelet.api.objects import PodRef
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, PodRef
 from vkubelet.clock import rfc3339
 from vkubelet.provider import MetricsEndpoint
 

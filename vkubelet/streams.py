@@ -8,8 +8,6 @@ Invariant: nothing is read from one side before the other has accepted the data 
     await relay(stream, *await asyncio.open_connection(host, port))
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

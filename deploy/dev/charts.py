@@ -14,7 +14,7 @@ from pathlib import Path
 from kubeocean.commands.plan import commented
 from kubeocean.rbac import permissions
 from kubeocean.rbac.rules import Rule
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.clock import SystemClock
 from vkubelet.testing.cluster.binaries import Binaries
 from vkubelet.testing.cluster.processes import ClusterError, run

@@ -3,15 +3,13 @@
 Invariant: equal health renders no patch; a message names the invalid field and the remedy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 
 from attrs import frozen
 
 from kubeocean.model.contact import Outcome
-from vkubelet.api.shapes import Json, JsonView, get_condition, set_condition
+from vkubelet.api.objects import Json, JsonView, get_condition, set_condition
 from vkubelet.clock import rfc3339
 
 VALIDATION_FAILED = "ValidationFailed"

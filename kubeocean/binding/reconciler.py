@@ -3,8 +3,6 @@
 Invariant: the status is written only when it would change; a binding that cannot be read is unknown, not deleted.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
@@ -13,8 +11,7 @@ from attrs import evolve
 from kubeocean.binding.conditions import RETIREMENT_HELD, SYNCER_FAILED, Failure, Health, status_patch
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
-from vkubelet.api.objects import Key, ObjectMeta, Unknown
-from vkubelet.api.shapes import get_condition
+from vkubelet.api.objects import Key, ObjectMeta, Unknown, get_condition
 from vkubelet.client.rest import PatchKind, Selection
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer

@@ -3,8 +3,6 @@
 Invariant: a node leaves this table only by `retire`; `hold` changes the published form of a node and never the set of nodes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Iterator, Set
@@ -13,9 +11,8 @@ from attrs import evolve, frozen
 
 from kubeocean.model import keys
 from vkubelet.api.names import INSTANCE, OWNED, owned_keys
-from vkubelet.api.objects import Node
+from vkubelet.api.objects import Json, JsonView, Node
 from vkubelet.api.quantity import Resources, parse_resources
-from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import in_batches
 from vkubelet.provider import Host, NodeDescription, Taint
 

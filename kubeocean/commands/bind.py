@@ -13,8 +13,6 @@ from contextlib import suppress
 from attrs import field, frozen
 
 from kubeocean.commands import clusters, identity
-from kubeocean.commands.clusters import Choice, CommandFailed, explained
-from kubeocean.commands.identity import Credentials
 from kubeocean.commands.plan import BindFlags, Plan
 from kubeocean.commands.status import UNREPORTED, Readiness, readiness
 from kubeocean.commands.terminal import Progress, Terminal
@@ -22,10 +20,8 @@ from kubeocean.manager.binding_status import unguarded_text
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, ResourceLeasingPolicy
 from kubeocean.worker.connect import KUBECONFIG
-from vkubelet.api.objects import Unknown
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import NAMESPACES, SECRETS, Json, Unknown
 from vkubelet.client.connection import Connection
-from vkubelet.client.resources import NAMESPACES, SECRETS
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.errors import ApiError, Forbidden, SettingsError
@@ -98,8 +94,8 @@ def _command(arguments: argparse.Namespace) -> None:
 class Bind:
     """One run of the command."""
 
-    hub_choice: Choice
-    worker_choice: Choice
+    hub_choice: clusters.Choice
+    worker_choice: clusters.Choice
     flags: BindFlags
     server: str
     yes: bool
@@ -113,7 +109,7 @@ class Bind:
             plan = await self._settle(hub, worker)
             self._show(plan, worker.connection)
             if not self.yes and not self.terminal.agree("Apply this?"):
-                raise CommandFailed("nothing was changed")
+                raise clusters.CommandFailed("nothing was changed")
             made = await self._make_identity(plan, worker)
             await self._prove(plan, worker.connection, made)
             await self._make_binding(plan, hub, worker.connection, made)
@@ -123,15 +119,17 @@ class Bind:
     # --- Before any write -----------------------------------------------------------------------------------------------------------
 
     async def _settle(self, hub: Client, worker: Client) -> Plan:
-        with explained(self.hub_choice):
+        with clusters.explained(self.hub_choice):
             home = await clusters.uid_of(hub)
             existing = await clusters.find_named(hub, CLUSTERBINDINGS, self.flags.name)
-        with explained(self.worker_choice):
+        with clusters.explained(self.worker_choice):
             away = await clusters.uid_of(worker)
         if home and home == away:
             raise SettingsError("--worker-context", "selects the computing cluster itself; name the context of the worker cluster")
         if existing and existing.metadata.deletion_timestamp:
-            raise CommandFailed(f"ClusterBinding {self.flags.name} is being deleted; wait until it is: kubeocean unbind {self.flags.name}")
+            raise clusters.CommandFailed(
+                f"ClusterBinding {self.flags.name} is being deleted; wait until it is: kubeocean unbind {self.flags.name}"
+            )
         plan = Plan.of(self.flags, existing)
         plan.check()
         return plan
@@ -150,8 +148,8 @@ class Bind:
 
     # --- In the worker ------------------------------------------------------------------------------------------------------------------
 
-    async def _make_identity(self, plan: Plan, worker: Client) -> Credentials:
-        with explained(self.worker_choice):
+    async def _make_identity(self, plan: Plan, worker: Client) -> identity.Credentials:
+        with clusters.explained(self.worker_choice):
             done = await clusters.ensure_definition(worker, POLICIES, self.clock)
             self._done(self.worker_choice, "CustomResourceDefinition of ResourceLeasingPolicy", done)
             # Limits are in place before the identity can be used.
@@ -161,16 +159,16 @@ class Bind:
                 self._done(self.worker_choice, identity.title(body), await identity.apply(worker, body))
             return await identity.credentials(worker, plan.identity.token, self.clock)
 
-    async def _prove(self, plan: Plan, admin: Connection, made: Credentials) -> None:
+    async def _prove(self, plan: Plan, admin: Connection, made: identity.Credentials) -> None:
         """Checks the rights of the new identity with its own credentials. Raises CommandFailed when an essential one is missing."""
         connection = identity.connection_from_here(admin, made, namespace=plan.mount_namespace)
-        with explained(self.worker_choice):
+        with clusters.explained(self.worker_choice):
             async with Client(connection) as probe:
                 missing = await identity.missing_rights(probe, plan.identity.checks, self.clock)
                 gains = await identity.gains(probe, plan.mount_namespace, self.clock)
         if any(check.essential for check in missing):
             lines = "".join(f"\n  {check}: {check.why}" for check in missing)
-            raise CommandFailed(f"the identity lacks rights in the {self.worker_choice.title}; add them to its roles:{lines}")
+            raise clusters.CommandFailed(f"the identity lacks rights in the {self.worker_choice.title}; add them to its roles:{lines}")
         for check in missing:
             self.terminal.write_line(f"{self.worker_choice.what}: the identity may not {check}, which is optional. {check.why}")
         if gains:
@@ -181,11 +179,11 @@ class Bind:
 
     # --- In the hub ---------------------------------------------------------------------------------------------------------------------
 
-    async def _make_binding(self, plan: Plan, hub: Client, admin: Connection, made: Credentials) -> None:
+    async def _make_binding(self, plan: Plan, hub: Client, admin: Connection, made: identity.Credentials) -> None:
         kubeconfig = identity.kubeconfig_of(admin, made, namespace=plan.mount_namespace, server=self.server)
         content = base64.b64encode(identity.text_of(kubeconfig).encode()).decode()
         secret: Json = {"metadata": plan.secret_metadata, "type": "Opaque", "data": {KUBECONFIG: content}}
-        with explained(self.hub_choice):
+        with clusters.explained(self.hub_choice):
             done = await clusters.ensure_definition(hub, CLUSTERBINDINGS, self.clock)
             self._done(self.hub_choice, "CustomResourceDefinition of ClusterBinding", done)
             await self._make_namespace(plan, hub)
@@ -214,13 +212,13 @@ class Bind:
                     same_since, last = self.clock.monotonic(), seen.text
                 settled = seen.lasting and self.clock.monotonic() - same_since >= SETTLED
                 if settled or progress.seconds >= self.timeout:
-                    raise CommandFailed(_not_ready(plan, seen, progress.seconds))
+                    raise clusters.CommandFailed(_not_ready(plan, seen, progress.seconds))
                 await self.clock.sleep(_EVERY)
         finally:
             progress.end()
 
     async def _check(self, plan: Plan, hub: Client) -> Readiness:
-        with explained(self.hub_choice):
+        with clusters.explained(self.hub_choice):
             return readiness((await hub.get(CLUSTERBINDINGS, plan.name)).body)
 
     # --- Afterwards ---------------------------------------------------------------------------------------------------------------------
@@ -240,7 +238,7 @@ class Bind:
     def _nodes(self, plan: Plan) -> str:
         return f"{self.hub_choice.kubectl} get nodes -l {keys.CLUSTER_BINDING}={keys.label_value(plan.name)}"
 
-    def _done(self, where: Choice, what: str, how: str) -> None:
+    def _done(self, where: clusters.Choice, what: str, how: str) -> None:
         self.terminal.write_line(f"{where.what}: {what}: {how}")
 
 

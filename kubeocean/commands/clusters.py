@@ -3,8 +3,6 @@
 Invariant: an error about a cluster names the flag that selected it.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import importlib.metadata
@@ -21,10 +19,8 @@ from kubeocean.model import keys
 from kubeocean.model.crds import definition
 from vkubelet.api.codec import decode_yaml
 from vkubelet.api.names import LAST_APPLIED, md5_hex
-from vkubelet.api.objects import Key, ObjectMeta, Unknown
-from vkubelet.api.shapes import Json, JsonView, get_condition
+from vkubelet.api.objects import CRDS, NAMESPACES, Json, JsonView, Key, ObjectMeta, Resource, Unknown, get_condition
 from vkubelet.client.connection import Connection, load_connection
-from vkubelet.client.resources import CRDS, NAMESPACES, Resource
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.errors import AlreadyExists, ApiError, Forbidden, NotFound, SettingsError, Unauthorized, Unreachable, VKubeletError

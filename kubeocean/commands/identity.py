@@ -3,8 +3,6 @@
 Invariant: objects that another client manages (a Helm release) are never written; a token is written to a Secret and nowhere else.
 """
 
-from __future__ import annotations
-
 import base64
 import ipaddress
 from collections.abc import Sequence
@@ -19,23 +17,9 @@ from kubeocean.manager.checks import lacking_rights, unguarded
 from kubeocean.model import keys
 from kubeocean.rbac import permissions
 from kubeocean.rbac.rules import Check, Rule
-from vkubelet.api.objects import Key, ObjectMeta, Unknown
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api import objects
+from vkubelet.api.objects import Json, JsonView, Key, ObjectMeta, Resource, Unknown
 from vkubelet.client.connection import Connection, connection_from_kubeconfig
-from vkubelet.client.resources import (
-    ADMISSIONPOLICIES,
-    ADMISSIONPOLICYBINDINGS,
-    CLUSTERROLEBINDINGS,
-    CLUSTERROLES,
-    NAMESPACES,
-    PODS,
-    PRIORITYCLASSES,
-    ROLEBINDINGS,
-    ROLES,
-    SECRETS,
-    SERVICEACCOUNTS,
-    Resource,
-)
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import Clock
 from vkubelet.errors import Forbidden, NotFound
@@ -50,15 +34,15 @@ _GUARDED_WITHIN = 10.0
 _RESOURCES: Final = {
     each.kind: each
     for each in (
-        NAMESPACES,
-        SERVICEACCOUNTS,
-        SECRETS,
-        CLUSTERROLES,
-        CLUSTERROLEBINDINGS,
-        ROLES,
-        ROLEBINDINGS,
-        ADMISSIONPOLICIES,
-        ADMISSIONPOLICYBINDINGS,
+        objects.NAMESPACES,
+        objects.SERVICEACCOUNTS,
+        objects.SECRETS,
+        objects.CLUSTERROLES,
+        objects.CLUSTERROLEBINDINGS,
+        objects.ROLES,
+        objects.ROLEBINDINGS,
+        objects.ADMISSIONPOLICIES,
+        objects.ADMISSIONPOLICYBINDINGS,
     )
 }
 
@@ -122,7 +106,7 @@ async def apply(worker: Client, body: Json) -> str:
     manager = found.metadata.labels.get(MANAGED_BY, OURS)
     if manager != OURS:
         return f"kept, {manager} manages it"
-    if resource is NAMESPACES:
+    if resource is objects.NAMESPACES:
         return await _namespace(worker, body, found)
     after = await worker.apply(resource, body)
     return "unchanged" if after.metadata.resource_version == found.metadata.resource_version else "repaired"
@@ -141,7 +125,7 @@ async def _namespace(worker: Client, body: Json, found: Unknown) -> str:
     if POD_SECURITY in found.metadata.labels:
         return "unchanged"
     labels = {POD_SECURITY: body["metadata"]["labels"][POD_SECURITY]}
-    await worker.patch(NAMESPACES, found.metadata.name, {"metadata": {"labels": labels}}, kind=PatchKind.MERGE)
+    await worker.patch(objects.NAMESPACES, found.metadata.name, {"metadata": {"labels": labels}}, kind=PatchKind.MERGE)
     return f"unchanged, but now with {POD_SECURITY}={labels[POD_SECURITY]}"
 
 
@@ -149,7 +133,7 @@ async def credentials(worker: Client, secret: Key, clock: Clock) -> Credentials:
     """Waits until the controller manager has filled the token's Secret. Raises CommandFailed after `_TOKEN_WITHIN` seconds."""
     deadline = clock.monotonic() + _TOKEN_WITHIN
     while True:
-        found = await find_named(worker, SECRETS, secret.name, namespace=secret.namespace)
+        found = await find_named(worker, objects.SECRETS, secret.name, namespace=secret.namespace)
         data = (found.body.get("data") or {}) if found else {}
         if data.get("token"):
             return Credentials(base64.b64decode(data["token"]).decode(), base64.b64decode(data.get("ca.crt") or ""))
@@ -238,15 +222,15 @@ async def remove(worker: Client, body: Json) -> str:
 
 async def remove_priority_class(worker: Client) -> str:
     """Deletes the class that was created with the first pod, unless another binding may need it; returns what was done. Raises ApiError."""
-    found = await find_named(worker, PRIORITYCLASSES, keys.DEFAULT_PRIORITY_CLASS)
+    found = await find_named(worker, objects.PRIORITYCLASSES, keys.DEFAULT_PRIORITY_CLASS)
     if found is None:
         return "does not exist"
     ours = Selection(labels=f"{keys.MANAGED_BY}={keys.MANAGED}")
-    namespaces, pods = await worker.list(NAMESPACES), await worker.list(PODS, ours)
+    namespaces, pods = await worker.list(objects.NAMESPACES), await worker.list(objects.PODS, ours)
     kept = why_kept(found.metadata, [each.metadata for each in namespaces.items], [each.metadata for each in pods.items])
     if kept:
         return f"kept, {kept}"
-    return await _delete(worker, PRIORITYCLASSES, found)
+    return await _delete(worker, objects.PRIORITYCLASSES, found)
 
 
 async def _delete(worker: Client, resource: Resource[Unknown], found: Unknown) -> str:

@@ -3,11 +3,9 @@
 Invariant: what is shown is what is applied, except for the kubeconfig, which a sentence replaces.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Self
 
 import yaml
 from attrs import frozen
@@ -19,8 +17,7 @@ from kubeocean.rbac import permissions
 from kubeocean.rbac.rules import Rule
 from kubeocean.worker.connect import KUBECONFIG
 from vkubelet.api.codec import decode_object, encode_json
-from vkubelet.api.objects import Key, Unknown
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView, Key, Unknown
 from vkubelet.errors import SettingsError
 
 HIDDEN: Final = "<kubeconfig of the ServiceAccount above; `kubeocean bind` writes it and never shows it>"
@@ -54,7 +51,7 @@ class Plan:
     identity: Identity
 
     @classmethod
-    def of(cls, flags: BindFlags, existing: Unknown | None = None) -> Plan:
+    def of(cls, flags: BindFlags, existing: Unknown | None = None) -> Self:
         """Merges the flags and the existing binding. Raises SettingsError for an immutable field, naming the flag."""
         binding = ClusterBinding.parse(existing) if existing else None
         cluster_id, mount, secret = "", "", Key("", "")

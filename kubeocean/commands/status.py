@@ -16,14 +16,11 @@ from attrs import asdict, frozen
 
 from kubeocean.binding.conditions import CONNECTED, CONNECTIVITY_FAILED, READY, RETIREMENT_HELD, VALIDATION_FAILED
 from kubeocean.commands import clusters
-from kubeocean.commands.clusters import CommandFailed, explained
 from kubeocean.commands.terminal import Terminal, table
 from kubeocean.manager.binding_status import RIGHTS_MISSING
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
-from vkubelet.api.objects import Node, Unknown
-from vkubelet.api.shapes import Json, JsonView, get_condition
-from vkubelet.client.resources import NODES, PODS
+from vkubelet.api.objects import NODES, PODS, Json, JsonView, Node, Unknown, get_condition
 from vkubelet.client.rest import Client, Selection
 from vkubelet.errors import Forbidden, NotFound
 
@@ -48,7 +45,7 @@ def _command(arguments: argparse.Namespace) -> None:
 async def _show(arguments: argparse.Namespace, terminal: Terminal) -> None:
     choice = clusters.hub_of(arguments)
     async with clusters.opened(choice) as hub:
-        with explained(choice):
+        with clusters.explained(choice):
             found = await _bindings(hub, arguments.name, choice.title)
             rows = await summaries(hub, found)
     if arguments.output == "json":
@@ -67,11 +64,11 @@ async def _bindings(hub: Client, name: str, where: str) -> list[Unknown]:
                 return [await hub.get(CLUSTERBINDINGS, name)]
         found = [each for each in (await hub.list(CLUSTERBINDINGS)).items if name in ("", each.metadata.name)]
     except NotFound as error:
-        raise CommandFailed(
+        raise clusters.CommandFailed(
             f"the {where} has no CustomResourceDefinition of ClusterBindings; install the chart kubeocean there, or name another --context"
         ) from error
     if name and not found:
-        raise CommandFailed(f"the {where} has no ClusterBinding {name}; `kubeocean status` without a name lists those that exist")
+        raise clusters.CommandFailed(f"the {where} has no ClusterBinding {name}; `kubeocean status` without a name lists those that exist")
     return found
 
 

@@ -3,13 +3,11 @@
 Invariant: waiting users get output at least every 20 seconds, and nothing counts as confirmed that no user could have read.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 from attrs import define, field, frozen
 
@@ -39,7 +37,7 @@ class Terminal:
     live: bool = False
 
     @classmethod
-    def standard(cls) -> Terminal:
+    def standard(cls) -> Self:
         """Returns the terminal of the process."""
         return cls(sys.stdout, live=sys.stdout.isatty())
 

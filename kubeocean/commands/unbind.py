@@ -11,15 +11,13 @@ from collections.abc import Sequence
 from attrs import field, frozen
 
 from kubeocean.commands import clusters, identity
-from kubeocean.commands.clusters import Choice, CommandFailed, explained
 from kubeocean.commands.plan import BindFlags, Plan
 from kubeocean.commands.status import readiness
 from kubeocean.commands.terminal import Progress, Terminal
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from kubeocean.rbac.permissions import worker_guards, worker_objects
-from vkubelet.api.objects import Unknown
-from vkubelet.client.resources import NAMESPACES, NODES
+from vkubelet.api.objects import NAMESPACES, NODES, Unknown
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.errors import NotFound, SettingsError
@@ -66,8 +64,8 @@ def _command(arguments: argparse.Namespace) -> None:
 class Unbind:
     """One run of the command."""
 
-    hub_choice: Choice
-    worker_choice: Choice | None
+    hub_choice: clusters.Choice
+    worker_choice: clusters.Choice | None
     name: str
     mount_namespace: str
     force_after: int | None
@@ -79,7 +77,7 @@ class Unbind:
     async def run(self) -> None:
         """Unbinds the cluster. Raises VKubeletError when the binding still exists after the timeout."""
         async with clusters.opened(self.hub_choice) as hub:
-            with explained(self.hub_choice):
+            with clusters.explained(self.hub_choice):
                 found = await clusters.find_named(hub, CLUSTERBINDINGS, self.name)
                 plan = Plan.of(BindFlags(name=self.name, mount_namespace=self.mount_namespace), found)
                 await self._part(hub, found)
@@ -91,11 +89,13 @@ class Unbind:
     async def _part(self, hub: Client, found: Unknown | None) -> None:
         """Deletes the binding and waits; a deleted binding is no error when the identity is to be removed. Raises CommandFailed."""
         if found is None and self.worker_choice is None:
-            raise CommandFailed(f"the {self.hub_choice.title} has no ClusterBinding {self.name}; `kubeocean status` lists those that exist")
+            raise clusters.CommandFailed(
+                f"the {self.hub_choice.title} has no ClusterBinding {self.name}; `kubeocean status` lists those that exist"
+            )
         if found is None:
             self.terminal.write_line(f"ClusterBinding {self.name} is deleted already.")
             if not self.yes and not self.terminal.agree(f"Delete its identity in the {self.worker_title}?"):
-                raise CommandFailed("nothing was changed")
+                raise clusters.CommandFailed("nothing was changed")
             return
         await self._agree(hub, ClusterBinding.parse(found))
         await self._delete(hub, found)
@@ -113,7 +113,7 @@ class Unbind:
         nodes = await _nodes(hub, self.name)
         self.terminal.write_line(f"This deletes ClusterBinding {self.name}, {_counted(len(nodes), 'virtual node')} and all pods on them.")
         if not self.yes and not self.terminal.agree("Delete it?"):
-            raise CommandFailed("nothing was changed")
+            raise clusters.CommandFailed("nothing was changed")
 
     async def _delete(self, hub: Client, found: Unknown) -> None:
         if self.force_after is not None:
@@ -135,7 +135,9 @@ class Unbind:
                 text = await self._waiting_for(hub, left)
                 progress.update(text)
                 if progress.seconds >= self.timeout:
-                    raise CommandFailed(f"ClusterBinding {self.name} still exists after {progress.seconds:.0f} s: {text}; {_remedy(left)}")
+                    raise clusters.CommandFailed(
+                        f"ClusterBinding {self.name} still exists after {progress.seconds:.0f} s: {text}; {_remedy(left)}"
+                    )
                 await self.clock.sleep(_EVERY)
         finally:
             progress.end()
@@ -158,9 +160,9 @@ class Unbind:
         mount = "" if plan.mount_namespace == keys.WORKER_NAMESPACE else f" --mount-namespace {plan.mount_namespace}"
         write(f"To delete the identity as well:\n  kubeocean unbind {self.name} --remove-identity --worker-context CTX{mount}")
 
-    async def _remove_identity(self, hub: Client, plan: Plan, worker_choice: Choice) -> None:
+    async def _remove_identity(self, hub: Client, plan: Plan, worker_choice: clusters.Choice) -> None:
         async with clusters.opened(worker_choice) as worker:
-            with explained(worker_choice):
+            with clusters.explained(worker_choice):
                 granted = worker_objects(plan.mount_namespace, metrics=True)
                 # The limits are removed last, so that the identity never exists without them.
                 for body in (*reversed(granted), *worker_guards(plan.mount_namespace, policy_label=True)):
@@ -168,7 +170,7 @@ class Unbind:
                         self.terminal.write_line(f"{worker_choice.what}: {identity.title(body)}: {await identity.remove(worker, body)}")
                 shared = f"PriorityClass {keys.DEFAULT_PRIORITY_CLASS}"
                 self.terminal.write_line(f"{worker_choice.what}: {shared}: {await identity.remove_priority_class(worker)}")
-        with explained(self.hub_choice):
+        with clusters.explained(self.hub_choice):
             secret = plan.shown_secret()
             self.terminal.write_line(f"{self.hub_choice.what}: {identity.title(secret)}: {await identity.remove(hub, secret)}")
         self.terminal.write_line(f"Namespace {plan.mount_namespace} in the {worker_choice.title} remains, with all other objects in it.")

@@ -4,8 +4,6 @@ Invariant: every body has the owner's marks and names the hub object that it is 
 an original only our own binding's label and finalizer are added or removed; marks shared by bindings are removed with the last of them.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping
 from datetime import datetime
@@ -16,8 +14,7 @@ from kubeocean.model.crds import ApiServerAccess
 from kubeocean.model.ownership import Ownership, classify, classify_finalizer
 from kubeocean.worker.cluster import Mount
 from vkubelet.api.names import LAST_APPLIED
-from vkubelet.api.objects import Key, ObjectMeta, Pod, Unknown
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView, Key, ObjectMeta, Pod, Unknown
 from vkubelet.clock import rfc3339
 
 OPAQUE: Final = "Opaque"

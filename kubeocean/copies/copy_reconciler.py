@@ -3,8 +3,6 @@
 Invariant: a copy is written only when it differs, only if its owner mark is ours, and deleted only while no virtual pod names its original.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 
@@ -15,9 +13,7 @@ from kubeocean.copies.mirrored import MirroredForPods, OriginalMissing
 from kubeocean.model import keys
 from kubeocean.model.ownership import Ownership, classify
 from kubeocean.scope import WorkerScope
-from vkubelet.api.objects import Key, Unknown
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import SECRETS
+from vkubelet.api.objects import SECRETS, Json, Key, Unknown
 from vkubelet.control.informer import Change, Informer
 from vkubelet.errors import AlreadyExists, Conflict, NotFound, Unavailable
 from vkubelet.logformat import bind

@@ -3,8 +3,6 @@
 Invariant: the volumes of a running pod are immutable, so its Secrets keep their names; new pods never get one of these.
 """
 
-from __future__ import annotations
-
 import base64
 import logging
 
@@ -14,8 +12,7 @@ from kubeocean.model.identity import identity
 from kubeocean.model.ownership import Ownership, classify
 from kubeocean.model.references import TokenSource, token_sources
 from kubeocean.worker.cluster import WorkerCluster, virtual_uid
-from vkubelet.api.objects import Key, Pod, PodRef, Unknown
-from vkubelet.client.resources import PODS, SECRETS
+from vkubelet.api.objects import PODS, SECRETS, Key, Pod, PodRef, Unknown
 from vkubelet.client.rest import PatchKind
 from vkubelet.clock import parse_rfc3339, rfc3339
 from vkubelet.control.controller import Controller

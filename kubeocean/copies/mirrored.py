@@ -4,8 +4,6 @@ Invariant: calls for one original never overlap. A copy is deleted only if it is
 the original, of which one is a finalizer, are removed after its copy.
 """
 
-from __future__ import annotations
-
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable

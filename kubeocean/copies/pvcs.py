@@ -4,8 +4,6 @@ Invariant: a claim is copied to the worker only when it is bound in the hub, and
 that is being deleted in the hub keeps our finalizer until its copy is deleted in the worker, so that mounted storage is never deleted.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -17,10 +15,8 @@ from kubeocean.copies.volumes import names_volume
 from kubeocean.model import keys
 from kubeocean.scope import WorkerScope
 from kubeocean.worker.cluster import claim_of
-from vkubelet.api.objects import Key, Unknown
+from vkubelet.api.objects import PVCS, Json, JsonView, Key, Unknown
 from vkubelet.api.quantity import Quantity
-from vkubelet.api.shapes import Json, JsonView
-from vkubelet.client.resources import PVCS
 from vkubelet.client.rest import PatchKind, Selection
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.store import Store

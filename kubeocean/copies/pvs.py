@@ -4,8 +4,6 @@ Invariant: a copy is bound to nothing but the copy of its claim, never causes da
 unless the worker's owner allows it. A worker's volume that is not ours is neither changed nor deleted.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -18,9 +16,7 @@ from kubeocean.model.references import MACHINES, SECRETS_OF
 from kubeocean.scope import WorkerScope
 from kubeocean.worker.cluster import heads
 from vkubelet.api.names import HOSTNAME
-from vkubelet.api.objects import Key, Unknown
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import NAMESPACES, PVCS, PVS
+from vkubelet.api.objects import NAMESPACES, PVCS, PVS, Json, Key, Unknown
 from vkubelet.client.rest import PatchKind, Selection
 from vkubelet.control.informer import Change, Informer
 from vkubelet.errors import AlreadyExists, NotFound, Unavailable

@@ -3,8 +3,6 @@
 Invariant: a token outlives its containers and nothing else; a restart of this process renews no token that is not due.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Sequence
@@ -18,8 +16,7 @@ from kubeocean.model.identity import identity
 from kubeocean.model.ownership import Ownership, classify
 from kubeocean.model.references import TokenSource, references
 from kubeocean.worker.cluster import WorkerCluster, virtual_uid
-from vkubelet.api.objects import Key, Pod, PodRef, Unknown
-from vkubelet.client.resources import PODS, SECRETS
+from vkubelet.api.objects import PODS, SECRETS, Key, Pod, PodRef, Unknown
 from vkubelet.clock import parse_rfc3339
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change

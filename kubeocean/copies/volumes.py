@@ -4,8 +4,6 @@ Invariant: a source, a Secret or a node is translated, or it is not copied to th
 not check the volume behind a claim.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 
@@ -13,9 +11,7 @@ from kubeocean.copies.bodies import marked_copy, missing_marks
 from kubeocean.model import keys
 from kubeocean.model.references import SECRETS_OF
 from vkubelet.api.names import HOSTNAME
-from vkubelet.api.objects import Key, Unknown
-from vkubelet.api.shapes import Json, JsonView
-from vkubelet.client.resources import PVS
+from vkubelet.api.objects import PVS, Json, JsonView, Key, Unknown
 from vkubelet.errors import Unavailable
 
 _COPIED: Final = ("accessModes", "capacity", "mountOptions", "volumeMode")

@@ -4,8 +4,6 @@ Invariant: the sums of a node are those of the Running and Pending pods last put
 that is leased is below zero, above what is free, or finer than the API server accepts for that resource.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Final
 

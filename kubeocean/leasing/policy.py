@@ -4,11 +4,9 @@ Invariant: among the valid policies that match a node and whose window is open, 
 first by name. The node is closed only when none is open, and it does not exist for the hub when none matches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Self
 from zoneinfo import ZoneInfo
 
 from attrs import frozen
@@ -16,10 +14,9 @@ from attrs import frozen
 from kubeocean.leasing.capacity import leased, left_over
 from kubeocean.model.crds import ClusterBinding, ResourceLeasingPolicy
 from kubeocean.model.windows import is_open, next_edge, previous_edge, zone_of
-from vkubelet.api.objects import Node
+from vkubelet.api.objects import JsonView, Node
 from vkubelet.api.quantity import Quantity, Resources, parse_resources
 from vkubelet.api.selectors import match_node_selector
-from vkubelet.api.shapes import JsonView
 
 NO_SCHEDULE: Final = "NoSchedule"
 NO_EXECUTE: Final = "NoExecute"
@@ -41,7 +38,7 @@ class Terms:
     zone: ZoneInfo
 
     @classmethod
-    def of(cls, binding: ClusterBinding, *, process_zone: str = "") -> Terms:
+    def of(cls, binding: ClusterBinding, *, process_zone: str = "") -> Self:
         """Returns the terms of a binding. Raises ValueError when a zone is unknown."""
         return cls(binding.name, binding.node_selector, zone_of(binding.time_zone, process_zone))
 
@@ -59,7 +56,7 @@ class NodeFacts:
     allocatable: Resources
 
     @classmethod
-    def of(cls, node: Node) -> NodeFacts:
+    def of(cls, node: Node) -> Self:
         """Reads the node; its capacity counts where its status has no allocatable."""
         status = node.status
         amounts = status.get("allocatable") or status.get("capacity") or {}

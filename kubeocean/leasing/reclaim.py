@@ -3,12 +3,10 @@
 Invariant: no pod is selected without which the others fit as well, and none that the policy lets stay outside of its windows.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Self
 
 from attrs import frozen
 
@@ -47,7 +45,7 @@ class ReclaimRules:
     allow_out_of_window_pods: bool = False
 
     @classmethod
-    def of(cls, policy: ResourceLeasingPolicy) -> ReclaimRules:
+    def of(cls, policy: ResourceLeasingPolicy) -> Self:
         return cls(force=policy.force_reclaim, grace=policy.grace, allow_out_of_window_pods=policy.allow_out_of_window_pods)
 
 
@@ -62,7 +60,7 @@ class LeasedPod:
     tolerates_closed: bool = False
 
     @classmethod
-    def of(cls, pod: Pod) -> LeasedPod:
+    def of(cls, pod: Pod) -> Self:
         """Reads the pod. Only a toleration without a limit counts: with `tolerationSeconds` the hub's taint eviction deletes it too."""
         spec = pod.spec
         endless = [each for each in spec.get("tolerations") or () if each.get("tolerationSeconds") is None]

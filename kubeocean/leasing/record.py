@@ -3,18 +3,16 @@
 Invariant: equal records have equal text, and the only time in it is that at which a policy stopped applying.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 from attrs import evolve, frozen
 
 from kubeocean.leasing.reclaim import ReclaimRules
 from kubeocean.model.crds import LONGEST_GRACE, ResourceLeasingPolicy
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 
 
 @frozen
@@ -26,7 +24,7 @@ class PolicyVersion:
     generation: int
 
     @classmethod
-    def of(cls, policy: ResourceLeasingPolicy) -> PolicyVersion:
+    def of(cls, policy: ResourceLeasingPolicy) -> Self:
         return cls(policy.name, policy.uid, policy.generation)
 
 
@@ -52,12 +50,12 @@ class LeaseRecord:
     ended: PolicyEnd | None = None
 
     @classmethod
-    def fitting(cls, policy: ResourceLeasingPolicy) -> LeaseRecord:
+    def fitting(cls, policy: ResourceLeasingPolicy) -> Self:
         """Returns the record when all pods fit under this policy, or nothing else is known of them."""
         version = PolicyVersion.of(policy)
         return cls(decided_by=version, rules=ReclaimRules.of(policy), fitted=version)
 
-    def decided(self, policy: ResourceLeasingPolicy, *, ended: PolicyEnd | None = None) -> LeaseRecord:
+    def decided(self, policy: ResourceLeasingPolicy, *, ended: PolicyEnd | None = None) -> Self:
         """Returns the record after this policy has decided."""
         return evolve(self, decided_by=PolicyVersion.of(policy), rules=ReclaimRules.of(policy), ended=ended)
 
@@ -71,7 +69,7 @@ class LeaseRecord:
         return json.dumps(body, separators=(",", ":"))
 
     @classmethod
-    def decode(cls, text: str) -> LeaseRecord | None:
+    def decode(cls, text: str) -> Self | None:
         """Decodes the annotation; None when it is empty or damaged: then the node's earlier policies are unknown."""
         try:
             body = json.loads(text) if text else None
@@ -80,7 +78,7 @@ class LeaseRecord:
             return None
 
     @classmethod
-    def _of(cls, body: Mapping[str, Any]) -> LeaseRecord:
+    def _of(cls, body: Mapping[str, Any]) -> Self:
         decided_by, ended = _read_version(body["decidedBy"]), body.get("ended")
         return cls(
             decided_by=decided_by,

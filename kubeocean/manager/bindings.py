@@ -3,8 +3,6 @@
 Invariant: the finalizer is on a binding before an object is created for it, and none is created for one that has not passed validation.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket
@@ -14,9 +12,8 @@ from functools import partial
 from attrs import evolve, field, frozen
 
 from kubeocean.binding.conditions import CONNECTIVITY_FAILED, SYNCER_FAILED, Failure
-from kubeocean.manager.binding_status import RIGHTS_MISSING, ObservedBinding, first_status, rights_text, status_patch
+from kubeocean.manager.binding_status import RIGHTS_MISSING, ObservedBinding, ProcessHealth, first_status, rights_text, status_patch
 from kubeocean.manager.checks import Findings, check_worker
-from kubeocean.manager.deployment_health import ProcessHealth
 from kubeocean.manager.owned import ForeignObject, OwnedObjects
 from kubeocean.manager.removal import Removal
 from kubeocean.manager.workloads import MANAGER, deployment_name, desired_objects, old_proxier_name, unheeded_certificate
@@ -25,8 +22,7 @@ from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from kubeocean.settings import MANAGER_LEASE, ManagerProcessSettings, ManagerSettings
 from kubeocean.worker.connect import find_target, read_hub_uid
-from vkubelet.api.objects import Key, Unknown
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Key, Unknown
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client, PatchKind
 from vkubelet.clock import Clock, SystemClock

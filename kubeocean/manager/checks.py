@@ -3,8 +3,6 @@
 Invariant: nothing is written in the worker but dry runs; what only the process of the binding may claim is read, never claimed.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Sequence
 
@@ -19,7 +17,7 @@ from kubeocean.rbac.guards import Trial, trials
 from kubeocean.rbac.rules import Check
 from kubeocean.worker.cluster import Mount
 from kubeocean.worker.connect import Target, answers, find_target, may, taken_mount
-from vkubelet.client.resources import NAMESPACES
+from vkubelet.api.objects import NAMESPACES
 from vkubelet.client.rest import Client, PatchKind
 from vkubelet.clock import Clock
 from vkubelet.errors import ApiError, Forbidden, Invalid, NotFound, first_error

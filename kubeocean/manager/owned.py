@@ -3,31 +3,17 @@
 Invariant: an object that has another owner is never changed; deletions name the UID.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from kubeocean.manager.deployment_health import ProcessHealth, process_health
+from kubeocean.manager.binding_status import ProcessHealth, process_health
 from kubeocean.manager.workloads import OURS, DesiredObject, deployment_name, old_proxier_name
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from kubeocean.rbac import permissions
-from vkubelet.api.objects import Key, KubeObject, ObjectMeta, Pod, Unknown
-from vkubelet.client.resources import (
-    CLUSTERROLEBINDINGS,
-    CLUSTERROLES,
-    CONFIGMAPS,
-    DEPLOYMENTS,
-    PDBS,
-    PODS,
-    ROLEBINDINGS,
-    ROLES,
-    SERVICEACCOUNTS,
-    SERVICES,
-    Resource,
-)
+from vkubelet.api import objects
+from vkubelet.api.objects import Key, KubeObject, ObjectMeta, Pod, Resource, Unknown
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
 from vkubelet.control.informer import Change, Informer
@@ -38,8 +24,8 @@ from vkubelet.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-_IN_ONE_NAMESPACE = (CONFIGMAPS, SERVICEACCOUNTS, SERVICES, PDBS)
-_ANYWHERE = (ROLES, ROLEBINDINGS, CLUSTERROLES, CLUSTERROLEBINDINGS)
+_IN_ONE_NAMESPACE = (objects.CONFIGMAPS, objects.SERVICEACCOUNTS, objects.SERVICES, objects.PDBS)
+_ANYWHERE = (objects.ROLES, objects.ROLEBINDINGS, objects.CLUSTERROLES, objects.CLUSTERROLEBINDINGS)
 _BY_DEPLOYMENT = "deployment"
 _BY_OWNER = "owner"
 _POD_LABEL = "k8s-app"
@@ -62,13 +48,13 @@ class OwnedObjects:
             return Informer(client, resource, where=where, store=store, clock=clock, metrics=metrics)
 
         # Deployments without a selector: those of Kubeocean (Go) are adopted.
-        self._informers = {DEPLOYMENTS.plural: follow(DEPLOYMENTS, Selection(namespace=namespace))}
+        self._informers = {objects.DEPLOYMENTS.plural: follow(objects.DEPLOYMENTS, Selection(namespace=namespace))}
         self._informers |= {each.plural: follow(each, Selection(namespace=namespace, labels=OURS)) for each in _IN_ONE_NAMESPACE}
         self._informers |= {each.plural: follow(each, Selection(labels=OURS)) for each in _ANYWHERE}
-        self._resources = {each.plural: each for each in (DEPLOYMENTS, *_IN_ONE_NAMESPACE, *_ANYWHERE)}
+        self._resources = {each.plural: each for each in (objects.DEPLOYMENTS, *_IN_ONE_NAMESPACE, *_ANYWHERE)}
         pods: Store[Pod] = Store(indexes={_BY_DEPLOYMENT: lambda pod: (pod.metadata.labels.get(_POD_LABEL, ""),)})
         ours = Selection(namespace=namespace, labels=f"app.kubernetes.io/name={permissions.SYNCER}")
-        self._pods: Informer[Pod] = Informer(client, PODS, where=ours, store=pods, clock=clock, metrics=metrics)
+        self._pods: Informer[Pod] = Informer(client, objects.PODS, where=ours, store=pods, clock=clock, metrics=metrics)
         self._namespace = namespace
         for informer in self._informers.values():
             informer.on_change(self._changed)
@@ -99,7 +85,7 @@ class OwnedObjects:
     def process_health(self, binding: ClusterBinding) -> ProcessHealth:
         """Computes whether the process of the binding runs."""
         name = deployment_name(binding.cluster_id)
-        found = self._informers[DEPLOYMENTS.plural].store.get(Key(self._namespace, name))
+        found = self._informers[objects.DEPLOYMENTS.plural].store.get(Key(self._namespace, name))
         mine = found if found is not None and _owner(found.metadata) in ("", binding.uid) else None
         return process_health(name, mine, self._pods.store.by_index(_BY_DEPLOYMENT, name))
 
@@ -119,10 +105,10 @@ class OwnedObjects:
 
     async def retire_old_proxier(self, binding: ClusterBinding) -> bool:
         """Deletes the proxier Deployment of Kubeocean (Go), which the process of the binding replaces; returns whether it existed."""
-        obj = self._informers[DEPLOYMENTS.plural].store.get(Key(self._namespace, old_proxier_name(binding.cluster_id)))
+        obj = self._informers[objects.DEPLOYMENTS.plural].store.get(Key(self._namespace, old_proxier_name(binding.cluster_id)))
         if obj is None or _owner(obj.metadata) != binding.uid:
             return False
-        await self._delete(DEPLOYMENTS, obj)
+        await self._delete(objects.DEPLOYMENTS, obj)
         return True
 
     async def remove(self, binding: ClusterBinding) -> None:
@@ -164,13 +150,13 @@ class OwnedObjects:
         if owner not in ("", ours):
             what = f"{wanted.resource.kind} {wanted.key}"
             raise ForeignObject(f"{what} belongs to another owner; delete it, or choose another clusterID for a new binding")
-        if wanted.resource != DEPLOYMENTS:
+        if wanted.resource != objects.DEPLOYMENTS:
             return
         selector = ((live.body.get("spec") or {}).get("selector") or {}).get("matchLabels")
         if keys.APPLIED not in live.metadata.annotations or selector != wanted.body["spec"]["selector"]["matchLabels"]:
             with bind(deployment=wanted.key):
                 log.info("replacing a Deployment that cannot be updated in place")
-            await self._delete(DEPLOYMENTS, live)
+            await self._delete(objects.DEPLOYMENTS, live)
 
     async def _delete(self, resource: Resource[Unknown], obj: Unknown) -> None:
         self._applied.pop((resource.plural, obj.key), None)
@@ -193,7 +179,7 @@ class OwnedObjects:
         if pod is None:
             return
         name = pod.metadata.labels.get(_POD_LABEL, "")
-        self._notify(_owner_names(self._informers[DEPLOYMENTS.plural].store.get(Key(self._namespace, name))))
+        self._notify(_owner_names(self._informers[objects.DEPLOYMENTS.plural].store.get(Key(self._namespace, name))))
 
     def _notify(self, bindings: Iterable[str]) -> None:
         for name in bindings:

@@ -4,8 +4,6 @@ Invariant: removal always completes. A missing object is no error, objects of ot
 up any more, the timeout or the annotation that the owner set stops the waiting.
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Protocol
 
@@ -14,8 +12,7 @@ from kubeocean.manager.workloads import certificate_name, deployment_name, desir
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from kubeocean.settings import ManagerSettings
-from vkubelet.api.objects import Key, Unknown
-from vkubelet.client.resources import NODES, SECRETS
+from vkubelet.api.objects import NODES, SECRETS, Key, Unknown
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import Clock, parse_rfc3339
 from vkubelet.errors import ApiError, Conflict, Forbidden, NotFound

@@ -4,8 +4,6 @@ Invariant: equal binding and settings give equal objects; each is owned by the b
 image, flags or settings is a change of the Deployment, and nothing else is.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -19,20 +17,8 @@ from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from kubeocean.rbac import permissions
 from kubeocean.settings import ManagerSettings
 from vkubelet import settings as runtime_settings
-from vkubelet.api.objects import Key, Unknown
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import (
-    CLUSTERROLEBINDINGS,
-    CLUSTERROLES,
-    CONFIGMAPS,
-    DEPLOYMENTS,
-    PDBS,
-    ROLEBINDINGS,
-    ROLES,
-    SERVICEACCOUNTS,
-    SERVICES,
-    Resource,
-)
+from vkubelet.api import objects
+from vkubelet.api.objects import Json, Key, Resource, Unknown
 
 MANAGER: Final = "kubeocean-manager"
 """Field manager, event source, and value of the label of all our objects."""
@@ -50,15 +36,15 @@ _METRICS_PORT: Final = 8080
 _KINDS: Final[Mapping[str, Resource[Unknown]]] = {
     resource.kind: resource
     for resource in (
-        CLUSTERROLEBINDINGS,
-        CLUSTERROLES,
-        CONFIGMAPS,
-        DEPLOYMENTS,
-        PDBS,
-        ROLEBINDINGS,
-        ROLES,
-        SERVICEACCOUNTS,
-        SERVICES,
+        objects.CLUSTERROLEBINDINGS,
+        objects.CLUSTERROLES,
+        objects.CONFIGMAPS,
+        objects.DEPLOYMENTS,
+        objects.PDBS,
+        objects.ROLEBINDINGS,
+        objects.ROLES,
+        objects.SERVICEACCOUNTS,
+        objects.SERVICES,
     )
 }
 

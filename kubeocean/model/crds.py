@@ -5,8 +5,6 @@ Invariant: parsing never fails. An object that an older definition admitted, wit
 `kubeocean/manifests` is the only copy of the definitions; charts and manifests are made from it.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re
@@ -14,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from importlib.resources import files
-from typing import Final
+from typing import Final, Self
 
 from attrs import field, frozen
 
@@ -23,10 +21,8 @@ from kubeocean.model.fields import Fields, Problem, is_address
 from kubeocean.model.overrides import Overrides
 from kubeocean.model.windows import TimeWindow, zone_of
 from vkubelet.api.names import is_dns_label, is_dns_subdomain
-from vkubelet.api.objects import Unknown
+from vkubelet.api.objects import JsonView, Resource, Unknown
 from vkubelet.api.quantity import ZERO, Quantity
-from vkubelet.api.shapes import JsonView
-from vkubelet.client.resources import Resource
 
 GROUP: Final = "cloud.tencent.com"
 VERSION: Final = "v1beta1"
@@ -164,7 +160,7 @@ class ClusterBinding:
     misread: Sequence[Problem] = ()
 
     @classmethod
-    def parse(cls, obj: Unknown) -> ClusterBinding:
+    def parse(cls, obj: Unknown) -> Self:
         """Parses any stored object."""
         body, meta = obj.body, obj.metadata
         problems: list[Problem] = []
@@ -246,7 +242,7 @@ class ResourceLeasingPolicy:
     misread: Sequence[Problem] = ()
 
     @classmethod
-    def parse(cls, obj: Unknown) -> ResourceLeasingPolicy:
+    def parse(cls, obj: Unknown) -> Self:
         """Parses any stored object."""
         body, meta = obj.body, obj.metadata
         problems: list[Problem] = []

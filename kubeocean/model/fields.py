@@ -11,8 +11,8 @@ from typing import cast
 
 from attrs import frozen
 
+from vkubelet.api.objects import JsonView
 from vkubelet.api.quantity import Quantity
-from vkubelet.api.shapes import JsonView
 
 
 @frozen

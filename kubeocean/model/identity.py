@@ -3,10 +3,8 @@
 Invariant: everything in the domain kubeocean.io on a physical pod is ours; no such key of a user in the hub is copied.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Self
 
 from attrs import frozen
 
@@ -60,7 +58,7 @@ class Target:
         workload: Workload,
         api_server: ApiServerAccess | None = None,
         dns: DnsAccess | None = None,
-    ) -> Target:
+    ) -> Self:
         """Returns the target that the binding sets; `api_server` and `dns` are detected values for fields that it omits."""
         dns = binding.dns or dns
         return cls(

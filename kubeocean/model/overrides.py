@@ -4,20 +4,17 @@ Invariant: owner, node, user identity and references of a physical pod are never
 of the binding, and until it is fixed no pod is created. Only pods created after a change of the binding follow it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, Self
 
 from attrs import field, frozen
 
 from kubeocean.model import keys
 from kubeocean.model.fields import Fields, Problem
 from vkubelet.api.names import is_dns_subdomain
-from vkubelet.api.objects import ObjectMeta
-from vkubelet.api.shapes import Json, JsonView, apply_merge
+from vkubelet.api.objects import Json, JsonView, ObjectMeta, apply_merge
 
 _DOCKER: Final = "docker.io/"
 _IMAGE_PART: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", re.ASCII)
@@ -74,7 +71,7 @@ class Overrides:
     misread: Sequence[Problem] = ()
 
     @classmethod
-    def parse(cls, value: JsonView) -> Overrides:
+    def parse(cls, value: JsonView) -> Self:
         """Parses the binding's spec as stored."""
         problems: list[Problem] = []
         spec = Fields(value, "spec", problems)

@@ -4,8 +4,6 @@ Invariant: an object is changed or deleted only if it is OURS, or if it names no
 `owner-mark`): a pod has the UID of a pod on one of our nodes; a copy names its original, which records that this binding copies it.
 """
 
-from __future__ import annotations
-
 import enum
 from typing import Final
 

@@ -5,28 +5,14 @@ many tenants share one namespace in the worker, and names can be guessed, so a n
 tenant's Secret.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from attrs import frozen
 
-from vkubelet.api.objects import Pod
-from vkubelet.api.podspec import (
-    CONTAINERS,
-    PLANNED_CONTAINERS,
-    SECRET_VOLUMES,
-    Kind,
-    Reference,
-    containers,
-    environment_references,
-    file_references,
-    pull_secrets,
-    storage_references,
-)
-from vkubelet.api.shapes import JsonView
+from vkubelet.api import podspec
+from vkubelet.api.objects import JsonView, Pod
 from vkubelet.errors import PodRejected
 
 UNSUPPORTED: Final = "UnsupportedReference"
@@ -46,7 +32,7 @@ class TokenSource:
 class References:
     """Everything a pod needs before it can start; `tokens` are in the order of the spec."""
 
-    objects: Sequence[Reference] = ()
+    objects: Sequence[podspec.Reference] = ()
     tokens: Sequence[TokenSource] = ()
 
 
@@ -74,7 +60,7 @@ ENV_SOURCES: Final = frozenset({"fieldRef", "resourceFieldRef", "fileKeyRef", "c
 ENV_FROM_SOURCES: Final = frozenset({"configMapRef", "secretRef"})
 
 _MEANS_REFERENCE: Final = re.compile(r"secret|config_?map|claim|credential|serviceaccount|refs?$", re.IGNORECASE)
-_SPEC_FIELDS_HANDLED: Final = frozenset({"volumes", "imagePullSecrets", *CONTAINERS})
+_SPEC_FIELDS_HANDLED: Final = frozenset({"volumes", "imagePullSecrets", *podspec.CONTAINERS})
 # Dropped: the physical pod never has them.
 _SPEC_FIELDS_DROPPED: Final = frozenset({"serviceAccount", "serviceAccountName", "automountServiceAccountToken", "workloadRef"})
 # Checked separately, or dropped.
@@ -103,11 +89,11 @@ def references(pod: Pod) -> References:
     left_out = untranslatable(spec)
     if left_out:
         spec["ephemeralContainers"] = [each for each in spec["ephemeralContainers"] if each["name"] not in left_out]
-    found: dict[tuple[Kind, str], bool] = {}
+    found: dict[tuple[podspec.Kind, str], bool] = {}
     for reference in _objects(spec, pod.metadata.name):
         key = reference.kind, reference.name
         found[key] = found.get(key, True) and reference.optional
-    objects = tuple(Reference(kind, name, optional) for (kind, name), optional in found.items() if name)
+    objects = tuple(podspec.Reference(kind, name, optional) for (kind, name), optional in found.items() if name)
     return References(objects, tuple(_tokens(spec)))
 
 
@@ -118,7 +104,7 @@ def check(spec: JsonView) -> None:
             _check_unknown({name: value}, "spec")
     for at, volume in enumerate(spec.get("volumes") or ()):
         _check_volume(volume, f"spec.volumes[{at}]")
-    for kind in PLANNED_CONTAINERS:
+    for kind in podspec.PLANNED_CONTAINERS:
         for at, container in enumerate(spec.get(kind) or ()):
             _check_container(container, f"spec.{kind}[{at}]")
 
@@ -150,23 +136,23 @@ def _tokens(spec: JsonView) -> Iterator[TokenSource]:
         yield TokenSource(token_key(index), source.get("audience") or "", source.get("expirationSeconds") or 3600)
 
 
-def _objects(spec: JsonView, pod: str) -> Iterator[Reference]:
+def _objects(spec: JsonView, pod: str) -> Iterator[podspec.Reference]:
     for volume in spec.get("volumes") or ():
-        yield from file_references(volume)
-        yield from storage_references(volume, pod)
-    for container in containers(spec):
-        yield from environment_references(container)
-    for name in pull_secrets(spec):
+        yield from podspec.file_references(volume)
+        yield from podspec.storage_references(volume, pod)
+    for container in podspec.containers(spec):
+        yield from podspec.environment_references(container)
+    for name in podspec.pull_secrets(spec):
         # The kubelet pulls without a missing one.
-        yield Reference(Kind.SECRET, name, optional=True)
+        yield podspec.Reference(podspec.Kind.SECRET, name, optional=True)
 
 
 def _check_volume(volume: JsonView, path: str) -> None:
-    for kind in volume.keys() - {"name"} - PLAIN_VOLUMES - OTHER_VOLUMES - SECRET_VOLUMES.keys():
+    for kind in volume.keys() - {"name"} - PLAIN_VOLUMES - OTHER_VOLUMES - podspec.SECRET_VOLUMES.keys():
         raise _rejected(f"{path}.{kind}", f"this volume type {_UNSUPPORTED}")
     for kind, source in volume.items():
         if kind not in _SOURCES_OF_THEIR_OWN:
-            _check_rest(source, SECRET_VOLUMES.get(kind) or _NAMED_BY.get(kind), f"{path}.{kind}")
+            _check_rest(source, podspec.SECRET_VOLUMES.get(kind) or _NAMED_BY.get(kind), f"{path}.{kind}")
     for at, projection in enumerate((volume.get("projected") or {}).get("sources") or ()):
         _check_sources(projection, PROJECTIONS, f"{path}.projected.sources[{at}]")
 

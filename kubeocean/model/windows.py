@@ -7,8 +7,6 @@ A window belongs to the day on which it starts; `end` is its last minute, which 
 minute are therefore one opening.
 """
 
-from __future__ import annotations
-
 import re
 import zoneinfo
 from collections.abc import Callable, Iterator, Sequence

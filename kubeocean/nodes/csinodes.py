@@ -4,8 +4,6 @@ Invariant: a CSINode that is not this binding's is neither changed nor deleted, 
 hub, or the worker answers a live read of that name with NotFound.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 
@@ -14,9 +12,7 @@ from kubeocean.model.ownership import Mark, Ownership, classify
 from kubeocean.nodes.reconciler import physical_name
 from kubeocean.scope import WorkerScope
 from vkubelet.api.names import LAST_APPLIED
-from vkubelet.api.objects import Key, Node, ObjectMeta, Unknown
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import CSINODES
+from vkubelet.api.objects import CSINODES, Json, Key, Node, ObjectMeta, Unknown
 from vkubelet.client.rest import PatchKind, Selection
 from vkubelet.clock import rfc3339
 from vkubelet.control.controller import Controller

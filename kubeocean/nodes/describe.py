@@ -3,8 +3,6 @@
 Invariant: the result depends only on the arguments and contains no heartbeat, so an unchanged node is described by an equal value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -15,9 +13,8 @@ from kubeocean.leasing.policy import Decision
 from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding, names_key
 from vkubelet.api import names
-from vkubelet.api.objects import Node
+from vkubelet.api.objects import Json, JsonView, Node
 from vkubelet.api.quantity import format_resources, parse_resources
-from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import rfc3339
 from vkubelet.provider import NodeDescription, Taint
 

@@ -4,8 +4,6 @@ Invariant: only silence that this process has proven for all of `afterSeconds` d
 stay as in Hold, so that the hub's taint eviction does not delete them earlier. A restart, another leader and a new kubeconfig start at 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final

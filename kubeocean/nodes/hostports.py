@@ -5,8 +5,6 @@ created before the old one is deleted. It is a mirror pod, as for a static pod o
 waits for it.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -17,9 +15,7 @@ from kubeocean.model import keys
 from kubeocean.nodes.reconciler import physical_name
 from kubeocean.scope import WorkerScope
 from vkubelet.api.names import MIRROR_POD, md5_hex
-from vkubelet.api.objects import Key, Node, Pod
-from vkubelet.api.shapes import Json, JsonView, get_condition
-from vkubelet.client.resources import PODS
+from vkubelet.api.objects import PODS, Json, JsonView, Key, Node, Pod, get_condition
 from vkubelet.client.rest import Selection
 from vkubelet.clock import rfc3339
 from vkubelet.control.controller import Controller

@@ -4,8 +4,6 @@ Invariant: only what its own record lists counts as set by it; after adoption su
 decided by a pure function, which unbinding uses too.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json
@@ -14,9 +12,7 @@ from collections.abc import Sequence
 
 from kubeocean.model import keys
 from vkubelet.api.names import OWNED
-from vkubelet.api.objects import Node
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import NODES
+from vkubelet.api.objects import NODES, Json, Node
 from vkubelet.client.rest import Client, PatchKind
 from vkubelet.errors import NotFound
 

@@ -3,8 +3,6 @@
 Invariant: never faster than the binding's rate, never another incarnation of a pod, and never a pod whose order was withdrawn.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Iterable, Mapping
@@ -12,9 +10,7 @@ from datetime import datetime
 
 from attrs import frozen
 
-from vkubelet.api.objects import PodRef
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import PODS
+from vkubelet.api.objects import PODS, Json, PodRef
 from vkubelet.control.backoff import TokenBucket
 from vkubelet.control.controller import Controller
 from vkubelet.control.recorder import ObjectReference

@@ -4,8 +4,6 @@ Invariant: pods leave only by the rules of a policy that stopped applying or shr
 no pod, and neither does a restart: whether all pods have fitted is read from the record on the Node, not from the memory of a process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol

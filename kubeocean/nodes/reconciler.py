@@ -3,8 +3,6 @@
 Invariant: no node is declared or withdrawn before nodes, pods, policies and the binding have each been listed completely.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from datetime import datetime
@@ -22,10 +20,8 @@ from kubeocean.nodes.legacy_nodes import adopt
 from kubeocean.nodes.reclaim import Reclaimer
 from kubeocean.nodes.reclaim_orders import ReclaimPlan, ReclaimPlanner
 from kubeocean.nodes.withdrawal import Cause, Withdrawal
-from kubeocean.policies.amounts import PolicyAmounts
-from kubeocean.policies.label import PolicyLabel
-from kubeocean.policies.reconciler import ResourceLeasingPolicyReconciler
-from kubeocean.policies.status import Amounts
+from kubeocean.policies.reconciler import PolicyLabel, ResourceLeasingPolicyReconciler
+from kubeocean.policies.status import Amounts, PolicyAmounts
 from kubeocean.scope import WorkerScope
 from kubeocean.worker.cluster import holds_lease
 from vkubelet.api.objects import Key, Node, Pod

@@ -3,8 +3,6 @@
 Invariant: unknown does not mean deleted. A failed read raises, and then nothing is withdrawn (rule `unknown-is-not-gone`).
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Mapping
 
@@ -16,9 +14,7 @@ from kubeocean.model.crds import POLICIES, ClusterBinding, ResourceLeasingPolicy
 from kubeocean.nodes.describe import eligible, stays_in_worker
 from kubeocean.scope import WorkerScope
 from vkubelet.api import names
-from vkubelet.api.names import INSTANCE, owned_keys
-from vkubelet.api.objects import Node
-from vkubelet.client.resources import NODES
+from vkubelet.api.objects import NODES, Node
 from vkubelet.errors import NotFound
 
 _OVERRIDDEN = frozenset(
@@ -30,7 +26,7 @@ _OVERRIDDEN = frozenset(
         names.ARCH,
         names.EXCLUDE_FROM_LOAD_BALANCERS,
         keys.NODE_TYPE,
-        INSTANCE,
+        names.INSTANCE,
     }
 )
 """Labels that a virtual node sets itself, whatever its physical node has."""
@@ -140,7 +136,7 @@ def judge(live: Live, virtual: Node | None, *, declared_uid: str, process_zone: 
 def _labels_as_declared(labels: Mapping[str, str], virtual: Node) -> bool:
     """Checks that the physical node's labels are those at the last write of the virtual node."""
     now = {key: value for key, value in labels.items() if not _is_ours(key)}
-    then = {key: virtual.metadata.labels.get(key, "") for key in owned_keys(virtual).labels if not _is_ours(key)}
+    then = {key: virtual.metadata.labels.get(key, "") for key in names.owned_keys(virtual).labels if not _is_ours(key)}
     return now == then
 
 

@@ -6,8 +6,6 @@ counts and stays, whatever shrinks or restarts.
 The worker's scheduler and kubelet know the physical node and not the lease, and `spec.nodeName` bypasses the hub's scheduler.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from attrs import define, field
@@ -17,9 +15,8 @@ from kubeocean.model.keys import POLICIES_APPLIED, TAINT_CLOSED
 from kubeocean.scope import WorkerScope
 from kubeocean.worker.cluster import has_entered, holds_lease
 from vkubelet.api.codec import encode_json
-from vkubelet.api.objects import Key, Node, Pod
+from vkubelet.api.objects import JsonView, Key, Node, Pod
 from vkubelet.api.scheduling import tolerates
-from vkubelet.api.shapes import JsonView
 from vkubelet.errors import NotAdmitted, Unavailable
 from vkubelet.provider import Admission, NodeDescription
 

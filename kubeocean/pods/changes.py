@@ -20,11 +20,10 @@ from kubeocean.model.overrides import images_of, patched_keys, remembered, virtu
 from kubeocean.model.ownership import Ownership, classify
 from kubeocean.model.references import untranslatable
 from kubeocean.pods.translate import physical_containers
-from vkubelet.api.objects import ObjectMeta, Pod
+from vkubelet.api.objects import Json, JsonView, ObjectMeta, Pod
 from vkubelet.api.podspec import CONTAINERS, PLANNED_CONTAINERS, containers
 from vkubelet.api.quantity import ZERO, Quantity, Resources, add_resources
 from vkubelet.api.scheduling import effective_requests
-from vkubelet.api.shapes import Json, JsonView
 
 PENDING_CONDITION: Final = "PodResizePending"
 DEFERRED: Final = "Deferred"

@@ -5,8 +5,6 @@ it needs a forced deletion in the hub, or a physical Node that is deleted or out
 second. A physical pod is never created beside that of an earlier uid of the same name (rule `same-name-new-uid`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math
@@ -19,9 +17,7 @@ from kubeocean.model.identity import identity
 from kubeocean.pods.physical import PhysicalPodReconciler
 from kubeocean.scope import WorkerScope
 from kubeocean.worker.cluster import virtual_uid
-from vkubelet.api.objects import Key, Node, Pod, PodRef
-from vkubelet.api.shapes import get_condition
-from vkubelet.client.resources import NODES, PODS
+from vkubelet.api.objects import NODES, PODS, Key, Node, Pod, PodRef, get_condition
 from vkubelet.clock import parse_rfc3339
 from vkubelet.control.informer import Change
 from vkubelet.errors import Conflict, NotFound, Unavailable

@@ -4,8 +4,6 @@ Invariant: one Event in the worker is at most one in the hub, under a name deriv
 delay statuses, use bounded memory, and without the right to read them nothing else is affected.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math
@@ -13,7 +11,7 @@ import re
 from collections import OrderedDict
 from contextlib import aclosing
 from datetime import datetime
-from typing import Final
+from typing import Final, Self
 
 from attrs import define, field, frozen
 
@@ -21,9 +19,7 @@ from kubeocean.pods.virtual_status import in_hub_names
 from kubeocean.scope import WorkerScope
 from vkubelet.api.codec import EventType
 from vkubelet.api.names import md5_hex
-from vkubelet.api.objects import Key, Pod, PodRef, Unknown
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import EVENTS
+from vkubelet.api.objects import EVENTS, Json, Key, Pod, PodRef, Unknown
 from vkubelet.client.rest import PatchKind, Selection
 from vkubelet.clock import parse_rfc3339
 from vkubelet.control.backoff import Backoff, TokenBucket
@@ -69,7 +65,7 @@ class WorkerEvent:
     last: str
 
     @classmethod
-    def of(cls, obj: Unknown) -> WorkerEvent | None:
+    def of(cls, obj: Unknown) -> Self | None:
         """Reads either form, with a count or with a series (events.k8s.io); returns None when the Event is not about a pod."""
         body = obj.body
         about, series = body.get("involvedObject") or {}, body.get("series") or {}

@@ -4,8 +4,6 @@ Invariant (rule `lost-is-proven`): a virtual pod is marked Failed as PhysicalPod
 physical pod.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -19,9 +17,7 @@ from kubeocean.model.ownership import UNOWNED, Ownership, classify
 from kubeocean.pods.virtual_status import REFUSED, virtual_annotations, virtual_labels, virtual_status
 from kubeocean.scope import WorkerScope
 from kubeocean.worker.cluster import virtual_uid
-from vkubelet.api.objects import Pod, PodRef
-from vkubelet.api.shapes import POD_CONDITIONS, Json, JsonView, get_condition
-from vkubelet.client.resources import PODS
+from vkubelet.api.objects import POD_CONDITIONS, PODS, Json, JsonView, Pod, PodRef, get_condition
 from vkubelet.client.rest import PatchKind
 from vkubelet.clock import parse_rfc3339
 from vkubelet.control.controller import Controller

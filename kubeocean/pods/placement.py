@@ -9,8 +9,6 @@ needed for a pod to start; a missing one is reported once on the binding. When a
 pods created from then on.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping
@@ -23,8 +21,7 @@ from kubeocean.model.crds import ApiServerAccess, ClusterBinding, DnsAccess
 from kubeocean.model.identity import Target, replicaset_name, workload, workload_of
 from kubeocean.scope import Scope, WorkerScope
 from vkubelet.api.codec import encode_json
-from vkubelet.api.objects import Key, ObjectMeta, Pod, Unknown
-from vkubelet.client.resources import PRIORITYCLASSES, REPLICASETS, SERVICES
+from vkubelet.api.objects import PRIORITYCLASSES, REPLICASETS, SERVICES, Key, ObjectMeta, Pod, Unknown
 from vkubelet.client.rest import Selection
 from vkubelet.control.informer import Informer
 from vkubelet.control.store import Store

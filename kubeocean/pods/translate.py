@@ -4,8 +4,6 @@ Invariant: the user cannot choose any object of the worker: every object the phy
 namespace, it has no identity in the worker, and its node is the one the hub's scheduler chose.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -16,9 +14,8 @@ from kubeocean.model.crds import ApiServerAccess, DnsAccess
 from kubeocean.model.fields import is_address
 from kubeocean.model.identity import Target, marks, propagated
 from kubeocean.model.overrides import images_of, remembered
-from vkubelet.api.objects import Pod
+from vkubelet.api.objects import Json, JsonView, Pod
 from vkubelet.api.podspec import PLANNED_CONTAINERS, SECRET_VOLUMES, ephemeral_claim
-from vkubelet.api.shapes import Json, JsonView
 from vkubelet.errors import PodRejected
 
 # The hub's scheduler has used them; the worker would reject them, or apply them a second time to other pods and nodes.

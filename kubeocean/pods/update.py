@@ -4,8 +4,6 @@ Invariant: the generation is recorded on the physical pod last, so a partly sent
 that the worker rejects blocks no other change.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -14,11 +12,9 @@ from attrs import define, field
 from kubeocean.model.identity import in_virtual_names
 from kubeocean.pods.changes import DEFERRED, INFEASIBLE, Changed, Pending, Room, unmet_resize
 from kubeocean.scope import WorkerScope
-from vkubelet.api.objects import Pod
+from vkubelet.api.objects import PODS, Json, Pod
 from vkubelet.api.quantity import Resources, add_resources
 from vkubelet.api.scheduling import effective_requests
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import PODS
 from vkubelet.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable
 
 _REFUSAL_RETRIED_AFTER = 60.0

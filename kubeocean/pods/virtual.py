@@ -5,8 +5,6 @@ actual state of the worker, not on the memory of this process (rules `lost-is-pr
 `owner-mark`).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -27,9 +25,7 @@ from kubeocean.pods.translate import physical_pod
 from kubeocean.pods.update import EphemeralRefused, PodUpdater, ResizePending
 from kubeocean.scope import WorkerScope
 from kubeocean.worker.cluster import virtual_uid
-from vkubelet.api.objects import Pod, PodRef
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import PODS
+from vkubelet.api.objects import PODS, Json, Pod, PodRef
 from vkubelet.clock import parse_rfc3339
 from vkubelet.control.recorder import ObjectReference
 from vkubelet.errors import AlreadyExists, ApiError, Forbidden, Invalid, NotAdmitted, NotFound, Unavailable, VKubeletError

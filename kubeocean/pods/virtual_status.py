@@ -4,8 +4,6 @@ Invariant: generations are the hub's: the virtual pod's is reported as observed 
 for it and its kubelet has observed that. Internal data of the two clusters is not visible to users.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -17,9 +15,8 @@ from kubeocean.model.identity import is_internal
 from kubeocean.model.overrides import patched_keys, virtual_images
 from kubeocean.model.references import references
 from kubeocean.pods.changes import Pending
-from vkubelet.api.objects import Pod
+from vkubelet.api.objects import Json, JsonView, Pod, get_condition
 from vkubelet.api.podspec import CONTAINER_STATUSES
-from vkubelet.api.shapes import Json, JsonView, get_condition
 from vkubelet.errors import PodRejected
 
 _FROM_WORKER: Final = (

@@ -6,9 +6,10 @@ hub writes.
 
 Invariant: a policy's status is written only when it would change; only its owner adds or removes a claim, so a deleted policy stays until
 the last hub has terminated the pods that it leased.
-"""
 
-from __future__ import annotations
+PolicyLabel labels each physical node with the policy that leases it, for the worker's owner, where the optional permission was granted. The
+label of a policy for another binding stays; after a refusal nothing is written before the permission is confirmed.
+"""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -22,14 +23,15 @@ from kubeocean.model.ownership import Ownership, classify_finalizer
 from kubeocean.model.windows import is_open, next_edge
 from kubeocean.policies.status import Amounts, Pace, Verdict, status_change
 from kubeocean.scope import WorkerScope
-from vkubelet.api.objects import Key, Unknown
-from vkubelet.api.shapes import Json
+from kubeocean.worker.connect import may
+from vkubelet.api.objects import NODES, Json, Key, Node, Unknown
 from vkubelet.client.rest import PatchKind
 from vkubelet.clock import parse_rfc3339
+from vkubelet.control.backoff import Backoff
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change
 from vkubelet.control.workqueue import Priority
-from vkubelet.errors import NotFound, Unavailable
+from vkubelet.errors import Forbidden, NotFound, Unavailable
 from vkubelet.logformat import bind
 
 log = logging.getLogger(__name__)
@@ -39,6 +41,10 @@ _NODES_COUNTED_AFTER = 1.0
 _AMOUNTS_COUNTED_AFTER = 2.0
 _SHARED_AFTER = 30.0
 """Seconds until the other hub that serves a policy is reported."""
+
+_LABELLING = {"verb": "patch", "resource": NODES.plural}
+_FIRST_REFUSED, _LONGEST_REFUSED = 1.0, 300.0
+"""Seconds until the permission is checked again after a refusal, at first and at most."""
 
 
 class LeasedNodes(Protocol):
@@ -251,3 +257,53 @@ def other_writer(finalizers: Sequence[str], owner: keys.Owner) -> str:
             case Ownership.ANOTHERS:
                 return each.removeprefix(keys.POLICY_CLAIM)
     return ""
+
+
+class PolicyLabel:
+    """The label `kubeocean.io/policy-applied`."""
+
+    def __init__(self, scope: WorkerScope, *, policies: ResourceLeasingPolicyReconciler, granted: Callable[[], None]) -> None:
+        self._scope = scope
+        self._policies = policies
+        self._granted = granted
+        self._refusals = Backoff(first=_FIRST_REFUSED, limit=_LONGEST_REFUSED)
+        self._not_before = 0.0
+        self._retrying = ""
+
+    async def show(self, node: Node | None, policy: str) -> float | None:
+        """Sets the label of the node, or removes it with "". Returns the seconds until the next attempt after a refusal, for one node at
+        a time.
+        """
+        current = node.metadata.labels.get(keys.POLICY_APPLIED, "") if node is not None else policy
+        if node is None or current == policy or self._policies.is_foreign(current):
+            return None
+        left = self._not_before - self._scope.host.clock.monotonic()
+        if left > 0:
+            return left if node.metadata.name == self._retrying else None
+        if self._refusals.failures() and not await may(self._scope.worker.client, _LABELLING):
+            return self._postponed(node.metadata.name)
+        change = {"metadata": {"uid": node.metadata.uid, "labels": {keys.POLICY_APPLIED: policy or None}}}
+        try:
+            await self._scope.worker.client.patch(NODES, node.metadata.name, change, kind=PatchKind.MERGE)
+        except Forbidden:
+            self._announce()
+            return self._postponed(node.metadata.name)
+        except NotFound:
+            log.debug("physical node is deleted")
+        if self._refusals.failures():
+            self._refusals.reset()
+            self._granted()
+        return None
+
+    def _postponed(self, node: str) -> float | None:
+        now = self._scope.host.clock.monotonic()
+        if now < self._not_before:
+            # Another node was refused at the same time.
+            return None
+        self._retrying, self._not_before = node, now + self._refusals.next()
+        return self._not_before - now
+
+    def _announce(self) -> None:
+        if not self._refusals.failures():
+            text = f"cannot label physical nodes with {keys.POLICY_APPLIED}: the kubeconfig's user may not patch nodes; grant that right"
+            self._scope.binding.event("PolicyLabelForbidden", text)

@@ -6,8 +6,6 @@ Each guard closes one such gap for the ServiceAccount in the mount namespace, an
 Invariant: a guard never refuses what `kubeocean` writes; a trial is a request of that ServiceAccount that some guard must refuse.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -16,8 +14,7 @@ from attrs import frozen
 from kubeocean.model import keys
 from kubeocean.model.crds import GROUP, POLICIES
 from kubeocean.model.references import MACHINES, SECRETS_OF
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import NAMESPACES, PODS, PRIORITYCLASSES, PVS, SECRETS, Resource
+from vkubelet.api.objects import NAMESPACES, PODS, PRIORITYCLASSES, PVS, SECRETS, Json, Resource
 
 API: Final = "admissionregistration.k8s.io"
 MOUNT_NAMESPACE: Final = "mount namespace"

@@ -4,8 +4,6 @@ Invariant: this is the only list. The samples, the charts and `kubeocean bind` a
 that are checked in a worker before it is used are exactly those that its roles grant.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,7 +11,7 @@ from kubeocean.model import keys
 from kubeocean.model.crds import GROUP
 from kubeocean.rbac.guards import guard_objects
 from kubeocean.rbac.rules import RBAC, READ, Check, Rule, checks_of, granted, labelled, namespace_body, role_binding
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 
 SYNCER: Final = "kubeocean-syncer"
 """ServiceAccount of `kubeocean run`, and name of its roles."""

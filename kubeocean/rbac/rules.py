@@ -3,14 +3,12 @@
 Invariant: an object grants exactly the rules it is built from, and `checks_of` checks each right of them once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from attrs import field, frozen
 
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 
 RBAC: Final = "rbac.authorization.k8s.io"
 READ: Final = "get list watch"

@@ -4,8 +4,6 @@ Invariant: whatever is wrong with binding, Secret or worker, the process keeps r
 binding that is being deleted follows from its BindingLifecycle alone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -19,7 +17,6 @@ from kubeocean.binding.virtual_nodes import VirtualNodes
 from kubeocean.metrics import Snapshot, SyncerMetrics
 from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding
-from kubeocean.model.keys import Owner
 from kubeocean.model.windows import zone_of
 from kubeocean.nodes.fail_over import UNREACHABLE_MESSAGE, FailOver
 from kubeocean.nodes.reclaim import Reclaimer
@@ -34,8 +31,7 @@ from kubeocean.settings import KubeoceanSettings
 from kubeocean.worker.cluster import Mount
 from kubeocean.worker.connect import read_hub_uid
 from kubeocean.worker.reach import Reach
-from vkubelet.api.objects import Node, PodRef
-from vkubelet.client.resources import NODES
+from vkubelet.api.objects import NODES, Node, PodRef
 from vkubelet.client.rest import Selection
 from vkubelet.clock import in_batches
 from vkubelet.control.guard import MassGuard
@@ -202,7 +198,7 @@ class BindingService:
         """Performs one step of unbinding; returns the seconds until the next one, None after the last."""
         binding = self._binding.current
         assert binding is not None
-        mount = Mount(Owner(hub_uid, binding.cluster_id), binding.mount_namespace)
+        mount = Mount(keys.Owner(hub_uid, binding.cluster_id), binding.mount_namespace)
         left = await self._undo(binding, mount, failure)
         if left.is_nothing:
             await self._connector.disconnect()

@@ -4,8 +4,6 @@ Invariant: a session stops only when another connection to the worker has been p
 administrator has confirmed it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable
@@ -22,8 +20,7 @@ from kubeocean.service.session import Session
 from kubeocean.settings import KubeoceanSettings
 from kubeocean.worker.cluster import WorkerCluster, head_of
 from kubeocean.worker.connect import Target, find_target, prove
-from vkubelet.api.objects import Unknown
-from vkubelet.client.resources import SECRETS
+from vkubelet.api.objects import SECRETS, Unknown
 from vkubelet.client.rest import Client, Selection
 from vkubelet.control.informer import Informer
 from vkubelet.control.store import Store

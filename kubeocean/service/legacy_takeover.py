@@ -4,8 +4,6 @@ Invariant: no object is adopted because of its content in the worker alone. The 
 binding copied it, or the virtual pod has to run on a node of ours (rule `owner-mark`).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 
@@ -14,8 +12,7 @@ from kubeocean.model import keys
 from kubeocean.model.identity import identity
 from kubeocean.model.ownership import Ownership, classify, classify_finalizer
 from kubeocean.scope import WorkerScope
-from vkubelet.api.objects import Key, ObjectMeta, Pod, Unknown
-from vkubelet.client.resources import CONFIGMAPS, PODS, PVCS, PVS, SECRETS, Resource
+from vkubelet.api.objects import CONFIGMAPS, PODS, PVCS, PVS, SECRETS, Key, ObjectMeta, Pod, Resource, Unknown
 from vkubelet.client.rest import PatchKind, Selection
 from vkubelet.errors import Conflict, Forbidden, NotFound, VKubeletError
 

@@ -4,10 +4,8 @@ Invariant: a stage belongs to one binding, by its UID: a binding that was create
 Every stage after UNBINDING is entered by an event of this process; no message and no error text decides.
 """
 
-from __future__ import annotations
-
 import enum
-from typing import Final
+from typing import Final, Self
 
 from attrs import evolve, field, frozen
 
@@ -125,7 +123,7 @@ class Remaining:
         """Whether everything is removed."""
         return self == _NOTHING and not self.failing
 
-    def failed(self, error: Exception) -> Remaining:
+    def failed(self, error: Exception) -> Self:
         """Returns what is left after an attempt that failed."""
         return evolve(self, failing=True, problem=str(error))
 

@@ -3,8 +3,6 @@
 Invariant: it only reads what is in memory, sends no request to a cluster, and counts nothing of other bindings.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -21,9 +19,8 @@ from kubeocean.model.identity import daemonset_allowed, leaves_home
 from kubeocean.nodes.reclaim import Reclaimer
 from kubeocean.scope import Scope
 from kubeocean.worker.cluster import WorkerCluster
-from vkubelet.api.objects import Key, Node, Pod
+from vkubelet.api.objects import Key, Node, Pod, get_condition
 from vkubelet.api.quantity import ZERO, Resources, parse_resources
-from vkubelet.api.shapes import get_condition
 
 _PENDING = "Pending"
 

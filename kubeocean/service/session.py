@@ -3,8 +3,6 @@
 Invariant: they start and stop together; state that has to outlive a connection (declared nodes, the binding, the guard) is passed in.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 

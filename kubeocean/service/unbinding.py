@@ -4,8 +4,6 @@ Invariant: only objects with this binding's mark are changed or waited for, and 
 a worker is abandoned only when a user or `spec.forceUnbindAfter` demands it, and then an Event names what was left behind.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -26,9 +24,9 @@ from kubeocean.scope import Scope
 from kubeocean.service.lifecycle import Awaited, Remaining, blocked
 from kubeocean.service.session import Session
 from kubeocean.worker.cluster import Mount
+from vkubelet.api import objects
 from vkubelet.api.codec import decode_list
-from vkubelet.api.objects import KubeObject, Node, ObjectMeta, PodRef, Unknown
-from vkubelet.client.resources import CONFIGMAPS, NAMESPACES, NODES, PODS, PVCS, PVS, SECRETS, Resource
+from vkubelet.api.objects import KubeObject, Node, ObjectMeta, PodRef, Resource, Unknown
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import in_batches, parse_rfc3339
 from vkubelet.errors import Conflict, Forbidden, NotFound, VKubeletError
@@ -37,7 +35,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=KubeObject)
 
-KINDS: Final[tuple[Resource[Unknown], ...]] = (CONFIGMAPS, SECRETS, PVCS, PVS)
+KINDS: Final[tuple[Resource[Unknown], ...]] = (objects.CONFIGMAPS, objects.SECRETS, objects.PVCS, objects.PVS)
 """Kinds that are copied to a worker beside pods."""
 
 _PAGE = 500
@@ -140,7 +138,7 @@ class Unbinding:
         left = await self._delete_pods(worker, mount)
         if left is not None:
             return left
-        self._completed(binding, PODS.plural in dict(self._left.objects))
+        self._completed(binding, objects.PODS.plural in dict(self._left.objects))
         left = await self._delete_copies(worker, mount)
         if left is not None:
             return left
@@ -167,7 +165,7 @@ class Unbinding:
         async for node in in_batches(self._scope.host.clock, self._scope.hub_nodes.store):
             change = inherited(node)
             if change is not None:
-                await _patch(self._scope.host.client, NODES, node.metadata, change["metadata"])
+                await _patch(self._scope.host.client, objects.NODES, node.metadata, change["metadata"])
             self._give_up(node.metadata.name, since=since)
 
     async def _pods_on(self, nodes: Sequence[Node]) -> int:
@@ -179,7 +177,7 @@ class Unbinding:
 
         Raises ApiError.
         """
-        nodes: Sequence[Node] = list(self._scope.hub_nodes.store) or (await self._scope.host.client.list(NODES, self._ours())).items
+        nodes: Sequence[Node] = list(self._scope.hub_nodes.store) or (await self._scope.host.client.list(objects.NODES, self._ours())).items
         pods = await self._pods_on(nodes)
         return Remaining(nodes=len(nodes), pods=pods) if nodes else None
 
@@ -209,17 +207,17 @@ class Unbinding:
 
         Rule `orphans-are-proven`.
         """
-        found = await _marked(worker, PODS, mount)
+        found = await _marked(worker, objects.PODS, mount)
         for pod in found:
             ref = identity(pod.metadata)
             if pod.terminating or ref is not None and await self._exists_in_hub(ref):
                 continue
-            await _delete(worker, PODS, pod.metadata)
-        return Remaining(objects=((PODS.plural, len(found)),)) if found else None
+            await _delete(worker, objects.PODS, pod.metadata)
+        return Remaining(objects=((objects.PODS.plural, len(found)),)) if found else None
 
     async def _exists_in_hub(self, ref: PodRef) -> bool:
         try:
-            return (await self._scope.host.client.get(PODS, ref)).metadata.uid == ref.uid
+            return (await self._scope.host.client.get(objects.PODS, ref)).metadata.uid == ref.uid
         except NotFound:
             return False
 
@@ -305,11 +303,11 @@ async def _release_policies(worker: Client, binding: str, owner: keys.Owner) -> 
 
 async def _release_namespace(worker: Client, mount: Mount) -> None:
     try:
-        namespace = await worker.get(NAMESPACES, mount.namespace)
+        namespace = await worker.get(objects.NAMESPACES, mount.namespace)
     except (NotFound, Forbidden):
         return
     if classify(namespace.metadata, mount.owner, mark=Mark.MOUNT) is Ownership.OURS:
-        await _patch(worker, NAMESPACES, namespace.metadata, {"annotations": {keys.MOUNT_OWNER: None}})
+        await _patch(worker, objects.NAMESPACES, namespace.metadata, {"annotations": {keys.MOUNT_OWNER: None}})
 
 
 async def _patch(client: Client, kind: Resource[T], meta: ObjectMeta, change: Mapping[str, object]) -> None:

@@ -3,8 +3,6 @@
 Invariant: of pods outside the mount namespace only resources and ports are cached, and the contents of Secrets and ConfigMaps never are.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,11 +15,10 @@ from kubeocean.model.crds import POLICIES, ClusterBinding
 from kubeocean.model.identity import daemonset_allowed, identity, leaves_home, where
 from kubeocean.model.ownership import Ownership, classify
 from kubeocean.worker.reach import Reach
+from vkubelet.api import objects
 from vkubelet.api.codec import encode_json
-from vkubelet.api.objects import Key, Node, ObjectMeta, Pod, PodRef, Unknown
+from vkubelet.api.objects import Json, JsonView, Key, Node, ObjectMeta, Pod, PodRef, Resource, Unknown
 from vkubelet.api.scheduling import reserved_spec
-from vkubelet.api.shapes import Json, JsonView
-from vkubelet.client.resources import CONFIGMAPS, CSINODES, NODES, PODS, PVCS, SECRETS, Resource
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
 from vkubelet.control.informer import Informer
@@ -120,13 +117,13 @@ class WorkerCluster:
         self.probe_interval = probe_interval
         ours = Selection(namespace=mount.namespace, labels=f"{keys.MANAGED_BY}={keys.MANAGED}")
         indexes = {BY_VIRTUAL_NODE: self._virtual_nodes}
-        self.nodes: Informer[Node] = Informer(client, NODES, store=Store(indexes=indexes), clock=clock)
-        self.pods: Informer[Pod] = Informer(client, PODS, store=Store(indexes=self._pod_indexes(), keep=self._keep), clock=clock)
+        self.nodes: Informer[Node] = Informer(client, objects.NODES, store=Store(indexes=indexes), clock=clock)
+        self.pods: Informer[Pod] = Informer(client, objects.PODS, store=Store(indexes=self._pod_indexes(), keep=self._keep), clock=clock)
         self.policies: Informer[Unknown] = Informer(client, POLICIES, clock=clock)
-        self.csinodes: Informer[Unknown] = Informer(client, CSINODES, clock=clock)
-        self.configmaps = heads(client, CONFIGMAPS, where=ours, clock=clock)
-        self.secrets = heads(client, SECRETS, where=ours, clock=clock)
-        self.claims: Informer[Unknown] = Informer(client, PVCS, where=ours, store=Store(keep=claim_of), clock=clock)
+        self.csinodes: Informer[Unknown] = Informer(client, objects.CSINODES, clock=clock)
+        self.configmaps = heads(client, objects.CONFIGMAPS, where=ours, clock=clock)
+        self.secrets = heads(client, objects.SECRETS, where=ours, clock=clock)
+        self.claims: Informer[Unknown] = Informer(client, objects.PVCS, where=ours, store=Store(keep=claim_of), clock=clock)
 
     @property
     def complete(self) -> bool:

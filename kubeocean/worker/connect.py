@@ -3,8 +3,6 @@
 Invariant: a connection is used only after the worker accepted it and the mount namespace is ours; failures never contain data of a Secret.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib
@@ -20,9 +18,8 @@ from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from kubeocean.model.ownership import Mark, Ownership, classify
 from kubeocean.worker.cluster import Mount
 from vkubelet.api.names import SYSTEM_NAMESPACE
-from vkubelet.api.objects import Key, ObjectMeta, Unknown
+from vkubelet.api.objects import NAMESPACES, NODES, SECRETS, SELFSUBJECTACCESSREVIEWS, Key, ObjectMeta, Unknown
 from vkubelet.client.connection import Connection, connection_from_kubeconfig
-from vkubelet.client.resources import NAMESPACES, NODES, SECRETS, SELFSUBJECTACCESSREVIEWS
 from vkubelet.client.rest import Client, PatchKind
 from vkubelet.clock import Clock
 from vkubelet.control.backoff import Backoff

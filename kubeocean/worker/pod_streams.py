@@ -3,8 +3,6 @@
 Invariant: the worker applies every option and its bytes pass unchanged; its errors reach the user with the virtual pod's names.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,25 +11,13 @@ from typing import Final
 from attrs import frozen
 
 from kubeocean.model.identity import in_virtual_names
-from vkubelet.api.objects import Key, Pod
+from vkubelet import errors
+from vkubelet.api.objects import PODS, Key, Pod
 from vkubelet.api.podspec import containers
 from vkubelet.client.remote import port_forward as forward_port
 from vkubelet.client.remote import remote_command
-from vkubelet.client.resources import PODS
 from vkubelet.client.rest import Client
 from vkubelet.clock import rfc3339_micro
-from vkubelet.errors import (
-    ApiError,
-    BadRequest,
-    Invalid,
-    NoSuchContainer,
-    NoSuchPod,
-    NotFound,
-    ProviderError,
-    ServerError,
-    Unavailable,
-    Unreachable,
-)
 from vkubelet.provider import ByteStream, ContainerIO, LogOptions
 
 # Prefixes that an API server adds to the error of a kubelet, and a kubelet to that of a container runtime: our own server repeats them.
@@ -111,27 +97,27 @@ async def port_forward(backing: Backing, port: int, stream: ByteStream) -> None:
 
 def _check_container(backing: Backing, container: str) -> None:
     if container not in container_names(backing.virtual):
-        raise NoSuchContainer(f"container {container} is not valid for pod {backing.virtual.key.name}")
+        raise errors.NoSuchContainer(f"container {container} is not valid for pod {backing.virtual.key.name}")
 
 
 @contextmanager
 def _in_virtual_names(backing: Backing, what: str) -> Iterator[None]:
     try:
         yield
-    except ApiError as error:
+    except errors.ApiError as error:
         raise translated(error, what, names=backing.in_virtual_names) from error
 
 
-def translated(error: ApiError, what: str, *, names: Callable[[str], str]) -> ProviderError:
+def translated(error: errors.ApiError, what: str, *, names: Callable[[str], str]) -> errors.ProviderError:
     """Translates the worker's error for the user who requested `what`."""
     text = _SAID_AGAIN.sub("", names(error.message))
-    if isinstance(error, NotFound):
-        return NoSuchPod(text)
-    if isinstance(error, Invalid):
-        return BadRequest(text)
+    if isinstance(error, errors.NotFound):
+        return errors.NoSuchPod(text)
+    if isinstance(error, errors.Invalid):
+        return errors.BadRequest(text)
     if error.status == 500:
         # The text is from the worker's kubelet or container runtime.
-        return Unavailable(text)
-    if isinstance(error, (Unreachable, ServerError)):
-        return Unavailable(f"cannot read {what} from the worker cluster: {text}")
-    return Unavailable(f"the worker cluster refused {what}: {text}")
+        return errors.Unavailable(text)
+    if isinstance(error, (errors.Unreachable, errors.ServerError)):
+        return errors.Unavailable(f"cannot read {what} from the worker cluster: {text}")
+    return errors.Unavailable(f"the worker cluster refused {what}: {text}")

@@ -3,8 +3,6 @@
 Invariant: every attempt is recorded with its start time, and a period in which this process was suspended counts for nothing.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 

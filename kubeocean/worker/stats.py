@@ -4,8 +4,6 @@ Invariant: every response has passed the filter of `worker.exposition` or `worke
 one request.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +14,7 @@ from kubeocean.worker.cluster import WorkerCluster
 from kubeocean.worker.exposition import Alias, Exposition, Tenancy
 from kubeocean.worker.summary import CpuMeter, node_series, virtual_summary
 from vkubelet.api.codec import decode_json, encode_json
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import NODES
+from vkubelet.api.objects import NODES, Json
 from vkubelet.control.cache import Answer, SharedCache
 from vkubelet.errors import ApiError, Forbidden, NotSupported, Unavailable
 from vkubelet.provider import Host, MetricsEndpoint

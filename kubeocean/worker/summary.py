@@ -4,8 +4,6 @@ Invariant: it contains no pod but the given ones, and of the machine only the st
 process runs, though its pods come and go; readers take a smaller value for a restart, and leave the node out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from typing import Final
@@ -13,8 +11,7 @@ from typing import Final
 from attrs import define, field
 
 from kubeocean.worker.exposition import Alias, Reading, Tenancy
-from vkubelet.api.objects import Pod
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView, Pod
 from vkubelet.stats import family
 
 _MOST: Final = 2**63 - 1

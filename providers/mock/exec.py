@@ -7,8 +7,6 @@ Commands are `echo`, `cat`, `seq`, `sleep`, `hostname`, `stty size`, `true`, `fa
 shell: pipes, variables and other redirections are refused.
 """
 
-from __future__ import annotations
-
 import asyncio
 import posixpath
 import re

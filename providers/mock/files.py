@@ -3,8 +3,6 @@
 Invariant: paths are absolute and normal, and every entry is in an existing directory.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -3,8 +3,6 @@
 Invariant: nothing here waits for anything but the clock and the client of a stream.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -13,24 +11,8 @@ from typing import Final
 
 from attrs import field, frozen
 
-from vkubelet.api.shapes import Json
-from vkubelet.provider import (
-    BadRequest,
-    ByteStream,
-    ContainerIO,
-    Host,
-    LogOptions,
-    MetricsEndpoint,
-    NodeDescription,
-    NoSuchContainer,
-    NoSuchPod,
-    Pod,
-    PodRef,
-    PodRejected,
-    PodReport,
-    Taint,
-    Unavailable,
-)
+from vkubelet import provider
+from vkubelet.api.objects import Json
 from vkubelet.stats import NodeStats, metrics, summary
 from vkubelet_providers.mock.exec import KILLED, Session, either, serve
 from vkubelet_providers.mock.pods import MockPod, Stage, address_of
@@ -62,7 +44,7 @@ class Mock:
         labels: Mapping[str, str] = field(factory=dict)
         """Labels of each node, which override the runtime's own."""
         annotations: Mapping[str, str] = field(factory=dict)
-        taints: Sequence[Taint] = ()
+        taints: Sequence[provider.Taint] = ()
         os: str = "linux"
         arch: str = "amd64"
         provider_id: str = ""
@@ -83,7 +65,7 @@ class Mock:
         """Nodes whose ping fails and whose pods cannot be listed."""
         if self.settings.poll_interval > 0:
             self.poll_interval = self.settings.poll_interval
-        self._host: Host | None = None
+        self._host: provider.Host | None = None
         self._runner: Runner | None = None
         self._failures: dict[str, int] = {}
         self._since: tuple[datetime, float] | None = None
@@ -94,21 +76,21 @@ class Mock:
         return self.backend.pods
 
     @property
-    def host(self) -> Host:
+    def host(self) -> provider.Host:
         """Host of the running provider. Raises Unavailable while the provider does not run."""
         if self._host is None:
-            raise Unavailable("the mock provider is not running")
+            raise provider.Unavailable("the mock provider is not running")
         return self._host
 
     @property
     def _active(self) -> Runner:
         if self._runner is None:
-            raise Unavailable("the mock provider is not running")
+            raise provider.Unavailable("the mock provider is not running")
         return self._runner
 
     # --- nodes ---
 
-    def describe(self, name: str) -> NodeDescription:
+    def describe(self, name: str) -> provider.NodeDescription:
         """Returns the description of a node. Raises KeyError for an unknown node."""
         settings, number = self.settings, self._nodes[name]
         capacity = {"cpu": settings.cpu, "memory": settings.memory, "pods": settings.pods, **settings.capacity}
@@ -116,7 +98,7 @@ class Mock:
         def filled(text: str) -> str:
             return text.replace("{node}", name).replace("{number}", str(number))
 
-        return NodeDescription(
+        return provider.NodeDescription(
             name,
             capacity,
             allocatable={**capacity, **settings.allocatable},
@@ -129,7 +111,7 @@ class Mock:
             info={key: filled(value) for key, value in settings.info.items()},
         )
 
-    async def run(self, host: Host) -> None:
+    async def run(self, host: provider.Host) -> None:
         """Declares the nodes, then runs the scripts until the stop; pods stay unchanged then."""
         try:
             async with asyncio.TaskGroup() as group:
@@ -148,21 +130,21 @@ class Mock:
 
     async def ping(self, node: str) -> None:
         if node in self.failing:
-            raise Unavailable(f"node {node} is set to fail")
+            raise provider.Unavailable(f"node {node} is set to fail")
 
     # --- pods ---
 
-    async def sync_pod(self, pod: Pod) -> None:
+    async def sync_pod(self, pod: provider.Pod) -> None:
         """Creates or updates a pod.
 
         Raises what `host.resolve` raises, so that a pod whose ConfigMap or Secret is missing waits as on a real node.
         """
         script, uid = Script.of(pod.metadata.annotations), pod.ref.uid
         if script.reject:
-            raise PodRejected(script.reject, f"annotation {PREFIX}reject of the pod requests it")
+            raise provider.PodRejected(script.reject, f"annotation {PREFIX}reject of the pod requests it")
         self._failures[uid] = self._failures.get(uid, 0) + 1
         if self._failures[uid] <= script.sync_failures:
-            raise Unavailable(f"annotation {PREFIX}sync-failures of the pod requests it")
+            raise provider.Unavailable(f"annotation {PREFIX}sync-failures of the pod requests it")
         if self.settings.resolve:
             ips = () if pod.spec.get("hostNetwork") else (address_of(uid),)
             await self.host.resolve(pod, files=self.backend.directory(pod), pod_ips=ips)
@@ -174,7 +156,7 @@ class Mock:
         known.syncs += 1
         self._active.update(known, script, added=known.add_ephemeral(pod))
 
-    async def delete_pod(self, pod: PodRef, grace: float) -> None:
+    async def delete_pod(self, pod: provider.PodRef, grace: float) -> None:
         self._failures.pop(pod.uid, None)
         known = self.pods.get(pod.uid)
         if known is None:
@@ -183,7 +165,7 @@ class Mock:
         else:
             self._active.stop(known, grace)
 
-    async def list_pods(self, node: str) -> Iterable[PodReport]:
+    async def list_pods(self, node: str) -> Iterable[provider.PodReport]:
         await self.ping(node)
         return [pod.report() for pod in self.backend.on_node(node)]
 
@@ -191,23 +173,23 @@ class Mock:
         """Removes a pod as if the backend had dropped it."""
         self._active.drop(self.pods[uid])
 
-    def _known(self, pod: PodRef) -> MockPod:
+    def _known(self, pod: provider.PodRef) -> MockPod:
         """Returns a pod. Raises NoSuchPod."""
         known = self.pods.get(pod.uid)
         if known is None:
-            raise NoSuchPod(f'pod "{pod.name}" does not exist')
+            raise provider.NoSuchPod(f'pod "{pod.name}" does not exist')
         return known
 
     # --- logs ---
 
-    async def stream_logs(self, pod: PodRef, container: str, options: LogOptions) -> AsyncIterator[bytes]:
+    async def stream_logs(self, pod: provider.PodRef, container: str, options: provider.LogOptions) -> AsyncIterator[bytes]:
         known = self._known(pod)
         known.runs(container)
         runs = known.logs.get(container, [])
         number = -2 if options.previous else -1
         if len(runs) < -number:
             which = "previous terminated" if options.previous else "started"
-            raise BadRequest(f'{which} container "{container}" in pod "{pod.name}" not found')
+            raise provider.BadRequest(f'{which} container "{container}" in pod "{pod.name}" not found')
         async for line in known.lines(runs[number], follow=options.follow):
             yield line
 
@@ -223,12 +205,12 @@ class Mock:
 
     # --- streams ---
 
-    async def exec(self, pod: PodRef, container: str, command: Sequence[str], io: ContainerIO) -> int:
+    async def exec(self, pod: provider.PodRef, container: str, command: Sequence[str], io: provider.ContainerIO) -> int:
         known = self._running_in(pod, container)
         code = await either(self._exec(known, container, command, io), self._until_ended(known, container))
         return KILLED if code is None else code
 
-    async def _exec(self, known: MockPod, container: str, command: Sequence[str], io: ContainerIO) -> int:
+    async def _exec(self, known: MockPod, container: str, command: Sequence[str], io: provider.ContainerIO) -> int:
         script = known.script
         await self.host.clock.sleep(script.exec_delay)
         if script.exec_output is None and script.exec_exit_code is None:
@@ -236,7 +218,7 @@ class Mock:
         await io.write_stdout((script.exec_output or "").encode())
         return script.exec_exit_code or 0
 
-    async def attach(self, pod: PodRef, container: str, io: ContainerIO) -> None:
+    async def attach(self, pod: provider.PodRef, container: str, io: provider.ContainerIO) -> None:
         """Attaches to the log from now on, and echoes the client's input; an ephemeral container is a shell."""
         known = self._running_in(pod, container)
         if io.stdin is None:
@@ -249,20 +231,20 @@ class Mock:
             if code is not None:
                 self._active.end_ephemeral(known, container, code)
 
-    async def _follow(self, known: MockPod, container: str, io: ContainerIO) -> None:
+    async def _follow(self, known: MockPod, container: str, io: provider.ContainerIO) -> None:
         run = known.logs[container][-1]
         async for line in known.lines(run, follow=True, start=len(run.lines)):
             text = line.partition(b" ")[2]
             await io.write_stdout(text.replace(b"\n", b"\r\n") if io.tty else text)
 
-    def _session(self, known: MockPod, container: str, io: ContainerIO) -> Session:
+    def _session(self, known: MockPod, container: str, io: provider.ContainerIO) -> Session:
         return Session(io=io, hostname=known.hostname, files=known.files_of(container), clock=self.host.clock)
 
-    def _running_in(self, pod: PodRef, container: str) -> MockPod:
+    def _running_in(self, pod: provider.PodRef, container: str) -> MockPod:
         """Returns the pod of a running container. Raises NoSuchPod, NoSuchContainer."""
         known = self._known(pod)
         if not known.runs(container):
-            raise NoSuchContainer(f'container not found ("{container}"): it does not run')
+            raise provider.NoSuchContainer(f'container not found ("{container}"): it does not run')
         return known
 
     async def _until_ended(self, known: MockPod, container: str) -> None:
@@ -271,7 +253,7 @@ class Mock:
         while not run.ended and self.pods.get(known.ref.uid) is known:
             await known.changed.wait()
 
-    async def port_forward(self, pod: PodRef, port: int, stream: ByteStream) -> None:
+    async def port_forward(self, pod: provider.PodRef, port: int, stream: provider.ByteStream) -> None:
         known = self._known(pod)
         answer = "echo" if known.script.ports is None else known.script.ports.get(port)
         if answer is None or known.stage is not Stage.RUNNING:
@@ -291,11 +273,11 @@ class Mock:
     async def stats_summary(self, node: str) -> Json:
         return summary(self.usage_of(node), now=self.host.clock.now())
 
-    async def metrics(self, node: str, endpoint: MetricsEndpoint) -> bytes:
+    async def metrics(self, node: str, endpoint: provider.MetricsEndpoint) -> bytes:
         return metrics(endpoint, self.usage_of(node), now=self.host.clock.now())
 
 
-async def _echo(io: ContainerIO) -> None:
+async def _echo(io: provider.ContainerIO) -> None:
     assert io.stdin is not None
     async for data in io.stdin:
         await io.write_stdout(data.replace(b"\r", b"\r\n") if io.tty else data)

@@ -4,8 +4,6 @@ Invariant: a pod has at most one task, which is a child of the provider's `run`;
 continues from it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import shutil

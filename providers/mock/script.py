@@ -13,11 +13,9 @@ running the command; `ports`, such as `80=http,7=discard,9000`: the ports that a
 without it every port is open and echoes; `cpu-usage` (10m) and `memory-usage` (16Mi) of each container.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Self
 
 from attrs import fields, frozen
 
@@ -54,7 +52,7 @@ class Script:
     """Memory usage in bytes."""
 
     @classmethod
-    def of(cls, annotations: Mapping[str, str]) -> Script:
+    def of(cls, annotations: Mapping[str, str]) -> Self:
         """Parses annotations. Raises PodRejected when an annotation is not one of ours or its value is invalid."""
         own = {key: value for key, value in annotations.items() if key.startswith(PREFIX)}
         known = {field.name.replace("_", "-"): field.name for field in fields(cls)}

@@ -3,16 +3,14 @@
 Invariant: a node's CPU time only grows, also when pods terminate: their usage is kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, Self
 
 from attrs import define, frozen
 
+from vkubelet.api.objects import JsonView
 from vkubelet.api.quantity import Quantity
-from vkubelet.api.shapes import JsonView
 from vkubelet.provider import NodeDescription
 from vkubelet.stats import Filesystem, Network, NodeStats, PodStats, ProbeCount, Usage
 
@@ -46,7 +44,7 @@ class Probe:
     period: float
 
     @classmethod
-    def of(cls, container: JsonView) -> Sequence[Probe]:
+    def of(cls, container: JsonView) -> Sequence[Self]:
         return [cls(kind, container[name].get("periodSeconds", 10)) for name, kind in _PROBES.items() if name in container]
 
     def count(self, seconds: float) -> ProbeCount:

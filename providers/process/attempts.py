@@ -3,8 +3,6 @@
 Invariant: an uncertain result is reported as ContainerStatusUnknown, never as a success.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
+from vkubelet.api.objects import JsonView
 from vkubelet.api.quantity import Quantity
-from vkubelet.api.shapes import JsonView
 from vkubelet.stats import Usage
 from vkubelet_providers.process.keeper import procfs
 

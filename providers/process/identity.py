@@ -3,14 +3,12 @@
 Invariant: no field that a pod sets for its user is ignored silently: it is applied, or the container is refused with the field's name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from attrs import frozen
 
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView
 from vkubelet.provider import Unavailable
 
 NOBODY: Final = 65534

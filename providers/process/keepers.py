@@ -3,8 +3,6 @@
 Invariant: a keeper may exit at any moment; a missing one is NoSuchContainer here, and its exit is reported elsewhere.
 """
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import json

@@ -3,8 +3,6 @@
 Invariant: everything known of a container is on the disk; nothing is started here, and nothing is dropped except by `remove`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -4,8 +4,6 @@ Invariant: every line is returned once and in order, also when files are rotated
 of its logs are read.
 """
 
-from __future__ import annotations
-
 import html
 import logging
 import logging.handlers

@@ -3,8 +3,6 @@
 Invariant: everything is read on request; what the host does not report is omitted.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import socket

@@ -3,8 +3,6 @@
 Invariant: containers run below keepers; this process can be killed, and finds all of them again in its directory.
 """
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import importlib.metadata
@@ -18,31 +16,11 @@ from typing import Final
 
 from attrs import evolve, field, frozen
 
+from vkubelet import provider
+from vkubelet.api.objects import PODS, Json, JsonView
 from vkubelet.api.quantity import Quantity
 from vkubelet.api.scheduling import effective_requests
-from vkubelet.api.shapes import Json, JsonView
-from vkubelet.client.resources import PODS
 from vkubelet.control.recorder import ObjectReference
-from vkubelet.provider import (
-    BadRequest,
-    ByteStream,
-    ContainerIO,
-    Host,
-    LogOptions,
-    MetricsEndpoint,
-    NodeDescription,
-    NoSuchContainer,
-    NoSuchPod,
-    Pod,
-    PodRef,
-    PodReport,
-    ResolvedContainer,
-    ResolvedPod,
-    Sandbox,
-    SettingsError,
-    Taint,
-    Unavailable,
-)
 from vkubelet.stats import ContainerStats, NodeStats, PodStats, metrics, summary
 from vkubelet.streams import relay
 from vkubelet_providers.process import keepers, logs, machine, starting, volumes
@@ -83,7 +61,7 @@ class Process:
         """Differences from the capacity."""
         labels: Mapping[str, str] = field(factory=dict)
         annotations: Mapping[str, str] = field(factory=dict)
-        taints: Sequence[Taint] = ()
+        taints: Sequence[provider.Taint] = ()
         allow_root: bool = False
         """Whether processes may run as root of the host, when vkubelet does; such a pod can do everything on it."""
         allow_privilege_escalation: bool = False
@@ -112,7 +90,7 @@ class Process:
         self.settings = settings or self.Settings()
         self.node = self.settings.node or machine.hostname()
         self.directory = (Path(self.settings.directory) if self.settings.directory else _state_directory()).resolve()
-        self._host: Host | None = None
+        self._host: provider.Host | None = None
         self._pods: LocalPods | None = None
         self._ways: starting.Ways | None = None
         self._address = ""
@@ -123,7 +101,7 @@ class Process:
 
     # --- the node ---
 
-    async def run(self, host: Host) -> None:
+    async def run(self, host: provider.Host) -> None:
         """Adopts what runs, declares the node, and watches until the stop; containers continue then."""
         with self._locked(), logs.node_log_file(self.directory / "logs"):
             self._host = host
@@ -155,12 +133,16 @@ class Process:
             self.directory.chmod(0o711)
             lock = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise SettingsError("provider.directory", f"cannot write to {self.directory} ({error.strerror}); choose another one") from error
+            raise provider.SettingsError(
+                "provider.directory", f"cannot write to {self.directory} ({error.strerror}); choose another one"
+            ) from error
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise SettingsError("provider.directory", f"{self.directory} is in use by another vkubelet; choose another one") from error
+                raise provider.SettingsError(
+                    "provider.directory", f"{self.directory} is in use by another vkubelet; choose another one"
+                ) from error
             yield
         finally:
             os.close(lock)
@@ -172,7 +154,7 @@ class Process:
             cpu = Quantity.parse(self.describe().allocatable["cpu"]).milli()
         except ValueError as error:
             field = "allocatable" if "cpu" in settings.allocatable else "capacity"
-            raise SettingsError(f"provider.{field}", f"cpu: {error}") from error
+            raise provider.SettingsError(f"provider.{field}", f"cpu: {error}") from error
         return starting.Ways(
             mounts=settings.mounts and os.getuid() == 0 and machine.can_mount(),
             path=settings.path,
@@ -185,10 +167,10 @@ class Process:
             cgroups=Cgroups.find(settings.cgroup and f"{settings.cgroup}/{self.node}", cpu=cpu),
         )
 
-    def describe(self) -> NodeDescription:
+    def describe(self) -> provider.NodeDescription:
         settings = self.settings
         capacity = {**machine.capacity(self.directory), "pods": "110", **settings.capacity}
-        return NodeDescription(
+        return provider.NodeDescription(
             self.node,
             capacity,
             allocatable={**capacity, **settings.allocatable},
@@ -205,32 +187,32 @@ class Process:
     async def ping(self, node: str) -> None:
         """Checks the directory. Raises Unavailable when it cannot be written to."""
         if self._pods is None or not os.access(self.directory / "pods", os.W_OK):
-            raise Unavailable(f"cannot write to {self.directory}; check the permissions and the free space of its file system")
+            raise provider.Unavailable(f"cannot write to {self.directory}; check the permissions and the free space of its file system")
 
     @property
-    def host(self) -> Host:
+    def host(self) -> provider.Host:
         """Host of the running provider. Raises Unavailable while the provider does not run."""
         if self._host is None:
-            raise Unavailable("the process provider is not running")
+            raise provider.Unavailable("the process provider is not running")
         return self._host
 
     @property
     def pods(self) -> LocalPods:
         """Pods of the running provider. Raises Unavailable while the provider does not run."""
         if self._pods is None:
-            raise Unavailable("the process provider is not running")
+            raise provider.Unavailable("the process provider is not running")
         return self._pods
 
     @property
     def ways(self) -> starting.Ways:
         """Features of the host. Raises Unavailable while the provider does not run."""
         if self._ways is None:
-            raise Unavailable("the process provider is not running")
+            raise provider.Unavailable("the process provider is not running")
         return self._ways
 
     # --- pods and containers ---
 
-    async def prepare_pod(self, pod: Pod) -> Sandbox:
+    async def prepare_pod(self, pod: provider.Pod) -> provider.Sandbox:
         spec = pod.spec
         volumes.check(spec, host_paths=self.settings.host_paths)
         group = (spec.get("securityContext") or {}).get("fsGroup")
@@ -243,10 +225,12 @@ class Process:
                 await in_thread(volumes.make_read_only, spec, held.files)
             await in_thread(volumes.make_empty_dirs, spec, held.volumes, group=group, root=os.getuid() == 0)
         except OSError as error:
-            raise Unavailable(f"cannot create the pod's directory: {error}", event="FailedMount", waiting="ContainerCreating") from error
-        return Sandbox((self._address,), files=held.files)
+            raise provider.Unavailable(
+                f"cannot create the pod's directory: {error}", event="FailedMount", waiting="ContainerCreating"
+            ) from error
+        return provider.Sandbox((self._address,), files=held.files)
 
-    async def start_container(self, pod: ResolvedPod, container: ResolvedContainer, *, restarts: int) -> None:
+    async def start_container(self, pod: provider.ResolvedPod, container: provider.ResolvedContainer, *, restarts: int) -> None:
         held, name = await self.pods.hold(pod.pod.ref), container.name
         known = held.containers.get(name)
         if known is None and held.attempts(name):
@@ -256,7 +240,7 @@ class Process:
             await self._start(pod, container, held=held, attempt=held.attempt(name, restarts))
         self.host.report(self.pods.report(held))
 
-    async def _start(self, pod: ResolvedPod, container: ResolvedContainer, *, held: LocalPod, attempt: Attempt) -> None:
+    async def _start(self, pod: provider.ResolvedPod, container: provider.ResolvedContainer, *, held: LocalPod, attempt: Attempt) -> None:
         ways, settings = self.ways, self.settings
         starting.command_of(container)
         own = Own(os.getuid(), os.getgid(), os.getgroups())
@@ -265,20 +249,22 @@ class Process:
         try:
             order = await in_thread(self._lay_out, pod, container, held=held, attempt=attempt, who=who)
             await self._launch(order, attempt)
-        except (OSError, Unavailable) as error:
+        except (OSError, provider.Unavailable) as error:
             if not attempt.is_kept():
                 await in_thread(erase, attempt.directory)
                 await in_thread(ways.cgroups.remove, held.ref.uid, group_of(attempt))
-            if isinstance(error, Unavailable):
+            if isinstance(error, provider.Unavailable):
                 raise
-            raise Unavailable(f"container {container.name}: {error}", event="Failed", waiting="CreateContainerError") from error
+            raise provider.Unavailable(f"container {container.name}: {error}", event="Failed", waiting="CreateContainerError") from error
         if attempt.number == 0:
             self._say_what_is_not_kept(pod.pod, container, who)
         await self.pods.adopt(held, container.name)
         for old in self.pods.prune(held, container.name):
             await in_thread(erase, old)
 
-    def _lay_out(self, pod: ResolvedPod, container: ResolvedContainer, *, held: LocalPod, attempt: Attempt, who: Identity) -> Order:
+    def _lay_out(
+        self, pod: provider.ResolvedPod, container: provider.ResolvedContainer, *, held: LocalPod, attempt: Attempt, who: Identity
+    ) -> Order:
         """Writes all files that a start needs. Raises Unavailable, OSError."""
         attempt.make(starting.about(container), uid=who.uid)
         order = starting.order(pod, container, held=held, attempt=attempt, who=who, ways=self.ways)
@@ -300,7 +286,7 @@ class Process:
             stack.callback(os.close, lock)
             await self._nursery.launch(order, lock)
 
-    def _say_what_is_not_kept(self, pod: Pod, container: ResolvedContainer, who: Identity) -> None:
+    def _say_what_is_not_kept(self, pod: provider.Pod, container: provider.ResolvedContainer, who: Identity) -> None:
         escalation = self.settings.allow_privilege_escalation
         fields = list(not_kept(pod.spec, container.spec, uid=who.uid, privilege_escalation=escalation))
         if not self.ways.mounts:
@@ -311,63 +297,63 @@ class Process:
             about = evolve(ObjectReference.of(PODS, pod), field_path=f"spec.containers{{{container.name}}}")
             self.host.events.event(about, "NotIsolated", starting.described(fields), warning=True)
 
-    async def stop_container(self, pod: PodRef, container: str, *, grace: float) -> None:
+    async def stop_container(self, pod: provider.PodRef, container: str, *, grace: float) -> None:
         held = self.pods.get(pod.uid)
         known = held.containers.get(container) if held is not None else None
         if held is not None and known is None:
             # A start that was cancelled may have succeeded.
             known = await self.pods.adopt(held, container)
         if known is not None and known.runs:
-            with suppress(NoSuchContainer):
+            with suppress(provider.NoSuchContainer):
                 await keepers.stop(known.attempt.directory, grace)
 
-    async def resize_container(self, pod: PodRef, container: str, resources: JsonView) -> None:
+    async def resize_container(self, pod: provider.PodRef, container: str, resources: JsonView) -> None:
         """Changes limits. Raises NoSuchPod, NoSuchContainer, Unavailable."""
         known, cgroups, stored = self._running(pod, container), self.ways.cgroups, self.host.pods.get(pod)
         if not cgroups.hierarchies:
-            raise Unavailable("cannot change limits: vkubelet may not write to any control group of this host; delegate one to it")
+            raise provider.Unavailable("cannot change limits: vkubelet may not write to any control group of this host; delegate one to it")
         try:
             limits, pod_cpu = Limits.of({"resources": resources}), _cpu_of(stored) if stored is not None else None
             # To lower a limit the kernel may have to write out memory.
             await in_thread(cgroups.update, pod.uid, group_of(known.attempt), limits=limits, pod_cpu=pod_cpu)
         except OSError as error:
-            raise Unavailable(f"cannot set the limits of container {container}: {error.strerror}") from error
+            raise provider.Unavailable(f"cannot set the limits of container {container}: {error.strerror}") from error
 
-    async def remove_pod(self, pod: PodRef) -> None:
+    async def remove_pod(self, pod: provider.PodRef) -> None:
         await self.pods.remove(pod.uid)
         self._meters.forget([pod.uid])
 
-    async def list_containers(self, node: str) -> Iterable[PodReport]:
+    async def list_containers(self, node: str) -> Iterable[provider.PodReport]:
         pods = self.pods
         return [pods.report(held) for held in pods if held.ref.node == node]
 
-    def _known(self, pod: PodRef, container: str) -> Container:
+    def _known(self, pod: provider.PodRef, container: str) -> Container:
         """Returns a container. Raises NoSuchPod, NoSuchContainer."""
         held = self.pods.get(pod.uid)
         if held is None:
-            raise NoSuchPod(f'pod "{pod.name}" does not exist')
+            raise provider.NoSuchPod(f'pod "{pod.name}" does not exist')
         known = held.containers.get(container)
         if known is None:
-            raise NoSuchContainer(f'container not found ("{container}"): it was never started')
+            raise provider.NoSuchContainer(f'container not found ("{container}"): it was never started')
         return known
 
-    def _running(self, pod: PodRef, container: str) -> Container:
+    def _running(self, pod: provider.PodRef, container: str) -> Container:
         """Returns a running container. Raises NoSuchPod, NoSuchContainer."""
         known = self._known(pod, container)
         if not known.runs:
-            raise NoSuchContainer(f'container not found ("{container}"): it does not run')
+            raise provider.NoSuchContainer(f'container not found ("{container}"): it does not run')
         return known
 
     # --- logs and streams ---
 
-    async def stream_logs(self, pod: PodRef, container: str, options: LogOptions) -> AsyncIterator[bytes]:
+    async def stream_logs(self, pod: provider.PodRef, container: str, options: provider.LogOptions) -> AsyncIterator[bytes]:
         known = self._known(pod, container)
         attempt = known.attempt
         if options.previous:
             held = self.pods.get(pod.uid)
             before = [each for each in held.attempts(container) if each.number < attempt.number] if held is not None else []
             if not before:
-                raise BadRequest(f'previous terminated container "{container}" in pod "{pod.name}" not found')
+                raise provider.BadRequest(f'previous terminated container "{container}" in pod "{pod.name}" not found')
             attempt = before[-1]
 
         def ended() -> bool:
@@ -383,15 +369,15 @@ class Process:
     def node_logs(self, node: str, path: str) -> AsyncIterator[bytes]:
         return logs.read_node_log(self.directory / "logs", path)
 
-    async def exec(self, pod: PodRef, container: str, command: Sequence[str], io: ContainerIO) -> int:
+    async def exec(self, pod: provider.PodRef, container: str, command: Sequence[str], io: provider.ContainerIO) -> int:
         return await keepers.execute(self._running(pod, container).attempt.directory, command, io)
 
-    async def attach(self, pod: PodRef, container: str, io: ContainerIO) -> None:
+    async def attach(self, pod: provider.PodRef, container: str, io: provider.ContainerIO) -> None:
         await keepers.attach_to(self._running(pod, container).attempt.directory, io)
 
-    async def port_forward(self, pod: PodRef, port: int, stream: ByteStream) -> None:
+    async def port_forward(self, pod: provider.PodRef, port: int, stream: provider.ByteStream) -> None:
         if self.pods.get(pod.uid) is None:
-            raise NoSuchPod(f'pod "{pod.name}" does not exist')
+            raise provider.NoSuchPod(f'pod "{pod.name}" does not exist')
         try:
             server = await asyncio.open_connection("127.0.0.1", port)
         except OSError as refused:
@@ -428,11 +414,11 @@ class Process:
     async def stats_summary(self, node: str) -> Json:
         return summary(await self.usage_of(node), now=self.host.clock.now())
 
-    async def metrics(self, node: str, endpoint: MetricsEndpoint) -> bytes:
+    async def metrics(self, node: str, endpoint: provider.MetricsEndpoint) -> bytes:
         return metrics(endpoint, await self.usage_of(node), now=self.host.clock.now())
 
 
-def _cpu_of(pod: Pod) -> int:
+def _cpu_of(pod: provider.Pod) -> int:
     """Returns its CPU requests, in thousandths of a core."""
     asked = effective_requests(pod.spec).get("cpu")
     return asked.milli() if asked is not None else 0

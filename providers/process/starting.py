@@ -3,8 +3,6 @@
 Invariant: a container's environment is the pod's, and the few variables that a container engine adds; nothing of vkubelet's own.
 """
 
-from __future__ import annotations
-
 import grp
 import os
 import platform
@@ -17,8 +15,8 @@ from typing import Final
 
 from attrs import frozen
 
+from vkubelet.api.objects import JsonView
 from vkubelet.api.quantity import Quantity
-from vkubelet.api.shapes import JsonView
 from vkubelet.beneath import Directory
 from vkubelet.provider import Pod, ResolvedContainer, ResolvedPod, Unavailable
 from vkubelet_providers.process.attempts import About, Attempt

@@ -7,8 +7,6 @@ Each call has a separate thread. In a pool of threads, a few pods on a disk that
 and the process from exiting.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Invariant: a container's CPU time never decreases while it runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from attrs import define, evolve, field

@@ -5,20 +5,18 @@ meanwhile: every path returned here contains no link, and it is opened without f
 `keeper.mounts.held`).
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, Self
 
 from attrs import frozen
 
+from vkubelet.api.objects import JsonView
 from vkubelet.api.quantity import Quantity
-from vkubelet.api.shapes import JsonView
 from vkubelet.beneath import Directory, real
 from vkubelet.provider import Mount, PodRejected, ResolvedContainer, Unavailable
 from vkubelet.resolve.assembly import MEMORY, volume_root
@@ -141,7 +139,7 @@ class Places:
     host_paths: Sequence[str]
 
     @classmethod
-    def of(cls, spec: JsonView, directory: Path, *, host_paths: Sequence[str] = ("/",)) -> Places:
+    def of(cls, spec: JsonView, directory: Path, *, host_paths: Sequence[str] = ("/",)) -> Self:
         return cls(directory=directory, volumes={volume["name"]: volume for volume in spec.get("volumes", ())}, host_paths=host_paths)
 
     def source(self, mount: Mount) -> Path:

@@ -3,8 +3,6 @@
 Invariant: the output shares no memory with the input, so the buffer of a complete list or watch chunk can be freed.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
@@ -13,34 +11,22 @@ import msgspec
 import yaml
 from attrs import frozen
 
-from vkubelet.api.objects import KubeObject, ObjectMeta
-from vkubelet.api.shapes import Json
-from vkubelet.errors import (
-    AlreadyExists,
-    ApiError,
-    Conflict,
-    Expired,
-    Forbidden,
-    Invalid,
-    NotFound,
-    ServerError,
-    TooManyRequests,
-    Unauthorized,
-)
+from vkubelet import errors
+from vkubelet.api.objects import Json, KubeObject, ObjectMeta
 
 T = TypeVar("T", bound=KubeObject)
 
 _YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The parser of libyaml takes a tenth of the time; a PyYAML that was built without it still works."""
 _INITIAL_END = "k8s.io/initial-events-end"
-_CLASSES: dict[int, type[ApiError]] = {
-    401: Unauthorized,
-    403: Forbidden,
-    404: NotFound,
-    408: ServerError,
-    409: Conflict,
-    410: Expired,
-    429: TooManyRequests,
+_CLASSES: dict[int, type[errors.ApiError]] = {
+    401: errors.Unauthorized,
+    403: errors.Forbidden,
+    404: errors.NotFound,
+    408: errors.ServerError,
+    409: errors.Conflict,
+    410: errors.Expired,
+    429: errors.TooManyRequests,
 }
 
 
@@ -192,7 +178,7 @@ def _encodable(value: object) -> object:
     return value
 
 
-def status_error(attempt: str, data: bytes, *, code: int = 0, retry_after: str = "", plain: str = "") -> ApiError:
+def status_error(attempt: str, data: bytes, *, code: int = 0, retry_after: str = "", plain: str = "") -> errors.ApiError:
     """Returns the error for a `metav1.Status` body; `code` is the HTTP code, 0 inside a watch.
 
     `retry_after` is the header of that name. A body that is no Status (such as a proxy's page) is not quoted; `plain` is used instead.
@@ -218,17 +204,17 @@ def _requested_delay(text: str) -> float | None:
     return float(min(int(text[:_DIGITS]), LONGEST_RETRY_AFTER)) or None if text.isascii() and text.isdigit() else None
 
 
-def _class_of(code: int, reason: str) -> type[ApiError]:
+def _class_of(code: int, reason: str) -> type[errors.ApiError]:
     if code == 409 and reason == "AlreadyExists":
-        return AlreadyExists
+        return errors.AlreadyExists
     if code >= 500:
-        return ServerError
-    return _CLASSES.get(code, Invalid if 400 <= code < 500 else ApiError)
+        return errors.ServerError
+    return _CLASSES.get(code, errors.Invalid if 400 <= code < 500 else errors.ApiError)
 
 
-def _unreadable(head: type[KubeObject], error: Exception) -> ServerError:
+def _unreadable(head: type[KubeObject], error: Exception) -> errors.ServerError:
     sentence = str(error) if isinstance(error, msgspec.ValidationError) else "it is not valid JSON"
-    return ServerError(f"decode {head.__name__}", f"the server's response cannot be decoded: {sentence}")
+    return errors.ServerError(f"decode {head.__name__}", f"the server's response cannot be decoded: {sentence}")
 
 
 def decode_yaml(text: str | bytes) -> Any:

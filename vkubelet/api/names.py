@@ -4,8 +4,6 @@ Invariant: the same input gives the same name in every process and at any time. 
 recorded as ours are left alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 import ipaddress
 import json

@@ -4,15 +4,13 @@ Invariant: every reference of a pod to an object of its namespace is found here 
 an object exists.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from attrs import field, frozen
 
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView
 
 CONTAINERS: Final = ("initContainers", "containers", "ephemeralContainers")
 """Fields with containers in the spec of a pod."""

@@ -1,13 +1,11 @@
 """Reads from a pod what schedulers and kubelets check before it may run: requests, host ports, node affinity, tolerations. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
+from vkubelet.api.objects import JsonView
 from vkubelet.api.podspec import PLANNED_CONTAINER_STATUSES, PLANNED_CONTAINERS
 from vkubelet.api.quantity import Quantity, Resources, add_resources, format_resources, max_resources, parse_resources
 from vkubelet.api.selectors import match_node_selector
-from vkubelet.api.shapes import JsonView
 
 HostPort = tuple[str, str, int]
 """Address ("0.0.0.0" for all), protocol and port."""

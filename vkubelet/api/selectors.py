@@ -3,8 +3,6 @@
 Invariant: a selector that is not valid matches nothing, so a typing error never selects too much.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -12,7 +10,7 @@ from typing import Final
 from attrs import frozen
 
 from vkubelet.api.names import is_dns_subdomain, is_label_value
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)

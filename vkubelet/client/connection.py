@@ -3,8 +3,6 @@
 Invariant: an existing Connection is complete and checked; everything that is renewed later (tokens, certificates) is inside it.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import ssl
@@ -15,7 +13,7 @@ from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView
 from vkubelet.client import kubeconfig as kubeconfig_files
 from vkubelet.client.credentials import Credentials, Fixed, TokenFile
 from vkubelet.client.tls import Pem, Tls, TlsSource

@@ -3,8 +3,6 @@
 Invariant: their values are never logged, printed by `repr`, or put into an error.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import binascii
@@ -12,12 +10,12 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from attrs import field, frozen
 
 from vkubelet.api.codec import decode_json, encode_json
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView
 from vkubelet.client.tls import ClientCertificate
 from vkubelet.clock import Clock, parse_rfc3339
 from vkubelet.errors import Unauthorized
@@ -55,7 +53,7 @@ class Fixed:
         self._header = header
 
     @classmethod
-    def basic(cls, user: str, password: str) -> Fixed:
+    def basic(cls, user: str, password: str) -> Self:
         return cls("Basic " + base64.b64encode(f"{user}:{password}".encode()).decode())
 
     async def authorization(self, clock: Clock) -> str:

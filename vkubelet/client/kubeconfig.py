@@ -17,7 +17,7 @@ import yaml
 from attrs import field, frozen
 
 from vkubelet.api.codec import decode_yaml
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView
 from vkubelet.client.credentials import Credentials, Fixed, Plugin, PluginCommand, TokenFile
 from vkubelet.client.oidc import Oidc
 from vkubelet.client.tls import Pem, TlsSource

@@ -3,8 +3,6 @@
 Invariant: secrets are sent over verified TLS only; nothing is written back to the kubeconfig.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import ssl
@@ -15,7 +13,7 @@ import aiohttp
 from attrs import define, field
 
 from vkubelet.api.codec import decode_json
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.client.credentials import token_expiry
 from vkubelet.client.tls import ClientCertificate, Pem, TlsSource
 from vkubelet.clock import Clock

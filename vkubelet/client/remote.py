@@ -3,8 +3,6 @@
 Invariant: a command has an exit code only when the server reported it; an interrupted stream is an error.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncIterator, Coroutine

@@ -15,10 +15,8 @@ import aiohttp
 from attrs import evolve, frozen
 
 from vkubelet.api.codec import ObjectList, WatchEvent, decode_json, decode_list, decode_object, encode_json
-from vkubelet.api.objects import Key, KubeObject, ObjectMeta, PodRef
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView, Key, KubeObject, ObjectMeta, PodRef, Resource
 from vkubelet.client.connection import Connection
-from vkubelet.client.resources import Resource
 from vkubelet.client.transport import Call, Transport, chunks
 from vkubelet.client.watch import watch, watch_params
 from vkubelet.clock import Clock, SystemClock

@@ -3,8 +3,6 @@
 Invariant: inline private keys never reach a disk, and no context ever verifies less than the kubeconfig requires.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import ssl

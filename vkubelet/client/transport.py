@@ -3,8 +3,6 @@
 Invariant: a log line of a call contains its verb, path, status and duration; never a query value, header or body.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import logging

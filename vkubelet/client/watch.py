@@ -3,8 +3,6 @@
 Invariant: a stream yields events in the order of the server, then stops or raises; it never lists, resumes or skips by itself.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import AsyncGenerator, Sequence
 from typing import TypeVar

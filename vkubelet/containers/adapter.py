@@ -3,8 +3,6 @@
 Invariant: the adapter has exactly the capabilities of the provider it wraps.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from operator import attrgetter

@@ -4,16 +4,13 @@ Invariant: a container that runs according to the backend is never started again
 code of a termination that was not observed.
 """
 
-from __future__ import annotations
-
 import asyncio
 from datetime import datetime
 
 from attrs import evolve
 
-from vkubelet.api.objects import PodRef
+from vkubelet.api.objects import JsonView, PodRef
 from vkubelet.api.podspec import CONTAINER_STATUSES
-from vkubelet.api.shapes import JsonView
 from vkubelet.clock import Clock, parse_rfc3339
 from vkubelet.containers.managed import FIRST_BACKOFF, LONGEST_BACKOFF, CrashLoop, ManagedContainer, ManagedPod
 from vkubelet.containers.plan import ContainerKind, ContainerPlan, PodPlan, ProbeKind

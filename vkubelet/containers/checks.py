@@ -3,8 +3,6 @@
 Invariant: nothing here raises for what a container does; texts are the kubelet's, as far as they are the same everywhere.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import ssl
@@ -16,8 +14,7 @@ import aiohttp
 from attrs import frozen
 from yarl import URL
 
-from vkubelet.api.objects import PodRef
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView, PodRef
 from vkubelet.clock import Clock
 from vkubelet.containers import grpc
 from vkubelet.errors import ProviderError

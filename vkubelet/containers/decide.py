@@ -4,8 +4,6 @@ Invariant: the order is the kubelet's (kuberuntime_manager.go, computePodActions
 once it is started, one start at a time, and a start that fails blocks no other; at termination sidecars are last and in reverse order.
 """
 
-from __future__ import annotations
-
 import math
 
 from attrs import define, field, frozen

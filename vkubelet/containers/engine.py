@@ -3,8 +3,6 @@
 Invariant: a decision uses everything that is known, and is made again after each change; nothing here waits for a container.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Collection, Iterable
@@ -12,8 +10,7 @@ from datetime import timedelta
 
 from attrs import evolve
 
-from vkubelet.api.objects import Pod, PodRef
-from vkubelet.client.resources import PODS
+from vkubelet.api.objects import PODS, Pod, PodRef
 from vkubelet.clock import parse_rfc3339
 from vkubelet.containers.adopt import UNSEEN, RetainedReports, adopt, orphan
 from vkubelet.containers.checks import CheckResult, Checks

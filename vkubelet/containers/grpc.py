@@ -5,8 +5,6 @@ Invariant: only the message is read. It exists exactly when the call succeeded, 
 Sources: RFC 9113, RFC 7541 (literals without indexing), gRPC over HTTP/2, grpc/health/v1.
 """
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from asyncio import StreamReader, StreamWriter

@@ -3,8 +3,6 @@
 Invariant: a run counts when its start succeeded or the provider reported it; a report of an earlier run changes nothing.
 """
 
-from __future__ import annotations
-
 import enum
 import math
 from collections.abc import Sequence
@@ -12,8 +10,7 @@ from datetime import datetime
 
 from attrs import define, field, frozen
 
-from vkubelet.api.objects import PodRef
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView, PodRef
 from vkubelet.containers.plan import ContainerKind, ContainerPlan, PodPlan, ProbeKind
 from vkubelet.provider import ContainerReport, ContainerState, PodFailure, Running, Sandbox, Terminated, Waiting
 

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import field, frozen
 
-from vkubelet.api.objects import Pod
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView, Pod
 
 GRACE = 30.0
 """Seconds, where the spec has no terminationGracePeriodSeconds."""

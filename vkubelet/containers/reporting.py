@@ -3,13 +3,10 @@
 Invariant: reasons and messages of waiting containers are the kubelet's.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection
 
-from vkubelet.api.objects import PodRef
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, PodRef
 from vkubelet.containers.checks import CheckResult
 from vkubelet.containers.decide import HOOK_ERROR_SHOWN, start_time
 from vkubelet.containers.managed import ManagedContainer, ManagedPod, Resize, Stage

@@ -5,18 +5,14 @@ Invariant: allocated resources change only by `grant`; a resize that is not gran
 Source: pkg/kubelet/allocation/allocation_manager.go (KEP-1287).
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from vkubelet.api.objects import Pod
+from vkubelet.api.objects import PODS, Json, JsonView, Pod
 from vkubelet.api.podspec import PLANNED_CONTAINERS
 from vkubelet.api.quantity import Quantity, Resources, add_resources, parse_resources
 from vkubelet.api.scheduling import effective_requests
-from vkubelet.api.shapes import Json, JsonView
-from vkubelet.client.resources import PODS
 from vkubelet.containers.managed import ManagedContainer, ManagedPod, Resize
 from vkubelet.containers.plan import ContainerKind
 from vkubelet.control.recorder import ObjectReference

@@ -3,8 +3,6 @@
 Invariant: one job of a type runs for a container at a time; a job that fails is retried with back-off, whatever it raised.
 """
 
-from __future__ import annotations
-
 import asyncio
 import enum
 import logging
@@ -13,8 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from attrs import define, evolve, field, frozen
 
-from vkubelet.api.objects import Pod, PodRef
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView, Pod, PodRef
 from vkubelet.containers.checks import CheckResult, Checks, CheckTarget
 from vkubelet.containers.managed import ManagedContainer, ManagedPod, Resize, Stage
 from vkubelet.containers.plan import ContainerKind
@@ -24,19 +21,7 @@ from vkubelet.control.backoff import with_timeout
 from vkubelet.control.controller import Controller
 from vkubelet.errors import NoSuchContainer, NoSuchPod, PodRejected, ProviderError, Unavailable, VKubeletError
 from vkubelet.logformat import bind
-from vkubelet.provider import (
-    ContainerProvider,
-    Host,
-    LogOptions,
-    PodFailure,
-    ResolvedContainer,
-    ResolvedPod,
-    Running,
-    SupportsLogs,
-    SupportsResize,
-    Terminated,
-    Waiting,
-)
+from vkubelet.provider import ContainerProvider, ResolvedContainer, ResolvedPod, SupportsResize, contract
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +78,7 @@ class ContainerWork:
     """
 
     provider: ContainerProvider
-    host: Host
+    host: contract.Host
     checks: Checks
     find: Callable[[str], ManagedPod | None]
     pod: Callable[[str], Pod | None]
@@ -162,7 +147,7 @@ class ContainerWork:
             return self._retry(container, error)
         except PodRejected as error:
             container.stage = Stage.IDLE
-            managed.failure = PodFailure(error.reason, error.message)
+            managed.failure = contract.PodFailure(error.reason, error.message)
             self.emit(managed, None, error.reason, error.message, warning=True)
             managed.end(self._now + managed.plan.grace)
             self.interrupt(managed)
@@ -257,17 +242,17 @@ class ContainerWork:
         else:
             # The text of an unknown error may contain anything, so it is only logged.
             event, text = "Failed", str(error) if isinstance(error, VKubeletError) else f"the provider raised {type(error).__name__}"
-            container.state = Waiting("RunContainerError", text)
+            container.state = contract.Waiting("RunContainerError", text)
         if tell:
             message = f"Error: {text}" if event == "Failed" and not text.startswith("Error: ") else text
             self.emit(managed, container, event, message, warning=True)
 
-    def _waits(self, managed: ManagedPod, container: ManagedContainer, reason: str, text: str) -> Waiting:
+    def _waits(self, managed: ManagedPod, container: ManagedContainer, reason: str, text: str) -> contract.Waiting:
         if reason not in _PULLS or container.failures < 2:
-            return Waiting(reason, text)
+            return contract.Waiting(reason, text)
         text = f'Back-off pulling image "{container.plan.spec.get("image", "")}": {text}'
         self.emit(managed, container, "BackOff", text.partition(": ")[0])
-        return Waiting("ImagePullBackOff", text)
+        return contract.Waiting("ImagePullBackOff", text)
 
     def _retry(self, container: ManagedContainer, error: Unavailable) -> float:
         if error.retry_after is not None:
@@ -341,10 +326,10 @@ class ContainerWork:
     async def _message(self, managed: ManagedPod, container: ManagedContainer) -> float | None:
         """Uses the last part of the log as a missing termination message."""
         try:
-            end = container.state if isinstance(container.state, Terminated) else container.last
+            end = container.state if isinstance(container.state, contract.Terminated) else container.last
             if end is None or not wants_log(container.plan.spec, end):
                 return None
-            previous = not isinstance(container.state, Terminated)
+            previous = not isinstance(container.state, contract.Terminated)
             async with asyncio.timeout(_PATIENCE):
                 text = await log_tail(self.provider, managed.ref, container.plan.name, previous=previous)
             reported = evolve(end, message=text)
@@ -366,7 +351,7 @@ class ContainerWork:
         if not isinstance(provider, SupportsResize):
             return None
         for container in unfinished(managed):
-            if container.needs_resize_restart or not isinstance(container.state, Running):
+            if container.needs_resize_restart or not isinstance(container.state, contract.Running):
                 continue
             granted, run = container.resources, container.run
             try:
@@ -397,19 +382,19 @@ def with_resources(found: ResolvedContainer, container: ManagedContainer) -> Res
     return evolve(found, spec={**found.spec, "resources": container.resources})
 
 
-def wants_log(spec: JsonView, end: Terminated) -> bool:
+def wants_log(spec: JsonView, end: contract.Terminated) -> bool:
     """Checks that it failed without a termination message."""
     return spec.get("terminationMessagePolicy") == "FallbackToLogsOnError" and end.exit_code != 0 and not end.message
 
 
 async def log_tail(provider: object, pod: PodRef, container: str, *, previous: bool) -> str:
     """Returns the last part of the log, empty without a log."""
-    if not isinstance(provider, SupportsLogs):
+    if not isinstance(provider, contract.SupportsLogs):
         return ""
     lines: deque[bytes] = deque(maxlen=_LINES)
     rest = b""
     try:
-        async for chunk in provider.stream_logs(pod, container, LogOptions(previous=previous, tail=_LINES)):
+        async for chunk in provider.stream_logs(pod, container, contract.LogOptions(previous=previous, tail=_LINES)):
             *complete, rest = (rest + chunk).split(b"\n")
             lines.extend(_end_of(line) for line in complete[-_LINES:])
             rest = _end_of(rest)

@@ -4,8 +4,6 @@ Invariant: delays double up to a limit and never exceed it; a success resets the
 sooner than the server requested. A call that exceeds its time limit is cancelled before its caller continues, so no two calls overlap.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Hashable
@@ -14,7 +12,7 @@ from typing import TypeVar
 from attrs import frozen
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
 
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.errors import Unavailable, VKubeletError
 

@@ -3,8 +3,6 @@
 Invariant: for one key at most one lookup is in flight, and a caller that disconnects does not cancel the lookup of the others.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar

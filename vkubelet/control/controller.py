@@ -4,8 +4,6 @@ Invariant: whatever a reconcile raises, its key is retried and no other key is a
 controller. Of the errors of an item of another loop only LeadershipLost propagates; one that stays the same is logged once for each item.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import OrderedDict, deque
@@ -14,21 +12,10 @@ from contextlib import contextmanager
 from functools import cache, partial
 from typing import Generic, TypeVar
 
+from vkubelet import errors
 from vkubelet.clock import Clock, in_batches
 from vkubelet.control.backoff import Backoff
 from vkubelet.control.workqueue import Priority, Workqueue
-from vkubelet.errors import (
-    AlreadyExists,
-    ApiError,
-    Conflict,
-    Fenced,
-    LeadershipLost,
-    NotFound,
-    SettingsError,
-    Unavailable,
-    Unreachable,
-    VKubeletError,
-)
 from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
 
@@ -39,8 +26,8 @@ K = TypeVar("K", bound=Hashable)
 Reconcile = Callable[[K], Awaitable[float | None]]
 """Reconciles the object of a key, whatever happened to it; returns the seconds until the next check, or None."""
 
-_FATAL = (LeadershipLost, SettingsError)
-_EXPECTED = (Conflict, NotFound, AlreadyExists)
+_FATAL = (errors.LeadershipLost, errors.SettingsError)
+_EXPECTED = (errors.Conflict, errors.NotFound, errors.AlreadyExists)
 LONGEST_RETRY = 60.0
 """Seconds between two retries of a key that keeps failing, unless a controller sets another limit."""
 
@@ -162,18 +149,18 @@ class Controller(Generic[K]):
 
     def _delay(self, key: K, error: Exception) -> float:
         wait = self._backoff.next(key)
-        if isinstance(error, (Fenced, Unreachable)):
+        if isinstance(error, (errors.Fenced, errors.Unreachable)):
             # An outage is not the fault of the key: when it is over, no key should wait long.
             return min(wait, _OUTAGE_LIMIT)
-        if isinstance(error, Unavailable) and error.retry_after is not None:
+        if isinstance(error, errors.Unavailable) and error.retry_after is not None:
             return error.retry_after
-        return max(wait, error.retry_after or 0.0) if isinstance(error, ApiError) else wait
+        return max(wait, error.retry_after or 0.0) if isinstance(error, errors.ApiError) else wait
 
     def _log_error(self, key: K, error: Exception) -> None:
         failures = self._backoff.failures(key)
         # At the first, second, fourth, eighth … failure: a persistent error is not repeated every minute for each of thousands of keys.
         milestone = failures & (failures - 1) == 0
-        if not isinstance(error, VKubeletError):
+        if not isinstance(error, errors.VKubeletError):
             log.log(logging.ERROR if milestone else logging.DEBUG, "reconcile failed unexpectedly", exc_info=error)
             return
         usual = error.retryable or isinstance(error, _EXPECTED)
@@ -211,12 +198,12 @@ def _essence(problem: Exception) -> Exception:
         return problem
     leaves = [_essence(each) for each in problem.exceptions]
     fatal = [each for each in leaves if isinstance(each, _FATAL)]
-    unexpected = [each for each in leaves if not isinstance(each, VKubeletError)]
+    unexpected = [each for each in leaves if not isinstance(each, errors.VKubeletError)]
     return (fatal or unexpected or leaves)[0]
 
 
 def _result(error: Exception) -> str:
-    if not isinstance(error, VKubeletError):
+    if not isinstance(error, errors.VKubeletError):
         return "unexpected"
     return "retry" if error.retryable or isinstance(error, _EXPECTED) else "error"
 
@@ -233,7 +220,7 @@ class Isolation:
         """Logs and drops what is raised inside the `with`; `part` is one of several functions that handle the item."""
         try:
             yield
-        except LeadershipLost:
+        except errors.LeadershipLost:
             raise
         except Exception as error:
             self._log_once(item, part, error)

@@ -3,8 +3,6 @@
 Invariant: within `span` seconds no more than the allowed share passes; the rest waits for confirmation, however often it is requested.
 """
 
-from __future__ import annotations
-
 from vkubelet.clock import Clock
 
 

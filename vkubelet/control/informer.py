@@ -6,8 +6,6 @@ nothing.
 The first list, and every list after an expired resourceVersion, is a watch with `sendInitialEvents` (KEP-3157) or else a paged LIST.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import OrderedDict
@@ -20,8 +18,7 @@ from weakref import WeakSet
 from attrs import frozen
 
 from vkubelet.api.codec import EventType, WatchEvent
-from vkubelet.api.objects import Key, KubeObject
-from vkubelet.client.resources import Resource
+from vkubelet.api.objects import Key, KubeObject, Resource
 from vkubelet.client.rest import Client, Selection
 from vkubelet.client.transport import Transport
 from vkubelet.clock import Clock, SystemClock, in_batches

@@ -15,9 +15,7 @@ from collections.abc import Awaitable, Callable
 
 from attrs import frozen
 
-from vkubelet.api.objects import Key, Lease
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import LEASES
+from vkubelet.api.objects import LEASES, Json, Key, Lease
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock, rfc3339_micro
 from vkubelet.errors import AlreadyExists, Conflict, Fenced, LeadershipLost, NotFound, VKubeletError, first_error

@@ -3,21 +3,17 @@
 Invariant: recording never waits, never fails and never fills memory; an Event that cannot be written in time is dropped and counted.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from attrs import define, frozen
 
-from vkubelet.api.objects import Key, KubeObject
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import EVENTS, Resource
+from vkubelet.api.objects import EVENTS, Json, Key, KubeObject, Resource
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock, rfc3339
 from vkubelet.control.backoff import TokenBucket, with_retry
@@ -53,7 +49,7 @@ class ObjectReference:
     field_path: str = ""
 
     @classmethod
-    def of(cls, resource: Resource[T], obj: T) -> ObjectReference:
+    def of(cls, resource: Resource[T], obj: T) -> Self:
         """Returns a reference to an object as read."""
         metadata = obj.metadata
         return cls(resource.api_version, resource.kind, metadata.name, metadata.namespace, metadata.uid)

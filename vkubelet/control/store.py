@@ -3,8 +3,6 @@
 Invariant: an index contains exactly the objects of the store; a reader gets frozen heads and its own list.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 

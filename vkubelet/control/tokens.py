@@ -3,17 +3,13 @@
 Invariant: a token becomes invalid with the pod that it was requested for; a pod's place among the renewals of many never changes.
 """
 
-from __future__ import annotations
-
 import hashlib
 from datetime import datetime, timedelta
 from typing import Final
 
 from attrs import field, frozen
 
-from vkubelet.api.objects import Pod
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import SERVICEACCOUNTS
+from vkubelet.api.objects import SERVICEACCOUNTS, Json, Pod
 from vkubelet.client.rest import Client
 from vkubelet.clock import parse_rfc3339
 

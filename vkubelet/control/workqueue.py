@@ -3,8 +3,6 @@
 Invariant: a key waits at most once and is processed by at most one worker; a key that is added while it is processed is queued again after.
 """
 
-from __future__ import annotations
-
 import asyncio
 import enum
 import heapq

@@ -3,8 +3,6 @@
 Invariant: a node is unknown, declared or retiring; it leaves the table only when its Node object is deleted and it is not declared.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable
 

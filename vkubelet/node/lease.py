@@ -3,8 +3,6 @@
 Invariant: a Lease is renewed as long as its node is kept here, whatever else happens to the node; after a stop it expires.
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import logging
@@ -14,9 +12,7 @@ from datetime import datetime, timedelta
 
 from attrs import define, field, frozen
 
-from vkubelet.api.objects import Key, Lease
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import LEASES
+from vkubelet.api.objects import LEASES, Json, Key, Lease
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock, parse_rfc3339, rfc3339_micro
 from vkubelet.control.controller import Isolation

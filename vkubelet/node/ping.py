@@ -3,8 +3,6 @@
 Invariant: at most one ping of a node is in flight; one that hangs counts as failed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

@@ -4,8 +4,6 @@ Invariant: a Node is never Ready before it has all its taints, and never deleted
 not adopted, because its pods would run twice.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
@@ -16,9 +14,7 @@ from attrs import define, field
 
 from vkubelet.api import names
 from vkubelet.api.codec import decode_json
-from vkubelet.api.objects import Key, Lease, Node
-from vkubelet.api.shapes import Json, get_condition
-from vkubelet.client.resources import LEASES, NODES
+from vkubelet.api.objects import LEASES, NODES, Json, Key, Lease, Node, get_condition
 from vkubelet.client.rest import Client, PatchKind
 from vkubelet.clock import Clock, parse_rfc3339
 from vkubelet.control.backoff import RepairBackoff

@@ -3,8 +3,6 @@
 Invariant: the result is a function of the inputs; times occur only in conditions, and an unchanged node renders no patch.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -12,11 +10,9 @@ from datetime import datetime, timedelta
 from attrs import evolve, frozen
 
 from vkubelet.api import names
-from vkubelet.api.names import INSTANCE, OWNED, Owned, owned_keys
-from vkubelet.api.objects import Node
+from vkubelet.api.objects import Json, JsonView, Node
 from vkubelet.api.quantity import Quantity
 from vkubelet.api.scheduling import is_extended
-from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import parse_rfc3339, rfc3339
 from vkubelet.node.declared import Health
 from vkubelet.node.taints import taint_body
@@ -71,7 +67,7 @@ def wanted(node: NodeDescription, endpoint: Endpoint, *, instance: str, health: 
         names.ARCH: node.arch,
         names.EXCLUDE_FROM_LOAD_BALANCERS: "true",
         **node.labels,
-        INSTANCE: instance,
+        names.INSTANCE: instance,
     }
     conditions = _conditions(node, health)
     all_taints = (*taints, *node.taints)
@@ -86,7 +82,7 @@ def wanted(node: NodeDescription, endpoint: Endpoint, *, instance: str, health: 
     return Wanted(
         name=node.name,
         labels=labels,
-        annotations={**node.annotations, OWNED: json.dumps(owned, separators=(",", ":"))},
+        annotations={**node.annotations, names.OWNED: json.dumps(owned, separators=(",", ":"))},
         taints=all_taints,
         conditions=conditions,
         status=_status(node, endpoint),
@@ -156,14 +152,14 @@ def still_owning(node: Wanted, taints: Collection[str]) -> Wanted:
     """Returns the desired state that still records these taints as ours: if removing them fails, their owner would otherwise be unknown."""
     if not taints:
         return node
-    note = json.loads(node.annotations[OWNED])
+    note = json.loads(node.annotations[names.OWNED])
     note["taints"] = sorted({*note["taints"], *taints})
-    return evolve(node, annotations={**node.annotations, OWNED: json.dumps(note, separators=(",", ":"))})
+    return evolve(node, annotations={**node.annotations, names.OWNED: json.dumps(note, separators=(",", ":"))})
 
 
 def status_patch(live: Node, node: Wanted, *, now: datetime) -> Json | None:
     """Returns the strategic merge patch for `nodes/{name}/status`, or None when only heartbeat times would change and none is due."""
-    owned, node = owned_keys(live), with_foreign_resources(live, node)
+    owned, node = names.owned_keys(live), with_foreign_resources(live, node)
     metadata = {
         kind: difference
         for kind, difference in (
@@ -185,7 +181,7 @@ def with_foreign_resources(live: Node, node: Wanted) -> Wanted:
 
     Source: pkg/kubelet/nodestatus/setters.go, MachineInfo; "Advertise Extended Resources for a Node".
     """
-    owned = owned_keys(live).resources
+    owned = names.owned_keys(live).resources
     capacity = live.status.get("capacity") or {}
     foreign = {name: amount for name, amount in capacity.items() if is_extended(name) and owned is not None and name not in owned}
     if not foreign:
@@ -234,11 +230,11 @@ def _same(live: JsonView | None, want: JsonView) -> bool:
     return live is not None and all(live.get(key, "") == want.get(key, "") for key in ("status", "reason", "message"))
 
 
-def _dropped(live: JsonView, node: Wanted, owned: Owned) -> set[str]:
+def _dropped(live: JsonView, node: Wanted, owned: names.Owned) -> set[str]:
     return (set(owned.conditions) & set(_by_type(live.get("conditions", ())))) - set(_by_type(node.conditions))
 
 
-def _conditions_differ(live: JsonView, node: Wanted, owned: Owned) -> bool:
+def _conditions_differ(live: JsonView, node: Wanted, owned: names.Owned) -> bool:
     have = _by_type(live.get("conditions", ()))
     return bool(_dropped(live, node, owned)) or any(not _same(have.get(c["type"]), c) for c in node.conditions)
 
@@ -257,7 +253,7 @@ def next_report(live: JsonView, conditions: Sequence[JsonView], *, now: datetime
     return left.total_seconds() if left <= REPORT_EVERY + _SKEW else 0.0
 
 
-def _conditions_patch(live: JsonView, node: Wanted, owned: Owned, *, now: datetime) -> list[Json]:
+def _conditions_patch(live: JsonView, node: Wanted, owned: names.Owned, *, now: datetime) -> list[Json]:
     """Returns all our conditions with a new heartbeat, and removals of those no longer desired; transition times change only with the
     status."""
     have = _by_type(live.get("conditions", ()))

@@ -3,8 +3,6 @@
 Invariant: by default nothing is changed, so that a restart has no effect; any other mode completes within its time limit.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable

@@ -4,11 +4,9 @@ Invariant: a taint whose key is not ours is never added, changed or removed. The
 completely and guarded by the resourceVersion it was computed from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView
 from vkubelet.provider import Taint
 
 

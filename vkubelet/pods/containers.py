@@ -10,8 +10,8 @@ from datetime import datetime
 
 from attrs import frozen
 
+from vkubelet.api.objects import Json, JsonView
 from vkubelet.api.podspec import CONTAINER_STATUSES
-from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import rfc3339
 from vkubelet.provider import ContainerReport, PodReport, Running, Terminated, Waiting
 

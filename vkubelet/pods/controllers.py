@@ -3,16 +3,13 @@
 Invariant: the parts know each other only through what is connected here.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from attrs import define, field
 
-from vkubelet.api.objects import Node, Pod, PodRef
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView, Node, Pod, PodRef
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.control.informer import Change, Informer
@@ -20,8 +17,7 @@ from vkubelet.control.recorder import Recorder
 from vkubelet.metrics import Metrics
 from vkubelet.pods.dispatch import Dispatch, DispatchMode, PodCache
 from vkubelet.pods.lifecycle import Lifecycle
-from vkubelet.pods.listing import Lister, PodSettings, Polling
-from vkubelet.pods.orphans import Orphans
+from vkubelet.pods.listing import Lister, Orphans, PodSettings, Polling
 from vkubelet.pods.status import failed_status
 from vkubelet.pods.status_writer import MERGE, StatusWriter
 from vkubelet.provider import AdmitsPods, PodFailure, PodReport, Provider, ResolvedPod, SupportsPolling

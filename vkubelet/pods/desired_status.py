@@ -11,8 +11,7 @@ from datetime import datetime
 from attrs import evolve, field, frozen
 
 from vkubelet.api.codec import decode_json, encode_json
-from vkubelet.api.objects import Pod
-from vkubelet.api.shapes import POD_CONDITIONS, Json, JsonView
+from vkubelet.api.objects import POD_CONDITIONS, Json, JsonView, Pod
 from vkubelet.pods.phase import TERMINAL
 from vkubelet.pods.status import End, adopt_status, compute_status, end_status
 from vkubelet.provider import PodReport, Running, Terminated, Waiting

@@ -10,8 +10,6 @@ wins: only a stub of the same UID that still exists is filled; the watch has del
 Mirror pods are ignored, as a kubelet ignores its own: they are the API's view of static pods that run anyway.
 """
 
-from __future__ import annotations
-
 import enum
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,8 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from attrs import evolve
 
 from vkubelet.api.names import MIRROR_POD
-from vkubelet.api.objects import Key, ObjectMeta, Pod, PodRef
-from vkubelet.client.resources import PODS
+from vkubelet.api.objects import PODS, Key, ObjectMeta, Pod, PodRef
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
 from vkubelet.control.controller import Controller, Isolation

@@ -4,8 +4,6 @@ Invariant: calls for one UID never overlap, a deletion cancels a running sync fi
 API nor the backend has it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -14,8 +12,7 @@ from functools import partial
 
 from attrs import define, field
 
-from vkubelet.api.objects import Pod, PodRef
-from vkubelet.client.resources import PODS
+from vkubelet.api.objects import PODS, Pod, PodRef
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.control.backoff import with_timeout

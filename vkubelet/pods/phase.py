@@ -4,11 +4,9 @@ Invariant: the rules are the kubelet's (pkg/kubelet/kubelet_pods.go getPhase and
 reached only when no container can be running.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView
 from vkubelet.pods.containers import LISTS, Containers, ever_ran, exit_code
 
 TERMINAL = frozenset({"Succeeded", "Failed"})

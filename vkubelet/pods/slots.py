@@ -3,8 +3,6 @@
 Invariant: at most `limit` slots are taken or granted; waiting pods are woken by priority, then by arrival, when a slot becomes free.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from vkubelet.control.workqueue import Priority

@@ -4,15 +4,12 @@ Invariant: conditions of other controllers, the start time and a terminal phase 
 its condition does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 
 from attrs import frozen
 
-from vkubelet.api.objects import Pod
-from vkubelet.api.shapes import POD_CONDITIONS, Json, JsonView
+from vkubelet.api.objects import POD_CONDITIONS, Json, JsonView, Pod
 from vkubelet.clock import rfc3339
 from vkubelet.pods.containers import LISTS, container_statuses, ended, ever_ran
 from vkubelet.pods.phase import TERMINAL, by_name, completed_reason, pod_conditions, pod_phase, ready

@@ -4,17 +4,13 @@ Invariant: a status reaches exactly the incarnation of the pod that it describes
 is already published, or terminal, is not written again.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from attrs import define, evolve, field
 
-from vkubelet.api.objects import Pod, PodRef
-from vkubelet.api.shapes import Json, JsonView
-from vkubelet.client.resources import PODS
+from vkubelet.api.objects import PODS, Json, JsonView, Pod, PodRef
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.control.backoff import Backoff

@@ -8,26 +8,15 @@ terminal; a pod with a start time was admitted by an earlier process and is neve
 Source: pkg/kubelet/lifecycle/predicate.go and the scheduler's plugins that it uses. Not here: preemption for critical pods.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Self
 
 from attrs import define, field, frozen
 
+from vkubelet.api import scheduling
 from vkubelet.api.objects import Node, Pod
 from vkubelet.api.quantity import Quantity, Resources, add_resources, parse_resources, subtract_resources
-from vkubelet.api.scheduling import (
-    HostPort,
-    allocated_spec,
-    effective_requests,
-    host_ports,
-    is_extended,
-    matches_node,
-    ports_conflict,
-    tolerates,
-)
 from vkubelet.errors import NotAdmitted
 
 OS_LABEL: Final = "kubernetes.io/os"
@@ -42,14 +31,14 @@ class Demand:
     """Resources that an admitted pod takes from its node, as allocated where that is published; "pods" counts the pod itself."""
 
     requests: Resources
-    ports: frozenset[HostPort]
+    ports: frozenset[scheduling.HostPort]
     made_of: int = 0
     """Hash of the spec that this demand was computed from; another hash means another spec."""
 
     @classmethod
-    def of(cls, pod: Pod) -> Demand:
-        spec = allocated_spec(pod.spec, pod.status)
-        return cls({**effective_requests(spec), "pods": _ONE}, host_ports(spec), hash(pod.spec_json))
+    def of(cls, pod: Pod) -> Self:
+        spec = scheduling.allocated_spec(pod.spec, pod.status)
+        return cls({**scheduling.effective_requests(spec), "pods": _ONE}, scheduling.host_ports(spec), hash(pod.spec_json))
 
 
 @define
@@ -70,7 +59,7 @@ class Load:
             self.requests = subtract_resources(self.requests, demand.requests)
 
     @property
-    def ports(self) -> Iterable[HostPort]:
+    def ports(self) -> Iterable[scheduling.HostPort]:
         return (port for demand in self.demands.values() for port in demand.ports)
 
 
@@ -113,7 +102,7 @@ def _no_room(demand: Demand, allocatable: Resources, used: Resources) -> NotAdmi
     others = sorted(demand.requests.keys() - {"pods", *_NATIVE})
     for name in ("pods", *_NATIVE, *others):
         wanted = demand.requests.get(name, _ZERO)
-        if not wanted or (is_extended(name) and name not in allocatable):
+        if not wanted or (scheduling.is_extended(name) and name not in allocatable):
             continue
         has, taken = allocatable.get(name, _ZERO), used.get(name, _ZERO)
         if has < wanted + taken:
@@ -125,12 +114,12 @@ def _no_room(demand: Demand, allocatable: Resources, used: Resources) -> NotAdmi
 
 def _failed_predicate(pod: Pod, node: Node, demand: Demand, load: Load) -> NotAdmitted | None:
     spec = pod.spec
-    if not matches_node(spec, labels=node.metadata.labels, name=node.metadata.name):
+    if not scheduling.matches_node(spec, labels=node.metadata.labels, name=node.metadata.name):
         return _predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
-    if ports_conflict(demand.ports, load.ports):
+    if scheduling.ports_conflict(demand.ports, load.ports):
         return _predicate("NodePorts", "node(s) didn't have free ports for the requested pod ports")
     taints = [taint for taint in node.spec.get("taints") or () if taint.get("effect") == "NoExecute"]
-    if not all(tolerates(spec.get("tolerations") or (), taint) for taint in taints):
+    if not all(scheduling.tolerates(spec.get("tolerations") or (), taint) for taint in taints):
         return _predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate")
     return None
 

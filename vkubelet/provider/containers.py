@@ -3,16 +3,13 @@
 Invariant: the runtime decides what runs when; the provider executes that and reports facts by `host.report`, with the given `restarts`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from attrs import field, frozen
 
-from vkubelet.api.objects import Pod, PodRef
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView, Pod, PodRef
 from vkubelet.provider.contract import Host, PodReport
 from vkubelet.provider.resolved import ResolvedContainer, ResolvedPod
 

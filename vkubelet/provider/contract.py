@@ -7,8 +7,6 @@ A provider is one coroutine, `run(host)`: it declares nodes with `host.set_node`
 deletion cancels a running `sync_pod`, and `sync_pod` is never called for that UID afterwards.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -17,9 +15,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from attrs import field, frozen
 
-from vkubelet.api.objects import KubeObject, Pod, PodRef
-from vkubelet.api.shapes import Json, JsonView
-from vkubelet.client.resources import Resource
+from vkubelet.api.objects import Json, JsonView, KubeObject, Pod, PodRef, Resource
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
 from vkubelet.control.informer import Informer

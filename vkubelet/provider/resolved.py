@@ -3,15 +3,12 @@
 Invariant: no value of a Secret is shown when an object is printed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from attrs import field, frozen
 
-from vkubelet.api.objects import Pod
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView, Pod
 
 
 @frozen(kw_only=True)

@@ -3,8 +3,6 @@
 Invariant: nothing is read from a cluster here, and nothing is written except below the pod's directory.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -13,9 +11,8 @@ from typing import Final
 from attrs import field, frozen
 
 from vkubelet.api.codec import decode_json
-from vkubelet.api.objects import Pod
+from vkubelet.api.objects import JsonView, Pod
 from vkubelet.api.podspec import containers
-from vkubelet.api.shapes import JsonView
 from vkubelet.errors import Unavailable
 from vkubelet.provider import Mount, PullSecret, ResolvedContainer, ResolvedPod
 from vkubelet.resolve import names

@@ -5,18 +5,15 @@ Invariant: an unknown path is rejected by its name; nothing becomes empty silent
 The paths are documented at "Downward API: available fields".
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, Self
 
 from attrs import frozen
 
-from vkubelet.api.objects import ObjectMeta, Pod
+from vkubelet.api.objects import JsonView, ObjectMeta, Pod
 from vkubelet.api.podspec import PLANNED_CONTAINERS
 from vkubelet.api.quantity import ZERO, Quantity
-from vkubelet.api.shapes import JsonView
 
 _LIMITED_BY_THE_NODE: Final = ("cpu", "memory", "ephemeral-storage")
 _LIMITED_BY_THE_POD: Final = ("cpu", "memory")
@@ -34,7 +31,7 @@ class Facts:
     allocatable: Mapping[str, str] = {}
 
     @classmethod
-    def of(cls, pod: Pod, *, pod_ips: Sequence[str], host_ips: Sequence[str], allocatable: Mapping[str, str]) -> Facts:
+    def of(cls, pod: Pod, *, pod_ips: Sequence[str], host_ips: Sequence[str], allocatable: Mapping[str, str]) -> Self:
         """Returns the facts of a pod.
 
         A pod on its host's network has the host's addresses; one without given addresses has the published ones.

@@ -4,16 +4,14 @@ Invariant: for the same pod and the same objects it is that of the kubelet: `env
 names that are left.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from attrs import frozen
 
+from vkubelet.api.objects import JsonView
 from vkubelet.api.podspec import Kind, Reference
-from vkubelet.api.shapes import JsonView
 from vkubelet.resolve.downward import Facts, field_value, resource_value
 from vkubelet.resolve.references import Absence, Content, MissingReferenceError, Objects
 

@@ -5,8 +5,6 @@ renames that one link. The kubelet does the same, and programs watch for it. Con
 goes through `vkubelet.beneath`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -3,14 +3,12 @@
 Invariant: the texts are those that a kubelet writes, byte by byte, for the same pod on the same host.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, Self
 
 from attrs import field, frozen
 
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView
 
 _LONGEST_LABEL: Final = 63
 _LONGEST_NAME: Final = 64
@@ -96,7 +94,7 @@ class Dns:
     options: Mapping[str, str] = field(factory=dict)
 
     @classmethod
-    def parse(cls, text: str) -> Dns:
+    def parse(cls, text: str) -> Self:
         """Parses a resolv.conf: servers and options add up; the last line of searches counts."""
         servers: list[str] = []
         searches: list[str] = []

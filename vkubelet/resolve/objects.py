@@ -1,26 +1,29 @@
-"""Cache of ConfigMaps and Secrets, read by name and kept as long as a pod uses them.
+"""Caches of what pods use: ConfigMaps and Secrets, read by name, and service account tokens, each bound to its pod.
 
 Invariant: only single objects are ever requested, so that the rights of one kubelet are enough, and an object that no pod uses any more is
-dropped.
+dropped. A token is renewed before it expires, and not before it is due, however often it is requested; it is only in memory and its file.
 """
 
-from __future__ import annotations
-
 import asyncio
+import logging
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from datetime import datetime, timedelta
 from typing import Final
 
 from attrs import define, field, frozen
 
-from vkubelet.api.objects import Key, Unknown
+from vkubelet.api.objects import CONFIGMAPS, SECRETS, Key, Pod, Resource, Unknown
 from vkubelet.api.podspec import Kind, Reference
-from vkubelet.client.resources import CONFIGMAPS, SECRETS, Resource
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
 from vkubelet.control.informer import Change, Informer
+from vkubelet.control.tokens import renewal_time, request_token, spread_of
 from vkubelet.errors import ApiError, Forbidden, NotFound
 from vkubelet.resolve.references import Content
+from vkubelet.resolve.volumes import TokenSource
+
+log = logging.getLogger(__name__)
 
 WATCHES: Final = 500
 """Number of objects that are watched, each by a dedicated connection; any others are polled."""
@@ -33,6 +36,9 @@ _NEWS_TRAVELS: Final = 3.0
 _ASK_AGAIN: Final = 0.25
 
 _RESOURCES: Final = {Kind.CONFIGMAP: CONFIGMAPS, Kind.SECRET: SECRETS}
+
+_TOKEN_SHARE: Final = 0.8
+_TOKEN_SPREAD: Final = timedelta(seconds=10)
 
 
 @frozen
@@ -202,3 +208,56 @@ def _version(obj: Unknown | None) -> str:
 
 def _is_live(entry: _Entry) -> bool:
     return entry.settled or (entry.informer is not None and entry.informer.synced)
+
+
+@frozen
+class Token:
+    """An issued token, with the time from which on it has to be renewed."""
+
+    text: str = field(repr=False)
+    expiry: datetime
+    due: datetime
+
+
+def due_at(uid: str, expiry: datetime, *, life: float) -> datetime:
+    """Returns when a token valid for `life` seconds is renewed: after 80 % of that, at most a day, a few seconds apart for each pod."""
+    return renewal_time(expiry, lifetime=life, share=_TOKEN_SHARE) - _TOKEN_SPREAD * spread_of(uid)
+
+
+class TokenCache:
+    """Tokens by the UID of their pod."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._tokens: dict[str, dict[TokenSource, Token]] = {}
+
+    async def read(self, pod: Pod, sources: Iterable[TokenSource], client: Client) -> dict[TokenSource, str]:
+        """Returns a valid token for each source. Raises ApiError when there is none at all."""
+        return {source: await self._read(pod, source, client) for source in dict.fromkeys(sources)}
+
+    def due_in(self, uid: str) -> float | None:
+        """Returns the seconds until a token of the pod is due; None: it has none."""
+        now = self._clock.now()
+        return min(((token.due - now).total_seconds() for token in self._tokens.get(uid, {}).values()), default=None)
+
+    def forget(self, uid: str) -> None:
+        """Drops the tokens of a deleted pod."""
+        self._tokens.pop(uid, None)
+
+    async def _read(self, pod: Pod, source: TokenSource, client: Client) -> str:
+        known = self._tokens.get(pod.metadata.uid, {}).get(source)
+        if known is not None and self._clock.now() < known.due:
+            return known.text
+        try:
+            fresh = await self._issue(pod, source, client)
+        except ApiError as error:
+            if known is None or self._clock.now() >= known.expiry:
+                raise
+            log.debug("a token could not be renewed yet: %s", error)
+            return known.text
+        self._tokens.setdefault(pod.metadata.uid, {})[source] = fresh
+        return fresh.text
+
+    async def _issue(self, pod: Pod, source: TokenSource, client: Client) -> Token:
+        issued = await request_token(client, pod, audience=source.audience, expiration=source.expiration)
+        return Token(issued.text, issued.expiry, due_at(pod.metadata.uid, issued.expiry, life=issued.lifetime))

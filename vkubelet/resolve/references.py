@@ -3,18 +3,15 @@
 Invariant: only names are known here; whether an object exists, and may be missing, is decided where it is used.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, Self
 
 from attrs import field, frozen
 
-from vkubelet.api.objects import Unknown
+from vkubelet.api.objects import JsonView, Unknown
 from vkubelet.api.podspec import Kind, Reference, containers, environment_references, file_references, pull_secrets
-from vkubelet.api.shapes import JsonView
 
 _SHORTEST_SECRET: Final = 4
 
@@ -28,7 +25,7 @@ class Content:
     secret: bool = False
 
     @classmethod
-    def of(cls, kind: Kind, obj: Unknown) -> Content:
+    def of(cls, kind: Kind, obj: Unknown) -> Self:
         """Decodes the object. Raises ValueError when a value is not base64."""
         body, secret = obj.body, kind is Kind.SECRET
         encoded = body.get("data" if secret else "binaryData") or {}

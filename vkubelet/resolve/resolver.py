@@ -3,8 +3,6 @@
 Invariant: a pod's files change only through its record here, one change at a time, and never after its record is dropped.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -13,10 +11,8 @@ from typing import Final
 
 from attrs import define, evolve, field
 
-from vkubelet.api.objects import Node, Pod, Unknown
+from vkubelet.api.objects import PODS, SERVICES, JsonView, Node, Pod, Unknown
 from vkubelet.api.podspec import Kind, Reference, environment_references, file_references, pull_secrets
-from vkubelet.api.shapes import JsonView
-from vkubelet.client.resources import PODS, SERVICES
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.control.controller import Controller
@@ -29,13 +25,11 @@ from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
 from vkubelet.provider import PullSecret, ResolvedPod
 from vkubelet.resolve import assembly
-from vkubelet.resolve.assembly import Read
 from vkubelet.resolve.downward import Facts
 from vkubelet.resolve.environment import MASTER_NAMESPACE, Environment, service_variables
 from vkubelet.resolve.names import Names
-from vkubelet.resolve.objects import RENEW, Name, ObjectCache
+from vkubelet.resolve.objects import RENEW, Name, ObjectCache, TokenCache
 from vkubelet.resolve.references import Absence, Content, MissingReferenceError, all_references
-from vkubelet.resolve.tokens import TokenCache
 from vkubelet.resolve.volumes import Tokens, token_sources
 
 log = logging.getLogger(__name__)
@@ -169,7 +163,7 @@ class Resolver:
             for volume in assembly.make_volumes(facts.spec, record.files):
                 await self._fill(record, volume, facts)
         secrets = await self._pull_secrets(record, facts)
-        read = Read(services=await self._service_variables(facts), names=self.names())
+        read = assembly.Read(services=await self._service_variables(facts), names=self.names())
         environments: dict[str, Environment] = {}
         for container in assembly.select(facts.spec, chosen):
             # Containers about to be started need the current objects; for a repeated check of a pod, those it was started with are enough.
@@ -194,7 +188,7 @@ class Resolver:
 
     # --- environment ---
 
-    async def _environment(self, record: _Record, container: JsonView, facts: Facts, read: Read, *, lenient: bool) -> Environment:
+    async def _environment(self, record: _Record, container: JsonView, facts: Facts, read: assembly.Read, *, lenient: bool) -> Environment:
         objects: dict[Reference, Content | None] = {}
         for reference in environment_references(container):
             try:

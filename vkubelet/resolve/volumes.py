@@ -3,15 +3,13 @@
 Invariant: a volume is known with all of its sources or not at all, so that an update is never half visible.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from attrs import field, frozen
 
+from vkubelet.api.objects import JsonView
 from vkubelet.api.podspec import PLANNED_CONTAINERS, Kind, Reference
-from vkubelet.api.shapes import JsonView
 from vkubelet.resolve.downward import Facts, metadata_value, resource_value
 from vkubelet.resolve.references import Absence, Content, Objects
 

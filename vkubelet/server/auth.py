@@ -4,8 +4,6 @@ Invariant: no route receives a request before its caller is authenticated and au
 right that a request needs follows from the matched route, never from the text of the request.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac
@@ -18,8 +16,7 @@ from functools import partial
 from aiohttp import hdrs, web
 from attrs import frozen
 
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import SUBJECTACCESSREVIEWS, TOKENREVIEWS
+from vkubelet.api.objects import SUBJECTACCESSREVIEWS, TOKENREVIEWS, Json
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.control.backoff import with_retry

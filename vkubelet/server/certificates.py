@@ -3,8 +3,6 @@
 Invariant: a certificate is replaced while connections continue, and a failure to replace it keeps the old one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import logging
@@ -17,9 +15,7 @@ from pathlib import Path
 
 from attrs import define, field
 
-from vkubelet.api.objects import Key, Unknown
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import CONFIGMAPS, CSRS
+from vkubelet.api.objects import CONFIGMAPS, CSRS, Json, Key, Unknown
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.control.backoff import with_retry

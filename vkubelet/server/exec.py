@@ -3,16 +3,13 @@
 Invariant: every error of a request is detected before the connection is upgraded, and answered with the kubelet's code and text.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import attrs
 from aiohttp import web
 
-from vkubelet.api.objects import Pod
+from vkubelet.api.objects import Json, Pod
 from vkubelet.api.podspec import PLANNED_CONTAINERS
-from vkubelet.api.shapes import Json
 from vkubelet.provider import ContainerIO, Provider, SupportsAttach, SupportsExec, TerminalSize
 from vkubelet.server import statuses
 from vkubelet.server.node_pods import NodePods, container_spec, container_status

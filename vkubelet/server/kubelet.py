@@ -3,8 +3,6 @@
 Invariant: it listens from entering its context to `stop_listening`, and only `open` and `close` change its set of ports.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import ssl
@@ -16,7 +14,7 @@ from typing import Self
 from aiohttp import web
 from attrs import define, field
 
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.errors import SettingsError, Unavailable

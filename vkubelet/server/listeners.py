@@ -3,8 +3,6 @@
 Invariant: a port serves one node at a time; a connection that outlives its listener belongs to the node that has the port now, or to none.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import ipaddress

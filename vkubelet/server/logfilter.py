@@ -5,8 +5,6 @@ Invariant: however long a line or a log is, only the start of one line is buffer
 Input is lines that start with an RFC 3339 time and a space, cut into chunks anywhere. A line without a time shares that of the line before.
 """
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime
 

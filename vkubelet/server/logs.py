@@ -4,8 +4,6 @@ Invariant: the response to an invalid request has the kubelet's code and text; a
 provider is never called with a path outside its logs, however it is spelled.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -13,8 +11,7 @@ from datetime import UTC, datetime, timedelta
 import attrs
 from aiohttp import web
 
-from vkubelet.api.objects import Pod, PodRef
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView, Pod, PodRef
 from vkubelet.clock import Clock, parse_rfc3339
 from vkubelet.errors import NoSuchContainer, NoSuchPod
 from vkubelet.metrics import Metrics

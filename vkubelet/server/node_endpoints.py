@@ -3,8 +3,6 @@
 Invariant: everything here comes from memory or from the provider; nothing queries the API server.
 """
 
-from __future__ import annotations
-
 import asyncio
 import io
 from collections.abc import Callable, Sequence
@@ -14,7 +12,7 @@ import attrs
 from aiohttp import web
 
 from vkubelet.api.codec import encode_json
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView
 from vkubelet.provider import PodReport, Provider, Running
 from vkubelet.server.node_pods import NodePods
 from vkubelet.server.settings import ServerSettings

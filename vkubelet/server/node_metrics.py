@@ -4,8 +4,6 @@ Invariant: only known values are exposed; a series of a kubelet that would alway
 forwarded unchanged, or reduced.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -14,9 +12,8 @@ import attrs
 from aiohttp import web
 
 from vkubelet.api.codec import encode_json
-from vkubelet.api.objects import Pod
+from vkubelet.api.objects import Json, JsonView, Pod
 from vkubelet.api.podspec import CONTAINER_STATUSES
-from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import Clock
 from vkubelet.metrics import Durations, Metrics
 from vkubelet.provider import MetricsEndpoint, Provider, SupportsMetrics, SupportsStats

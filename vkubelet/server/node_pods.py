@@ -3,8 +3,6 @@
 Invariant: at a node's port the pods of all other nodes do not exist.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 
@@ -12,9 +10,8 @@ from aiohttp import hdrs, web
 from attrs import frozen
 from multidict import CIMultiDictProxy
 
-from vkubelet.api.objects import Pod
+from vkubelet.api.objects import JsonView, Pod
 from vkubelet.api.podspec import CONTAINER_STATUSES, containers
-from vkubelet.api.shapes import JsonView
 from vkubelet.provider import PodStore
 from vkubelet.server.listeners import MAIN, Listeners
 

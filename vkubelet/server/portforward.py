@@ -6,8 +6,6 @@ connection, on channels that exist from the start.
 Invariant: connections of a session are closed independently, and each reports an error on its own error stream.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

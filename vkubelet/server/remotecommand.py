@@ -3,20 +3,18 @@
 Invariant: all output is sent before the error channel reports the exit status, and an interrupted session never counts as a success.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Protocol, Self
 
 from aiohttp import hdrs, web
 from attrs import frozen
 from multidict import CIMultiDict, MultiMapping
 
 from vkubelet.api.codec import decode_json
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.clock import Clock
 from vkubelet.errors import VKubeletError
 from vkubelet.logformat import bind
@@ -77,7 +75,7 @@ class Wishes:
     tty: bool
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> Wishes:
+    def of(cls, query: Mapping[str, str]) -> Self:
         """Parses the query. Raises 400 when there would be no stream at all. A terminal has no separate stderr."""
         stdin, stdout, stderr, tty = (query.get(name) == "1" for name in ("input", "output", "error", "tty"))
         wishes = cls(stdin=stdin, stdout=stdout, stderr=stderr and not tty, tty=tty)
@@ -137,7 +135,7 @@ class Resizes:
         self._ended = True
         self._news.set()
 
-    def __aiter__(self) -> Resizes:
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> TerminalSize:
@@ -156,7 +154,7 @@ class _Stdin:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
-    def __aiter__(self) -> _Stdin:
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:

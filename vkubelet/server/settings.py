@@ -3,8 +3,6 @@
 Invariant: conflicting values are rejected when they are read, by their YAML names.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from typing import Literal
 

@@ -4,8 +4,6 @@ Invariant: for any input, the parser buffers no more than one frame head and one
 decompresses to no more than MAX_HEADERS bytes, and every error is a SpdyError.
 """
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Iterator, Mapping

@@ -3,14 +3,12 @@
 Invariant: a message is only sent if it is meant for the caller; of every other error only that it happened.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
 from vkubelet.api.codec import encode_json
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.errors import BadRequest, NoSuchContainer, NoSuchPod, NotSupported, ProviderError, Unavailable, first_error
 
 HTTP_STATUS: Mapping[type[ProviderError], int] = {

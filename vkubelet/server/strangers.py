@@ -4,8 +4,6 @@ Invariant: at most `most` connections are strangers. When all places are taken, 
 oldest stranger is `_SPARED` seconds old; then that one is closed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import resource
 from collections.abc import Callable

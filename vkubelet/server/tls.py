@@ -8,8 +8,6 @@ client CA, or has expired, is rejected by an alert, also where anonymous callers
 judged by its token (docs/decisions/0013-client-certificates.md).
 """
 
-from __future__ import annotations
-
 import os
 import ssl
 import tempfile

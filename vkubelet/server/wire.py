@@ -4,8 +4,6 @@ Invariant: at most one write waits for a slow peer, what the peer can make us se
 nothing is written.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import socket

@@ -3,8 +3,6 @@
 Invariant: a request meets the requirements of the signer `kubernetes.io/kubelet-serving`.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Sequence

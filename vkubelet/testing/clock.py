@@ -5,8 +5,6 @@ Invariant: time passes only between two moments at which no task can continue, s
 For tests without sockets and threads: a task that waits for these seems blocked.
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import math

@@ -7,8 +7,6 @@ The fixtures are synchronous and bound to no event loop, so tests of every type 
 namespaces, and removes cluster-scoped objects it created.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

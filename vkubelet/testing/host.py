@@ -3,8 +3,6 @@
 Invariant: it behaves as the runtime does towards a provider, but has no cluster; nothing leaves the process.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,10 +12,8 @@ from attrs import evolve, frozen
 from prometheus_client import CollectorRegistry
 
 from vkubelet.api.codec import encode_json
-from vkubelet.api.objects import KubeObject, Pod, PodRef
+from vkubelet.api.objects import Json, JsonView, KubeObject, Pod, PodRef, Resource
 from vkubelet.api.podspec import Kind, Reference, pull_secrets
-from vkubelet.api.shapes import Json, JsonView
-from vkubelet.client.resources import Resource
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
 from vkubelet.control.informer import Informer
@@ -25,7 +21,6 @@ from vkubelet.control.recorder import ObjectReference, Recorder
 from vkubelet.metrics import Metrics
 from vkubelet.provider import NodeDescription, PodFailure, PodReport, ResolvedPod
 from vkubelet.resolve import assembly
-from vkubelet.resolve.assembly import Read
 from vkubelet.resolve.downward import Facts
 from vkubelet.resolve.references import Content, MissingReferenceError, all_references
 from vkubelet.resolve.volumes import token_sources
@@ -164,7 +159,7 @@ class RecordingHost:
         capacity = (node.allocatable or node.capacity) if node is not None else {}
         facts = Facts.of(pod, pod_ips=pod_ips, host_ips=(), allocatable=capacity)
         references = all_references(facts.spec, volumes=files is not None)
-        read = Read(objects={reference: self.objects.get(reference) for reference in references}, services=self.services)
+        read = assembly.Read(objects={reference: self.objects.get(reference) for reference in references}, services=self.services)
         if files is not None:
             for volume in assembly.make_volumes(facts.spec, files):
                 tokens = dict.fromkeys(token_sources(volume), "token")

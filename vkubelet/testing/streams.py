@@ -7,8 +7,6 @@ Invariant: as with a real client, a write waits while the client does not read (
     assert io.stdout == b"hello"
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable

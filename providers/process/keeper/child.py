@@ -3,8 +3,6 @@
 Invariant: either the program runs with all of that, or the keeper receives the failed step and nothing ran.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

@@ -3,8 +3,6 @@
 Invariant: nothing here waits; a client that does not read becomes full, and then late.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

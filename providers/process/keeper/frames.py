@@ -3,8 +3,6 @@
 Invariant: a frame is passed on only when complete, however the bytes arrive.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

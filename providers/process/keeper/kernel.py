@@ -3,8 +3,6 @@
 Invariant: a call that the kernel refuses raises OSError with the kernel's error number; nothing here reads a path of its choice.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -3,8 +3,6 @@
 Invariant: a file contains complete lines and is never renamed; `000000.log` is followed by `000001.log`, and the oldest are deleted.
 """
 
-from __future__ import annotations
-
 import os
 import time
 

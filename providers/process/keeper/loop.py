@@ -3,8 +3,6 @@
 Invariant: a keeper exits only after everything below its process has exited, and after the last line is in the log.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -6,8 +6,6 @@ alone.
 Forked keepers start in a few milliseconds and share their memory. The nursery exits when vkubelet does.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

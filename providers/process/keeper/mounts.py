@@ -8,8 +8,6 @@ Mounts are named `self/fd/N` below a /proc that was opened before the namespace 
 the pod can cover it.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

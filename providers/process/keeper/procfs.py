@@ -3,8 +3,6 @@
 Invariant: a process that exits meanwhile is omitted; its absence is no error.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from typing import NamedTuple

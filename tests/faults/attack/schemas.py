@@ -15,9 +15,7 @@ from attrs import frozen
 from hypothesis import strategies as st
 
 from kubeocean.model.crds import definition
-from vkubelet.api.objects import Unknown
-from vkubelet.api.shapes import Json
-from vkubelet.client.resources import Resource
+from vkubelet.api.objects import Json, Resource, Unknown
 
 _LONGEST_TEXT = 40
 _INTEGERS = (-(2**31), 2**31 - 1)

@@ -20,7 +20,7 @@ from kubeocean.model.fields import Problem
 from tests.faults.attack.schemas import WRONG, Place, places, spec_schema, values, with_unknown_fields
 from tests.unit.kubeocean.builders import unknown
 from tests.unit.kubeocean.world import Process, World, policy_body, process
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.provider import NodeDescription
 
 SCHEMAS = {"ClusterBinding": spec_schema(CLUSTERBINDINGS), "ResourceLeasingPolicy": spec_schema(POLICIES)}

@@ -23,10 +23,9 @@ from tests.faults.attack.memory import resident
 from tests.faults.attack.scene import TOKEN, VNODE, Scene, scene
 from tests.faults.attack.worker import POURED, Asked, Misbehave, Worker, answer, node, working
 from tests.support.program import eventually
-from vkubelet.api.objects import Pod
+from vkubelet.api.objects import NODES, Pod
 from vkubelet.client import rest, transport, watch
 from vkubelet.client.connection import Connection, Timeouts
-from vkubelet.client.resources import NODES
 from vkubelet.client.rest import Client
 from vkubelet.errors import ApiError
 from vkubelet.provider import LogOptions, ProviderError

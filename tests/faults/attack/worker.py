@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 from attrs import define, field, frozen
 
 from tests.support.memory_api import Body, MemoryApi
-from vkubelet.api.shapes import apply_merge
+from vkubelet.api.objects import apply_merge
 from vkubelet.client.transport import Call
 from vkubelet.errors import ApiError
 

@@ -18,8 +18,7 @@ from tests.faults.model.refusals import Refusal
 from tests.faults.model.server import ApiModel
 from tests.faults.model.watching import Watch, WatchLine
 from vkubelet.api.codec import EventType, WatchEvent
-from vkubelet.api.objects import Key, Pod
-from vkubelet.client.resources import CONFIGMAPS, LEASES, NODES, PODS, PVCS, SERVICEACCOUNTS, Resource
+from vkubelet.api.objects import CONFIGMAPS, LEASES, NODES, PODS, PVCS, SERVICEACCOUNTS, Key, Pod, Resource
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.client.transport import Call
 from vkubelet.errors import AlreadyExists, Conflict, Expired, Forbidden, Invalid, NotFound, TooManyRequests, Unreachable

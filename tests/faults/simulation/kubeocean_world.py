@@ -20,8 +20,8 @@ from tests.faults.simulation.schedule import Kind
 from tests.faults.simulation.world import World
 from vkubelet import settings
 from vkubelet.api.codec import decode_yaml
+from vkubelet.api.objects import Resource
 from vkubelet.client.connection import Connection
-from vkubelet.client.resources import Resource
 from vkubelet.runtime import Runtime
 from vkubelet.settings import Settings
 

@@ -11,10 +11,10 @@ import pytest
 from attrs import define, evolve, field
 from kubernetes import client as k8s
 
+from vkubelet.api.objects import SERVICEACCOUNTS
 from vkubelet.client.connection import connection_from_kubeconfig
 from vkubelet.client.credentials import TokenFile
 from vkubelet.client.remote import port_forward, remote_command
-from vkubelet.client.resources import SERVICEACCOUNTS
 from vkubelet.client.rest import Client
 from vkubelet.clock import SystemClock
 from vkubelet.errors import ApiError, Forbidden, Invalid, NotFound, Unauthorized

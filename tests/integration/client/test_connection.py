@@ -20,9 +20,9 @@ from kubernetes import client as k8s
 from tests.integration.client.proxy import Proxy
 from tests.integration.server.backend import granted
 from vkubelet.api.codec import decode_yaml
+from vkubelet.api.objects import CONFIGMAPS, NAMESPACES, SERVICEACCOUNTS
 from vkubelet.client.connection import Connection, connection_from_kubeconfig, in_cluster, load_connection
 from vkubelet.client.credentials import TokenFile
-from vkubelet.client.resources import CONFIGMAPS, NAMESPACES, SERVICEACCOUNTS
 from vkubelet.client.rest import Client
 from vkubelet.errors import Forbidden, Unauthorized, Unreachable
 from vkubelet.testing.clock import ManualClock

@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 
 from tests.support.program import eventually
+from vkubelet.api.objects import PODS
 from vkubelet.client.connection import Connection, Timeouts
-from vkubelet.client.resources import PODS
 from vkubelet.client.rest import Client
 from vkubelet.client.tls import Tls, TlsSource
 from vkubelet.client.transport import OPENED_AT_ONCE

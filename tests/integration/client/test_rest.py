@@ -13,18 +13,9 @@ import pytest
 from tests.integration.client.proxy import Proxy
 from tests.support.program import PATIENCE
 from vkubelet.api.codec import decode_json
-from vkubelet.api.objects import Key
+from vkubelet.api.objects import CONFIGMAPS, LEASES, NODES, PODS, SECRETS, SELFSUBJECTACCESSREVIEWS, SERVICEACCOUNTS, Key
 from vkubelet.api.quantity import Quantity
 from vkubelet.client.connection import Timeouts, load_connection
-from vkubelet.client.resources import (
-    CONFIGMAPS,
-    LEASES,
-    NODES,
-    PODS,
-    SECRETS,
-    SELFSUBJECTACCESSREVIEWS,
-    SERVICEACCOUNTS,
-)
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.errors import AlreadyExists, Conflict, Fenced, Forbidden, Invalid, NotFound, Unauthorized, Unreachable
 from vkubelet.testing.cluster import ControlPlane

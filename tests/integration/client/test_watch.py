@@ -14,10 +14,9 @@ import pytest
 from tests.integration.client.proxy import Proxy
 from tests.support.program import PATIENCE
 from vkubelet.api.codec import EventType, WatchEvent
-from vkubelet.api.objects import Key, Unknown
+from vkubelet.api.objects import CONFIGMAPS, PODS, Key, Unknown
 from vkubelet.client.connection import Timeouts, load_connection
 from vkubelet.client.credentials import Fixed
-from vkubelet.client.resources import CONFIGMAPS, PODS
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
 from vkubelet.errors import Expired, Forbidden, Unreachable

@@ -17,8 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.support.program import PATIENCE
 from tests.support.starter import Executor
-from vkubelet.api.objects import PodRef
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, PodRef
 from vkubelet.clock import SystemClock
 from vkubelet.containers.checks import CheckResult, Checks, CheckTarget
 

@@ -14,9 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from tests.integration.client.proxy import Proxy
 from tests.support.program import PATIENCE, eventually
-from vkubelet.api.objects import Key, ObjectMeta, Unknown
+from vkubelet.api.objects import CONFIGMAPS, CRDS, Key, ObjectMeta, Resource, Unknown
 from vkubelet.client.connection import Timeouts, load_connection
-from vkubelet.client.resources import CONFIGMAPS, CRDS, Resource
 from vkubelet.client.rest import Client, Selection
 from vkubelet.control import informer as informer_module
 from vkubelet.control.informer import Change, Informer

@@ -16,9 +16,8 @@ from tests.integration.client.proxy import Proxy
 from tests.integration.control.conftest import CandidatesClock
 from tests.support.program import eventually
 from tests.support.witness import api_client
-from vkubelet.api.objects import Key
+from vkubelet.api.objects import CONFIGMAPS, Key
 from vkubelet.client.connection import Timeouts, load_connection
-from vkubelet.client.resources import CONFIGMAPS
 from vkubelet.client.rest import Client
 from vkubelet.control.leader import DURATION, FENCE, PERIOD, LeaderElection
 from vkubelet.errors import Fenced, LeadershipLost

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.support.program import eventually
+from vkubelet.api.objects import CONFIGMAPS, NODES
 from vkubelet.client.connection import Connection
-from vkubelet.client.resources import CONFIGMAPS, NODES
 from vkubelet.client.rest import Client
 from vkubelet.clock import SystemClock
 from vkubelet.control.leader import LeaderFence

@@ -25,8 +25,8 @@ from kubeocean.rbac.guards import trials
 from tests.support.bound import delete, established
 from tests.support.program import eventually
 from vkubelet.api.codec import decode_yaml_documents
+from vkubelet.api.objects import NAMESPACES, NODES, PODS, PRIORITYCLASSES, PVS, SECRETS
 from vkubelet.client.connection import load_connection
-from vkubelet.client.resources import NAMESPACES, NODES, PODS, PRIORITYCLASSES, PVS, SECRETS
 from vkubelet.client.rest import Client, PatchKind
 from vkubelet.errors import Forbidden
 from vkubelet.testing.cluster import ControlPlane

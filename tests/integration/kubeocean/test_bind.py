@@ -24,7 +24,7 @@ from tests.support.program import Program, eventually, holds
 from tests.support.simulated import all_ready, simulated_nodes
 from tests.support.stage import Stage
 from vkubelet.api.codec import decode_yaml, decode_yaml_documents
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.testing.cluster import ControlPlane
 
 GUARDS = "validatingadmissionpolicies,validatingadmissionpolicybindings"

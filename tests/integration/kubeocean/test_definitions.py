@@ -12,7 +12,7 @@ import pytest
 from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, definition
 from tests.support.bound import established
 from tests.support.program import eventually
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.testing.cluster import CommandFailed, ControlPlane
 
 SAMPLE_BINDING: Json = {

@@ -18,8 +18,7 @@ from kubernetes import client as k8s
 from tests.integration.patient import patient_connection
 from tests.support.program import PATIENCE, eventually
 from tests.support.witness import Record, api_client, watching
-from vkubelet.api.objects import Key, Node, Pod, PodRef
-from vkubelet.client.resources import PODS
+from vkubelet.api.objects import PODS, Key, Node, Pod, PodRef
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.control.recorder import Recorder

@@ -6,8 +6,7 @@ from typing import Any
 
 from tests.integration.pods.conftest import Scripted, World, condition
 from tests.support.program import eventually
-from vkubelet.api.objects import Key
-from vkubelet.client.resources import PODS
+from vkubelet.api.objects import PODS, Key
 from vkubelet.clock import SystemClock
 from vkubelet.provider import ContainerReport, PodReport, Running, all_running
 

@@ -7,8 +7,7 @@ import asyncio
 from tests.integration.pods.conftest import Scripted, World
 from tests.support.program import eventually
 from vkubelet.api.names import MIRROR_POD
-from vkubelet.api.objects import Pod
-from vkubelet.client.resources import NODES, PODS
+from vkubelet.api.objects import NODES, PODS, Pod
 from vkubelet.client.rest import Client
 from vkubelet.clock import SystemClock
 from vkubelet.control.informer import Change

@@ -11,7 +11,7 @@ from tests.integration.pods.conftest import HOST_IP, Scripted, World, condition
 from tests.integration.tries import median_within
 from tests.support.program import eventually
 from tests.support.witness import Seen
-from vkubelet.client.resources import PODS
+from vkubelet.api.objects import PODS
 from vkubelet.clock import SystemClock
 from vkubelet.control.informer import Change
 from vkubelet.errors import PodRejected, Unavailable

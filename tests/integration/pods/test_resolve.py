@@ -35,8 +35,7 @@ from tests.support.audit import Audit, Call
 from tests.support.program import eventually
 from tests.support.witness import api_client
 from vkubelet.api.codec import encode_json
-from vkubelet.api.objects import Node, Pod
-from vkubelet.client.resources import PODS
+from vkubelet.api.objects import PODS, Node, Pod
 from vkubelet.clock import SystemClock
 from vkubelet.errors import Unavailable
 

@@ -17,8 +17,7 @@ from attrs import define, field, frozen
 
 from tests.integration.patient import patient_connection
 from tests.support.program import eventually
-from vkubelet.api.objects import Key, Pod, PodRef
-from vkubelet.client.resources import NODES, PODS, SUBJECTACCESSREVIEWS
+from vkubelet.api.objects import NODES, PODS, SUBJECTACCESSREVIEWS, Key, Pod, PodRef
 from vkubelet.client.rest import Client
 from vkubelet.clock import SystemClock
 from vkubelet.metrics import Metrics

@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 from tests.integration.server.backend import Backend
-from vkubelet.api.objects import PodRef
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, PodRef
 from vkubelet.clock import SystemClock
 from vkubelet.provider import MetricsEndpoint
 from vkubelet.stats import ContainerStats, Filesystem, Network, NodeStats, PodStats, ProbeCount, Usage, metrics, summary

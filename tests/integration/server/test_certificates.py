@@ -14,7 +14,7 @@ from cryptography import x509 as reader
 from tests.integration.patient import patient_connection
 from tests.integration.server.backend import Backend, Stand, call, serving, tls
 from tests.support.program import eventually
-from vkubelet.client.resources import CSRS
+from vkubelet.api.objects import CSRS
 from vkubelet.client.rest import Client
 from vkubelet.clock import SystemClock
 from vkubelet.server import Endpoint, ServerSettings

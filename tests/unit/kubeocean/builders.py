@@ -23,9 +23,7 @@ from kubeocean.settings import KubeoceanSettings
 from kubeocean.worker.cluster import Mount, WorkerCluster
 from kubeocean.worker.reach import Reach
 from vkubelet.api.codec import decode_object, encode_json
-from vkubelet.api.objects import Node, Pod, Unknown
-from vkubelet.api.shapes import Json, JsonView
-from vkubelet.client.resources import NODES
+from vkubelet.api.objects import NODES, Json, JsonView, Node, Pod, Unknown
 from vkubelet.control.guard import MassGuard
 from vkubelet.control.informer import Informer
 from vkubelet.provider import Host

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.unit.kubeocean.builders import at
-from vkubelet.api.objects import Pod
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Pod
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.control.store import Store

@@ -10,7 +10,7 @@ import pytest
 from attrs import frozen
 
 from tests.unit.kubeocean.world import Process, World, local_pod, policy_body, process
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 
 
 @frozen

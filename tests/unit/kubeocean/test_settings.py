@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kubeocean.settings import read_manager_settings
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.errors import SettingsError
 
 

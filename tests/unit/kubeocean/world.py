@@ -24,10 +24,8 @@ from kubeocean.worker.cluster import Mount, WorkerCluster
 from tests.unit.kubeocean.builders import OWNER, binding, unknown, worker_scope
 from tests.unit.kubeocean.crowd import CrowdedHost
 from vkubelet.api.codec import decode_object, encode_json
-from vkubelet.api.objects import KubeObject, Node, Pod
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import NODES, Json, KubeObject, Node, Pod
 from vkubelet.client.connection import Connection
-from vkubelet.client.resources import NODES
 from vkubelet.client.rest import Client
 from vkubelet.control.informer import Informer
 from vkubelet.node.declared import HEALTHY

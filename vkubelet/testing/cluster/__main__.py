@@ -3,8 +3,6 @@
 Invariant: every failure exits with one sentence on stderr and exit code 1; there is no traceback for what a user can fix.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import signal

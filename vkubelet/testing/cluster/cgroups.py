@@ -3,8 +3,6 @@
 Invariant: only cgroups below the node's own name are created, emptied or removed.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

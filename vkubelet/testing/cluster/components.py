@@ -3,8 +3,6 @@
 Invariant: pure; every path, port and address comes from the `Plane`, and nothing is started or written here.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Sequence
 from pathlib import Path

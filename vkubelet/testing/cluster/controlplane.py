@@ -3,8 +3,6 @@
 Invariant: once started, the API responds on `port` and, when controllers run, the ServiceAccount `default` exists, so pods can be created.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import signal
@@ -17,7 +15,6 @@ from attrs import asdict
 
 from vkubelet.clock import Clock
 from vkubelet.testing.cluster import components
-from vkubelet.testing.cluster.components import Options, Plane
 from vkubelet.testing.cluster.ledger import Entry, Kind
 from vkubelet.testing.cluster.pki import Authority, KeyFiles, service_account_keys, write_kubeconfig
 from vkubelet.testing.cluster.processes import ClusterError, Lifetime, ProcessId, end, run, spawn, tail, wait_until
@@ -36,21 +33,21 @@ class ControlPlane(Lifetime):
     `name` is the name of the cluster, its directory and its kubeconfig context. Without a `site` it creates a separate one.
     """
 
-    def __init__(self, name: str = "hub", site: Site | None = None, *, options: Options | None = None) -> None:
+    def __init__(self, name: str = "hub", site: Site | None = None, *, options: components.Options | None = None) -> None:
         self.name = name
-        self.options = options or Options()
+        self.options = options or components.Options()
         self._own_site = site is None
         self.site = site or Site()
         self.directory = self.site.directory / name
         self.kubeconfig = self.site.directory / f"{name}.kubeconfig"
-        self._plane: Plane | None = None
+        self._plane: components.Plane | None = None
         self._authority: Authority | None = None
         self._issued = 0
 
     # --- Addresses and files -------------------------------------------------------------------------------------------------------
 
     @property
-    def plane(self) -> Plane:
+    def plane(self) -> components.Plane:
         """Paths and ports. Raises ClusterError before the start."""
         if self._plane is None:
             raise ClusterError(f"the control plane {self.name} is not started")
@@ -123,7 +120,7 @@ class ControlPlane(Lifetime):
     async def attach(self) -> None:
         """Attaches to a control plane that another process has started in the site's directory."""
         fields = json.loads((self.directory / PLANE_FILE).read_text(encoding="utf-8"))
-        self._plane = Plane(**{**fields, "directory": self.directory})
+        self._plane = components.Plane(**{**fields, "directory": self.directory})
         self._authority = Authority.load(KeyFiles(self.ca, self.ca.with_suffix(".key")), self.site.clock)
 
     async def stop(self) -> None:
@@ -197,7 +194,7 @@ class ControlPlane(Lifetime):
         site = self.site
         for path in (self.directory, self.kubeconfig):
             site.ledger.add(Entry(kind=Kind.PATH, name=str(path), owner=self.name))
-        self._plane = plane = Plane(
+        self._plane = plane = components.Plane(
             directory=self.directory,
             number=_claim_number(site.directory, self.directory),
             port=site.free_port(),
@@ -251,7 +248,7 @@ def _claim_number(site: Path, directory: Path) -> int:
     return min(set(range(len(used) + 1)) - used)
 
 
-def _write_certificates(plane: Plane, authority: Authority, clock: Clock) -> None:
+def _write_certificates(plane: components.Plane, authority: Authority, clock: Clock) -> None:
     directory = plane.directory / "pki"
     hosts = ["localhost", "127.0.0.1", "::1", plane.host_address, plane.first_service_address]
     hosts += [f"kubernetes{suffix}" for suffix in ("", ".default", ".default.svc", ".default.svc.cluster.local")]

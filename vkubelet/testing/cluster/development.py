@@ -3,8 +3,6 @@
 Invariant: `up` exits with everything ready or with nothing left; `down` stops exactly what the state file of the directory names.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Sequence

@@ -3,8 +3,6 @@
 Invariant: the same programs give the same bytes, so an image's ID is stable and a cached archive is never stale.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

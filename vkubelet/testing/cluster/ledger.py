@@ -1,22 +1,25 @@
 """Records on disk what a run has created, so that it can be undone by the run itself, by `down`, or by the guard of a run that was killed.
 
 Invariant: an entry is written before the resource is used and removed after the resource is removed; undoing twice is harmless.
+The guard acts only after its standard input is closed, which the kernel does when the starter exits, for whatever reason, even by SIGKILL.
 """
 
-from __future__ import annotations
-
+import asyncio
 import enum
 import json
+import os
 import shutil
+import signal
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypedDict, cast
 
 from attrs import frozen
 
-from vkubelet.clock import Clock
+from vkubelet.clock import Clock, SystemClock
 from vkubelet.testing.cluster import cgroups
-from vkubelet.testing.cluster.processes import CommandFailed, ProcessId, end, run
+from vkubelet.testing.cluster.processes import CommandFailed, ProcessId, end, run, spawn
 
 ENTERED_SECONDS = 1.0
 
@@ -156,3 +159,29 @@ async def _undo_one(entry: Entry, clock: Clock) -> None:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+
+
+def start_guard(ledger: Path, log: Path) -> tuple[ProcessId, int]:
+    """Starts the guard of a ledger; returns its process and the descriptor to keep open for the duration of the run."""
+    reader, writer = os.pipe()
+    try:
+        # The starter may have found this package by a special path, such as pytest's.
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        process = spawn("guard", [sys.executable, "-m", __name__, str(ledger)], log=log, env=env, stdin=reader)
+    finally:
+        os.close(reader)
+    return process, writer
+
+
+def guard(ledger: Path) -> None:
+    """Waits for the exit of the starter, then undoes what is still recorded."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while os.read(0, 1):
+        continue
+    if ledger.exists():
+        asyncio.run(Ledger(ledger).undo(SystemClock()))
+
+
+if __name__ == "__main__":
+    guard(Path(sys.argv[1]))

@@ -3,8 +3,6 @@
 Invariant: it has no secret but the token of a ServiceAccount with the rights of metrics-server's manifests, and verifies every kubelet.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any

@@ -3,8 +3,6 @@
 Invariant: a network number belongs to one run at a time, because creating the bridge of that name succeeds only once.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import os

@@ -3,8 +3,6 @@
 Invariant: pure; in the node's namespaces every path is the usual one (/var/lib/kubelet, /run/containerd), and none is the host's.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 Invariant: only packages whose programs are missing are installed, so a containerd of another origin is not changed.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -4,8 +4,6 @@ Invariant: a start that fails or is cancelled is undone before its error is rais
 still has the start time that was recorded for it, so a reused pid is never hit.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -52,7 +50,7 @@ class ProcessId:
     started: int
 
     @classmethod
-    def of(cls, name: str, pid: int) -> ProcessId:
+    def of(cls, name: str, pid: int) -> Self:
         """Returns the id of a running process. Raises ClusterError when there is no such process."""
         fields = stat_fields(pid)
         if fields is None:

@@ -3,8 +3,6 @@
 Invariant: only Nodes with the annotation below are changed, so real nodes of the same cluster are not affected.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any, Final

@@ -3,17 +3,15 @@
 Invariant: everything a cluster or node of the run creates is in the run's ledger, so leaving the site leaves nothing behind.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from vkubelet.clock import Clock, SystemClock
-from vkubelet.testing.cluster import guard, network
+from vkubelet.testing.cluster import network
 from vkubelet.testing.cluster.binaries import Binaries
-from vkubelet.testing.cluster.ledger import Entry, Kind, Ledger
+from vkubelet.testing.cluster.ledger import Entry, Kind, Ledger, start_guard
 from vkubelet.testing.cluster.network import Network
 from vkubelet.testing.cluster.processes import ClusterError, Lifetime, ProcessId, wait_until
 
@@ -68,7 +66,7 @@ class Site(Lifetime):
         if self._own_directory:
             self.ledger.add(Entry(kind=Kind.PATH, name=str(self.directory)))
         if not self._detached:
-            self._guard = guard.start(self.ledger.path, self.directory / "guard.log")
+            self._guard = start_guard(self.ledger.path, self.directory / "guard.log")
         self._network = await network.claim(self.ledger)
 
     async def stop(self) -> None:

@@ -3,33 +3,17 @@
 Invariant: every process, mount and address of the node is in the namespaces of one first process, and is removed with it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-from vkubelet.testing.cluster import cgroups, images, nodeconfig
+from vkubelet.testing.cluster import cgroups, images, nodeconfig, processes
 from vkubelet.testing.cluster.binaries import cache_directory
 from vkubelet.testing.cluster.controlplane import ControlPlane
 from vkubelet.testing.cluster.ledger import Entry, Kind
-from vkubelet.testing.cluster.nodeconfig import NodePlan
 from vkubelet.testing.cluster.pki import write_kubeconfig
-from vkubelet.testing.cluster.processes import (
-    ClusterError,
-    CommandFailed,
-    Lifetime,
-    ProcessId,
-    child_of,
-    end,
-    run,
-    spawn,
-    stat_fields,
-    tail,
-    wait_until,
-)
 
 Condition = Callable[[], Awaitable[bool]]
 READY_SECONDS = 90.0
@@ -40,7 +24,7 @@ KUBELET = "kubelet"
 COVERED = (Path("/run"), Path("/var/run"), Path("/var/lib"), Path("/var/log"), Path("/proc"))
 
 
-class WorkerNode(Lifetime):
+class WorkerNode(processes.Lifetime):
     """Node as an async context manager, or with `start` and `stop`; needs root and a started control plane with controllers.
 
     Several nodes may join one cluster; pods of nodes of the same run reach one another and the host, nothing beyond.
@@ -53,13 +37,13 @@ class WorkerNode(Lifetime):
         self.labels = dict(labels or {})
         self.directory = cluster.directory / "nodes" / name
         self._owner = f"{cluster.name}/{name}"
-        self._plan: NodePlan | None = None
+        self._plan: nodeconfig.NodePlan | None = None
 
     @property
-    def plan(self) -> NodePlan:
+    def plan(self) -> nodeconfig.NodePlan:
         """Paths and addresses. Raises ClusterError before the start."""
         if self._plan is None:
-            raise ClusterError(f"the node {self.name} is not started")
+            raise processes.ClusterError(f"the node {self.name} is not started")
         return self._plan
 
     @property
@@ -100,7 +84,7 @@ class WorkerNode(Lifetime):
 
     async def run(self, *argv: str) -> str:
         """Runs a command inside the node's namespaces. Raises CommandFailed."""
-        return await run(*self._inside(), *argv)
+        return await processes.run(*self._inside(), *argv)
 
     async def ctr(self, *args: str) -> str:
         """Runs `ctr` in the namespace of Kubernetes on the node's containerd. Raises CommandFailed."""
@@ -110,10 +94,10 @@ class WorkerNode(Lifetime):
         """Kills `kubelet` or `containerd` by SIGKILL; pods continue. Raises ClusterError when it was never started."""
         process = self.site.ledger.process(self._owner, name)
         if process is None:
-            raise ClusterError(f"{name} of {self.name} was never started")
-        inner = child_of(process.pid)
-        doomed = [] if inner is None or stat_fields(inner) is None else [ProcessId.of(name, inner)]
-        await end([*doomed, process], self.site.clock)
+            raise processes.ClusterError(f"{name} of {self.name} was never started")
+        inner = processes.child_of(process.pid)
+        doomed = [] if inner is None or processes.stat_fields(inner) is None else [processes.ProcessId.of(name, inner)]
+        await processes.end([*doomed, process], self.site.clock)
 
     async def start_kubelet(self) -> None:
         """Starts the kubelet again after `kill`."""
@@ -131,20 +115,20 @@ class WorkerNode(Lifetime):
 
     def _signal_kubelet(self, number: signal.Signals) -> None:
         process = self.site.ledger.process(self._owner, KUBELET)
-        inner = None if process is None else child_of(process.pid)
+        inner = None if process is None else processes.child_of(process.pid)
         if inner is None:
-            raise ClusterError(f"the kubelet of {self.name} does not run")
-        ProcessId.of(KUBELET, inner).signal(number)
+            raise processes.ClusterError(f"the kubelet of {self.name} does not run")
+        processes.ProcessId.of(KUBELET, inner).signal(number)
 
     def _prepare(self, number: int) -> None:
         network = self.site.network
         if any(self.directory.is_relative_to(covered) for covered in COVERED):
-            raise ClusterError(f"{self.directory} cannot hold a node; use a directory outside /run, /var/lib and /var/log")
+            raise processes.ClusterError(f"{self.directory} cannot hold a node; use a directory outside /run, /var/lib and /var/log")
         plugins = next((path for path in nodeconfig.PLUGIN_DIRECTORIES if (path / "bridge").exists()), None)
         if plugins is None:
-            raise ClusterError("the CNI plugins are missing; the package is containernetworking-plugins")
+            raise processes.ClusterError("the CNI plugins are missing; the package is containernetworking-plugins")
         self.site.ledger.add(Entry(kind=Kind.PATH, name=str(self.directory), owner=self._owner))
-        self._plan = plan = NodePlan(
+        self._plan = plan = nodeconfig.NodePlan(
             directory=self.directory,
             name=self.name,
             address=network.node_address(number),
@@ -169,7 +153,7 @@ class WorkerNode(Lifetime):
             path.write_text(text, encoding="utf-8")
         self._write_certificates(plan)
 
-    def _write_certificates(self, plan: NodePlan) -> None:
+    def _write_certificates(self, plan: nodeconfig.NodePlan) -> None:
         authority = self.cluster.authority
         user = f"system:node:{self.name}"
         (self.directory / "pki" / "ca.crt").write_bytes(authority.pair.certificate)
@@ -193,11 +177,11 @@ class WorkerNode(Lifetime):
 
         await self._until(prepared, "its namespaces are made")
         first = str(self._first_process())
-        self.site.ledger.add_process(ProcessId.of("init", int(first)), self._owner, kind=Kind.NAMESPACE)
+        self.site.ledger.add_process(processes.ProcessId.of("init", int(first)), self._owner, kind=Kind.NAMESPACE)
         link, bridge = self.site.network.host_link(number), self.site.network.bridge
-        await run("ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", first)
-        await run("ip", "link", "set", link, "master", bridge, "up")
-        await run("ip", "route", "replace", plan.pod_cidr, "via", plan.address, "dev", bridge)
+        await processes.run("ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", first)
+        await processes.run("ip", "link", "set", link, "master", bridge, "up")
+        await processes.run("ip", "route", "replace", plan.pod_cidr, "via", plan.address, "dev", bridge)
         for command in (
             ["ip", "link", "set", "lo", "up"],
             ["ip", "address", "add", f"{plan.address}/24", "dev", "eth0"],
@@ -210,9 +194,9 @@ class WorkerNode(Lifetime):
 
     def _first_process(self) -> int:
         process = self.site.ledger.process(self._owner, HOST)
-        first = None if process is None else child_of(process.pid)
+        first = None if process is None else processes.child_of(process.pid)
         if first is None:
-            raise ClusterError(f"the node {self.name} does not run\n{tail(self.log(HOST))}")
+            raise processes.ClusterError(f"the node {self.name} does not run\n{processes.tail(self.log(HOST))}")
         return first
 
     def _inside(self) -> list[str]:
@@ -221,12 +205,12 @@ class WorkerNode(Lifetime):
 
     def _spawn(self, name: str, argv: Sequence[str]) -> None:
         inside = [] if name == HOST else self._inside()
-        self.site.ledger.add_process(spawn(name, [*inside, *argv], log=self.log(name)), self._owner)
+        self.site.ledger.add_process(processes.spawn(name, [*inside, *argv], log=self.log(name)), self._owner)
 
     async def _containerd_answers(self) -> bool:
         try:
             await self.ctr("version")
-        except CommandFailed:
+        except processes.CommandFailed:
             return False
         return True
 
@@ -236,7 +220,7 @@ class WorkerNode(Lifetime):
     async def _ready(self) -> bool:
         try:
             text = await self.cluster.kubectl("get", "node", self.name, "-o", "json")
-        except CommandFailed:
+        except processes.CommandFailed:
             return False
         conditions = json.loads(text)["status"].get("conditions", [])
         return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
@@ -245,11 +229,11 @@ class WorkerNode(Lifetime):
         async def holds() -> bool:
             for entry in self.site.ledger.entries(Kind.PROCESS, self._owner):
                 if not entry.process.alive():
-                    raise ClusterError(f"{self._owner}: {entry.name} ended\n{tail(self.log(entry.name))}")
+                    raise processes.ClusterError(f"{self._owner}: {entry.name} ended\n{processes.tail(self.log(entry.name))}")
             return await condition()
 
         try:
-            await wait_until(self.site.clock, holds, what=f"{self._owner}: {what}", timeout=READY_SECONDS)
-        except ClusterError as error:
-            error.add_note("\n".join(f"--- {name}\n{tail(self.log(name))}" for name in (CONTAINERD, KUBELET)))
+            await processes.wait_until(self.site.clock, holds, what=f"{self._owner}: {what}", timeout=READY_SECONDS)
+        except processes.ClusterError as error:
+            error.add_note("\n".join(f"--- {name}\n{processes.tail(self.log(name))}" for name in (CONTAINERD, KUBELET)))
             raise

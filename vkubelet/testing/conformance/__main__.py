@@ -4,8 +4,6 @@ Invariant: the exit code is 0 when no rule is broken, 1 when one is or when no c
 everything started is stopped.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import logging

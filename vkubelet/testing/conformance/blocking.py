@@ -4,8 +4,6 @@ Invariant: only a stall within one call of the provider's own code counts, seen 
 could have run; a machine that is busy with other things makes every loop late, wherever it is.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import threading

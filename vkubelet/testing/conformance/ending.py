@@ -3,8 +3,6 @@
 Invariant: a pod has terminated when the provider reported it and the backend does not list it any more; nothing of it may follow then.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 

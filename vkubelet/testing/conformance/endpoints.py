@@ -3,15 +3,13 @@
 Invariant: documents are fetched as their clients do, through the node proxy of the API server, and parsed by an independent parser.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView
 from vkubelet.clock import parse_rfc3339
 from vkubelet.provider import MetricsEndpoint, SupportsMetrics, SupportsNodeLogs, SupportsStats
 from vkubelet.testing.conformance.rules import Broken, expect, rule

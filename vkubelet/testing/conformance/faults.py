@@ -3,8 +3,6 @@
 Invariant: a call without a planned fault passes unchanged, and the provider has exactly its own capabilities.
 """
 
-from __future__ import annotations
-
 import asyncio
 import enum
 from collections.abc import Awaitable, Callable

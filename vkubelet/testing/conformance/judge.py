@@ -3,8 +3,6 @@
 Invariant: only state that kubectl has shown counts; a process that was started is stopped with the context that started it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl
@@ -21,7 +19,7 @@ from typing import Any
 
 from attrs import frozen
 
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView
 from vkubelet.clock import Clock
 from vkubelet.provider import TerminalSize
 from vkubelet.testing.conformance.observed import Changes

@@ -3,8 +3,6 @@
 Invariant: a node description is compared with what kubectl shows.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 from vkubelet.api.quantity import Quantity

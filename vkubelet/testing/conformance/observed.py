@@ -13,9 +13,8 @@ from typing import Any, TypeVar, cast
 
 from attrs import define, field, frozen
 
-from vkubelet.api.objects import Pod, PodRef
+from vkubelet.api.objects import Json, JsonView, Pod, PodRef
 from vkubelet.api.podspec import CONTAINER_STATUSES, containers
-from vkubelet.api.shapes import Json, JsonView
 from vkubelet.clock import Clock
 from vkubelet.errors import NotSupported, Unavailable
 from vkubelet.provider import Host, NodeDescription, PodFailure, PodReport, Provider, SupportsPolling, contract

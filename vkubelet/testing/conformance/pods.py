@@ -3,13 +3,11 @@
 Invariant: the provider's reports are compared with what kubectl shows of the pod.
 """
 
-from __future__ import annotations
-
 import json
 
 from attrs import frozen
 
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView
 from vkubelet.provider import SupportsPolling
 from vkubelet.testing.conformance.judge import running
 from vkubelet.testing.conformance.observed import status_names

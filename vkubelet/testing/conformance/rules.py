@@ -4,8 +4,6 @@ Invariant: a rule has a name, a sentence that can be read without the code, and 
 shown with its sentence and with what was observed.
 """
 
-from __future__ import annotations
-
 import enum
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 Invariant: at most one process of the provider is simulated at a time; everything a rule creates is in the namespace of the stand.
 """
 
-from __future__ import annotations
-
 import asyncio
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +12,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from vkubelet.api.objects import PodRef
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView, PodRef
 from vkubelet.client.connection import load_connection
 from vkubelet.clock import Clock
 from vkubelet.containers.adapter import adapt

@@ -4,8 +4,6 @@ Invariant: every rule gets a result, whatever it or the provider raises; a rule 
 with NotSupported, or because there is no node to test it on.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -20,7 +18,7 @@ import attrs
 
 from vkubelet.clock import SystemClock
 from vkubelet.errors import VKubeletError, first_error
-from vkubelet.testing.conformance import ending, endpoints, logs, nodes, outages, pods, restarts, streams
+from vkubelet.testing.conformance import ending, endpoints, nodes, outages, pods, streams
 from vkubelet.testing.conformance.blocking import BlockingWatch
 from vkubelet.testing.conformance.judge import Kubectl, PodWatch
 from vkubelet.testing.conformance.observed import Recording, capabilities_of
@@ -32,11 +30,10 @@ RULES: Sequence[Rule] = (
     *pods.RULES,
     *ending.RULES,
     *outages.RULES,
-    *logs.RULES,
+    *streams.LOGS,
     *streams.RULES,
     *endpoints.RULES,
     *outages.ALONE,
-    *restarts.RULES,
     *ending.LAST,
     *nodes.LAST,
 )

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from kubeocean.binding.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure, Health, status_patch
 from tests.unit.kubeocean.builders import at
-from vkubelet.api.shapes import Json, JsonView, get_condition
+from vkubelet.api.objects import Json, JsonView, get_condition
 
 NOW = at("2026-01-05 09:00")
 

@@ -9,7 +9,7 @@ from kubeocean.binding.reconciler import BindingReconciler
 from kubeocean.model import keys
 from kubeocean.nodes.withdrawal import Cause, Withdrawal
 from tests.unit.kubeocean.builders import unknown, worker_scope
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.control.guard import MassGuard

@@ -10,8 +10,7 @@ from kubeocean.binding.virtual_nodes import HOLD_REASON, UNREACHABLE_TAINT, Virt
 from kubeocean.model import keys
 from tests.support.stall import stall_meter
 from vkubelet.api.codec import encode_json
-from vkubelet.api.objects import Node
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Node
 from vkubelet.node.declared import HEALTHY
 from vkubelet.node.render import Endpoint, new_node, wanted
 from vkubelet.provider import NodeDescription, Taint

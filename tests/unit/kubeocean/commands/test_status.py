@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from kubeocean.commands.status import Summary, current, lines, readiness, summary, unmet
 from tests.unit.kubeocean.builders import node, unknown
-from vkubelet.api.objects import Node, Unknown
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Node, Unknown
 
 LONG = "spec.secretRef: Secret kubeocean-system/demo-kubeconfig does not exist; create it with the worker's kubeconfig under the key"
 

@@ -23,8 +23,7 @@ from kubeocean.model.keys import Owner, physical_name, token_secret_name
 from kubeocean.worker.cluster import Mount
 from tests.unit.kubeocean.builders import OWNER, at, pod, unknown
 from vkubelet.api.codec import encode_json
-from vkubelet.api.objects import Key, ObjectMeta, Unknown
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Key, ObjectMeta, Unknown
 
 META: Json = {
     "namespace": "default",

@@ -6,8 +6,7 @@ from kubeocean.copies.legacy_tokens import is_legacy, source_of
 from kubeocean.model import keys
 from kubeocean.model.references import TokenSource
 from tests.unit.kubeocean.builders import pod, unknown
-from vkubelet.api.objects import Unknown
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Unknown
 
 WHO = {keys.VIRTUAL_POD_NAMESPACE: "default", keys.VIRTUAL_POD_NAME: "web", keys.VIRTUAL_POD_UID: "uid-1"}
 

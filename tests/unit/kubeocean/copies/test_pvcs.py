@@ -8,7 +8,7 @@ from kubeocean.copies.bodies import missing_marks
 from kubeocean.copies.pvcs import expanded, physical_claim, unbound
 from kubeocean.model import keys
 from tests.unit.kubeocean.builders import OWNER, unknown
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 
 META: Json = {"namespace": "default", "name": "data", "labels": {"app": "db"}, "annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
 

@@ -17,8 +17,7 @@ from kubeocean.model import keys
 from kubeocean.model.keys import physical_name
 from kubeocean.model.references import MACHINES, SECRETS_OF
 from tests.unit.kubeocean.builders import OWNER, unknown
-from vkubelet.api.objects import Key, Unknown
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Key, Unknown
 from vkubelet.errors import Unavailable
 
 CLAIM = Key("mnt", "copy-of-claim")

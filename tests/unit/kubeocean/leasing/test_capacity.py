@@ -12,9 +12,8 @@ from kubeocean.leasing.capacity import Usage, leased, left_over
 from kubeocean.model.crds import ResourceLimit
 from kubeocean.worker.cluster import cost_of
 from tests.unit.kubeocean.builders import pod
-from vkubelet.api.objects import Pod
+from vkubelet.api.objects import Json, Pod
 from vkubelet.api.quantity import ZERO, Quantity, Resources, format_resources, parse_resources
-from vkubelet.api.shapes import Json
 
 
 def container(cpu: str = "", memory: str = "", **more: object) -> Json:

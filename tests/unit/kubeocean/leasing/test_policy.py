@@ -13,8 +13,8 @@ from kubeocean.leasing.policy import NO_EXECUTE, NO_SCHEDULE, Decision, NodeFact
 from kubeocean.model.crds import ResourceLeasingPolicy
 from kubeocean.model.windows import TimeWindow, is_open
 from tests.unit.kubeocean.builders import at, binding, limit, node, policy
+from vkubelet.api.objects import Json
 from vkubelet.api.quantity import Resources, format_resources, parse_resources
-from vkubelet.api.shapes import Json
 from vkubelet.testing.clock import ManualClock
 
 NODE = NodeFacts("node-1", {"gpu": "a10"}, parse_resources({"cpu": "4", "memory": "8Gi", "pods": "110"}))

@@ -8,9 +8,8 @@ import pytest
 
 from kubeocean.leasing.reclaim import LeasedPod, Reclaim, ReclaimRules, Step, excess, reclaim, reclaim_order, shortage
 from tests.unit.kubeocean.builders import at, pod, policy
-from vkubelet.api.objects import PodRef
+from vkubelet.api.objects import Json, PodRef
 from vkubelet.api.quantity import parse_resources
-from vkubelet.api.shapes import Json
 
 STRICT, LENIENT = ReclaimRules(force=True), ReclaimRules(force=True, allow_out_of_window_pods=True)
 CLOSED = "kubeocean.io/out-of-time-windows"

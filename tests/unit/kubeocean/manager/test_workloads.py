@@ -13,7 +13,7 @@ from kubeocean.settings import ManagerSettings
 from tests.unit.kubeocean.builders import binding
 from vkubelet import settings as runtime
 from vkubelet.api.codec import decode_yaml
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 
 DEMO = binding(uid="uid-b")
 

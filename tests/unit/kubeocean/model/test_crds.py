@@ -24,8 +24,8 @@ from kubeocean.model.crds import (
 from kubeocean.model.keys import ACCEPTED_AS, Identity
 from kubeocean.model.windows import TimeWindow
 from tests.unit.kubeocean.builders import binding, limit, policy, unknown
+from vkubelet.api.objects import Json
 from vkubelet.api.quantity import Quantity
-from vkubelet.api.shapes import Json
 
 
 def test_binding_with_upstream_fields_only() -> None:

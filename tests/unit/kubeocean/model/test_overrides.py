@@ -15,7 +15,7 @@ from kubeocean.pods.translate import physical_pod
 from kubeocean.pods.virtual_status import virtual_annotations, virtual_labels, virtual_status
 from tests.unit.kubeocean.builders import TARGET, binding, named, physical, pod
 from vkubelet.api.codec import decode_yaml
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 
 MANIFEST = Path(__file__).parents[4] / "kubeocean" / "manifests" / "clusterbindings.yaml"
 MIRROR = Overrides(rewrites=(ImageRewrite("docker.io/", "mirror.local/hub/"), ImageRewrite("mine.example/", "mirror.local/mine/")))

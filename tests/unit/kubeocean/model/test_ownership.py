@@ -18,8 +18,7 @@ from kubeocean.nodes.csinodes import virtual_csinode
 from kubeocean.nodes.describe import describe
 from kubeocean.pods.translate import physical_pod
 from tests.unit.kubeocean.builders import OWNER, TARGET, at, binding, node, pod, policy, unknown
-from vkubelet.api.objects import Key, Node, ObjectMeta
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Key, Node, ObjectMeta
 
 OURS, ANOTHERS, LEGACY, UNMARKED = Ownership.OURS, Ownership.ANOTHERS, Ownership.LEGACY, Ownership.UNMARKED
 OTHER_BINDING, OTHER_HUB = Owner(OWNER.hub_uid, "other"), Owner("hub-uid-2", OWNER.cluster_id)

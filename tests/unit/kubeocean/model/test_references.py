@@ -17,9 +17,8 @@ from kubeocean.model.references import References, TokenSource, references, untr
 from kubeocean.pods.changes import changes
 from kubeocean.pods.translate import physical_pod
 from tests.unit.kubeocean.builders import TARGET, physical, pod
-from vkubelet.api.objects import Pod
+from vkubelet.api.objects import Json, Pod
 from vkubelet.api.podspec import Kind, Reference
-from vkubelet.api.shapes import Json
 from vkubelet.errors import PodRejected
 
 FIELDS = Path(__file__).with_name("pod_fields.txt").read_text().split()

@@ -7,8 +7,7 @@ import pytest
 from kubeocean.model import keys
 from kubeocean.nodes.csinodes import difference, is_virtual_node, virtual_csinode
 from tests.unit.kubeocean.builders import OWNER, node, unknown
-from vkubelet.api.objects import Node, Unknown
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Node, Unknown
 
 DRIVERS: Json = {"drivers": [{"name": "d", "nodeID": "machine", "topologyKeys": ["zone"], "allocatable": {"count": 3}}]}
 OURS: Json = {keys.MANAGED_BY: keys.MANAGED, keys.PHYSICAL_CLUSTER_ID: "demo"}

@@ -17,8 +17,7 @@ from tests.support.stall import stall_meter
 from tests.unit.kubeocean.builders import binding, pod, scope
 from tests.unit.kubeocean.crowd import PODS, CrowdedHost
 from vkubelet.api.codec import encode_json
-from vkubelet.api.objects import Node
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView, Node
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.node.declared import HEALTHY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kubeocean.nodes.hostports import HostPort, host_ports, merged, placeholder, placeholder_status
 from kubeocean.worker.cluster import cost_of
 from tests.unit.kubeocean.builders import node, pod
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.pods.dispatch import is_mirror
 
 NOW = "2026-01-01T00:00:00Z"

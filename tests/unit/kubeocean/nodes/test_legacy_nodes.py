@@ -10,8 +10,7 @@ from kubeocean.model import keys
 from kubeocean.nodes.legacy_nodes import inherited
 from tests.unit.kubeocean.builders import node
 from vkubelet.api.codec import decode_object, encode_json
-from vkubelet.api.objects import Node
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Node
 
 EXPECTED = {
     "labels": {"zone": "z", "type": "virtual-kubelet"},

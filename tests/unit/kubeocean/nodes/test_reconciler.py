@@ -8,7 +8,7 @@ from kubeocean.model import keys
 from kubeocean.pods.translate import physical_pod
 from tests.unit.kubeocean.builders import TARGET, physical
 from tests.unit.kubeocean.world import World, policy_body, process
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.testing.host import make_pod
 
 FORCED: Json = {"forceReclaim": True, "gracefulReclaimPeriodSeconds": 600, "timeWindows": [{"start": "08:00", "end": "09:29"}]}

@@ -16,8 +16,7 @@ from kubeocean.pods.admission import LeaseAdmission
 from kubeocean.pods.translate import physical_pod
 from tests.unit.kubeocean.builders import TARGET, at, binding, limit, node, physical, pod, policy, worker_scope
 from vkubelet.api.codec import decode_object, encode_json
-from vkubelet.api.objects import Node, Pod
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Node, Pod
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.errors import NotAdmitted, Unavailable

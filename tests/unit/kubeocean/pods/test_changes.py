@@ -28,9 +28,8 @@ from kubeocean.pods.changes import (
 )
 from kubeocean.pods.translate import physical_pod
 from tests.unit.kubeocean.builders import OWNER, TARGET, binding, physical, pod
-from vkubelet.api.objects import Pod
+from vkubelet.api.objects import Json, Pod
 from vkubelet.api.quantity import parse_resources
-from vkubelet.api.shapes import Json
 
 SPEC: Json = {
     "initContainers": [{"name": "init", "image": "init:1"}],

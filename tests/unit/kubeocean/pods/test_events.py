@@ -12,8 +12,7 @@ from kubeocean.model import keys
 from kubeocean.pods.events import PENDING_LIMIT, EventMirror, WorkerEvent, mirrored
 from kubeocean.pods.virtual_status import in_hub_names
 from tests.unit.kubeocean.builders import at, physical, pod, unknown, worker_scope
-from vkubelet.api.objects import Key, Pod, Unknown
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Key, Pod, Unknown
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.errors import Forbidden

@@ -13,8 +13,7 @@ from kubeocean.pods.translate import physical_pod
 from kubeocean.worker.cluster import WorkerCluster
 from tests.support.memory_api import MemoryApi
 from tests.unit.kubeocean.builders import OWNER, TARGET, physical, pod, worker_scope
-from vkubelet.api.objects import Pod
-from vkubelet.api.shapes import Json, get_condition
+from vkubelet.api.objects import Json, Pod, get_condition
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.client.transport import Call

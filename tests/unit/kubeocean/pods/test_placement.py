@@ -6,8 +6,7 @@ import pytest
 
 from kubeocean.pods.placement import Placement, ServiceLinks, addresses_of
 from tests.unit.kubeocean.builders import binding, pod, unknown, worker_scope
-from vkubelet.api.objects import Unknown
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Unknown
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.errors import Unavailable

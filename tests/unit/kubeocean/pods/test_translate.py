@@ -11,7 +11,7 @@ from kubeocean.model.keys import ExpectedMetadata, physical_name, token_secret_n
 from kubeocean.pods.changes import changes
 from kubeocean.pods.translate import api_server_environment, host_aliases, physical_pod, set_dns
 from tests.unit.kubeocean.builders import OWNER, TARGET, named, physical, pod
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.errors import PodRejected
 
 CONNECTED = evolve(TARGET, api_server=ApiServerAccess("10.0.0.1"), dns=DnsAccess(("10.0.0.2",)))

@@ -10,8 +10,7 @@ from kubeocean.model.keys import physical_name
 from kubeocean.pods.translate import physical_pod
 from kubeocean.pods.virtual_status import virtual_annotations, virtual_labels, virtual_status
 from tests.unit.kubeocean.builders import TARGET, physical, pod
-from vkubelet.api.objects import Pod
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Pod
 
 SCHEDULED = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-05T10:00:00Z"}
 READY = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-05T10:00:09Z"}

@@ -21,7 +21,7 @@ from kubeocean.rbac.permissions import (
     worker_rules,
 )
 from kubeocean.rbac.rules import Check, Rule, checks_of
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 
 ROOT = Path(__file__).parents[4]
 SCRIPT = ROOT / "deploy" / "dev" / "samples.py"

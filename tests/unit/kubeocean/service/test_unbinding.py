@@ -14,7 +14,7 @@ from kubeocean.service.unbinding import Unbinding
 from kubeocean.worker.cluster import Mount
 from tests.support.memory_api import MemoryApi
 from tests.unit.kubeocean.builders import OWNER, binding, scope
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.client.transport import Call

@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from vkubelet.api.objects import Pod
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Pod
 from vkubelet.errors import SettingsError
 from vkubelet.provider import (
     MetricsEndpoint,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from vkubelet.api.objects import Json
 from vkubelet.api.podspec import Kind, Reference, containers, environment_references, file_references, pull_secrets, storage_references
-from vkubelet.api.shapes import Json
 
 SOURCES: list[Json] = [
     {"configMap": {"name": "c"}},

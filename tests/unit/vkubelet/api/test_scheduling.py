@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from vkubelet.api.objects import Json
 from vkubelet.api.quantity import format_resources
 from vkubelet.api.scheduling import (
     allocated_spec,
@@ -15,7 +16,6 @@ from vkubelet.api.scheduling import (
     reserved_spec,
     tolerates,
 )
-from vkubelet.api.shapes import Json
 
 
 def container(cpu: str = "", memory: str = "", **more: object) -> Json:

@@ -8,10 +8,9 @@ import aiohttp
 import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
-from vkubelet.api.objects import Key
+from vkubelet.api.objects import PODS, Key
 from vkubelet.client.connection import Connection
 from vkubelet.client.credentials import Fixed
-from vkubelet.client.resources import PODS
 from vkubelet.client.rest import Client
 from vkubelet.client.transport import unreachable
 from vkubelet.clock import Clock

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vkubelet.api.objects import PodRef
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, PodRef
 from vkubelet.containers.checks import CheckResult
 from vkubelet.containers.managed import ManagedContainer, ManagedPod, Resize, Stage, Stop
 from vkubelet.containers.plan import ContainerKind, ContainerPlan, PodPlan

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.vkubelet.containers.bench import Executor, Starter, app, bench, probe, sidecar, unavailable
-from vkubelet.api.objects import PodRef
-from vkubelet.api.shapes import JsonView
+from vkubelet.api.objects import JsonView, PodRef
 from vkubelet.errors import BadRequest, PodRejected
 from vkubelet.provider import Running, Terminated, Waiting
 

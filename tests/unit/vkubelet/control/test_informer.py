@@ -9,8 +9,7 @@ from itertools import chain, combinations, pairwise
 import pytest
 
 from vkubelet.api.codec import EventType, ObjectList, WatchEvent, encode_json
-from vkubelet.api.objects import Key, Pod
-from vkubelet.client.resources import PODS
+from vkubelet.api.objects import PODS, Key, Pod
 from vkubelet.control import informer as module
 from vkubelet.control.informer import Change, Informer, _later
 from vkubelet.control.store import Store

@@ -5,9 +5,8 @@ import asyncio
 import pytest
 
 from tests.support.memory_api import MemoryApi
-from vkubelet.api.objects import Node, ObjectMeta, Pod
+from vkubelet.api.objects import NODES, PODS, Node, ObjectMeta, Pod
 from vkubelet.client.connection import Connection
-from vkubelet.client.resources import NODES, PODS
 from vkubelet.client.rest import Client
 from vkubelet.control.recorder import BURST, QUEUE_LIMIT, REFILL, ObjectReference, Recorder
 from vkubelet.testing.clock import ManualClock

@@ -11,8 +11,7 @@ from prometheus_client import CollectorRegistry
 from tests.support.memory_api import MemoryApi
 from vkubelet.api.codec import encode_json
 from vkubelet.api.names import INSTANCE, OWNED
-from vkubelet.api.objects import Lease, Node
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Lease, Node
 from vkubelet.clock import rfc3339_micro
 from vkubelet.control.store import Store
 from vkubelet.errors import VKubeletError

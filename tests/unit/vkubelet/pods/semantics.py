@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.pods.status import End
 from vkubelet.provider import ContainerReport, PodFailure, Running, Terminated, Waiting
 

@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from vkubelet.api.objects import PodRef
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView, PodRef
 from vkubelet.pods.containers import container_statuses, ended
 from vkubelet.provider import ContainerReport, PodReport, Running, Terminated, Waiting
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.pods.desired_status import StatusInputs, desired_status, gates
 from vkubelet.pods.status import End
 from vkubelet.provider import ContainerReport, PodFailure, PodReport, Running, Terminated, Waiting, all_running

@@ -9,8 +9,7 @@ import pytest
 from tests.support.memory_api import MemoryApi
 from vkubelet.api.codec import decode_object, encode_json
 from vkubelet.api.names import MIRROR_POD
-from vkubelet.api.objects import Pod
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Pod
 from vkubelet.control.informer import Change
 from vkubelet.pods.dispatch import Dispatch, DispatchMode, is_mirror
 from vkubelet.testing.clock import ManualClock

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.memory_api import Body, MemoryApi
 from vkubelet.api.codec import encode_json
-from vkubelet.api.objects import Node, Pod, PodRef
-from vkubelet.client.resources import NODES
+from vkubelet.api.objects import NODES, Node, Pod, PodRef
 from vkubelet.control.recorder import ObjectReference, Recorder
 from vkubelet.errors import Unavailable
 from vkubelet.pods import Pods

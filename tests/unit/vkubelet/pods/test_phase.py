@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView
 from vkubelet.pods.phase import by_name, pod_conditions, pod_phase
 
 RUNNING: Json = {"state": {"running": {}}, "ready": True, "started": True}

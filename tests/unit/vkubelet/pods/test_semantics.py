@@ -8,8 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.vkubelet.pods.semantics import HOST_IP, NOW, ROWS, RUNS, Row, says
-from vkubelet.api.objects import Pod
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Pod
 from vkubelet.pods.desired_status import StatusInputs, desired_status
 from vkubelet.pods.status import status_patch
 from vkubelet.provider import PodReport, Waiting

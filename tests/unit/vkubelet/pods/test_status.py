@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from vkubelet.api.objects import Pod
-from vkubelet.api.shapes import Json, JsonView
+from vkubelet.api.objects import Json, JsonView, Pod
 from vkubelet.pods.status import End, adopt_status, compute_status, end_status, failed_status, status_patch
 from vkubelet.provider import ContainerReport, PodReport, Running, Terminated, Waiting, all_running
 from vkubelet.testing.host import make_pod, with_status

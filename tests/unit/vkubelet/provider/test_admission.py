@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from vkubelet.api.codec import encode_json
-from vkubelet.api.objects import Node, Pod
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json, Node, Pod
 from vkubelet.errors import PodRejected
 from vkubelet.provider.admission import Admission, Demand, Load, judge
 from vkubelet.testing.host import make_pod, with_status

@@ -12,8 +12,8 @@ from vkubelet.api.objects import Pod
 from vkubelet.control.informer import Change
 from vkubelet.errors import Forbidden, Unreachable
 from vkubelet.resolve.names import Names
+from vkubelet.resolve.objects import Token
 from vkubelet.resolve.resolver import Resolver, _message_of, _Record
-from vkubelet.resolve.tokens import Token
 from vkubelet.resolve.volumes import TokenSource
 from vkubelet.testing.clock import ManualClock
 from vkubelet.testing.host import make_pod, with_status

@@ -10,7 +10,7 @@ from aiohttp import web
 from attrs import define, field
 from multidict import CIMultiDict
 
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.errors import Unavailable
 from vkubelet.provider import ContainerIO, TerminalSize
 from vkubelet.server.remotecommand import (

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from vkubelet.client.resources import PODS
+from vkubelet.api.objects import PODS
 from vkubelet.control.recorder import ObjectReference
 from vkubelet.provider import Host, NodeDescription, PodReport, all_running
 from vkubelet.testing.host import RecordingHost, make_pod, with_status

@@ -13,9 +13,8 @@ import pytest
 
 from vkubelet.clock import SystemClock
 from vkubelet.testing.cluster import binaries
-from vkubelet.testing.cluster.binaries import VERSION, Binaries, cache_directory, find
+from vkubelet.testing.cluster.binaries import PROGRAMS, VERSION, Binaries, cache_directory, find, kubernetes_flags
 from vkubelet.testing.cluster.processes import ClusterError
-from vkubelet.testing.cluster.programs import PROGRAMS, kubernetes_flags
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.testing.clock import ManualClock
 from vkubelet.testing.conformance.judge import Kubectl, PodWatch, described, running
 from vkubelet.testing.conformance.rules import Broken

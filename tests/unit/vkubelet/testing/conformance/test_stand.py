@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
 from vkubelet.testing.conformance import Kubectl, Options, examination_settings
 from vkubelet.testing.conformance.stand import SCRIPT, Stand
 

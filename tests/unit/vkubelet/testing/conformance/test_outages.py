@@ -1,12 +1,12 @@
-"""When a container was started again."""
+"""Rules of restarts: when a container was started again."""
 
 from __future__ import annotations
 
 import pytest
 
-from vkubelet.api.shapes import Json
+from vkubelet.api.objects import Json
+from vkubelet.testing.conformance.outages import _all_new
 from vkubelet.testing.conformance.pods import Incarnation, expect_same, incarnations
-from vkubelet.testing.conformance.restarts import _all_new
 from vkubelet.testing.conformance.rules import Broken
 
 

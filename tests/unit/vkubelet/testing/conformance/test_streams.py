@@ -1,11 +1,11 @@
-"""How lines of a log are judged."""
+"""Rules of streams: how lines of a log are judged."""
 
 from __future__ import annotations
 
 import pytest
 
-from vkubelet.testing.conformance.logs import _expect_times
 from vkubelet.testing.conformance.rules import Broken
+from vkubelet.testing.conformance.streams import _expect_times
 
 
 def test_lines_with_times_in_order_are_accepted() -> None:

@@ -1,4 +1,4 @@
-"""When a token is renewed."""
+"""Caches of what pods use: when a token is renewed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from vkubelet.resolve.tokens import due_at
+from vkubelet.resolve.objects import due_at
 
 ISSUED = datetime(2026, 1, 1, tzinfo=UTC)
 
