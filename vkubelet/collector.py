@@ -49,7 +49,7 @@ class Collector:
     _after_last: int = 0
 
     def start(self) -> None:
-        """Freezes everything loaded so far, which remains for the life of the process."""
+        """Freezes everything loaded so far, which remains until the process exits."""
         gc.set_threshold(YOUNG, MIDDLE, NEVER)
         self._collect()
 
