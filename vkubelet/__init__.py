@@ -1,6 +1,6 @@
 """A virtual-kubelet runtime: nodes of a Kubernetes cluster that are backed by anything.
 
-Invariant: every name here is one of `vkubelet.provider`, where the whole contract is; importing this package has no other effect.
+Invariant: every name here is one of `vkubelet.provider`, which contains the complete contract; importing this package has no other effect.
 """
 
 from vkubelet.api.objects import Key, Node, Pod, PodRef

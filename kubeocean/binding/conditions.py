@@ -24,7 +24,7 @@ RETIREMENT_HELD = "RetirementHeld"
 POLICIES_SHARED = "PoliciesShared"
 TERMINATING = "Terminating"
 
-NO_ANSWER = "the worker cluster does not answer"
+NO_ANSWER = "the worker cluster does not respond; check its API server and the network to it"
 
 
 @frozen

@@ -127,9 +127,8 @@ class Bind:
         if home and home == away:
             raise SettingsError("--worker-context", "selects the computing cluster itself; name the context of the worker cluster")
         if existing and existing.metadata.deletion_timestamp:
-            raise clusters.CommandFailed(
-                f"ClusterBinding {self.flags.name} is being deleted; wait until it is: kubeocean unbind {self.flags.name}"
-            )
+            name = self.flags.name
+            raise clusters.CommandFailed(f"ClusterBinding {name} is being deleted; wait until it is deleted: kubeocean unbind {name}")
         plan = Plan.of(self.flags, existing)
         plan.check()
         return plan

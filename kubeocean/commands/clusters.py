@@ -110,7 +110,7 @@ def explained(choice: Choice) -> Iterator[None]:
     try:
         yield
     except Unreachable as error:
-        raise CommandFailed(f"the {choice.title} does not answer: {error}; check {choice.flags} and the network") from error
+        raise CommandFailed(f"the {choice.title} does not respond: {error}; check {choice.flags} and the network") from error
     except Unauthorized as error:
         raise CommandFailed(f"the {choice.title} does not accept these credentials: {error}; check {choice.flags}") from error
     except Forbidden as error:

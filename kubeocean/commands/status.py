@@ -207,7 +207,7 @@ def unmet(conditions: Sequence[JsonView]) -> list[Json]:
 
 
 def formatted(condition: JsonView) -> str:
-    """Formats a condition: `Connected=False, ConnectivityFailed: the worker cluster does not answer`."""
+    """Formats a condition: `Connected=False, ConnectivityFailed: the worker cluster does not respond; check …`."""
     reason = f", {condition['reason']}" if condition.get("reason") else ""
     message = f": {condition['message']}" if condition.get("message") else ""
     return f"{condition.get('type')}={condition.get('status')}{reason}{message}"

@@ -86,7 +86,7 @@ def _manager_conditions(view: ObservedBinding, before: Sequence[JsonView]) -> li
     if view.unguarded:
         out.append(_condition(GUARDED, "False", "NotRefused", unguarded_text(view.unguarded)))
     elif view.unguarded is not None:
-        out.append(_condition(GUARDED, "True", "Refused", "the worker cluster refuses what the lease does not include"))
+        out.append(_condition(GUARDED, "True", "Refused", "the guards of the worker cluster refuse requests beyond the lease"))
     if view.problem is not None and view.problem.reason != CONNECTIVITY_FAILED:
         out.append(_condition(STALLED, "True", view.problem.reason, view.problem.message))
     elif get_condition(before, STALLED) is not None:

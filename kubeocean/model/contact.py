@@ -38,7 +38,7 @@ def problem_of(error: VKubeletError | None) -> str:
     if outcome_of(error) is Outcome.SERVED:
         return ""
     if outcome_of(error) is Outcome.SILENT:
-        return "the worker cluster does not answer"
+        return "the worker cluster does not respond; check its API server and the network to it"
     if isinstance(error, Unauthorized):
         return "the worker cluster rejects the credentials of the kubeconfig; put a valid kubeconfig into the Secret of spec.secretRef"
     if isinstance(error, ServerError):

@@ -82,7 +82,7 @@ class FailOver:
         self._since = self._scope.host.clock.now()
         self.hold()
         silent = self._scope.reach.silent_for
-        text = f"the worker cluster has not responded for {silent:.0f} s; its pods are deleted, as spec.onUnreachable.mode is FailOver"
+        text = f"the worker cluster has not responded for {silent:.0f} s; its pods are deleted; spec.onUnreachable.mode Hold keeps them"
         self._scope.binding.event("FailingOver", text, warning=True)
         return self._since
 

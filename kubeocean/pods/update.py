@@ -90,7 +90,7 @@ class PodUpdater:
             try:
                 await self.scope.worker.client.patch(PODS, physical.key, patch, subresource="ephemeralcontainers")
             except (Forbidden, Invalid) as error:
-                problems[name] = f"the worker cluster refuses it: {_message(pod, physical, error)}"
+                problems[name] = f"the worker cluster refuses the container: {_message(pod, physical, error)}"
         return EphemeralRefused(problems, _REFUSAL_RETRIED_AFTER) if problems else None
 
     async def _resize(self, pod: Pod, physical: Pod, patch: Json) -> ResizePending | None:
@@ -111,7 +111,7 @@ class PodUpdater:
                 # A quota may have room for it later; an invalid request stays invalid.
                 unmet = Pending(
                     DEFERRED if isinstance(error, Forbidden) else INFEASIBLE,
-                    f"the worker cluster refuses it: {_message(pod, physical, error)}",
+                    f"the worker cluster refuses the resize: {_message(pod, physical, error)}",
                 )
         return ResizePending(unmet, _REFUSAL_RETRIED_AFTER) if unmet is not None else None
 

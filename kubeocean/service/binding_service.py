@@ -139,7 +139,7 @@ class BindingService:
             )
         if self._reach.lost:
             raise Unavailable(
-                f"the worker cluster of ClusterBinding {self._binding.name} does not answer; see its condition Connected", retry_after=5.0
+                f"the worker cluster of ClusterBinding {self._binding.name} does not respond; see its condition Connected", retry_after=5.0
             )
         return self._connector.session
 
@@ -220,7 +220,7 @@ class BindingService:
         elif self._connector.is_connecting and not self._reach.lost:
             return Remaining(awaited=Awaited.CONNECTION)
         else:
-            left = await self._unbinding.without_worker(failure.message if failure is not None else "it does not answer")
+            left = await self._unbinding.without_worker(failure.message if failure is not None else "it does not respond")
         if not (left.stuck or left.awaited is Awaited.WORKER):
             return left
         if not self._unbinding.forced(binding):

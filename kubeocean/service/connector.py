@@ -70,7 +70,8 @@ class Connector:
                 return None
             failure = found if isinstance(found, Failure) else await self._prove(found)
         except VKubeletError as error:
-            return Failure(CONNECTIVITY_FAILED, f"cannot read ClusterBinding {binding.name} and its Secret in this cluster: {error}")
+            text = f"cannot read ClusterBinding {binding.name} and its Secret in this cluster: {error}"
+            return Failure(CONNECTIVITY_FAILED, f"{text}; check the API server of this cluster")
         if isinstance(found, Target) and failure is None:
             await self._switch(group, found)
         elif failure is not None and self.session is not None:

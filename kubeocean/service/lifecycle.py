@@ -94,7 +94,7 @@ class Awaited(enum.Enum):
     """What unbinding waits for before anything can be removed."""
 
     NOTHING = ""
-    CONNECTION = "the worker cluster is being connected to"
+    CONNECTION = "the connection to the worker cluster is being opened"
     SCAN = "the objects in the worker cluster are being listed"
     PERMISSION = "cannot list the objects in the worker cluster"
     WORKER = "cannot clean up the worker cluster"
@@ -147,7 +147,7 @@ def message(left: Remaining, *, namespace: str) -> str:
 
 
 def blocked(left: Remaining) -> str:
-    """Renders why a worker that does not answer cannot be cleaned up, with the remedies."""
+    """Renders why a worker that does not respond cannot be cleaned up, with the remedies."""
     return f"{left.awaited.value}: {left.problem}; restore the connection, or {GIVE_UP}"
 
 

@@ -216,7 +216,7 @@ async def _claim(worker: Client, mount: Mount, nodes: Collection[str], *, hold: 
 
 
 def _unread(mount: Mount, error: ApiError) -> Failure:
-    text = f"spec.mountNamespace: cannot read namespace {mount.namespace} of the worker cluster: {error}"
+    text = f"spec.mountNamespace: cannot read namespace {mount.namespace} of the worker cluster: {error}; check its API server"
     return Failure(CONNECTIVITY_FAILED, text, Outcome.UNSERVED)
 
 
@@ -247,9 +247,8 @@ async def _unclaimed(worker: Client, mount: Mount, nodes: Collection[str], *, ho
         text = "spec.secretRef: the worker cluster treats the kubeconfig's user as anonymous; put valid credentials into the Secret"
         return Failure(CONNECTIVITY_FAILED, text)
     except ApiError as error:
-        return Failure(
-            CONNECTIVITY_FAILED, f"spec.mountNamespace: checking the rights in namespace {mount.namespace} fails: {error}", Outcome.UNSERVED
-        )
+        text = f"spec.mountNamespace: cannot check the rights in namespace {mount.namespace} of the worker cluster: {error}"
+        return Failure(CONNECTIVITY_FAILED, f"{text}; check its API server", Outcome.UNSERVED)
     if granted:
         failure = await _another_cluster(worker, mount, nodes)
         if failure is None:

@@ -209,4 +209,4 @@ def oom_score(pod: Pod, container: JsonView, *, memory: int) -> int:
 
 
 def described(fields: Sequence[str], mounts: Sequence[Bind] = ()) -> str:
-    return f"runs as a process of the host, which does not keep: {', '.join(fields)}"
+    return f"a process of the host runs this container and ignores: {', '.join(fields)}; remove these fields, or use a node with containers"

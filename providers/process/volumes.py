@@ -45,10 +45,8 @@ def check(spec: JsonView, *, host_paths: Sequence[str]) -> None:
         if medium not in ("", "Memory"):
             raise PodRejected("UnsupportedVolume", f"volume {name}: this node has no medium {medium}; leave it out, or set Memory")
         if kind == "hostPath" and not allows(host_paths, volume["hostPath"]["path"]):
-            allowed = ", ".join(host_paths) or "none"
-            raise PodRejected(
-                "HostPathNotAllowed", f"volume {name}: hostPath {volume['hostPath']['path']} is not allowed; allowed: {allowed}"
-            )
+            remedy = f"choose a path below: {', '.join(host_paths)}" if host_paths else "this node allows none; use another kind of volume"
+            raise PodRejected("HostPathNotAllowed", f"volume {name}: hostPath {volume['hostPath']['path']} is not allowed; {remedy}")
 
 
 def allows(host_paths: Sequence[str], path: str) -> bool:
@@ -157,7 +155,8 @@ class Places:
         # Its links are resolved here, once; later changes do not affect what is judged and opened.
         path, kind = real(volume["path"]), volume.get("type") or ""
         if not any(path.is_relative_to(real(top)) for top in self.host_paths):
-            raise _refused(f"volumes: hostPath {volume['path']} leads to {path}, which is not allowed")
+            text = f"volumes: hostPath {volume['path']} leads to {path}, which is not allowed"
+            raise _refused(f"{text}; choose a path below: {', '.join(self.host_paths)}")
         with Directory.at(Path("/")) as host:
             below = path.relative_to("/")
             try:

@@ -352,7 +352,7 @@ async def test_a_debugger_that_the_worker_refuses_says_so_and_keeps_no_other_out
                     said += line
         assert 'pods "busy" is forbidden' in said
         status = await ephemeral(leased, busy, "mighty", state=lambda state: "waiting" in state)
-        assert "the worker cluster refuses it" in status["state"]["waiting"]["message"]
+        assert "the worker cluster refuses the container" in status["state"]["waiting"]["message"]
 
         async def told() -> list[Any]:
             events = await items(leased.hub, "events", "-n", busy.namespace)

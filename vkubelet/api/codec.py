@@ -191,7 +191,7 @@ def status_error(attempt: str, data: bytes, *, code: int = 0, retry_after: str =
     details = status.details or _Details()
     return _class_of(code, status.reason)(
         attempt,
-        status.message or plain or f"the server answered {code} without saying why",
+        status.message or plain or f"the server responded with status {code} and without a message",
         status=code,
         reason=status.reason,
         retry_after=_requested_delay(retry_after) or _requested_delay(str(details.retry_after_seconds)),

@@ -150,14 +150,14 @@ class Plugin:
     def _take(self, answer: Json) -> None:
         status = answer.get("status")
         if answer.get("apiVersion") != self.command.api_version or not isinstance(status, dict):
-            raise self._failed(f"it did not answer with an ExecCredential of {self.command.api_version}")
+            raise self._failed(f"its output is not an ExecCredential of {self.command.api_version}; set the apiVersion that it prints")
         token, certificate, key = (str(status.get(k) or "") for k in ("token", "clientCertificateData", "clientKeyData"))
         if not token and not (certificate and key):
-            raise self._failed("it gave neither a token nor a client certificate with its key")
+            raise self._failed("its ExecCredential has neither a token nor a client certificate with its key; log in with it")
         try:
             expires = parse_rfc3339(status["expirationTimestamp"]) if status.get("expirationTimestamp") else None
         except (ValueError, TypeError, AttributeError) as error:
-            raise self._failed("its expirationTimestamp is no RFC 3339 time") from error
+            raise self._failed("the expirationTimestamp of its ExecCredential is not an RFC 3339 time") from error
         self._header = f"Bearer {token}" if token else ""
         self._pair = ClientCertificate(certificate.encode(), key.encode()) if certificate and key else None
         self._expires = expires
@@ -186,17 +186,17 @@ class Plugin:
             async with asyncio.timeout(_PLUGIN_TIMEOUT):
                 output, _ = await process.communicate()
         except TimeoutError as error:
-            raise self._failed(f"it gave no answer within {_PLUGIN_TIMEOUT:.0f} s") from error
+            raise self._failed(f"it did not end within {_PLUGIN_TIMEOUT:.0f} s; it must not wait for input") from error
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         if process.returncode:
-            raise self._failed(f"it ended with exit code {process.returncode}")
+            raise self._failed(f"it ended with exit code {process.returncode}; run it on a terminal to see why")
         try:
             return decode_json(output)
         except ValueError as error:
-            raise self._failed("its answer is no JSON object") from error
+            raise self._failed("its output is not a JSON object") from error
 
     def _failed(self, why: str) -> Unauthorized:
         return Unauthorized("authenticate", f"credential plugin {self.command.command}: {why}")

@@ -207,7 +207,7 @@ def read_files(paths: Sequence[Path], context: str = "") -> Access:
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise SettingsError(f"kubeconfig {path}", f"cannot be read: {error.strerror}") from error
+            raise SettingsError(f"kubeconfig {path}", f"cannot be read: {error.strerror}; name a file that this user may read") from error
         documents.append(parse(data, f"kubeconfig {path}", path.parent))
     return pick(documents, context)
 
@@ -239,10 +239,10 @@ def pick(documents: Sequence[Section], context: str = "") -> Access:
         raise SettingsError(where, f"has no context {name!r}; list its contexts with `kubectl config get-contexts`")
     cluster = _named(documents, "clusters", chosen.text("cluster"), "cluster")
     if cluster is None:
-        raise chosen.wrong("cluster", "names a cluster that is not in `clusters`")
+        raise chosen.wrong("cluster", "names a cluster that is not in `clusters`; add it there, or choose another context")
     user = _named(documents, "users", chosen.text("user"), "user")
     if user is None and chosen.text("user"):
-        raise chosen.wrong("user", "names a user that is not in `users`")
+        raise chosen.wrong("user", "names a user that is not in `users`; add it there, or choose another context")
     return Access(cluster, user or Section(chosen.where, {}), chosen.text("namespace") or "default")
 
 

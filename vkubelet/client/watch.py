@@ -65,7 +65,7 @@ def watch_params(since: str, *, initial: bool) -> list[tuple[str, str]]:
 async def watch(transport: Transport, call: Call, head: type[T]) -> AsyncGenerator[WatchEvent[T], None]:
     """Yields the events of one stream; returns when the server closes it.
 
-    Raises Expired (also as the first response), another ApiError (also for an event without an end), or Unreachable when the stream is
+    Raises Expired (also as the first response), another ApiError (also for an incomplete event), or Unreachable when the stream is
     interrupted or silent for too long.
     """
     timeouts = transport.connection.timeouts

@@ -76,7 +76,7 @@ async def _answer(reader: StreamReader, writer: StreamWriter) -> bytes:
     while True:
         size, kind, flags, stream = _head(await reader.readexactly(9))
         if size > _LARGEST:
-            raise Refused("the answer is no health check")
+            raise Refused("the response is not a HealthCheckResponse")
         payload = await reader.readexactly(size)
         if kind == _SETTINGS and not flags & _ACK:
             writer.write(_frame(_SETTINGS, _ACK, 0, b""))

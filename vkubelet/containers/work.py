@@ -241,7 +241,8 @@ class ContainerWork:
             container.state = self._waits(managed, container, reason, text)
         else:
             # The text of an unknown error may contain anything, so it is only logged.
-            event, text = "Failed", str(error) if isinstance(error, VKubeletError) else f"the provider raised {type(error).__name__}"
+            unknown = f"the provider raised {type(error).__name__}; its log contains the cause"
+            event, text = "Failed", str(error) if isinstance(error, VKubeletError) else unknown
             container.state = contract.Waiting("RunContainerError", text)
         if tell:
             message = f"Error: {text}" if event == "Failed" and not text.startswith("Error: ") else text

@@ -332,7 +332,7 @@ class ClientCa:
         try:
             return read_file(Path(self.settings.client_ca_file), "server.client_ca_file").decode()
         except UnicodeDecodeError as error:
-            raise SettingsError("server.client_ca_file", "is not a bundle of PEM certificates") from error
+            raise SettingsError("server.client_ca_file", "is not a bundle of PEM certificates; name one") from error
 
     async def _published(self) -> str:
         found: Json = (await self.client.get(CONFIGMAPS, PUBLISHED)).body

@@ -116,7 +116,7 @@ def _build(pair: Pair | None, client_ca: str) -> ssl.SSLContext:
         try:
             context.load_verify_locations(cadata=client_ca)
         except (ssl.SSLError, ValueError) as error:
-            raise SettingsError("server.client_ca_file", "is not a bundle of PEM certificates") from error
+            raise SettingsError("server.client_ca_file", "is not a bundle of PEM certificates; name one") from error
         context.verify_mode = ssl.CERT_OPTIONAL
     if pair is not None:
         _load(context, pair)
@@ -128,7 +128,7 @@ def _load(context: ssl.SSLContext, pair: Pair) -> None:
         try:
             context.load_cert_chain(certificate, key, password=_no_password)
         except (ssl.SSLError, ValueError) as error:
-            raise SettingsError("server.certificate_file", "and its key are not a PEM pair that belongs together") from error
+            raise SettingsError("server.certificate_file", "and its key are not a PEM pair that belongs together; set a pair") from error
 
 
 def _no_password() -> str:

@@ -1,6 +1,6 @@
 """The pytest plugin: fixtures for the tests of a provider. A conftest loads it: `pytest_plugins = ["vkubelet.testing.plugin"]`.
 
-Invariant: every name begins with `vkubelet_`; what starts clusters is imported when a test requests a fixture that needs one.
+Invariant: every name has the prefix `vkubelet_`; what starts clusters is imported when a test requests a fixture that needs one.
 """
 
 from __future__ import annotations

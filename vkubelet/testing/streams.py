@@ -1,4 +1,4 @@
-"""Both ends of a stream in memory, to test a provider's exec, attach and port-forward without a server.
+"""Both sides of a stream in memory, to test a provider's exec, attach and port-forward without a server.
 
 Invariant: as with a real client, a write waits while the client does not read (`hold`, `room`), and every wait yields to other tasks.
 

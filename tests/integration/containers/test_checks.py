@@ -194,7 +194,7 @@ MESSAGE = {status: b"\x00\x00\x00\x00\x02\x08" + bytes((status,)) for status in 
         (frame(1, 5, 1, b"\x88"), False, "does not implement the service"),
         (frame(7, 0, 0, b"\x00" * 8), False, "the server closed the call"),
         (frame(3, 0, 1, b"\x00" * 4), False, "the server closed the call"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", False, "the answer is no health check"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", False, "the response is not a HealthCheckResponse"),
         (b"", False, ""),
     ],
 )

@@ -82,7 +82,7 @@ def test_a_binding_that_ends_says_what_is_left_whatever_else_is_wrong() -> None:
     ready = written({}, Health(reachable=True))
     ending = written(ready, Health(reachable=True, ending="3 virtual nodes are left"))
     assert ending["phase"] == "Pending"
-    lost = written(ending, Health(reachable=False, ending="the worker does not answer; 3 virtual nodes are left"))
+    lost = written(ending, Health(reachable=False, ending="the worker does not respond; 3 virtual nodes are left"))
     assert lost["phase"] == "Failed" and said(lost, "Connected")[0] == "False"
     for status in (ending, lost):
         assert said(status, "Ready") == ("False", "Terminating")

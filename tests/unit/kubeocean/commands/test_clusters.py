@@ -16,7 +16,7 @@ CHOICE = Choice("worker cluster", "--worker-context", context="away")
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (Unreachable("get pods", "no answer"), ("does not answer", "--worker-context", "network")),
+        (Unreachable("get pods", "no answer"), ("does not respond", "--worker-context", "network")),
         (Unauthorized("get pods", "no"), ("does not accept these credentials", "--worker-context")),
         (Forbidden("get pods", "no"), ("refuses: get pods: no", "ask its owner")),
         (Conflict("patch pods", "changed"), ("refuses: patch pods: changed",)),

@@ -115,7 +115,7 @@ def test_a_condition_that_names_no_generation_counts() -> None:
 
 
 def test_why_it_is_not_ready_is_told_once() -> None:
-    same = "the worker cluster does not answer"
+    same = "the worker cluster does not respond"
     seen = readiness(
         body(condition_of("Ready", "False", "ConnectivityFailed", same), condition_of("Connected", "False", "ConnectivityFailed", same))
     )

@@ -232,6 +232,8 @@ def test_environment_of_every_container_leads_to_the_hub() -> None:
     spec = physical_pod(web, CONNECTED)["spec"]
     assert spec["initContainers"][0]["env"] == OURS
     assert spec["containers"][0]["env"] == [*OURS, {"name": "A", "value": "$(HOSTNAME)"}]
+    assert spec["hostAliases"][0]["ip"] == "10.0.0.1"
+    assert (spec["dnsPolicy"], spec["dnsConfig"]["nameservers"]) == ("None", ["10.0.0.2"])
 
 
 def test_variables_of_the_user_win() -> None:

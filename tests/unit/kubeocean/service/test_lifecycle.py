@@ -103,7 +103,7 @@ def test_failed_attempts_change_nothing_whatever_their_errors() -> None:
             Remaining(nodes=2, pods=5).failed(ValueError("x")),
             "the last attempt failed and is repeated: x; left: 2 virtual nodes with 5 pods",
         ),
-        (Remaining(awaited=Awaited.CONNECTION), "the worker cluster is being connected to"),
+        (Remaining(awaited=Awaited.CONNECTION), "the connection to the worker cluster is being opened"),
         (Remaining(awaited=Awaited.PERMISSION, problem="no list"), "cannot list the objects in the worker cluster: no list"),
     ],
 )
@@ -113,7 +113,7 @@ def test_message_names_what_is_left(left: Remaining, text: str) -> None:
 
 def test_message_names_the_remedy_when_the_worker_is_silent_or_nothing_changes() -> None:
     remedy = "annotate the ClusterBinding kubeocean.io/force-unbind=true"
-    silent = Remaining(awaited=Awaited.WORKER, nodes=1, pods=0, problem="it does not answer")
+    silent = Remaining(awaited=Awaited.WORKER, nodes=1, pods=0, problem="it does not respond")
     assert remedy in blocked(silent)
     assert message(silent, namespace="mnt") == f"{blocked(silent)}; left: 1 virtual nodes with 0 pods"
     assert remedy in message(Remaining(nodes=1, stuck=True), namespace="mnt")

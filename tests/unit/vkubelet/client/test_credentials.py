@@ -95,9 +95,9 @@ async def test_certificate_comes_with_its_key(tmp_path: Path) -> None:
     ("script", "says"),
     [
         ("print('secret', file=sys.stderr); sys.exit(3)", "exit code 3"),
-        ("print('secret')", "no JSON object"),
-        ("print('{}')", "did not answer with an ExecCredential"),
-        ("answer('secret')", "did not answer with an ExecCredential"),
+        ("print('secret')", "not a JSON object"),
+        ("print('{}')", "is not an ExecCredential"),
+        ("answer('secret')", "is not an ExecCredential"),
         ("answer({})", "neither a token nor"),
         ("answer({'clientCertificateData': 'secret'})", "neither a token nor"),
         ("answer({'token': 'secret', 'expirationTimestamp': 'soon'})", "expirationTimestamp"),

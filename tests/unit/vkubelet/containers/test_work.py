@@ -58,7 +58,7 @@ async def test_bug_of_the_provider_is_shown_without_its_text_and_tried_again() -
     async with bench({"containers": [app()]}) as b:
         b.provider.refuse["main"] = KeyError("password=secret")
         await b.sync()
-        assert b.shown("main").state == Waiting("RunContainerError", "the provider raised KeyError")
+        assert b.shown("main").state == Waiting("RunContainerError", "the provider raised KeyError; its log contains the cause")
         b.provider.refuse.clear()
         await b.pass_time(5)
         assert b.runs("main")
