@@ -42,7 +42,7 @@ def _hub_objects_of_ours(binding: str) -> tuple[Rule, ...]:
     own = (binding,) if binding else ()
     drivers = "Lists the storage drivers of virtual nodes."
     alone = "Its own ClusterBinding, by name; the manager may write all of them."
-    nodes = "policy nodes: names that begin with vnode-<clusterID>-."
+    nodes = "policy nodes: names that start with vnode-<clusterID>-."
     return (
         Rule("clusterbindings", READ, group=GROUP, why="Reads its ClusterBinding, and compares its clusterID with those of older ones."),
         Rule("clusterbindings", "patch", group=GROUP, names=own, why="Adds and removes the finalizer of the ClusterBinding.", bound=alone),
@@ -61,7 +61,7 @@ def _hub_objects_of_ours(binding: str) -> tuple[Rule, ...]:
 def _hub_pods() -> tuple[Rule, ...]:
     secrets = "Reads the objects that pods refer to, and marks them as copied. This identity can read the Secrets of all namespaces."
     claims = "Reads the claims of pods and their volumes, and marks them as copied."
-    pods = "policy pods: pods on nodes whose names begin with vnode-<clusterID>-."
+    pods = "policy pods: pods on nodes whose names start with vnode-<clusterID>-."
     data = "policy data: metadata alone may change."
     size = "Not limited: it may write the status of every claim."
     tokens = "policy tokens: tokens bound to a pod, of any ServiceAccount in the cluster."
