@@ -8,7 +8,7 @@ Python starts a pass after so many allocations more than frees. A process that r
 allocates: no pass starts, while new objects accumulate for the next one. So passes over new objects are started here, by time.
 
 Invariant: a full pass runs only after the memory of the process has doubled since the one before; between two of them nothing here takes
-longer than a pass over the objects of the last quarter of a second. (Counting frozen objects does: Python traverses them.)
+longer than a pass over the objects of the last tenth of a second. (Counting frozen objects does: Python traverses them.)
 """
 
 import gc
@@ -24,9 +24,9 @@ from vkubelet.logformat import bind
 
 log = logging.getLogger(__name__)
 
-EVERY: Final = 0.25
+EVERY: Final = 0.1
 """Seconds between two passes over new objects, whose survivors are frozen."""
-GROWTH_CHECKED: Final = 20
+GROWTH_CHECKED: Final = 50
 """Such passes until the growth of the memory is checked, which takes up to a millisecond."""
 YOUNG: Final = 2_000
 """New objects, those freed subtracted, until Python itself passes over them: within a turn that decodes a long list."""
