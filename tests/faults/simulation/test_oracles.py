@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.faults.simulation import oracles
 from tests.faults.simulation.history import Entry, History, Workload
+from tests.faults.simulation.network import Sent
 from tests.faults.simulation.schedule import Fault, Kind, Schedule
 
 Body = dict[str, Any]
@@ -193,6 +194,25 @@ def test_a_write_of_an_earlier_leader_is_found() -> None:
     assert not found(oracles.one_leader, history(*handed_over, write(22.0, US), marks=killed)), (
         "it was on its way when its sender was killed"
     )
+
+
+def test_a_refused_write_of_an_earlier_leader_is_found() -> None:
+    def write(seconds: float, user: str) -> Entry:
+        return entry(seconds, user, "patch", "pods/web-0", pod(), pod())
+
+    handed_over = [election(0.0, US), write(1.0, US), election(20.0, "vkubelet-2"), write(21.0, "vkubelet-2")]
+    late = Sent(9, 22.0, US, "worker delete pods", "")
+    assert len(found(oracles.one_leader, history(*handed_over, sent=[late]))) == 1
+    renewal = Sent(9, 22.0, US, "hub create leases", "")
+    assert not found(oracles.one_leader, history(*handed_over, sent=[renewal]))
+
+
+def test_a_node_withdrawn_for_no_reason_is_found() -> None:
+    withdrawn = {**node("True"), "spec": {"taints": [{"key": "vkubelet.io/retiring", "effect": "NoSchedule"}]}}
+    taken = history(entry(5.0, US, "patch", "nodes/n", node("True"), withdrawn))
+    assert len(found(oracles.nodes_stay_open, taken)) == 1
+    taken.may_be_unready.add("n")
+    assert not found(oracles.nodes_stay_open, taken)
 
 
 def test_list_items_are_compared_by_their_key() -> None:
