@@ -99,6 +99,10 @@ class KubeoceanWorld(World):
         runtime = Runtime(KubeoceanProvider(own), chosen, connection=Connection("https://hub.simulated:6443"), clock=self.clock)
         return runtime.run, runtime.stop
 
+    def is_deployed(self, role: str) -> bool:
+        """Whether the binding exists: with it, the manager removes the Deployment of its process."""
+        return self.hub.model.get(crds.GROUP, crds.VERSION, "clusterbindings", "", BINDING) is not None
+
     # --- people ---
 
     def bind(self, **spec: Any) -> None:
@@ -228,9 +232,7 @@ class KubeoceanWorld(World):
         hub.stateful("web", replicas=0)
         self.history.may_end |= {"web-0", "web-1"}
         hub.attempt("admin", "DELETE", f"{_BINDINGS}/{BINDING}")
-        self.wish(
-            "binding", lambda: "still exists" if self.hub.model.get(crds.GROUP, crds.VERSION, "clusterbindings", "", BINDING) else None
-        )
+        self.wish("binding", lambda: "still exists" if self.is_deployed("kubeocean") else None)
         self.wish("virtual nodes", lambda: f"still exist: {self.vnodes()}" if self.vnodes() else None)
         self.wish("worker", self._marked)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from attrs import evolve
+
 from tests.faults.simulation import oracles
 from tests.faults.simulation.history import Entry, History, Workload
 from tests.faults.simulation.network import Sent
@@ -84,6 +86,15 @@ def test_two_live_workloads_of_one_name_are_found() -> None:
     replaced = [start(1.0, "a"), end(2.0, "a"), start(2.0, "b", uid="u2")]
     assert len(found(oracles.at_most_one, history(workloads=doubled))) == 1
     assert not found(oracles.at_most_one, history(workloads=replaced))
+
+
+def test_a_workload_left_by_a_forced_deletion_is_excused_only_after_a_crash() -> None:
+    forced = entry(2.0, "person", "delete", "pods/web-0", pod(), None)
+    made = history(forced, workloads=[start(1.0, "a"), start(3.0, "b", uid="u2")])
+    crashed = CALM.with_faults([Fault(Kind.CRASH, 1, 2.0)])
+    assert len(found(oracles.at_most_one, made)) == 1
+    assert not found(oracles.at_most_one, made, crashed)
+    assert len(found(oracles.at_most_one, made, evolve(crashed, world="kubeocean"))) == 1
 
 
 def test_two_live_workloads_of_one_pod_uid_are_found() -> None:

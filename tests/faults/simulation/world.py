@@ -141,10 +141,14 @@ class World:
                 self.network.later(1.0, self._again, role)
 
     def _again(self, role: str) -> None:
-        if role not in self.running and not self.stopping:
+        if role not in self.running and not self.stopping and self.is_deployed(role):
             self.start(role)
 
     stopping = False
+
+    def is_deployed(self, role: str) -> bool:
+        """Whether the process of a role is started again when it has ended."""
+        return True
 
     def crash(self, process: str, seconds: float) -> None:
         """Kills a process and starts its successor."""
