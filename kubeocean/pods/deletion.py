@@ -30,6 +30,8 @@ _PREDECESSOR_ENDS = 60.0
 """Seconds a sync waits for the deletion of the physical pod of an earlier uid; then it is retried."""
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 """Taint by which an administrator states that the machine of a node is shut down (KEP-2268)."""
+_ROUNDING: Final = 1
+"""Seconds by which two grace periods that end at the same time differ, as times in objects have whole seconds."""
 _SILENT: Final = timedelta(seconds=60)
 """Time a physical node has to be NotReady before a forced deletion removes its pods without its kubelet (rule `at-most-one-copy`)."""
 
@@ -47,15 +49,14 @@ class PhysicalPodDeleter:
         self.scope.worker.pods.on_change(self._on_change)
 
     async def delete(self, ref: PodRef, physical: Pod, grace: float) -> None:
-        """Requests the deletion unless it was requested with a grace period that is as short. Raises ApiError, Unavailable."""
-        seconds = await self._grace(physical, ref, grace)
-        left = physical.metadata.deletion_grace_period_seconds
-        if physical.terminating and left is not None and left <= seconds:
+        """Requests the deletion unless the physical pod terminates in time anyway. Raises ApiError, Unavailable."""
+        period = repeated_period(physical, await self._grace(physical, ref, grace), now=self.scope.host.clock.now())
+        if period is None:
             self.physical.controller.add(ref)
             return
         try:
             async with self._slots:
-                await self.scope.worker.client.delete(PODS, physical.key, grace=seconds, uid=physical.metadata.uid)
+                await self.scope.worker.client.delete(PODS, physical.key, grace=period, uid=physical.metadata.uid)
         except (NotFound, Conflict):
             self.physical.controller.add(ref)
 
@@ -121,6 +122,23 @@ class PhysicalPodDeleter:
             ended = self._ended.pop(change.key, None)
             if ended is not None:
                 ended.set()
+
+
+def repeated_period(physical: Pod, seconds: int, *, now: datetime) -> int | None:
+    """Returns the gracePeriodSeconds that terminates a physical pod in so many seconds, or None when it terminates by then anyway.
+
+    An API server counts the period of a repeated deletion from the first request (k8s.io/apiserver, BeforeDelete): with the seconds that
+    remain after a restart or a lost response, the containers would be killed early. Until the remaining time has expired, a worker whose
+    clock is ahead of ours is not asked again.
+    """
+    granted = physical.metadata.deletion_grace_period_seconds
+    if physical.metadata.deletion_timestamp is None or granted is None:
+        return seconds
+    if granted <= seconds or seconds <= 1:
+        return seconds if seconds < granted else None
+    requested = parse_rfc3339(physical.metadata.deletion_timestamp) - timedelta(seconds=granted)
+    period = math.floor((now - requested).total_seconds() + seconds)
+    return period if seconds <= period < granted - _ROUNDING else None
 
 
 def grace_in_worker(grace: float, *, pod: Pod | None, node: Node | None, now: datetime) -> int:

@@ -33,19 +33,30 @@ def main() -> int:
     again.add_argument("schedule", help="the line that a report shows")
     bugs = commands.add_parser("planted", help="run the default campaign on every planted bug and print the table")
     bugs.add_argument("names", nargs="*")
+    commands.add_parser("table", help="write the table of planted bugs into the documentation")
     arguments = parser.parse_args()
     match arguments.command:
         case "run":
             return _run(arguments)
         case "replay":
             return _replay(Schedule.parse(arguments.schedule))
+        case "table":
+            planted.PAGE.write_text(planted.page())
+            return 0
     return planted.find_all(arguments.names)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     seed = random.SystemRandom().randrange(1_000_000) if arguments.seed is None else arguments.seed
     print(f"seed {seed}", flush=True)
-    report = campaign.run(seed=seed, seconds=60.0 * arguments.minutes, most=arguments.most, jobs=arguments.jobs, only=arguments.only)
+    report = campaign.run(
+        seed=seed,
+        seconds=60.0 * arguments.minutes,
+        most=arguments.most,
+        jobs=arguments.jobs,
+        only=arguments.only,
+        on_failure=lambda outcome: print(f"failed: {outcome.schedule}: {outcome.violations[0]}", flush=True),
+    )
     print(report.text())
     return 1 if report.failed else 0
 

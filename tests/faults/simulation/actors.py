@@ -24,6 +24,8 @@ _CLOSED = (_UNREACHABLE, _NOT_READY, "kubeocean.io/out-of-time-windows", "kubeoc
 _GRACE = 40.0
 _EVICTED_AFTER = 300.0
 _ORPHANED_AFTER = 40.0
+_PATIENCE = 1200
+"""Seconds after which a person no longer waits for the deletion of a pod."""
 
 
 def pod_body(name: str, *, restart: str = "Always", annotations: Mapping[str, str] | None = None, **spec: Any) -> Body:
@@ -55,6 +57,8 @@ class ControlPlane:
         self._unready: dict[str, float] = {}
         self._evicted: set[str] = set()
         self._nodeless: dict[str, float] = {}
+        self._asked: list[str] = []
+        """Names of pods that a person has not managed to create yet."""
 
     def run(self) -> None:
         """Starts the controllers."""
@@ -84,8 +88,21 @@ class ControlPlane:
 
     def create_pod(self, body: Body, *, namespace: str = NAMESPACE) -> None:
         """Creates a pod; while its name is taken, a person tries again."""
+        self._asked.append(body["metadata"]["name"])
+        self._try_to_create(body, namespace)
+
+    def _try_to_create(self, body: Body, namespace: str) -> None:
         if self.attempt("person", "POST", f"/api/v1/namespaces/{namespace}/pods", body) is None:
-            self.world.network.later(2.0, lambda: self.create_pod(body, namespace=namespace))
+            self.world.network.later(2.0, self._try_to_create, body, namespace)
+        else:
+            self._asked.remove(body["metadata"]["name"])
+
+    async def created(self, name: str) -> None:
+        """Waits until a person has created a pod of this name: what they do to it next is not meant for its predecessor."""
+        for _ in range(_PATIENCE):
+            if name not in self._asked:
+                return
+            await self.world.pause(1.0)
 
     def delete_pod(self, name: str, *, namespace: str = NAMESPACE, grace: int | None = None) -> None:
         options: Body = {} if grace is None else {"gracePeriodSeconds": grace}
@@ -93,6 +110,9 @@ class ControlPlane:
 
     def label_pod(self, name: str, key: str, value: str, *, namespace: str = NAMESPACE) -> None:
         self.merge(f"/api/v1/namespaces/{namespace}/pods/{name}", {"metadata": {"labels": {key: value}}}, user="person")
+
+    def annotate_pod(self, name: str, key: str, value: str, *, namespace: str = NAMESPACE) -> None:
+        self.merge(f"/api/v1/namespaces/{namespace}/pods/{name}", {"metadata": {"annotations": {key: value}}}, user="person")
 
     def mark_node(self, name: str) -> None:
         """A person puts a label, an annotation and a taint on a node."""

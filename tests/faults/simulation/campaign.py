@@ -83,11 +83,19 @@ class Report:
 
 
 def run(
-    *, seed: int, seconds: float = math.inf, most: int | None = None, jobs: int = 0, only: Sequence[str] = (), stop: bool = False
+    *,
+    seed: int,
+    seconds: float = math.inf,
+    most: int | None = None,
+    jobs: int = 0,
+    only: Sequence[str] = (),
+    stop: bool = False,
+    on_failure: Callable[[Outcome], None] = lambda outcome: None,
 ) -> Report:
     """Runs a campaign of `most` schedules or so many seconds, whatever is less; `only` names scenarios as `world/scenario`.
 
     `jobs` is the number of processes: 1 runs all in this one, 0 takes all cores. With `stop` the first failure ends it, unshrunk.
+    `on_failure` is called for each failure at once: a long campaign may be interrupted.
     """
     began, report = time.monotonic(), Report(seed)
     chosen = [each for each in scenarios() if not only or "/".join(each) in only]
@@ -99,6 +107,8 @@ def run(
         ):
             for outcome in run_all(planned(), began + seconds):
                 report.add(outcome)
+                if outcome.violations:
+                    on_failure(outcome)
                 if report.schedules <= len(chosen):
                     known.append(outcome)
                 if stop and report.failed:

@@ -121,6 +121,11 @@ class History:
                 return True
         return not known
 
+    def forced(self) -> set[str]:
+        """Returns the UIDs of the pods whose objects others have removed from the hub."""
+        removed = (entry for entry in self.entries if entry.cluster == "hub" and entry.resource == "pods" and entry.new is None)
+        return {entry.uid for entry in removed if entry.user not in self.ours}
+
     def may_stop_until(self, uid: str) -> float:
         """Returns the second until which a pod may take to stop, by the deletions that others requested in the hub."""
         until = math.inf

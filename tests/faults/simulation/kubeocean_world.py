@@ -15,6 +15,7 @@ from kubeocean.model import crds, keys
 from kubeocean.provider import KubeoceanProvider
 from kubeocean.settings import KubeoceanSettings
 from tests.faults.simulation.actors import NAMESPACE, ControlPlane, is_closed, path_of, pod_body
+from tests.faults.simulation.churn import churn
 from tests.faults.simulation.kubelet import EXIT_CODE, RUN_FOR, STOP_DELAY, Kubelets, node_body
 from tests.faults.simulation.schedule import Kind
 from tests.faults.simulation.world import World
@@ -58,6 +59,7 @@ class KubeoceanWorld(World):
     name = "kubeocean"
     scenarios: ClassVar = {
         "pods": "pods",
+        "churn": "churn",
         "window": "window",
         "bindings": "bindings",
         "unbind": "unbind",
@@ -96,6 +98,10 @@ class KubeoceanWorld(World):
         chosen = settings.convert(settings.merged(settings.merged(runtime_defaults(BINDING), _LOCAL), leads), Settings)
         runtime = Runtime(KubeoceanProvider(own), chosen, connection=Connection("https://hub.simulated:6443"), clock=self.clock)
         return runtime.run, runtime.stop
+
+    def is_deployed(self, role: str) -> bool:
+        """Whether the binding exists: with it, the manager removes the Deployment of its process."""
+        return self.hub.model.get(crds.GROUP, crds.VERSION, "clusterbindings", "", BINDING) is not None
 
     # --- people ---
 
@@ -155,14 +161,30 @@ class KubeoceanWorld(World):
         await self.pause(12.0)
         hub.create_pod(pod_body("long", annotations={STOP_DELAY: "6"}))
         hub.delete_pod("job")
+        await hub.created("long")
         await self.pause(8.0)
         hub.delete_pod("long", grace=0)
         await self.pause(1.0)
         hub.create_pod(pod_body("long"))
+        await hub.created("long")
         self.wish("StatefulSet web", lambda: hub.unready(["web-0", "web-1", "long"]))
         self.wish("copy of a ConfigMap", lambda: self.configured("two"))
         self.wish("pod bad", lambda: hub.unphased("bad", "Failed"))
         self.wish("pod job", lambda: hub.existing(["job"]))
+        self._always()
+
+    async def churn(self) -> None:
+        """Pods are created, changed, deleted and created again faster than the process can act."""
+        hub, names = self.hub, ("one", "two", "three")
+        await self.pause(5.0)
+        await churn(
+            hub,
+            names,
+            actions=30,
+            body=lambda name: pod_body(name, annotations={STOP_DELAY: "0.5"}),
+            change=lambda name, value: hub.label_pod(name, "step", value),
+        )
+        self.wish("pods", lambda: hub.unready(names))
         self._always()
 
     async def window(self) -> None:
@@ -210,9 +232,7 @@ class KubeoceanWorld(World):
         hub.stateful("web", replicas=0)
         self.history.may_end |= {"web-0", "web-1"}
         hub.attempt("admin", "DELETE", f"{_BINDINGS}/{BINDING}")
-        self.wish(
-            "binding", lambda: "still exists" if self.hub.model.get(crds.GROUP, crds.VERSION, "clusterbindings", "", BINDING) else None
-        )
+        self.wish("binding", lambda: "still exists" if self.is_deployed("kubeocean") else None)
         self.wish("virtual nodes", lambda: f"still exist: {self.vnodes()}" if self.vnodes() else None)
         self.wish("worker", self._marked)
 
@@ -269,10 +289,13 @@ class KubeoceanWorld(World):
 
     def _matched(self) -> str | None:
         """Returns where the pods of the two clusters differ."""
-        wanted = {pod["metadata"]["uid"] for pod in self.hub.pods() if pod["spec"].get("nodeName") in self.vnodes()}
-        found = [pod["metadata"]["annotations"].get(keys.VIRTUAL_POD_UID) for pod in self.worker.pods(MOUNT)]
+        wanted = {pod["metadata"]["uid"]: pod for pod in self.hub.pods() if pod["spec"].get("nodeName") in self.vnodes()}
+        found = {pod["metadata"]["annotations"].get(keys.VIRTUAL_POD_UID): pod for pod in self.worker.pods(MOUNT)}
         surplus = [uid for uid in found if uid not in wanted]
-        return f"physical pods of {surplus} have no virtual pod" if surplus else None
+        if surplus:
+            return f"physical pods of {surplus} have no virtual pod"
+        unlike = [uid for uid, pod in found.items() if _mirrored(pod) != _mirrored(wanted[uid])]
+        return f"physical pods of {unlike} differ from their virtual pods" if unlike else None
 
     def _marked(self) -> str | None:
         """Returns what of the binding is left in the worker."""
@@ -283,6 +306,11 @@ class KubeoceanWorld(World):
             if kind.plural not in ("events", "priorityclasses") and any("kubeocean.io" in mark for mark in marks):
                 left.append(f"{kind.plural} {'/'.join(key)}")
         return f"left: {', '.join(left)}" if left else None
+
+
+def _mirrored(pod: Body) -> tuple[Any, ...]:
+    """Returns what is equal in a virtual pod and its physical one."""
+    return pod["metadata"].get("labels", {}).get("step"), pod["status"].get("phase"), pod["status"].get("podIP")
 
 
 def _head(kind: str, name: str) -> Body:

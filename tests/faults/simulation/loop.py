@@ -16,6 +16,7 @@ import random
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from typing import Any
 
 _MOST_CALLBACKS = 200_000
@@ -68,6 +69,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._rng = rng
         self._now = 0.0
         self._numbers = 0
+        self._timers = 0
+        self._due: list[tuple[float, int, Any]] = []
+        """Heap of timers, by time and number."""
         self._at_once = 0
         self._dead: set[str] = set()
         self._stalled: dict[str, list[asyncio.Handle]] = {}
@@ -100,6 +104,27 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def remove_reader(self, fd: Any) -> bool:
         return False
 
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)  # type: ignore[attr-defined]
+        return handle
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timers += 1
+        heapq.heappush(self._due, (when, self._timers, timer))
+        return timer
+
+    def call_later(
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Does nothing: a cancelled timer is dropped when it is due."""
+
     def call_soon_threadsafe(self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
 
@@ -121,34 +146,34 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             handle = ready.popleft()
             if handle._cancelled:
                 continue
-            process = handle._context.get(PROCESS, "")
-            if process and (process in dead or process in stalled):
-                if process not in dead:
-                    stalled[process].append(handle)
-                continue
+            if dead or stalled:
+                process = handle._context.get(PROCESS, "")
+                if process and (process in dead or process in stalled):
+                    if process not in dead:
+                        stalled[process].append(handle)
+                    continue
             self.callbacks += 1
             handle._run()
 
     def _advance(self) -> None:
-        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
-        while scheduled and scheduled[0].cancelled():
-            _unschedule(heapq.heappop(scheduled))
-        if not scheduled:
+        due = self._due
+        while due and due[0][2]._cancelled:  # type: ignore[attr-defined]
+            heapq.heappop(due)
+        if not due:
             raise Stuck("every task waits, and no timer is set")
-        self._now = max(self._now, scheduled[0].when())
+        self._now = max(self._now, due[0][0])
 
     def _take_due(self, ready: Any) -> None:
-        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
-        due: list[asyncio.TimerHandle] = []
-        while scheduled and (scheduled[0].when() <= self._now or scheduled[0].cancelled()):
-            handle = heapq.heappop(scheduled)
-            _unschedule(handle)
-            if not handle.cancelled():
-                due.append(handle)
+        waiting, now = self._due, self._now
+        due: list[tuple[float, int, Any]] = []
+        while waiting and waiting[0][0] <= now:
+            timer = heapq.heappop(waiting)
+            if not timer[2]._cancelled:
+                due.append(timer)
         if len(due) > 1:
             self._rng.shuffle(due)
-            due.sort(key=lambda handle: handle.when())
-        ready.extend(due)
+            due.sort(key=itemgetter(0))
+        ready.extend(timer[2] for timer in due)
 
     def _new_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **rest: Any) -> SimulatedTask:
         self._numbers += 1
@@ -203,7 +228,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             _close(task.get_coro())
         self._tasks.clear()
         self._ready.clear()  # type: ignore[attr-defined]
-        self._scheduled.clear()  # type: ignore[attr-defined]
+        self._due.clear()
 
     def __del__(self) -> None:
         """Does not warn: it has nothing to close."""
@@ -255,7 +280,3 @@ def _close(coro: Any) -> None:
             except BaseException:
                 # What a dropped process does on its way out is no part of the simulation.
                 break
-
-
-def _unschedule(handle: asyncio.TimerHandle) -> None:
-    handle._scheduled = False  # type: ignore[attr-defined]

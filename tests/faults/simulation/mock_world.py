@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from attrs import define, field
 
 from tests.faults.simulation.actors import ControlPlane, pod_body
+from tests.faults.simulation.churn import churn
 from tests.faults.simulation.history import Workload
 from tests.faults.simulation.schedule import Schedule
 from tests.faults.simulation.world import World
@@ -23,6 +24,7 @@ from vkubelet_providers.mock.pods import MockPod
 from vkubelet_providers.mock.runner import Backend
 
 SCRIPT = "mock.vkubelet.io/"
+TEXT = f"{SCRIPT}log-text"
 SERVER = ServerSettings(node_address="10.1.1.1", main_port=False, certificate="self-signed", token_review=True)
 HEALTH = HealthSettings(health_address="", metrics_address="")
 
@@ -53,7 +55,7 @@ class MockWorld(World):
     """Scenarios of the runtime."""
 
     name = "mock"
-    scenarios: ClassVar = {"pods": "pods"}
+    scenarios: ClassVar = {"pods": "pods", "churn": "churn"}
 
     def __init__(self, schedule: Schedule) -> None:
         super().__init__(schedule)
@@ -90,15 +92,41 @@ class MockWorld(World):
         await self.pause(10.0)
         hub.create_pod(pod_body("long"))
         hub.delete_pod("job")
+        await hub.created("long")
         await self.pause(6.0)
         hub.delete_pod("long", grace=0)
         self.wish("StatefulSet web", lambda: hub.unready(["web-0", "web-1"]))
         self.wish("pod bad", lambda: hub.unphased("bad", "Failed"))
         self.wish("deleted pods", lambda: hub.existing(["job", "long"]))
-        self.wish("nodes", lambda: hub.unready_nodes(2))
+        self._always()
+
+    async def churn(self) -> None:
+        """Pods are created, changed, deleted and created again faster than the process can act; the first sync of each pod fails."""
+        hub, names = self.hub, ("one", "two", "three")
+        notes = {f"{SCRIPT}stop-delay": "0.5", f"{SCRIPT}sync-failures": "1", TEXT: "first"}
+        await self.pause(5.0)
+        await churn(
+            hub,
+            names,
+            actions=30,
+            body=lambda name: pod_body(name, annotations=notes),
+            change=lambda name, value: hub.annotate_pod(name, TEXT, value),
+        )
+        self.wish("pods", lambda: hub.unready(names))
+        self._always()
+
+    def _always(self) -> None:
+        self.wish("nodes", lambda: self.hub.unready_nodes(2))
         self.wish("backend", self._leftovers)
+        self.wish("scripts", self._outdated)
 
     def _leftovers(self) -> str | None:
         known = {body["metadata"]["uid"] for body in self.hub.pods()}
         left = [str(pod.ref.key) for pod in self.backend.pods.values() if pod.ref.uid not in known]
         return f"workloads without pods: {left}" if left else None
+
+    def _outdated(self) -> str | None:
+        """Returns which workloads have not received the last change of their pods."""
+        texts = {body["metadata"]["uid"]: body["metadata"].get("annotations", {}).get(TEXT, "") for body in self.hub.pods()}
+        bad = [str(pod.ref.key) for uid, pod in self.backend.pods.items() if pod.script.log_text != texts.get(uid, pod.script.log_text)]
+        return f"run with an earlier script: {bad}" if bad else None

@@ -17,6 +17,7 @@ from tests.faults.simulation.schedule import Kind, Schedule
 _HEARTBEAT = {"lastHeartbeatTime", "renewTime"}
 _TERMINAL = ("Succeeded", "Failed")
 _OUTAGES = (Kind.CUT, Kind.CLOSED, Kind.BROKEN)
+_WITHDRAWN = ("vkubelet.io/retiring", "kubeocean.io/vnode-deleting")
 _ROUNDING = 2.0
 """Seconds by which times of the API may be off: they have no fractions, and periods are rounded to whole seconds."""
 _PATIENT = 21.0
@@ -74,14 +75,20 @@ def is_token(secret: Body) -> bool:
 
 
 def at_most_one(history: History, schedule: Schedule) -> Iterator[str]:
-    """At most one live workload for each pod UID and for each name at any time."""
+    """At most one live workload for each pod UID and for each name at any time.
+
+    By a forced deletion a person gives up the second half, also on a real node. In one case the runtime makes use of that: a pod that is
+    deleted while no process runs becomes an orphan of the backend, which is terminated after two listings (rule `orphans-are-proven`), and
+    does not delay a pod that has its name. Where workloads are known by name, as those of Kubeocean, there is no exception.
+    """
     live: dict[str, tuple[str, str]] = {}
+    given_up = history.forced() if schedule.world == "mock" and any(fault.kind is Kind.CRASH for fault in schedule.faults) else set()
     for event in history.workloads:
         if event.what == "end":
             live.pop(event.id, None)
             continue
         for other, (name, uid) in live.items():
-            if name == event.name or uid == event.uid:
+            if (name == event.name and uid not in given_up) or uid == event.uid:
                 yield f"{event.seconds:.3f} s: {event.name} ({event.uid}) starts as {event.id} while {other} runs for {name} ({uid})"
         live[event.id] = (event.name, event.uid)
 
@@ -224,6 +231,20 @@ def nodes_ready(history: History, schedule: Schedule) -> Iterator[str]:
             yield f"node {name} is not Ready at the end"
 
 
+def nodes_stay_open(history: History, schedule: Schedule) -> Iterator[str]:
+    """No node is marked as withdrawn that the scenario does not withdraw: new pods could not use it."""
+    for entry in history.entries:
+        if entry.resource != "nodes" or entry.user not in history.ours or entry.old is None or entry.name in history.may_be_unready:
+            continue
+        for key in sorted(_taints(entry.new) - _taints(entry.old)):
+            if key in _WITHDRAWN:
+                yield f"{entry.line()}: gets the taint {key}"
+
+
+def _taints(node: Body | None) -> set[str]:
+    return {taint["key"] for taint in ((node or {}).get("spec") or {}).get("taints") or ()}
+
+
 def _ready_status(node: Body) -> str:
     conditions = (node.get("status") or {}).get("conditions") or ()
     return next((str(each["status"]) for each in conditions if each["type"] == "Ready"), "Unknown")
@@ -251,24 +272,29 @@ def no_problems(history: History, schedule: Schedule) -> Iterator[str]:
 
 
 def one_leader(history: History, schedule: Schedule) -> Iterator[str]:
-    """No write of a process arrives after the first one of its successor; a killed one may have had a write on its way."""
+    """No write of a process arrives after the first one of its successor, also none that is refused; a killed one may have had a write on
+    its way."""
     killed = {about: second for second, what, about in history.marks if what == "killed"}
-    order: list[str] = []
-    first: dict[str, float] = {}
+    since: dict[str, float] = {}
     for entry in history.entries:
-        if entry.user not in history.ours:
+        if entry.user in history.ours and entry.is_election and (leader := _holder(entry)):
+            since.setdefault(leader, entry.seconds)
+    order = list(since)
+    first: dict[str, float] = {}
+    for seconds, process, what in _writes(history):
+        if seconds < since.get(process, math.inf):
             continue
-        if entry.is_election:
-            leader = _holder(entry)
-            if leader and leader not in order:
-                order.append(leader)
-            continue
-        if entry.user not in order:
-            continue
-        first.setdefault(entry.user, entry.seconds)
-        later = [other for other in order[order.index(entry.user) + 1 :] if other in first]
-        if later and entry.seconds > killed.get(entry.user, -math.inf) + _IN_FLIGHT:
-            yield f"{entry.line()}: written after the first write of {later[0]} at {first[later[0]]:.3f} s"
+        first.setdefault(process, seconds)
+        later = [other for other in order[order.index(process) + 1 :] if other in first]
+        if later and seconds > killed.get(process, -math.inf) + _IN_FLIGHT:
+            yield f"{what}: written after the first write of {later[0]} at {first[later[0]]:.3f} s"
+
+
+def _writes(history: History) -> list[tuple[float, str, str]]:
+    """Returns the writes of our processes in the order of their arrival: those that were accepted, and those that were only sent."""
+    accepted = [(each.seconds, each.user, each.line()) for each in history.entries if each.user in history.ours and not each.is_election]
+    sent = [(each.time, each.process, f"{each.time:.3f} s {each.process} sent {each.site}") for each in history.sent]
+    return sorted([*accepted, *(each for each in sent if not each[2].endswith(" leases"))], key=lambda each: each[0])
 
 
 def _holder(entry: Entry) -> str:
@@ -289,6 +315,7 @@ ORACLES: Mapping[str, Oracle] = {
     "d: foreign fields stay": foreign_fields_stay,
     "e: nothing left": nothing_left,
     "f: nodes ready": nodes_ready,
+    "f: nodes stay open": nodes_stay_open,
     "g: no process dies": no_problems,
     "h: one leader": one_leader,
 }

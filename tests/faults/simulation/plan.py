@@ -1,6 +1,7 @@
 """The schedules of a campaign: every write and event of every scenario with every kind of fault, then combinations at random.
 
-Invariant: the same seed and the same product give the same schedules in the same order.
+Invariant: the same seed and the same product give the same schedules in the same order; each write site meets each kind of fault once
+before any of them meets one again.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 
-from tests.faults.simulation.schedule import Fault, Kind, Schedule
+from tests.faults.simulation.schedule import OF_EVENTS, OF_WRITES, Fault, Kind, Schedule
 from tests.faults.simulation.worlds import Outcome
 
 _OF_WRITES: Sequence[tuple[Kind, float]] = (
@@ -93,15 +94,24 @@ def bases(scenarios: Iterable[tuple[str, str]], seed: int) -> list[Schedule]:
 
 
 def campaign(found: Sequence[Outcome], seed: int) -> Iterator[Schedule]:
-    """Yields all schedules of a campaign: the single faults of all scenarios and kinds in turn, then combinations of faults."""
+    """Yields all schedules of a campaign: the single faults in turns of one for each aim, then combinations of faults."""
     rng = random.Random(seed)
-    groups: dict[tuple[str, str, str], list[Schedule]] = {}
+    groups: dict[tuple[str, ...], list[Schedule]] = {}
     for base in found:
         for schedule in enumerated(base):
-            groups.setdefault((schedule.world, schedule.scenario, schedule.faults[0].kind.value), []).append(schedule)
+            groups.setdefault(aim(base, schedule.faults[0]), []).append(schedule)
     turns = list(groups.values())
     rng.shuffle(turns)
     for group in turns:
         rng.shuffle(group)
     yield from (schedule for turn in zip_longest(*turns) for schedule in turn if schedule is not None)
     yield from combined(found, rng)
+
+
+def aim(base: Outcome, fault: Fault) -> tuple[str, ...]:
+    """Returns what a fault disturbs: a write site of a world, the events of one side of a scenario, or a scenario as a whole."""
+    world, scenario = base.schedule.world, base.schedule.scenario
+    if fault.kind in OF_WRITES:
+        return world, base.sites[fault.at - 1], fault.kind.value, str(fault.value)
+    length = "" if fault.kind in OF_EVENTS else str(fault.value)
+    return world, scenario, fault.side, fault.kind.value, length

@@ -10,6 +10,7 @@ import os
 import random
 import secrets
 import socket
+import ssl
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -74,6 +75,8 @@ def sandbox(rng: random.Random, ports: Ports) -> Iterator[None]:
         (os, "getpid", lambda: 1),
         (socket, "gethostname", lambda: PROCESS.get() or "world"),
         (listeners, "_bound", ports.bind),
+        # Reading the certificate authorities of the machine takes longer than all handshakes that a simulation does not have.
+        (ssl.SSLContext, "load_default_certs", lambda context, purpose=None: None),
     ]
     with contextlib.ExitStack() as stack:
         for owner, name, replacement in replaced:

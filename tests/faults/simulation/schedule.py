@@ -49,6 +49,8 @@ class Kind(enum.StrEnum):
 
 OF_WRITES = frozenset({Kind.CRASH, Kind.LOST, Kind.UNSENT, Kind.REFUSED, Kind.SLOW})
 OF_EVENTS = frozenset({Kind.DROPPED, Kind.DELAYED, Kind.ENDED})
+BRIEF = frozenset({Kind.UNSENT, Kind.REFUSED, Kind.ENDED})
+"""After these a client knows at once that it has to try again."""
 
 
 @frozen(order=True)
@@ -92,6 +94,11 @@ class Schedule:
 
     def with_faults(self, faults: Iterable[Fault]) -> Self:
         return evolve(self, faults=tuple(faults))
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether nothing but at most one fault of those that are over at once happens."""
+        return len(self.faults) <= 1 and all(fault.kind in BRIEF for fault in self.faults)
 
     @property
     def calm_after(self) -> float:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from attrs import evolve
+
 from tests.faults.simulation import oracles
 from tests.faults.simulation.history import Entry, History, Workload
+from tests.faults.simulation.network import Sent
 from tests.faults.simulation.schedule import Fault, Kind, Schedule
 
 Body = dict[str, Any]
@@ -83,6 +86,15 @@ def test_two_live_workloads_of_one_name_are_found() -> None:
     replaced = [start(1.0, "a"), end(2.0, "a"), start(2.0, "b", uid="u2")]
     assert len(found(oracles.at_most_one, history(workloads=doubled))) == 1
     assert not found(oracles.at_most_one, history(workloads=replaced))
+
+
+def test_a_workload_left_by_a_forced_deletion_is_excused_only_after_a_crash() -> None:
+    forced = entry(2.0, "person", "delete", "pods/web-0", pod(), None)
+    made = history(forced, workloads=[start(1.0, "a"), start(3.0, "b", uid="u2")])
+    crashed = CALM.with_faults([Fault(Kind.CRASH, 1, 2.0)])
+    assert len(found(oracles.at_most_one, made)) == 1
+    assert not found(oracles.at_most_one, made, crashed)
+    assert len(found(oracles.at_most_one, made, evolve(crashed, world="kubeocean"))) == 1
 
 
 def test_two_live_workloads_of_one_pod_uid_are_found() -> None:
@@ -193,6 +205,25 @@ def test_a_write_of_an_earlier_leader_is_found() -> None:
     assert not found(oracles.one_leader, history(*handed_over, write(22.0, US), marks=killed)), (
         "it was on its way when its sender was killed"
     )
+
+
+def test_a_refused_write_of_an_earlier_leader_is_found() -> None:
+    def write(seconds: float, user: str) -> Entry:
+        return entry(seconds, user, "patch", "pods/web-0", pod(), pod())
+
+    handed_over = [election(0.0, US), write(1.0, US), election(20.0, "vkubelet-2"), write(21.0, "vkubelet-2")]
+    late = Sent(9, 22.0, US, "worker delete pods", "")
+    assert len(found(oracles.one_leader, history(*handed_over, sent=[late]))) == 1
+    renewal = Sent(9, 22.0, US, "hub create leases", "")
+    assert not found(oracles.one_leader, history(*handed_over, sent=[renewal]))
+
+
+def test_a_node_withdrawn_for_no_reason_is_found() -> None:
+    withdrawn = {**node("True"), "spec": {"taints": [{"key": "vkubelet.io/retiring", "effect": "NoSchedule"}]}}
+    taken = history(entry(5.0, US, "patch", "nodes/n", node("True"), withdrawn))
+    assert len(found(oracles.nodes_stay_open, taken)) == 1
+    taken.may_be_unready.add("n")
+    assert not found(oracles.nodes_stay_open, taken)
 
 
 def test_list_items_are_compared_by_their_key() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from itertools import islice
 
-from tests.faults.simulation.plan import campaign, enumerated
+from attrs import evolve
+
+from tests.faults.simulation.plan import aim, campaign, enumerated
 from tests.faults.simulation.schedule import Fault, Kind, Schedule
 from tests.faults.simulation.shrink import shrink
 from tests.faults.simulation.worlds import Outcome
 
-BASE = Outcome(Schedule("mock", "pods", 1), (), (), 4, {"hub": 3}, ("hub create pods",), 200.0)
+BASE = Outcome(Schedule("mock", "pods", 1), (), (), 4, {"hub": 3}, ("hub create pods",) * 4, 200.0)
 
 
 def test_a_schedule_is_its_text() -> None:
@@ -29,6 +31,14 @@ def test_a_campaign_is_the_same_for_the_same_seed() -> None:
     assert first == second != other
     assert set(enumerated(BASE)) <= set(first)
     assert any(len(schedule.faults) > 1 for schedule in first)
+
+
+def test_each_write_site_meets_each_kind_of_fault_before_one_returns() -> None:
+    sites = ("hub create pods", "hub create pods", "hub create pods", "hub delete pods")
+    base = evolve(BASE, sites=sites)
+    single = len(list(enumerated(base)))
+    planned = [aim(base, schedule.faults[0]) for schedule in islice(campaign([base], 1), single)]
+    assert len(set(planned)) == len(set(planned[: len(set(planned))])) < single
 
 
 def test_a_failing_schedule_is_shrunk_to_what_it_needs() -> None:

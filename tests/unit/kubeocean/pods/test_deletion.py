@@ -8,10 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeocean.pods.deletion import OUT_OF_SERVICE, grace_in_worker
-from tests.unit.kubeocean.builders import at, node, pod
-from vkubelet.api.objects import Node, Pod
+from kubeocean.pods.deletion import OUT_OF_SERVICE, PhysicalPodDeleter, grace_in_worker
+from kubeocean.pods.physical import PhysicalPodReconciler
+from tests.faults.model.server import ApiModel
+from tests.unit.kubeocean.builders import at, node, pod, worker_scope
+from vkubelet.api.objects import Key, Node, Pod
+from vkubelet.client.resources import PODS
 from vkubelet.clock import rfc3339
+from vkubelet.testing.clock import ManualClock
+from vkubelet.testing.host import RecordingHost
 
 NOW = at("2026-01-05 12:00")
 
@@ -66,3 +71,35 @@ def test_no_ordinary_deletion_removes_a_pod_of_a_node_that_exists(grace: float, 
 
 def test_grace_that_is_left_is_rounded_up_whatever_became_of_the_node() -> None:
     assert [grace_in_worker(left, pod=deleted(30), node=None, now=NOW) for left in (0.1, 29.2, 30.0)] == [1, 30, 30]
+
+
+async def repeated(first: float, *, after: float, then: float, skew: float = 0.0) -> int:
+    """Requests the deletion of a running physical pod twice; returns its grace period. The worker's clock is `skew` seconds ahead."""
+    clock = ManualClock(NOW)
+    model = ApiModel(now=lambda: clock.now() + timedelta(seconds=skew))
+    body = {"metadata": {"name": "web"}, "spec": {"nodeName": "node-1", "containers": [{"name": "main", "image": "app:1"}]}}
+    model.call("POST", "/api/v1/nodes", {"metadata": {"name": "node-1"}}, user="owner")
+    model.call("POST", "/api/v1/namespaces", {"metadata": {"name": "mnt"}}, user="owner")
+    model.call("POST", "/api/v1/namespaces/mnt/pods", body, user="owner")
+    client = model.client("kubeocean", clock=clock)
+    scope = worker_scope(RecordingHost(client=client, clock=clock))
+    deleter = PhysicalPodDeleter(scope=scope, physical=PhysicalPodReconciler(scope=scope, released=lambda pod: None))
+    for seconds, grace in ((0.0, first), (after, then)):
+        await clock.advance(seconds)
+        await deleter.delete(pod().ref, await client.get(PODS, Key("mnt", "web")), grace)
+    left = (await client.get(PODS, Key("mnt", "web"))).metadata.deletion_grace_period_seconds
+    assert left is not None
+    return left
+
+
+@pytest.mark.parametrize("skew", [0.0, 0.4, -0.4, 3600.0])
+async def test_repeated_deletion_leaves_the_rest_of_the_grace_period(skew: float) -> None:
+    assert await repeated(10.0, after=5.2, then=4.8, skew=skew) == 10
+
+
+async def test_shorter_deletion_counts_from_the_first_request() -> None:
+    assert await repeated(60.0, after=10.0, then=5.0) == 15
+
+
+async def test_expired_grace_period_ends_a_longer_one_at_once() -> None:
+    assert await repeated(3600.0, after=30.0, then=0.0) == 1
