@@ -10,9 +10,7 @@ import random
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from attrs import frozen
-
-from vkubelet.api.objects import PodRef
+from kubeocean.leasing.reclaim import Order
 from vkubelet.api.shapes import Json
 from vkubelet.client.resources import PODS
 from vkubelet.control.backoff import TokenBucket
@@ -23,17 +21,6 @@ from vkubelet.logformat import bind
 from vkubelet.provider import Host
 
 log = logging.getLogger(__name__)
-
-
-@frozen
-class Order:
-    """An order to terminate this pod: by eviction from now on, by plain deletion from `until` (UTC) on."""
-
-    pod: PodRef
-    until: datetime
-    why: str
-    reason: str = "Reclaiming"
-    """Reason of the Event on the pod."""
 
 
 class Reclaimer:
