@@ -145,7 +145,7 @@ def _decided(lease: Lease, node: LeasedNode, instant: datetime) -> tuple[Decisio
 
 
 def _recorded(instant: datetime | None) -> datetime | None:
-    """Returns an instant as the taint of a closed node contains it: in whole seconds."""
+    """Returns an instant as the taint of a closed node contains it: in integer seconds."""
     return parse_rfc3339(rfc3339(instant)) if instant is not None else None
 
 
