@@ -14,7 +14,7 @@ from attrs import frozen
 
 from kubeocean.commands import clusters, reading
 from kubeocean.commands.clusters import Choice, CommandFailed
-from kubeocean.commands.output import Block, Columns, Format, amounts_text, data, write
+from kubeocean.commands.output import Block, Columns, Format, amounts_text, data, in_progress, write
 from kubeocean.commands.reading import Snapshot
 from kubeocean.commands.rights import Reader
 from kubeocean.commands.terminal import Terminal
@@ -41,21 +41,30 @@ class Question:
 
 
 async def show(question: Question, terminal: Terminal, *, hub: Choice, worker: Choice | None, output: Format) -> None:
-    """Prints the calendar of each binding. Raises CommandFailed."""
+    """Prints the calendar of each binding. Raises CommandFailed, after the others are printed, for those that cannot be read."""
     question.check()
     clock = SystemClock()
-    async with clusters.opened(hub) as client:
-        reader = Reader(client, hub)
-        found = await reading.bindings(reader, question.binding)
-        if worker is not None and len(found) > 1:
-            raise SettingsError("--binding", "is required with --worker-context where there are several ClusterBindings")
-        snapshots = [await reading.snapshot(reader, each, chosen=worker) for each in found]
-    plans = plans_of(snapshots, question, clock)
+    with in_progress("reading bindings, policies, nodes and pods of both clusters"):
+        snapshots, failures = await _read(question, hub=hub, worker=worker)
+    try:
+        plans = plans_of(snapshots, question, clock)
+    except CommandFailed as error:
+        raise CommandFailed("; ".join([str(error), *failures])) from error
     if output.is_data:
         terminal.write_line(data(plans, output))
     else:
         for plan in plans:
             write(terminal, blocks(plan, wide=output is Format.WIDE))
+    if failures:
+        raise CommandFailed("; ".join(failures))
+
+
+async def _read(question: Question, *, hub: Choice, worker: Choice | None) -> tuple[list[Snapshot], list[str]]:
+    failures: list[str] = []
+    async with clusters.opened(hub) as client:
+        reader = Reader(client, hub)
+        found = await reading.bindings(reader, question.binding)
+        return [each async for each in reading.snapshots(reader, found, chosen=worker, failures=failures)], failures
 
 
 @frozen(kw_only=True)

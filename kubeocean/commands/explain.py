@@ -13,7 +13,7 @@ from attrs import frozen
 
 from kubeocean.commands import clusters, reading
 from kubeocean.commands.clusters import Choice, CommandFailed
-from kubeocean.commands.output import Block, Columns, Format, amount_text, amounts_text, data, fields_of, write
+from kubeocean.commands.output import Block, Columns, Format, amount_text, amounts_text, data, fields_of, in_progress, write
 from kubeocean.commands.reading import Snapshot
 from kubeocean.commands.rights import Reader
 from kubeocean.commands.terminal import Terminal
@@ -31,6 +31,8 @@ from vkubelet.api.quantity import Resources, parse_resources
 from vkubelet.client.resources import EVENTS, NODES, PODS
 from vkubelet.client.rest import Selection
 from vkubelet.clock import Clock, SystemClock, rfc3339
+
+_READING = "reading policies, nodes and pods of both clusters"
 
 
 @frozen(kw_only=True)
@@ -60,18 +62,29 @@ class Explainer:
             found = await reading.bindings(reader, self.binding)
             own = reading.binding_of(live, found) if live is not None else None
             if live is not None and own is None and not self.binding:
-                raise CommandFailed(f"Node {name} of the {self.hub.title} is no virtual node: no ClusterBinding created it")
-            for each in [own] if own is not None else found:
-                seen = await reading.snapshot(reader, each, chosen=self.worker, pods_of=live.metadata.name if live is not None else "")
-                if (leased := seen.node(name)) is not None:
-                    shown = seen.virtual.get(leased.virtual)
-                    made = explain_node(seen.lease, leased, instant=self.clock.now(), shown=_allocatable(shown))
-                    self._print({**fields_of(made), "notes": seen.notes}, [*_notes(seen), *node_blocks(made)])
+                raise CommandFailed(
+                    f"Node {name} of the {self.hub.title} is no virtual node; to explain a worker's node of that name, add --binding"
+                )
+            if live is not None and own is not None:
+                with in_progress(_READING):
+                    seen = await reading.snapshot(reader, own, chosen=self.worker, pods_of=live.metadata.name)
+                if self._node(seen, name):
                     return
-        where = f"of ClusterBinding {found[0].name}" if len(found) == 1 else "of any ClusterBinding"
-        raise CommandFailed(
-            f"no worker cluster {where} has a node {name}; `kubectl get nodes -l {keys.CLUSTER_BINDING}` lists virtual nodes"
-        )
+            failures: list[str] = []
+            async for seen in reading.snapshots(reader, found if own is None else [], chosen=self.worker, failures=failures):
+                if self._node(seen, name):
+                    return
+        text = f"no worker cluster has a node {name}; `kubectl get nodes -l {keys.CLUSTER_BINDING}` lists virtual nodes"
+        raise CommandFailed("; ".join([text, *failures]))
+
+    def _node(self, seen: Snapshot, name: str) -> bool:
+        """Prints the node if the binding has it."""
+        leased = seen.node(name)
+        if leased is not None:
+            shown = seen.virtual.get(leased.virtual)
+            made = explain_node(seen.lease, leased, instant=self.clock.now(), shown=_allocatable(shown))
+            self._print({**fields_of(made), "notes": seen.notes}, [*_notes(seen), *node_blocks(made)])
+        return leased is not None
 
     # --- Policies -------------------------------------------------------------------------------------------------------------------
 
@@ -80,15 +93,15 @@ class Explainer:
         async with clusters.opened(self.hub) as client:
             reader = Reader(client, self.hub)
             found = await reading.bindings(reader, self.binding)
-            known: set[str] = set()
-            for each in found:
-                seen = await reading.snapshot(reader, each, chosen=self.worker)
+            known, failures = set[str](), list[str]()
+            async for seen in reading.snapshots(reader, found, chosen=self.worker, failures=failures):
                 policy = _meant(seen, name, found)
-                known |= {one.name for one in seen.policies}
+                known |= {each.name for each in seen.policies}
                 if policy is not None:
-                    self._policy(seen, policy, exists=any(one.name == policy.cluster for one in found))
+                    self._policy(seen, policy, exists=any(each.name == policy.cluster for each in found))
                     return
-        raise CommandFailed(f"no worker cluster has a ResourceLeasingPolicy {name}; those that exist: {', '.join(sorted(known)) or 'none'}")
+        text = f"no worker cluster has a ResourceLeasingPolicy {name}; those that exist: {', '.join(sorted(known)) or 'none'}"
+        raise CommandFailed("; ".join([text, *failures]))
 
     def _policy(self, seen: Snapshot, policy: ResourceLeasingPolicy, *, exists: bool) -> None:
         owner = seen.worker.mount.owner

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import enum
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, cast
 
@@ -76,6 +78,16 @@ def data(value: object, chosen: Format) -> str:
     if chosen is Format.YAML:
         return yaml.safe_dump(encoded(value), sort_keys=False, width=140).rstrip()
     return json.dumps(encoded(value), indent=2)
+
+
+@contextmanager
+def in_progress(text: str) -> Iterator[None]:
+    """Shows at a terminal, on stderr, that the command is at work."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with Console(stderr=True).status(text):
+        yield
 
 
 def write(terminal: Terminal, blocks: Sequence[Block]) -> None:

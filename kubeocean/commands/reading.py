@@ -28,6 +28,7 @@ from vkubelet.client.connection import Connection
 from vkubelet.client.resources import NAMESPACES, NODES, PODS, SECRETS
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import SystemClock
+from vkubelet.errors import SettingsError
 
 FIELD_MANAGER = "kubeocean-reader"
 
@@ -136,7 +137,25 @@ async def snapshot(hub: Reader, binding: ClusterBinding, *, chosen: Choice | Non
     notes = [*hub.missing, *reader.missing, *(f"ClusterBinding {binding.name}: {each}" for each in binding.validate())]
     if binding.deleting:
         notes.append(f"ClusterBinding {binding.name} is being deleted: its nodes are withdrawn whatever the policies are")
-    return Snapshot(binding=binding, lease=lease, worker=worker, virtual=virtual, policies=policies, notes=notes)
+    return Snapshot(binding=binding, lease=lease, worker=worker, virtual=virtual, policies=policies, notes=list(dict.fromkeys(notes)))
+
+
+async def snapshots(hub: Reader, found: Sequence[ClusterBinding], *, chosen: Choice | None, failures: list[str]) -> AsyncIterator[Snapshot]:
+    """Yields the snapshot of each binding; one of several that cannot be read is added to `failures`.
+
+    Raises CommandFailed, and SettingsError for flags that name one worker for several bindings.
+    """
+    if chosen is not None and len(found) > 1:
+        raise SettingsError("--binding", "is required with --worker-context where there are several ClusterBindings")
+    for binding in found:
+        try:
+            made = await snapshot(hub, binding, chosen=chosen)
+        except CommandFailed as error:
+            if len(found) == 1:
+                raise
+            failures.append(f"ClusterBinding {binding.name}: {error}")
+            continue
+        yield made
 
 
 # --- Decisions' input (pure) --------------------------------------------------------------------------------------------------------------

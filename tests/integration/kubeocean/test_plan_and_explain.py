@@ -22,8 +22,9 @@ from tests.support.stage import Stage
 from vkubelet.testing.cluster import ControlPlane
 
 GRACE = 5
-SOONEST = timedelta(seconds=25)
-"""From setting a window to its edge: the calendar has to be read before."""
+AHEAD = (30, 120, 420)
+"""Seconds from setting a window to its edge: the calendar has to be read before, which takes longer on a loaded machine."""
+COMMAND_WITHIN = 400.0
 
 
 @frozen(kw_only=True)
@@ -39,7 +40,7 @@ class Reader:
         process = await asyncio.create_subprocess_exec(
             str(SCRIPT), *arguments, *flags, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out
         )
-        stdout, stderr = await asyncio.wait_for(process.communicate(), 120)
+        stdout, stderr = await asyncio.wait_for(process.communicate(), COMMAND_WITHIN)
         ran = Ran(process.returncode or 0, stdout, stderr.decode())
         assert "Traceback" not in ran.stderr, ran.stderr
         return ran
@@ -48,6 +49,9 @@ class Reader:
         ran = await self.run(*arguments, "-o", "json")
         assert ran.code == 0, ran.stderr
         return json.loads(ran.stdout)
+
+
+pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture(scope="module")
@@ -99,18 +103,13 @@ async def test_the_calendar_foretells_what_the_process_does_at_the_edge(lent: Sc
     body["spec"]["nodeName"] = lent.vnodes[1]
     await stage.home.create("pods", body)
     await stage.running("batch")
-    edge = (datetime.now(UTC) + SOONEST + timedelta(minutes=1)).replace(second=0, microsecond=0)
-    window = {"start": f"{edge - timedelta(hours=2):%H:%M}", "end": f"{edge - timedelta(minutes=1):%H:%M}"}
-    await patch_policy(lent, name, timeWindows=[window], timeZone="UTC")
-    await policy_reports(lent, name, "Active")
-    (plan,) = await owners(lent).data("plan", name, "--binding", lent.bound.name, "--days", "1")
+    edge, plan = await foretold(lent, name)
     first = plan["calendar"]["edges"][0]
     assert datetime.fromisoformat(first["at"]) == edge and first["closes"] == [name]
     assert [(each["nodes"], each["after"]["open"]) for each in first["changes"]] == [([lent.nodes[1]], False)]
     (evicted,) = first["evictions"]
     assert (evicted["pod"]["name"], evicted["node"]) == ("batch", lent.nodes[1])
     assert datetime.fromisoformat(evicted["deadline"]) == edge + timedelta(seconds=GRACE)
-    assert datetime.now(UTC) < edge, "too slow to foretell this edge"
 
     async def closed() -> bool:
         return CLOSED in taints(await vnode(lent, 1) or {"spec": {}})
@@ -126,6 +125,19 @@ async def test_the_calendar_foretells_what_the_process_does_at_the_edge(lent: Sc
     assert told.code == 0 and "Inactive" in told.stdout.decode().splitlines()[0]
     text = (await owners(lent).run("plan", name, "--binding", lent.bound.name)).stdout.decode()
     assert "opens: cpu" in text and "closes to new pods" in text
+
+
+async def foretold(scene: Scene, name: str) -> tuple[datetime, Any]:
+    """Sets a window that closes soon; its edge and the calendar, read before the edge."""
+    for seconds in AHEAD:
+        edge = (datetime.now(UTC) + timedelta(seconds=seconds + 60)).replace(second=0, microsecond=0)
+        window = {"start": f"{edge - timedelta(hours=2):%H:%M}", "end": f"{edge - timedelta(minutes=1):%H:%M}"}
+        await patch_policy(scene, name, timeWindows=[window], timeZone="UTC")
+        await policy_reports(scene, name, "Active")
+        (plan,) = await owners(scene).data("plan", name, "--binding", scene.bound.name, "--days", "1")
+        if datetime.now(UTC) < edge:
+            return edge, plan
+    raise AssertionError("too slow to foretell an edge")
 
 
 async def test_a_pod_is_explained_before_and_after_it_runs(lent: Scene) -> None:
@@ -201,7 +213,7 @@ async def test_what_does_not_exist_is_named_with_what_does(lent: Scene) -> None:
         (("plan", "nothing"), f"those that do: half-{lent.bound.name}"),
         (("explain", "policy", "nothing"), "those that exist: "),
         (("explain", "pod", "nothing"), "has no pod nothing in namespace default"),
-        (("explain", "node", "nothing", "--binding", lent.bound.name), "has a node nothing"),
+        (("explain", "node", "nothing", "--binding", lent.bound.name), "no worker cluster has a node nothing"),
         (("plan", "--binding", "nothing"), "has no ClusterBinding nothing"),
     ):
         more = ("--binding", lent.bound.name) if arguments[0] == "plan" and "--binding" not in arguments else ()
