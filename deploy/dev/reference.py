@@ -5,6 +5,7 @@ Invariant: the content of a page is in the code, beside its subject; a unit test
 
 from __future__ import annotations
 
+import argparse
 import ast
 import importlib
 import inspect
@@ -13,12 +14,16 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, UnionType
+from typing import Any
 
 import attrs
+import typer.main
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 
+from kubeocean.cli import serving_parser
+from kubeocean.commands.app import app
 from kubeocean.metrics import Gauges, ManagerMetrics, SyncerMetrics
 from kubeocean.model import keys
 from kubeocean.rbac import permissions
@@ -265,6 +270,71 @@ def summary(value: object) -> str:
     return re.split(r"(?<=\w[.)`])\s+(?=[A-Z`])", paragraph)[0].replace("|", "\\|")
 
 
+def cli_page() -> str:
+    """Renders the commands of kubeocean with their flags and exit codes."""
+    lines = [
+        "# Command line",
+        MADE,
+        "",
+        "`kubeocean COMMAND --help` prints the same; it is also installed as `kubectl-kubeocean`, for `kubectl kubeocean COMMAND`.",
+        "`kubeocean --install-completion` installs completion for the current shell, `--show-completion` prints it.",
+        "",
+        "| exit code | meaning |",
+        "|---|---|",
+        "| 0 | success; `status`: every requested binding is Ready |",
+        "| 1 | the command did not reach its goal; `status`: a binding is not Ready |",
+        "| 2 | a wrong command, flag or setting, named in the message; nothing was changed |",
+        "| 130 | interrupted; nothing is undone |",
+        "",
+        "Reading commands write `-o table` for people (`wide` with all columns), and `json` or `yaml` for programs, with times as RFC 3339",
+        "in UTC and amounts as quantities. A message names a right that you lack, and the command with which the owner of the cluster can",
+        "grant it.",
+    ]
+    serving = parsers(serving_parser())
+    for name, command in commands_of(typer.main.get_command(app)):
+        lines += ["", f"## `kubeocean {name}`", "", f"{command.help[0].upper()}{command.help[1:]}."]
+        flags = list(flags_of(serving[name])) if name in serving else list(parameters_of(command))
+        lines += ["", "| argument or flag | meaning |", "|---|---|", *flags] if flags else []
+    return "\n".join(lines) + "\n"
+
+
+def commands_of(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the commands with their full names, those of groups included."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands_of(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
+
+
+def parameters_of(command: Any) -> Iterator[str]:
+    """Yields a table row for each argument and flag of a command."""
+    for each in command.params:
+        is_flag = each.param_type_name == "option"
+        names = f"{', '.join(each.opts)} {each.metavar or ''}".rstrip() if is_flag else each.metavar
+        default = f" (default: {each.default})" if is_flag and each.default not in (None, "", False) else ""
+        yield row(names, f"{each.help}{default}")
+
+
+def row(names: str, text: str) -> str:
+    """Renders one flag as a row of a table."""
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in (f"`{names}`", text)) + " |"
+
+
+def parsers(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
+    """Returns the parsers of the subcommands."""
+    groups = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return {name: each for group in groups for name, each in group.items()}
+
+
+def flags_of(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Yields a table row for each flag of a parser."""
+    for action in parser._actions:
+        if action.dest != "help":
+            takes = "" if action.nargs == 0 else f" {'|'.join(action.choices) if action.choices else action.dest.upper()}"
+            yield row(f"{', '.join(action.option_strings)}{takes}", action.help or "")
+
+
 def pages() -> dict[Path, str]:
     """Renders all pages; returns content by file."""
     made = {
@@ -274,6 +344,7 @@ def pages() -> dict[Path, str]:
         "metrics": metrics_page,
         "conformance": conformance_page,
         "permissions": permissions_page,
+        "cli": cli_page,
     }
     return {PAGES / f"{name}.md": page() for name, page in made.items()}
 

@@ -3,9 +3,6 @@
 Invariant: nothing is written before it was shown and confirmed; a second run repairs what is missing and changes nothing else.
 """
 
-from __future__ import annotations
-
-import argparse
 import base64
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,62 +29,18 @@ UNSEEN = 20.0
 _EVERY = 1.0
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its flags."""
-    parser = commands.add_parser(
-        "bind", help="bind a worker cluster: create an identity with few rights in it, and a Secret and a ClusterBinding in this cluster"
-    )
-    parser.add_argument("name", metavar="NAME", help="name of the ClusterBinding")
-    clusters.add_worker_arguments(parser)
-    parser.add_argument("--worker-server", default="", metavar="URL", help="API server of the worker, as the computing cluster reaches it")
-    clusters.add_hub_arguments(parser)
-    part = "part of the names of virtual nodes (default: NAME); must not be a prefix of another one, as prod of prod-eu"
-    parser.add_argument("--cluster-id", default="", metavar="ID", help=part)
-    parser.add_argument(
-        "--mount-namespace", default="", metavar="NS", help=f"namespace of the worker in which pods run (default: {keys.WORKER_NAMESPACE})"
-    )
-    parser.add_argument("--namespace", default=keys.NAMESPACE, metavar="NS", help=f"namespace of the Secret (default: {keys.NAMESPACE})")
-    parser.add_argument(
-        "--metrics", action="store_true", help="also grant the right to read usage from the worker's kubelets (get nodes/proxy)"
-    )
-    parser.add_argument(
-        "--policy-label", action="store_true", help="also grant the right to label the worker's nodes with the policy that leases them"
-    )
-    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    parser.add_argument(
-        "--print", nargs="?", const="all", choices=("all", "worker", "hub"), dest="only_print", help="print the manifests and write nothing"
-    )
-    clusters.add_timeout(parser, 180.0, until="Ready")
-    parser.set_defaults(call=_command)
+def print_manifests(flags: BindFlags, clusters_shown: str, terminal: Terminal) -> None:
+    """Prints the manifests of the `worker`, the `hub`, or `all`. Raises SettingsError for flags that can never work."""
+    plan = Plan.of(flags)
+    plan.check()
+    terminal.write_line(plan.manifests(clusters_shown).rstrip())
 
 
-def _command(arguments: argparse.Namespace) -> None:
-    flags = BindFlags(
-        name=arguments.name,
-        cluster_id=arguments.cluster_id,
-        mount_namespace=arguments.mount_namespace,
-        namespace=arguments.namespace,
-        metrics=arguments.metrics,
-        policy_label=arguments.policy_label,
-    )
-    terminal = Terminal.standard()
-    if arguments.only_print:
-        plan = Plan.of(flags)
-        plan.check()
-        terminal.write_line(plan.manifests(arguments.only_print).rstrip())
-        return
-    if arguments.worker_server and not arguments.worker_server.startswith("https://"):
+def check_server(url: str) -> str:
+    """Returns the URL of the worker's API server without a trailing slash. Raises SettingsError."""
+    if url and not url.startswith("https://"):
         raise SettingsError("--worker-server", "must be the URL of an API server that begins with https://")
-    bind = Bind(
-        hub_choice=clusters.hub_of(arguments),
-        worker_choice=clusters.worker_of(arguments),
-        flags=flags,
-        server=arguments.worker_server.rstrip("/"),
-        yes=arguments.yes,
-        timeout=clusters.timeout_of(arguments),
-        terminal=terminal,
-    )
-    clusters.finish(bind.run())
+    return url.rstrip("/")
 
 
 @frozen(kw_only=True)

@@ -3,7 +3,6 @@
 Invariant: an error about a cluster names the flag that selected it.
 """
 
-import argparse
 import asyncio
 import importlib.metadata
 import re
@@ -54,39 +53,22 @@ class Choice:
         return " ".join([*words, *(["--context", self.context] if self.context else [])])
 
 
-def add_hub_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="kubeconfig of the computing cluster (default: as for kubectl)")
-    parser.add_argument("--context", default="", metavar="CTX", help="context of that kubeconfig (default: the current one)")
-
-
-def add_worker_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--worker-context", default="", metavar="CTX", help="context of the worker cluster, with the rights of its owner")
-    parser.add_argument("--worker-kubeconfig", type=Path, metavar="FILE", help="kubeconfig with that context (default: --kubeconfig)")
-
-
-def add_timeout(parser: argparse.ArgumentParser, seconds: float, *, until: str) -> None:
-    text = f"time to wait until the binding is {until} (default: {seconds:g})"
-    parser.add_argument("--timeout", type=float, default=seconds, metavar="SECONDS", help=text)
-
-
-def timeout_of(arguments: argparse.Namespace) -> float:
+def check_timeout(seconds: float) -> float:
     """Returns the timeout in seconds. Raises SettingsError."""
-    seconds: float = arguments.timeout
     if not seconds >= 0:
         raise SettingsError("--timeout", "must be 0 or more seconds")
     return seconds
 
 
-def hub_of(arguments: argparse.Namespace) -> Choice:
-    return Choice("computing cluster", "--kubeconfig, --context", arguments.kubeconfig, arguments.context)
+def hub_of(kubeconfig: Path | None, context: str) -> Choice:
+    return Choice("computing cluster", "--kubeconfig, --context", kubeconfig, context)
 
 
-def worker_of(arguments: argparse.Namespace) -> Choice:
+def worker_of(kubeconfig: Path | None, context: str, *, hub: Choice) -> Choice:
     """Returns the worker cluster. Raises SettingsError when neither flag names it: the current context is the computing cluster's."""
-    if not arguments.worker_context and not arguments.worker_kubeconfig:
+    if not context and not kubeconfig:
         raise SettingsError("--worker-context", "name the kubeconfig context of the worker cluster, or set --worker-kubeconfig")
-    kubeconfig = arguments.worker_kubeconfig or arguments.kubeconfig
-    return Choice("worker cluster", "--worker-kubeconfig, --worker-context", kubeconfig, arguments.worker_context)
+    return Choice("worker cluster", "--worker-kubeconfig, --worker-context", kubeconfig or hub.kubeconfig, context)
 
 
 async def connection_of(choice: Choice) -> Connection:
@@ -105,10 +87,12 @@ async def opened(choice: Choice) -> AsyncIterator[Client]:
 
 
 @contextmanager
-def explained(choice: Choice) -> Iterator[None]:
-    """Translates errors of an API server to CommandFailed with the remedy."""
+def explained(choice: Choice, *, passing: type[ApiError] | tuple[type[ApiError], ...] = ()) -> Iterator[None]:
+    """Translates errors of an API server to CommandFailed with the remedy; those of the classes `passing` stay."""
     try:
         yield
+    except passing:
+        raise
     except Unreachable as error:
         raise CommandFailed(f"the {choice.title} does not respond: {error}; check {choice.flags} and the network") from error
     except Unauthorized as error:

@@ -3,19 +3,17 @@
 Invariant: the exit code is 0 exactly when every requested binding is Ready.
 """
 
-from __future__ import annotations
-
-import argparse
-import json
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from attrs import asdict, frozen
+from attrs import frozen
 
 from kubeocean.binding.conditions import CONNECTED, CONNECTIVITY_FAILED, READY, RETIREMENT_HELD, VALIDATION_FAILED
 from kubeocean.commands import clusters
+from kubeocean.commands.clusters import Choice
+from kubeocean.commands.output import Format, data
 from kubeocean.commands.terminal import Terminal, table
 from kubeocean.manager.binding_status import RIGHTS_MISSING
 from kubeocean.model import keys
@@ -29,29 +27,16 @@ UNREPORTED = "no process has reported on the ClusterBinding yet"
 _REACHABLE = {"True": "reachable", "False": "unreachable"}
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its flags."""
-    parser = commands.add_parser("status", help="show the bindings: phase, problems, nodes, pods and policies")
-    parser.add_argument("name", metavar="NAME", nargs="?", default="", help="one ClusterBinding (default: all)")
-    clusters.add_hub_arguments(parser)
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="output format (default: table)")
-    parser.set_defaults(call=_command)
-
-
-def _command(arguments: argparse.Namespace) -> None:
-    clusters.finish(_show(arguments, Terminal.standard()))
-
-
-async def _show(arguments: argparse.Namespace, terminal: Terminal) -> None:
-    choice = clusters.hub_of(arguments)
+async def show(choice: Choice, name: str, terminal: Terminal, *, output: Format) -> None:
+    """Prints the bindings, or one of them. Raises SystemExit with 1 unless all are Ready."""
     async with clusters.opened(choice) as hub:
         with clusters.explained(choice):
-            found = await _bindings(hub, arguments.name, choice.title)
+            found = await _bindings(hub, name, choice.title)
             rows = await summaries(hub, found)
-    if arguments.output == "json":
-        terminal.write_line(json.dumps([asdict(row) for row in rows], indent=2))
+    if output.is_data:
+        terminal.write_line(data(rows, output))
     else:
-        for line in lines(rows, width=terminal.width):
+        for line in lines(rows, width=terminal.width, wide=output is Format.WIDE):
             terminal.write_line(line)
     if not all(row.ready for row in rows):
         raise SystemExit(1)
@@ -147,11 +132,11 @@ def _is_ready(node: Node) -> bool:
 # --- Rendering ----------------------------------------------------------------------------------------------------------------------------
 
 
-def lines(rows: Sequence[Summary], *, width: int) -> list[str]:
-    """Renders the table, and below each row its problems (pure)."""
+def lines(rows: Sequence[Summary], *, width: int, wide: bool = False) -> list[str]:
+    """Renders the table, and below each row its problems; `wide` adds the clusterID and the nodes of each policy (pure)."""
     if not rows:
         return ["There is no ClusterBinding. Create one: kubeocean bind NAME --worker-context CTX"]
-    drawn = table([HEAD, *(_cells(row) for row in rows)])
+    drawn = table([(*HEAD, *(("CLUSTER-ID",) if wide else ())), *(_cells(row, wide=wide) for row in rows)])
     out = [drawn[0]]
     for row, line in zip(rows, drawn[1:], strict=True):
         out.append(line)
@@ -160,10 +145,11 @@ def lines(rows: Sequence[Summary], *, width: int) -> list[str]:
     return out
 
 
-def _cells(row: Summary) -> tuple[str, ...]:
-    policies = ", ".join(row.policies) or ("none" if row.ready else "-")
+def _cells(row: Summary, *, wide: bool) -> tuple[str, ...]:
+    named = [f"{name} ({nodes})" for name, nodes in row.policies.items()] if wide else row.policies
+    policies = ", ".join(named) or ("none" if row.ready else "-")
     pods = "?" if row.pods is None else str(row.pods)
-    return (row.name, row.phase, f"{row.nodes_ready}/{row.nodes}", pods, row.worker, policies)
+    return (row.name, row.phase, f"{row.nodes_ready}/{row.nodes}", pods, row.worker, policies, *((row.cluster_id,) if wide else ()))
 
 
 _WANTED_FALSE = frozenset({RETIREMENT_HELD, "Stalled", "Reconciling"})

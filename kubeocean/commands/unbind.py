@@ -3,9 +3,6 @@
 Invariant: it deletes the binding and waits; its pods and nodes are removed by the process that serves it.
 """
 
-from __future__ import annotations
-
-import argparse
 from collections.abc import Sequence
 
 from attrs import field, frozen
@@ -25,39 +22,11 @@ from vkubelet.errors import NotFound, SettingsError
 _EVERY = 1.0
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its flags."""
-    parser = commands.add_parser("unbind", help="delete a binding, wait until it is deleted, and list what remains")
-    parser.add_argument("name", metavar="NAME", help="name of the ClusterBinding")
-    clusters.add_hub_arguments(parser)
-    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-    parser.add_argument(
-        "--force-after",
-        type=int,
-        metavar="SECONDS",
-        help="time after which objects that cannot be cleaned up in the worker are given up (spec.forceUnbindAfter)",
-    )
-    parser.add_argument("--remove-identity", action="store_true", help="also delete the identity in the worker (needs --worker-context)")
-    clusters.add_worker_arguments(parser)
-    parser.add_argument("--mount-namespace", default="", metavar="NS", help="namespace of that identity, if the binding is deleted already")
-    clusters.add_timeout(parser, 600.0, until="deleted")
-    parser.set_defaults(call=_command)
-
-
-def _command(arguments: argparse.Namespace) -> None:
-    if arguments.force_after is not None and arguments.force_after < 0:
+def check_force_after(seconds: int | None) -> int | None:
+    """Returns the flag --force-after. Raises SettingsError."""
+    if seconds is not None and seconds < 0:
         raise SettingsError("--force-after", "must be 0 or more seconds")
-    unbind = Unbind(
-        hub_choice=clusters.hub_of(arguments),
-        worker_choice=clusters.worker_of(arguments) if arguments.remove_identity else None,
-        name=arguments.name,
-        mount_namespace=arguments.mount_namespace,
-        force_after=arguments.force_after,
-        yes=arguments.yes,
-        timeout=clusters.timeout_of(arguments),
-        terminal=Terminal.standard(),
-    )
-    clusters.finish(unbind.run())
+    return seconds
 
 
 @frozen(kw_only=True)

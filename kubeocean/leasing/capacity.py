@@ -4,7 +4,7 @@ Invariant: the sums of a node are those of the Running and Pending pods last put
 that is leased is below zero, above what is free, or finer than the API server accepts for that resource.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from attrs import frozen
@@ -76,11 +76,16 @@ def left_over(allocatable: Resources, used: Resources) -> dict[str, Quantity]:
 
 def leased(available: Resources, limits: Iterable[ResourceLimit]) -> dict[str, Quantity]:
     """Applies all limits to `available` in order; each acts on the result of those before it, unknown resources are ignored."""
+    return {**available, **{limit.resource: amount for limit, amount in bounded(available, limits)}}
+
+
+def bounded(available: Resources, limits: Iterable[ResourceLimit]) -> Iterator[tuple[ResourceLimit, Quantity]]:
+    """Yields each limit of an available resource, in order, with the amount that it leaves of that resource."""
     amounts = dict(available)
     for limit in limits:
         if limit.resource in amounts:
             amounts[limit.resource] = whole(limit.resource, limit.bound(amounts[limit.resource]))
-    return amounts
+            yield limit, amounts[limit.resource]
 
 
 def whole(resource: str, amount: Quantity) -> Quantity:

@@ -36,6 +36,17 @@ class Reclaim:
     deadline: datetime | None = None
 
 
+@frozen
+class Order:
+    """An order to terminate this pod: by eviction from now on, by plain deletion from `until` (UTC) on."""
+
+    pod: PodRef
+    until: datetime
+    why: str
+    reason: str = "Reclaiming"
+    """Reason of the Event on the pod."""
+
+
 @frozen(kw_only=True)
 class ReclaimRules:
     """How a policy reclaims leased capacity; kept beside the policy, which may be deleted before its pods are."""

@@ -10,12 +10,13 @@ from typing import Final
 from attrs import evolve
 
 from kubeocean.leasing.policy import Decision
+from kubeocean.leasing.record import LeaseRecord
 from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding, names_key
 from vkubelet.api import names
 from vkubelet.api.objects import Json, JsonView, Node
 from vkubelet.api.quantity import format_resources, parse_resources
-from vkubelet.clock import rfc3339
+from vkubelet.clock import parse_rfc3339, rfc3339
 from vkubelet.provider import NodeDescription, Taint
 
 _VIRTUAL_TYPES: Final = frozenset({"external", keys.VIRTUAL_NODE_TYPE, "eklet"})
@@ -72,6 +73,19 @@ def stamped(description: NodeDescription, before: NodeDescription | None, *, now
     same = before is not None and _compared(before) == _compared(description)
     time = before.annotations.get(keys.LAST_SYNC_TIME) if same and before is not None else None
     return evolve(description, annotations={**description.annotations, keys.LAST_SYNC_TIME: time or rfc3339(now)})
+
+
+def lease_record(description: NodeDescription | None) -> LeaseRecord | None:
+    """Returns the record of the last decision about a node; None without one, as from an earlier version."""
+    return LeaseRecord.decode(description.annotations.get(keys.LEASE_RECORD, "")) if description is not None else None
+
+
+def closed_since(description: NodeDescription | None, record: LeaseRecord | None) -> datetime | None:
+    """Returns when the node was closed. A Node without a record is from an earlier version: its grace starts when this one decides."""
+    if description is None or record is None:
+        return None
+    times = (taint.time_added for taint in description.taints if taint.key == keys.TAINT_CLOSED and taint.time_added)
+    return next(map(parse_rfc3339, times), None)
 
 
 def _compared(description: NodeDescription) -> tuple[object, ...]:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final
 
+from kubeocean.leasing.reclaim import Order
 from kubeocean.model.crds import FAIL_OVER, ClusterBinding
-from kubeocean.nodes.reclaim import Order, Reclaimer
+from kubeocean.nodes.reclaim import Reclaimer
 from kubeocean.scope import Scope
 from kubeocean.worker.reach import Reach
 from vkubelet.api.objects import Pod

@@ -8,9 +8,8 @@ import random
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from attrs import frozen
-
-from vkubelet.api.objects import PODS, Json, PodRef
+from kubeocean.leasing.reclaim import Order
+from vkubelet.api.objects import PODS, Json
 from vkubelet.control.backoff import TokenBucket
 from vkubelet.control.controller import Controller
 from vkubelet.control.recorder import ObjectReference
@@ -19,17 +18,6 @@ from vkubelet.logformat import bind
 from vkubelet.provider import Host
 
 log = logging.getLogger(__name__)
-
-
-@frozen
-class Order:
-    """An order to terminate this pod: by eviction from now on, by plain deletion from `until` (UTC) on."""
-
-    pod: PodRef
-    until: datetime
-    why: str
-    reason: str = "Reclaiming"
-    """Reason of the Event on the pod."""
 
 
 class Reclaimer:

@@ -12,20 +12,20 @@ from attrs import evolve, frozen
 from kubeocean.binding.virtual_nodes import VirtualNode, description_of
 from kubeocean.leasing.capacity import Usage
 from kubeocean.leasing.policy import Decision, NodeFacts, Terms, decide
+from kubeocean.leasing.reclaim_plan import ReclaimPlan
 from kubeocean.leasing.record import LeaseRecord
 from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding
-from kubeocean.nodes.describe import describe, eligible, stamped
+from kubeocean.nodes.describe import closed_since, describe, eligible, lease_record, stamped
 from kubeocean.nodes.legacy_nodes import adopt
 from kubeocean.nodes.reclaim import Reclaimer
-from kubeocean.nodes.reclaim_orders import ReclaimPlan, ReclaimPlanner
+from kubeocean.nodes.reclaim_orders import ReclaimPlanner
 from kubeocean.nodes.withdrawal import Cause, Withdrawal
 from kubeocean.policies.reconciler import PolicyLabel, ResourceLeasingPolicyReconciler
 from kubeocean.policies.status import Amounts, PolicyAmounts
 from kubeocean.scope import WorkerScope
 from kubeocean.worker.cluster import holds_lease
 from vkubelet.api.objects import Key, Node, Pod
-from vkubelet.clock import parse_rfc3339
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change
 from vkubelet.control.workqueue import Priority
@@ -68,11 +68,7 @@ class _Observed:
 
     @property
     def closed_since(self) -> datetime | None:
-        """When the node was closed. A Node without a record is from an earlier version: its grace starts when this one decides."""
-        if self.last is None or self.record is None:
-            return None
-        times = (taint.time_added for taint in self.last.taints if taint.key == keys.TAINT_CLOSED and taint.time_added)
-        return next(map(parse_rfc3339, times), None)
+        return closed_since(self.last, self.record)
 
 
 class PhysicalNodeReconciler:
@@ -146,7 +142,7 @@ class PhysicalNodeReconciler:
         live, declared = scope.hub_nodes.store.get(Key("", virtual)), scope.virtual.get(virtual)
         last = declared.description if declared is not None else description_of(live) if live is not None else None
         node = scope.worker.nodes.store.get(Key("", name))
-        return _Observed(name=name, virtual=virtual, node=node, live=live, declared=declared, last=last, record=_record(last))
+        return _Observed(name=name, virtual=virtual, node=node, live=live, declared=declared, last=last, record=lease_record(last))
 
     async def _step(self, seen: _Observed, binding: ClusterBinding) -> float | None:
         node = seen.node
@@ -205,7 +201,7 @@ class PhysicalNodeReconciler:
             return None
         if not self._scope.virtual.is_retired(virtual) and not await self._may_retire(seen):
             return None
-        record = _record(description_of(live)) if live is not None else None
+        record = lease_record(description_of(live)) if live is not None else None
         policy = self._policies.get(record.decided_by.name if record is not None else _policy_name(live))
         gone = node is None or node.metadata.uid != seen.declared_uid
         self._reclaimer.order(virtual, self._planner.plan_for_retired(virtual, policy, record=record, at_once=gone))
@@ -316,10 +312,6 @@ def _has_legacy_finalizer(virtual: Node) -> bool:
 
 def _policy_name(virtual: Node | None) -> str:
     return virtual.metadata.annotations.get(keys.POLICIES_APPLIED, "").partition(",")[0] if virtual is not None else ""
-
-
-def _record(description: NodeDescription | None) -> LeaseRecord | None:
-    return LeaseRecord.decode(description.annotations.get(keys.LEASE_RECORD, "")) if description is not None else None
 
 
 def _with_record(description: NodeDescription, plan: ReclaimPlan | None) -> NodeDescription:

@@ -13,12 +13,13 @@ from typing import Final, TypeVar
 from attrs import evolve, field, frozen
 
 from kubeocean.copies.bodies import unmark_patch
+from kubeocean.leasing.reclaim import Order
 from kubeocean.model import keys
 from kubeocean.model.crds import POLICIES, ClusterBinding, ResourceLeasingPolicy
 from kubeocean.model.identity import identity
 from kubeocean.model.ownership import Mark, Ownership, classify
 from kubeocean.nodes.legacy_nodes import inherited
-from kubeocean.nodes.reclaim import Order, Reclaimer
+from kubeocean.nodes.reclaim import Reclaimer
 from kubeocean.policies.reconciler import released
 from kubeocean.scope import Scope
 from kubeocean.service.lifecycle import Awaited, Remaining, blocked

@@ -20,7 +20,7 @@ TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial"
 SCRIPT = Path(__file__).parents[2] / "deploy" / "dev" / "reference.py"
 
 
-@pytest.mark.parametrize("name", ["api.md", "settings.md", "errors.md", "metrics.md", "conformance.md", "permissions.md"])
+@pytest.mark.parametrize("name", ["api.md", "settings.md", "errors.md", "metrics.md", "conformance.md", "permissions.md", "cli.md"])
 def test_reference_page_says_what_the_code_says(name: str) -> None:
     made = {path.name: (path, text) for path, text in runpy.run_path(str(SCRIPT))["pages"]().items()}
     path, text = made[name]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pytest
 
-from kubeocean.commands.clusters import Choice, CommandFailed, explained, finish, worker_of
+from kubeocean.commands.clusters import Choice, CommandFailed, explained, finish, hub_of, worker_of
 from vkubelet.errors import ApiError, Conflict, Forbidden, Unauthorized, Unreachable
 
 CHOICE = Choice("worker cluster", "--worker-context", context="away")
@@ -38,6 +37,6 @@ def test_somebody_who_has_had_enough_gets_a_sentence(capsys: pytest.CaptureFixtu
 
 
 def test_workers_context_is_read_from_the_hubs_kubeconfig_unless_it_has_its_own() -> None:
-    flags = {"kubeconfig": Path("both"), "worker_kubeconfig": None, "worker_context": "away"}
-    assert worker_of(argparse.Namespace(**flags)).kubeconfig == Path("both")
-    assert worker_of(argparse.Namespace(**{**flags, "worker_kubeconfig": Path("own")})).kubectl == "kubectl --kubeconfig own --context away"
+    hub = hub_of(Path("both"), "")
+    assert worker_of(None, "away", hub=hub).kubeconfig == Path("both")
+    assert worker_of(Path("own"), "away", hub=hub).kubectl == "kubectl --kubeconfig own --context away"

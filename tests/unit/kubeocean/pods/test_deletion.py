@@ -12,8 +12,7 @@ from kubeocean.pods.deletion import OUT_OF_SERVICE, PhysicalPodDeleter, grace_in
 from kubeocean.pods.physical import PhysicalPodReconciler
 from tests.faults.model.server import ApiModel
 from tests.unit.kubeocean.builders import at, node, pod, worker_scope
-from vkubelet.api.objects import Key, Node, Pod
-from vkubelet.client.resources import PODS
+from vkubelet.api.objects import PODS, Key, Node, Pod
 from vkubelet.clock import rfc3339
 from vkubelet.testing.clock import ManualClock
 from vkubelet.testing.host import RecordingHost

@@ -1,0 +1,151 @@
+"""The calendar of `kubeocean plan` agrees with what the deciding code then does."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import datetime, timedelta
+
+from hypothesis import HealthCheck, Phase, given, settings
+
+from kubeocean.explain.calendar import Calendar, Offer, calendar, window_edges
+from kubeocean.explain.lease import Lease, LeasedNode
+from kubeocean.leasing.policy import NodeFacts
+from kubeocean.leasing.reclaim import LeasedPod
+from kubeocean.model.crds import ResourceLeasingPolicy
+from kubeocean.model.windows import is_open
+from tests.unit.kubeocean.builders import at, limit, pod, policy
+from tests.unit.kubeocean.explain.leases import GRID, TERMS, Observer, Sample, changes, samples
+from vkubelet.api.quantity import add_resources, format_resources, parse_resources
+
+AHEAD = 150
+"""Instants of the grid that are foretold: a day and an hour."""
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
+"""Without shrinking, which would repeat two days of decisions thousands of times."""
+
+
+def foretold_changes(made: Calendar) -> set[object]:
+    return {
+        (edge.at, tuple(each.nodes), _state(each.before), tuple(_amounts(each.before)), _state(each.after), tuple(_amounts(each.after)))
+        for edge in made.edges
+        for each in edge.changes
+    }
+
+
+def observed_changes(observer: Observer, start: datetime) -> set[object]:
+    """The changes of the nodes since the start, those of one instant and kind together."""
+    groups = defaultdict(list)
+    for when, name, before, after in changes(observer.offers):
+        if when > start:
+            groups[when, _state(before), _state(after)].append((name, before, after))
+    found = set()
+    for (when, old, new), group in groups.items():
+        sums = [parse_resources({}), parse_resources({})]
+        for _, before, after in group:
+            sums = [add_resources(sums[0], before.amounts), add_resources(sums[1], after.amounts)]
+        names = tuple(sorted(name for name, _, _ in group))
+        found.add(
+            (when, names, old, tuple(sorted(format_resources(sums[0]).items())), new, tuple(sorted(format_resources(sums[1]).items())))
+        )
+    return found
+
+
+def _state(offer: Offer) -> tuple[object, ...]:
+    return (offer.policy, offer.open, offer.effect)
+
+
+def _amounts(offer: Offer) -> list[tuple[str, str]]:
+    return sorted(format_resources(offer.amounts).items())
+
+
+@settings(max_examples=200, deadline=None, phases=PHASES, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(samples())
+def test_evictions_amounts_and_times_foretold_are_those_observed(sample: Sample) -> None:
+    observer = Observer(sample)
+    observer.run(sample.before)
+    lease, already = observer.lease(), len(observer.evictions)
+    made = calendar(lease, start=sample.start, until=sample.start + GRID * (AHEAD - 1))
+    observer.run(AHEAD)
+    assert foretold_changes(made) == observed_changes(observer, sample.start)
+    foretold = {(each.at, each.node, each.pod, each.deadline, each.why) for each in made.evictions}
+    assert foretold == {(each.at, each.node, *each.what) for each in observer.evictions[already:]}
+    assert len(foretold) == len(made.evictions), "no pod is evicted twice"
+
+
+@settings(max_examples=30, deadline=None, phases=PHASES, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(samples())
+def test_window_edges_are_the_instants_at_which_a_policy_opens_or_closes(sample: Sample) -> None:
+    observer = Observer(sample)
+    lease = observer.lease()
+    for each in sample.policies:
+        found = dict(window_edges(lease, each, start=sample.start, until=sample.start + GRID * (AHEAD - 1)))
+        zone = TERMS.zone_for(each)
+        states = {sample.start + GRID * number: is_open(each.windows, zone, sample.start + GRID * number) for number in range(AHEAD)}
+        assert found == {when: state for when, state in states.items() if when > sample.start and states[when - GRID] != state}
+
+
+# --- One by one ---------------------------------------------------------------------------------------------------------------------------
+
+
+def lease(*policies: ResourceLeasingPolicy, pods: int = 2) -> Lease:
+    """A node of four cores with pods of one core each."""
+    spec = {"containers": [{"name": "main", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}
+    leased = [LeasedPod.of(pod(spec, name=f"web-{n}", uid=f"u{n}", creationTimestamp=f"2026-01-01T00:00:0{n}Z")) for n in range(pods)]
+    facts = NodeFacts("node-1", {}, parse_resources({"cpu": "4", "pods": "110"}))
+    return Lease(terms=TERMS, policies=policies, nodes=[LeasedNode(facts=facts, virtual="v", used={}, pods=leased)])
+
+
+NIGHT = policy(
+    "night",
+    {"timeWindows": [{"start": "20:00", "end": "07:59"}], "forceReclaim": True, "gracefulReclaimPeriodSeconds": 600},
+    uid="night",
+)
+DAY = policy("day", {"timeWindows": [{"start": "08:00", "end": "19:59"}], "resourceLimits": [limit("cpu", percent=25)]}, uid="day")
+
+
+def of_a_day(lease: Lease, start: str = "2026-01-05 07:00") -> Calendar:
+    return calendar(lease, start=at(start), until=at(start) + timedelta(days=1))
+
+
+def test_a_window_that_closes_evicts_all_pods_with_the_grace_of_its_policy() -> None:
+    made = of_a_day(lease(NIGHT))
+    closes, grace, opens = made.edges
+    assert (closes.at, closes.closes, grace.at, opens.opens) == (at("2026-01-05 08:00"), ["night"], at("2026-01-05 08:10"), ["night"])
+    assert [(each.pod.name, each.deadline) for each in closes.evictions] == [
+        ("web-1", at("2026-01-05 08:10")),
+        ("web-0", at("2026-01-05 08:10")),
+    ]
+    assert [(each.before.open, each.after.open, each.after.effect) for each in closes.changes] == [(True, False, "NoSchedule")]
+    assert grace.changes[0].after.effect == "NoExecute" and not grace.evictions
+
+
+def test_a_hand_over_to_a_smaller_policy_evicts_only_the_excess() -> None:
+    made = of_a_day(lease(NIGHT, DAY))
+    handed, back = made.edges
+    assert (handed.opens, handed.closes, back.opens, back.closes) == (["day"], ["night"], ["night"], ["day"])
+    (change,) = handed.changes
+    assert (change.before.policy, change.after.policy) == ("night", "day")
+    assert (format_resources(change.before.amounts)["cpu"], format_resources(change.after.amounts)["cpu"]) == ("4", "1")
+    assert [(each.pod.name, each.deadline) for each in handed.evictions] == [("web-1", at("2026-01-05 08:10"))]
+
+
+def test_a_policy_without_windows_has_no_edges() -> None:
+    assert of_a_day(lease(policy("always"))).edges == []
+
+
+def test_windows_of_a_policy_that_decides_about_no_node_are_in_the_calendar() -> None:
+    shadowed = policy("shadowed", {"timeWindows": [{"start": "08:00", "end": "08:59"}], "priority": -5}, uid="s")
+    made = of_a_day(lease(policy("always"), shadowed))
+    seen = [(list(edge.opens), list(edge.closes), list(edge.changes)) for edge in made.edges]
+    assert seen == [(["shadowed"], [], []), ([], ["shadowed"], [])]
+
+
+def test_the_calendar_of_one_policy_has_only_edges_that_concern_it() -> None:
+    other = policy("other", {"timeWindows": [{"start": "10:00", "end": "10:59"}], "priority": -5}, uid="o")
+    made = of_a_day(lease(NIGHT, DAY, other))
+    assert {edge.at.hour for edge in made.of("day").edges} == {8, 20} and {edge.at.hour for edge in made.of("other").edges} == {10, 11}
+
+
+def test_invalid_and_deleted_policies_have_no_windows() -> None:
+    broken = policy("broken", {"timeWindows": [{"start": "8", "end": "9"}]})
+    gone = policy("gone", {"timeWindows": [{"start": "10:00", "end": "11:00"}]}, deletionTimestamp="2026-01-01T00:00:00Z")
+    assert of_a_day(lease(broken, gone)).edges == []
