@@ -284,7 +284,9 @@ class PolicyLabel:
             return self._postponed(node.metadata.name)
         change = {"metadata": {"uid": node.metadata.uid, "labels": {keys.POLICY_APPLIED: policy or None}}}
         try:
-            await self._scope.worker.client.patch(NODES, node.metadata.name, change, kind=PatchKind.MERGE)
+            labelled = await self._scope.worker.client.patch(NODES, node.metadata.name, change, kind=PatchKind.MERGE)
+            # A withdrawal that follows at once must know of the label, or it would stay in the worker.
+            self._scope.worker.nodes.adopt(labelled)
         except Forbidden:
             self._announce()
             return self._postponed(node.metadata.name)

@@ -84,6 +84,7 @@ class Transport:
         self.metrics = metrics
         self._seconds = cache(metrics.api_seconds.labels) if metrics is not None else None
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
         self._left: aiohttp.ClientSession | None = None
         self._streams = 0
         self._writes = 0
@@ -123,12 +124,16 @@ class Transport:
 
     @property
     def session(self) -> aiohttp.ClientSession:
-        """The open session. Raises RuntimeError outside of the `async with`."""
+        """The open session. Raises RuntimeError before the `async with`, and Unreachable after it: the caller may outlive a connection that
+        is replaced."""
+        if self._closed:
+            raise Unreachable(f"call {self.connection.url}", "the client is closed")
         if self._session is None:
             raise RuntimeError("the client is not open: use `async with`")
         return self._session
 
     async def __aenter__(self) -> Self:
+        self._closed = False
         connector = _Connector(limit=0, keepalive_timeout=60, socket_factory=_socket)
         self._session = aiohttp.ClientSession(
             connector=connector,
@@ -138,7 +143,7 @@ class Transport:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._left, self._session = self.session, None
+        self._left, self._session, self._closed = self.session, None, True
         await self._close_unused()
 
     async def _close_unused(self) -> None:

@@ -174,9 +174,8 @@ def _terminate(record: PodRecord, now: float) -> tuple[Step, float | None]:
     deadline = now if record.deadline is None else record.deadline
     left = deadline - now
     if left <= 0:
-        if record.forced_at is None or now - record.forced_at >= REPEAT:
-            return Step.TERMINATE, 0.0
-        return Step.WAIT, record.forced_at + REPEAT - now
+        wait = 0.0 if record.forced_at is None else record.forced_at + REPEAT - now
+        return (Step.WAIT, wait) if wait > 0 else (Step.TERMINATE, 0.0)
     if record.sent_deadline is None or deadline < record.sent_deadline - _SHORTER:
         return Step.TERMINATE, left
     return Step.WAIT, left

@@ -20,7 +20,7 @@ from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change
 from vkubelet.control.recorder import ObjectReference, Recorder
 from vkubelet.control.workqueue import Priority
-from vkubelet.errors import Conflict, NoSuchPod, NotAdmitted, NotFound, PodRejected, Unavailable, VKubeletError
+from vkubelet.errors import NoSuchPod, NotAdmitted, NotFound, PodRejected, Unavailable, VKubeletError
 from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
 from vkubelet.pods.decisions import ORPHAN_GRACE, Content, PodRecord, Situation, Step, next_step
@@ -392,9 +392,10 @@ class Lifecycle:
         record.object_deleted = True
         try:
             await self._node_client(pod.node).delete(PODS, pod.ref, grace=0, uid=pod.metadata.uid)
-        except (NotFound, Conflict):
+        except NotFound:
             log.debug("pod was removed already")
         except VKubeletError:
+            # Also after a conflict the pod may exist; if another one has its name, the watch reports that.
             record.object_deleted = False
             raise
         return None

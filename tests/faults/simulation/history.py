@@ -88,8 +88,8 @@ class History:
     """Names of pods that the scenario lets the product end, such as by a reclaim."""
     may_be_unready: set[str] = field(factory=set)
     """Names of nodes that the scenario makes unready."""
-    judged_from: float = 0.0
-    """Second from which the desired state must hold and no write may happen but renewals."""
+    judged_from: float = math.inf
+    """Second from which the desired state must hold and no write may happen but renewals; infinite when the run did not get there."""
     ended: float = 0.0
     events: Mapping[str, int] = field(factory=dict)
     """Number of events that watches of a side have sent."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import math
 import random
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
@@ -120,7 +121,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_later(
         self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        # However short, a wait takes time: a program that waits for a moment that rounding puts a trifle later must reach it.
+        when = max(self._now + delay, math.nextafter(self._now, math.inf)) if delay > 0 else self._now
+        return self.call_at(when, callback, *args, context=context)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Does nothing: a cancelled timer is dropped when it is due."""

@@ -171,13 +171,15 @@ class SimulatedTransport(Transport):
         self._opened = False
 
     async def __aenter__(self) -> Self:
-        self._opened = True
+        self._opened, self._closed = True, False
         return self
 
     async def __aexit__(self, *args: object) -> None:
-        self._opened = False
+        self._opened, self._closed = False, True
 
     async def fetch(self, call: Call, timeout: float) -> bytes:
+        if self._closed:
+            raise Unreachable(call.attempt, "the client is closed")
         if not self._opened:
             raise RuntimeError("the client is not open: use `async with`")
         if call.allow is not None:

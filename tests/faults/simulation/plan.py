@@ -29,7 +29,7 @@ _OF_EVENTS: Sequence[tuple[Kind, float]] = ((Kind.DROPPED, 3.0), (Kind.DELAYED, 
 _TIMED: Sequence[tuple[Kind, Sequence[float]]] = (
     (Kind.CUT, (10.0, 50.0, 600.0)),
     (Kind.CLOSED, (5.0, 90.0)),
-    (Kind.BROKEN, (8.0, 90.0)),
+    (Kind.BROKEN, (8.0, 90.0, 600.0)),
     (Kind.LAG, (10.0, 45.0)),
     (Kind.EXPIRED, (0.0,)),
 )

@@ -49,6 +49,7 @@ class Kind(enum.StrEnum):
 
 OF_WRITES = frozenset({Kind.CRASH, Kind.LOST, Kind.UNSENT, Kind.REFUSED, Kind.SLOW})
 OF_EVENTS = frozenset({Kind.DROPPED, Kind.DELAYED, Kind.ENDED})
+RESTARTS = frozenset({Kind.CRASH, Kind.CUT, Kind.CLOSED, Kind.BROKEN, Kind.STALL, Kind.LOST, Kind.SLOW})
 BRIEF = frozenset({Kind.UNSENT, Kind.REFUSED, Kind.ENDED})
 """After these a client knows at once that it has to try again."""
 
@@ -99,6 +100,11 @@ class Schedule:
     def is_brief(self) -> bool:
         """Whether nothing but at most one fault of those that are over at once happens."""
         return len(self.faults) <= 1 and all(fault.kind in BRIEF for fault in self.faults)
+
+    @property
+    def restarts(self) -> bool:
+        """Whether a process may be started again: it is killed, or exits because it has lost the leadership."""
+        return any(fault.kind in RESTARTS for fault in self.faults)
 
     @property
     def calm_after(self) -> float:

@@ -192,7 +192,7 @@ async def test_a_stream_goes_on_when_its_client_is_left_and_the_last_one_closes_
             await other.create(CONFIGMAPS, configmap("late", namespace))
         assert b'"late"' in await asyncio.wait_for(anext(parts), PATIENCE)
         assert not connector.closed
-        with pytest.raises(RuntimeError, match="not open"):
+        with pytest.raises(Unreachable, match="closed"):
             await left.get(CONFIGMAPS, Key(namespace, "late"))
     assert connector.closed
 

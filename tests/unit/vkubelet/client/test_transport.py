@@ -83,3 +83,10 @@ async def test_fence_that_closed_while_the_credentials_were_fetched_stops_the_wr
     async with Client(Connection("https://api.example", credentials=_SlowLogin(fence)), fence=fence) as client:
         with pytest.raises(Fenced):
             await client.patch(PODS, Key("a", "b"), {})
+
+
+async def test_call_of_a_client_that_was_closed_is_unreachable_and_may_be_repeated() -> None:
+    async with Client(Connection("https://192.0.2.1")) as client:
+        pass
+    with pytest.raises(Unreachable, match="closed"):
+        await client.get(PODS, Key("default", "web"))

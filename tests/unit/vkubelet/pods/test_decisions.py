@@ -201,3 +201,9 @@ def test_annotation_written_by_us_is_no_change_and_an_edit_of_it_is_one() -> Non
     synced = Content.of(POD)
     assert Content.of(make_pod(metadata={"annotations": {"ours": "1"}})).same_as(synced, ours={"ours": "1"})
     assert not Content.of(make_pod(metadata={"annotations": {"ours": "2"}})).same_as(synced, ours={"ours": "1"})
+
+
+def test_repeated_termination_is_due_in_spite_of_rounding() -> None:
+    ending = record()
+    ending.deadline = ending.forced_at = 10.473000000000003
+    assert step(ending, None, now=ending.forced_at + REPEAT) == (Step.TERMINATE, 0.0)

@@ -9,7 +9,8 @@ import pytest
 
 from tests.support.memory_api import Body, MemoryApi
 from vkubelet.api.objects import Pod, PodRef
-from vkubelet.errors import TooManyRequests, Unavailable
+from vkubelet.client.transport import Call
+from vkubelet.errors import Conflict, NoSuchPod, TooManyRequests, Unavailable
 from vkubelet.pods import Pods
 from vkubelet.pods.lifecycle import TERMINATE_AGAIN
 from vkubelet.provider import Host, PodReport
@@ -45,9 +46,23 @@ def body(**metadata: object) -> Body:
     return {"metadata": meta, "spec": {"nodeName": "n", "containers": [{"name": "c"}]}, "status": {"phase": "Pending"}}
 
 
-async def deletions_of(error: Exception, *, seconds: float) -> tuple[list[float], RecordedEvents]:
-    """Seconds between the calls of `delete_pod` that all fail, and the events."""
-    api, clock, events = MemoryApi(), ManualClock(), RecordedEvents()
+class Refusing(MemoryApi):
+    """An API server that refuses the first deletion with a conflict, and carries out the next."""
+
+    refused = False
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        if call.method == "DELETE" and not self.refused:
+            self.refused = True
+            raise Conflict(call.attempt, "Operation cannot be fulfilled: please try again")
+        return await super().fetch(call, timeout)
+
+
+async def deletions_of(
+    error: Exception, *, seconds: float, server: type[MemoryApi] = MemoryApi
+) -> tuple[list[float], RecordedEvents, MemoryApi]:
+    """Seconds between the calls of `delete_pod` that all fail, the events, and the API server at the end."""
+    api, clock, events = server(), ManualClock(), RecordedEvents()
     api.put(PATH, body())
     client, provider = api.client(), Failing(clock, error)
     pods = Pods(
@@ -67,12 +82,12 @@ async def deletions_of(error: Exception, *, seconds: float) -> tuple[list[float]
         await clock.advance(seconds)
         for task in tasks:
             task.cancel()
-    return [later - earlier for earlier, later in pairwise(provider.deletions)], events
+    return [later - earlier for earlier, later in pairwise(provider.deletions)], events, api
 
 
 @pytest.mark.parametrize("error", [Unavailable("the backend restarts"), OSError("broken pipe")], ids=["unavailable", "unexpected"])
 async def test_failed_deletion_is_repeated_within_seconds_however_long_it_fails(error: Exception) -> None:
-    waits, _ = await deletions_of(error, seconds=300)
+    waits, _, _ = await deletions_of(error, seconds=300)
     assert waits[0] < 1.0
     assert all(wait <= TERMINATE_AGAIN + 0.1 for wait in waits)
     assert 25 <= len(waits) <= 40
@@ -84,7 +99,7 @@ async def test_failed_deletion_is_repeated_within_seconds_however_long_it_fails(
     ids=["provider", "API server"],
 )
 async def test_failed_deletion_is_repeated_when_the_error_asks_for_it(error: Exception) -> None:
-    waits, _ = await deletions_of(error, seconds=100)
+    waits, _, _ = await deletions_of(error, seconds=100)
     assert waits == pytest.approx([25.0] * 4, abs=0.1)
 
 
@@ -97,5 +112,10 @@ async def test_failed_deletion_is_repeated_when_the_error_asks_for_it(error: Exc
     ids=["unavailable", "unexpected"],
 )
 async def test_failed_deletion_is_shown_as_an_event_without_the_text_of_an_unknown_error(error: Exception, message: str) -> None:
-    _, events = await deletions_of(error, seconds=3)
+    _, events, _ = await deletions_of(error, seconds=3)
     assert {(event.reason, event.message) for event in events.events} == {("FailedKillPod", message)}
+
+
+async def test_removal_of_a_terminated_pod_is_repeated_after_a_conflict() -> None:
+    _, _, api = await deletions_of(NoSuchPod("nothing is left"), seconds=30, server=Refusing)
+    assert PATH not in api.objects
