@@ -24,7 +24,7 @@ from kubeocean.cli import main
 _TICK = 0.005
 """Seconds between two looks at the loop: a turn is measured up to so much too long."""
 _LONG = 0.03
-"""Seconds of CPU after which it is noted where a turn is."""
+"""Seconds of CPU after which it is noted what a turn has done."""
 
 
 @define
@@ -65,13 +65,18 @@ class Meter:
             self.collector = max(self.collector, self._now() - self._pass_began)
 
     def _watch(self, loop_thread: int) -> None:
-        noted = 0.0
+        turn, calls = 0.0, list[Sequence[str]]()
         while True:
             time.sleep(_TICK)
-            if self._now() - self._last > _LONG and self._last != noted:
-                noted = self._last
+            if self._last != turn:
+                turn, calls = self._last, []
+            if self._now() - turn > _TICK:
                 frames = traceback.extract_stack(sys._current_frames()[loop_thread])[-8:]
-                self.where.append([f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames])
+                calls.append([f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames])
+            if self._now() - turn > _LONG:
+                # A long turn is often the sum of many calls: all that were seen in it are noted.
+                self.where.extend(calls)
+                calls = []
 
     def _write(self) -> None:
         line = {"at": time.monotonic(), "longest": self.longest, "collector": self.collector, "where": self.where}
