@@ -21,8 +21,10 @@ from attrs import define, field
 
 from kubeocean.cli import main
 
-_TICK = 0.005
-"""Seconds between two looks at the loop: a turn is measured up to so much too long."""
+_TICK = 0.001
+"""Seconds between two measurements in the loop: a turn is measured up to so much too long."""
+_LOOK = 0.005
+"""Seconds of CPU between two samples of what a turn does."""
 _LONG = 0.03
 """Seconds of CPU after which it is noted what a turn has done."""
 
@@ -67,10 +69,10 @@ class Meter:
     def _watch(self, loop_thread: int) -> None:
         turn, calls = 0.0, list[Sequence[str]]()
         while True:
-            time.sleep(_TICK)
+            time.sleep(_LOOK)
             if self._last != turn:
                 turn, calls = self._last, []
-            if self._now() - turn > _TICK:
+            if self._now() - turn > _LOOK:
                 frames = traceback.extract_stack(sys._current_frames()[loop_thread])[-8:]
                 calls.append([f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames])
             if self._now() - turn > _LONG:
