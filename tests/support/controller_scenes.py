@@ -66,7 +66,7 @@ async def finished(side: Side) -> dict[str, Any]:
             job = await get(side.plane, "job", name, "-n", side.namespace)
             return job if condition(job, "Complete") or condition(job, "Failed") else None
 
-        status = (await eventually(over, f"{side.name}: Job {name} is over", seconds=side.patience, every=2))["status"]
+        status = (await eventually(over, f"{side.name}: Job {name} is over", every=2))["status"]
         pods = await items(side.plane, "pods", "-n", side.namespace, "-l", f"job-name={name}")
         found[name] = {
             "conditions": [(each["type"], each["reason"]) for each in status["conditions"]],
@@ -117,13 +117,13 @@ async def rolled(side: Side) -> dict[str, Any]:
             found = condition(await get(side.plane, "deployment", "web", "-n", side.namespace), "Progressing")
             return f"{found.get('status')} {found.get('reason')}"
 
-        await eventually(lambda: _same(check(), reason), f"{side.name}: {reason}", seconds=side.patience, every=1)
+        await eventually(lambda: _same(check(), reason), f"{side.name}: {reason}", every=1)
         return reason
 
     await side.apply(web())
     await through()
     # The watch may be behind what kubectl knows.
-    await eventually(lambda: fewest_ready(side, since=math.inf) == 2, f"{side.name}: both pods were seen ready", seconds=side.patience)
+    await eventually(lambda: fewest_ready(side, since=math.inf) == 2, f"{side.name}: both pods were seen ready")
     began = time.monotonic()
     await through("restart")
     took = time.monotonic() - began
@@ -172,9 +172,7 @@ async def renewed(side: Side) -> list[str]:
     await side.kubectl("rollout", "restart", "statefulset/db")
     await side.kubectl("rollout", "status", "statefulset/db", KUBECTL_TIMEOUT)
     # The watch may be behind what kubectl knows. Pods are renewed from the last to the first.
-    await eventually(
-        lambda: "db-0 #3 is ready" in milestones(side, "db-"), f"{side.name}: the last pod was seen ready", seconds=side.patience
-    )
+    await eventually(lambda: "db-0 #3 is ready" in milestones(side, "db-"), f"{side.name}: the last pod was seen ready")
     return milestones(side, "db-")
 
 

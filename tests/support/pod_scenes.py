@@ -67,7 +67,7 @@ async def statuses(sides: Sides) -> dict[str, tuple[Pair, Pair]]:
         found["lacking"] = await side.until("lacking", lambda body: waits(body) == "CreateContainerConfigError", "waits")
         await side.event("overdue", "Killing")
         last = ("spec.containers{main}", "Started", "Started container main")
-        await eventually(lambda: last in side.events("whole"), f"{side.name}: all events of a pod that is ready", seconds=side.patience)
+        await eventually(lambda: last in side.events("whole"), f"{side.name}: all events of a pod that is ready")
         await side.event("lacking", "Failed")
         return {name: (side.view(body["status"]), side.events(name)) for name, body in found.items()}
 
@@ -151,7 +151,7 @@ async def failing(side: Side, name: str) -> tuple[dict[str, str], Any]:
         return {where: in_common(text) for where, reason, text in side.events(name) if reason == "Unhealthy"}
 
     containers = {f"spec.containers{{{each}}}" for each in FAILING[name]}
-    await eventually(lambda: told().keys() == containers, f"{side.name}: all probes of {name} failed", seconds=side.patience)
+    await eventually(lambda: told().keys() == containers, f"{side.name}: all probes of {name} failed")
     last = side.latest(name)
     assert last is not None
     return told(), side.view(last["status"]["conditions"])
