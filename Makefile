@@ -95,6 +95,7 @@ check-lint: .venv/.stamp
 
 docs: .venv/.stamp
 	@$(RUN) deploy/dev/reference.py
+	@$(RUN) -m tests.faults table
 
 manifests: .venv/.stamp
 	@$(RUN) deploy/dev/charts.py

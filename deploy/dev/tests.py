@@ -30,7 +30,7 @@ PARTS: Mapping[str, Sequence[str]] = {
     "conformance": ("tests/conformance",),
     "mutants": ("tests/mutants",),
     "faults": (
-        *(f"tests/faults/{name}" for name in ("simulation", "model/test_server.py", "model/test_patches.py")),
+        *(f"tests/faults/{name}" for name in ("simulation", "test_campaign.py", "model/test_server.py", "model/test_patches.py")),
         *(f"tests/faults/attack/{name}" for name in ("test_definitions.py", "test_fuzz.py")),
     ),
     "manager": ("tests/integration/manager",),

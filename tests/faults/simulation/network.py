@@ -22,7 +22,7 @@ from tests.faults.model.refusals import Refusal
 from tests.faults.model.requests import Request
 from tests.faults.model.server import ApiModel
 from tests.faults.simulation.loop import PROCESS, SimulatedLoop
-from tests.faults.simulation.schedule import Fault, Kind
+from tests.faults.simulation.schedule import OF_WRITES, Fault, Kind
 from vkubelet.api.codec import encode_json, status_error
 from vkubelet.client.connection import Connection
 from vkubelet.client.transport import Call, Transport
@@ -36,14 +36,19 @@ _CONNECT = 10.0
 _REASONS = {409: "Conflict", 410: "Expired", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout"}
 
 
+Answer = asyncio.Future[Any]
+Handle = Callable[..., Any]
+
+
 @frozen
 class Sent:
-    """A write of a process as the network saw it: `number` counts all of them, `site` names what is written where."""
+    """A write of a process as the network saw it: `number` counts all of them, `site` names what is written where, `target` is its path."""
 
     number: int
     time: float
     process: str
     site: str
+    target: str
     outcome: str
 
 
@@ -74,9 +79,7 @@ class Network:
         """Kind of each fault that took effect, and its site."""
         self.on_crash: Callable[[str, float], None] = lambda process, seconds: None
         self._world = contextvars.Context()
-        self._of_writes = {
-            fault.at: fault for fault in faults if fault.kind in (Kind.CRASH, Kind.LOST, Kind.UNSENT, Kind.REFUSED, Kind.SLOW)
-        }
+        self._of_writes = {fault.at: fault for fault in faults if fault.kind in OF_WRITES}
         self._of_events = {(fault.side, fault.at): fault for fault in faults if fault.kind in (Kind.DROPPED, Kind.DELAYED, Kind.ENDED)}
 
     def add(self, name: str, url: str, model: ApiModel) -> None:
@@ -110,6 +113,12 @@ class Network:
         """Creates what the product's client uses in place of its transport."""
         return SimulatedTransport(connection, clock=clock, metrics=metrics, network=self)
 
+    def close(self, side: Side, seconds: float) -> None:
+        """Closes the connections of a side, and refuses new ones for so long."""
+        side.closed_until = self.loop.time() + seconds
+        for stream in list(side.streams):
+            stream.break_off(Unreachable(stream.attempt, "connection reset by peer"))
+
     # --- faults that have a time ---
 
     def begin(self, fault: Fault) -> None:
@@ -120,9 +129,7 @@ class Network:
             case Kind.CUT:
                 side.silent_until = now + fault.value
             case Kind.CLOSED:
-                side.closed_until = now + fault.value
-                for stream in list(side.streams):
-                    stream.break_off(Unreachable(stream.attempt, "connection reset by peer"))
+                self.close(side, fault.value)
             case Kind.BROKEN:
                 side.broken_until = now + fault.value
             case Kind.LAG:
@@ -240,7 +247,7 @@ class SimulatedTransport(Transport):
         number = len(network.writes) + 1
         site = site_of(side, call)
         fault = network.fault_of_write(number)
-        network.writes.append(Sent(number, now, process, site, fault.kind.value if fault else ""))
+        network.writes.append(Sent(number, now, process, site, call.path, fault.kind.value if fault else ""))
         if fault is None:
             network.spawn(handle(side, call, future, process))
             return
@@ -257,6 +264,8 @@ class SimulatedTransport(Transport):
                 network.spawn(handle(side, call, nowhere, process))
                 if not fault.value:
                     self._answer(side, future, Unreachable(call.attempt, "connection reset by peer"))
+            case Kind.SEVERED:
+                network.spawn(self._sever(side, call, future, handle, process=process, fault=fault))
             case Kind.CRASH:
                 network.spawn(self._crash(side, call, handle, process, fault))
 
@@ -264,6 +273,13 @@ class SimulatedTransport(Transport):
         nowhere: asyncio.Future[Any] = self._network.loop.create_future()
         await handle(side, call, nowhere, process)
         self._network.on_crash(process, fault.value)
+
+    async def _sever(self, side: Side, call: Call, future: Answer, handle: Handle, *, process: str, fault: Fault) -> None:
+        nowhere: Answer = self._network.loop.create_future()
+        await handle(side, call, nowhere, process)
+        # Before the event of this write is sent.
+        self._network.close(side, fault.value)
+        self._answer(side, future, Unreachable(call.attempt, "connection reset by peer"))
 
     async def _handle(self, side: Side, call: Call, future: asyncio.Future[Any], process: str) -> None:
         try:

@@ -7,7 +7,7 @@ before any of them meets one again.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import zip_longest
 
 from tests.faults.simulation.schedule import OF_EVENTS, OF_WRITES, Fault, Kind, Schedule
@@ -21,6 +21,7 @@ _OF_WRITES: Sequence[tuple[Kind, float]] = (
     (Kind.SLOW, 4.0),
     (Kind.REFUSED, 409),
     (Kind.LOST, 1.0),
+    (Kind.SEVERED, 5.0),
     (Kind.REFUSED, 429),
     (Kind.CRASH, 20.0),
     (Kind.REFUSED, 500),
@@ -102,10 +103,18 @@ def campaign(found: Sequence[Outcome], seed: int) -> Iterator[Schedule]:
             groups.setdefault(aim(base, schedule.faults[0]), []).append(schedule)
     turns = list(groups.values())
     rng.shuffle(turns)
+    last = {base.schedule: base.last_writes for base in found}
     for group in turns:
         rng.shuffle(group)
+        # A later write to the same object would repair what the fault has done.
+        group.sort(key=lambda schedule: _is_repaired(schedule, last[schedule.with_faults(())]))
     yield from (schedule for turn in zip_longest(*turns) for schedule in turn if schedule is not None)
     yield from combined(found, rng)
+
+
+def _is_repaired(schedule: Schedule, last: Collection[int]) -> bool:
+    (fault,) = schedule.faults
+    return fault.kind in OF_WRITES and fault.at not in last
 
 
 def aim(base: Outcome, fault: Fault) -> tuple[str, ...]:

@@ -19,6 +19,8 @@ class Kind(enum.StrEnum):
     """The process is killed when its write `at` has taken effect; another starts `value` seconds later."""
     LOST = "lost"
     """The answer to the write `at`, which has taken effect, does not arrive: the connection is reset, or stays silent if `value` is 1."""
+    SEVERED = "severed"
+    """The write `at` takes effect, then its API server restarts: no answer arrives, and connections are refused for `value` seconds."""
     UNSENT = "unsent"
     """The write `at` does not arrive: the connection is reset."""
     REFUSED = "refused"
@@ -47,9 +49,9 @@ class Kind(enum.StrEnum):
     """The wall clock of the process steps by `value` seconds at the second `at`."""
 
 
-OF_WRITES = frozenset({Kind.CRASH, Kind.LOST, Kind.UNSENT, Kind.REFUSED, Kind.SLOW})
+OF_WRITES = frozenset({Kind.CRASH, Kind.LOST, Kind.SEVERED, Kind.UNSENT, Kind.REFUSED, Kind.SLOW})
 OF_EVENTS = frozenset({Kind.DROPPED, Kind.DELAYED, Kind.ENDED})
-RESTARTS = frozenset({Kind.CRASH, Kind.CUT, Kind.CLOSED, Kind.BROKEN, Kind.STALL, Kind.LOST, Kind.SLOW})
+RESTARTS = frozenset({Kind.CRASH, Kind.CUT, Kind.CLOSED, Kind.BROKEN, Kind.STALL, Kind.LOST, Kind.SEVERED, Kind.SLOW})
 BRIEF = frozenset({Kind.UNSENT, Kind.REFUSED, Kind.ENDED})
 """After these a client knows at once that it has to try again."""
 

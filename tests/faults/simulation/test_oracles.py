@@ -212,9 +212,9 @@ def test_a_refused_write_of_an_earlier_leader_is_found() -> None:
         return entry(seconds, user, "patch", "pods/web-0", pod(), pod())
 
     handed_over = [election(0.0, US), write(1.0, US), election(20.0, "vkubelet-2"), write(21.0, "vkubelet-2")]
-    late = Sent(9, 22.0, US, "worker delete pods", "")
+    late = Sent(9, 22.0, US, "worker delete pods", "", "")
     assert len(found(oracles.one_leader, history(*handed_over, sent=[late]))) == 1
-    renewal = Sent(9, 22.0, US, "hub create leases", "")
+    renewal = Sent(9, 22.0, US, "hub create leases", "", "")
     assert not found(oracles.one_leader, history(*handed_over, sent=[renewal]))
 
 

@@ -30,6 +30,8 @@ class Outcome:
     writes: int
     events: Mapping[str, int]
     sites: tuple[str, ...]
+    last_writes: frozenset[int]
+    """Numbers of the writes that were the last of their site to their object."""
     virtual_seconds: float
 
 
@@ -62,5 +64,6 @@ def judged(schedule: Schedule) -> Outcome:
         writes=len(history.sent),
         events=history.events,
         sites=tuple(sent.site for sent in history.sent),
+        last_writes=frozenset({(sent.site, sent.target): sent.number for sent in history.sent}.values()),
         virtual_seconds=history.ended,
     )
