@@ -155,7 +155,7 @@ class Edges:
         lines = [line for line in self._metered() if began <= line["at"] <= ended + 1]
         for line in lines:
             if line["longest"] >= MOST:
-                print(*(f"      {line['longest'] * 1000:.0f} ms: {' > '.join(calls)}" for calls in line["where"]), sep="\n", flush=True)
+                print(*(f"      {line['longest'] * 1000:.0f} ms: {' < '.join(calls)}" for calls in line["where"]), sep="\n", flush=True)
         print(f"      collector {max((line['collector'] for line in lines), default=0) * 1000:.0f} ms", flush=True)
         return max((float(line["longest"]) for line in lines), default=0.0)
 

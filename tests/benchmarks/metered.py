@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import signal
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvloop
@@ -31,13 +34,15 @@ _LONG = 0.03
 
 @define
 class Meter:
-    """What happened since the last line. `where`: the innermost calls of long turns, while they ran."""
+    """What happened since the last line. `where`: the calls of long turns, the innermost first, while they ran."""
 
     file: Path
     longest: float = 0.0
     collector: float = 0.0
     """The longest pass of the garbage collector."""
     where: list[Sequence[str]] = field(factory=list)
+    _calls: list[Sequence[str]] = field(factory=list)
+    """What the current turn was seen to do."""
     _clock: int = 0
     _last: float = 0.0
     _pass_began: float = 0.0
@@ -47,7 +52,9 @@ class Meter:
         self._clock = time.pthread_getcpuclockid(threading.get_ident())
         self._last, self._written = self._now(), time.monotonic()
         gc.callbacks.append(self._collected)
-        threading.Thread(target=self._watch, args=(threading.get_ident(),), daemon=True).start()
+        # By a signal, which is handled in the thread of the loop: CPython 3.11 crashes when another thread walks the frames that run.
+        signal.signal(signal.SIGPROF, self._look)
+        signal.setitimer(signal.ITIMER_PROF, _LOOK, _LOOK)
         self._tick(loop)
 
     def _now(self) -> float:
@@ -55,7 +62,9 @@ class Meter:
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         now = self._now()
-        self.longest, self._last = max(self.longest, now - self._last), now
+        if now - self._last > _LONG:
+            self.where.extend(self._calls)
+        self.longest, self._last, self._calls = max(self.longest, now - self._last), now, []
         if time.monotonic() - self._written >= 1:
             self._write()
         loop.call_later(_TICK, self._tick, loop)
@@ -66,19 +75,10 @@ class Meter:
         else:
             self.collector = max(self.collector, self._now() - self._pass_began)
 
-    def _watch(self, loop_thread: int) -> None:
-        turn, calls = 0.0, list[Sequence[str]]()
-        while True:
-            time.sleep(_LOOK)
-            if self._last != turn:
-                turn, calls = self._last, []
-            if self._now() - turn > _LOOK:
-                frames = traceback.extract_stack(sys._current_frames()[loop_thread])[-8:]
-                calls.append([f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames])
-            if self._now() - turn > _LONG:
-                # A long turn is often the sum of many calls: all that were seen in it are noted.
-                self.where.extend(calls)
-                calls = []
+    def _look(self, signum: int, frame: FrameType | None) -> None:
+        if self._now() - self._last > _LOOK:
+            frames = islice(traceback.walk_stack(frame), 8)
+            self._calls.append([f"{Path(call.f_code.co_filename).name}:{line} {call.f_code.co_name}" for call, line in frames])
 
     def _write(self) -> None:
         line = {"at": time.monotonic(), "longest": self.longest, "collector": self.collector, "where": self.where}
