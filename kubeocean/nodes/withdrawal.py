@@ -76,9 +76,10 @@ class Withdrawal:
         return allowed
 
     def remove(self, physical: str) -> None:
-        """Drops the refused withdrawal of a node that is offered again, or deleted."""
-        if physical in self._scope.guard.refused:
-            self._scope.guard.forget(physical)
+        """Drops the refused or confirmed withdrawal of a node that is offered again, or deleted."""
+        refused = physical in self._scope.guard.refused
+        self._scope.guard.forget(physical)
+        if refused:
             self.report()
 
     def restore(self) -> None:

@@ -87,3 +87,11 @@ def test_nothing_is_held_any_more_when_the_nodes_are_back(host: RecordingHost, b
     withdrawal.restore()
     withdrawal.release()
     assert bound.held == "" and withdrawal.allowed("n1", Cause.NODE, total=20)
+
+
+def test_a_confirmed_node_that_is_back_needs_another_confirmation_next_time(host: RecordingHost, bound: BindingReconciler) -> None:
+    withdrawal = Withdrawal(worker_scope(host, binding=bound, guard=MassGuard(clock=ManualClock())))
+    assert [withdrawal.allowed(name, Cause.NODE, total=2) for name in ("n1", "n2")] == [True, False]
+    assert withdrawal.confirm() == {"n2"}
+    withdrawal.remove("n2")
+    assert not withdrawal.allowed("n2", Cause.NODE, total=2)
