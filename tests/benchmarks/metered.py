@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import uvloop
@@ -41,8 +41,8 @@ class Meter:
     collector: float = 0.0
     """The longest pass of the garbage collector."""
     where: list[Sequence[str]] = field(factory=list)
-    _calls: list[Sequence[str]] = field(factory=list)
-    """What the current turn was seen to do."""
+    _calls: list[Sequence[tuple[CodeType, int]]] = field(factory=list)
+    """What the current turn was seen to do: functions with their lines, written out only if the turn is long."""
     _clock: int = 0
     _last: float = 0.0
     _pass_began: float = 0.0
@@ -63,8 +63,9 @@ class Meter:
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         now = self._now()
         if now - self._last > _LONG:
-            self.where.extend(self._calls)
-        self.longest, self._last, self._calls = max(self.longest, now - self._last), now, []
+            self.where.extend([f"{Path(code.co_filename).name}:{line} {code.co_name}" for code, line in calls] for calls in self._calls)
+        # What the meter itself does counts as none of the turns.
+        self.longest, self._last, self._calls = max(self.longest, now - self._last), self._now(), []
         if time.monotonic() - self._written >= 1:
             self._write()
         loop.call_later(_TICK, self._tick, loop)
@@ -77,8 +78,7 @@ class Meter:
 
     def _look(self, signum: int, frame: FrameType | None) -> None:
         if self._now() - self._last > _LOOK:
-            frames = islice(traceback.walk_stack(frame), 8)
-            self._calls.append([f"{Path(call.f_code.co_filename).name}:{line} {call.f_code.co_name}" for call, line in frames])
+            self._calls.append([(call.f_code, line) for call, line in islice(traceback.walk_stack(frame), 8)])
 
     def _write(self) -> None:
         line = {"at": time.monotonic(), "longest": self.longest, "collector": self.collector, "where": self.where}

@@ -24,6 +24,7 @@ from yarl import URL
 from vkubelet import logformat
 from vkubelet.api.codec import status_error
 from vkubelet.client.connection import Connection
+from vkubelet.client.turns import Turns
 from vkubelet.clock import Clock
 from vkubelet.errors import ApiError, ServerError, Unauthorized, Unreachable
 from vkubelet.metrics import Metrics
@@ -90,6 +91,7 @@ class Transport:
         self._writes = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
+        self._turns = Turns()
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
@@ -167,7 +169,9 @@ class Transport:
     async def fetch(self, call: Call, timeout: float) -> bytes:
         """Fetches a complete response, within `timeout` seconds. Raises ApiError."""
         async with self.open(call, aiohttp.ClientTimeout(total=timeout, sock_connect=self.connection.timeouts.connect)) as response:
-            return await _complete(response, call)
+            body = await _complete(response, call)
+        await self._turns.take()
+        return body
 
     @asynccontextmanager
     async def open(self, call: Call, timeout: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -192,8 +196,7 @@ class Transport:
         return await send(await self.outgoing(call.path, call.params))
 
     async def _send(self, call: Call, outgoing: Outgoing, *, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        # A turn of its own: where many responses arrive at once, each is followed by a request, and Leases would wait for all of both.
-        await self.clock.sleep(0)
+        await self._turns.take()
         if call.allow is not None:
             call.allow()
         started = self.clock.monotonic()
