@@ -224,7 +224,7 @@ def api_page() -> str:
         "",
         "A provider imports the contract from `vkubelet.provider`; some of these names are in `vkubelet` too. The toolkit below it is what",
         "Kubeocean is built with. Everything else in the package is internal and may change in any release.",
-        "[Write a provider](../how-to/write-a-provider.md) explains how the names work together.",
+        "[Write a provider](../build/guide.md) explains how the names work together.",
         "",
         "## `vkubelet.provider`",
         "",

@@ -16,7 +16,7 @@ import pytest
 import vkubelet
 from vkubelet import provider
 
-TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial"
+DOCS = Path(__file__).parents[2] / "docs"
 SCRIPT = Path(__file__).parents[2] / "deploy" / "dev" / "reference.py"
 
 
@@ -42,8 +42,8 @@ def imported(source: str) -> Iterator[tuple[str, str]]:
             yield from ((alias.name, "") for alias in node.names if alias.name.startswith(("vkubelet", "kubeocean")))
 
 
-@pytest.mark.parametrize("page", ["a-backend-of-your-own.md", "node-in-five-minutes.md"])
+@pytest.mark.parametrize("page", ["build/tutorial.md", "start/provider.md"])
 def test_providers_of_the_tutorial_need_the_contract_alone(page: str) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```$", (TUTORIAL / page).read_text(), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
     found = [each for block in blocks for each in imported(block)]
     assert found and not [(module, name) for module, name in found if module != "vkubelet.provider" or name not in provider.__all__]
