@@ -96,6 +96,7 @@ check-lint: .venv/.stamp
 
 docs: .venv/.stamp
 	@$(RUN) deploy/dev/reference.py
+	@$(RUN) deploy/dev/definitions.py
 	@$(RUN) -m tests.faults table
 
 docs-site: .venv/.stamp

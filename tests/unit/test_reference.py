@@ -17,12 +17,20 @@ import vkubelet
 from vkubelet import provider
 
 DOCS = Path(__file__).parents[2] / "docs"
-SCRIPT = Path(__file__).parents[2] / "deploy" / "dev" / "reference.py"
+SCRIPTS = Path(__file__).parents[2] / "deploy" / "dev"
+SCRIPT = SCRIPTS / "reference.py"
 
 
 @pytest.mark.parametrize("name", ["api.md", "settings.md", "errors.md", "metrics.md", "conformance.md", "permissions.md", "cli.md"])
 def test_reference_page_says_what_the_code_says(name: str) -> None:
     made = {path.name: (path, text) for path, text in runpy.run_path(str(SCRIPT))["pages"]().items()}
+    path, text = made[name]
+    assert path.read_text() == text, "run: make docs"
+
+
+@pytest.mark.parametrize("name", ["clusterbinding.md", "resourceleasingpolicy.md", "charts.md"])
+def test_page_of_definitions_has_every_field_and_value(name: str) -> None:
+    made = {path.name: (path, text) for path, text in runpy.run_path(str(SCRIPTS / "definitions.py"))["pages"]().items()}
     path, text = made[name]
     assert path.read_text() == text, "run: make docs"
 
