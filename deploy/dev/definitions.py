@@ -84,7 +84,7 @@ def row(path: str, field: JsonView, required: bool) -> str:
 
 
 def kind_of(field: JsonView) -> str:
-    """Returns the type in the words of YAML."""
+    """Returns the type as YAML names it."""
     if field.get("x-kubernetes-int-or-string"):
         return "quantity"
     kind = field["type"]

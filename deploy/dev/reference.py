@@ -53,7 +53,7 @@ TYPES = {
     "Mapping[str, str]": "map of strings",
     "Mapping[str, Any]": "map",
 }
-"""Types of settings, in the words of YAML."""
+"""Types of settings, as YAML names them."""
 DEFAULTS = {"_PATH": "the usual directories", "10 << 20": "`10485760`"}
 """Defaults that are expressions."""
 MADE = "<!-- Made by `make docs` from the code; change the docstrings there. -->"
@@ -106,12 +106,12 @@ def rows(kind: type) -> list[str]:
 
 
 def _is_section(kind: type, statement: ast.AnnAssign) -> bool:
-    """Reports whether a setting is a class of settings, which has a table of its own."""
+    """Reports whether a setting is a class of settings, which has a separate table."""
     return _settings_class(attrs.fields_dict(attrs.resolve_types(kind))[ast.unparse(statement.target)].type) is not None
 
 
 def yaml_type(annotation: str) -> str:
-    """Returns a type in the words of YAML."""
+    """Returns a type as YAML names it."""
     if annotation.startswith("Literal["):
         return " or ".join(f"`{value}`" for value in ast.literal_eval(annotation.removeprefix("Literal")))
     return " or ".join(TYPES[part] for part in annotation.split(" | "))

@@ -15,7 +15,7 @@ LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)\s#]+)(?:#[^)\s]*)?\)")
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
-    """Hook of mkdocs: returns the text of a page as the site shows it."""
+    """Returns the text of a page as the site shows it. Hook of mkdocs."""
     address = page.file.src_uri
     if LIST in markdown:
         folder = posixpath.dirname(address)

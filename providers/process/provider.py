@@ -53,8 +53,8 @@ class Process:
         address: str = ""
         """Address of the node and of all its pods; empty: that of the interface with the default route."""
         directory: str = ""
-        """Directory of pods, their logs and their volumes; empty: `/var/lib/vkubelet/process` for root, else `vkubelet/process` below
-        `$XDG_STATE_HOME`. Containers are found again in it after a restart."""
+        """Directory of pods, their logs and their volumes; empty: `/var/lib/vkubelet/process` for root, else
+        `$XDG_STATE_HOME/vkubelet/process`. Containers are found again in it after a restart."""
         capacity: Mapping[str, str] = field(factory=dict)
         """Overrides what the host has: `cpu`, `memory`, `pods` (110), `ephemeral-storage`, or further resources."""
         allocatable: Mapping[str, str] = field(factory=dict)
