@@ -19,7 +19,7 @@ def test_navigation_has_every_page_once() -> None:
 
 def test_pages_of_records_have_the_list_that_the_site_fills() -> None:
     assert all(SITE["LIST"] in (ROOT / "docs" / name / "README.md").read_text() for name in RECORDS)
-    assert SITE["listed"]([("b", "# Second\n"), ("a", "text\n\n# First\n")]) == "- [First](a.md)\n- [Second](b.md)"
+    assert SITE["listed"]([("guide", "# Second\n"), ("bind", "text\n\n# First\n")]) == "- [First](bind.md)\n- [Second](guide.md)"
 
 
 def test_links_to_files_that_are_not_on_the_site_name_their_path() -> None:
