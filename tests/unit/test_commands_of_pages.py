@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -28,7 +29,7 @@ BLOCK = re.compile(r"^```(console|sh|bash)\n(.*?)^```$", re.MULTILINE | re.DOTAL
 OUTSIDE = {
     *("base64", "cat", "chmod", "cp", "cd", "do", "done", "echo", "export", "kill", "ln", "mkdir", "narrow", "sed", "sleep", "token"),
     *("until", "wait", "{", "}"),
-    *("docker", "jq", "pip", "promtool", "py-spy"),
+    *("docker", "jq", "kind", "pip", "promtool", "py-spy"),
 }
 """Words of the shell and programs of other projects, whose arguments are not checked."""
 HELM = {"install", "upgrade", "rollback", "uninstall"}
@@ -86,7 +87,7 @@ def flags() -> Mapping[str, set[str]]:
     return found
 
 
-def commands_of(group: object, prefix: str = "") -> Iterator[tuple[str, typer.core.TyperCommand]]:
+def commands_of(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, command in group.commands.items():
         yield from commands_of(command, f"{prefix}{name} ") if hasattr(command, "commands") else [(f"{prefix}{name}", command)]
 
