@@ -137,6 +137,7 @@ def errors_page() -> str:
         "# Errors",
         MADE,
         "",
+        "For authors of providers; what operators see is in [conditions and events](conditions-events.md).",
         "Whether a step is retried depends on the class alone.",
         "Each error names the operation, the object, and the answer of the other side.",
         "",

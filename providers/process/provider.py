@@ -60,8 +60,11 @@ class Process:
         allocatable: Mapping[str, str] = field(factory=dict)
         """Differences from the capacity."""
         labels: Mapping[str, str] = field(factory=dict)
+        """Labels of the node."""
         annotations: Mapping[str, str] = field(factory=dict)
+        """Annotations of the node."""
         taints: Sequence[provider.Taint] = ()
+        """Taints of the node, in addition to the runtime's: `{key: …, value: …, effect: …}`."""
         allow_root: bool = False
         """Whether processes may run as root of the host, when vkubelet does; such a pod can do everything on it."""
         allow_privilege_escalation: bool = False
@@ -85,6 +88,7 @@ class Process:
         log_size: int = 10 << 20
         """Bytes of one log file, of which each start of a container keeps `log_files`."""
         log_files: int = 5
+        """Number of files that each start of a container keeps."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or self.Settings()
