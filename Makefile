@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-format check-lint check-types check-layers check-language check-unit check-unit-vkubelet check-unit-others up down docs manifests image bench faults
+.PHONY: help demo test check check-format check-lint check-types check-layers check-language check-unit check-unit-vkubelet check-unit-others up down docs docs-site manifests image bench faults
 
 PYTHON ?= python3
 NODES ?= 1
@@ -23,6 +23,7 @@ help:
 	@echo 'make down              stops and removes everything that demo and up have started'
 	@echo 'make check             format, lint, types, layers, language, unit tests; about a minute'
 	@echo 'make docs              write the reference pages that are generated from the code'
+	@echo 'make docs-site         the documentation as a site without external parts: build/site/index.html'
 	@echo 'make manifests         write the generated parts of the charts, and plain manifests from the charts'
 	@echo 'make image             the container image, built without a registry; prints the path of the archive'
 	@echo 'make test              all tests, against real clusters; needs root'
@@ -95,7 +96,12 @@ check-lint: .venv/.stamp
 
 docs: .venv/.stamp
 	@$(RUN) deploy/dev/reference.py
+	@$(RUN) deploy/dev/definitions.py
 	@$(RUN) -m tests.faults table
+
+docs-site: .venv/.stamp
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet --clean
+	@echo 'docs-site: build/site/index.html'
 
 manifests: .venv/.stamp
 	@$(RUN) deploy/dev/charts.py

@@ -9,6 +9,7 @@ import argparse
 import ast
 import importlib
 import inspect
+import json
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,8 +35,27 @@ from vkubelet.errors import VKubeletError
 from vkubelet.metrics import Metrics, Staleness
 from vkubelet.settings import Settings, _settings_class
 from vkubelet.testing.conformance import RULES
+from vkubelet_providers.mock import Mock
+from vkubelet_providers.process import Process
 
 PAGES = Path(__file__).parents[2] / "docs" / "reference"
+TYPES = {
+    "str": "string",
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+    "None": "null",
+    "tuple[str, ...]": "list of strings",
+    "Sequence[str]": "list of strings",
+    "Sequence[int]": "list of integers",
+    "Sequence[Mapping[str, Any]]": "list of maps",
+    "Sequence[provider.Taint]": "list of taints",
+    "Mapping[str, str]": "map of strings",
+    "Mapping[str, Any]": "map",
+}
+"""Types of settings, as YAML names them."""
+DEFAULTS = {"_PATH": "the usual directories", "10 << 20": "`10485760`"}
+"""Defaults that are expressions."""
 MADE = "<!-- Made by `make docs` from the code; change the docstrings there. -->"
 
 
@@ -52,6 +72,9 @@ def settings_page() -> str:
     for path, kind in sections(Settings):
         lines += ["", f"## {f'`{path}:`' if path else 'Top level'}", "", first_sentence(kind), "", *rows(kind)]
     lines += ["", "## `provider:` of kubeocean", "", first_sentence(KubeoceanSettings), "", *rows(KubeoceanSettings)]
+    for name, kind in (("mock", Mock.Settings), ("process", Process.Settings)):
+        lines += ["", f"## `provider:` of {name}", "", first_sentence(kind), "", *rows(kind)]
+    lines += ["", "## `provider:` of minimal", "", "`node`, the name of the node (`minimal`).", ""]
     lines += ["", "## `manager:` of kubeocean", "", first_sentence(ManagerSettings), "", *rows(ManagerSettings), ""]
     lines += [
         "In addition, `kubeocean manager` reads `cluster:`, `leader:` (on by default, Lease `kubeocean-manager`), `health:` and `log:`."
@@ -74,20 +97,34 @@ def rows(kind: type) -> list[str]:
     assert isinstance(body, ast.ClassDef)
     table = ["| setting | type | default | meaning |", "|---|---|---|---|"]
     for statement, after in zip(body.body, [*body.body[1:], None], strict=True):
-        if not isinstance(statement, ast.AnnAssign) or statement.value is None or "factory" in ast.unparse(statement.value):
+        if not isinstance(statement, ast.AnnAssign) or statement.value is None or _is_section(kind, statement):
             continue
         told = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
-        kind_text = ast.unparse(statement.annotation).replace("|", "\\|")
-        table.append(
-            f"| `{ast.unparse(statement.target)}` | `{kind_text}` | `{default_of(statement.value)}` | {' '.join(str(told).split())} |"
-        )
+        name, default = ast.unparse(statement.target), default_of(statement.value)
+        table.append(f"| `{name}` | {yaml_type(ast.unparse(statement.annotation))} | {default} | {' '.join(str(told).split())} |")
     return table if len(table) > 2 else []
 
 
+def _is_section(kind: type, statement: ast.AnnAssign) -> bool:
+    """Reports whether a setting is a class of settings, which has a separate table."""
+    return _settings_class(attrs.fields_dict(attrs.resolve_types(kind))[ast.unparse(statement.target)].type) is not None
+
+
+def yaml_type(annotation: str) -> str:
+    """Returns a type as YAML names it."""
+    if annotation.startswith("Literal["):
+        return " or ".join(f"`{value}`" for value in ast.literal_eval(annotation.removeprefix("Literal")))
+    return " or ".join(TYPES[part] for part in annotation.split(" | "))
+
+
 def default_of(value: ast.expr) -> str:
-    """Returns the default as written, also inside of `field(default=…)`."""
-    given = [word.value for word in value.keywords if word.arg == "default"] if isinstance(value, ast.Call) else []
-    return ast.unparse(given[0] if given else value)
+    """Returns the default in YAML, also one inside of `field(default=…)` or made by a factory."""
+    given = {word.arg: word.value for word in value.keywords} if isinstance(value, ast.Call) else {"default": value}
+    if "default" not in given:
+        return "`{}`" if ast.unparse(given["factory"]) == "dict" else f"`{ast.unparse(given['factory'])}`"
+    if not isinstance(given["default"], ast.Constant | ast.Dict | ast.Tuple):
+        return DEFAULTS[ast.unparse(given["default"])]
+    return f"`{json.dumps(ast.literal_eval(given['default']))}`"
 
 
 def first_sentence(kind: type) -> str:
@@ -100,6 +137,7 @@ def errors_page() -> str:
         "# Errors",
         MADE,
         "",
+        "For authors of providers; what operators see is in [conditions and events](conditions-events.md).",
         "Whether a step is retried depends on the class alone.",
         "Each error names the operation, the object, and the answer of the other side.",
         "",
@@ -224,7 +262,7 @@ def api_page() -> str:
         "",
         "A provider imports the contract from `vkubelet.provider`; some of these names are in `vkubelet` too. The toolkit below it is what",
         "Kubeocean is built with. Everything else in the package is internal and may change in any release.",
-        "[Write a provider](../how-to/write-a-provider.md) explains how the names work together.",
+        "[Write a provider](../build/guide.md) explains how the names work together.",
         "",
         "## `vkubelet.provider`",
         "",

@@ -42,5 +42,5 @@ fi
 [ -x .venv/bin/python ] || busy "making .venv" "$python" -m venv .venv
 # Without --no-compile, every module of every package is compiled now, also the many that nobody imports; the others are at their first import.
 busy ".venv: installing what pyproject.toml names" \
-    .venv/bin/python -m pip install --disable-pip-version-check --no-input --no-compile -e '.[test,dev,fast]'
+    .venv/bin/python -m pip install --disable-pip-version-check --no-input --no-compile -e '.[test,dev,docs,fast]'
 touch .venv/.stamp

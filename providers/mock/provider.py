@@ -34,9 +34,13 @@ class Mock:
         node: str = "mock"
         """Name of the node; with several, the prefix of each before `-0`, `-1`, …"""
         nodes: int = 1
+        """Number of nodes."""
         cpu: str = "64"
+        """CPU of each node."""
         memory: str = "256Gi"
+        """Memory of each node."""
         pods: str = "1000"
+        """Number of pods that each node can run."""
         capacity: Mapping[str, str] = field(factory=dict)
         """Further resources, such as `nvidia.com/gpu: "8"`."""
         allocatable: Mapping[str, str] = field(factory=dict)
@@ -44,10 +48,15 @@ class Mock:
         labels: Mapping[str, str] = field(factory=dict)
         """Labels of each node, which override the runtime's own."""
         annotations: Mapping[str, str] = field(factory=dict)
+        """Annotations of each node."""
         taints: Sequence[provider.Taint] = ()
+        """Taints of each node, in addition to the runtime's: `{key: …, value: …, effect: …}`."""
         os: str = "linux"
+        """Operating system that each node shows."""
         arch: str = "amd64"
+        """Architecture that each node shows."""
         provider_id: str = ""
+        """`spec.providerID` of each node."""
         info: Mapping[str, str] = field(factory=dict)
         """Fields that override the runtime's own `status.nodeInfo`, such as `kubeletVersion`."""
         poll_interval: float = 0.0

@@ -53,15 +53,18 @@ class Process:
         address: str = ""
         """Address of the node and of all its pods; empty: that of the interface with the default route."""
         directory: str = ""
-        """Directory of pods, their logs and their volumes; empty: `/var/lib/vkubelet/process` for root, else `vkubelet/process` below
-        `$XDG_STATE_HOME`. Containers are found again in it after a restart."""
+        """Directory of pods, their logs and their volumes; empty: `/var/lib/vkubelet/process` for root, else
+        `$XDG_STATE_HOME/vkubelet/process`. Containers are found again in it after a restart."""
         capacity: Mapping[str, str] = field(factory=dict)
         """Overrides what the host has: `cpu`, `memory`, `pods` (110), `ephemeral-storage`, or further resources."""
         allocatable: Mapping[str, str] = field(factory=dict)
         """Differences from the capacity."""
         labels: Mapping[str, str] = field(factory=dict)
+        """Labels of the node."""
         annotations: Mapping[str, str] = field(factory=dict)
+        """Annotations of the node."""
         taints: Sequence[provider.Taint] = ()
+        """Taints of the node, in addition to the runtime's: `{key: …, value: …, effect: …}`."""
         allow_root: bool = False
         """Whether processes may run as root of the host, when vkubelet does; such a pod can do everything on it."""
         allow_privilege_escalation: bool = False
@@ -85,6 +88,7 @@ class Process:
         log_size: int = 10 << 20
         """Bytes of one log file, of which each start of a container keeps `log_files`."""
         log_files: int = 5
+        """Number of files that each start of a container keeps."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or self.Settings()

@@ -1,6 +1,6 @@
 """The pytest plugin as an author of a provider has it: from the built wheel, in the author's own project.
 
-Invariant: pytest is installed beside the wheel, and the plugin is loaded by the conftest of the how-to alone.
+Invariant: pytest is installed beside the wheel, and the plugin is loaded by the conftest of the guide alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-provider.md"
+PAGE = Path(__file__).parents[2] / "docs" / "build" / "guide.md"
 
 PROVIDER = """
 from vkubelet_providers.minimal import Minimal
@@ -107,7 +107,7 @@ def run_pytest(venv: Path, packages: Path, directory: Path, *args: str) -> str:
 
 
 def conftest() -> str:
-    """The block of the how-to that loads the plugin."""
+    """The block of the guide that loads the plugin."""
     (found,) = re.findall(r"^```python\n(# conftest\.py\n.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     return str(found)
 

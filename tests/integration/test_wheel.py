@@ -18,7 +18,7 @@ from tests.support.program import eventually
 from vkubelet.testing.cluster import ControlPlane
 
 ROOT = Path(__file__).parents[2]
-TUTORIAL = ROOT / "docs" / "tutorial" / "node-in-five-minutes.md"
+TUTORIAL = ROOT / "docs" / "start" / "provider.md"
 
 pytestmark = pytest.mark.timeout(1200)
 

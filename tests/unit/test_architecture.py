@@ -52,7 +52,7 @@ MAY_USE: dict[str, set[str]] = {
 }
 
 TREE = {
-    "": "CONTRIBUTING.md LICENSE Makefile Dockerfile README.md deploy docs kubeocean providers pyproject.toml tests vkubelet",
+    "": "CONTRIBUTING.md LICENSE Makefile Dockerfile README.md deploy docs kubeocean mkdocs.yml providers pyproject.toml tests vkubelet",
     "vkubelet": "__init__.py __main__.py beneath.py cli.py streams.py stats.py runtime.py process.py settings.py errors.py "
     "clock.py collector.py logformat.py metrics.py health.py py.typed "
     "api client containers control node pods provider resolve server testing",
@@ -60,7 +60,7 @@ TREE = {
     "kubeocean": "__init__.py __main__.py cli.py metrics.py provider.py scope.py settings.py py.typed manifests "
     "binding commands copies explain leasing manager model nodes pods policies rbac service worker",
     "tests": "README.md conftest.py support unit integration e2e faults conformance benchmarks mutants",
-    "docs": "index.md tutorial how-to explanation reference decisions changes",
+    "docs": "index.md start lease use operate build explanation reference decisions changes assets",
 }
 MADE_BY_TOOLS = {"build", "dist", "__pycache__"}
 

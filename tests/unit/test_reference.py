@@ -16,13 +16,21 @@ import pytest
 import vkubelet
 from vkubelet import provider
 
-TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial"
-SCRIPT = Path(__file__).parents[2] / "deploy" / "dev" / "reference.py"
+DOCS = Path(__file__).parents[2] / "docs"
+SCRIPTS = Path(__file__).parents[2] / "deploy" / "dev"
+SCRIPT = SCRIPTS / "reference.py"
 
 
 @pytest.mark.parametrize("name", ["api.md", "settings.md", "errors.md", "metrics.md", "conformance.md", "permissions.md", "cli.md"])
 def test_reference_page_says_what_the_code_says(name: str) -> None:
     made = {path.name: (path, text) for path, text in runpy.run_path(str(SCRIPT))["pages"]().items()}
+    path, text = made[name]
+    assert path.read_text() == text, "run: make docs"
+
+
+@pytest.mark.parametrize("name", ["clusterbinding.md", "resourceleasingpolicy.md", "charts.md"])
+def test_page_of_definitions_has_every_field_and_value(name: str) -> None:
+    made = {path.name: (path, text) for path, text in runpy.run_path(str(SCRIPTS / "definitions.py"))["pages"]().items()}
     path, text = made[name]
     assert path.read_text() == text, "run: make docs"
 
@@ -42,8 +50,8 @@ def imported(source: str) -> Iterator[tuple[str, str]]:
             yield from ((alias.name, "") for alias in node.names if alias.name.startswith(("vkubelet", "kubeocean")))
 
 
-@pytest.mark.parametrize("page", ["a-backend-of-your-own.md", "node-in-five-minutes.md"])
+@pytest.mark.parametrize("page", ["build/tutorial.md", "start/provider.md"])
 def test_providers_of_the_tutorial_need_the_contract_alone(page: str) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```$", (TUTORIAL / page).read_text(), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
     found = [each for block in blocks for each in imported(block)]
     assert found and not [(module, name) for module, name in found if module != "vkubelet.provider" or name not in provider.__all__]

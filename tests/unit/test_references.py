@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("vkubelet", "kubeocean", "providers", "deploy", "tests", "docs/explanation", "docs/how-to", "docs/reference", "docs/tutorial")
+GUIDES = ("start", "lease", "use", "operate", "build", "explanation", "reference")
+FOLDERS = ("vkubelet", "kubeocean", "providers", "deploy", "tests", *(f"docs/{name}" for name in GUIDES))
 KINDS = {".py", ".sh", ".yaml", ".tpl", ".txt", ".patch", ".md"}
 RULES = "docs/explanation/safety-rules.md"
 DOCUMENT = re.compile(r"[\w./-]*\w\.md\b")

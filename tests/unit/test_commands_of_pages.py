@@ -1,0 +1,163 @@
+"""Commands that pages show exist as they are written: subcommands, flags, chart values, targets, modules and files.
+
+Invariant: each command of a page is checked here by what the repository knows of its program, or its program is named in `OUTSIDE`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+
+from kubeocean.cli import serving_parser
+from kubeocean.commands.app import app
+from vkubelet.cli import _parser
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(page for name in ("start", "lease", "use", "operate", "build") for page in (DOCS / name).glob("*.md"))]
+BLOCK = re.compile(r"^```(console|sh|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+OUTSIDE = {
+    *("base64", "cat", "chmod", "cp", "cd", "do", "done", "echo", "export", "kill", "ln", "mkdir", "narrow", "sed", "sleep", "token"),
+    *("until", "wait", "{", "}"),
+    *("docker", "jq", "kind", "pip", "promtool", "py-spy"),
+}
+"""Words of the shell and programs of other projects, whose arguments are not checked."""
+HELM = {"install", "upgrade", "rollback", "uninstall"}
+KUBECTL = {
+    *("annotate", "apply", "autoscale", "certificate", "config", "cordon", "create", "debug", "delete", "describe", "events", "exec"),
+    *("get", "label", "logs", "patch", "rollout", "run", "scale", "top", "uncordon", "wait"),
+}
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Words of each command of the blocks of a page; output, comments and texts of files are left out."""
+    for language, block in BLOCK.findall(text):
+        block = re.sub(r"<<'END'\n.*?\nEND$", "", block, flags=re.MULTILINE | re.DOTALL)
+        if language == "console":
+            block = "".join(re.findall(r"^\$ ((?:.*\\\n)*.*\n)", block, re.MULTILINE))
+        text = ""
+        for line in block.replace("\\\n", " ").splitlines():
+            text = f"{text}\n{line}".strip()
+            try:
+                found = list(simple(text))
+            except ValueError:
+                continue
+            text = ""
+            yield from found
+
+
+def simple(text: str) -> Iterator[list[str]]:
+    """Words of the commands between `&&`, `;`, `|` and `&`. Raises ValueError while a quotation is open."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars="();<>|&")
+    lexer.commenters, lexer.whitespace_split = "#", True
+    words = list(lexer)
+    command: list[str] = []
+    for word in [*words, ";"]:
+        if set(word) <= set(";|&()<>") and word:
+            if command and set(word) <= set(";|&()"):
+                yield command
+                command = []
+            elif command and word.startswith((">", "<")):
+                command.append("--")
+        else:
+            command.append(word)
+
+
+@cache
+def flags() -> Mapping[str, set[str]]:
+    """Flags of each of our commands, by its name with those of its groups."""
+    found: dict[str, set[str]] = {}
+    for program, parser in (("vkubelet", _parser()), ("kubeocean", serving_parser())):
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for name, command in action.choices.items():
+                    found[f"{program} {name}"] = {flag for each in command._actions for flag in each.option_strings}
+    for name, command in commands_of(typer.main.get_command(app)):
+        found.setdefault(f"kubeocean {name}", set()).update(flag for each in command.params for flag in (*each.opts, *each.secondary_opts))
+    return found
+
+
+def commands_of(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        yield from commands_of(command, f"{prefix}{name} ") if hasattr(command, "commands") else [(f"{prefix}{name}", command)]
+
+
+def problem(words: list[str]) -> str:
+    """What is wrong with a command; empty when nothing is."""
+    program, *rest = words
+    program = program.rpartition("/")[2]
+    if program in ("vkubelet", "kubeocean"):
+        return problem_of_ours(program, rest)
+    if program == "helm":
+        return problem_of_helm(rest)
+    if program == "make":
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        return "" if all(word in targets or "=" in word for word in rest) else "no such target"
+    if program == "python" and rest[:1] == ["-m"]:
+        return "" if importlib.util.find_spec(rest[1]) else "no such module"
+    if program == "kubectl":
+        verbs = KUBECTL & set(rest)
+        missing = [word for word in rest if word.startswith("deploy/") and word.endswith(".yaml") and not (ROOT / word).exists()]
+        return f"no such file: {missing}" if missing else "" if verbs or "--" in rest or "--raw" in rest else "no known verb"
+    return "" if program in OUTSIDE or program == "python" or "=" in program or program == "$" else "an unknown program"
+
+
+def problem_of_ours(program: str, rest: list[str]) -> str:
+    name = next((name for name in sorted(flags(), key=len, reverse=True) if [program, *rest][: len(name.split())] == name.split()), "")
+    if not name:
+        return "no such command"
+    given = {word.partition("=")[0] for word in rest if word.startswith("-") and word.strip("-")}
+    return f"no such flags: {given - flags()[name]}" if given - flags()[name] - {"--help"} else ""
+
+
+def problem_of_helm(rest: list[str]) -> str:
+    chart = next((word for word in rest if word.startswith("deploy/charts/")), "")
+    if rest[0] not in HELM or (chart and not (ROOT / chart / "Chart.yaml").is_file()):
+        return "no such command or chart"
+    values = yaml.safe_load((ROOT / chart / "values.yaml").read_text()) if chart else {}
+    for path in [after.partition("=")[0] for word, after in zip(rest, rest[1:], strict=False) if word == "--set"]:
+        inner = values
+        for key in path.split("."):
+            if key not in inner:
+                return f"no such value: {path}"
+            inner = inner[key]
+    return ""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_of_a_page_exist(page: Path) -> None:
+    found = [(shlex.join(words), trouble) for words in commands(page.read_text()) if (trouble := problem(words))]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "kubeocean bnid demo",
+        "kubeocean bind demo --contxt hub",
+        "vkubelet run --providr x",
+        "make dmeo",
+        "helm install k deploy/charts/kubeocean --set imag.tag=1",
+        "kubectl aply -f x",
+        "kubectl apply -f deploy/samples/missing.yaml",
+        "python -m vkubelet.testing.missing",
+        "sl",
+    ],
+)
+def test_commands_that_do_not_exist_are_found(line: str) -> None:
+    assert all(problem(words) for words in commands(f"```console\n$ {line}\n```\n"))
+    assert list(commands(f"```console\n$ {line}\n```\n"))
+
+
+def test_most_commands_are_found() -> None:
+    assert sum(1 for page in PAGES for _ in commands(page.read_text())) > 80

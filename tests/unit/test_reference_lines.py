@@ -1,0 +1,88 @@
+"""Every reason, mark and field that a reader may meet has a line in the reference.
+
+Invariant: what must be documented is collected from the code, so that a new one without a line fails here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kubeocean.model import keys
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+ANNOUNCERS = {"event", "emit", "_emit", "_announce", "_announce_once", "announce", "Problem", "Failure", "PodFailure", "End"}
+REJECTIONS = {"PodRejected", "NotAdmitted"}
+REASON = re.compile(r"[A-Z][a-z]+[A-Za-z]*")
+FOR_TESTS = ("vkubelet/testing/", "providers/mock/")
+"""What the mock provider rejects is documented with it."""
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for package in ("kubeocean", "vkubelet", "providers"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            if not name.startswith(FOR_TESTS):
+                yield name, ast.parse(path.read_text())
+
+
+def reasons(tree: ast.Module) -> Iterator[str]:
+    """Reasons of events, conditions, waiting containers and failed pods, given as texts or by constants of the same module."""
+    constants = {
+        target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call):
+            for given in reasons_of(call):
+                value = given.value if isinstance(given, ast.Constant) else constants.get(given.id) if isinstance(given, ast.Name) else None
+                if isinstance(value, str) and REASON.fullmatch(value):
+                    yield value
+
+
+def reasons_of(call: ast.Call) -> list[ast.expr]:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
+    if name in ANNOUNCERS:
+        return call.args[:3]
+    if name in REJECTIONS:
+        return call.args[:1]
+    if name == "_condition":
+        return call.args[:1] + call.args[2:3]
+    return [word.value for word in call.keywords if name == "Unavailable" and word.arg in ("event", "waiting")]
+
+
+def test_every_reason_of_the_code_has_a_line() -> None:
+    page = set(re.findall(r"`([^`\s=]+)", (REFERENCE / "conditions-events.md").read_text()))
+    found = {reason: name for name, tree in sources() for reason in reasons(tree)}
+    assert len(found) > 60
+    assert not {reason: name for reason, name in found.items() if reason not in page}
+
+
+def test_reasons_are_found_as_texts_and_as_constants() -> None:
+    text = 'A = "FirstReason"\nx.event(o, A, "a text")\nraise Unavailable("t", event="SecondReason")\nPodRejected("ThirdReason", "why")'
+    assert list(reasons(ast.parse(text))) == ["FirstReason", "SecondReason", "ThirdReason"]
+
+
+def test_every_mark_has_a_line() -> None:
+    page = (REFERENCE / "labels.md").read_text() + (REFERENCE / "conditions-events.md").read_text()
+    marks = [value for name, value in vars(keys).items() if name.isupper() and isinstance(value, str) and "kubeocean.io/" in value]
+    assert len(marks) > 60
+    assert not [mark for mark in marks if mark != keys.DOMAIN and f"`{mark}" not in page]
+
+
+@pytest.mark.parametrize("kind", ["clusterbinding", "resourceleasingpolicy"])
+def test_every_field_of_a_definition_has_a_line(kind: str) -> None:
+    source = {"clusterbinding": "clusterbindings", "resourceleasingpolicy": "resourceleasingpolicies"}[kind]
+    schema = yaml.safe_load((ROOT / "kubeocean" / "manifests" / f"{source}.yaml").read_text())["spec"]["versions"][0]["schema"]
+    properties = schema["openAPIV3Schema"]["properties"]
+    named = set(re.findall(r"^\| `([\w.]+)", (REFERENCE / f"{kind}.md").read_text(), re.MULTILINE))
+    assert {f"{part}.{field}" for part in ("spec", "status") for field in properties[part]["properties"]} <= named
