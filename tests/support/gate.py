@@ -23,6 +23,7 @@ from attrs import define, field, frozen
 from yarl import URL
 
 from tests.support.beside import Beside
+from tests.support.program import Program
 from tests.support.troubles import Asked, Trouble, edited, first_events, listed_at, one_of, status_body
 from vkubelet.api.codec import decode_yaml
 from vkubelet.testing.cluster import ControlPlane
@@ -146,13 +147,14 @@ class Gate(Beside):
         """Reset all connections; new ones are served."""
         self.do(lambda: _abort(self._transports))
 
-    def arm(self, at: int, pid: int, *, withheld: bool, counts: Callable[[Asked], bool] = of_pods) -> None:
-        """Kill the process with its `at`-th write from now on, after the answer or just before it arrives."""
+    def arm(self, at: int, program: Program, *, withheld: bool, counts: Callable[[Asked], bool] = of_pods) -> None:
+        """Kill the process that the program is then with its `at`-th write from now on, after the answer or just before it arrives."""
         self.fired = False
 
         def kill() -> None:
-            os.kill(pid, signal.SIGKILL)
+            # Who finds the process dead must know already that it did not end by itself.
             self.fired = True
+            os.kill(program.process.pid, signal.SIGKILL)
 
         def set_trap() -> None:
             self._trap = _Trap(at, kill, withheld, counts)
