@@ -11,6 +11,9 @@ from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 
+_STEP = 0.5
+"""Seconds. Time daemons correct less by letting the clock run faster or slower, by far less in a second."""
+
 
 class Clock(Protocol):
     """Clock for all other modules."""
@@ -39,6 +42,23 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(max(0.0, seconds))
+
+
+async def steps(clock: Clock, *, every: float = 1.0) -> AsyncIterator[float]:
+    """Yields by how many seconds the wall clock was set, each time that it was set.
+
+    Also after a suspension of the machine, during which the monotonic clock, and with it every wait, stands still.
+    """
+    ahead = _ahead(clock)
+    while True:
+        await clock.sleep(every)
+        before, ahead = ahead, _ahead(clock)
+        if abs(ahead - before) >= _STEP:
+            yield ahead - before
+
+
+def _ahead(clock: Clock) -> float:
+    return clock.now().timestamp() - clock.monotonic()
 
 
 async def in_batches(clock: Clock, items: Iterable[T], *, size: int = 20) -> AsyncIterator[T]:

@@ -33,6 +33,8 @@ _DELIVERY = 120.0
 """Seconds until containers observe a Secret that was written: a kubelet refreshes it within 90, and its cache lags."""
 _ORPHAN_AFTER = 60.0
 _RECHECK_AFTER = 60.0
+_KEPT = 0.1
+"""Share of its lifetime in which a token is not renewed again, although by our clock, which may be ahead, it is due already."""
 _SOON = 1.0
 """Seconds after a start; pods that are still being listed are known by then."""
 
@@ -63,6 +65,8 @@ class TokenReconciler:
         self._host = host
         self._worker = worker
         self._terminated: set[str] = set()
+        self._kept_until: dict[str, float] = {}
+        """By UID of the pod, by the monotonic clock."""
         self.controller: Controller[PodRef] = Controller("tokens", self.reconcile, workers=8, clock=host.clock, metrics=host.metrics)
         worker.secrets.on_change(self._secret_changed)
 
@@ -80,6 +84,13 @@ class TokenReconciler:
         self._terminated.add(ref.uid)
         self.controller.add(_without_node(ref))
 
+    def recheck(self) -> None:
+        """Enqueues all Secrets: the clock by which tokens are due was set."""
+        for secret in self._worker.secrets.store:
+            ref = identity(secret.metadata) if keys.TOKEN_SECRET in secret.metadata.labels else None
+            if ref is not None:
+                self.controller.add(_without_node(ref), priority=Priority.LOW)
+
     async def reconcile(self, ref: PodRef) -> float | None:
         """Renews due tokens, or deletes the Secret of a deleted pod; returns the seconds until the next check."""
         secret = self._worker.secrets.store.get(self._key(ref))
@@ -90,6 +101,7 @@ class TokenReconciler:
             pod = self._host.pods.by_uid(ref.uid)
             if secret is None:
                 self._terminated.discard(ref.uid)
+                self._kept_until.pop(ref.uid, None)
                 # A pod that Kubeocean (Go) created has its tokens in other Secrets.
                 uses_it = physical is not None and self._key(ref).name.encode() in physical.spec_json
                 return await self._restore(pod) if pod is not None and uses_it else None
@@ -122,11 +134,14 @@ class TokenReconciler:
         # The API server may limit the lifetime, so the issued one can differ from the requested one.
         given = secret.metadata.annotations.get(keys.TOKEN_LIFE, "")
         lifetime = float(given) if given.isdecimal() else min(source.expiration for source in sources)
-        return (refresh_at(pod.metadata.uid, parse_rfc3339(text), lifetime=lifetime) - self._host.clock.now()).total_seconds()
+        due = refresh_at(pod.metadata.uid, parse_rfc3339(text), lifetime=lifetime)
+        kept = self._kept_until.get(pod.metadata.uid, 0.0) - self._host.clock.monotonic()
+        return max(kept, (due - self._host.clock.now()).total_seconds())
 
     async def _renew(self, pod: Pod, sources: Sequence[TokenSource], *, known: Unknown | None) -> None:
         mount = self._worker.mount
         issued = await self.issue(pod, sources)
+        self._kept_until[pod.metadata.uid] = self._host.clock.monotonic() + _KEPT * issued.lifetime
         body = token_secret(
             pod, issued.tokens, owner=mount.owner, namespace=mount.namespace, expiry=issued.expiry, lifetime=issued.lifetime
         )

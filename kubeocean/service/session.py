@@ -4,6 +4,7 @@ Invariant: they start and stop together; state that has to outlive a connection 
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 from attrs import evolve
@@ -28,8 +29,12 @@ from kubeocean.settings import KubeoceanSettings
 from kubeocean.worker.pod_streams import Backing
 from kubeocean.worker.stats import NodeStats
 from vkubelet.api.objects import Node, PodRef
+from vkubelet.clock import steps
 from vkubelet.control.informer import Change
 from vkubelet.errors import NoSuchPod
+from vkubelet.logformat import bind
+
+log = logging.getLogger(__name__)
 
 _LISTS_CHECKED_EVERY = 1.0
 
@@ -81,6 +86,7 @@ class Session:
             self._host_ports.informer.run,
             self._host_ports.run,
             self._watch_lists,
+            self._watch_clock,
         ]
         self.pods.binding_changed()
         async with asyncio.TaskGroup() as group:
@@ -126,6 +132,15 @@ class Session:
         if virtual is None or physical is None:
             raise NoSuchPod(f"pod {ref.key} has not been started in the worker cluster yet; see the events of the pod")
         return Backing(self.worker.client, virtual, physical.key)
+
+    async def _watch_clock(self) -> None:
+        """Rechecks time windows and tokens after the wall clock was set: a wait until a moment does not notice that."""
+        async for by in steps(self._scope.host.clock):
+            with bind(seconds=round(by)):
+                log.info("the wall clock was set")
+            self._policies.recheck()
+            self.nodes.recheck()
+            self._dependents.tokens.recheck()
 
     async def _watch_lists(self) -> None:
         """Reports on the binding which lists a reachable worker refuses."""

@@ -23,9 +23,11 @@ from attrs import define, field, frozen
 from yarl import URL
 
 from tests.support.beside import Beside
+from tests.support.program import Program
 from tests.support.troubles import Asked, Trouble, edited, first_events, listed_at, one_of, status_body
 from vkubelet.api.codec import decode_yaml
 from vkubelet.testing.cluster import ControlPlane
+from vkubelet.testing.cluster.pki import KeyFiles
 
 _DIGESTED = 0.02
 """Seconds that a process gets to act upon an answer before it is killed."""
@@ -110,6 +112,8 @@ class Gate(Beside):
         self._seen: list[str] = []
         self._active: list[Active] = []
         self._transports: set[asyncio.BaseTransport] = set()
+        self._presented: dict[str, list[ssl.SSLContext]] = {}
+        """By the name of the cluster, with which certificates it is served here."""
         self.fired = False
 
     # --- for tests ---
@@ -142,17 +146,24 @@ class Gate(Beside):
         finally:
             self.do(lambda: self._lift(active))
 
+    def present(self, plane: ControlPlane, files: KeyFiles) -> None:
+        """From now on a cluster is served with another certificate; all connections are reset."""
+        for context in self._presented[plane.name]:
+            context.load_cert_chain(files.certificate, files.key)
+        self.reset()
+
     def reset(self) -> None:
         """Reset all connections; new ones are served."""
         self.do(lambda: _abort(self._transports))
 
-    def arm(self, at: int, pid: int, *, withheld: bool, counts: Callable[[Asked], bool] = of_pods) -> None:
-        """Kill the process with its `at`-th write from now on, after the answer or just before it arrives."""
+    def arm(self, at: int, program: Program, *, withheld: bool, counts: Callable[[Asked], bool] = of_pods) -> None:
+        """Kill the process that the program is then with its `at`-th write from now on, after the answer or just before it arrives."""
         self.fired = False
 
         def kill() -> None:
-            os.kill(pid, signal.SIGKILL)
+            # Who finds the process dead must know already that it did not end by itself.
             self.fired = True
+            os.kill(program.process.pid, signal.SIGKILL)
 
         def set_trap() -> None:
             self._trap = _Trap(at, kill, withheld, counts)
@@ -205,7 +216,9 @@ class Gate(Beside):
         runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         self._runners.append(runner)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=_as_server(plane))
+        context = _as_server(plane)
+        self._presented.setdefault(plane.name, []).append(context)
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
         await site.start()
         return int(runner.addresses[0][1])
 

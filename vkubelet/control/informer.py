@@ -17,8 +17,8 @@ from weakref import WeakSet
 
 from attrs import frozen
 
-from vkubelet.api.codec import EventType, WatchEvent
-from vkubelet.api.objects import Key, KubeObject, Resource
+from vkubelet.api.codec import EventType, WatchEvent, decode_list
+from vkubelet.api.objects import Key, KubeObject, Resource, Unknown
 from vkubelet.client.rest import Client, Selection
 from vkubelet.client.transport import Transport
 from vkubelet.clock import Clock, SystemClock, in_batches
@@ -103,6 +103,8 @@ class Informer(Generic[T]):
         self._synced = asyncio.Event()
         self._received_at = self._clock.monotonic()
         self._listed = ""
+        self._restored = False
+        """Whether the server has returned with an earlier state, and was not listed since."""
         self._listing: dict[Key, T] | None = None
         self._adopted: dict[Key, T] = {}
         self._deleted: OrderedDict[str, None] = OrderedDict()
@@ -187,8 +189,16 @@ class Informer(Generic[T]):
 
     async def _ask(self) -> None:
         """Sends a small request: a resumed watch may be silent for a minute, so after an error another call has to show that the server
-        responds."""
-        await self._client.request("GET", self._resource.path(self._where.namespace), params=[*self._where.params(), ("limit", "1")])
+        responds. One that was restored from a backup would be silent until it reaches the resourceVersion of the watch again."""
+        path, params = self._resource.path(self._where.namespace), [*self._where.params(), ("limit", "1")]
+        newest = decode_list(Unknown, await self._client.request("GET", path, params=params)).resource_version
+        if _are_numbers(newest, self._version) and _later(self._version, newest):
+            with bind(resource=str(self._resource)):
+                log.warning("the API server has returned with an earlier state; listing again")
+            self._version, self._restored = "", True
+            self._synced.clear()
+            self._deleted.clear()
+            return
         self._succeeded()
 
     async def _follow(self) -> None:
@@ -284,14 +294,15 @@ class Informer(Generic[T]):
         async for new in in_batches(self._clock, listed.values()):
             with self._isolated(str(new.key)):
                 self._place_listed(new, initial=first)
-        self._version = version
+        self._version, self._restored = version, False
         self._received_at = self._clock.monotonic()
         self.ever_synced = True
         self._succeeded()
 
     def _place_listed(self, new: T, *, initial: bool) -> None:
         known = self.store.get(new.key)
-        if known is None or not _same(new, known):
+        # A restored server gives the same resourceVersions to other changes.
+        if known is None or self._restored or not _same(new, known):
             old = self.store.remove(new.key)
             self.store.place(new)
             self._notify(Change(new.key, old, new, initial=initial))
@@ -378,5 +389,11 @@ def _newer(obj: KubeObject, known: KubeObject) -> bool:
 
 def _later(this: str, that: str) -> bool:
     """Compares resourceVersions (KEP-5504: those of one resource are numbers of any size that increase); a stub's "" is never later."""
-    numbers = [version.lstrip("0") for version in (this, that) if version.isascii() and version.isdigit()]
-    return (len(numbers[0]), numbers[0]) > (len(numbers[1]), numbers[1]) if len(numbers) == 2 else this != that
+    if not _are_numbers(this, that):
+        return this != that
+    one, other = this.lstrip("0"), that.lstrip("0")
+    return (len(one), one) > (len(other), other)
+
+
+def _are_numbers(*versions: str) -> bool:
+    return all(version.isascii() and version.isdigit() for version in versions)

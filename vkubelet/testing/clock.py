@@ -63,6 +63,10 @@ class ManualClock:
         self._elapsed = max(self._elapsed, end)
         await self.settle()
 
+    def set(self, seconds: float) -> None:
+        """Sets the wall clock forward, or back, by `seconds`; sleepers do not notice that."""
+        self._start += timedelta(seconds=seconds)
+
     def stand_still(self, seconds: float) -> None:
         """Advances the clock by `seconds` while no task runs, as for a process that is stopped; due sleepers wake after them."""
         self._elapsed += seconds

@@ -1,6 +1,7 @@
 """Kills a process with its n-th API write during one operation, starts it again, and waits for the desired state.
 
-Invariant: the process is dead before its (n+1)-th write reaches an API server; after each kill the desired state is reached.
+Invariant: the process is dead before its (n+1)-th write reaches an API server; after each kill the desired state is reached, and the
+process has ended by itself only where the operation permits it.
 """
 
 from __future__ import annotations
@@ -27,13 +28,17 @@ async def _nothing() -> None:
 
 @define(eq=False, kw_only=True)
 class Operation:
-    """`prepare` makes the ground, `begin` causes the writes, `reached` is the desired state. `counts`: which writes are counted."""
+    """`prepare` makes the ground, `begin` causes the writes, `reached` is the desired state. `counts`: which writes are counted.
+
+    `ends_saying`: text of the last log line of a process that may end by itself, and is started again then, as its Deployment would do.
+    """
 
     name: str
     begin: Callable[[], Awaitable[None]]
     reached: Callable[[], Awaitable[bool]]
     prepare: Callable[[], Awaitable[None]] = _nothing
     counts: Callable[[Asked], bool] = of_objects
+    ends_saying: str = ""
 
 
 @define(eq=False)
@@ -69,9 +74,9 @@ class Killer:
 
     async def _undisturbed(self, operation: Operation) -> int:
         await operation.prepare()
-        self.gate.arm(NEVER, self.program.process.pid, withheld=False, counts=operation.counts)
+        self.gate.arm(NEVER, self.program, withheld=False, counts=operation.counts)
         await operation.begin()
-        await self._eventually(lambda: self._dead_or_done(operation), f"{operation.name}, undisturbed")
+        await self._eventually(operation, lambda: self._dead_or_done(operation), "undisturbed")
         written = self.gate.written
         self.gate.disarm()
         for number, write in enumerate(written, 1):
@@ -81,9 +86,9 @@ class Killer:
 
     async def _killed_at(self, operation: Operation, number: int, *, withheld: bool) -> None:
         await operation.prepare()
-        self.gate.arm(number, self.program.process.pid, withheld=withheld, counts=operation.counts)
+        self.gate.arm(number, self.program, withheld=withheld, counts=operation.counts)
         await operation.begin()
-        await self._eventually(lambda: self._dead_or_done(operation), f"write {number} of {operation.name}, or its desired state")
+        await self._eventually(operation, lambda: self._dead_or_done(operation), f"write {number}, or the desired state")
         written = self.gate.written
         if not self.gate.disarm():
             return
@@ -92,18 +97,27 @@ class Killer:
         print(f"  killed: {where}: {written[number - 1]}")
         self.program.kill()
         self.program.start()
-        await self._eventually(operation.reached, f"the desired state after a kill: {where}")
+        await self._eventually(operation, operation.reached, f"the desired state after a kill: {where}")
 
     async def _dead_or_done(self, operation: Operation) -> bool:
         """Done is what is as it should be and stays so without a write."""
         before = self.gate.writes
+        self._keep_running(operation)
         if self.gate.fired or not await operation.reached():
             return self.gate.fired
         await asyncio.sleep(SETTLED)
         return self.gate.fired or self.gate.writes == before
 
-    async def _eventually(self, check: Callable[[], Awaitable[bool]], what: str) -> None:
+    def _keep_running(self, operation: Operation) -> None:
+        """Starts a process again that has ended by itself, where that may be."""
+        if self.program.alive or self.gate.fired:
+            return
+        last = self.program.tail(1)
+        assert operation.ends_saying and operation.ends_saying in last, f"{operation.name}: the process has ended by itself: {last}"
+        self.program.start()
+
+    async def _eventually(self, operation: Operation, check: Callable[[], Awaitable[bool]], what: str) -> None:
         try:
-            await eventually(check, what, seconds=REACHED_WITHIN, every=0.2)
+            await eventually(check, f"{operation.name}: {what}", seconds=REACHED_WITHIN, every=0.2)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.program.tail()}") from None

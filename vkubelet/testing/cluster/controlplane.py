@@ -5,6 +5,7 @@ Invariant: once started, the API responds on `port` and, when controllers run, t
 
 import json
 import re
+import shutil
 import signal
 import ssl
 from collections.abc import Sequence
@@ -105,9 +106,11 @@ class ControlPlane(Lifetime):
         """Starts everything and waits until it is ready, at most `READY_SECONDS`. Raises ClusterError with the last log lines."""
         if self._own_site:
             await self.site.start()
-        binaries = await self.site.binaries.ensure(self._programs())
         self._prepare()
-        plane = self.plane
+        await self._start_programs()
+
+    async def _start_programs(self) -> None:
+        binaries, plane = await self.site.binaries.ensure(self._programs()), self.plane
         self._spawn(components.ETCD, [str(binaries[components.ETCD]), *components.etcd(plane)])
         await self.start_apiserver()
         if self.options.controllers:
@@ -148,6 +151,26 @@ class ControlPlane(Lifetime):
         binary = (await self.site.binaries.ensure([components.APISERVER]))[components.APISERVER]
         self._spawn(components.APISERVER, [str(binary), *components.apiserver(self.plane, self.options)])
         await self._wait("/readyz", "the apiserver is ready")
+
+    def back_up(self, target: Path) -> None:
+        """Copies the data of etcd, as of one moment, to a directory that does not exist yet."""
+        etcd = self.processes[components.ETCD]
+        etcd.signal(signal.SIGSTOP)
+        try:
+            shutil.copytree(self._data, target)
+        finally:
+            etcd.signal(signal.SIGCONT)
+
+    async def restore(self, backup: Path) -> None:
+        """Stops everything, replaces the data of etcd by a backup, and starts everything again."""
+        await end(self.processes.values(), self.site.clock)
+        shutil.rmtree(self._data)
+        shutil.copytree(backup, self._data)
+        await self._start_programs()
+
+    @property
+    def _data(self) -> Path:
+        return self.directory / "etcd"
 
     # --- Use -----------------------------------------------------------------------------------------------------------------------
 

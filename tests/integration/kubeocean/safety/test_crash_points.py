@@ -88,7 +88,7 @@ class Lane:
     ) -> bool:
         """False when the wanted state was reached with fewer writes. Reached it is in any case."""
         program = self.scene.program
-        self.gate.arm(number, program.process.pid, withheld=number // LANES % 2 == 1)
+        self.gate.arm(number, program, withheld=number // LANES % 2 == 1)
         await begin()
 
         await self._eventually(lambda: self._dead_or_done(reached), f"write {number}, or the wanted state")

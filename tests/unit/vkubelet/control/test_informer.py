@@ -38,6 +38,8 @@ class Api:
         self._log: list[WatchEvent[Pod]] = []
         self._broken = broken
         self._news = asyncio.Event()
+        self.away = False
+        """Requests are refused, and open streams are cut."""
 
     def put(self, name: str, *, uid: str = "", node: str = "n") -> WatchEvent[Pod]:
         self.version += 1
@@ -59,8 +61,18 @@ class Api:
     def end_marker(self) -> WatchEvent[Pod]:
         return WatchEvent(EventType.BOOKMARK, pod("", self.version), initial_end=True)
 
+    def leave(self) -> None:
+        self.away = True
+        self._news.set()
+
+    def restore(self, objects: dict[Key, Pod], version: int) -> None:
+        """Comes back with the state of a backup, whose resourceVersions are given out a second time."""
+        self.objects, self.version, self._log, self.away = dict(objects), version, [], False
+
     async def request(self, *_: object, **__: object) -> bytes:
-        return b"{}"
+        if self.away:
+            raise Unreachable("get pods", "connection refused")
+        return encode_json({"metadata": {"resourceVersion": str(self.version)}})
 
     async def list(self, *_: object, **__: object) -> ObjectList[Pod]:
         return ObjectList(list(self.objects.values()), str(self.version))
@@ -76,6 +88,8 @@ class Api:
             since = str(self.version)
             yield self.end_marker()
         while True:
+            if self.away:
+                raise Unreachable("watch pods", "the stream was cut")
             for event in [e for e in self._log if int(e.object.metadata.resource_version) > int(since)]:
                 since = event.object.metadata.resource_version
                 yield event
@@ -330,6 +344,36 @@ async def test_server_that_returns_after_a_long_outage_is_listed_within_ten_seco
             await clock.advance(10.0)
             assert informer.synced and versions(informer) == truth(api)
             running.cancel()
+
+
+async def test_server_restored_from_a_backup_is_listed_again() -> None:
+    """A watch from a resourceVersion that the restored server has not reached yet would be silent until it has."""
+    api, clock = Api(), ManualClock()
+    for name in NAMES:
+        api.put(name)
+    backup, version = dict(api.objects), api.version
+    informer: Informer[Pod] = Informer(api, PODS, clock=clock)  # type: ignore[arg-type]
+    changes = list[Change[Pod]]()
+    informer.on_change(changes.append)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(informer.run())
+        await clock.advance(5.0)
+        api.delete("a")
+        api.put("b")
+        api.put("d")
+        await clock.settle()
+        assert versions(informer) == truth(api)
+        api.leave()
+        await clock.advance(30.0)
+        api.restore(backup, version)
+        api.put("c")
+        await clock.advance(15.0)
+        assert versions(informer) == truth(api)
+        api.put("e")
+        await clock.settle()
+        assert versions(informer) == truth(api)
+        running.cancel()
+    assert [change.suspected for change in changes if change.key.name == "d"] == [False, True]
 
 
 @pytest.mark.parametrize(
