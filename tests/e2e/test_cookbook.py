@@ -24,7 +24,7 @@ from tests.support.bound import Body, Bound, apply, condition, delete, get, item
 from tests.support.cable import Cable
 from tests.support.program import KUBECTL_TIMEOUT, eventually
 from tests.support.simulated import all_ready, simulated_nodes
-from vkubelet.testing.cluster import ControlPlane
+from vkubelet.testing.cluster import ControlPlane, WorkerNode
 from vkubelet.testing.fixtures import run_apart
 
 COOKBOOK = Path(__file__).parents[2] / "deploy" / "samples" / "cookbook"
@@ -34,13 +34,16 @@ ENDS = {"mock.vkubelet.io/run-for": "0.2"}
 """Annotations by which a simulated pod ends well."""
 
 
-def manifests(file: str, *, binding: str, annotations: Body | None = None) -> list[Body]:
-    """The documents of a file, for this binding; `annotations` are added to the pods."""
+def manifests(file: str, *nodes: str, binding: str, annotations: Body | None = None) -> list[Body]:
+    """The documents of a file, for this binding. Pods get `annotations`, and run on these nodes: the hub of the tests has others too."""
     bodies: list[Body] = list(yaml.safe_load_all((COOKBOOK / file).read_text().replace(": demo", f": {binding}")))
+    terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": list(nodes)}]}]
     for body in bodies:
-        spec = body["spec"].get("jobTemplate", body).get("spec", {})
-        if "template" in spec:
-            spec["template"].setdefault("metadata", {})["annotations"] = dict(annotations or {})
+        template = body["spec"].get("jobTemplate", body)["spec"].get("template")
+        if template is not None:
+            template.setdefault("metadata", {})["annotations"] = dict(annotations or {})
+            chosen = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+            template["spec"]["affinity"] = {"nodeAffinity": chosen}
     return bodies
 
 
@@ -108,8 +111,8 @@ async def log(hub: ControlPlane, namespace: str, what: str) -> str:
     return (await hub.kubectl("logs", what, "-n", namespace)).strip()
 
 
-async def test_ci_runner_tests_what_was_checked_out(leased: Bound, namespace: str) -> None:
-    await create(leased.hub, namespace, *manifests("ci-runners.yaml", binding=leased.name))
+async def test_ci_runner_tests_what_was_checked_out(leased: Bound, worker_node: WorkerNode, namespace: str) -> None:
+    await create(leased.hub, namespace, *manifests("ci-runners.yaml", leased.vnode(worker_node.name), binding=leased.name))
     await leased.hub.kubectl("wait", "job/build-1", "-n", namespace, "--for=condition=Complete", KUBECTL_TIMEOUT)
     assert await log(leased.hub, namespace, "job/build-1") == "all tests passed"
     [quota] = await items(leased.hub, "resourcequotas", "-n", namespace)
@@ -118,19 +121,12 @@ async def test_ci_runner_tests_what_was_checked_out(leased: Bound, namespace: st
 
 async def test_fan_out_completes_each_of_200_parts_once(kitchen: Kitchen, namespace: str) -> None:
     hub = kitchen.bound.hub
-    await create(hub, namespace, *on_leased_nodes(kitchen, manifests("fan-out.yaml", binding=NODE, annotations=ENDS)))
+    await create(hub, namespace, *manifests("fan-out.yaml", kitchen.vnode, binding=NODE, annotations=ENDS))
     await hub.kubectl("wait", "job/fan-out", "-n", namespace, "--for=condition=Complete", KUBECTL_TIMEOUT)
     pods = await items(hub, "pods", "-n", namespace)
     indices = {int(each["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"]) for each in pods}
     assert indices == set(range(200)) and len(pods) == 200
     assert {each["spec"]["nodeName"] for each in pods} == {kitchen.vnode}
-
-
-def on_leased_nodes(kitchen: Kitchen, bodies: list[Body]) -> list[Body]:
-    """The hub of the cookbook's own test has other nodes too."""
-    for body in bodies:
-        body["spec"]["template"]["spec"]["nodeSelector"] = {"kubeocean.io/cluster-binding": kitchen.bound.name}
-    return bodies
 
 
 def closed_now() -> Body:
@@ -141,7 +137,7 @@ def closed_now() -> Body:
 
 async def test_night_batch_waits_for_the_window_and_runs_in_it(kitchen: Kitchen, namespace: str) -> None:
     hub = kitchen.bound.hub
-    await create(hub, namespace, *manifests("night-batch.yaml", binding=NODE, annotations=ENDS))
+    await create(hub, namespace, *manifests("night-batch.yaml", kitchen.vnode, binding=NODE, annotations=ENDS))
     await kitchen.lease(timeWindows=[closed_now()])
     try:
 
@@ -163,7 +159,7 @@ async def test_night_batch_waits_for_the_window_and_runs_in_it(kitchen: Kitchen,
 
 async def test_web_tier_serves_from_the_hub_while_the_worker_is_silent(kitchen: Kitchen, namespace: str) -> None:
     hub = kitchen.bound.hub
-    await create(hub, namespace, *manifests("web-failover.yaml", binding=NODE))
+    await create(hub, namespace, *manifests("web-failover.yaml", HUB_NODE, kitchen.vnode, binding=NODE))
     await hub.kubectl("rollout", "status", "deployment/web", "-n", namespace, KUBECTL_TIMEOUT)
 
     async def served_by(*nodes: str) -> bool:
