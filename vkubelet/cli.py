@@ -1,4 +1,4 @@
-"""`vkubelet run|check|version`: parses the arguments, loads the settings, runs one Runtime.
+"""`vkubelet run|check|init|version`: parses the arguments, loads the settings, runs one Runtime.
 
 Invariant: an invalid setting exits with 2 and one sentence that names it; any other error exits with 1.
 """
@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import attrs
 
-from vkubelet import settings
+from vkubelet import scaffold, settings
 from vkubelet.api.objects import Json
 from vkubelet.errors import SettingsError, VKubeletError
 from vkubelet.process import run_process
@@ -97,9 +97,18 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--provider", required=True, help="NAME of an installed provider, package.module:Class, or ./file.py")
         add_settings_arguments(command)
         command.set_defaults(call=call)
+    _add_init(commands.add_parser("init", help="write the project of a new provider, which passes its own tests"))
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(call=lambda _: print(importlib.metadata.version("vkubelet")))
     return parser
+
+
+def _add_init(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("provider", metavar="PROVIDER", help="name of the provider and of its project, as in my-batch")
+    containers = "for a backend that starts and stops single containers: a ContainerProvider instead of a Provider"
+    parser.add_argument("--containers", action="store_true", help=containers)
+    parser.add_argument("--directory", type=Path, metavar="DIR", help="a new or empty directory (default: ./PROVIDER)")
+    parser.set_defaults(call=_command_init)
 
 
 def _command_run(arguments: argparse.Namespace) -> None:
@@ -116,6 +125,14 @@ def _command_check(arguments: argparse.Namespace) -> None:
     for name in CAPABILITIES:
         print(f"  {name}: {'yes' if isinstance(made, getattr(contract, name)) else 'no'}")
     print(json.dumps(settings.settings_tree(chosen, own), indent=2, default=str))
+
+
+def _command_init(arguments: argparse.Namespace) -> None:
+    project = scaffold.Project.of(arguments.provider, containers=arguments.containers)
+    directory = arguments.directory or Path(project.name)
+    for file in project.write(directory):
+        print(file)
+    print(f"\nNext: run its tests, as {directory / 'README.md'} shows, then replace src/{project.package}/backend.py.")
 
 
 def read_settings(data: Json, kind: type[Provider]) -> tuple[settings.Settings, object | None]:

@@ -322,6 +322,20 @@ def show(kubeconfig: Path, *args: str) -> None:
     say(kubectl(kubeconfig, *args).rstrip())
 
 
+def show_status() -> None:
+    """Shows `kubeocean status`, which fails unless the binding is Ready; its phase follows the node within seconds."""
+    program = Path(sys.executable).with_name("kubeocean")
+
+    def ready() -> str:
+        done = subprocess.run([program, "status", "--kubeconfig", HUB], capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode != 0:
+            raise DemoFailed(f"kubeocean status: {(done.stderr or done.stdout).strip()}")
+        return done.stdout
+
+    text = wait_for("the binding is Ready", ready, seconds=30)
+    say(f"\n$ kubeocean status --kubeconfig {shown(HUB)}\n{text.rstrip()}")
+
+
 def show_live_logs(pod: str, *, lines: int = 5, seconds: float = 20.0) -> None:
     """Follows the log until some new lines arrive. Raises DemoFailed when they do not."""
     args = ["logs", "--follow", "--tail=1", pod]
@@ -360,6 +374,7 @@ def demo() -> None:
     show(WORKER, "get", "pods", "--namespace", "kubeocean-worker", "--output", "wide")
     show_live_logs(pod)
     show(HUB, "exec", pod, "--", "sh", "-c", "echo a shell in; hostname")
+    show_status()
     say(
         f"""
 Everything keeps running. To continue:

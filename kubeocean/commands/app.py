@@ -14,6 +14,7 @@ import typer
 from kubeocean.commands import bind as binding
 from kubeocean.commands import calendar, clusters, status, unbind
 from kubeocean.commands.clusters import Choice
+from kubeocean.commands.dialogue import Answers, Dialogue
 from kubeocean.commands.explain import Explainer
 from kubeocean.commands.output import Format
 from kubeocean.commands.plan import BindFlags
@@ -64,7 +65,7 @@ class Printed(enum.StrEnum):
 
 def run(arguments: list[str]) -> None:
     """Runs a command; exits with its code. Raises VKubeletError."""
-    app(args=with_default(arguments), prog_name="kubeocean")
+    app(args=with_default(arguments), prog_name="kubeocean", obj=arguments)
 
 
 def with_default(arguments: list[str]) -> list[str]:
@@ -77,10 +78,13 @@ def with_default(arguments: list[str]) -> list[str]:
 
 
 @app.command(
-    "bind", help="bind a worker cluster: create an identity with few rights in it, and a Secret and a ClusterBinding in this cluster"
+    "bind",
+    help="bind a worker cluster: create an identity with few rights in it, and a Secret and a ClusterBinding in this cluster; "
+    "at a terminal it asks for what is missing",
 )
 def bind_command(
-    name: Name,
+    typed: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="name of the ClusterBinding", show_default=False)] = "",
     *,
     worker_context: WorkerContext = "",
     worker_kubeconfig: WorkerKubeconfig = None,
@@ -112,24 +116,36 @@ def bind_command(
     ] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="time to wait until the binding is Ready")] = 180.0,
 ) -> None:
-    flags = BindFlags(
+    terminal = Terminal.standard()
+    known = Answers(
         name=name,
+        kubeconfig=kubeconfig,
+        context=context,
+        worker_kubeconfig=worker_kubeconfig,
+        worker_context=worker_context,
+        metrics=metrics,
+        printed=only_print.value if only_print else "",
+    )
+    if known.missing and terminal.answers:
+        known = Dialogue(terminal).complete(known, typed.obj)
+    if not known.name:
+        raise typer.BadParameter("name the ClusterBinding", ctx=typed, param_hint="NAME")
+    flags = BindFlags(
+        name=known.name,
         cluster_id=cluster_id,
         mount_namespace=mount_namespace,
         namespace=namespace,
-        metrics=metrics,
+        metrics=known.metrics,
         policy_label=policy_label,
     )
-    if only_print is not None:
-        binding.print_manifests(flags, only_print.value, Terminal.standard())
+    if known.printed:
+        binding.print_manifests(flags, known.printed, terminal)
         return
-    hub = clusters.hub_of(kubeconfig, context)
+    hub = clusters.hub_of(known.kubeconfig, known.context)
     server = binding.check_server(worker_server)
-    worker = clusters.worker_of(worker_kubeconfig, worker_context, hub=hub)
+    worker = clusters.worker_of(known.worker_kubeconfig, known.worker_context, hub=hub)
     timeout = clusters.check_timeout(timeout)
-    made = binding.Bind(
-        hub_choice=hub, worker_choice=worker, flags=flags, server=server, yes=yes, timeout=timeout, terminal=Terminal.standard()
-    )
+    made = binding.Bind(hub_choice=hub, worker_choice=worker, flags=flags, server=server, yes=yes, timeout=timeout, terminal=terminal)
     clusters.finish(made.run())
 
 

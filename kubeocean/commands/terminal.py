@@ -55,9 +55,14 @@ class Terminal:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(1) from None
 
+    @property
+    def answers(self) -> bool:
+        """Whether a user can read a question and answer it."""
+        return self.live and sys.stdin.isatty()
+
     def agree(self, question: str) -> bool:
         """Asks for a yes. Raises SettingsError where no user can answer."""
-        if not (self.live and sys.stdin.isatty()):
+        if not self.answers:
             raise SettingsError("--yes", "is required without a terminal, where no question can be asked; nothing was changed")
         self.out.write(f"{question} [y/N] ")
         self.out.flush()

@@ -66,6 +66,7 @@ def test_demo_ends_with_live_logs_runs_again_quickly_and_goes_without_a_trace(tm
         assert node.split()[1] == "Ready"
         assert text.count("hello from hello-") >= 5
         assert "a shell in\nhello-" in text
+        assert text.partition("$ kubeocean status")[2].splitlines()[2].split()[:3] == ["demo", "Ready", "1/1"]
         began = time.monotonic()
         demonstrate(directory)
         assert time.monotonic() - began < max(SECOND_RUN, first)

@@ -43,14 +43,24 @@ async def namespace(hub: ControlPlane) -> str:
 
 
 @pytest.fixture(scope="session")
-def empty_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment that holds the built wheel, what it depends on, and nothing else."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(place), str(ROOT)]
     subprocess.run(build, check=True, capture_output=True, timeout=_WORK)
-    subprocess.run([sys.executable, "-m", "venv", str(place / "venv")], check=True, timeout=_WORK)
-    (wheel,) = place.glob("*.whl")
-    install = [str(place / "venv/bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel)]
+    (built,) = place.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="session")
+def empty_venv(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment that holds the built wheel, what it depends on, and nothing else."""
+    return make_venv(tmp_path_factory.mktemp("empty") / "venv", str(wheel))
+
+
+def make_venv(place: Path, *what: str) -> Path:
+    """A new virtual environment in which pip has installed this."""
+    subprocess.run([sys.executable, "-m", "venv", str(place)], check=True, timeout=_WORK)
+    install = [str(place / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what]
     done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=_WORK)
     assert done.returncode == 0, done.stderr
-    return place / "venv"
+    return place

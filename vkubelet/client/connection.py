@@ -97,6 +97,11 @@ async def load_connection(*, kubeconfig: Path | None = None, context: str = "") 
     raise SettingsError("kubeconfig", "none found: pass its path, set $KUBECONFIG, create ~/.kube/config, or run inside a cluster")
 
 
+def known_contexts(kubeconfig: Path | None = None) -> kubeconfig_files.Contexts:
+    """Returns the contexts of the files that `load_connection` reads; none where there is no file. Raises SettingsError."""
+    return kubeconfig_files.Contexts.of([kubeconfig] if kubeconfig else _default_files(os.environ))
+
+
 def connection_from_kubeconfig(data: bytes | JsonView, *, base: Path | None = None) -> Connection:
     """Builds a connection from the text of a kubeconfig, or from one already parsed.
 

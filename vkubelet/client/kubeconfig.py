@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
@@ -200,8 +200,27 @@ def _dialable(url: SplitResult) -> bool:
     return url.scheme in ("https", "http") and bool(host) and url.port != 0
 
 
+@frozen
+class Contexts:
+    """Contexts of merged kubeconfig files: the URL of the API server by name, "" where it is not known, and the current one."""
+
+    servers: Mapping[str, str]
+    current: str = ""
+
+    @classmethod
+    def of(cls, paths: Sequence[Path]) -> Contexts:
+        """Reads the files. Raises SettingsError."""
+        documents = _documents(paths)
+        names = [str(entry.get("name", "")) for document in documents for entry in document.entries("contexts")]
+        return cls({name: _server(documents, name) for name in names if name}, _current(documents))
+
+
 def read_files(paths: Sequence[Path], context: str = "") -> Access:
     """Merges the files as kubectl does, the first to set a field wins, and selects a context. Raises SettingsError."""
+    return pick(_documents(paths), context)
+
+
+def _documents(paths: Sequence[Path]) -> list[Section]:
     documents = []
     for path in paths:
         try:
@@ -209,7 +228,7 @@ def read_files(paths: Sequence[Path], context: str = "") -> Access:
         except OSError as error:
             raise SettingsError(f"kubeconfig {path}", f"cannot be read: {error.strerror}; name a file that this user may read") from error
         documents.append(parse(data, f"kubeconfig {path}", path.parent))
-    return pick(documents, context)
+    return documents
 
 
 def parse(data: bytes | JsonView, where: str, base: Path | None) -> Section:
@@ -230,7 +249,7 @@ def parse(data: bytes | JsonView, where: str, base: Path | None) -> Section:
 
 def pick(documents: Sequence[Section], context: str = "") -> Access:
     """Selects the cluster and user of `context`, by default of the first current-context. Raises SettingsError."""
-    name = context or next((d.text("current-context") for d in documents if d.text("current-context")), "")
+    name = context or _current(documents)
     where = ", ".join(document.where for document in documents)
     if not name:
         raise SettingsError(where, "has no current-context; name one, or run `kubectl config use-context`")
@@ -244,6 +263,17 @@ def pick(documents: Sequence[Section], context: str = "") -> Access:
     if user is None and chosen.text("user"):
         raise chosen.wrong("user", "names a user that is not in `users`; add it there, or choose another context")
     return Access(cluster, user or Section(chosen.where, {}), chosen.text("namespace") or "default")
+
+
+def _current(documents: Sequence[Section]) -> str:
+    return next((document.text("current-context") for document in documents if document.text("current-context")), "")
+
+
+def _server(documents: Sequence[Section], context: str) -> str:
+    """Returns the URL of the API server of a context, unchecked."""
+    chosen = _named(documents, "contexts", context, "context")
+    cluster = _named(documents, "clusters", chosen.text("cluster"), "cluster") if chosen else None
+    return cluster.text("server") if cluster else ""
 
 
 def _named(documents: Sequence[Section], plural: str, name: str, key: str) -> Section | None:

@@ -100,12 +100,23 @@ class RecordingHost:
         self.gone: list[PodRef] = []
         self.resynced: list[PodRef] = []
         self.objects: dict[Reference, Content] = {}
-        """ConfigMaps and Secrets that pods can reference, in all namespaces."""
+        """ConfigMaps and Secrets that pods can reference, in all namespaces; `put_secret` and `put_config_map` fill it."""
         self.services: dict[str, str] = {}
         """The variables of Services."""
         self.pods = PodTable()
         self.events = RecordedEvents()
         self.metrics = Metrics(CollectorRegistry())
+
+    def put_secret(self, name: str, data: Mapping[str, str | bytes]) -> None:
+        """Creates or replaces a Secret that pods of all namespaces can reference; its values are not encoded."""
+        values = {key: value.encode() if isinstance(value, str) else value for key, value in data.items()}
+        self.objects[Reference(Kind.SECRET, name)] = Content(binary=values, secret=True)
+
+    def put_config_map(self, name: str, data: Mapping[str, str | bytes]) -> None:
+        """Creates or replaces a ConfigMap likewise; bytes are its binaryData."""
+        text = {key: value for key, value in data.items() if isinstance(value, str)}
+        binary = {key: value for key, value in data.items() if isinstance(value, bytes)}
+        self.objects[Reference(Kind.CONFIGMAP, name)] = Content(text, binary)
 
     @property
     def clock(self) -> Clock:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from vkubelet.provider import Provider
+from vkubelet.provider import ContainerProvider, Provider
 from vkubelet.testing.clock import ManualClock
 from vkubelet.testing.host import RecordingHost
 
@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from vkubelet.testing.conformance import Options, Report
 
 
+Make = Callable[[], Provider | ContainerProvider]
+
+
 class Examine(Protocol):
     """What `vkubelet_conformance` gives: `make` gives the provider as a new process would."""
 
-    def __call__(self, make: Callable[[], Provider], options: Options | None = None, *, only: Iterable[str] = ()) -> Report: ...
+    def __call__(self, make: Make, options: Options | None = None, *, only: Iterable[str] = ()) -> Report: ...
 
 
 @pytest.fixture
@@ -64,7 +67,7 @@ def vkubelet_conformance(vkubelet_cluster: ControlPlane, tmp_path_factory: pytes
     program = run_apart(plane.site.binaries.ensure(["kubectl"]))["kubectl"]
     judge = Kubectl(program=program, kubeconfig=plane.kubeconfig, cache=tmp_path_factory.mktemp("kubectl"))
 
-    def examined(make: Callable[[], Provider], options: Options | None = None, *, only: Iterable[str] = ()) -> Report:
+    def examined(make: Make, options: Options | None = None, *, only: Iterable[str] = ()) -> Report:
         chosen = examination_settings({}, address=plane.host_address)
         subject = Subject(make=make, settings=chosen, kubeconfig=plane.kubeconfig, judge=judge)
         return run_apart(examine(subject, options or Options(), only=only))

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import pty
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from attrs import frozen
 
 from kubeocean.rbac.permissions import hub_objects, syncer_name, worker_guards
 from tests.support.bound import SYSTEM, Bound, apply, delete, get
+from tests.support.keyboard import at_terminal
 from tests.support.kubectl import Ran
 from tests.support.program import Program
 from vkubelet.testing.cluster import CommandFailed, ControlPlane
@@ -68,15 +67,7 @@ class Console:
 
     async def answer(self, text: str, *arguments: str) -> Ran:
         """The script at a terminal, at which somebody types `text`; what it asks and says is in `stdout`."""
-        ours, its = pty.openpty()
-        try:
-            process = await asyncio.create_subprocess_exec(str(SCRIPT), *arguments, stdin=its, stdout=its, stderr=asyncio.subprocess.PIPE)
-            os.close(its)
-            os.write(ours, text.encode())
-            said, (_, stderr) = await asyncio.gather(asyncio.to_thread(_read_all, ours), process.communicate())
-        finally:
-            os.close(ours)
-        return Ran(process.returncode or 0, said, stderr.decode())
+        return await at_terminal(text, str(SCRIPT), *arguments)
 
     async def bind(self, *flags: str, within: float = 90.0) -> Ran:
         return await self.run(*self.binding, *flags, within=within)
@@ -148,16 +139,6 @@ class Console:
         found = await get(self.bound.worker, "secret", "kubeocean-syncer-token", "-n", self.bound.mount)
         stored = await get(self.bound.hub, "secret", self.bound.secret, "-n", SYSTEM)
         return [found["data"]["token"], stored["data"]["kubeconfig"]] if found and stored else []
-
-
-def _read_all(terminal: int) -> bytes:
-    """Until nobody is at the other end any more."""
-    out = b""
-    while True:
-        try:
-            out += os.read(terminal, 65536)
-        except OSError:
-            return out
 
 
 def owner(name: str) -> str:
