@@ -20,7 +20,13 @@ _OFF: Final = (
     '{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":'
     '[{"matchExpressions":[{"key":"type","operator":"NotIn","values":["virtual-kubelet"]}]}]}}}}}}}'
 )
-_STARTING: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
+_LASTING: Final = frozenset(
+    """
+    CrashLoopBackOff CreateContainerConfigError CreateContainerError ErrImageNeverPull ErrImagePull ImagePullBackOff InvalidImageName
+    RunContainerError
+    """.split()
+)
+"""Reasons of a kubelet that do not pass by themselves; those of the process of the binding are explained by its events."""
 
 
 def daemonsets(pods: Iterable[Pod], binding: ClusterBinding, *, kubectl: str) -> Iterator[Finding]:
@@ -96,6 +102,6 @@ def waiting(status: JsonView) -> Iterator[str]:
         listed: Sequence[JsonView] = status.get(kind) or ()
         for each in listed:
             found: JsonView = (each.get("state") or {}).get("waiting") or {}
-            if found.get("reason", "") not in _STARTING:
+            if found.get("reason") in _LASTING:
                 message = f": {found['message']}" if found.get("message") else ""
                 yield f"image {each.get('image') or 'unknown'}: {found['reason']}{message}"
