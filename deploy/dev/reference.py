@@ -282,7 +282,7 @@ def cli_page() -> str:
         "| exit code | meaning |",
         "|---|---|",
         "| 0 | success; `status`: every requested binding is Ready; `doctor`: no error was found |",
-        "| 1 | the command did not reach its goal; `status`: a binding is not Ready; `doctor`: an error was found; `top`: no usage is known |",
+        "| 1 | the goal was not reached; `status`: a binding is not Ready; `doctor`: an error was found; `top`: no usage is known |",
         "| 2 | a wrong command, flag or setting, named in the message; nothing was changed |",
         "| 130 | interrupted; nothing is undone |",
         "",

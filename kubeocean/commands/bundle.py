@@ -10,6 +10,7 @@ import tarfile
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
 
 from attrs import define, field
 
@@ -24,6 +25,8 @@ from vkubelet.api import objects
 from vkubelet.api.objects import Json, KubeObject, Pod, Resource, Unknown
 from vkubelet.client.rest import Selection
 from vkubelet.errors import ApiError, VKubeletError
+
+T = TypeVar("T", bound=KubeObject)
 
 _METRICS_PORT = 8080
 _LINES = 20_000
@@ -61,7 +64,7 @@ class Bundle:
                 for binding in found:
                     await self._binding(hub, binding)
                 await self._processes(hub, found)
-                rows = await status.summaries(client, [each for each in await hub.list(CLUSTERBINDINGS)])
+                rows = await status.summaries(client, await hub.list(CLUSTERBINDINGS))
                 self._add("status.json", data(rows, Format.JSON))
         self._add("doctor.json", data(await self.doctor.examine(), Format.JSON))
         self._add("README.txt", _README)
@@ -83,7 +86,7 @@ class Bundle:
             self._missing.append(str(error))
             return ()
 
-    async def _objects(self, reader: Reader, folder: str, resource: Resource[KubeObject], where: Selection = Selection()) -> None:
+    async def _objects(self, reader: Reader, folder: str, resource: Resource[T], where: Selection = Selection()) -> None:
         raw = Resource(resource.group, resource.version, resource.plural, resource.kind, resource.namespaced, Unknown)
         bodies = [self._redactor.body({"kind": resource.kind, **each.body}) for each in await self._listed(reader, raw, where)]
         self._add(f"{folder}/{resource.plural}.json", json.dumps(bodies, indent=1))

@@ -1,6 +1,6 @@
 """Capacity of virtual nodes as the hub shows it: leased, requested by pods, and free (pure).
 
-Invariant: only pods that run on virtual nodes use leased capacity: those of system namespaces, and of DaemonSets that do not opt in, do not.
+Invariant: pods that never start on virtual nodes use no leased capacity: those of system namespaces, and of DaemonSets without consent.
 """
 
 from collections import defaultdict

@@ -65,11 +65,6 @@ async def watch(choice: Choice, name: str, terminal: Terminal, *, output: Format
             await clock.sleep(_EVERY)
 
 
-async def _read(hub: Client, choice: Choice, name: str) -> list["Summary"]:
-    with clusters.explained(choice):
-        return await summaries(hub, await _bindings(hub, name, choice.title))
-
-
 async def _bindings(hub: Client, name: str, where: str) -> list[Unknown]:
     try:
         if name:
@@ -109,6 +104,11 @@ class Summary:
     free: Resources | None
     capacity: Sequence[NodeCapacity] = ()
     """The same for each node."""
+
+
+async def _read(hub: Client, choice: Choice, name: str) -> list[Summary]:
+    with clusters.explained(choice):
+        return await summaries(hub, await _bindings(hub, name, choice.title))
 
 
 async def summaries(hub: Client, bindings: Sequence[Unknown]) -> list[Summary]:

@@ -30,7 +30,7 @@ class Usage:
 
 
 async def read(reader: Reader, nodes: Sequence[str], *, remedy: str) -> Usage:
-    """Reads the usage of these nodes and of the pods of the cluster: from metrics.k8s.io, and where it has no such node from its kubelet."""
+    """Reads the usage of these nodes, and of the pods of the cluster: from metrics.k8s.io, else from the kubelets."""
     usage = Usage()
     why = await _from_metrics(reader.client, usage)
     absent = [name for name in nodes if name not in usage.nodes]

@@ -8,7 +8,7 @@ import binascii
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import yaml
 from attrs import frozen
@@ -19,7 +19,8 @@ from vkubelet.api.objects import Json, JsonView
 REMOVED: Final = "(removed)"
 _SHORTEST: Final = 6
 """Length of the shortest value that is searched for: shorter ones are words."""
-_SENSITIVE: Final = r"[\w.-]*(?:token|passw|passphrase|secret|kubeconfig|private|credential|authorization|cookie|api-?key|key-data|access-?key)[\w.-]*"
+_WORDS: Final = "token|passw|passphrase|secret|kubeconfig|private|credential|authorization|cookie|api-?key|key-data|access-?key"
+_SENSITIVE: Final = rf"[\w.-]*(?:{_WORDS})[\w.-]*"
 _KEY: Final = re.compile(rf"(?i){_SENSITIVE}")
 _REFERENCE: Final = re.compile(r"(?i)(?:name|namespace|ref|key|kind|type|reason)$")
 _ASSIGNED: Final = re.compile(rf"(?i)(\"?{_SENSITIVE}\"?\s*(?:=|:)\s*)(\"(?:[^\"\\]|\\.)*\"|'[^']*'|[^\s,;}}\]]+)")
@@ -39,7 +40,7 @@ class Redactor:
     known: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, secrets: Iterable[JsonView]) -> "Redactor":
+    def of(cls, secrets: Iterable[JsonView]) -> Self:
         """Returns the redactor that knows the values of Secrets."""
         found = {form for secret in secrets for value in values(secret) for form in _forms(value)}
         return cls(tuple(sorted(found, key=len, reverse=True)))

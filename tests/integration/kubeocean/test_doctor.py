@@ -126,7 +126,7 @@ def policies(bound: Bound) -> list[Body]:
         bound.policy(f"open-{bound.name}", nodeSelector=open_),
         bound.policy(f"closed-{bound.name}", nodeSelector=closed, **closed_now()),
         bound.policy(f"nothing-{bound.name}", nodeSelector=only("nowhere")),
-        bound.policy(f"gold-{bound.name}", nodeSelector=open_, priority=-1, resourceLimits=[{"resource": "gold", "percent": 50}]),
+        bound.policy(f"gold-{bound.name}", nodeSelector=open_, resourceLimits=[{"resource": "gold", "percent": 50}]),
         bound.policy(f"stray-{bound.name}", cluster="nowhere"),
     ]
 
@@ -134,8 +134,7 @@ def policies(bound: Bound) -> list[Body]:
 @pytest.fixture(scope="module")
 def mistakes(hub: ControlPlane, worker: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mistakes]:
     directory = tmp_path_factory.mktemp("doctor")
-    spec = {"apiServerAccess": None}
-    with lasting_scene(hub, worker, directory, nodes=2, policies=policies, spec=spec) as scene, closing(asyncio.new_event_loop()) as loop:
+    with lasting_scene(hub, worker, directory, nodes=2, policies=policies) as scene, closing(asyncio.new_event_loop()) as loop:
         try:
             yield loop.run_until_complete(make_mistakes(scene))
         finally:
@@ -299,13 +298,13 @@ TABLE = {
     "port is blocked": ("doctor", "ClusterBinding wrong-port", "requests to the worker cluster fail", "check the server"),
     "CA is of another cluster": ("doctor", "ClusterBinding wrong-ca", "requests to the worker cluster fail", "certificate"),
     "certificate is not verified": ("doctor", "ClusterBinding wrong-insecure", "spec.allowInsecureWorker: true"),
-    "clusterID clashes": ("doctor", "SCENE-x conflicts with the clusterID of the older ClusterBinding SCENE", "edit clusterbinding wrong-clash"),
+    "clusterID clashes": ("doctor", "SCENE-x conflicts with the clusterID of the older", "edit clusterbinding wrong-clash"),
     "namespace is missing": ("doctor", "has no namespace does-not-exist", "edit clusterbinding wrong-mount"),
     "namespace is taken": ("doctor", "ClusterBinding wrong-taken", "belongs to binding", "name another namespace"),
     "right is missing in the worker": ("doctor", "ClusterBinding wrong-rights", "may not create pods", "--user=nobody"),
     "right is missing in the hub": ("doctor", "kubeocean-syncer-wrongport may not", "in the hub", "create clusterrolebinding"),
     "image of the process is missing": ("doctor", "ClusterBinding wrong-port", "ImagePullBackOff", "kubeocean logs wrong-port"),
-    "no process serves": ("doctor", "ClusterBinding wrong-selector", "no process serves the binding", "kubeocean run --binding wrong-selector"),
+    "no process serves": ("doctor", "ClusterBinding wrong-selector", "no process serves", "kubeocean run --binding wrong-selector"),
     "no policy": ("doctor", "no ResourceLeasingPolicy of the worker names ClusterBinding wrong-selector", "apply -f"),
     "binding selects no node": ("doctor", "spec.nodeSelector of ClusterBinding wrong-selector selects none", "--show-labels"),
     "policy selects no node": ("doctor", "nothing-SCENE: spec.nodeSelector: it selects no node", "edit resourceleasingpolicy"),
@@ -315,7 +314,7 @@ TABLE = {
     "Pod Security refuses": ("doctor", 'violates PodSecurity "baseline', "level of the mount namespace", "--show-labels"),
     "DaemonSet stalls": ("doctor", "/exporter:", "rollout stops", "patch daemonset exporter"),
     "DNS is absent": ("doctor", "ClusterBinding SCENE", "spec.dns", "patch clusterbinding SCENE"),
-    "API server access is absent": ("doctor", "ClusterBinding SCENE", "spec.apiServerAccess", "patch clusterbinding SCENE"),
+    "API server access is absent": ("doctor", "spec.apiServerAccess", "patch clusterbinding wrong-selector"),
     "certificate request waits": ("doctor", "csr-SCENE", "waits for approval", "certificate approve csr-SCENE"),
     "pod network is not routed": ("doctor", "/runs at", "route the worker's pod network to the hub", "ip route get"),
     "clock is wrong": ("later", "s behind that of this machine", "timedatectl"),

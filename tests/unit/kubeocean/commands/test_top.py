@@ -20,7 +20,10 @@ def on(name: str, node: str, namespace: str = "shop") -> Pod:
 PODS = [on("x", "a"), on("y", "a", "blog"), on("z", "b")]
 FOUND = Usage(
     nodes={"a": parse_resources({"cpu": "1", "memory": "2Gi"}), "b": parse_resources({"cpu": "500m", "memory": "1Gi"})},
-    pods={Key("shop", "x"): parse_resources({"cpu": "600m", "memory": "1Gi"}), Key("shop", "z"): parse_resources({"cpu": "1m", "memory": "1"})},
+    pods={
+        Key("shop", "x"): parse_resources({"cpu": "600m", "memory": "1Gi"}),
+        Key("shop", "z"): parse_resources({"cpu": "1m", "memory": "1"}),
+    },
 )
 
 

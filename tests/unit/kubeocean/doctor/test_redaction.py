@@ -13,7 +13,8 @@ from kubeocean.doctor.redaction import REMOVED, Redactor
 
 CANARY = "c4nary-Vq8x-7731"
 JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJjYW5hcnkifQ.c2lnbmF0dXJl"
-KUBECONFIG = yaml.safe_dump({"users": [{"name": "u", "user": {"token": CANARY, "client-key-data": base64.b64encode(CANARY.encode()).decode()}}]})
+USER = {"token": CANARY, "client-key-data": base64.b64encode(CANARY.encode()).decode()}
+KUBECONFIG = yaml.safe_dump({"users": [{"name": "u", "user": USER}]})
 
 
 def secret(value: str) -> dict[str, Any]:
