@@ -86,9 +86,8 @@ class Bundle:
             self._missing.append(str(error))
             return ()
 
-    async def _objects(self, reader: Reader, folder: str, resource: Resource[T], where: Selection = Selection()) -> None:
-        raw = Resource(resource.group, resource.version, resource.plural, resource.kind, resource.namespaced, Unknown)
-        bodies = [self._redactor.body({"kind": resource.kind, **each.body}) for each in await self._listed(reader, raw, where)]
+    async def _objects(self, reader: Reader, folder: str, resource: Resource[Unknown], where: Selection) -> None:
+        bodies = [self._redactor.body({"kind": resource.kind, **each.body}) for each in await self._listed(reader, resource, where)]
         self._add(f"{folder}/{resource.plural}.json", json.dumps(bodies, indent=1))
 
     async def _hub(self, hub: Reader) -> None:
@@ -97,13 +96,13 @@ class Bundle:
         self._redactor = Redactor.of([each.body for each in secrets])
         for resource, where in (
             (CLUSTERBINDINGS, Selection()),
-            (objects.NODES, Selection()),
-            (objects.PODS, Selection()),
+            (stored(objects.NODES), Selection()),
+            (stored(objects.PODS), Selection()),
             (objects.EVENTS, Selection()),
             (objects.CSRS, Selection()),
             (objects.DEPLOYMENTS, space),
             (objects.CONFIGMAPS, space),
-            (objects.LEASES, Selection()),
+            (stored(objects.LEASES), Selection()),
         ):
             await self._objects(hub, "hub", resource, where)
 
@@ -114,8 +113,8 @@ class Bundle:
             async with reading.worker_reader(hub, binding, owner, chosen=self.doctor.worker) as worker:
                 for resource, where in (
                     (POLICIES, Selection()),
-                    (objects.NODES, Selection()),
-                    (objects.PODS, mount),
+                    (stored(objects.NODES), Selection()),
+                    (stored(objects.PODS), mount),
                     (objects.EVENTS, mount),
                     (_QUOTAS, mount),
                     (_LIMITS, mount),
@@ -149,6 +148,11 @@ class Bundle:
             self._add(f"metrics/{name}.txt", (await hub.client.request("GET", f"{path}/proxy/metrics")).decode(errors="replace"))
         except ApiError as error:
             self._missing.append(f"metrics of Pod {pod.key}: {error.message}")
+
+
+def stored(resource: Resource[T]) -> Resource[Unknown]:
+    """Returns the same resource with objects as they are stored."""
+    return Resource(resource.group, resource.version, resource.plural, resource.kind, resource.namespaced, Unknown)
 
 
 def default_path(now: datetime) -> Path:

@@ -31,6 +31,7 @@ _REACHABLE = {"True": "reachable", "False": "unreachable"}
 
 
 _EVERY = 2.0
+_CLOCK = SystemClock()
 _CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -47,7 +48,7 @@ async def show(choice: Choice, name: str, terminal: Terminal, *, output: Format)
         raise SystemExit(1)
 
 
-async def watch(choice: Choice, name: str, terminal: Terminal, *, output: Format, clock: Clock = SystemClock()) -> None:
+async def watch(choice: Choice, name: str, terminal: Terminal, *, output: Format, clock: Clock = _CLOCK) -> None:
     """Prints the bindings again whenever they differ, until it is interrupted. Raises SettingsError for output formats of programs."""
     if output.is_data:
         raise SettingsError("--watch", "prints tables; to watch from a program, use kubectl get clusterbindings --watch -o json")

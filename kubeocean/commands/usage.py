@@ -11,7 +11,7 @@ from attrs import define, field, frozen
 from kubeocean.commands.rights import Reader
 from vkubelet.api.codec import decode_json
 from vkubelet.api.objects import Json, JsonView, Key
-from vkubelet.api.quantity import ZERO, Quantity, Resources, add_resources, parse_resources
+from vkubelet.api.quantity import ZERO, Format, Quantity, Resources, add_resources, parse_resources
 from vkubelet.client.rest import Client
 from vkubelet.errors import ApiError, Forbidden, NotFound
 
@@ -101,11 +101,11 @@ async def _from_kubelets(client: Client, usage: Usage, nodes: Sequence[str]) -> 
 def amounts(stats: JsonView) -> Resources:
     """Reads CPU and memory of a node, a pod or a container of `/stats/summary`."""
     cpu, memory = (stats.get("cpu") or {}).get("usageNanoCores"), (stats.get("memory") or {}).get("workingSetBytes")
-    out: Resources = {}
+    out: dict[str, Quantity] = {}
     if cpu is not None:
         out["cpu"] = Quantity.parse(f"{-(-cpu // 10**6)}m")
     if memory is not None:
-        out["memory"] = Quantity.of(memory)
+        out["memory"] = Quantity.of(memory, Format.BINARY)
     return out
 
 

@@ -12,7 +12,7 @@ from attrs import frozen
 from kubeocean.doctor.bindings import Commands
 from kubeocean.doctor.findings import Finding, error, few, warning
 from kubeocean.model.crds import ClusterBinding
-from kubeocean.model.identity import why_pending
+from kubeocean.model.identity import daemonset_allowed, leaves_home, why_pending
 from vkubelet.api.objects import JsonView, Key, Pod
 from vkubelet.api.podspec import CONTAINER_STATUSES
 
@@ -20,12 +20,7 @@ _OFF: Final = (
     '{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":'
     '[{"matchExpressions":[{"key":"type","operator":"NotIn","values":["virtual-kubelet"]}]}]}}}}}}}'
 )
-_LASTING: Final = frozenset(
-    """
-    CrashLoopBackOff CreateContainerConfigError CreateContainerError ErrImageNeverPull ErrImagePull ImagePullBackOff InvalidImageName
-    RunContainerError
-    """.split()
-)
+_LASTING: Final = frozenset({"CrashLoopBackOff", "CreateContainerConfigError", "ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff"})
 """Reasons of a kubelet that do not pass by themselves; those of the process of the binding are explained by its events."""
 
 
@@ -34,7 +29,8 @@ def daemonsets(pods: Iterable[Pod], binding: ClusterBinding, *, kubectl: str) ->
     stalled: dict[Key, list[Pod]] = defaultdict(list)
     for pod in pods:
         owner = next((each.name for each in pod.metadata.owner_references if each.kind == "DaemonSet"), "")
-        if owner and pod.phase in ("", "Pending") and not pod.terminating and why_pending(pod.metadata, binding):
+        starts = leaves_home(pod.metadata) and daemonset_allowed(pod.metadata, binding)
+        if owner and not starts and pod.phase in ("", "Pending") and not pod.terminating:
             stalled[Key(pod.metadata.namespace, owner)].append(pod)
     for key, waiting in stalled.items():
         why = why_pending(waiting[0].metadata, binding)

@@ -50,6 +50,9 @@ class FastClock(SystemClock):
         return super().now() + AHEAD
 
 
+REAL = SystemClock()
+
+
 @frozen(kw_only=True)
 class Mistakes:
     """The clusters with all mistakes at once, and what the commands print about them."""
@@ -97,7 +100,7 @@ def kubeconfigs(scene: Scene) -> dict[str, dict[str, str]]:
         "ca": {"kubeconfig": variant(owner, **{"certificate-authority-data": base64.b64encode(hub.ca.read_bytes()).decode()})},
         "insecure": {"kubeconfig": variant(owner, **{"certificate-authority-data": None, "insecure-skip-tls-verify": True})},
         "rights": {"kubeconfig": nobody.read_text()},
-        **{name: good for name in ("clash", "mount", "taken", "selector")},
+        **dict.fromkeys(("clash", "mount", "taken", "selector"), good),
     }
 
 
@@ -160,7 +163,7 @@ async def make_mistakes(scene: Scene) -> Mistakes:
     return Mistakes(scene=scene, stage=stage, hub=hub, doctor=doctor, later=later, status=shown, explained=explained)
 
 
-async def examined(hub: Choice, binding: str, *, worker: Choice | None = None, clock: SystemClock = SystemClock()) -> list[str]:
+async def examined(hub: Choice, binding: str, *, worker: Choice | None = None, clock: SystemClock = REAL) -> list[str]:
     made = Doctor(
         hub=hub, worker=worker, binding=binding, terminal=Terminal(io.StringIO()), output=Format.JSON, namespace=SYSTEM, clock=clock
     )
@@ -356,9 +359,7 @@ async def test_a_support_bundle_contains_no_canary_and_all_parts(mistakes: Mista
     await stage.home.create("pods", body)
     await stage.running("logs")
     terminal, path = Terminal(io.StringIO()), tmp_path / "bundle.tar.gz"
-    doctor = Doctor(
-        hub=mistakes.hub, worker=None, binding=bound.name, terminal=terminal, output=Format.JSON, namespace=stage.namespace
-    )
+    doctor = Doctor(hub=mistakes.hub, worker=None, binding=bound.name, terminal=terminal, output=Format.JSON, namespace=stage.namespace)
     await Bundle(doctor, path).run()
     assert path.stat().st_mode & 0o777 == 0o600
     with tarfile.open(path) as archive:

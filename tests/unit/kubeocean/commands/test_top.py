@@ -22,7 +22,7 @@ FOUND = Usage(
     nodes={"a": parse_resources({"cpu": "1", "memory": "2Gi"}), "b": parse_resources({"cpu": "500m", "memory": "1Gi"})},
     pods={
         Key("shop", "x"): parse_resources({"cpu": "600m", "memory": "1Gi"}),
-        Key("shop", "z"): parse_resources({"cpu": "1m", "memory": "1"}),
+        Key("shop", "z"): parse_resources({"cpu": "1m", "memory": "1Mi"}),
     },
 )
 
@@ -47,7 +47,7 @@ def test_rows_of_one_namespace_are_added_up_and_what_is_missing_follows() -> Non
     rows = merged([*rows_of(binding(), NODES, PODS, FOUND, by=By.NAMESPACES)] * 2)
     assert [(row.name, row.pods) for row in rows] == [("blog", 2), ("shop", 4)]
     table, missing = blocks(rows, ["no metrics"], by=By.NAMESPACES)
-    assert isinstance(table, Columns) and list(table.rows[1]) == ["shop", "4", "1202m", "4", "2Gi", "4Gi"] and missing == "! no metrics"
+    assert isinstance(table, Columns) and list(table.rows[1]) == ["shop", "4", "1202m", "4", "2050Mi", "4Gi"] and missing == "! no metrics"
     assert "No virtual node exists" in str(blocks([], [], by=By.NODES)[0])
 
 
