@@ -12,18 +12,20 @@ from typing import Annotated
 import typer
 
 from kubeocean.commands import bind as binding
-from kubeocean.commands import calendar, clusters, status, unbind
+from kubeocean.commands import bundle, calendar, clusters, logs, status, unbind
 from kubeocean.commands.clusters import Choice
 from kubeocean.commands.dialogue import Answers, Dialogue
+from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.explain import Explainer
 from kubeocean.commands.output import Format
 from kubeocean.commands.plan import BindFlags
 from kubeocean.commands.terminal import Terminal
+from kubeocean.commands.top import By, Top, View
 from kubeocean.model import keys
 from vkubelet.api.objects import Key
 
 TEXT = "Leases nodes of worker clusters to a computing cluster, where they are virtual nodes."
-EPILOG = "Exit codes: 0 success, 1 failure or not Ready, 2 wrong flags or settings, 130 interrupted."
+EPILOG = "Exit codes: 0 success, 1 failure, not Ready or an error found, 2 wrong flags or settings, 130 interrupted."
 
 app = typer.Typer(
     help=TEXT,
@@ -51,6 +53,7 @@ ReadContext = Annotated[
 ]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the ClusterBinding")]
 OptionalBinding = Annotated[str, typer.Option("--binding", metavar="NAME", help="one ClusterBinding (default: all)")]
+SystemNamespace = Annotated[str, typer.Option("--namespace", metavar="NS", help="namespace of the manager and the processes of bindings")]
 Output = Annotated[Format, typer.Option("--output", "-o", metavar="table|wide|json|yaml", help="output format")]
 Yes = Annotated[bool, typer.Option("--yes", help="do not ask for confirmation")]
 
@@ -184,15 +187,17 @@ def unbind_command(
     clusters.finish(made.run())
 
 
-@app.command("status", help="show the bindings: phase, problems, nodes, pods and policies; exits with 1 unless all are Ready")
+@app.command("status", help="show the bindings: phase, problems, nodes, leased, used and free capacity; exits with 1 unless all are Ready")
 def status_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="one ClusterBinding (default: all)", show_default=False)] = "",
     *,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     output: Output = Format.TABLE,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="print again whenever something changes, until interrupted")] = False,
 ) -> None:
-    clusters.finish(status.show(clusters.hub_of(kubeconfig, context), name, Terminal.standard(), output=output))
+    shown = status.watch if watch else status.show
+    clusters.finish(shown(clusters.hub_of(kubeconfig, context), name, Terminal.standard(), output=output))
 
 
 @app.command("plan", help="show what time windows change in the next days, and which pods are evicted when")
@@ -211,6 +216,81 @@ def plan_command(
     question = calendar.Question(policy=policy, binding=one, days=days)
     worker = _worker(hub, worker_kubeconfig, worker_context)
     clusters.finish(calendar.show(question, Terminal.standard(), hub=hub, worker=worker, output=output))
+
+
+@app.command("doctor", help="examine the hub and the workers, and show each problem with the commands that correct it")
+def doctor_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="one ClusterBinding (default: all)", show_default=False)] = "",
+    *,
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    worker_context: ReadContext = "",
+    worker_kubeconfig: WorkerKubeconfig = None,
+    namespace: SystemNamespace = keys.NAMESPACE,
+    output: Output = Format.TABLE,
+) -> None:
+    hub = clusters.hub_of(kubeconfig, context)
+    examiner = Doctor(
+        hub=hub,
+        worker=_worker(hub, worker_kubeconfig, worker_context),
+        binding=name,
+        terminal=Terminal.standard(),
+        output=output,
+        namespace=namespace,
+    )
+    clusters.finish(examiner.run())
+
+
+@app.command("top", help="show the usage of leased capacity by binding, node or namespace")
+def top_command(
+    by: Annotated[By, typer.Argument(metavar="[bindings|nodes|namespaces]", help="what a row is about")] = By.NODES,
+    *,
+    view: Annotated[View, typer.Option(metavar="hub|worker", help="virtual nodes and pods, or the physical ones behind them")] = View.HUB,
+    one: OptionalBinding = "",
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    worker_context: ReadContext = "",
+    worker_kubeconfig: WorkerKubeconfig = None,
+    output: Output = Format.TABLE,
+) -> None:
+    hub = clusters.hub_of(kubeconfig, context)
+    worker = _worker(hub, worker_kubeconfig, worker_context)
+    shown = Top(hub=hub, worker=worker, binding=one, by=by, view=view, terminal=Terminal.standard(), output=output)
+    clusters.finish(shown.run())
+
+
+@app.command("logs", help="print the log of the process that serves a binding, or of the manager")
+def logs_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="one ClusterBinding (default: the manager)", show_default=False)] = "",
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="print new lines until interrupted")] = False,
+    previous: Annotated[bool, typer.Option("--previous", "-p", help="the log of the container that ran before")] = False,
+    tail: Annotated[int, typer.Option(metavar="LINES", help="number of lines; -1 for all")] = 1000,
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    namespace: SystemNamespace = keys.NAMESPACE,
+) -> None:
+    asked = logs.Asked(follow=follow, previous=previous, tail=None if tail < 0 else tail)
+    clusters.finish(logs.show(clusters.hub_of(kubeconfig, context), name, Terminal.standard(), namespace=namespace, asked=asked))
+
+
+@app.command("support-bundle", help="write objects, events, logs, metrics and the results of doctor to an archive, without Secret values")
+def bundle_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="one ClusterBinding (default: all)", show_default=False)] = "",
+    *,
+    file: Annotated[
+        Path | None, typer.Option("--output-file", metavar="FILE", help="name of the archive (default: kubeocean-support-TIME.tar.gz)")
+    ] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    worker_context: ReadContext = "",
+    worker_kubeconfig: WorkerKubeconfig = None,
+    namespace: SystemNamespace = keys.NAMESPACE,
+) -> None:
+    hub = clusters.hub_of(kubeconfig, context)
+    worker, terminal = _worker(hub, worker_kubeconfig, worker_context), Terminal.standard()
+    examiner = Doctor(hub=hub, worker=worker, binding=name, terminal=terminal, output=Format.JSON, namespace=namespace)
+    clusters.finish(bundle.Bundle(examiner, file or bundle.default_path(examiner.clock.now())).run())
 
 
 @explain.command("node", help="show what a node offers line by line, and which policy decides")

@@ -1,4 +1,4 @@
-"""`kubeocean status [NAME]`: shows how every binding is served, in a few columns.
+"""`kubeocean status [NAME]`: shows how every binding is served and what of its lease is used, in a few columns.
 
 Invariant: the exit code is 0 exactly when every requested binding is Ready.
 """
@@ -11,35 +11,59 @@ from contextlib import suppress
 from attrs import frozen
 
 from kubeocean.binding.conditions import CONNECTED, CONNECTIVITY_FAILED, READY, RETIREMENT_HELD, VALIDATION_FAILED
-from kubeocean.commands import clusters
+from kubeocean.commands import capacity, clusters
+from kubeocean.commands.capacity import NodeCapacity
 from kubeocean.commands.clusters import Choice
-from kubeocean.commands.output import Format, data
+from kubeocean.commands.output import Columns, Format, data, rendered
 from kubeocean.commands.terminal import Terminal, table
 from kubeocean.manager.binding_status import RIGHTS_MISSING
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
-from vkubelet.api.objects import NODES, PODS, Json, JsonView, Node, Unknown, get_condition
+from vkubelet.api.objects import NODES, PODS, Json, JsonView, Node, Pod, Unknown, get_condition
+from vkubelet.api.quantity import Resources
 from vkubelet.client.rest import Client, Selection
-from vkubelet.errors import Forbidden, NotFound
+from vkubelet.clock import Clock, SystemClock
+from vkubelet.errors import Forbidden, NotFound, SettingsError
 
-HEAD = ("NAME", "PHASE", "NODES", "PODS", "WORKER", "POLICIES")
+HEAD = ("NAME", "PHASE", "NODES", "PODS", "CPU", "MEMORY", "WORKER", "POLICIES")
 UNREPORTED = "no process has reported on the ClusterBinding yet"
 _REACHABLE = {"True": "reachable", "False": "unreachable"}
+
+
+_EVERY = 2.0
+_CLOCK = SystemClock()
+_CLEAR = "\x1b[H\x1b[2J"
 
 
 async def show(choice: Choice, name: str, terminal: Terminal, *, output: Format) -> None:
     """Prints the bindings, or one of them. Raises SystemExit with 1 unless all are Ready."""
     async with clusters.opened(choice) as hub:
-        with clusters.explained(choice):
-            found = await _bindings(hub, name, choice.title)
-            rows = await summaries(hub, found)
+        rows = await _read(hub, choice, name)
     if output.is_data:
         terminal.write_line(data(rows, output))
     else:
-        for line in lines(rows, width=terminal.width, wide=output is Format.WIDE):
+        for line in lines(rows, width=terminal.width, wide=output is Format.WIDE, nodes=bool(name)):
             terminal.write_line(line)
     if not all(row.ready for row in rows):
         raise SystemExit(1)
+
+
+async def watch(choice: Choice, name: str, terminal: Terminal, *, output: Format, clock: Clock = _CLOCK) -> None:
+    """Prints the bindings again whenever they differ, until it is interrupted. Raises SettingsError for output formats of programs."""
+    if output.is_data:
+        raise SettingsError("--watch", "prints tables; to watch from a program, use kubectl get clusterbindings --watch -o json")
+    shown: list[str] = []
+    async with clusters.opened(choice) as hub:
+        while True:
+            rows = await _read(hub, choice, name)
+            drawn = lines(rows, width=terminal.width, wide=output is Format.WIDE, nodes=bool(name))
+            if drawn != shown:
+                head = _CLEAR if terminal.live else ""
+                terminal.write_line(f"{head}{clock.now().astimezone():%H:%M:%S}")
+                for line in drawn:
+                    terminal.write_line(line)
+                shown = drawn
+            await clock.sleep(_EVERY)
 
 
 async def _bindings(hub: Client, name: str, where: str) -> list[Unknown]:
@@ -75,25 +99,38 @@ class Summary:
     policies: Mapping[str, int]
     """Number of nodes that each policy decides on."""
     problems: Sequence[str]
+    leased: Resources
+    used: Resources | None
+    """Requests of the pods; None where they may not be listed."""
+    free: Resources | None
+    capacity: Sequence[NodeCapacity] = ()
+    """The same for each node."""
+
+
+async def _read(hub: Client, choice: Choice, name: str) -> list[Summary]:
+    with clusters.explained(choice):
+        return await summaries(hub, await _bindings(hub, name, choice.title))
 
 
 async def summaries(hub: Client, bindings: Sequence[Unknown]) -> list[Summary]:
     """Computes the summaries of the bindings, in two further reads. Raises ApiError."""
     nodes = (await hub.list(NODES, Selection(labels=keys.CLUSTER_BINDING))).items
     try:
-        pods: Counter[str] | None = Counter(pod.node for pod in (await hub.list(PODS)).items) if nodes else Counter()
+        pods: Sequence[Pod] | None = (await hub.list(PODS)).items if nodes else ()
     except Forbidden:
         pods = None
     return [summary(each, nodes, pods) for each in sorted(bindings, key=lambda each: each.metadata.name)]
 
 
-def summary(obj: Unknown, nodes: Sequence[Node], pods: Mapping[str, int] | None) -> Summary:
-    """Computes a summary from all virtual nodes and the number of pods by node (pure)."""
+def summary(obj: Unknown, nodes: Sequence[Node], pods: Sequence[Pod] | None) -> Summary:
+    """Computes a summary from all virtual nodes, and all pods (pure)."""
     binding, seen = ClusterBinding.parse(obj), readiness(obj.body)
     own = [node for node in nodes if node.metadata.labels.get(keys.CLUSTER_BINDING) == keys.label_value(binding.name)]
     conditions = current(obj.body)
     connected = get_condition(conditions, CONNECTED) or {}
-    decided = Counter(policy for node in own if (policy := _deciding(node)))
+    names = {node.metadata.name for node in own}
+    parts = capacity.capacities(own, pods, binding)
+    decided = Counter(part.policy for part in parts if part.policy)
     return Summary(
         name=binding.name,
         cluster_id=binding.cluster_id,
@@ -102,9 +139,13 @@ def summary(obj: Unknown, nodes: Sequence[Node], pods: Mapping[str, int] | None)
         worker=_REACHABLE.get(connected.get("status", ""), "unknown"),
         nodes=len(own),
         nodes_ready=sum(map(_is_ready, own)),
-        pods=None if pods is None else sum(pods.get(node.metadata.name, 0) for node in own),
+        pods=None if pods is None else sum(pod.node in names for pod in pods),
         policies=dict(sorted(decided.items())),
-        problems=_problems(conditions, binding, seen.text if not seen.seen else ""),
+        problems=[*_problems(conditions, binding, seen.text if not seen.seen else ""), *capacity.problems(parts)],
+        leased=capacity.total(part.leased for part in parts) or {},
+        used=capacity.total(part.used for part in parts),
+        free=capacity.total(part.free for part in parts),
+        capacity=parts,
     )
 
 
@@ -120,10 +161,6 @@ def _problems(conditions: Sequence[JsonView], binding: ClusterBinding, unseen: s
     ]
 
 
-def _deciding(node: Node) -> str:
-    return node.metadata.annotations.get(keys.POLICIES_APPLIED, "").partition(",")[0]
-
-
 def _is_ready(node: Node) -> bool:
     condition: Json | None = get_condition(node.status.get("conditions") or (), "Ready")
     return condition is not None and condition["status"] == "True"
@@ -132,8 +169,11 @@ def _is_ready(node: Node) -> bool:
 # --- Rendering ----------------------------------------------------------------------------------------------------------------------------
 
 
-def lines(rows: Sequence[Summary], *, width: int, wide: bool = False) -> list[str]:
-    """Renders the table, and below each row its problems; `wide` adds the clusterID and the nodes of each policy (pure)."""
+def lines(rows: Sequence[Summary], *, width: int, wide: bool = False, nodes: bool = False) -> list[str]:
+    """Renders the table, and below each row its problems (pure).
+
+    `wide` adds the clusterID and the number of nodes of each policy; with it, or with `nodes`, the nodes follow.
+    """
     if not rows:
         return ["There is no ClusterBinding. Create one: kubeocean bind NAME --worker-context CTX"]
     drawn = table([(*HEAD, *(("CLUSTER-ID",) if wide else ())), *(_cells(row, wide=wide) for row in rows)])
@@ -142,14 +182,17 @@ def lines(rows: Sequence[Summary], *, width: int, wide: bool = False) -> list[st
         out.append(line)
         for problem in row.problems:
             out += textwrap.wrap(problem, max(width, 40), initial_indent="  ! ", subsequent_indent="    ", break_long_words=False)
-    return out
+    listed = [node for row in rows for node in row.capacity] if wide or nodes else []
+    return [*out, "", *rendered([Columns(capacity.NODE_HEAD, capacity.rows(listed))], width=max(width, 200))] if listed else out
 
 
 def _cells(row: Summary, *, wide: bool) -> tuple[str, ...]:
     named = [f"{name} ({nodes})" for name, nodes in row.policies.items()] if wide else row.policies
     policies = ", ".join(named) or ("none" if row.ready else "-")
     pods = "?" if row.pods is None else str(row.pods)
-    return (row.name, row.phase, f"{row.nodes_ready}/{row.nodes}", pods, row.worker, policies, *((row.cluster_id,) if wide else ()))
+    amounts = (capacity.used_of(row.used, row.leased, name) for name in ("cpu", "memory"))
+    cells = (row.name, row.phase, f"{row.nodes_ready}/{row.nodes}", pods, *amounts, row.worker, policies)
+    return (*cells, *((row.cluster_id,) if wide else ()))
 
 
 _WANTED_FALSE = frozenset({RETIREMENT_HELD, "Stalled", "Reconciling"})

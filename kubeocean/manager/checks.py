@@ -4,7 +4,7 @@ Invariant: nothing is written in the worker but dry runs; what only the process 
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from attrs import frozen
 
@@ -79,13 +79,17 @@ async def _check(target: Target, hub: Client, clock: Clock) -> Findings:
         return Findings(problem=problem, connected=True, missing=missing, unguarded=await unguarded(worker, target.mount.namespace))
 
 
-async def lacking_rights(worker: Client, checks: Iterable[Check]) -> tuple[Check, ...]:
-    """Returns the rights that the worker does not grant us. Raises ApiError."""
+Review = Callable[[Check], Awaitable[bool]]
+"""Checks one right. Raises ApiError."""
+
+
+async def lacking_rights(worker: Client, checks: Iterable[Check], *, review: Review | None = None) -> tuple[Check, ...]:
+    """Returns the rights that the worker does not grant us, or that `review` does not confirm. Raises ApiError."""
     slots = asyncio.Semaphore(_CONCURRENCY)
 
     async def granted(check: Check) -> bool:
         async with slots:
-            return await may(worker, check.attributes)
+            return await (review(check) if review is not None else may(worker, check.attributes))
 
     wanted = tuple(checks)
     try:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kubeocean.commands.status import Summary, current, lines, readiness, summary, unmet
-from tests.unit.kubeocean.builders import node, unknown
-from vkubelet.api.objects import Json, Node, Unknown
+from tests.unit.kubeocean.builders import node, pod, unknown
+from vkubelet.api.objects import Json, Node, Pod, Unknown
+from vkubelet.api.quantity import Quantity, format_resources
 
 LONG = "spec.secretRef: Secret kubeocean-system/demo-kubeconfig does not exist; create it with the worker's kubeconfig under the key"
 
@@ -22,29 +25,68 @@ def cond(kind: str, status: str, message: str = "") -> Json:
 READY = (cond("Ready", "True"), cond("Connected", "True"))
 
 
-def virtual(name: str, *, ready: str = "True", policy: str = "half", binding: str = "demo") -> Node:
+def virtual(name: str, *, ready: str = "True", policy: str = "half", binding: str = "demo", taint: str = "") -> Node:
     return node(
-        status={"conditions": [{"type": "Ready", "status": ready}]},
+        {"taints": [{"key": taint, "effect": "NoSchedule"}]} if taint else {},
+        status={"conditions": [{"type": "Ready", "status": ready}], "allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"}},
         name=name,
         labels={"kubeocean.io/cluster-binding": binding},
         annotations={"kubeocean.io/policies-applied": policy},
     )
 
 
+def on(node: str, cpu: str = "500m", **metadata: object) -> Pod:
+    requests = {"resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}
+    return pod({"nodeName": node, "containers": [{"name": "c", **requests}]}, status={"phase": "Running"}, **metadata)
+
+
 def test_nodes_pods_and_policies_of_the_binding_alone_are_counted() -> None:
     nodes = [virtual("a"), virtual("b", ready="False"), virtual("c", policy="night"), virtual("other", binding="else")]
-    row = summary(stored(*READY), nodes, {"a": 2, "c": 1, "other": 9, "real": 5})
+    row = summary(stored(*READY), nodes, [on("a"), on("a"), on("c"), on("other"), on("real")])
     assert (row.ready, row.nodes, row.nodes_ready, row.pods, row.policies) == (True, 3, 2, 3, {"half": 2, "night": 1})
-    assert row.worker == "reachable" and row.problems == []
+    assert row.worker == "reachable" and [each.partition(":")[0] for each in row.problems] == ["Node b is not Ready"]
+
+
+def test_leased_used_and_free_capacity_is_added_up_by_node_and_binding() -> None:
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u"}
+    never = [on("a", namespace="kube-system"), on("a", ownerReferences=[owner]), on("real")]
+    row = summary(stored(*READY), [virtual("a"), virtual("b")], [on("a"), on("a", "1"), *never])
+    assert [format_resources(each or {}) for each in (row.leased, row.used, row.free)] == [
+        {"cpu": "8", "memory": "16Gi", "pods": "220"},
+        {"cpu": "1500m", "memory": "2Gi", "pods": "2"},
+        {"cpu": "6500m", "memory": "14Gi", "pods": "218"},
+    ]
+    assert [(each.node, str((each.free or {})["cpu"])) for each in row.capacity] == [("a", "2500m"), ("b", "4")]
+    unknown_pods = summary(stored(*READY), [virtual("a")], None)
+    assert unknown_pods.used is None and unknown_pods.free is None and unknown_pods.pods is None
+    drawn = lines([row], width=80, nodes=True)
+    assert drawn[1].split()[4:6] == ["1500m/8", "2Gi/16Gi"]
+    assert drawn[4].split()[:5] == ["a", "Ready", "2/110", "1500m/4", "2Gi/8Gi"] and len(lines([row], width=80)) == 2
+
+
+@pytest.mark.parametrize(
+    ("taint", "ready", "state", "remedy"),
+    [
+        ("kubeocean.io/out-of-time-windows", "True", "Closed", "`kubeocean plan`"),
+        ("kubeocean.io/physical-node-unschedulable", "True", "Unschedulable", "kubectl uncordon"),
+        ("kubeocean.io/worker-unreachable", "True", "NotReady", "`kubeocean doctor`"),
+        ("", "Unknown", "NotReady", "`kubeocean doctor`"),
+    ],
+)
+def test_a_node_that_takes_no_pods_is_a_problem_with_its_remedy(taint: str, ready: str, state: str, remedy: str) -> None:
+    row = summary(stored(*READY), [virtual("a", ready=ready, taint=taint)], [])
+    assert row.capacity[0].state == state and "Node a" in row.problems[0] and remedy in row.problems[0]
+    many = summary(stored(*READY), [virtual(f"n{at}", ready=ready, taint=taint) for at in range(9)], [])
+    assert len(many.problems) == 4 and many.problems[-1].startswith("6 more nodes have problems")
 
 
 def test_a_sentence_that_two_conditions_say_is_told_once() -> None:
-    row = summary(stored(cond("Ready", "False", LONG), cond("Connected", "False", LONG), phase="Failed"), [], {})
+    row = summary(stored(cond("Ready", "False", LONG), cond("Connected", "False", LONG), phase="Failed"), [], [])
     assert not row.ready and row.worker == "unreachable" and row.problems == [f"Ready=False, Because: {LONG}"]
 
 
 def test_a_binding_that_goes_is_not_ready_and_says_what_it_waits_for() -> None:
-    row = summary(stored(*READY, deletionTimestamp="2026-01-05T09:00:00Z", finalizers=["kubeocean.io/clusterbinding-syncer"]), [], {})
+    row = summary(stored(*READY, deletionTimestamp="2026-01-05T09:00:00Z", finalizers=["kubeocean.io/clusterbinding-syncer"]), [], [])
     assert row.phase == "Deleting" and not row.ready and row.problems == ["waits for finalizer kubeocean.io/clusterbinding-syncer"]
 
 
@@ -70,6 +112,9 @@ def row(name: str, **more: object) -> Summary:
         "pods": 7,
         "policies": {"half": 2},
         "problems": [],
+        "leased": {"cpu": Quantity.of(4)},
+        "used": {"cpu": Quantity.of(1)},
+        "free": None,
         **more,
     }
     return Summary(**fields)
@@ -77,9 +122,9 @@ def row(name: str, **more: object) -> Summary:
 
 def test_the_table_is_narrow_and_long_sentences_are_wrapped_below_their_row() -> None:
     drawn = lines([row("a"), row("b", ready=False, phase="Failed", pods=None, policies={}, problems=[LONG])], width=80)
-    assert drawn[0].split() == ["NAME", "PHASE", "NODES", "PODS", "WORKER", "POLICIES"]
-    assert drawn[1].split() == ["a", "Ready", "1/2", "7", "reachable", "half"]
-    assert drawn[2].split() == ["b", "Failed", "1/2", "?", "reachable", "-"]
+    assert drawn[0].split() == ["NAME", "PHASE", "NODES", "PODS", "CPU", "MEMORY", "WORKER", "POLICIES"]
+    assert drawn[1].split() == ["a", "Ready", "1/2", "7", "1/4", "0/0", "reachable", "half"]
+    assert drawn[2].split() == ["b", "Failed", "1/2", "?", "1/4", "0/0", "reachable", "-"]
     assert drawn[3].startswith("  ! spec.secretRef: ") and drawn[4].startswith("    ") and len(drawn) == 5
     assert max(map(len, drawn)) <= 80
 

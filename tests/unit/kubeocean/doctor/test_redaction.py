@@ -1,0 +1,87 @@
+"""Secret values leave no trace in a support bundle, wherever they are."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from kubeocean.doctor.redaction import REMOVED, Redactor
+
+CANARY = "c4nary-Vq8x-7731"
+JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJjYW5hcnkifQ.c2lnbmF0dXJl"
+USER = {"token": CANARY, "client-key-data": base64.b64encode(CANARY.encode()).decode()}
+KUBECONFIG = yaml.safe_dump({"users": [{"name": "u", "user": USER}]})
+
+
+def secret(value: str) -> dict[str, Any]:
+    return {"kind": "Secret", "metadata": {"name": "s"}, "data": {"kubeconfig": base64.b64encode(value.encode()).decode()}}
+
+
+LAST_APPLIED = json.dumps({"kind": "Secret", "stringData": {"password": CANARY}})
+PLACES: dict[str, dict[str, Any]] = {
+    "Secret data": secret(KUBECONFIG),
+    "Secret stringData": {"kind": "Secret", "stringData": {"any": CANARY}},
+    "env": {"kind": "Pod", "spec": {"containers": [{"env": [{"name": "A", "value": CANARY}]}]}},
+    "args": {"kind": "Pod", "spec": {"containers": [{"command": ["sh", "-c", CANARY], "args": [f"--x={CANARY}"]}]}},
+    "last-applied": {"metadata": {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": LAST_APPLIED}}},
+    "annotation of others": {"metadata": {"annotations": {"vault.example.com/inject": CANARY}}},
+    "annotation with metadata": {"metadata": {"annotations": {"kubeocean.io/expected-metadata": json.dumps({"a": CANARY})}}},
+    "settings": {"kind": "ConfigMap", "data": {"settings.yaml": yaml.safe_dump({"provider": {"kubeconfig": KUBECONFIG, "token": CANARY}})}},
+    "file of a ConfigMap": {"kind": "ConfigMap", "data": {"plain.txt": CANARY}},
+    "binary of a ConfigMap": {"kind": "ConfigMap", "binaryData": {"b": base64.b64encode(CANARY.encode()).decode()}},
+    "event with a token": {"kind": "Event", "message": f"login failed: Authorization: Bearer {CANARY}"},
+    "field named password": {"spec": {"password": CANARY, "apiToken": CANARY}},
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_value_is_left_in_an_object_even_if_it_is_not_known(place: str) -> None:
+    made = json.dumps(Redactor().body(PLACES[place]))
+    assert CANARY not in made and base64.b64encode(CANARY.encode()).decode() not in made and REMOVED in made
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f'level=error msg="cannot authenticate" token={CANARY}',
+        f'{{"msg": "settings", "password": "{CANARY}"}}',
+        f"GET https://admin:{CANARY}@proxy.example.com/",
+        f"authorization: Bearer {CANARY}",
+        f"curl -H 'Authorization: Basic {base64.b64encode(CANARY.encode()).decode()}'",
+        f"-----BEGIN EC PRIVATE KEY-----\n{CANARY}\n-----END EC PRIVATE KEY-----",
+    ],
+)
+def test_no_value_is_left_in_a_log_line_that_shows_what_it_is(line: str) -> None:
+    made = Redactor().text(line)
+    assert CANARY not in made and base64.b64encode(CANARY.encode()).decode() not in made
+    assert JWT not in Redactor().text(f"sent {JWT} to the API server")
+
+
+def test_a_known_value_is_removed_in_every_form() -> None:
+    redactor = Redactor.of([secret(KUBECONFIG), secret('with "quotes" inside')])
+    encoded = base64.b64encode(KUBECONFIG.encode()).decode()
+    for text in (f"unexpected {CANARY} here", f"stored as {encoded}", json.dumps({"x": 'with "quotes" inside'}), KUBECONFIG):
+        made = redactor.text(text)
+        assert CANARY not in made and encoded not in made and "quotes" not in made
+
+
+def test_what_helps_to_find_a_fault_is_kept() -> None:
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "web", "annotations": {"kubeocean.io/physical-pod-name": "web-1"}, "labels": {"app": "web"}},
+        "spec": {
+            "containers": [{"image": "app:1", "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}],
+            "volumes": [{"secret": {"secretName": "s"}}],
+            "imagePullSecrets": [{"name": "pull"}],
+            "automountServiceAccountToken": False,
+        },
+    }
+    assert Redactor().body(pod) == pod
+    for text in ("Secret kubeocean-system/demo does not exist; create it", "10 tokens were renewed", "dial tcp 10.0.0.1:6443: i/o timeout"):
+        assert Redactor().text(text) == text
+    policy = {"kind": "ConfigMap", "data": {"settings.yaml": "server:\n  node_address: 10.0.0.1\n"}}
+    assert "10.0.0.1" in Redactor().body(policy)["data"]["settings.yaml"]
