@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from functools import partial
 
@@ -207,6 +208,74 @@ async def test_status_is_a_subresource_with_known_phases(stored: ControlPlane, s
     with pytest.raises(CommandFailed) as refused:
         await stored.kubectl(*patch, json.dumps({"status": {"phase": "Confused"}}))
     assert "status.phase" in refused.value.stderr
-    table = await stored.kubectl("get", short)
-    assert table.split()[:4] == (["NAME", "CLUSTERID", "PHASE", "AGE"] if short == "cb" else ["NAME", "CLUSTER", "PHASE", "ACTIVE"])
-    assert phase in table
+
+
+def condition(kind: str, status: str, reason: str, message: str) -> Json:
+    return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z"}
+
+
+async def columns(cluster: ControlPlane, kind: str, *options: str) -> dict[str, str]:
+    """The cells of the object "stored" by their heads, as kubectl prints them."""
+    head, row = (await cluster.kubectl("get", kind, "stored", *options)).splitlines()
+    starts = [found.start() for found in re.finditer(r"(?<!\S)(?<!\S )\S", head)]
+    return {head[at:end].strip(): row[at:end].strip() for at, end in zip(starts, [*starts[1:], None], strict=True)}
+
+
+async def test_columns_of_a_binding_show_whether_it_works_and_why_not(stored: ControlPlane) -> None:
+    await stored.kubectl("create", "-f", "-", stdin=body("ClusterBinding", SAMPLE_BINDING, "stored"))
+    assert list(await columns(stored, "cb")) == ["NAME", "CLUSTERID", "PHASE", "READY", "CONNECTED", "AGE"]
+    why = "Secret kubeocean-system/k does not exist"
+    conditions = [condition("Connected", "Unknown", "Initializing", ""), condition("Ready", "False", "ValidationFailed", why)]
+    status = json.dumps({"status": {"phase": "Failed", "conditions": conditions}})
+    await stored.kubectl("patch", "cb", "stored", "--subresource=status", "--type=merge", "-p", status)
+    found = await columns(stored, "cb", "-o", "wide")
+    del found["AGE"]
+    assert found == {
+        "NAME": "stored",
+        "CLUSTERID": "c1",
+        "PHASE": "Failed",
+        "READY": "False",
+        "CONNECTED": "Unknown",
+        "MOUNT NAMESPACE": "kubeocean-worker",
+        "SECRET": "k",
+        "REASON": "ValidationFailed",
+        "MESSAGE": why,
+    }
+
+
+async def test_columns_of_a_policy_show_what_it_leases_and_until_when(stored: ControlPlane) -> None:
+    await stored.kubectl("create", "-f", "-", stdin=body("ResourceLeasingPolicy", SAMPLE_POLICY, "stored"))
+    assert list(await columns(stored, "rlp")) == ["NAME", "CLUSTER", "PHASE", "ACTIVE", "NODES", "NEXT EDGE", "AGE"]
+    status: Json = {"phase": "Active", "activeTimeWindow": True, "decidingNodes": 3, "nextEdge": "2026-01-05T17:00:00Z"}
+    status |= {"leased": {"cpu": "20", "memory": "8Gi"}, "timeZone": "UTC"}
+    active, valid = condition("Active", "True", "ActiveTimeWindow", "open"), condition("Valid", "True", "ValidationPassed", "valid")
+    status["conditions"] = [active, valid]
+    await stored.kubectl("patch", "rlp", "stored", "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
+    found = await columns(stored, "rlp", "-o", "wide")
+    del found["AGE"]
+    assert found == {
+        "NAME": "stored",
+        "CLUSTER": "demo",
+        "PHASE": "Active",
+        "ACTIVE": "true",
+        "NODES": "3",
+        "NEXT EDGE": "2026-01-05T17:00:00Z",
+        "PRIORITY": "0",
+        "LEASED CPU": "20",
+        "LEASED MEMORY": "8Gi",
+        "ZONE": "UTC",
+        "MESSAGE": "valid",
+    }
+
+
+async def test_the_api_server_shows_descriptions_and_defaults(cluster: ControlPlane) -> None:
+    explained = await cluster.kubectl("explain", "clusterbinding.status.conditions.message")
+    assert "with the field and the remedy" in explained
+    made = await cluster.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=body("ClusterBinding", SAMPLE_BINDING))
+    flags = ("disableNodeDefaultTaint", "runningDaemonsetByDefault", "directScheduling", "allowInsecureWorker")
+    assert json.loads(made)["spec"] == {**SAMPLE_BINDING, **dict.fromkeys(flags, False)}
+    made = await cluster.kubectl(
+        "create", "--dry-run=server", "-o", "json", "-f", "-", stdin=body("ResourceLeasingPolicy", {"cluster": "demo"})
+    )
+    numbers = dict.fromkeys(("priority", "gracefulReclaimPeriodSeconds"), 0)
+    assert json.loads(made)["spec"] == {"cluster": "demo", "forceReclaim": False, "allowOutOfWindowPods": False, **numbers}

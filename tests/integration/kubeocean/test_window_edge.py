@@ -211,15 +211,15 @@ async def own_write(stage: Stage, edge: datetime) -> float:
 
 
 async def _is_told_in_the_table(scene: Scene) -> None:
-    """Line 4 of kubeocean-behaviour.md, and ours with `-o wide`: which nodes, how much is leased, zone and next edge."""
+    """Line 4 of kubeocean-behaviour.md, and ours how many nodes and the next edge; with `-o wide`, how much is leased."""
     worker, name = scene.bound.worker, f"night-{scene.bound.name}"
     plain = (await worker.kubectl("get", "rlp", name)).splitlines()
-    assert plain[0].split() == ["NAME", "CLUSTER", "PHASE", "ACTIVE", "AGE"]
-    assert plain[1].split()[1:4] == [scene.bound.name, "Active", "true"]
+    assert plain[0].split() == ["NAME", "CLUSTER", "PHASE", "ACTIVE", "NODES", "NEXT", "EDGE", "AGE"]
+    assert plain[1].split()[1:5] == [scene.bound.name, "Active", "true", "1"]
     status = await policy_status(scene, name)
     assert status.get("leased", {}).get("cpu") == "20", "the status says how much is leased"
     assert (status["nodes"], status["decidingNodes"]) == ([scene.nodes[HANDS_OVER]], 1)
     assert (status["offered"]["cpu"], status["leased"]["pods"], status["timeZone"]) == ("64", "2", "UTC")
     wide = (await worker.kubectl("get", "rlp", name, "-o", "wide")).splitlines()
-    assert wide[0].split()[5:] == ["NODES", "LEASED", "CPU", "LEASED", "MEMORY", "ZONE", "NEXT", "EDGE"]
-    assert {"1", "20", "UTC"} <= set(wide[1].split())
+    assert wide[0].split()[8:] == ["PRIORITY", "LEASED", "CPU", "LEASED", "MEMORY", "ZONE", "MESSAGE"]
+    assert {"20", "UTC", "valid"} <= set(wide[1].split())

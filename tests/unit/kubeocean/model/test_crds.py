@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 
 import kubeocean
 from kubeocean.model.crds import (
+    CLUSTERBINDINGS,
+    POLICIES,
     ApiServerAccess,
     ClusterBinding,
     DnsAccess,
@@ -20,11 +23,13 @@ from kubeocean.model.crds import (
     ResourceLeasingPolicy,
     ResourceLimit,
     SecretReference,
+    definition,
 )
 from kubeocean.model.keys import ACCEPTED_AS, Identity
 from kubeocean.model.windows import TimeWindow
 from tests.unit.kubeocean.builders import binding, limit, policy, unknown
-from vkubelet.api.objects import Json
+from vkubelet.api.codec import decode_yaml
+from vkubelet.api.objects import Json, Resource, Unknown
 from vkubelet.api.quantity import Quantity
 
 
@@ -173,3 +178,22 @@ def test_nothing_but_its_judges_reads_what_a_binding_asks_to_be_called_now() -> 
         if (found := re.findall(r"\.asked\b|text\(\"(?:clusterID|mountNamespace)\"", path.read_text()))
     }
     assert set(readers) == {"crds.py", "connect.py"}
+
+
+def undescribed(schema: Json, path: str) -> Iterator[str]:
+    """Fields without a description, and switches without a default; what is below spec.podPatch is a pod's."""
+    for name, field in schema.get("properties", {}).items():
+        here = f"{path}.{name}"
+        if "description" not in field or (field.get("type") == "boolean" and path == "spec" and "default" not in field):
+            yield here
+        if here not in ("spec.podPatch.metadata", "spec.podPatch.spec"):
+            yield from undescribed(field, here)
+    if "items" in schema:
+        yield from undescribed(schema["items"], f"{path}[]")
+
+
+@pytest.mark.parametrize("resource", [CLUSTERBINDINGS, POLICIES], ids=str)
+def test_kubectl_explain_has_a_text_for_every_field(resource: Resource[Unknown]) -> None:
+    properties = decode_yaml(definition(resource))["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    assert [each for part in ("spec", "status") for each in undescribed(properties[part], part)] == []
+    assert list(undescribed({"properties": {"bare": {"type": "string"}}}, "spec")) == ["spec.bare"]
