@@ -122,6 +122,7 @@ def bind_command(
     terminal = Terminal.standard()
     known = Answers(
         name=name,
+        cluster_id=cluster_id,
         kubeconfig=kubeconfig,
         context=context,
         worker_kubeconfig=worker_kubeconfig,

@@ -14,6 +14,8 @@ from attrs import evolve, frozen
 
 from kubeocean.commands.plan import BindFlags, Plan
 from kubeocean.commands.terminal import Terminal, table
+from kubeocean.model.crds import CLUSTER_ID_LIMIT
+from vkubelet.api.names import is_dns_subdomain
 from vkubelet.client.connection import known_contexts
 from vkubelet.errors import SettingsError
 
@@ -30,9 +32,13 @@ _METRICS: Final = "Grant the right to read usage from the worker's kubelets, for
 
 @frozen(kw_only=True)
 class Answers:
-    """The flags that the dialogue asks for; an empty one was not given. `printed` is the value of `--print`."""
+    """The flags that the dialogue asks for; an empty one was not given. `printed` is the value of `--print`.
+
+    `cluster_id` is not asked for: by default it is the name, which has to be valid for both then.
+    """
 
     name: str = ""
+    cluster_id: str = ""
     kubeconfig: Path | None = None
     context: str = ""
     worker_kubeconfig: Path | None = None
@@ -91,7 +97,10 @@ class Dialogue:
             found = self._ask_clusters(found)
         if not found.name:
             default = default_name(found.worker_context or (found.worker_kubeconfig.stem if found.worker_kubeconfig else ""))
-            found = evolve(found, name=typer.prompt("Name of the ClusterBinding", default=default or None, value_proc=checked_name))
+            name = typer.prompt(
+                "Name of the ClusterBinding", default=default or None, value_proc=lambda text: checked_name(text, found.cluster_id)
+            )
+            found = evolve(found, name=name)
         if not found.metrics:
             found = evolve(found, metrics=typer.confirm(_METRICS, default=False))
         return found
@@ -140,13 +149,15 @@ def kubeconfig_file(text: str) -> str | None:
 def default_name(context: str) -> str:
     """Derives the name of a binding from that of a context, such as `arn:aws:eks:eu-1:42:cluster/Edge_1` (pure)."""
     last = re.split(r"[/:@]", context)[-1].lower()
-    return re.sub(r"[^a-z0-9]+", "-", last).strip("-")[:40].strip("-")
+    return re.sub(r"[^a-z0-9]+", "-", last).strip("-")[:CLUSTER_ID_LIMIT].strip("-")
 
 
-def checked_name(text: str) -> str:
+def checked_name(text: str, cluster_id: str = "") -> str:
     """Returns the name. Raises BadParameter when no binding can have it."""
+    if not is_dns_subdomain(text):
+        raise typer.BadParameter(f"{text!r} is no name of an object; use lower-case letters, digits, '-' and '.'")
     try:
-        Plan.of(BindFlags(name=text)).check()
+        Plan.of(BindFlags(name=text, cluster_id=cluster_id)).check()
     except SettingsError as error:
         raise typer.BadParameter(str(error)) from error
     return text

@@ -22,6 +22,7 @@ from tests.integration.kubeocean.leases import CLOSED
 from tests.integration.kubeocean.outages import SHORT
 from tests.support.bound import Body, Bound, apply, condition, delete, get, items
 from tests.support.cable import Cable
+from tests.support.device_plugin import DevicePlugin
 from tests.support.program import KUBECTL_TIMEOUT, eventually
 from tests.support.simulated import all_ready, simulated_nodes
 from vkubelet.testing.cluster import ControlPlane, WorkerNode
@@ -117,6 +118,21 @@ async def test_ci_runner_tests_what_was_checked_out(leased: Bound, worker_node: 
     assert await log(leased.hub, namespace, "job/build-1") == "all tests passed"
     [quota] = await items(leased.hub, "resourcequotas", "-n", namespace)
     assert quota["status"]["hard"]["requests.cpu"] == "8"
+
+
+async def test_training_gets_a_gpu_of_the_worker(leased: Bound, worker_node: WorkerNode, namespace: str) -> None:
+    hub, vnode = leased.hub, leased.vnode(worker_node.name)
+
+    async def offered(count: str) -> bool:
+        node = await get(hub, "node", vnode)
+        return str(node["status"]["allocatable"].get("nvidia.com/gpu", "0")) == count
+
+    async with DevicePlugin("nvidia.com/gpu", "GPU-a", variable="NVIDIA_VISIBLE_DEVICES").on(worker_node):
+        await eventually(lambda: offered("1"), "the virtual node offers the GPU")
+        await create(hub, namespace, *manifests("gpu-training.yaml", vnode, binding=leased.name))
+        await hub.kubectl("wait", "job/training", "-n", namespace, "--for=condition=Complete", KUBECTL_TIMEOUT)
+        assert await log(hub, namespace, "job/training") == "training on GPU GPU-a"
+    await eventually(lambda: offered("0"), "the GPU is gone with its plugin")
 
 
 async def test_fan_out_completes_each_of_200_parts_once(kitchen: Kitchen, namespace: str) -> None:
