@@ -27,7 +27,7 @@ PODS = 4
 HOUR = 3600
 FOLLOWED_WITHIN = 10.0
 """Seconds from a step of the clock until windows follow it; it is noticed within one."""
-AT_THE_EDGE = 3.0
+AT_THE_EDGE = 5.0
 SPRING, AUTUMN = datetime(2027, 3, 28, 1, 0, tzinfo=UTC), datetime(2026, 10, 25, 1, 0, tzinfo=UTC)
 """When the clocks of Berlin change: from 02:00 to 03:00, and from 03:00 to 02:00."""
 BEFORE = 15.0

@@ -29,7 +29,7 @@ from vkubelet.testing.clock import ManualClock
 from vkubelet.testing.cluster import ControlPlane
 from vkubelet.testing.cluster.pki import LIFETIME, Authority, KeyFiles, write_kubeconfig
 
-SHORT_LIVED = 20.0
+SHORT_LIVED = 45.0
 """Seconds."""
 REPORTED_WITHIN = 60.0
 RECOVERED_WITHIN = 90.0

@@ -54,5 +54,5 @@ async def test_a_token_is_renewed_once_in_its_life() -> None:
     assert await renewed(0.0, HOUR) == 2
 
 
-async def test_a_clock_that_is_ahead_by_the_life_of_a_token_does_not_renew_it_again_and_again() -> None:
+async def test_a_clock_that_is_ahead_does_not_renew_a_token_again_and_again() -> None:
     assert await renewed(float(HOUR), HOUR) <= 11
