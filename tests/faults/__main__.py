@@ -1,11 +1,12 @@
-"""`python -m tests.faults`: the campaign of `make faults`, one schedule again, or the campaign on planted bugs.
+"""`python -m tests.faults`: the campaign of `make faults`, one schedule again, the campaign on planted bugs, or the check of the model.
 
-Invariant: the exit code is 0 only when no oracle found anything, or when every planted bug was found.
+Invariant: the exit code is 0 only when nothing was found in the product or in the model, or when every planted bug was found.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import random
 import sys
@@ -15,6 +16,7 @@ if os.environ.get("PYTHONHASHSEED") != "0":
     os.execve(sys.executable, [sys.executable, "-m", "tests.faults", *sys.argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})
 
 from tests.faults import planted
+from tests.faults.model import comparison
 from tests.faults.simulation import campaign, worlds
 from tests.faults.simulation.oracles import judge
 from tests.faults.simulation.schedule import Schedule
@@ -33,11 +35,16 @@ def main() -> int:
     again.add_argument("schedule", help="the line that a report shows")
     bugs = commands.add_parser("planted", help="run the default campaign on every planted bug and print the table")
     bugs.add_argument("names", nargs="*")
+    checked = commands.add_parser("sequences", help="send random requests to the model and to a real API server, and compare the answers")
+    checked.add_argument("--seed", type=int, default=None, help="default: a random one, which is printed")
+    checked.add_argument("--count", type=int, default=100, help="number of sequences")
     commands.add_parser("table", help="write the table of planted bugs into the documentation")
     arguments = parser.parse_args()
     match arguments.command:
         case "run":
             return _run(arguments)
+        case "sequences":
+            return _compare(arguments)
         case "replay":
             return _replay(Schedule.parse(arguments.schedule))
         case "table":
@@ -47,8 +54,7 @@ def main() -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    seed = random.SystemRandom().randrange(1_000_000) if arguments.seed is None else arguments.seed
-    print(f"seed {seed}", flush=True)
+    seed = _seed(arguments)
     report = campaign.run(
         seed=seed,
         seconds=60.0 * arguments.minutes,
@@ -61,10 +67,23 @@ def _run(arguments: argparse.Namespace) -> int:
     return 1 if report.failed else 0
 
 
+def _compare(arguments: argparse.Namespace) -> int:
+    differences = asyncio.run(comparison.compare_with_new(_seed(arguments), sequences=arguments.count))
+    print(*differences, f"{len(differences)} differences in {arguments.count} sequences of {comparison.STEPS} requests", sep="\n")
+    return 1 if differences else 0
+
+
+def _seed(arguments: argparse.Namespace) -> int:
+    seed = random.SystemRandom().randrange(1_000_000) if arguments.seed is None else int(arguments.seed)
+    print(f"seed {seed}", flush=True)
+    return seed
+
+
 def _replay(schedule: Schedule) -> int:
     history = worlds.play(schedule)
     violations = judge(history, schedule)
     print("\n".join(history.lines()))
+    print(f"history {history.digest()}")
     print("\n".join(map(str, violations)) or "no violations")
     return 1 if violations else 0
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.faults.planted import DEFAULT_SCHEDULES, DEFAULT_SEED, PAGE, ROOT, Planted, in_tree, page, patches, tree
-from tests.faults.simulation.campaign import run
+from tests.faults.simulation.campaign import run, run_all
 from tests.faults.simulation.schedule import Schedule
 from tests.faults.simulation.worlds import judged, play
 
@@ -21,6 +21,17 @@ from tests.faults.simulation.worlds import play
 print(json.dumps([play(Schedule.parse(each)).lines() for each in sys.argv[1:]]))
 """
 REPEATED = ("mock/pods seed=3 crash:9:2", "mock/churn seed=3 slow:20:4", "kubeocean/pods seed=3 crash:20:2 lost:9:0")
+TOGETHER = (
+    "",
+    " crash:9:2",
+    " crash:9:2 refused:30:503",
+    " crash:9:2 cut@hub:28:10",
+    " refused:900:503",
+    " clock:12:3600",
+    " dropped@hub:20:3",
+    " dropped@hub:20:3 stall:12:20",
+    " stale@hub:6:5",
+)
 ONCE_FAILED = ("kubeocean/leaders seed=1 lost:38:1", "kubeocean/unbind seed=1 crash:58:1", "mock/pods seed=1 lag@hub:12:22")
 """Schedules in which a campaign has found a defect of the product or of a scene."""
 
@@ -36,6 +47,13 @@ def lines_elsewhere(hash_seed: str) -> list[list[str]]:
 @pytest.mark.timeout(300)
 def test_a_seed_gives_the_same_history_in_every_process() -> None:
     assert lines_elsewhere("1") == lines_elsewhere("2") == [play(Schedule.parse(each)).lines() for each in REPEATED]
+
+
+def test_schedules_that_run_together_have_the_histories_that_each_has_alone() -> None:
+    schedules = [Schedule.parse(f"mock/pods seed=3{each}") for each in TOGETHER]
+    together = {outcome.schedule: outcome.digest for outcome in run_all(schedules, jobs=2)}
+    assert together == {schedule: judged(schedule).digest for schedule in schedules}
+    assert len(set(together.values())) == len(TOGETHER) - 1, "only the fault of a write that does not happen changes nothing"
 
 
 def test_another_seed_gives_another_history() -> None:

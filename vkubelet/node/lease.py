@@ -6,6 +6,7 @@ Invariant: a Lease is renewed as long as its node is kept here, whatever else ha
 import asyncio
 import heapq
 import logging
+import math
 import random
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -35,6 +36,8 @@ _ATTEMPT = 10.0
 _RETRY_FIRST, _RETRY_LIMIT = 0.2, 7.0
 _SPREAD, _JITTER = (0.1, 1.0), (0.96, 1.0)
 """Shares of the interval until the second renewal and between later ones: Leases that start together are spread over the interval."""
+_TICK, _WOKEN_EVERY = 0.05, 1.0
+"""Shortest and longest sleep in seconds until the next renewal that is due."""
 
 
 @frozen(kw_only=True)
@@ -113,9 +116,10 @@ class LeaseKeeper:
                 group.create_task(self._renew_in_slot(node), name=f"lease {node}")
 
     async def _wake_in_time(self) -> None:
-        """Sets the event whenever the head of the heap may be due; a quarter second is far below the slack of any Lease."""
+        """Sets the event when the head of the heap is due; one that is added meanwhile is late by far less than the slack of any Lease."""
         while True:
-            await self._clock.sleep(0.25)
+            due = self._heap[0][0] if self._heap else math.inf
+            await self._clock.sleep(min(_WOKEN_EVERY, max(_TICK, due - self._clock.monotonic())))
             self._changed.set()
 
     def _push(self, node: str) -> None:

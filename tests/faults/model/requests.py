@@ -72,7 +72,7 @@ class Requests:
         return self.writer.post(route, request)
 
     def _get(self, route: Route, request: Request) -> bytes:
-        found = self._storage.get(route.kind, (route.namespace, route.name), request.version)
+        found = self._storage.get(route.kind, (route.namespace, route.name), self._version_of(request))
         if found is None:
             raise route.kind.target(route.name).not_found()
         return found.whole
@@ -80,7 +80,7 @@ class Requests:
     def _list(self, route: Route, request: Request) -> bytes:
         params, kind = request.params, route.kind
         check = selector(params.get("labelSelector", ""), params.get("fieldSelector", ""), kind.kind)
-        version = request.version if request.version is not None else self._storage.version
+        version = self._version_of(request)
         after: Key | None = None
         if params.get("continue"):
             version, after = self._continued(params["continue"])
@@ -94,6 +94,12 @@ class Requests:
             if check is None:
                 metadata["remainingItemCount"] = len(found) - limit
         return _page(kind.kind, kind.api_version, metadata, [each for _, each in found[:limit]])
+
+    def _version_of(self, request: Request) -> int:
+        """Returns what a read is served from: the watch cache where the client accepts any version, else etcd."""
+        if request.version is not None:
+            return request.version
+        return self._storage.seen if request.params.get("resourceVersion") == "0" else self._storage.version
 
     def _continued(self, token: str) -> tuple[int, Key]:
         try:

@@ -182,7 +182,7 @@ class ApiModel:
         route, params = self.kinds.route(request.path), request.params
         check = selector(params.get("labelSelector", ""), params.get("fieldSelector", ""), route.kind.kind)
         watch = Watch(route.kind, namespace=route.namespace, check=check, path=request.path, user=request.user)
-        watch.current = lambda: self.storage.version
+        watch.current = lambda: self.storage.seen
         watch.bookmarks = params.get("allowWatchBookmarks") == "true"
         if self.faults is not None:
             watch.choose = self.faults.event
@@ -192,7 +192,7 @@ class ApiModel:
         initial = params.get("sendInitialEvents") == "true"
         table = self.storage.table(route.kind)
         if initial or since in ("", "0"):
-            version = request.version if request.version is not None else self.storage.version
+            version = request.version if request.version is not None else self.storage.seen
             watch.version = version
             watch.offer_initial(sorted(table.at(version).items()))
             if initial and watch.bookmarks:
@@ -203,7 +203,8 @@ class ApiModel:
             if version < self.storage.compacted:
                 watch.refuse(expired(f"too old resource version: {version} ({self.storage.compacted})"))
         for event in table.since(version):
-            watch.on_event(event)
+            if event.version <= self.storage.seen:
+                watch.on_event(event)
         if not watch.closed:
             self.watches.append(watch)
             self.storage.listeners.setdefault(route.kind, []).append(watch.on_event)

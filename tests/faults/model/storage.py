@@ -5,6 +5,7 @@ Invariant: a stored object is never changed, only replaced; every replacement ha
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, Final
@@ -125,6 +126,19 @@ class Storage:
         """Versions below this are not served any more."""
         self.history: list[Change] = []
         self.listeners: dict[Kind, list[Callable[[Event], None]]] = {}
+        self._behind = 0
+        self._unseen: deque[tuple[Kind, Event]] = deque()
+        """What the watch cache has not received yet."""
+
+    @property
+    def seen(self) -> int:
+        """The version of the watch cache: what watches show, and reads that accept any version (resourceVersion 0)."""
+        return self._unseen[0][1].version - 1 if self._unseen else self.version
+
+    def lag(self, behind: int) -> None:
+        """Keeps the watch cache so many versions behind, from the next write on."""
+        self._behind = behind
+        self._show()
 
     def table(self, kind: Kind) -> Table:
         found = self._tables.get(kind)
@@ -161,8 +175,15 @@ class Storage:
         table.past.append(event)
         old, new = event.old.body if event.old else None, event.new.body if event.new else None
         self.history.append(Change(len(self.history), event.version, self._now(), user, verb, path, table.kind, event.key, old, new))
-        for listener in tuple(self.listeners.get(table.kind, ())):
-            listener(event)
+        self._unseen.append((table.kind, event))
+        self._show()
+
+    def _show(self) -> None:
+        """Passes to the watches what the watch cache receives."""
+        while self._unseen and self._unseen[0][1].version <= self.version - self._behind:
+            kind, event = self._unseen.popleft()
+            for listener in tuple(self.listeners.get(kind, ())):
+                listener(event)
 
     def items(self) -> Iterator[Stored]:
         """Yields every object there is."""
@@ -181,5 +202,6 @@ class Storage:
             raise expired(f"version {version} was compacted")
         for table in self._tables.values():
             table.now, table.past = dict(table.at(version)), []
+        self._unseen.clear()
         self.version = version
         self.compacted = version

@@ -15,6 +15,7 @@ from attrs import define, field
 
 from tests.faults.model.controllers import settle
 from tests.faults.model.refusals import Refusal
+from tests.faults.model.request import Request
 from tests.faults.model.server import ApiModel
 from tests.faults.model.watching import Watch, WatchLine
 from vkubelet.api.codec import EventType, WatchEvent
@@ -324,6 +325,26 @@ async def test_pages_show_one_moment_and_expire(model: ApiModel, client: Client)
     with pytest.raises(Refusal) as raised:
         model.call("GET", "/api/v1/pods", user="us", params=rest)
     assert raised.value.code == 410
+
+
+async def test_a_watch_cache_that_is_behind_shows_in_watches_and_in_reads_of_any_version(model: ApiModel, client: Client) -> None:
+    await client.create(PODS, pod("a"))
+    before = model.version
+    watch = model.open_watch(Request(method="GET", path="/api/v1/pods", user="us", params={"resourceVersion": str(before)}))
+    model.storage.lag(1)
+    await client.create(PODS, pod("b"))
+
+    def names(version: str) -> list[str]:
+        listed = model.call("GET", "/api/v1/pods", user="us", params={"resourceVersion": version})
+        return [each["metadata"]["name"] for each in listed["items"]]
+
+    assert (names("0"), names(""), watch.pending) == (["a"], ["a", "b"], 0)
+    with pytest.raises(Refusal):
+        model.call("GET", "/api/v1/namespaces/default/pods/b", user="us", params={"resourceVersion": "0"})
+    await client.create(PODS, pod("c"))
+    assert (names("0"), watch.pending) == (["a", "b"], 1)
+    model.storage.lag(0)
+    assert (names("0"), watch.pending) == (["a", "b", "c"], 2)
 
 
 async def test_an_object_that_leaves_the_selector_is_deleted(client: Client) -> None:

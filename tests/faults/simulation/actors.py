@@ -52,7 +52,6 @@ class ControlPlane:
         self.name = name
         self.model = world.cluster(name)
         self.sets: dict[str, Body] = {}
-        self._seen: dict[str, int] = {}
         self._renewed: dict[str, tuple[str, float]] = {}
         self._unready: dict[str, float] = {}
         self._evicted: set[str] = set()
@@ -62,15 +61,10 @@ class ControlPlane:
 
     def run(self) -> None:
         """Starts the controllers."""
-        self.world.every(0.5, self.schedule)
-        self.world.every(1.0, self.reconcile_sets)
-        self.world.every(2.0, self.judge_nodes)
-        self.world.every(5.0, self.collect_pods)
-
-    def _unchanged(self, controller: str) -> bool:
-        """Whether nothing was written since this controller looked last."""
-        before, self._seen[controller] = self._seen.get(controller, -1), self.model.version
-        return before == self.model.version
+        self.world.every(0.5, self.name, self.schedule)
+        self.world.every(1.0, self.name, self.reconcile_sets)
+        self.world.every(2.0, self.name, self.judge_nodes)
+        self.world.every(5.0, self.name, self.collect_pods)
 
     def attempt(self, user: str, method: str, path: str, body: Body | None = None, **more: Any) -> Body | None:
         """Writes as a user of this cluster; returns the answer, None when it is refused."""
@@ -131,8 +125,8 @@ class ControlPlane:
 
     def stateful(self, name: str, *, replicas: int, annotations: Mapping[str, str] | None = None, **spec: Any) -> None:
         """Creates a StatefulSet, or scales it."""
-        self._seen.clear()
         self.sets[name] = {"replicas": replicas, "annotations": annotations or {}, "spec": spec}
+        self.world.notify(self.name)
 
     # --- what a person sees ---
 
@@ -170,22 +164,19 @@ class ControlPlane:
 
     # --- controllers ---
 
-    def schedule(self) -> None:
+    def schedule(self) -> bool:
         """Binds pods to nodes that are ready, tolerated and selected."""
-        if self._unchanged("scheduler"):
-            return
         waiting = [pod for pod in self.pods() if not pod["spec"].get("nodeName") and not pod["metadata"].get("deletionTimestamp")]
         for pod in waiting:
             fitting = [node for node in self.nodes() if is_ready(node) and tolerates(pod, node) and selects(pod, node)]
             if fitting:
                 name = self.world.rng.choice(fitting)["metadata"]["name"]
                 self.attempt("scheduler", "POST", f"{path_of(pod)}/binding", {"target": {"kind": "Node", "name": name}})
+        return False
 
-    def reconcile_sets(self) -> None:
+    def reconcile_sets(self) -> bool:
         """The StatefulSet controller: an ordinal is created again once its pod is removed."""
         user = "statefulset-controller"
-        if self._unchanged(user):
-            return
         for name, wanted in self.sets.items():
             for ordinal in range(wanted["replicas"]):
                 found = self.pod(f"{name}-{ordinal}")
@@ -197,8 +188,9 @@ class ControlPlane:
             for pod in [pod for pod in self.pods() if _ordinal(pod, name) >= wanted["replicas"]]:
                 if not pod["metadata"].get("deletionTimestamp"):
                     self.attempt(user, "DELETE", path_of(pod), {})
+        return False
 
-    def judge_nodes(self) -> None:
+    def judge_nodes(self) -> bool:
         """The node lifecycle controller: Leases, taints, eviction."""
         now = self.world.loop.time()
         for node in self.nodes():
@@ -213,6 +205,7 @@ class ControlPlane:
                 self.merge(f"/api/v1/nodes/{name}/status", {"status": {"conditions": [stale]}}, user="node-controller", strategic=True)
             self._taint(name)
             self._evict(name)
+        return True
 
     def _taint(self, name: str) -> None:
         node = self.model.get("", "v1", "nodes", "", name)
@@ -239,7 +232,7 @@ class ControlPlane:
                     self._evicted.add(pod["metadata"]["name"])
                     self.attempt("node-controller", "DELETE", path_of(pod), {})
 
-    def collect_pods(self) -> None:
+    def collect_pods(self) -> bool:
         """The pod garbage collector: pods of nodes that no longer exist."""
         nodes = {node["metadata"]["name"] for node in self.nodes()}
         now = self.world.loop.time()
@@ -250,6 +243,7 @@ class ControlPlane:
             elif now - self._nodeless.setdefault(uid, now) > _ORPHANED_AFTER:
                 self._evicted.add(pod["metadata"]["name"])
                 self.attempt("pod-garbage-collector", "DELETE", path_of(pod), {"gracePeriodSeconds": 0})
+        return bool(self._nodeless)
 
     def _now(self) -> str:
         return rfc3339(self.world.now())

@@ -10,19 +10,19 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
-from functools import partial
 from itertools import islice
+from multiprocessing.connection import Connection, wait
 
 from attrs import define, field
 
 from tests.faults.simulation.plan import bases, campaign
 from tests.faults.simulation.schedule import Schedule
 from tests.faults.simulation.shrink import shrink
-from tests.faults.simulation.worlds import Outcome, judged, scenarios
+from tests.faults.simulation.worlds import Outcome, judged, scenarios, start
 
 _SHOWN = 20
+_BATCH = 640
+"""Schedules that are planned at a time: the more, the more of them have a beginning in common."""
 _SHRUNK = 5
 """Failures that are shrunk: many failures usually have one cause."""
 
@@ -78,7 +78,7 @@ class Report:
     def _violations(self) -> Iterator[str]:
         yield "violations: none" if not self.failed else f"violations: {len(self.failed)}"
         for outcome in (self.shrunk + self.failed)[:_SHOWN]:
-            yield f"- `{outcome.schedule}`"
+            yield f"- `{outcome.schedule}` (history {outcome.digest})"
             yield from (f"  - {violation}" for violation in outcome.violations[:5])
 
 
@@ -94,61 +94,61 @@ def run(
 ) -> Report:
     """Runs a campaign of `most` schedules or so many seconds, whatever is less; `only` names scenarios as `world/scenario`.
 
-    `jobs` is the number of processes: 1 runs all in this one, 0 takes all cores. With `stop` the first failure ends it, unshrunk.
+    `jobs` is the number of processes that run at a time, 0 for one on each core. With `stop` the first failure ends it, unshrunk.
     `on_failure` is called for each failure at once: a long campaign may be interrupted.
     """
     began, report = time.monotonic(), Report(seed)
     chosen = [each for each in scenarios() if not only or "/".join(each) in only]
     known: list[Outcome] = []
-    with _runner(jobs) as run_all:
-        for planned in (
-            lambda: iter(bases(chosen, seed)),
-            lambda: islice(campaign(known, seed), None if most is None else most - len(known)),
-        ):
-            for outcome in run_all(planned(), began + seconds):
-                report.add(outcome)
-                if outcome.violations:
-                    on_failure(outcome)
-                if report.schedules <= len(chosen):
-                    known.append(outcome)
-                if stop and report.failed:
-                    break
-            known.sort(key=lambda outcome: str(outcome.schedule))
+    for schedules in _batches(chosen, seed, known=known, most=math.inf if most is None else most):
+        outcomes: list[Outcome] = []
+        for outcome in run_all(schedules, jobs or os.cpu_count() or 1, until=began + seconds):
+            outcomes.append(outcome)
+            if outcome.violations:
+                on_failure(outcome)
+        order = {schedule: number for number, schedule in enumerate(schedules)}
+        outcomes.sort(key=lambda outcome: order[outcome.schedule])
+        known += [] if known else outcomes
+        for outcome in outcomes:
+            report.add(outcome)
             if stop and report.failed:
                 break
+        if time.monotonic() >= began + seconds or (stop and report.failed):
+            break
     report.seconds = time.monotonic() - began
     report.shrunk = [] if stop else [smallest(outcome) for outcome in _different(report.failed)]
     return report
 
 
-RunAll = Callable[[Iterator[Schedule], float], Iterator[Outcome]]
+def _batches(chosen: Sequence[tuple[str, str]], seed: int, *, known: Sequence[Outcome], most: float) -> Iterator[list[Schedule]]:
+    """Yields the schedules of a campaign in parts, first those without faults, whose outcomes are `known` when the next part is made."""
+    first = bases(chosen, seed)
+    yield first
+    planned, number = campaign(sorted(known, key=lambda outcome: str(outcome.schedule)), seed), len(first)
+    while batch := list(islice(planned, int(min(most - number, _BATCH)))):
+        number += len(batch)
+        yield batch
 
 
-@contextmanager
-def _runner(jobs: int) -> Iterator[RunAll]:
-    if jobs == 1:
-        yield _one_by_one
-        return
-    with ProcessPoolExecutor(jobs or os.cpu_count()) as pool:
-        yield partial(_in_parallel, pool)
-
-
-def _one_by_one(schedules: Iterator[Schedule], until: float) -> Iterator[Outcome]:
-    for schedule in schedules:
-        yield judged(schedule)
-        if time.monotonic() >= until:
-            return
-
-
-def _in_parallel(pool: ProcessPoolExecutor, schedules: Iterator[Schedule], until: float) -> Iterator[Outcome]:
-    running: set[Future[Outcome]] = set()
-    while True:
-        room = 2 * (os.cpu_count() or 1) - len(running)
-        running |= {pool.submit(judged, schedule) for schedule in islice(schedules, room if time.monotonic() < until else 0)}
-        if not running:
-            return
-        done, running = wait(running, return_when=FIRST_COMPLETED)
-        yield from (future.result() for future in done)
+def run_all(schedules: Sequence[Schedule], jobs: int, *, until: float = math.inf) -> Iterator[Outcome]:
+    """Runs schedules, those of one scenario and seed together; starts none of them after `until`. Raises ChildProcessError."""
+    groups: dict[Schedule, list[Schedule]] = {}
+    for schedule in dict.fromkeys(schedules):
+        groups.setdefault(schedule.with_faults(()), []).append(schedule)
+    waiting = sorted(groups.values(), key=len)
+    running: dict[Connection, int] = {}
+    while running or (waiting and time.monotonic() < until):
+        while waiting and len(running) < jobs and time.monotonic() < until:
+            process, receiver = start(waiting.pop())
+            running[receiver] = process
+        for receiver in wait(list(running)):
+            assert isinstance(receiver, Connection)
+            try:
+                yield receiver.recv()
+            except EOFError:
+                _, status = os.waitpid(running.pop(receiver), 0)
+                if status:
+                    raise ChildProcessError(f"a simulation ended with the status {status}") from None
 
 
 def _different(failed: Sequence[Outcome]) -> list[Outcome]:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 from attrs import define, field, frozen
 
+from tests.faults.simulation.differences import changed_paths
 from tests.faults.simulation.network import Sent
 
 Body = dict[str, Any]
@@ -30,6 +32,11 @@ class Entry:
     old: Body | None = field(default=None, repr=False)
     new: Body | None = field(default=None, repr=False)
     creator: str = ""
+    changed: frozenset[str] = field(init=False, repr=False, eq=False)
+    """Paths of the fields that the write has changed."""
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "changed", changed_paths(self.old, self.new))
 
     @property
     def name(self) -> str:
@@ -80,6 +87,8 @@ class History:
     """Exceptions that nobody handled, exits, and log lines of errors."""
     unmet: list[str] = field(factory=list)
     """What the scenario wanted at its end, and is not so."""
+    unexpected: list[str] = field(factory=list)
+    """What the scenario expected meanwhile, and was not so; a fault may delay it."""
     left: list[str] = field(factory=list)
     """What processes that stopped in order have left: tasks, ports."""
     finite: set[str] = field(factory=set)
@@ -102,6 +111,10 @@ class History:
         workloads = [f"{each.seconds:.3f} s {each.what} {each.id} {each.name}" for each in self.workloads]
         marks = [f"{second:.3f} s {what} {about}" for second, what, about in self.marks]
         return [*(entry.line() for entry in self.entries), *workloads, *marks]
+
+    def digest(self) -> str:
+        """Returns a number that only the same history has."""
+        return sha256("\n".join(self.lines()).encode()).hexdigest()[:12]
 
     def virtual_uid(self, physical: Body) -> str:
         """Returns the UID of the virtual pod that a physical one backs, "" for any other."""

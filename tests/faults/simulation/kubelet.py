@@ -5,6 +5,7 @@ Invariant: containers stop only when their kubelet stops them; a pod whose objec
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from attrs import define
@@ -46,20 +47,21 @@ class Kubelets:
         """Containers by the UID of their physical pod."""
 
     def run(self) -> None:
-        self.world.every(0.5, self.sync)
+        self.world.every(0.5, self.plane.name, self.sync)
 
     def live(self) -> list[str]:
         """Names of the virtual pods that have containers."""
         return [each.name for each in self.running.values() if not each.ended]
 
-    def sync(self) -> None:
-        """One round over all pods of all nodes."""
+    def sync(self) -> bool:
+        """One round over all pods of all nodes; returns whether containers are about to end."""
         pods = {pod["metadata"]["uid"]: pod for pod in self.plane.pods() if pod["spec"].get("nodeName")}
         for uid, found in list(self.running.items()):
             if uid not in pods:
                 self._stop_vanished(uid, found)
         for uid, pod in pods.items():
             self._sync_pod(uid, pod)
+        return any(each.stops_at is not None or math.isfinite(each.run_for) for each in self.running.values() if not each.ended)
 
     def _sync_pod(self, uid: str, pod: Body) -> None:
         now, meta = self.world.loop.time(), pod["metadata"]

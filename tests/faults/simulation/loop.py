@@ -62,6 +62,21 @@ class SimulatedFuture(_Hashed, asyncio.Future[Any]):
         super().__init__(loop=loop)
 
 
+class _Handle(asyncio.Handle):
+    """A callback that is ready, made without asking the loop whether it debugs: most of what a simulation does is to call back."""
+
+    __slots__ = ()
+
+    def __init__(self, callback: Any, args: Any, loop: Any, context: contextvars.Context | None) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+
+
 class SimulatedLoop(asyncio.BaseEventLoop):
     """The loop of one simulation. `kill` ends a simulated process as SIGKILL does: none of its code runs any more."""
 
@@ -74,6 +89,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._due: list[tuple[float, int, Any]] = []
         """Heap of timers, by time and number."""
         self._at_once = 0
+        self._moments: list[float] = []
+        self._on_moment: Callable[[float], None] = lambda moment: None
         self._dead: set[str] = set()
         self._stalled: dict[str, list[asyncio.Handle]] = {}
         self._tasks: dict[int, SimulatedTask] = {}
@@ -106,7 +123,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return False
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Handle(callback, args, self, context)
         self._ready.append(handle)  # type: ignore[attr-defined]
         return handle
 
@@ -143,7 +160,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         else:
             self._at_once = 0
             self._advance()
-        self._take_due(ready)
+        if self._due and self._due[0][0] <= self._now:
+            self._take_due(ready)
         dead, stalled = self._dead, self._stalled
         for _ in range(len(ready)):
             handle = ready.popleft()
@@ -159,11 +177,16 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             handle._run()
 
     def _advance(self) -> None:
-        due = self._due
-        while due and due[0][2]._cancelled:  # type: ignore[attr-defined]
-            heapq.heappop(due)
-        if not due:
-            raise Stuck("every task waits, and no timer is set")
+        due, moments = self._due, self._moments
+        while True:
+            while due and due[0][2]._cancelled:
+                heapq.heappop(due)
+            if not due:
+                raise Stuck("every task waits, and no timer is set")
+            if not moments or moments[-1] > due[0][0]:
+                break
+            self._now = moments.pop()
+            self._on_moment(self._now)
         self._now = max(self._now, due[0][0])
 
     def _take_due(self, ready: Any) -> None:
@@ -193,6 +216,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         self.problems.append(f"{context.get('message')}: {error!r}")
+
+    def at_moments(self, moments: Iterable[float], callback: Callable[[float], None]) -> None:
+        """Calls back at each of these moments, before any timer of that moment. A moment at which nothing is done leaves no trace."""
+        self._moments, self._on_moment = sorted(moments, reverse=True), callback
 
     # --- processes ---
 

@@ -5,7 +5,7 @@ Invariant: the backend is the only place where workloads run, and each start and
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar
 
 from attrs import define, field
@@ -14,7 +14,7 @@ from tests.faults.simulation.actors import ControlPlane, pod_body
 from tests.faults.simulation.churn import churn
 from tests.faults.simulation.history import Workload
 from tests.faults.simulation.schedule import Schedule
-from tests.faults.simulation.world import World
+from tests.faults.simulation.world import LIST_INTERVAL, World
 from vkubelet.client.connection import Connection
 from vkubelet.runtime import Runtime
 from vkubelet.server.settings import ServerSettings
@@ -57,8 +57,8 @@ class MockWorld(World):
     name = "mock"
     scenarios: ClassVar = {"pods": "pods", "churn": "churn"}
 
-    def __init__(self, schedule: Schedule) -> None:
-        super().__init__(schedule)
+    def __init__(self, schedules: Sequence[Schedule]) -> None:
+        super().__init__(schedules)
         self.backend = RecordedBackend(world=self)
 
     def build(self) -> None:
@@ -69,7 +69,7 @@ class MockWorld(World):
     def make(self, role: str) -> tuple[Callable[[], Awaitable[None]], Callable[[], None]]:
         provider = Mock(Mock.Settings(node="mock", nodes=2, resolve=False))
         provider.backend = self.backend
-        settings = Settings(server=SERVER, health=HEALTH, pods=PodSettings())
+        settings = Settings(server=SERVER, health=HEALTH, pods=PodSettings(list_interval=LIST_INTERVAL))
         runtime = Runtime(provider, settings, connection=Connection("https://hub.simulated:6443"), clock=self.clock)
         return runtime.run, runtime.stop
 

@@ -21,8 +21,9 @@ from attrs import define, field, frozen
 from tests.faults.model.refusals import Refusal
 from tests.faults.model.requests import Request
 from tests.faults.model.server import ApiModel
+from tests.faults.simulation.branches import Branch, of_event, of_write
 from tests.faults.simulation.loop import PROCESS, SimulatedLoop
-from tests.faults.simulation.schedule import OF_WRITES, Fault, Kind
+from tests.faults.simulation.schedule import Fault, Kind
 from vkubelet.api.codec import encode_json, status_error
 from vkubelet.client.connection import Connection
 from vkubelet.client.transport import Call, Transport
@@ -33,6 +34,8 @@ from vkubelet.metrics import Metrics
 _LATENCIES = (0.001, 0.001, 0.002, 0.002, 0.003, 0.005, 0.008, 0.020)
 """Seconds on the way, in one direction. Few values, so that messages often arrive at the same moment, in the order of the seed."""
 _CONNECT = 10.0
+_FRESH_WITHIN = 3.0
+"""Seconds for which a real API server waits for its watch cache before it refuses a read (blockTimeout)."""
 _REASONS = {409: "Conflict", 410: "Expired", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout"}
 
 
@@ -69,7 +72,7 @@ class Side:
 class Network:
     """All API servers, and what the schedule does to the way to them. `on_crash(process, seconds)` kills and restarts a process."""
 
-    def __init__(self, loop: SimulatedLoop, rng: random.Random, faults: tuple[Fault, ...]) -> None:
+    def __init__(self, loop: SimulatedLoop, rng: random.Random, branch: Branch) -> None:
         self.loop = loop
         self.rng = rng
         self.sides: dict[str, Side] = {}
@@ -79,8 +82,7 @@ class Network:
         """Kind of each fault that took effect, and its site."""
         self.on_crash: Callable[[str, float], None] = lambda process, seconds: None
         self._world = contextvars.Context()
-        self._of_writes = {fault.at: fault for fault in faults if fault.kind in OF_WRITES}
-        self._of_events = {(fault.side, fault.at): fault for fault in faults if fault.kind in (Kind.DROPPED, Kind.DELAYED, Kind.ENDED)}
+        self._branch = branch
 
     def add(self, name: str, url: str, model: ApiModel) -> None:
         self.sides[url] = Side(name, url, model)
@@ -100,11 +102,12 @@ class Network:
         self.loop.create_task(coro, context=self._world)
 
     def fault_of_write(self, number: int) -> Fault | None:
-        return self._of_writes.get(number)
+        """Returns the fault of a write: the last one, where a schedule has several."""
+        return next(reversed(self._branch.faults_at(of_write(number))), None)
 
     def fault_of_event(self, side: Side) -> Fault | None:
         self.events[side.name] += 1
-        return self._of_events.get((side.name, self.events[side.name]))
+        return next(reversed(self._branch.faults_at(of_event(side.name, self.events[side.name]))), None)
 
     def note(self, kind: Kind, site: str) -> None:
         self.injected.append((kind.value, site))
@@ -134,6 +137,9 @@ class Network:
                 side.broken_until = now + fault.value
             case Kind.LAG:
                 side.lagging_until = now + fault.value
+            case Kind.STALE:
+                side.model.storage.lag(int(fault.value))
+                self.later(fault.lasts, side.model.storage.lag, 0)
             case Kind.EXPIRED:
                 side.model.compact()
                 for stream in list(side.streams):
@@ -296,6 +302,9 @@ class SimulatedTransport(Transport):
         network.later(network.latency(), _fail if isinstance(answer, Exception) else _succeed, future, answer)
 
     async def _watch(self, side: Side, call: Call, future: asyncio.Future[Any], process: str) -> None:
+        if not await self._is_fresh(side, call):
+            self._answer(side, future, refusal(call, 504))
+            return
         try:
             watch = side.model.open_watch(request_of(call, process))
         except Refusal as refused:
@@ -309,6 +318,16 @@ class SimulatedTransport(Transport):
         finally:
             side.streams.remove(stream)
             side.model.close_watch(watch)
+
+    async def _is_fresh(self, side: Side, call: Call) -> bool:
+        """Whether a watch may begin: one that shows the current objects first waits until the watch cache has them, but not for long."""
+        storage = side.model.storage
+        if dict(call.params).get("resourceVersion"):
+            return True
+        needed, until = storage.version, self._network.loop.time() + _FRESH_WITHIN
+        while storage.seen < needed and self._network.loop.time() < until:
+            await asyncio.sleep(_FRESH_WITHIN / 10)
+        return storage.seen >= needed
 
 
 class SimulatedStream:

@@ -6,7 +6,7 @@ Invariant: an oracle reads what was accepted by the API servers and what ran in 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from attrs import frozen
@@ -46,6 +46,7 @@ def judge(history: History, schedule: Schedule) -> list[Violation]:
 def stable(history: History, schedule: Schedule) -> Iterator[str]:
     """The desired state is reached, and then nothing is written but renewals."""
     yield from history.unmet
+    yield from () if schedule.faults else history.unexpected
     beaten: set[str] = set()
     for entry in history.entries:
         if entry.user not in history.ours or entry.seconds < history.judged_from:
@@ -53,14 +54,14 @@ def stable(history: History, schedule: Schedule) -> Iterator[str]:
         again = entry.resource == "nodes" and entry.name in beaten
         beaten |= {entry.name} if entry.resource == "nodes" else set()
         if again or not is_renewal(entry):
-            yield f"written although nothing changes: {entry.line()}: {', '.join(sorted(changed_paths(entry)))[:200]}"
+            yield f"written although nothing changes: {entry.line()}: {', '.join(sorted(entry.changed))[:200]}"
 
 
 def is_renewal(entry: Entry) -> bool:
     """Whether a write only states that its writer lives: a Lease, the heartbeat of a node, an Event, a token before its expiry."""
     if entry.resource in ("leases", "events"):
         return True
-    paths = changed_paths(entry)
+    paths = entry.changed
     if entry.resource == "nodes":
         return all(path.rpartition("/")[2] in _HEARTBEAT for path in paths)
     return entry.resource == "secrets" and entry.old is not None and entry.new is not None and is_token(entry.new)
@@ -178,7 +179,7 @@ def foreign_fields_stay(history: History, schedule: Schedule) -> Iterator[str]:
     writers: dict[tuple[str, str], dict[str, str]] = {}
     for entry in history.entries:
         known = writers.setdefault((entry.cluster, entry.object), {})
-        paths = changed_paths(entry)
+        paths = entry.changed
         if entry.user in history.ours and entry.old is not None:
             for path in sorted(paths):
                 writer = known.get(path)
@@ -319,39 +320,3 @@ ORACLES: Mapping[str, Oracle] = {
     "g: no process dies": no_problems,
     "h: one leader": one_leader,
 }
-
-
-# --- differences -------------------------------------------------------------------------------------------------------------------------
-
-
-def changed_paths(entry: Entry) -> set[str]:
-    """Returns the paths of the leaves that a write changed; list items are named by their key where they have one."""
-    old, new = leaves(entry.old), leaves(entry.new)
-    paths = {path for path in old.keys() | new.keys() if old.get(path) != new.get(path)}
-    return {path for path in paths if path != "/metadata/resourceVersion"}
-
-
-def leaves(body: Body | None) -> dict[str, Any]:
-    """Flattens an object into the paths of its leaves."""
-    found: dict[str, Any] = {}
-    if body is not None:
-        _collect(body, "", found)
-    return found
-
-
-def _collect(value: Any, path: str, found: dict[str, Any]) -> None:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            _collect(inner, f"{path}/{key}", found)
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            _collect(inner, f"{path}/{_label(inner, number, value)}", found)
-    elif value is not None:
-        found[path] = value
-
-
-def _label(item: Any, number: int, among: Sequence[Any]) -> str:
-    """Returns the key by which an item of a list is known; the item itself where it is plain."""
-    if not isinstance(item, Mapping):
-        return str(item)
-    return next((str(item[key]) for key in ("type", "name", "key", "uid", "ip") if key in item), str(number))

@@ -30,11 +30,14 @@ _OF_EVENTS: Sequence[tuple[Kind, float]] = ((Kind.DROPPED, 3.0), (Kind.DELAYED, 
 _TIMED: Sequence[tuple[Kind, Sequence[float]]] = (
     (Kind.CUT, (10.0, 50.0, 600.0)),
     (Kind.CLOSED, (5.0, 90.0)),
-    (Kind.BROKEN, (8.0, 90.0, 600.0)),
+    (Kind.BROKEN, (8.0, 90.0, 900.0)),
     (Kind.LAG, (10.0, 45.0)),
+    (Kind.STALE, (1.0, 5.0, 25.0)),
     (Kind.EXPIRED, (0.0,)),
 )
 _OF_PROCESS: Sequence[tuple[Kind, Sequence[float]]] = ((Kind.STALL, (1.0, 20.0, 60.0)), (Kind.CLOCK, (3600.0, -3600.0)))
+_OF_ONE_SEED = 32
+"""Combinations under one seed: they run together until their first fault, after which each has an order of its own."""
 _MOMENTS = (3, 6, 12, 18, 22, 28, 34, 45, 61)
 
 
@@ -72,8 +75,9 @@ def combined(bases: Sequence[Outcome], rng: random.Random) -> Iterator[Schedule]
     while True:
         base = rng.choice(bases)
         seed = rng.randrange(1_000_000)
-        faults = [_any(base, rng) for _ in range(rng.choice((1, 2, 2, 3, 4)))]
-        yield Schedule(base.schedule.world, base.schedule.scenario, seed, tuple(sorted(set(faults))))
+        for _ in range(_OF_ONE_SEED):
+            faults = [_any(base, rng) for _ in range(rng.choice((1, 2, 2, 3, 4)))]
+            yield Schedule(base.schedule.world, base.schedule.scenario, seed, tuple(sorted(set(faults))))
 
 
 def _any(base: Outcome, rng: random.Random) -> Fault:

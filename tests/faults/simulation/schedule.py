@@ -39,6 +39,9 @@ class Kind(enum.StrEnum):
     """No packet of the side arrives for `value` seconds from the second `at`."""
     CLOSED = "closed"
     """The side refuses connections and closes those that are open for `value` seconds from the second `at`, as an API server restarts."""
+    STALE = "stale"
+    """The watch cache of the side stays `value` versions behind etcd for a while from the second `at`, as with several API servers: watches
+    are late, those that begin with the current objects are refused, and only consistent reads return the current state."""
     EXPIRED = "expired"
     """All versions before the second `at` are compacted, and all watches of the side are closed."""
     BROKEN = "broken"
@@ -56,6 +59,10 @@ BRIEF = frozenset({Kind.UNSENT, Kind.REFUSED, Kind.ENDED})
 """After these a client knows at once that it has to try again."""
 
 
+STALE_FOR = 40.0
+"""Seconds for which the watch cache of an API server stays behind."""
+
+
 @frozen(order=True)
 class Fault:
     """One fault; `side` is the API server it concerns, "" for the process or for the writes to all of them."""
@@ -67,6 +74,11 @@ class Fault:
 
     def __str__(self) -> str:
         return f"{self.kind.value}{f'@{self.side}' if self.side else ''}:{self.at}:{self.value:g}"
+
+    @property
+    def lasts(self) -> float:
+        """Seconds for which a fault that has a time is in effect."""
+        return STALE_FOR if self.kind is Kind.STALE else max(self.value, 0.0)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -111,4 +123,4 @@ class Schedule:
     @property
     def calm_after(self) -> float:
         """Second after which no fault that has a time is in effect any more."""
-        return max((fault.at + max(fault.value, 0.0) for fault in self.faults if fault.kind not in OF_WRITES | OF_EVENTS), default=0.0)
+        return max((fault.at + fault.lasts for fault in self.faults if fault.kind not in OF_WRITES | OF_EVENTS), default=0.0)

@@ -229,4 +229,4 @@ def test_a_node_withdrawn_for_no_reason_is_found() -> None:
 def test_list_items_are_compared_by_their_key() -> None:
     old = {"spec": {"taints": [{"key": "a"}, {"key": "b"}]}}
     new = {"spec": {"taints": [{"key": "b"}, {"key": "c"}]}}
-    assert oracles.changed_paths(entry(1.0, US, "patch", "nodes/n", old, new)) == {"/spec/taints/a/key", "/spec/taints/c/key"}
+    assert entry(1.0, US, "patch", "nodes/n", old, new).changed == {"/spec/taints/a/key", "/spec/taints/c/key"}

@@ -11,7 +11,7 @@ from tests.faults.simulation.schedule import Fault, Kind, Schedule
 from tests.faults.simulation.shrink import shrink
 from tests.faults.simulation.worlds import Outcome
 
-BASE = Outcome(Schedule("mock", "pods", 1), (), (), 4, {"hub": 3}, ("hub create pods",) * 4, frozenset({4}), 200.0)
+BASE = Outcome(Schedule("mock", "pods", 1), (), (), 4, {"hub": 3}, ("hub create pods",) * 4, frozenset({4}), 200.0, "")
 
 
 def test_a_schedule_is_its_text() -> None:

@@ -7,24 +7,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from itertools import count
 from typing import ClassVar
 from unittest import mock
 
 from tests.faults.model.server import ApiModel
 from tests.faults.model.storage import Change
+from tests.faults.simulation.branches import Branch, of_second
 from tests.faults.simulation.history import Entry, History
 from tests.faults.simulation.loop import PROCESS, START, LoopClock, SimulatedLoop, Stuck
 from tests.faults.simulation.network import Network
+from tests.faults.simulation.oracles import is_renewal
 from tests.faults.simulation.sandbox import Ports, sandbox
 from tests.faults.simulation.schedule import Fault, Kind, Schedule
 from vkubelet.client import rest
 from vkubelet.errors import LeadershipLost
 
-OF_PROCESS = frozenset({Kind.STALL, Kind.CLOCK})
+LIST_INTERVAL = 20.0
+"""Seconds between two listings of a backend: a third of the default, so that orphans are terminated sooner."""
+_POLLED_EVERY = 5.0
 
 
 class World:
@@ -35,8 +42,8 @@ class World:
     """Names of scenarios, and the method of each."""
     settles_within: ClassVar[float] = 150.0
     """Seconds after the last fault and the last wish after which the desired state holds."""
-    swept_within: ClassVar[float] = 230.0
-    """The same where a process may have been started again: it terminates orphans in its third minute (rule `orphans-are-proven`)."""
+    swept_within: ClassVar[float] = 150.0 + 4 * LIST_INTERVAL
+    """The same where a process may have been started again: it terminates orphans after two listings (rule `orphans-are-proven`)."""
     prompt_within: ClassVar[float] = 45.0
     """Seconds after the last wish after which the desired state holds when at most a single request failed: what is repaired later was
     forgotten, and found again by a periodic check."""
@@ -44,17 +51,25 @@ class World:
     """Seconds after the last wish after which also amounts are reported that the product reports at most three times in 90 s."""
     quiet_for: ClassVar[float] = 60.0
 
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
-        self.rng = random.Random(f"{schedule.world}/{schedule.scenario}/{schedule.seed}")
+    def __init__(self, schedules: Sequence[Schedule]) -> None:
+        self.branch = Branch(schedules)
+        self.scenario, seed = schedules[0].scenario, schedules[0].seed
+        self.rng = random.Random(f"{self.name}/{self.scenario}/{seed}")
         self.loop = SimulatedLoop(self.rng)
         self.clock = LoopClock(self.loop)
-        self.network = Network(self.loop, self.rng, schedule.faults)
+        self.network = Network(self.loop, self.rng, self.branch)
         self.network.on_crash = self.crash
         self.history = History()
         self.ports = Ports()
         self.clusters: dict[str, ApiModel] = {}
+        self._writes: Counter[str] = Counter()
+        """Number of writes by cluster, renewals of Leases not counted."""
+        self._waiting: defaultdict[str, list[tuple[float, Callable[[], None]]]] = defaultdict(list)
         self._incarnations = 0
+        self._restarted = -math.inf
+        """Second at which a process was started again."""
+        self._checked = 0
+        """Number of writes up to the last check whether all is quiet."""
         self._creators: dict[tuple[str, str], str] = {}
         self.running: dict[str, str] = {}
         """Process by its role."""
@@ -86,14 +101,23 @@ class World:
         """The wall clock of the machines other than that of the process."""
         return START + timedelta(seconds=self.loop.time())
 
-    def every(self, seconds: float, step: Callable[[], None]) -> None:
-        """Runs an actor's step again and again, at moments that differ a little."""
+    def every(self, seconds: float, cluster: str, step: Callable[[], bool]) -> None:
+        """Runs an actor's step again and again, at moments that differ a little; after False it waits for a write to its cluster."""
 
         def tick() -> None:
-            step()
-            self.network.later(seconds * self.rng.uniform(0.8, 1.2), tick)
+            before = self._writes[cluster]
+            if step() or self._writes[cluster] != before:
+                self.network.later(seconds * self.rng.uniform(0.8, 1.2), tick)
+            else:
+                self._waiting[cluster].append((seconds, tick))
 
         self.network.later(seconds * self.rng.random(), tick)
+
+    def notify(self, cluster: str) -> None:
+        """Lets the actors of a cluster that wait for a write run their next step."""
+        self._writes[cluster] += 1
+        for seconds, tick in self._waiting.pop(cluster, ()):
+            self.network.later(seconds * self.rng.random(), tick)
 
     def mark(self, what: str, about: str) -> None:
         self.history.marks.append((self.loop.time(), what, about))
@@ -107,14 +131,15 @@ class World:
 
     def expect(self, text: str, check: Callable[[], str | None]) -> None:
         """States what must hold now, unless a fault may have delayed it."""
-        problem = None if self.schedule.faults else check()
-        if problem is not None:
-            self.history.unmet.append(f"{text}: {problem}")
+        if (problem := check()) is not None:
+            self.history.unexpected.append(f"{text}: {problem}")
 
     # --- processes ---
 
     def start(self, role: str) -> None:
         self._incarnations += 1
+        if self.loop.time() > 0.0:
+            self._restarted = self.loop.time()
         process = f"{role}-{self._incarnations}"
         self.running[role] = process
         self.history.ours.add(process)
@@ -169,7 +194,8 @@ class World:
 
     # --- the run ---
 
-    def run(self) -> History:
+    def run(self, *, disposes: bool = True) -> History:
+        """Runs to the end, and then drops what still runs unless the process ends anyway. The history is that of `branch.schedules`."""
         with sandbox(self.rng, self.ports), self._transports(), self._log():
             try:
                 self.loop.run_until_complete(self._main())
@@ -177,7 +203,8 @@ class World:
                 self.history.problems.append(str(error))
             finally:
                 over = self._close()
-                self.loop.dispose()
+                if disposes:
+                    self.loop.dispose()
         return over
 
     def _close(self) -> History:
@@ -191,26 +218,46 @@ class World:
         return over
 
     async def _main(self) -> None:
-        for fault in self.schedule.faults:
-            if fault.kind in OF_PROCESS or fault.side and fault.kind not in (Kind.DROPPED, Kind.DELAYED, Kind.ENDED):
-                self.network.later(float(fault.at), self._begin, fault)
+        self.loop.at_moments(self.branch.seconds(), self._begin_at)
         self.build()
-        await getattr(self, self.scenarios[self.schedule.scenario])()
-        await self.pause(max(0.0, self.schedule.calm_after - self.loop.time()))
-        await self.pause(self.prompt_within)
-        if self.schedule.is_brief:
-            self._check_wishes(f"{self.prompt_within:g} s after the last change")
-        await self.pause(self._settles_within() - self.prompt_within)
-        self.history.judged_from = self.loop.time()
-        await self.pause(self.quiet_for)
+        await getattr(self, self.scenarios[self.scenario])()
+        calm_after, brief, settles = self.branch.common(lambda each: (each.calm_after, each.is_brief, self._settles_within(each)))
+        await self.pause(max(0.0, calm_after - self.loop.time()))
+        await self._settle(self.loop.time(), brief=brief, within=settles)
         self.history.ended = self.loop.time()
         self._check_wishes("at the end")
         await self._stop()
 
-    def _settles_within(self) -> float:
-        if self.schedule.is_brief:
+    def _settles_within(self, schedule: Schedule) -> float:
+        if schedule.is_brief:
             return self.summed_within
-        return self.swept_within if self.schedule.restarts else self.settles_within
+        return self.swept_within if schedule.restarts else self.settles_within
+
+    async def _settle(self, since: float, *, brief: bool, within: float) -> None:
+        """Waits until the desired state holds, at most so long, and has held for a minute in which only renewals are written.
+
+        A minute that begins earlier counts as well once the last process that was started again has terminated orphans. Without faults
+        the whole time is waited for.
+        """
+        until = since + within
+        begin = until if self.branch.common(lambda each: not each.faults) else since
+        for number in count(1):
+            if self.loop.time() >= begin + self.quiet_for:
+                break
+            await self.pause(_POLLED_EVERY)
+            now = self.loop.time()
+            if brief and number * _POLLED_EVERY == self.prompt_within:
+                self._check_wishes(f"{self.prompt_within:g} s after the last change")
+            if now <= until and begin < until and not (self._is_quiet() and now > self._restarted + 4 * LIST_INTERVAL):
+                begin = now
+        self.history.judged_from = begin
+
+    def _is_quiet(self) -> bool:
+        """Whether the desired state holds, and only renewals were written since the last check."""
+        entries = self.history.entries
+        written = entries[self._checked :]
+        self._checked = len(entries)
+        return all(map(is_renewal, written)) and all(check() is None for _, check in self.wishes)
 
     def _check_wishes(self, moment: str) -> None:
         for text, check in self.wishes:
@@ -227,6 +274,10 @@ class World:
                 return
             await self.pause(1.0)
         self.history.left += [f"{process} did not stop within 60 s" for process in self.running.values()]
+
+    def _begin_at(self, second: float) -> None:
+        for fault in self.branch.faults_at(of_second(int(second))):
+            self._begin(fault)
 
     def _begin(self, fault: Fault) -> None:
         if fault.kind is Kind.STALL:
@@ -260,6 +311,8 @@ class World:
             creator=creator,
         )
         self.history.entries.append(entry)
+        if resource != "leases":
+            self.notify(cluster)
 
     @contextmanager
     def _transports(self) -> Iterator[None]:

@@ -1,10 +1,18 @@
-"""All simulated worlds by name, and one run of a schedule."""
+"""All simulated worlds by name, one run of a schedule, and one run of many that begin alike.
+
+Invariant: what is found in a schedule does not depend on the schedules that are run with it.
+"""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+import os
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 
 from attrs import frozen
 
@@ -33,6 +41,8 @@ class Outcome:
     last_writes: frozenset[int]
     """Numbers of the writes that were the last of their site to their object."""
     virtual_seconds: float
+    digest: str
+    """Of the whole history, which is the same whenever the schedule is run."""
 
 
 def scenarios() -> list[tuple[str, str]]:
@@ -42,21 +52,55 @@ def scenarios() -> list[tuple[str, str]]:
 
 def play(schedule: Schedule) -> History:
     """Runs a schedule. Raises KeyError for a world or scenario that does not exist."""
-    return WORLDS[schedule.world](schedule).run()
+    return WORLDS[schedule.world]([schedule]).run()
 
 
 def judged(schedule: Schedule) -> Outcome:
     """Runs a schedule and judges it."""
+    with _uncollected():
+        return _outcome(schedule, play(schedule))
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
     # A run leaves tens of thousands of objects in cycles: collecting them between runs is cheaper than looking at them during runs.
     collects = gc.isenabled()
     gc.disable()
     try:
-        history = play(schedule)
+        yield
     finally:
         if next(_runs) % _COLLECTED_EVERY == 0:
             gc.collect()
         if collects:
             gc.enable()
+
+
+def start(schedules: Sequence[Schedule]) -> tuple[int, Connection]:
+    """Runs schedules of one scenario and seed in a new process; returns its id, and what receives each `Outcome` until it is closed.
+
+    Each part that schedules have in common is run once.
+    """
+    receiver, sender = Pipe(duplex=False)
+    process = os.fork()
+    if process:
+        sender.close()
+        return process, receiver
+    # This process and its copies never return to the caller.
+    status = 1
+    try:
+        gc.disable()
+        world = WORLDS[schedules[0].world](schedules)
+        history = world.run(disposes=False)
+        for schedule in world.branch.schedules:
+            sender.send(_outcome(schedule, history))
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _outcome(schedule: Schedule, history: History) -> Outcome:
     return Outcome(
         schedule=schedule,
         violations=tuple(judge(history, schedule)),
@@ -66,4 +110,5 @@ def judged(schedule: Schedule) -> Outcome:
         sites=tuple(sent.site for sent in history.sent),
         last_writes=frozenset({(sent.site, sent.target): sent.number for sent in history.sent}.values()),
         virtual_seconds=history.ended,
+        digest=history.digest(),
     )
