@@ -56,7 +56,7 @@ class Answers:
         return bool(self.worker_context or self.worker_kubeconfig)
 
     def added_to(self, before: "Answers") -> list[str]:
-        """Returns the words that a command line with the flags `before` lacks, the name first (pure)."""
+        """Returns the arguments that a command line with the flags `before` lacks, the name first (pure)."""
         flags = {
             "--context": (before.context, self.context),
             "--worker-kubeconfig": (before.worker_kubeconfig, self.worker_kubeconfig),
@@ -75,7 +75,7 @@ class Dialogue:
     terminal: Terminal
 
     def complete(self, given: Answers, typed: Sequence[str]) -> Answers:
-        """Asks for what is missing, and shows the complete command line; `typed` are the words of the given one.
+        """Asks for what is missing, and shows the complete command line; `typed` are the arguments of the given one.
 
         Raises SettingsError for an unreadable kubeconfig, and SystemExit with 130 when the user interrupts.
         """

@@ -68,7 +68,7 @@ class Doctor:
 
 
 def result(checked: Checked) -> str:
-    """Returns the result in one word (pure)."""
+    """Returns the result as a name (pure)."""
     if checked.skipped:
         return SKIPPED
     return max((each.level for each in checked.findings), key=lambda level: level.value == "error", default=OK)

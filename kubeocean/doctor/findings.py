@@ -1,6 +1,6 @@
 """Results of the checks of `kubeocean doctor`.
 
-Invariant: a finding states the fact, the object and field, and the remedy; its commands can be copied as they are, or have words in upper
+Invariant: a finding states the fact, the object and field, and the remedy; its commands can be copied as they are, or have names in upper
 case that the user replaces.
 """
 

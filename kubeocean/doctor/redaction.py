@@ -18,7 +18,7 @@ from vkubelet.api.objects import Json, JsonView
 
 REMOVED: Final = "(removed)"
 _SHORTEST: Final = 6
-"""Length of the shortest value that is searched for: shorter ones are words."""
+"""Length of the shortest value that is searched for: shorter ones are part of any text."""
 _WORDS: Final = "token|passw|passphrase|secret|kubeconfig|private|credential|authorization|cookie|api-?key|key-data|access-?key"
 _SENSITIVE: Final = rf"[\w.-]*(?:{_WORDS})[\w.-]*"
 _KEY: Final = re.compile(rf"(?i){_SENSITIVE}")

@@ -25,7 +25,7 @@ def version(cluster: str, answer: JsonView) -> Iterator[Finding]:
 
 
 def clock(cluster: str, answered: datetime | None, *, sent: datetime, received: datetime) -> Iterator[Finding]:
-    """Checks the time at which the server answered, in whole seconds, against the time here between sending and receiving."""
+    """Checks the time at which the server answered, in seconds without fractions, against the time here between sending and receiving."""
     if answered is None:
         return
     early, late = sent - timedelta(seconds=1) - answered, answered - received

@@ -37,10 +37,10 @@ KEPT: Final[Mapping[str, str]] = {
     "enableServiceLinks": "Services of the mount namespace are not those of the pod's namespace; remove the field",
     "restartPolicy": "it is the user's, and controllers rely on it; remove the field",
     "activeDeadlineSeconds": "it is the user's, and follows later changes; remove the field",
-    "containers": "a merge patch replaces the whole list; use spec.imageRewrites for images",
-    "initContainers": "a merge patch replaces the whole list; use spec.imageRewrites for images",
+    "containers": "a merge patch replaces the list; use spec.imageRewrites for images",
+    "initContainers": "a merge patch replaces the list; use spec.imageRewrites for images",
     "ephemeralContainers": "they are added by a separate request; remove the field",
-    "volumes": "a merge patch replaces the whole list, and volumes refer to copies; remove the field",
+    "volumes": "a merge patch replaces the list, and volumes refer to copies; remove the field",
     "resourceClaims": "they refer to objects of the worker; remove the field",
 }
 """Fields of a pod's spec that a patch may not name, and why."""
