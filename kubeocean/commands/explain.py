@@ -116,12 +116,13 @@ class Explainer:
             pod = await reader.get(PODS, key)
             if pod is None:
                 raise CommandFailed(f"the {self.hub.title} has no pod {key.name} in namespace {key.namespace}; set --namespace")
-            around = await self._around(reader, pod)
+            around = await self.around(reader, pod)
         made = explain_pod(pod, around)
         found = {**fields_of(made), "translation": summary(made.translation), "notes": reader.missing}
         self._print(found, [*(f"! {each}" for each in reader.missing), *pod_blocks(made, wide=self.output is Format.WIDE)])
 
-    async def _around(self, hub: Reader, pod: Pod) -> Surroundings:
+    async def around(self, hub: Reader, pod: Pod) -> Surroundings:
+        """Reads what decides about a pod; what may not be read is in `hub.missing`. Raises CommandFailed."""
         where = Selection(namespace=pod.metadata.namespace, fields=f"involvedObject.uid={pod.metadata.uid}")
         listed = await hub.list_if_allowed(EVENTS, where, otherwise="events are not shown")
         events = warnings([each.body for each in listed or ()])

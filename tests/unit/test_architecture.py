@@ -58,9 +58,9 @@ TREE = {
     "api client containers control node pods provider resolve server testing",
     "providers": "__init__.py minimal.py mock process py.typed",
     "kubeocean": "__init__.py __main__.py cli.py metrics.py provider.py scope.py settings.py py.typed manifests "
-    "binding commands copies explain leasing manager model nodes pods policies rbac service worker",
+    "binding commands copies dashboard explain leasing manager model nodes pods policies rbac service worker",
     "tests": "README.md conftest.py support unit integration e2e faults conformance benchmarks mutants",
-    "docs": "index.md tutorial how-to explanation reference decisions changes",
+    "docs": "index.md tutorial how-to explanation images reference decisions changes",
 }
 MADE_BY_TOOLS = {"build", "dist", "__pycache__"}
 

@@ -1,0 +1,108 @@
+"""`kubeocean dashboard`: serves the pages to the user who started it, on loopback, with that user's kubeconfig.
+
+Invariant: the token of the address appears on the terminal and in a file that only its user can read; never in the arguments of a process,
+which every user of the machine can list.
+"""
+
+import asyncio
+import html
+import tempfile
+import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from attrs import field, frozen
+
+from kubeocean.commands import clusters
+from kubeocean.commands.app import Context, Kubeconfig, OptionalBinding, ReadContext, WorkerKubeconfig, app, chosen_worker, run
+from kubeocean.commands.clusters import Choice, CommandFailed
+from kubeocean.commands.terminal import Terminal
+from vkubelet.clock import SystemClock
+from vkubelet.errors import SettingsError
+
+__all__ = ["app", "run"]
+"""The complete command line: that of `kubeocean.commands`, which is below this package, and this command."""
+
+LEAST_INTERVAL = 2.0
+
+
+@app.command("dashboard", help="open a read-only web page about bindings, nodes, pods, problems and time windows, with your own rights")
+def dashboard_command(
+    *,
+    one: OptionalBinding = "",
+    port: Annotated[int, typer.Option(metavar="PORT", help="port on 127.0.0.1 (default: any free one)", min=0, max=65535)] = 0,
+    interval: Annotated[float, typer.Option(metavar="SECONDS", help="time between two readings of the computing cluster")] = 10.0,
+    open_browser: Annotated[bool, typer.Option("--open/--no-open", help="open the page in the browser")] = True,
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+    worker_context: ReadContext = "",
+    worker_kubeconfig: WorkerKubeconfig = None,
+) -> None:
+    hub = clusters.hub_of(kubeconfig, context)
+    shown = Shown(
+        hub=hub,
+        worker=chosen_worker(hub, worker_kubeconfig, worker_context),
+        binding=one,
+        port=port,
+        interval=interval,
+        opens=open_browser,
+        terminal=Terminal.standard(),
+    )
+    clusters.finish(shown.run())
+
+
+@frozen(kw_only=True)
+class Shown:
+    """One run of the command."""
+
+    hub: Choice
+    worker: Choice | None
+    binding: str
+    port: int
+    interval: float = field()
+    opens: bool
+    terminal: Terminal
+
+    @interval.validator
+    def _check(self, attribute: object, value: float) -> None:
+        if not value >= LEAST_INTERVAL:
+            raise SettingsError("--interval", f"must be at least {LEAST_INTERVAL:g} seconds")
+
+    async def run(self) -> None:
+        """Serves until interrupted. Raises CommandFailed, SettingsError."""
+        # Only this command needs a web server and templates.
+        from kubeocean.dashboard.access import PathToken
+        from kubeocean.dashboard.observer import Observer
+        from kubeocean.dashboard.server import Dashboard, listening
+        from kubeocean.dashboard.source import Source
+
+        clock, ports = SystemClock(), [self.port]
+        async with clusters.opened(self.hub) as client:
+            source = Source(client, self.hub, clock, worker=self.worker, only=self.binding)
+            observer = Observer(source, clock, self.interval)
+            await observer.current()
+            access = PathToken(observer, lambda: ports[0])
+            try:
+                async with listening(Dashboard(access, clock).application(), "127.0.0.1", self.port) as port, asyncio.TaskGroup() as group:
+                    ports[0] = port
+                    group.create_task(observer.run(), name="readings")
+                    with self._announced(f"http://127.0.0.1:{port}/{access.token}/"):
+                        await asyncio.Event().wait()
+            except OSError as error:
+                raise CommandFailed(f"cannot listen on 127.0.0.1:{self.port}: {error.strerror}; choose another --port") from error
+
+    @contextmanager
+    def _announced(self, address: str) -> Iterator[None]:
+        """Prints the address and opens it, through a file: the arguments of a browser are visible to other users."""
+        self.terminal.write_line(f"The dashboard of the {self.hub.title}: {address}")
+        self.terminal.write_line("Whoever knows this address sees what your kubeconfig may read. Press Ctrl-C to stop.")
+        with tempfile.TemporaryDirectory(prefix="kubeocean-") as directory:
+            if self.opens:
+                page = Path(directory) / "dashboard.html"
+                page.touch(mode=0o600)
+                page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(address)}">')
+                webbrowser.open(page.as_uri())
+            yield

@@ -1,0 +1,54 @@
+"""Server-sent events: a browser learns that a page may look different, and loads it again.
+
+Invariant: an event contains a number and no data of a cluster, so that a page remains the only thing that is rendered.
+"""
+
+import asyncio
+from typing import Final
+
+from aiohttp import web
+from attrs import define
+
+from kubeocean.dashboard.observer import Observer
+
+MOST_STREAMS: Final = 64
+SILENCE: Final = 15.0
+"""Seconds after which a comment is sent, so that a closed connection is noticed."""
+_HEADERS: Final = {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
+
+
+@define
+class LiveUpdates:
+    """The open streams of a server."""
+
+    _open: int = 0
+
+    async def serve(self, request: web.Request, observer: Observer) -> web.StreamResponse:
+        """Sends an event for each change until the browser leaves."""
+        if self._open >= MOST_STREAMS:
+            raise web.HTTPServiceUnavailable(text="too many open pages; reload this one by hand")
+        response = web.StreamResponse(headers=_HEADERS)
+        self._open += 1
+        try:
+            await response.prepare(request)
+            async with asyncio.TaskGroup() as group:
+                # Also where nothing else reads.
+                group.create_task(observer.run(), name="readings of an open page")
+                await _send(response, observer)
+        except* ConnectionError:
+            # The browser has left.
+            pass
+        finally:
+            self._open -= 1
+        return response
+
+
+async def _send(response: web.StreamResponse, observer: Observer) -> None:
+    version = observer.version
+    while True:
+        try:
+            async with asyncio.timeout(SILENCE):
+                version = await observer.after(version)
+            await response.write(f"event: change\ndata: {version}\n\n".encode())
+        except TimeoutError:
+            await response.write(b": open\n\n")
