@@ -12,7 +12,7 @@ import typer.main
 from kubeocean.cli import SERVING, main, serving_parser
 from kubeocean.commands.app import app, with_default
 
-COMMANDS = {"bind", "unbind", "status", "plan", "explain", "run", "manager", "version"}
+COMMANDS = {"bind", "unbind", "status", "plan", "explain", "dashboard", "run", "manager", "version"}
 
 
 def ended(arguments: list[str]) -> object:
