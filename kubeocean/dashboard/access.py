@@ -26,8 +26,10 @@ class Visit:
 class Access(Protocol):
     """Admission of requests."""
 
-    path: str
-    """Pattern of the path below which the pages are, such as "" or "/{token}"."""
+    @property
+    def path(self) -> str:
+        """Pattern of the path below which the pages are, such as "" or "/{token}"."""
+        ...
 
     async def admit(self, request: web.Request) -> Visit:
         """Returns what the reader may see. Raises an HTTPException."""

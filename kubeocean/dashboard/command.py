@@ -6,6 +6,7 @@ which every user of the machine can list.
 
 import asyncio
 import html
+import signal
 import tempfile
 import webbrowser
 from collections.abc import Iterator
@@ -51,7 +52,7 @@ def dashboard_command(
         opens=open_browser,
         terminal=Terminal.standard(),
     )
-    clusters.finish(shown.run())
+    asyncio.run(shown.run())
 
 
 @frozen(kw_only=True)
@@ -72,14 +73,16 @@ class Shown:
             raise SettingsError("--interval", f"must be at least {LEAST_INTERVAL:g} seconds")
 
     async def run(self) -> None:
-        """Serves until interrupted. Raises CommandFailed, SettingsError."""
+        """Serves until Ctrl-C or SIGTERM. Raises CommandFailed, SettingsError."""
         # Only this command needs a web server and templates.
         from kubeocean.dashboard.access import PathToken
         from kubeocean.dashboard.observer import Observer
         from kubeocean.dashboard.server import Dashboard, listening
         from kubeocean.dashboard.source import Source
 
-        clock, ports = SystemClock(), [self.port]
+        clock, ports, stop = SystemClock(), [self.port], asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
         async with clusters.opened(self.hub) as client:
             source = Source(client, self.hub, clock, worker=self.worker, only=self.binding)
             observer = Observer(source, clock, self.interval)
@@ -88,9 +91,10 @@ class Shown:
             try:
                 async with listening(Dashboard(access, clock).application(), "127.0.0.1", self.port) as port, asyncio.TaskGroup() as group:
                     ports[0] = port
-                    group.create_task(observer.run(), name="readings")
+                    readings = group.create_task(observer.run(), name="readings")
                     with self._announced(f"http://127.0.0.1:{port}/{access.token}/"):
-                        await asyncio.Event().wait()
+                        await stop.wait()
+                    readings.cancel()
             except OSError as error:
                 raise CommandFailed(f"cannot listen on 127.0.0.1:{self.port}: {error.strerror}; choose another --port") from error
 
@@ -98,7 +102,7 @@ class Shown:
     def _announced(self, address: str) -> Iterator[None]:
         """Prints the address and opens it, through a file: the arguments of a browser are visible to other users."""
         self.terminal.write_line(f"The dashboard of the {self.hub.title}: {address}")
-        self.terminal.write_line("Whoever knows this address sees what your kubeconfig may read. Press Ctrl-C to stop.")
+        self.terminal.write_line("Anyone who knows this address sees what your kubeconfig may read. Press Ctrl-C to stop.")
         with tempfile.TemporaryDirectory(prefix="kubeocean-") as directory:
             if self.opens:
                 page = Path(directory) / "dashboard.html"

@@ -26,7 +26,7 @@ class LiveUpdates:
     async def serve(self, request: web.Request, observer: Observer) -> web.StreamResponse:
         """Sends an event for each change until the browser leaves."""
         if self._open >= MOST_STREAMS:
-            raise web.HTTPServiceUnavailable(text="too many open pages; reload this one by hand")
+            raise web.HTTPServiceUnavailable(text="too many open pages; close some and reload this one")
         response = web.StreamResponse(headers=_HEADERS)
         self._open += 1
         try:

@@ -149,11 +149,8 @@ class Dashboard:
     # --- Rendering --------------------------------------------------------------------------------------------------------------------
 
     def _page(self, template: str, visit: Visit, **values: object) -> web.Response:
-        observer = visit.observer
-        fleet = observer.fleet
-        count = sum(each.severity != "note" for each in problems(fleet)) if fleet is not None else 0
         text = self._templates.get_template(template).render(
-            base=visit.base, now=self.clock.now(), error=observer.error, problem_count=count, page=template.removesuffix(".html"), **values
+            base=visit.base, now=self.clock.now(), error=visit.observer.error, page=template.removesuffix(".html"), **values
         )
         return web.Response(text=text, content_type="text/html")
 

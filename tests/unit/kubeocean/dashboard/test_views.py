@@ -139,7 +139,7 @@ def test_a_thousand_nodes_take_less_than_a_second_of_cpu() -> None:
         made = fleet_of(bindings, nodes, states, at=NOW)
         view = overview(made, [sample_of(made)] * 300)
         text = rendered.get_template("overview.html").render(
-            base="/t", now=NOW, error="", problem_count=0, page="overview", fleet=made, view=view
+            base="/t", now=NOW, error="", page="overview", fleet=made, view=view
         )
         took.append(time.process_time() - began)
         assert text.count('href="/t/nodes/v') == 1000
