@@ -71,7 +71,8 @@ def test_commands_that_serve_are_parsed_as_before() -> None:
 
 
 def test_a_process_that_serves_imports_no_library_of_the_terminal() -> None:
-    code = "import sys, kubeocean.cli; print([name for name in ('typer', 'rich', 'pydantic', 'jinja2', 'kubeocean.commands') if name in sys.modules])"
+    names = ("typer", "rich", "pydantic", "jinja2", "kubeocean.commands")
+    code = f"import sys, kubeocean.cli; print([name for name in {names} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
     assert set(SERVING) == {"run", "manager"}
 
