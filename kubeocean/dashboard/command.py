@@ -5,12 +5,9 @@ which every user of the machine can list.
 """
 
 import asyncio
-import html
 import signal
 import tempfile
 import webbrowser
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -75,38 +72,33 @@ class Shown:
     async def run(self) -> None:
         """Serves until Ctrl-C or SIGTERM. Raises CommandFailed, SettingsError."""
         # Only this command needs a web server and templates.
-        from kubeocean.dashboard.access import PathToken
-        from kubeocean.dashboard.observer import Observer
-        from kubeocean.dashboard.server import Dashboard, listening
-        from kubeocean.dashboard.source import Source
+        from kubeocean.dashboard import access, observer, server, source
 
         clock, ports, stop = SystemClock(), [self.port], asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         async with clusters.opened(self.hub) as client:
-            source = Source(client, self.hub, clock, worker=self.worker, only=self.binding)
-            observer = Observer(source, clock, self.interval)
-            await observer.current()
-            access = PathToken(observer, lambda: ports[0])
+            read = source.Source(client, self.hub, clock, worker=self.worker, only=self.binding)
+            seen = observer.Observer(read, clock, self.interval)
+            await seen.current()
+            allowed = access.PathToken(seen, lambda: ports[0])
+            application = server.Dashboard(allowed, clock).application()
             try:
-                async with listening(Dashboard(access, clock).application(), "127.0.0.1", self.port) as port, asyncio.TaskGroup() as group:
-                    ports[0] = port
-                    readings = group.create_task(observer.run(), name="readings")
-                    with self._announced(f"http://127.0.0.1:{port}/{access.token}/"):
+                async with server.listening(application, "127.0.0.1", self.port) as ports[0], asyncio.TaskGroup() as group:
+                    readings = group.create_task(seen.run(), name="readings")
+                    with tempfile.TemporaryDirectory(prefix="kubeocean-") as directory:
+                        self._announce(f"http://127.0.0.1:{ports[0]}/{allowed.token}/", Path(directory))
                         await stop.wait()
                     readings.cancel()
             except OSError as error:
                 raise CommandFailed(f"cannot listen on 127.0.0.1:{self.port}: {error.strerror}; choose another --port") from error
 
-    @contextmanager
-    def _announced(self, address: str) -> Iterator[None]:
+    def _announce(self, address: str, directory: Path) -> None:
         """Prints the address and opens it, through a file: the arguments of a browser are visible to other users."""
         self.terminal.write_line(f"The dashboard of the {self.hub.title}: {address}")
         self.terminal.write_line("Anyone who knows this address sees what your kubeconfig may read. Press Ctrl-C to stop.")
-        with tempfile.TemporaryDirectory(prefix="kubeocean-") as directory:
-            if self.opens:
-                page = Path(directory) / "dashboard.html"
-                page.touch(mode=0o600)
-                page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(address)}">')
-                webbrowser.open(page.as_uri())
-            yield
+        if self.opens:
+            page = directory / "dashboard.html"
+            page.touch(mode=0o600)
+            page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={address}">')
+            webbrowser.open(page.as_uri())

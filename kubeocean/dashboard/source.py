@@ -12,11 +12,8 @@ from attrs import define, field, frozen
 from kubeocean.commands import reading
 from kubeocean.commands.calendar import Plan, Question, plans_of
 from kubeocean.commands.clusters import Choice, CommandFailed
-from kubeocean.commands.explain import Explainer
-from kubeocean.commands.output import Format
-from kubeocean.commands.reading import Snapshot
+from kubeocean.commands.explain import surroundings
 from kubeocean.commands.rights import Reader
-from kubeocean.commands.terminal import Terminal
 from kubeocean.dashboard.fleet import Fleet, PodState, concerns, fleet_of, pod_state
 from kubeocean.dashboard.timeline import Timeline, timeline
 from kubeocean.explain.node import NodeExplanation, explain_node
@@ -56,7 +53,7 @@ class Source:
     _pods: dict[str, tuple[str, PodState]] = field(factory=dict)
     """The state of each pod by UID, with its resourceVersion: most pods have not changed since the last reading."""
     _bindings: Mapping[str, Unknown] = field(factory=dict)
-    _snapshots: SharedCache[str, Snapshot] = field(init=False)
+    _snapshots: SharedCache[str, reading.Snapshot] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._snapshots = SharedCache(self.clock, size=_FEW)
@@ -94,11 +91,8 @@ class Source:
         pod = await hub.get(PODS, key)
         if pod is None:
             return None
-        explainer = Explainer(
-            hub=self.choice, worker=self.worker, binding="", terminal=Terminal.standard(), output=Format.TABLE, clock=self.clock
-        )
-        around = await explainer.around(hub, pod)
-        return explain_pod(pod, around), list(hub.missing)
+        made = explain_pod(pod, await surroundings(hub, pod, worker=self.worker))
+        return made, list(hub.missing)
 
     # --- The worker -------------------------------------------------------------------------------------------------------------------
 
@@ -129,8 +123,8 @@ class Source:
             made.append(_timeline(seen, plan))
         return made, failures
 
-    async def _snapshot(self, binding: str) -> Snapshot:
-        async def look_up() -> Answer[Snapshot]:
+    async def _snapshot(self, binding: str) -> reading.Snapshot:
+        async def look_up() -> Answer[reading.Snapshot]:
             if binding not in self._bindings:
                 raise CommandFailed(f"the {self.choice.title} has no ClusterBinding {binding}, or you may not list them")
             if self.worker is not None and len(self._bindings) > 1:
@@ -141,7 +135,7 @@ class Source:
         return await self._snapshots.get(binding, look_up)
 
 
-def _timeline(seen: Snapshot, plan: Plan) -> Timeline:
+def _timeline(seen: reading.Snapshot, plan: Plan) -> Timeline:
     """Computes the page of one binding (pure)."""
     valid = [policy for policy in seen.lease.policies if policy.is_valid and policy.windows and not policy.deleting]
     start = plan.calendar.start
