@@ -1,4 +1,4 @@
-"""Decides who may see the pages: the access of `kubeocean dashboard`, which only listens on loopback.
+"""Decides who may see the pages of `kubeocean dashboard`, which only listens on loopback.
 
 Invariant: no page is rendered for a request that has not shown the secret of its reader. A page of another site cannot have it: it is not
 sent by a browser on its own, unlike a cookie, and a name of another host that resolves to loopback is refused by the Host header.
@@ -6,11 +6,9 @@ sent by a browser on its own, unlike a cookie, and a name of another host that r
 
 import hmac
 import secrets
-from collections.abc import Callable
-from typing import Protocol
 
 from aiohttp import web
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from kubeocean.dashboard.observer import Observer
 
@@ -23,30 +21,17 @@ class Visit:
     base: str
 
 
-class Access(Protocol):
-    """Admission of requests."""
-
-    @property
-    def path(self) -> str:
-        """Pattern of the path below which the pages are, such as "" or "/{token}"."""
-        ...
-
-    async def admit(self, request: web.Request) -> Visit:
-        """Returns what the reader may see. Raises an HTTPException."""
-        ...
-
-
-@frozen
-class PathToken:
-    """Access by a random token in the path, for the user who started the process."""
+@define
+class Access:
+    """Access by a random token in the path, for the user who started the process; `port` is the one that is listened on."""
 
     observer: Observer
-    port: Callable[[], int]
+    port: int = 0
     token: str = field(factory=lambda: secrets.token_urlsafe(32), repr=False)
-    path: str = "/{token}"
 
-    async def admit(self, request: web.Request) -> Visit:
-        if request.host not in (f"127.0.0.1:{self.port()}", f"localhost:{self.port()}"):
+    def admit(self, request: web.Request) -> Visit:
+        """Returns what the reader may see. Raises an HTTPException."""
+        if request.host not in (f"127.0.0.1:{self.port}", f"localhost:{self.port}"):
             raise web.HTTPMisdirectedRequest(text="open the address that `kubeocean dashboard` printed")
         shown = request.match_info.get("token", "")
         if not hmac.compare_digest(shown.encode(errors="surrogateescape"), self.token.encode()):

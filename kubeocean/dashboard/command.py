@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from attrs import field, frozen
+from attrs import frozen
 
 from kubeocean.commands import clusters
 from kubeocean.commands.app import Context, Kubeconfig, OptionalBinding, ReadContext, WorkerKubeconfig, app, chosen_worker, run
-from kubeocean.commands.clusters import Choice, CommandFailed
 from kubeocean.commands.terminal import Terminal
 from vkubelet.clock import SystemClock
-from vkubelet.errors import SettingsError
 
 __all__ = ["app", "run"]
 """The complete command line: that of `kubeocean.commands`, which is below this package, and this command."""
@@ -32,7 +30,7 @@ def dashboard_command(
     *,
     one: OptionalBinding = "",
     port: Annotated[int, typer.Option(metavar="PORT", help="port on 127.0.0.1 (default: any free one)", min=0, max=65535)] = 0,
-    interval: Annotated[float, typer.Option(metavar="SECONDS", help="time between two readings of the computing cluster")] = 10.0,
+    interval: Annotated[float, typer.Option(metavar="SECONDS", min=LEAST_INTERVAL, help="time between two readings of the computing cluster")] = 10.0,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="open the page in the browser")] = True,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
@@ -56,42 +54,38 @@ def dashboard_command(
 class Shown:
     """One run of the command."""
 
-    hub: Choice
-    worker: Choice | None
+    hub: clusters.Choice
+    worker: clusters.Choice | None
     binding: str
     port: int
-    interval: float = field()
+    interval: float
     opens: bool
     terminal: Terminal
 
-    @interval.validator
-    def _check(self, attribute: object, value: float) -> None:
-        if not value >= LEAST_INTERVAL:
-            raise SettingsError("--interval", f"must be at least {LEAST_INTERVAL:g} seconds")
-
     async def run(self) -> None:
-        """Serves until Ctrl-C or SIGTERM. Raises CommandFailed, SettingsError."""
+        """Serves until Ctrl-C or SIGTERM. Raises CommandFailed."""
         # Only this command needs a web server and templates.
         from kubeocean.dashboard import access, observer, server, source
 
-        clock, ports, stop = SystemClock(), [self.port], asyncio.Event()
+        clock, stop = SystemClock(), asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         async with clusters.opened(self.hub) as client:
             read = source.Source(client, self.hub, clock, worker=self.worker, only=self.binding)
             seen = observer.Observer(read, clock, self.interval)
             await seen.current()
-            allowed = access.PathToken(seen, lambda: ports[0])
+            allowed = access.Access(seen)
             application = server.Dashboard(allowed, clock).application()
             try:
-                async with server.listening(application, "127.0.0.1", self.port) as ports[0], asyncio.TaskGroup() as group:
+                async with server.listening(application, "127.0.0.1", self.port) as port, asyncio.TaskGroup() as group:
+                    allowed.port = port
                     readings = group.create_task(seen.run(), name="readings")
                     with tempfile.TemporaryDirectory(prefix="kubeocean-") as directory:
-                        self._announce(f"http://127.0.0.1:{ports[0]}/{allowed.token}/", Path(directory))
+                        self._announce(f"http://127.0.0.1:{port}/{allowed.token}/", Path(directory))
                         await stop.wait()
                     readings.cancel()
             except OSError as error:
-                raise CommandFailed(f"cannot listen on 127.0.0.1:{self.port}: {error.strerror}; choose another --port") from error
+                raise clusters.CommandFailed(f"cannot listen on 127.0.0.1:{self.port}: {error.strerror}; choose another --port") from error
 
     def _announce(self, address: str, directory: Path) -> None:
         """Prints the address and opens it, through a file: the arguments of a browser are visible to other users."""

@@ -4,17 +4,16 @@ Invariant: an event contains a number and no data of a cluster, so that a page r
 """
 
 import asyncio
-from typing import Final
 
 from aiohttp import web
 from attrs import define
 
 from kubeocean.dashboard.observer import Observer
 
-MOST_STREAMS: Final = 64
-SILENCE: Final = 15.0
+MOST_STREAMS = 64
+SILENCE = 15.0
 """Seconds after which a comment is sent, so that a closed connection is noticed."""
-_HEADERS: Final = {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
+_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
 
 
 @define

@@ -4,7 +4,6 @@ Invariant: a page never waits for more than one reading, and a failed reading le
 """
 
 import asyncio
-from typing import Final
 
 from attrs import define, field
 
@@ -14,7 +13,7 @@ from kubeocean.dashboard.history import History, Ledger, sample_of
 from kubeocean.dashboard.source import Source
 from vkubelet.clock import Clock
 
-SLOWEST: Final = 60.0
+SLOWEST = 60.0
 """Seconds after which pages are refreshed although nothing has changed."""
 
 

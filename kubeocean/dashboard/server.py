@@ -64,7 +64,6 @@ class Dashboard:
     def application(self) -> web.Application:
         made = web.Application(middlewares=[self._answered])
         made.on_response_prepare.append(_add_headers)
-        base = self.access.path
         pages: Mapping[str, Page] = {
             "/": self._overview,
             "/nodes": self._nodes,
@@ -76,13 +75,13 @@ class Dashboard:
             "/events": self._events,
         }
         for path, page in pages.items():
-            made.router.add_get(f"{base}{path}", self._admitted(page))
-        made.router.add_get(f"{base}/static/{{file}}", self._admitted(_static))
+            made.router.add_get(f"/{{token}}{path}", self._admitted(page))
+        made.router.add_get("/{token}/static/{file}", self._admitted(_static))
         return made
 
     def _admitted(self, page: Page) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
-            return await page(request, await self.access.admit(request))
+            return await page(request, self.access.admit(request))
 
         return handle
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import define
 
-from kubeocean.dashboard.access import PathToken
+from kubeocean.dashboard.access import Access
 from kubeocean.dashboard.observer import Observer
 from kubeocean.dashboard.server import Dashboard, listening
 from kubeocean.dashboard.source import Source
@@ -215,8 +215,7 @@ async def standing(*, user: str = ADMIN, nodes: int = 24, pods: int = 60) -> Asy
         connection = connection_from_kubeconfig(hub.kubeconfig(user).encode())
         async with Client(connection, field_manager="dashboard") as client:
             observer = Observer(Source(client, Choice("computing cluster", "--context"), clock), clock, 10.0)
-            ports = [0]
-            access = PathToken(observer, lambda: ports[0])
+            access = Access(observer)
             async with listening(Dashboard(access, clock).application(), "127.0.0.1", 0) as port:
-                ports[0] = port
+                access.port = port
                 yield Stand(hub, worker, clock, observer, port, access.token)
