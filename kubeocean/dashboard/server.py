@@ -14,7 +14,6 @@ from attrs import define, field
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from kubeocean.commands.calendar import MOST_DAYS
-from kubeocean.commands.clusters import CommandFailed
 from kubeocean.commands.explain import both
 from kubeocean.commands.output import amount_text
 from kubeocean.dashboard.access import Access, Visit
@@ -24,6 +23,7 @@ from kubeocean.dashboard.views import age, bars, node_rows, overview, problems, 
 from kubeocean.explain.translation import summary
 from vkubelet.api.objects import Key
 from vkubelet.clock import Clock, rfc3339
+from vkubelet.errors import VKubeletError
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class Dashboard:
             return await handler(request)
         except web.HTTPException as error:
             return web.Response(status=error.status, text=error.text, content_type="text/plain")
-        except CommandFailed as error:
+        except VKubeletError as error:
             return web.Response(status=502, text=f"{error}\n", content_type="text/plain")
 
     # --- Pages ------------------------------------------------------------------------------------------------------------------------
