@@ -30,7 +30,9 @@ def dashboard_command(
     *,
     one: OptionalBinding = "",
     port: Annotated[int, typer.Option(metavar="PORT", help="port on 127.0.0.1 (default: any free one)", min=0, max=65535)] = 0,
-    interval: Annotated[float, typer.Option(metavar="SECONDS", min=LEAST_INTERVAL, help="time between two readings of the computing cluster")] = 10.0,
+    interval: Annotated[
+        float, typer.Option(metavar="SECONDS", min=LEAST_INTERVAL, help="time between two readings of the computing cluster")
+    ] = 10.0,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="open the page in the browser")] = True,
     kubeconfig: Kubeconfig = None,
     context: Context = "",

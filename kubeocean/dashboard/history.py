@@ -132,4 +132,3 @@ def _requested(fleet: Fleet) -> Mapping[tuple[str, str], tuple[Resources, int]]:
         if pod.counts and node is not None:
             found.setdefault((pod.namespace, node.binding), []).append(pod.requests)
     return {key: (total(parts), len(parts)) for key, parts in found.items()}
-

@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from kubeocean.commands.calendar import MOST_DAYS
 from kubeocean.commands.explain import both
 from kubeocean.commands.output import amount_text
+from kubeocean.commands.rights import MissingRight
 from kubeocean.dashboard.access import Access, Visit
 from kubeocean.dashboard.live import LiveUpdates
 from kubeocean.dashboard.timeline import parts
@@ -38,6 +39,7 @@ HEADERS: Final = {
 }
 STATIC: Final = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _DAYS: Final = (1, 3, 7, 14)
+
 
 def templates() -> Environment:
     """Returns the templates; every value is escaped."""
@@ -92,7 +94,7 @@ class Dashboard:
         except web.HTTPException as error:
             return web.Response(status=error.status, text=error.text, content_type="text/plain")
         except VKubeletError as error:
-            return web.Response(status=502, text=f"{error}\n", content_type="text/plain")
+            return web.Response(status=403 if isinstance(error, MissingRight) else 502, text=f"{error}\n", content_type="text/plain")
 
     # --- Pages ------------------------------------------------------------------------------------------------------------------------
 

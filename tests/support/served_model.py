@@ -25,8 +25,12 @@ class ServedModel:
     model: ApiModel
     url: str = ""
     refused: dict[str, set[str]] = field(factory=dict)
+    broken: bool = False
+    """Every request is answered with 503."""
 
     async def serve(self, request: web.Request) -> web.Response:
+        if self.broken:
+            return web.Response(status=503, text="the API server is starting")
         user = request.headers.get("Authorization", "").removeprefix("Bearer ")
         asked = Request(
             method=request.method,

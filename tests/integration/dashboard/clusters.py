@@ -110,7 +110,9 @@ def policies() -> Iterator[Body]:
     half = [{"resource": "cpu", "percent": 75}, {"resource": "memory", "percent": 75}]
     yield made("day", nodeSelector=DAY, resourceLimits=half, timeZone="Europe/Berlin")
     night = [{"start": "20:00", "end": "06:59", "days": []}]
-    yield made("night", nodeSelector=NIGHT, timeWindows=night, timeZone="Europe/Berlin", forceReclaim=True, gracefulReclaimPeriodSeconds=600)
+    yield made(
+        "night", nodeSelector=NIGHT, timeWindows=night, timeZone="Europe/Berlin", forceReclaim=True, gracefulReclaimPeriodSeconds=600
+    )
     lunch = [{"start": "12:00", "end": "12:59", "days": ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday"]}]
     yield made("lunch", nodeSelector=NIGHT, timeWindows=lunch, timeZone="Europe/Berlin", priority=5, resourceLimits=half)
 

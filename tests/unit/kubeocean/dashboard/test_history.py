@@ -17,9 +17,7 @@ AMOUNTS = parse_resources({"cpu": "4", "memory": "8Gi"})
 
 
 def node(name: str = "v", *, state: str = OPEN) -> NodeState:
-    return NodeState(
-        name=name, binding="demo", physical="p", state=state, why="", policy="", offered=AMOUNTS, requested=AMOUNTS, pods=1
-    )
+    return NodeState(name=name, binding="demo", physical="p", state=state, why="", policy="", offered=AMOUNTS, requested=AMOUNTS, pods=1)
 
 
 def pod(namespace: str = "team", *, phase: str = "Running", node: str = "v", leased: bool = True) -> PodState:
@@ -50,7 +48,9 @@ def test_samples_are_bounded_and_cover_the_whole_time() -> None:
 def test_requests_count_from_one_reading_to_the_next() -> None:
     ledger = Ledger()
     for number in range(31):
-        ledger.add(fleet(pod(), pod("done", phase="Succeeded"), pod("elsewhere", node="real"), pod("kube-system", leased=False), minutes=number))
+        ledger.add(
+            fleet(pod(), pod("done", phase="Succeeded"), pod("elsewhere", node="real"), pod("kube-system", leased=False), minutes=number)
+        )
     (account,) = ledger.accounts()
     assert (account.namespace, account.binding) == ("team", "demo") and ledger.observed == timedelta(minutes=30)
     assert (account.cpu_hours, account.memory_gib_hours, account.pod_hours) == pytest.approx((2.0, 4.0, 0.5))
