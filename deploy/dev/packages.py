@@ -1,4 +1,4 @@
-"""Installs what real nodes, the container image and the browser tests need from the distribution, for `make test`; `make up` does it by itself.
+"""Installs what nodes, the image and the browser tests need from the distribution, for `make test`; `make up` does it by itself.
 
 Invariant: the list of packages is in one place, vkubelet.testing.cluster.packages.
 """

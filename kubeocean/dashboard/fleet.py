@@ -13,7 +13,6 @@ from attrs import field, frozen
 from kubeocean.commands.status import Summary, summary
 from kubeocean.leasing.reclaim import LeasedPod
 from kubeocean.model import keys
-from kubeocean.model.crds import ClusterBinding
 from kubeocean.model.identity import leaves_home
 from vkubelet.api.objects import JsonView, Node, Pod, Unknown, get_condition
 from vkubelet.api.podspec import CONTAINER_STATUSES

@@ -12,11 +12,11 @@ from typing import Any
 
 from attrs import define
 
+from kubeocean.commands.clusters import Choice
 from kubeocean.dashboard.access import Access
 from kubeocean.dashboard.observer import Observer
 from kubeocean.dashboard.server import Dashboard, listening
 from kubeocean.dashboard.source import Source
-from kubeocean.commands.clusters import Choice
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, definition
 from tests.faults.model.server import ApiModel

@@ -16,14 +16,14 @@ from kubeocean.dashboard.fleet import (
     UNREACHABLE,
     WITHDRAWN,
     Fleet,
-    condition_of,
     concerns,
+    condition_of,
     fleet_of,
     pod_state,
 )
+from kubeocean.dashboard.history import sample_of
 from kubeocean.dashboard.server import templates
 from kubeocean.dashboard.views import CRITICAL, NOTE, WARNING, age, bar, charts, overview, problems, stuck
-from kubeocean.dashboard.history import sample_of
 from kubeocean.model import keys
 from tests.unit.kubeocean.builders import at, node, pod
 from tests.unit.kubeocean.commands.test_status import READY, cond, stored
