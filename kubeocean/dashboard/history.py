@@ -36,7 +36,7 @@ class Sample:
 
 @frozen(kw_only=True)
 class Account:
-    """What the pods of a namespace requested of a binding since the ledger began."""
+    """What the pods of a namespace requested of a binding since the ledger was started."""
 
     namespace: str
     binding: str
@@ -70,7 +70,7 @@ def sample_of(fleet: Fleet) -> Sample:
 
 @define
 class History:
-    """Samples of capacity. When they are too many, every second one is dropped, so that they still cover the whole time."""
+    """Samples of capacity. When they are too many, every second one is dropped, so that they still cover all of the time."""
 
     samples: list[Sample] = field(factory=list)
     _least_gap: timedelta = timedelta()

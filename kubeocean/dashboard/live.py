@@ -1,4 +1,4 @@
-"""Server-sent events: a browser learns that a page may look different, and loads it again.
+"""Server-sent events: a browser learns that a page may have changed, and loads it again.
 
 Invariant: an event contains a number and no data of a cluster, so that a page remains the only thing that is rendered.
 """

@@ -30,7 +30,7 @@ class Observer:
     history: History = field(factory=History)
     ledger: Ledger = field(factory=Ledger)
     version: int = 0
-    """Increases when a page may look different."""
+    """Increases when a page may have changed."""
     _read_at: float = float("-inf")
     _announced_at: float = 0.0
     _lock: asyncio.Lock = field(factory=asyncio.Lock)

@@ -22,7 +22,7 @@ SLOW_START: Final = timedelta(minutes=2)
 _FAILING: Final = ("BackOff", "Err", "Invalid", "Failed", "CreateContainer", "RunContainer")
 _NAMED: Final = 3
 _CHART: Final = (300.0, 60.0)
-"""Width and height of a chart in units of its own."""
+"""Width and height of a chart, in units of its coordinates."""
 
 
 # --- Bars ---------------------------------------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def _of_pods(fleet: Fleet) -> Iterator[Problem]:
 
 
 def stuck(pod: PodState, now: datetime) -> str:
-    """Returns why a pod is a problem; empty when it runs, has ended, or may still start."""
+    """Returns why a pod is a problem; empty when it runs, has terminated, or may still start."""
     if pod.phase not in ("Pending", "Running", "Terminating"):
         return ""
     reason = pod.waits.partition(":")[0]
@@ -156,7 +156,7 @@ class Chart:
 
 
 def charts(samples: Sequence[Sample]) -> list[Chart]:
-    """Draws CPU and memory; empty without two samples."""
+    """Computes the charts of CPU and memory; empty without two samples."""
     if len(samples) < 2:
         return []
     cpu = _chart("CPU", "cores", [(each.at, each.cpu, each.requested_cpu) for each in samples])
