@@ -1,4 +1,5 @@
-"""The console script: `run` and `manager`, the processes that serve, are started here; all other commands are in `kubeocean.commands`.
+"""The console script: `run` and `manager`, the processes that serve, are started here; all other commands are in `kubeocean.commands`
+and `kubeocean.dashboard.command`.
 
 Invariant: `run` only builds settings and passes one provider to the runtime; no second way to start exists. A process that serves imports
 nothing that only a terminal needs: its memory counts for each binding, and typer with rich takes 3 MiB and a seventh of a second.
@@ -34,9 +35,9 @@ def _serve(arguments: list[str]) -> None:
 
 
 def _run_command(arguments: list[str]) -> None:
-    from kubeocean.commands import app
+    from kubeocean.dashboard.command import run
 
-    app.run(arguments)
+    run(arguments)
 
 
 def serving_parser() -> argparse.ArgumentParser:

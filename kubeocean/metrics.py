@@ -64,6 +64,8 @@ class NodeAmounts:
     available: Resources
     physical: Resources
     virtual: Resources
+    ready: bool = True
+    """Whether its condition Ready is True, as mirrored from the physical node."""
 
 
 @frozen(kw_only=True)
@@ -169,6 +171,9 @@ class Gauges(Collector):
 
     def _of_nodes(self, nodes: Sequence[NodeAmounts]) -> Iterator[GaugeMetricFamily]:
         yield _gauge("kubeocean_syncer_vnode_total", "Virtual nodes.", {(self._binding,): len(nodes)}, labels=["clusterbinding"])
+        missing = sum(not node.ready for node in nodes)
+        text = "Virtual nodes whose physical node is not Ready."
+        yield _gauge("kubeocean_vnodes_not_ready", text, {(self._binding,): missing}, labels=["clusterbinding"])
         for name, what, amounts in _KINDS:
             by_node = {(self._binding, node.name, *key): amount for node in nodes for key, amount in _in_units(amounts(node))}
             text = f"{what} (cpu in millicores, memory and storage in MiB)."

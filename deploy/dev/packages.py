@@ -1,4 +1,4 @@
-"""Installs what real nodes and the container image need from the distribution, for `make test`; `make up` does it by itself.
+"""Installs what nodes, the image and the browser tests need from the distribution, for `make test`; `make up` does it by itself.
 
 Invariant: the list of packages is in one place, vkubelet.testing.cluster.packages.
 """
@@ -13,7 +13,7 @@ from vkubelet.testing.cluster import ClusterError, packages
 
 if __name__ == "__main__":
     try:
-        asyncio.run(packages.install(packages.missing(nodes=True, image=True), say=print, clock=SystemClock()))
+        asyncio.run(packages.install(packages.missing(nodes=True, image=True, browser=True), say=print, clock=SystemClock()))
         if packages.prometheus() is None:
             asyncio.run(packages.unpack(packages.PROMETHEUS, say=print, clock=SystemClock()))
     except ClusterError as error:

@@ -24,7 +24,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 
 from kubeocean.cli import serving_parser
-from kubeocean.commands.app import app
+from kubeocean.dashboard.command import app
 from kubeocean.metrics import Gauges, ManagerMetrics, SyncerMetrics
 from kubeocean.model import keys
 from kubeocean.rbac import permissions

@@ -215,7 +215,7 @@ def plan_command(
 ) -> None:
     hub = clusters.hub_of(kubeconfig, context)
     question = calendar.Question(policy=policy, binding=one, days=days)
-    worker = _worker(hub, worker_kubeconfig, worker_context)
+    worker = chosen_worker(hub, worker_kubeconfig, worker_context)
     clusters.finish(calendar.show(question, Terminal.standard(), hub=hub, worker=worker, output=output))
 
 
@@ -306,7 +306,7 @@ def explain_node(
     output: Output = Format.TABLE,
 ) -> None:
     hub = clusters.hub_of(kubeconfig, context)
-    clusters.finish(_explainer(hub, _worker(hub, worker_kubeconfig, worker_context), one, output).node(name))
+    clusters.finish(_explainer(hub, chosen_worker(hub, worker_kubeconfig, worker_context), one, output).node(name))
 
 
 @explain.command("pod", help="show why a pod is pending or where it runs, and what was changed for the worker")
@@ -323,7 +323,7 @@ def explain_pod(
     hub = clusters.hub_of(kubeconfig, context)
     before, slash, after = name.partition("/")
     key = Key(before, after) if slash else Key(namespace, name)
-    clusters.finish(_explainer(hub, _worker(hub, worker_kubeconfig, worker_context), "", output).pod(key))
+    clusters.finish(_explainer(hub, chosen_worker(hub, worker_kubeconfig, worker_context), "", output).pod(key))
 
 
 @explain.command("policy", help="show which nodes a policy selects, its window, and what is wrong with it")
@@ -338,7 +338,7 @@ def explain_policy(
     output: Output = Format.TABLE,
 ) -> None:
     hub = clusters.hub_of(kubeconfig, context)
-    clusters.finish(_explainer(hub, _worker(hub, worker_kubeconfig, worker_context), one, output).policy(name))
+    clusters.finish(_explainer(hub, chosen_worker(hub, worker_kubeconfig, worker_context), one, output).policy(name))
 
 
 @app.command("run", help="serve one ClusterBinding until SIGTERM; `kubeocean run --help` shows its flags")
@@ -352,7 +352,8 @@ def version_command() -> None:
     print(importlib.metadata.version("vkubelet"))
 
 
-def _worker(hub: Choice, kubeconfig: Path | None, context: str) -> Choice | None:
+def chosen_worker(hub: Choice, kubeconfig: Path | None, context: str) -> Choice | None:
+    """Returns the worker cluster that the flags name, None without them."""
     return clusters.worker_of(kubeconfig, context, hub=hub) if kubeconfig or context else None
 
 

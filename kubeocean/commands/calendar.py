@@ -115,7 +115,7 @@ def blocks(plan: Plan, *, wide: bool) -> list[Block]:
     made, zones = plan.calendar, plan.zones
     head = f"ClusterBinding {plan.binding}: {len(made.edges)} edges from {_utc(made.start)} to {_utc(made.until)}"
     out: list[Block] = [head, *(f"  ! {note}" for note in plan.notes)]
-    rows = [row for edge in made.edges for row in _rows(edge, zones, wide=wide)]
+    rows = [_row(each, wide=wide) for edge in made.edges for each in entries(edge, zones)]
     out += ["", Columns(HEAD, rows)] if rows else ["No window opens or closes in this time."]
     if made.evictions:
         out += ["", "Pods that are evicted, if they still exist then:", ""]
@@ -123,21 +123,47 @@ def blocks(plan: Plan, *, wide: bool) -> list[Block]:
     return [*out, ""]
 
 
-def _rows(edge: Edge, zones: dict[str, str], *, wide: bool) -> Iterator[tuple[str, ...]]:
-    """Yields one row for each change, and one for each policy whose window changes without changing a node."""
+@frozen(kw_only=True)
+class Entry:
+    """What happens to some nodes at an edge; without a change, only a window opens or closes, as `text` says."""
+
+    at: datetime
+    zone: str
+    policy: str
+    change: Change | None = None
+    text: str = ""
+    evicted: int = 0
+
+    def described(self, *, wide: bool = False) -> str:
+        """Describes the change, with all resources if `wide`."""
+        return changed(self.change, wide=wide) if self.change else f"{self.text}; no node changes"
+
+    @property
+    def nodes(self) -> Sequence[str]:
+        return self.change.nodes if self.change else ()
+
+
+def entries(edge: Edge, zones: dict[str, str]) -> Iterator[Entry]:
+    """Yields one entry for each change, and one for each policy whose window changes without changing a node."""
     shown: set[str] = set()
     for change in edge.changes:
         policy = change.after.policy or change.before.policy
         shown |= {change.before.policy, change.after.policy}
         nodes = set(change.nodes)
         evicted = sum(each.node in nodes for each in edge.evictions)
-        names = f"{len(change.nodes)}: {', '.join(change.nodes)}" if wide else _some(change.nodes)
-        yield (_local(edge.at, zones.get(policy, "UTC")), _utc(edge.at), policy, changed(change, wide=wide), names, _pods(evicted))
+        yield Entry(at=edge.at, zone=zones.get(policy, "UTC"), policy=policy, change=change, evicted=evicted)
     for word, policies in (("opens", edge.opens), ("closes", edge.closes)):
         for policy in policies:
             if policy not in shown:
-                text = f"{word}; no node changes"
-                yield (_local(edge.at, zones.get(policy, "UTC")), _utc(edge.at), policy, text, "0", "none")
+                yield Entry(at=edge.at, zone=zones.get(policy, "UTC"), policy=policy, text=word)
+
+
+def _row(entry: Entry, *, wide: bool) -> tuple[str, ...]:
+    if entry.change is None:
+        names = "0"
+    else:
+        names = f"{len(entry.nodes)}: {', '.join(entry.nodes)}" if wide else _some(entry.nodes)
+    return (local(entry.at, entry.zone), _utc(entry.at), entry.policy, entry.described(wide=wide), names, _pods(entry.evicted))
 
 
 def changed(change: Change, *, wide: bool = False) -> str:
@@ -157,9 +183,14 @@ def changed(change: Change, *, wide: bool = False) -> str:
 
 
 def _eviction(eviction: Eviction, zones: dict[str, str]) -> tuple[str, ...]:
+    zone = zone_of(eviction, zones)
+    return (local(eviction.at, zone), local(eviction.deadline, zone), str(eviction.pod.key), eviction.node, eviction.why)
+
+
+def zone_of(eviction: Eviction, zones: dict[str, str]) -> str:
+    """Returns the time zone of the policy that an eviction names."""
     policy = next((name for name in zones if f"ResourceLeasingPolicy {name} " in eviction.why), "")
-    zone = zones.get(policy, "UTC")
-    return (_local(eviction.at, zone), _local(eviction.deadline, zone), str(eviction.pod.key), eviction.node, eviction.why)
+    return zones.get(policy, "UTC")
 
 
 def _some(names: Sequence[str]) -> str:
@@ -170,7 +201,8 @@ def _pods(count: int) -> str:
     return f"{count} pod{'' if count == 1 else 's'}" if count else "none"
 
 
-def _local(instant: datetime, zone: str) -> str:
+def local(instant: datetime, zone: str) -> str:
+    """Formats an instant by the clock of a zone."""
     return f"{instant.astimezone(ZoneInfo(zone)):%a %d %b %H:%M %Z}"
 
 

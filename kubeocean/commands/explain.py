@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from kubeocean.commands import clusters, reading
 from kubeocean.commands.clusters import Choice, CommandFailed
@@ -116,54 +116,56 @@ class Explainer:
             pod = await reader.get(PODS, key)
             if pod is None:
                 raise CommandFailed(f"the {self.hub.title} has no pod {key.name} in namespace {key.namespace}; set --namespace")
-            around = await self._around(reader, pod)
+            around = await surroundings(reader, pod, worker=self.worker)
         made = explain_pod(pod, around)
         found = {**fields_of(made), "translation": summary(made.translation), "notes": reader.missing}
         self._print(found, [*(f"! {each}" for each in reader.missing), *pod_blocks(made, wide=self.output is Format.WIDE)])
 
-    async def _around(self, hub: Reader, pod: Pod) -> Surroundings:
-        where = Selection(namespace=pod.metadata.namespace, fields=f"involvedObject.uid={pod.metadata.uid}")
-        listed = await hub.list_if_allowed(EVENTS, where, otherwise="events are not shown")
-        events = warnings([each.body for each in listed or ()])
-        if not pod.node:
-            nodes = await hub.list_if_allowed(NODES, Selection(labels=keys.CLUSTER_BINDING), otherwise="virtual nodes are not compared")
-            return Surroundings(nodes=nodes or (), events=events)
-        node = await hub.get_if_allowed(NODES, pod.node, otherwise="its node is not known")
-        binding = reading.binding_of(node, await reading.bindings(hub)) if node is not None else None
-        if node is None or binding is None:
-            return Surroundings(node=node, events=events)
-        return await self._in_worker(hub, pod, node=node, binding=binding, events=events)
 
-    async def _in_worker(self, hub: Reader, pod: Pod, *, node: Node, binding: ClusterBinding, events: Sequence[str]) -> Surroundings:
-        owner = await reading.owner_of(hub, binding)
-        cache = reading.empty_worker(hub.client, binding, owner)
-        physical, policy, read = None, None, False
-        try:
-            async with reading.worker_reader(hub, binding, owner, chosen=self.worker) as worker:
-                found = await worker.get(PODS, cache.mount.copy_key(pod.key))
-                if found is not None:
-                    cache.pods.adopt(found)
-                physical, read = cache.physical_pod(pod.ref), True
-                name = node.metadata.annotations.get(keys.POLICIES_APPLIED, "").partition(",")[0]
-                stored = await worker.get_if_allowed(POLICIES, name, otherwise="the policy is not known") if name else None
-                policy = ResourceLeasingPolicy.parse(stored) if stored is not None else None
-                hub.missing.extend(worker.missing)
-        except CommandFailed as error:
-            hub.missing.append(f"the worker cluster is not read: {error}")
-        on_node = Selection(fields=f"spec.nodeName={pod.node}")
-        listed = await hub.list_if_allowed(PODS, on_node, otherwise="other pods of the node are not counted")
-        others = [each for each in listed or () if each.metadata.uid != pod.metadata.uid and holds_lease(each, cache, binding)]
-        name = node.metadata.annotations.get(keys.PHYSICAL_NODE_NAME, "")
-        return Surroundings(
-            node=node,
-            others=[each for each in others if not each.terminal],
-            binding=binding,
-            policy=policy,
-            target=Target.of(binding, owner=owner, node=name, workload=workload(pod.metadata)),
-            physical=physical,
-            worker_read=read,
-            events=events,
-        )
+async def surroundings(hub: Reader, pod: Pod, *, worker: Choice | None) -> Surroundings:
+    """Reads what decides about a pod; what may not be read is in `hub.missing`. Raises CommandFailed."""
+    where = Selection(namespace=pod.metadata.namespace, fields=f"involvedObject.uid={pod.metadata.uid}")
+    listed = await hub.list_if_allowed(EVENTS, where, otherwise="events are not shown")
+    events = warnings([each.body for each in listed or ()])
+    if not pod.node:
+        nodes = await hub.list_if_allowed(NODES, Selection(labels=keys.CLUSTER_BINDING), otherwise="virtual nodes are not compared")
+        return Surroundings(nodes=nodes or (), events=events)
+    node = await hub.get_if_allowed(NODES, pod.node, otherwise="its node is not known")
+    binding = reading.binding_of(node, await reading.bindings(hub)) if node is not None else None
+    if node is None or binding is None:
+        return Surroundings(node=node, events=events)
+    return evolve(await _in_worker(hub, pod, node=node, binding=binding, chosen=worker), events=events)
+
+
+async def _in_worker(hub: Reader, pod: Pod, *, node: Node, binding: ClusterBinding, chosen: Choice | None) -> Surroundings:
+    owner = await reading.owner_of(hub, binding)
+    cache = reading.empty_worker(hub.client, binding, owner)
+    physical, policy, read = None, None, False
+    try:
+        async with reading.worker_reader(hub, binding, owner, chosen=chosen) as worker:
+            found = await worker.get(PODS, cache.mount.copy_key(pod.key))
+            if found is not None:
+                cache.pods.adopt(found)
+            physical, read = cache.physical_pod(pod.ref), True
+            name = node.metadata.annotations.get(keys.POLICIES_APPLIED, "").partition(",")[0]
+            stored = await worker.get_if_allowed(POLICIES, name, otherwise="the policy is not known") if name else None
+            policy = ResourceLeasingPolicy.parse(stored) if stored is not None else None
+            hub.missing.extend(worker.missing)
+    except CommandFailed as error:
+        hub.missing.append(f"the worker cluster is not read: {error}")
+    on_node = Selection(fields=f"spec.nodeName={pod.node}")
+    listed = await hub.list_if_allowed(PODS, on_node, otherwise="other pods of the node are not counted")
+    others = [each for each in listed or () if each.metadata.uid != pod.metadata.uid and holds_lease(each, cache, binding)]
+    name = node.metadata.annotations.get(keys.PHYSICAL_NODE_NAME, "")
+    return Surroundings(
+        node=node,
+        others=[each for each in others if not each.terminal],
+        binding=binding,
+        policy=policy,
+        target=Target.of(binding, owner=owner, node=name, workload=workload(pod.metadata)),
+        physical=physical,
+        worker_read=read,
+    )
 
 
 def _allocatable(node: Node | None) -> Resources | None:

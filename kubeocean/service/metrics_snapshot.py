@@ -107,8 +107,10 @@ def _figures(node: _Node) -> NodeAmounts:
     origin = _amounts(node.physical.status.get("allocatable") or {}) if node.physical is not None else {}
     # A resource without any usage gets a series too.
     none = dict.fromkeys(origin, ZERO)
+    ready = get_condition(node.virtual.description.conditions, "Ready") or {}
     return NodeAmounts(
         name=node.virtual.description.name,
+        ready=ready.get("status", "True") == "True",
         origin=origin,
         available=_amounts(node.virtual.description.allocatable),
         physical={**none, **node.local},

@@ -25,6 +25,7 @@ from vkubelet.api.codec import decode_yaml
 from vkubelet.testing.cluster import network, packages
 
 ALERTS = ROOT / "deploy" / "charts" / "kubeocean" / "files" / "alerts.yaml"
+GRAFANA = ALERTS.with_name("grafana.json")
 _EVERY = "500ms"
 
 Body = dict[str, Any]
@@ -47,6 +48,11 @@ def promtool(*args: str, cwd: Path) -> str:
 def rules() -> list[Body]:
     """The alert rules of the chart."""
     return [rule for group in decode_yaml(ALERTS.read_text())["groups"] for rule in group["rules"]]
+
+
+def dashboard_queries() -> list[str]:
+    """The queries of the Grafana dashboard of the chart."""
+    return [target["expr"] for panel in json.loads(GRAFANA.read_text())["panels"] for target in panel.get("targets", ())]
 
 
 def metrics_of(expression: str) -> set[str]:

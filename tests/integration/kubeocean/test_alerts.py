@@ -22,7 +22,7 @@ from tests.integration.kubeocean.leases import closed_now, patch_policy
 from tests.integration.kubeocean.test_events import say
 from tests.support.bound import Body, apply, delete, get
 from tests.support.program import PATIENCE, eventually, holds
-from tests.support.prometheus import ALERTS, Prometheus, metrics_of, promtool, rules
+from tests.support.prometheus import ALERTS, Prometheus, dashboard_queries, metrics_of, promtool, rules
 from tests.support.stage import Stage
 from vkubelet.testing.clock import ManualClock
 from vkubelet.testing.cluster import ControlPlane
@@ -33,8 +33,8 @@ SOONER = {"> 180": "> 5", "> 60": "> 1", "> 300": "> 1"}
 """Figures that would take minutes to reach."""
 CHATTER = 300
 """Fifty are written at once, and then 25 per second."""
-OF_THE_MANAGER = {"KubeoceanBindingFailed"}
-"""Shown firing in tests/integration/manager."""
+OF_THE_MANAGER = {"KubeoceanBindingFailed", "KubeoceanManagerAbsent", "KubeoceanSyncerAbsent"}
+"""About series of the manager; the first one is shown firing in tests/integration/manager."""
 
 
 def ending_soon(plane: ControlPlane) -> Authority:
@@ -209,6 +209,19 @@ CASES: dict[str, tuple[list[tuple[str, str]], int, dict[str, str]]] = {
     "KubeoceanReclaimOverdue": ([(f"kubeocean_reclaim_overdue_seconds{BINDING}", "300x9 301x30")], 10 + 1, {"clusterbinding": "b"}),
     "KubeoceanKubeconfigExpires": ([(f"kubeocean_credentials_ttl_seconds{BINDING}", "1209600x9 1209599x30")], 10, {"clusterbinding": "b"}),
     "KubeoceanServingCertificateExpires": ([("kubelet_certificate_manager_server_ttl_seconds", "1209600x9 1209599x30")], 10, {}),
+    "KubeoceanManagerAbsent": ([("kubeocean_clusterbindings_total", "0x9 _x30")], 10 + 5 + 10, {}),
+    "KubeoceanSyncerAbsent": (
+        [('kubeocean_clusterbindings_total{status="Ready"}', "1x60"), (f"kubeocean_binding_ready{BINDING}", "1x9 stale")],
+        10 + 10,
+        {},
+    ),
+    "KubeoceanNodesNotReady": ([(f"kubeocean_vnodes_not_ready{BINDING}", "0x9 1x40")], 10 + 10, {"clusterbinding": "b"}),
+    "KubeoceanPodsPending": (
+        [('kubeocean_syncer_virtual_pod_total{clusterbinding="b",phase="Pending"}', "0x9 1x40")],
+        10 + 15 + 5,
+        {"clusterbinding": "b"},
+    ),
+    "KubeoceanPodsRefused": ([(f"kubeocean_syncer_pod_created_failed_total{BINDING}", "0x9 0+10x40")], 11 + 5, {"clusterbinding": "b"}),
     "KubeoceanLeaseLate": (
         [(f'{HALF}"10.0"}}', "0+6x9 54x30"), (f'{HALF}"20.0"}}', "0+6x9 60+6x30"), (f'{HALF}"+Inf"}}', "0+6x9 60+6x30")],
         10 + 2,
@@ -226,6 +239,13 @@ def test_every_rule_fires_exactly_at_the_figures_it_names(tmp_path: Path) -> Non
     (tmp_path / "tests.yaml").write_text(json.dumps({"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": tests}))
     assert f"SUCCESS: {len(bare)} rules found" in promtool("check", "rules", str(ALERTS), cwd=tmp_path)
     print(promtool("test", "rules", "tests.yaml", cwd=tmp_path))
+
+
+def test_expressions_of_the_grafana_dashboard_are_valid_queries(tmp_path: Path) -> None:
+    queries = [query.replace("$clusterbinding", ".*") for query in dashboard_queries()]
+    recorded = [{"record": f"panel:{number}", "expr": query} for number, query in enumerate(queries)]
+    (tmp_path / "panels.yaml").write_text(json.dumps({"groups": [{"name": "g", "rules": recorded}]}))
+    assert f"SUCCESS: {len(queries)} rules found" in promtool("check", "rules", "panels.yaml", cwd=tmp_path)
 
 
 def judged(rule: Body) -> dict[str, Any]:

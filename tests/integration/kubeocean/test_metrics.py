@@ -23,6 +23,7 @@ SERIES: dict[str, set[str]] = {
     "kubeocean_syncer_pod_created_total": {BINDING},
     "kubeocean_syncer_pod_created_failed_total": {BINDING},
     "kubeocean_syncer_vnode_total": {BINDING},
+    "kubeocean_vnodes_not_ready": {BINDING},
     "kubeocean_syncer_vnode_origin_resource": {BINDING, NODE, RESOURCE},
     "kubeocean_syncer_vnode_available_resource": {BINDING, NODE, RESOURCE},
     "kubeocean_syncer_vnode_physical_usage": {BINDING, NODE, RESOURCE},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 from prometheus_client import CollectorRegistry
 
 from kubeocean.metrics import ManagerMetrics, NodeAmounts, Snapshot, SyncerMetrics
@@ -39,6 +40,12 @@ def test_amounts_are_told_in_millicores_mebibytes_and_pieces_and_summed_over_nod
     assert value("vnode_origin_resource", "example.com/odd", **node) is None
     assert registry.get_sample_value("kubeocean_allocatable", {"resource": "memory"}) == 2 * 512 * 1024 * 1024
     assert registry.get_sample_value("kubeocean_allocatable", {"resource": "cpu"}) == 3
+
+
+def test_nodes_that_are_not_ready_are_counted() -> None:
+    registry = CollectorRegistry()
+    SyncerMetrics(registry, binding="b").follow(lambda: lambda: Snapshot(nodes=[ONE, evolve(ONE, name="two", ready=False)]))
+    assert registry.get_sample_value("kubeocean_vnodes_not_ready", BINDING) == 1
 
 
 def test_a_node_that_is_gone_has_no_series() -> None:

@@ -19,15 +19,19 @@ from vkubelet.testing.cluster.processes import ClusterError, CommandFailed, run,
 BRIDGE_PROGRAMS = {"ip": "iproute2"}
 NODE_PROGRAMS = {"containerd": "containerd", "runc": "runc", "sysctl": "procps"}
 IMAGE_PROGRAMS = {"buildah": "buildah"}
+BROWSER_PROGRAMS = {"chromium": "chromium"}
 PROMETHEUS = "prometheus"
 
 
-def missing(*, nodes: bool, image: bool = False) -> list[str]:
-    """Returns the packages to install for control planes, or for real nodes as well, or to build our own image; empty when nothing is
-    missing."""
-    wanted = {**BRIDGE_PROGRAMS, **(NODE_PROGRAMS if nodes else {}), **(IMAGE_PROGRAMS if image else {})}
-    programs = wanted if os.geteuid() == 0 else {}
-    packages = [package for program, package in programs.items() if shutil.which(program) is None]
+def missing(*, nodes: bool, image: bool = False, browser: bool = False) -> list[str]:
+    """Returns the packages to install for control planes, or for real nodes as well, to build our own image, or to view the dashboard;
+    empty when nothing is missing."""
+    optional = ((nodes, NODE_PROGRAMS), (image, IMAGE_PROGRAMS), (browser, BROWSER_PROGRAMS))
+    wanted = dict(BRIDGE_PROGRAMS)
+    for needed, programs in optional:
+        wanted |= programs if needed else {}
+    installable = wanted if os.geteuid() == 0 else {}
+    packages = [package for program, package in installable.items() if shutil.which(program) is None]
     if not nodes:
         return packages
     if not any((directory / "bridge").exists() for directory in PLUGIN_DIRECTORIES):

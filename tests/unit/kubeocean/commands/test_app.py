@@ -12,7 +12,9 @@ import typer.main
 from kubeocean.cli import SERVING, main, serving_parser
 from kubeocean.commands.app import app, with_default
 
-COMMANDS = {"bind", "unbind", "status", "plan", "explain", "top", "doctor", "logs", "support-bundle", "run", "manager", "version"}
+COMMANDS = {
+    "bind", "unbind", "status", "plan", "explain", "top", "doctor", "logs", "support-bundle", "dashboard", "run", "manager", "version",
+}
 
 
 def ended(arguments: list[str]) -> object:
@@ -71,7 +73,8 @@ def test_commands_that_serve_are_parsed_as_before() -> None:
 
 
 def test_a_process_that_serves_imports_no_library_of_the_terminal() -> None:
-    code = "import sys, kubeocean.cli; print([name for name in ('typer', 'rich', 'pydantic', 'kubeocean.commands') if name in sys.modules])"
+    names = ("typer", "rich", "pydantic", "jinja2", "kubeocean.commands")
+    code = f"import sys, kubeocean.cli; print([name for name in {names} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
     assert set(SERVING) == {"run", "manager"}
 

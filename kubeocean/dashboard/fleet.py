@@ -1,0 +1,195 @@
+"""Computes the state of all bindings, virtual nodes and their pods from one reading of the hub (pure).
+
+Invariant: a value contains everything that the pages about the hub show; what could not be read is a note, never a zero.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from attrs import field, frozen
+
+from kubeocean.commands.status import Summary, summary
+from kubeocean.leasing.reclaim import LeasedPod
+from kubeocean.model import keys
+from kubeocean.model.identity import leaves_home
+from vkubelet.api.objects import JsonView, Node, Pod, Unknown, get_condition
+from vkubelet.api.podspec import CONTAINER_STATUSES
+from vkubelet.api.quantity import Resources, add_resources, parse_resources
+from vkubelet.api.scheduling import tolerates
+from vkubelet.clock import parse_rfc3339
+
+OPEN, CLOSED, NOT_READY, UNREACHABLE, CORDONED, WITHDRAWN = "Open", "Closed", "NotReady", "Unreachable", "Cordoned", "Withdrawn"
+STATES: Final = (OPEN, CLOSED, CORDONED, WITHDRAWN, UNREACHABLE, NOT_READY)
+_BY_TAINT: Final = {
+    keys.TAINT_DELETING: WITHDRAWN,
+    keys.TAINT_WORKER_UNREACHABLE: UNREACHABLE,
+    keys.TAINT_CLOSED: CLOSED,
+    keys.TAINT_UNSCHEDULABLE: CORDONED,
+    "node.kubernetes.io/unschedulable": CORDONED,
+}
+_VNODE_TAINT: Final = {"key": keys.TAINT_VNODE, "effect": "NoSchedule", "value": ""}
+
+
+@frozen(kw_only=True)
+class NodeState:
+    """One virtual node; `requested` is the sum of the requests of its pods, empty where pods may not be listed."""
+
+    name: str
+    binding: str
+    physical: str
+    state: str
+    why: str
+    policy: str
+    offered: Resources
+    requested: Resources
+    pods: int | None
+
+
+@frozen(kw_only=True)
+class PodState:
+    """One pod on a virtual node, or one without a node that tolerates virtual nodes."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    phase: str
+    waits: str
+    """Why it does not run, as its status reports; empty while it runs."""
+    created: datetime | None
+    requests: Resources
+    leased: bool
+    """Whether it uses leased capacity: pods of system namespaces do not."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether its requests occupy leased capacity now."""
+        return self.leased and bool(self.node) and self.phase not in ("Succeeded", "Failed")
+
+
+@frozen(kw_only=True)
+class Fleet:
+    """The hub at one instant; `pods` is None where they may not be listed."""
+
+    at: datetime
+    bindings: Sequence[Summary] = ()
+    nodes: Sequence[NodeState] = ()
+    pods: Sequence[PodState] | None = None
+    notes: Sequence[str] = ()
+    by_name: Mapping[str, NodeState] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "by_name", {node.name: node for node in self.nodes})
+
+    def nodes_of(self, binding: str) -> list[NodeState]:
+        return [node for node in self.nodes if node.binding == binding]
+
+    def pods_of(self, node: str) -> list[PodState]:
+        return [pod for pod in self.pods or () if pod.node == node]
+
+
+def fleet_of(
+    bindings: Sequence[Unknown], nodes: Sequence[Node], pods: Sequence[PodState] | None, *, at: datetime, notes: Sequence[str] = ()
+) -> Fleet:
+    """Computes the state of everything from objects of the hub."""
+    labels = {keys.label_value(each.metadata.name): each.metadata.name for each in bindings}
+    counted = Counter(pod.node for pod in pods) if pods is not None else None
+    requested: dict[str, Resources] = defaultdict(dict)
+    for pod in pods or ():
+        if pod.counts:
+            requested[pod.node] = add_resources(requested[pod.node], pod.requests)
+    made = [_node_state(node, labels, requested.get(node.metadata.name, {}), counted) for node in nodes]
+    by_label: dict[str, list[Node]] = defaultdict(list)
+    for node in nodes:
+        by_label[node.metadata.labels.get(keys.CLUSTER_BINDING, "")].append(node)
+    summaries = [summary(each, by_label[keys.label_value(each.metadata.name)], counted) for each in bindings]
+    return Fleet(
+        at=at,
+        bindings=sorted(summaries, key=lambda each: each.name),
+        nodes=sorted(made, key=lambda each: (each.binding, each.name)),
+        pods=pods,
+        notes=notes,
+    )
+
+
+def _node_state(node: Node, labels: Mapping[str, str], requested: Resources, counted: Mapping[str, int] | None) -> NodeState:
+    meta, status = node.metadata, node.status
+    state, why = condition_of(node.spec, status)
+    label = meta.labels.get(keys.CLUSTER_BINDING, "")
+    return NodeState(
+        name=meta.name,
+        binding=labels.get(label, label),
+        physical=meta.annotations.get(keys.PHYSICAL_NODE_NAME, ""),
+        state=state,
+        why=why,
+        policy=meta.annotations.get(keys.POLICIES_APPLIED, "").partition(",")[0],
+        offered=parse_resources(status.get("allocatable") or {}),
+        requested=requested,
+        pods=None if counted is None else counted.get(meta.name, 0),
+    )
+
+
+def condition_of(spec: JsonView, status: JsonView) -> tuple[str, str]:
+    """Returns the state of a virtual node, and the reason that its conditions or taints report."""
+    ready = get_condition(status.get("conditions") or (), "Ready") or {}
+    if ready.get("status") != "True":
+        return NOT_READY, str(ready.get("message") or ready.get("reason") or "it has no condition Ready")
+    taints = {str(taint.get("key")): taint for taint in spec.get("taints") or ()}
+    for key, state in _BY_TAINT.items():
+        if key in taints:
+            why = str(ready.get("message") or "") if state == UNREACHABLE else f"taint {key}:{taints[key].get('effect', '')}"
+            return state, why
+    return OPEN, ""
+
+
+# --- Pods ---------------------------------------------------------------------------------------------------------------------------------
+
+
+def pod_state(pod: Pod) -> PodState:
+    """Computes the state of one pod."""
+    meta = pod.metadata
+    return PodState(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        node=pod.node,
+        phase="Terminating" if pod.terminating else pod.phase or "Pending",
+        waits="" if pod.terminal else waits(pod.status),
+        created=_instant(meta.creation_timestamp),
+        requests=LeasedPod.of(pod).requests,
+        leased=leaves_home(meta),
+    )
+
+
+def concerns(pod: Pod, virtual: Mapping[str, object]) -> bool:
+    """Checks that a pod is on a virtual node, or waits for one."""
+    if pod.node or pod.terminal:
+        return pod.node in virtual
+    return leaves_home(pod.metadata) and tolerates(pod.spec.get("tolerations") or (), _VNODE_TAINT)
+
+
+def waits(status: JsonView) -> str:
+    """Returns what a pod waits for, as its status reports; empty when it reports nothing."""
+    for kind in CONTAINER_STATUSES:
+        for each in status.get(kind) or ():
+            waiting: JsonView = (each.get("state") or {}).get("waiting") or {}
+            if waiting.get("reason"):
+                return ": ".join(str(waiting[name]) for name in ("reason", "message") if waiting.get(name))
+    scheduled = get_condition(status.get("conditions") or (), "PodScheduled") or {}
+    if scheduled.get("status") == "False":
+        return str(scheduled.get("message") or scheduled.get("reason") or "")
+    return ": ".join(str(status[name]) for name in ("reason", "message") if status.get(name))
+
+
+def total(parts: Iterable[Resources]) -> Resources:
+    """Adds amounts."""
+    made: Resources = {}
+    for part in parts:
+        made = add_resources(made, part)
+    return made
+
+
+def _instant(text: str) -> datetime | None:
+    return parse_rfc3339(text) if text else None

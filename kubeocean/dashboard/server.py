@@ -1,0 +1,186 @@
+"""The pages over HTTP: routes, headers, and rendering of the templates.
+
+Invariant: every response has the headers of `HEADERS`; no script or style runs that is not a file of this package, and only GET is served.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from importlib import resources
+from typing import Final
+
+from aiohttp import hdrs, web
+from attrs import define, field
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from kubeocean.commands.calendar import MOST_DAYS
+from kubeocean.commands.explain import both
+from kubeocean.commands.output import amount_text
+from kubeocean.commands.rights import MissingRight
+from kubeocean.dashboard.access import Access, Visit
+from kubeocean.dashboard.live import LiveUpdates
+from kubeocean.dashboard.timeline import parts
+from kubeocean.dashboard.views import age, bars, node_rows, overview, problems, states
+from kubeocean.explain.translation import summary
+from vkubelet.api.objects import Key
+from vkubelet.clock import Clock, rfc3339
+from vkubelet.errors import VKubeletError
+
+log = logging.getLogger(__name__)
+
+HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+STATIC: Final = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_DAYS: Final = (1, 3, 7, 14)
+
+
+def templates() -> Environment:
+    """Returns the templates; every value is escaped."""
+    made = Environment(
+        loader=PackageLoader("kubeocean.dashboard"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    made.filters |= {"amount": amount_text, "instant": rfc3339, "both": both, "age": age}
+    made.globals |= {"parts": parts}
+    return made
+
+
+Page = Callable[[web.Request, Visit], Awaitable[web.StreamResponse]]
+
+
+@define(eq=False)
+class Dashboard:
+    """The application; `access` decides who may see it."""
+
+    access: Access
+    clock: Clock
+    _live: LiveUpdates = field(factory=LiveUpdates)
+    _templates: Environment = field(factory=templates)
+
+    def application(self) -> web.Application:
+        made = web.Application(middlewares=[self._answered])
+        made.on_response_prepare.append(_add_headers)
+        pages: Mapping[str, Page] = {
+            "/": self._overview,
+            "/nodes": self._nodes,
+            "/nodes/{node}": self._node,
+            "/pods/{namespace}/{pod}": self._pod,
+            "/problems": self._problems,
+            "/calendar": self._calendar,
+            "/ledger": self._ledger,
+            "/events": self._events,
+        }
+        for path, page in pages.items():
+            made.router.add_get(f"/{{token}}{path}", self._admitted(page))
+        made.router.add_get("/{token}/static/{file}", self._admitted(_static))
+        return made
+
+    def _admitted(self, page: Page) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            return await page(request, self.access.admit(request))
+
+        return handle
+
+    @web.middleware
+    async def _answered(self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            return web.Response(status=error.status, text=error.text, content_type="text/plain")
+        except VKubeletError as error:
+            return web.Response(status=403 if isinstance(error, MissingRight) else 502, text=f"{error}\n", content_type="text/plain")
+
+    # --- Pages ------------------------------------------------------------------------------------------------------------------------
+
+    async def _overview(self, request: web.Request, visit: Visit) -> web.StreamResponse:
+        fleet = await visit.observer.current()
+        view = overview(fleet, visit.observer.history.samples)
+        return self._page("overview.html", visit, view=view, fleet=fleet)
+
+    async def _nodes(self, request: web.Request, visit: Visit) -> web.StreamResponse:
+        fleet = await visit.observer.current()
+        binding, state = request.query.get("binding", ""), request.query.get("state", "")
+        rows, counted = node_rows(fleet, binding=binding, state=state), states(fleet.nodes_of(binding) if binding else fleet.nodes)
+        return self._page("nodes.html", visit, rows=rows, fleet=fleet, binding=binding, chosen=state, states=counted)
+
+    async def _node(self, request: web.Request, visit: Visit) -> web.StreamResponse:
+        fleet, name = await visit.observer.current(), request.match_info["node"]
+        node = fleet.by_name.get(name)
+        if node is None:
+            return self._missing(visit, f"no virtual node {name} was read; it does not exist, or you may not list nodes")
+        read = await visit.observer.source.node(name, node.binding)
+        shown = bars([node], known=fleet.pods is not None)
+        return self._page("node.html", visit, node=node, read=read, bars=shown, pods=fleet.pods_of(name), fleet=fleet)
+
+    async def _pod(self, request: web.Request, visit: Visit) -> web.StreamResponse:
+        fleet, key = await visit.observer.current(), Key(request.match_info["namespace"], request.match_info["pod"])
+        found = await visit.observer.source.pod(key)
+        if found is None:
+            return self._missing(visit, f"namespace {key.namespace} has no pod {key.name}")
+        made, notes = found
+        known = made.node in fleet.by_name
+        return self._page("pod.html", visit, made=made, notes_found=notes, changes=summary(made.translation), known=known, fleet=fleet)
+
+    async def _problems(self, request: web.Request, visit: Visit) -> web.StreamResponse:
+        fleet = await visit.observer.current()
+        return self._page("problems.html", visit, found=problems(fleet), fleet=fleet)
+
+    async def _calendar(self, request: web.Request, visit: Visit) -> web.StreamResponse:
+        fleet, days = await visit.observer.current(), request.query.get("days", "3")
+        if not (days.isascii() and days.isdigit() and 0 < int(days) <= MOST_DAYS):
+            raise web.HTTPBadRequest(text=f"days: must be from 1 to {MOST_DAYS}")
+        made, failures = await visit.observer.source.timelines(int(days))
+        return self._page("calendar.html", visit, timelines=made, failures=failures, days=int(days), choices=_DAYS, fleet=fleet)
+
+    async def _ledger(self, request: web.Request, visit: Visit) -> web.StreamResponse:
+        fleet, ledger = await visit.observer.current(), visit.observer.ledger
+        accounts = ledger.accounts()
+        most = max((each.cpu_hours for each in accounts), default=0.0) or 1.0
+        return self._page("ledger.html", visit, ledger=ledger, accounts=accounts, most=most, fleet=fleet)
+
+    async def _events(self, request: web.Request, visit: Visit) -> web.StreamResponse:
+        return await self._live.serve(request, visit.observer)
+
+    # --- Rendering --------------------------------------------------------------------------------------------------------------------
+
+    def _page(self, template: str, visit: Visit, **values: object) -> web.Response:
+        text = self._templates.get_template(template).render(
+            base=visit.base, now=self.clock.now(), error=visit.observer.error, page=template.removesuffix(".html"), **values
+        )
+        return web.Response(text=text, content_type="text/html")
+
+    def _missing(self, visit: Visit, text: str) -> web.Response:
+        response = self._page("missing.html", visit, text=text, fleet=visit.observer.fleet)
+        response.set_status(404)
+        return response
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.popall(hdrs.SERVER, None)
+    response.headers.update(HEADERS)
+
+
+async def _static(request: web.Request, visit: Visit) -> web.StreamResponse:
+    name = request.match_info["file"]
+    if name not in STATIC:
+        raise web.HTTPNotFound(text="not found")
+    body = resources.files("kubeocean.dashboard").joinpath("static", name).read_bytes()
+    return web.Response(body=body, content_type=STATIC[name], charset="utf-8")
+
+
+@asynccontextmanager
+async def listening(application: web.Application, host: str, port: int) -> AsyncIterator[int]:
+    """Serves the application while entered; yields the port. Raises OSError when the address cannot be used."""
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()

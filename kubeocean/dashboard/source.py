@@ -1,0 +1,143 @@
+"""Reads the clusters for the pages, with the credentials of their reader.
+
+Invariant: every object that a page shows was read by the one client of this source, or by the kubeconfig that this client could read in
+the Secret of a binding; nothing is written. The worker of a binding is read at most once in `WORKER_HELD` seconds.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from attrs import define, field, frozen
+
+from kubeocean.commands import reading
+from kubeocean.commands.calendar import Plan, Question, plans_of
+from kubeocean.commands.clusters import Choice, CommandFailed
+from kubeocean.commands.explain import surroundings
+from kubeocean.commands.rights import Reader
+from kubeocean.dashboard.fleet import Fleet, PodState, concerns, fleet_of, pod_state
+from kubeocean.dashboard.timeline import Timeline, timeline
+from kubeocean.explain.node import NodeExplanation, explain_node
+from kubeocean.explain.pod import PodExplanation, explain_pod
+from kubeocean.model import keys
+from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
+from kubeocean.model.windows import is_open
+from vkubelet.api.objects import NODES, PODS, Key, Pod, Unknown
+from vkubelet.api.quantity import parse_resources
+from vkubelet.client.rest import Client, Selection
+from vkubelet.clock import Clock
+from vkubelet.control.cache import Answer, SharedCache
+
+WORKER_HELD: Final = 20.0
+"""Seconds for which a reading of a worker cluster is shown again."""
+_FEW: Final = 32
+
+
+@frozen(kw_only=True)
+class NodeReading:
+    """A node as the worker explains it, or why it could not be explained."""
+
+    explanation: NodeExplanation | None = None
+    notes: Sequence[str] = ()
+
+
+@define
+class Source:
+    """Reads of one reader; `worker` names the worker cluster by flags, None to use the Secret of each binding."""
+
+    client: Client
+    choice: Choice
+    clock: Clock
+    worker: Choice | None = None
+    only: str = ""
+    """The one ClusterBinding that is shown; empty for all."""
+    _pods: dict[str, tuple[str, PodState]] = field(factory=dict)
+    """The state of each pod by UID, with its resourceVersion: most pods have not changed since the last reading."""
+    _bindings: Mapping[str, Unknown] = field(factory=dict)
+    _snapshots: SharedCache[str, reading.Snapshot] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._snapshots = SharedCache(self.clock, size=_FEW)
+
+    def _reader(self) -> Reader:
+        return Reader(self.client, self.choice)
+
+    # --- The hub ----------------------------------------------------------------------------------------------------------------------
+
+    async def fleet(self) -> Fleet:
+        """Reads bindings, virtual nodes and their pods. Raises CommandFailed when the hub does not respond."""
+        hub = self._reader()
+        listed = await hub.list_if_allowed(CLUSTERBINDINGS, otherwise="bindings are not shown")
+        bindings = [each for each in listed or () if self.only in ("", each.metadata.name)]
+        selector = f"{keys.CLUSTER_BINDING}={keys.label_value(self.only)}" if self.only else keys.CLUSTER_BINDING
+        nodes = await hub.list_if_allowed(NODES, Selection(labels=selector), otherwise="nodes are not shown") or ()
+        pods = await hub.list_if_allowed(PODS, otherwise="pods and their requests are not shown")
+        self._bindings = {each.metadata.name: each for each in bindings}
+        names = {node.metadata.name: node for node in nodes}
+        states = self._states([pod for pod in pods if concerns(pod, names)]) if pods is not None else None
+        return fleet_of(bindings, nodes, states, at=self.clock.now(), notes=hub.missing)
+
+    def _states(self, pods: Sequence[Pod]) -> list[PodState]:
+        known, self._pods = self._pods, {}
+        for pod in pods:
+            meta = pod.metadata
+            before = known.get(meta.uid)
+            unchanged = before is not None and before[0] == meta.resource_version and meta.resource_version
+            self._pods[meta.uid] = before if before is not None and unchanged else (meta.resource_version, pod_state(pod))
+        return [state for _, state in self._pods.values()]
+
+    async def pod(self, key: Key) -> tuple[PodExplanation, Sequence[str]] | None:
+        """Explains a pod, and lists what could not be read; None when it does not exist. Raises CommandFailed."""
+        hub = self._reader()
+        pod = await hub.get(PODS, key)
+        if pod is None:
+            return None
+        made = explain_pod(pod, await surroundings(hub, pod, worker=self.worker))
+        return made, list(hub.missing)
+
+    # --- The worker -------------------------------------------------------------------------------------------------------------------
+
+    async def node(self, name: str, binding: str) -> NodeReading:
+        """Explains a virtual node."""
+        try:
+            seen = await self._snapshot(binding)
+        except CommandFailed as error:
+            return NodeReading(notes=[str(error)])
+        leased = seen.node(name)
+        if leased is None:
+            return NodeReading(notes=[*seen.notes, f"the worker cluster has no node behind {name}"])
+        live = seen.virtual.get(leased.virtual)
+        shown = parse_resources(live.status.get("allocatable") or {}) if live is not None else None
+        made = explain_node(seen.lease, leased, instant=self.clock.now(), shown=shown)
+        return NodeReading(explanation=made, notes=seen.notes)
+
+    async def timelines(self, days: int) -> tuple[list[Timeline], list[str]]:
+        """Computes the calendar of each binding; the second value has what could not be read."""
+        made, failures = list[Timeline](), list[str]()
+        for name in sorted(self._bindings):
+            try:
+                seen = await self._snapshot(name)
+                (plan,) = plans_of([seen], Question(days=days), self.clock)
+            except CommandFailed as error:
+                failures.append(f"ClusterBinding {name}: {error}")
+                continue
+            made.append(_timeline(seen, plan))
+        return made, failures
+
+    async def _snapshot(self, binding: str) -> reading.Snapshot:
+        async def look_up() -> Answer[reading.Snapshot]:
+            if binding not in self._bindings:
+                raise CommandFailed(f"the {self.choice.title} has no ClusterBinding {binding}, or you may not list them")
+            if self.worker is not None and len(self._bindings) > 1:
+                raise CommandFailed("--worker-context names one worker of several ClusterBindings; add --binding, or omit it")
+            parsed = ClusterBinding.parse(self._bindings[binding])
+            return Answer(await reading.snapshot(self._reader(), parsed, chosen=self.worker), WORKER_HELD)
+
+        return await self._snapshots.get(binding, look_up)
+
+
+def _timeline(seen: reading.Snapshot, plan: Plan) -> Timeline:
+    """Computes the page of one binding (pure)."""
+    valid = [policy for policy in seen.lease.policies if policy.is_valid and policy.windows and not policy.deleting]
+    start = plan.calendar.start
+    opened = frozenset(policy.name for policy in valid if is_open(policy.windows, seen.lease.zone_of(policy), start))
+    return timeline(plan, open_now=opened, windows=sorted(policy.name for policy in valid))

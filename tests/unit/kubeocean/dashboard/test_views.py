@@ -1,0 +1,159 @@
+"""What the pages show of a reading, and that a thousand nodes are rendered at once."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import pytest
+from attrs import evolve
+
+from kubeocean.dashboard.fleet import (
+    CLOSED,
+    CORDONED,
+    NOT_READY,
+    OPEN,
+    UNREACHABLE,
+    WITHDRAWN,
+    Fleet,
+    concerns,
+    condition_of,
+    fleet_of,
+    pod_state,
+)
+from kubeocean.dashboard.history import sample_of
+from kubeocean.dashboard.server import templates
+from kubeocean.dashboard.views import CRITICAL, NOTE, WARNING, age, bar, charts, overview, problems, stuck
+from kubeocean.model import keys
+from tests.unit.kubeocean.builders import at, node, pod
+from tests.unit.kubeocean.commands.test_status import READY, cond, stored
+from tests.unit.kubeocean.dashboard.test_history import START, fleet
+from tests.unit.kubeocean.dashboard.test_history import pod as state_of_pod
+from vkubelet.api.quantity import parse_resources
+
+NOW = at("2026-01-05 09:00")
+IS_READY = {"conditions": [{"type": "Ready", "status": "True"}]}
+
+
+def taint(key: str) -> dict[str, object]:
+    return {"taints": [{"key": keys.TAINT_VNODE, "effect": "NoSchedule"}, {"key": key, "effect": "NoExecute"}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "state"),
+    [
+        ({}, IS_READY, OPEN),
+        (taint(keys.TAINT_CLOSED), IS_READY, CLOSED),
+        (taint(keys.TAINT_DELETING), IS_READY, WITHDRAWN),
+        (taint(keys.TAINT_UNSCHEDULABLE), IS_READY, CORDONED),
+        (taint(keys.TAINT_WORKER_UNREACHABLE), IS_READY, UNREACHABLE),
+        (taint(keys.TAINT_CLOSED), {}, NOT_READY),
+        ({}, {"conditions": [{"type": "Ready", "status": "Unknown", "message": "m"}]}, NOT_READY),
+    ],
+)
+def test_the_state_of_a_node_follows_from_its_condition_and_taints(spec: dict[str, object], status: dict[str, object], state: str) -> None:
+    assert condition_of(spec, status)[0] == state
+
+
+def test_pods_of_virtual_nodes_and_those_that_wait_for_one_are_shown() -> None:
+    tolerant = {"tolerations": [{"key": keys.TAINT_VNODE, "operator": "Exists"}]}
+    assert concerns(pod(), {"vnode-demo-node-1": 1}) and not concerns(pod(), {})
+    assert concerns(pod({"nodeName": "", **tolerant}), {}) and not concerns(pod({"nodeName": ""}), {})
+    assert not concerns(pod({"nodeName": "", **tolerant}, namespace="kube-system"), {})
+
+
+def test_requests_of_running_pods_alone_fill_a_node() -> None:
+    resources = {"containers": [{"name": "m", "image": "i", "resources": {"requests": {"cpu": "2"}}}]}
+    virtual = node(
+        status={**IS_READY, "allocatable": {"cpu": "4"}},
+        name="vnode-demo-node-1",
+        labels={keys.CLUSTER_BINDING: "demo"},
+        annotations={keys.PHYSICAL_NODE_NAME: "node-1", keys.POLICIES_APPLIED: "half,Open"},
+    )
+    found = [pod(resources, uid="a"), pod(resources, uid="b", status={"phase": "Succeeded"})]
+    made = fleet_of([stored(*READY)], [virtual], [pod_state(each) for each in found], at=NOW)
+    (only,) = made.nodes
+    assert (only.binding, only.physical, only.policy, only.pods) == ("demo", "node-1", "half", 2)
+    assert str(only.requested["cpu"]) == "2" and made.bindings[0].nodes_ready == 1
+    unread = fleet_of([stored(*READY)], [virtual], None, at=NOW)
+    assert unread.nodes[0].pods is None and overview(unread, ()).pods is None and overview(unread, ()).bars[0].used == "?"
+
+
+def test_problems_are_sorted_by_severity_and_grouped_by_reason() -> None:
+    nodes = [
+        node(
+            status={"conditions": [{"type": "Ready", "status": "False", "message": "gone"}]},
+            name=f"v{n}",
+            labels={keys.CLUSTER_BINDING: "demo"},
+        )
+        for n in range(5)
+    ]
+    waits = pod(status={"phase": "Pending", "containerStatuses": [{"name": "m", "state": {"waiting": {"reason": "ErrImagePull"}}}]})
+    made = fleet_of([stored(cond("Ready", "False", "m"), phase="Failed")], nodes, [pod_state(waits)], at=NOW, notes=["no right"])
+    found = problems(made)
+    assert [each.severity for each in found] == [CRITICAL, CRITICAL, WARNING, NOTE]
+    assert found[0].subject == "ClusterBinding demo" and found[1].subject == "5 nodes of demo" and "v0, v1, v2 …" in found[1].text
+    assert found[2].link == "pods/default/web" and "ErrImagePull" in found[2].text
+
+
+@pytest.mark.parametrize(
+    ("phase", "waits", "minutes", "is_problem"),
+    [
+        ("Running", "", 60, False),
+        ("Pending", "", 1, False),
+        ("Pending", "", 3, True),
+        ("Pending", "ContainerCreating", 1, False),
+        ("Running", "CrashLoopBackOff: back-off", 1, True),
+        ("Failed", "Evicted", 60, False),
+        ("Succeeded", "", 60, False),
+    ],
+)
+def test_a_pod_is_a_problem_when_it_fails_or_is_late(phase: str, waits: str, minutes: int, is_problem: bool) -> None:
+    made = evolve(state_of_pod(phase=phase), waits=waits)
+    assert bool(stuck(made, START + timedelta(minutes=minutes))) is is_problem
+
+
+def test_bars_and_ages_are_short_and_bounded() -> None:
+    made = bar("cpu", parse_resources({"cpu": "2"}), parse_resources({"cpu": "5"}))
+    assert (made.width, made.share, made.level, made.used, made.size) == (100, 250, "full", "5", "2")
+    assert bar("memory", {}, {}).share is None and bar("cpu", parse_resources({"cpu": "1234500m"}), None).size == "1,234"
+    lengths = ((5, "5 s"), (600, "10 min"), (3600, "1 h"), (90_061, "1 d 1 h"), (-5, "0 s"))
+    assert [age(START, START + timedelta(seconds=seconds)) for seconds, _ in lengths] == [text for _, text in lengths]
+
+
+def test_a_chart_needs_two_samples_and_stays_inside_its_frame() -> None:
+    samples = [sample_of(fleet(state_of_pod(), minutes=minutes)) for minutes in range(9)]
+    assert charts(samples[:1]) == []
+    for chart in charts(samples):
+        for point in (*chart.offered.split(), *chart.requested.split()):
+            x, y = map(float, point.split(","))
+            assert 0 <= x <= 300 and 0 <= y <= 60
+
+
+def test_a_binding_without_nodes_and_a_hub_without_bindings_have_pages() -> None:
+    assert overview(Fleet(at=NOW, pods=[]), ()).bindings == []
+    (row,) = overview(fleet_of([stored(*READY)], [], [], at=NOW), ()).bindings
+    assert row.bars[0].size == "0" and row.states == []
+
+
+def test_a_thousand_nodes_take_less_than_a_second_of_cpu() -> None:
+    nodes = [
+        node(
+            {"taints": [{"key": keys.TAINT_VNODE, "effect": "NoSchedule"}]},
+            status={**IS_READY, "allocatable": {"cpu": "32", "memory": "128Gi"}},
+            name=f"v{number}",
+            labels={keys.CLUSTER_BINDING: "demo"},
+        )
+        for number in range(1000)
+    ]
+    states = [evolve(state_of_pod(f"n{number % 50}", node=f"v{number % 1000}"), uid=str(number)) for number in range(5000)]
+    rendered = templates()
+    took = []
+    for _ in range(3):
+        began = time.process_time()
+        made = fleet_of([stored(*READY)], nodes, states, at=NOW)
+        view = overview(made, [sample_of(made)] * 300)
+        text = rendered.get_template("overview.html").render(base="/t", now=NOW, error="", page="overview", fleet=made, view=view)
+        took.append(time.process_time() - began)
+        assert text.count('href="/t/nodes/v') == 1000
+    assert min(took) < 1.0, took
