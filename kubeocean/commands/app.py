@@ -13,7 +13,6 @@ import typer
 
 from kubeocean.commands import bind as binding
 from kubeocean.commands import bundle, calendar, clusters, logs, status, unbind
-from kubeocean.commands.clusters import Choice
 from kubeocean.commands.dialogue import Answers, Dialogue
 from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.explain import Explainer
@@ -233,7 +232,7 @@ def doctor_command(
     hub = clusters.hub_of(kubeconfig, context)
     examiner = Doctor(
         hub=hub,
-        worker=_worker(hub, worker_kubeconfig, worker_context),
+        worker=chosen_worker(hub, worker_kubeconfig, worker_context),
         binding=name,
         terminal=Terminal.standard(),
         output=output,
@@ -255,7 +254,7 @@ def top_command(
     output: Output = Format.TABLE,
 ) -> None:
     hub = clusters.hub_of(kubeconfig, context)
-    worker = _worker(hub, worker_kubeconfig, worker_context)
+    worker = chosen_worker(hub, worker_kubeconfig, worker_context)
     shown = Top(hub=hub, worker=worker, binding=one, by=by, view=view, terminal=Terminal.standard(), output=output)
     clusters.finish(shown.run())
 
@@ -289,7 +288,7 @@ def bundle_command(
     namespace: SystemNamespace = keys.NAMESPACE,
 ) -> None:
     hub = clusters.hub_of(kubeconfig, context)
-    worker, terminal = _worker(hub, worker_kubeconfig, worker_context), Terminal.standard()
+    worker, terminal = chosen_worker(hub, worker_kubeconfig, worker_context), Terminal.standard()
     examiner = Doctor(hub=hub, worker=worker, binding=name, terminal=terminal, output=Format.JSON, namespace=namespace)
     clusters.finish(bundle.Bundle(examiner, file or bundle.default_path(examiner.clock.now())).run())
 
@@ -352,10 +351,10 @@ def version_command() -> None:
     print(importlib.metadata.version("vkubelet"))
 
 
-def chosen_worker(hub: Choice, kubeconfig: Path | None, context: str) -> Choice | None:
+def chosen_worker(hub: clusters.Choice, kubeconfig: Path | None, context: str) -> clusters.Choice | None:
     """Returns the worker cluster that the flags name, None without them."""
     return clusters.worker_of(kubeconfig, context, hub=hub) if kubeconfig or context else None
 
 
-def _explainer(hub: Choice, worker: Choice | None, binding_name: str, output: Format) -> Explainer:
+def _explainer(hub: clusters.Choice, worker: clusters.Choice | None, binding_name: str, output: Format) -> Explainer:
     return Explainer(hub=hub, worker=worker, binding=binding_name, terminal=Terminal.standard(), output=output)

@@ -10,7 +10,6 @@ from zoneinfo import ZoneInfo
 from attrs import evolve, frozen
 
 from kubeocean.commands import clusters, reading
-from kubeocean.commands.clusters import Choice, CommandFailed
 from kubeocean.commands.output import Block, Columns, Format, amount_text, amounts_text, data, fields_of, in_progress, write
 from kubeocean.commands.reading import Snapshot
 from kubeocean.commands.rights import Reader
@@ -36,8 +35,8 @@ _READING = "reading policies, nodes and pods of both clusters"
 class Explainer:
     """One run of the command; `worker` is the worker cluster as named by flags, None to use the Secret of the binding."""
 
-    hub: Choice
-    worker: Choice | None
+    hub: clusters.Choice
+    worker: clusters.Choice | None
     binding: str
     terminal: Terminal
     output: Format
@@ -59,7 +58,7 @@ class Explainer:
             found = await reading.bindings(reader, self.binding)
             own = reading.binding_of(live, found) if live is not None else None
             if live is not None and own is None and not self.binding:
-                raise CommandFailed(
+                raise clusters.CommandFailed(
                     f"Node {name} of the {self.hub.title} is no virtual node; to explain a worker's node of that name, add --binding"
                 )
             if live is not None and own is not None:
@@ -72,7 +71,7 @@ class Explainer:
                 if self._node(seen, name):
                     return
         text = f"no worker cluster has a node {name}; `kubectl get nodes -l {keys.CLUSTER_BINDING}` lists virtual nodes"
-        raise CommandFailed("; ".join([text, *failures]))
+        raise clusters.CommandFailed("; ".join([text, *failures]))
 
     def _node(self, seen: Snapshot, name: str) -> bool:
         """Prints the node if the binding has it."""
@@ -98,7 +97,7 @@ class Explainer:
                     self._policy(seen, policy, exists=any(each.name == policy.cluster for each in found))
                     return
         text = f"no worker cluster has a ResourceLeasingPolicy {name}; those that exist: {', '.join(sorted(known)) or 'none'}"
-        raise CommandFailed("; ".join([text, *failures]))
+        raise clusters.CommandFailed("; ".join([text, *failures]))
 
     def _policy(self, seen: Snapshot, policy: ResourceLeasingPolicy, *, exists: bool) -> None:
         owner = seen.worker.mount.owner
@@ -115,14 +114,14 @@ class Explainer:
             reader = Reader(client, self.hub)
             pod = await reader.get(PODS, key)
             if pod is None:
-                raise CommandFailed(f"the {self.hub.title} has no pod {key.name} in namespace {key.namespace}; set --namespace")
+                raise clusters.CommandFailed(f"the {self.hub.title} has no pod {key.name} in namespace {key.namespace}; set --namespace")
             around = await surroundings(reader, pod, worker=self.worker)
         made = explain_pod(pod, around)
         found = {**fields_of(made), "translation": summary(made.translation), "notes": reader.missing}
         self._print(found, [*(f"! {each}" for each in reader.missing), *pod_blocks(made, wide=self.output is Format.WIDE)])
 
 
-async def surroundings(hub: Reader, pod: Pod, *, worker: Choice | None) -> Surroundings:
+async def surroundings(hub: Reader, pod: Pod, *, worker: clusters.Choice | None) -> Surroundings:
     """Reads what decides about a pod; what may not be read is in `hub.missing`. Raises CommandFailed."""
     where = Selection(namespace=pod.metadata.namespace, fields=f"involvedObject.uid={pod.metadata.uid}")
     listed = await hub.list_if_allowed(EVENTS, where, otherwise="events are not shown")
@@ -137,7 +136,7 @@ async def surroundings(hub: Reader, pod: Pod, *, worker: Choice | None) -> Surro
     return evolve(await _in_worker(hub, pod, node=node, binding=binding, chosen=worker), events=events)
 
 
-async def _in_worker(hub: Reader, pod: Pod, *, node: Node, binding: ClusterBinding, chosen: Choice | None) -> Surroundings:
+async def _in_worker(hub: Reader, pod: Pod, *, node: Node, binding: ClusterBinding, chosen: clusters.Choice | None) -> Surroundings:
     owner = await reading.owner_of(hub, binding)
     cache = reading.empty_worker(hub.client, binding, owner)
     physical, policy, read = None, None, False
@@ -151,7 +150,7 @@ async def _in_worker(hub: Reader, pod: Pod, *, node: Node, binding: ClusterBindi
             stored = await worker.get_if_allowed(POLICIES, name, otherwise="the policy is not known") if name else None
             policy = ResourceLeasingPolicy.parse(stored) if stored is not None else None
             hub.missing.extend(worker.missing)
-    except CommandFailed as error:
+    except clusters.CommandFailed as error:
         hub.missing.append(f"the worker cluster is not read: {error}")
     on_node = Selection(fields=f"spec.nodeName={pod.node}")
     listed = await hub.list_if_allowed(PODS, on_node, otherwise="other pods of the node are not counted")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from kubeocean.commands.status import Summary, summary
 from kubeocean.leasing.reclaim import LeasedPod
@@ -104,7 +104,7 @@ def fleet_of(
     by_label: dict[str, list[Node]] = defaultdict(list)
     for node in nodes:
         by_label[node.metadata.labels.get(keys.CLUSTER_BINDING, "")].append(node)
-    summaries = [summary(each, by_label[keys.label_value(each.metadata.name)], counted) for each in bindings]
+    summaries = [_summary(each, by_label[keys.label_value(each.metadata.name)], counted) for each in bindings]
     return Fleet(
         at=at,
         bindings=sorted(summaries, key=lambda each: each.name),
@@ -112,6 +112,12 @@ def fleet_of(
         pods=pods,
         notes=notes,
     )
+
+
+def _summary(binding: Unknown, nodes: Sequence[Node], counted: Mapping[str, int] | None) -> Summary:
+    """Returns the state of a binding; what its pods request is the sum of its nodes here."""
+    made = summary(binding, nodes, None)
+    return made if counted is None else evolve(made, pods=sum(counted.get(node.metadata.name, 0) for node in nodes))
 
 
 def _node_state(node: Node, labels: Mapping[str, str], requested: Resources, counted: Mapping[str, int] | None) -> NodeState:

@@ -13,7 +13,19 @@ from kubeocean.cli import SERVING, main, serving_parser
 from kubeocean.commands.app import app, with_default
 
 COMMANDS = {
-    "bind", "unbind", "status", "plan", "explain", "top", "doctor", "logs", "support-bundle", "dashboard", "run", "manager", "version",
+    "bind",
+    "unbind",
+    "status",
+    "plan",
+    "explain",
+    "top",
+    "doctor",
+    "logs",
+    "support-bundle",
+    "dashboard",
+    "run",
+    "manager",
+    "version",
 }
 
 
