@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.test_wheel import pod_on
+from tests.integration.shipped import pod_on
 from tests.support.program import eventually
 from vkubelet.testing.cluster import ControlPlane
 
