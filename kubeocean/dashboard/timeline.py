@@ -120,7 +120,7 @@ class Part:
 
 
 def parts(amount: Amount) -> list[Part]:
-    """Computes the parts of the capacity of a physical node: local pods, pods of the binding, what is offered and free, and what is withheld."""
+    """Computes the parts of the capacity of a physical node: local pods, pods of the binding, offered and free; the rest is withheld."""
     whole = amount.allocatable.nanos
     if not whole:
         return []
