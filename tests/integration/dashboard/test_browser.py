@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -64,22 +65,20 @@ async def shown(browser: Browser, width: int, scheme: Literal["light", "dark"]) 
 
 @pytest.mark.timeout(600)
 async def test_pages_fit_and_are_accessible_in_both_widths_and_schemes() -> None:
+    found = list[str]()
     async with standing() as stand, chromium() as browser:
         await past(stand)
-        found = list[str]()
-        for width in WIDTHS:
-            for scheme in SCHEMES:
-                page, said = await shown(browser, width, scheme)
-                for name, path in PAGES.items():
-                    await page.goto(stand.address + path, wait_until="load")
-                    found += [f"{name} {width} {scheme}: {each}" for each in await problems(page)]
-                    assert said == [], said
-                    if SHOTS:
-                        await page.screenshot(path=Path(SHOTS) / f"{name}-{width}-{scheme}.png", full_page=True)
-                        # Taking it injects a style, which the policy of the page refuses.
-                        said.clear()
-                await page.context.close()
-        assert found == [], "\n".join(found)
+        for width, scheme in product(WIDTHS, SCHEMES):
+            page, said = await shown(browser, width, scheme)
+            for name, path in PAGES.items():
+                await page.goto(stand.address + path, wait_until="load")
+                found += [f"{name} {width} {scheme}: {each}" for each in (*await problems(page), *said)]
+                if SHOTS:
+                    await page.screenshot(path=Path(SHOTS) / f"{name}-{width}-{scheme}.png", full_page=True)
+                # Taking it injects a style, which the policy of the page refuses.
+                said.clear()
+            await page.context.close()
+    assert found == [], "\n".join(found)
 
 
 async def problems(page: Page) -> list[str]:

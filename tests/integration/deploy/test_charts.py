@@ -22,6 +22,7 @@ from kubeocean.settings import read_manager_settings
 from tests.support import operator
 from tests.support.bound import established
 from tests.support.program import eventually
+from tests.support.prometheus import GRAFANA, rules
 from vkubelet.api.codec import decode_object, decode_yaml, decode_yaml_documents, encode_json
 from vkubelet.api.objects import Unknown
 from vkubelet.clock import SystemClock
@@ -54,7 +55,10 @@ EVERYTHING: dict[str, Body] = {
             "settings": {"provider": {"probe_interval": 5}, "server": {"main_port": 10260, "port_last": 16999}},
         },
         "networkPolicy": {"metricsFrom": [{"namespaceSelector": {}}], "kubeletFrom": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]},
-        "metrics": {"serviceMonitor": {"enabled": True, "labels": {"team": "x"}}, "prometheusRule": {"enabled": True}},
+        "metrics": {
+            "serviceMonitor": {"enabled": True, "labels": {"team": "x"}},
+            "prometheusRule": {"enabled": True, "severities": {"KubeoceanPodsPending": "info"}, "runbookUrl": "https://docs.example.com/r"},
+        },
     },
     WORKER: {
         "usage": {"enabled": True, "nodes": ["node-1", "node-2"]},
@@ -326,6 +330,28 @@ def test_a_monitor_finds_the_metrics_of_every_pod_of_ours(helm: str) -> None:
     for name, template in our_pods(helm, EVERYTHING[HUB]).items():
         assert selects({"matchLabels": service["spec"]["selector"]}, template["metadata"]["labels"]), name
         assert ports_of(template)["metrics"] == port["targetPort"], name
+
+
+def test_alerts_have_the_severities_and_the_runbook_of_the_values(helm: str) -> None:
+    (rule,) = [body for body in rendered(helm, HUB, EVERYTHING[HUB]) if body["kind"] == "PrometheusRule"]
+    made = {each["alert"]: each for group in rule["spec"]["groups"] for each in group["rules"]}
+    assert made["KubeoceanPodsPending"]["labels"]["severity"] == "info"
+    assert made["KubeoceanPodsPending"]["annotations"]["runbook_url"] == "https://docs.example.com/r#kubeoceanpodspending"
+    (plain,) = [
+        body for body in rendered(helm, HUB, {"metrics": {"prometheusRule": {"enabled": True}}}) if body["kind"] == "PrometheusRule"
+    ]
+    assert [each for group in plain["spec"]["groups"] for each in group["rules"]] == rules()
+    refused = ran(
+        helm, "template", HUB, str(CHARTS / HUB), values={"metrics": {"prometheusRule": {"enabled": True, "severities": {"X": "y"}}}}
+    )
+    assert refused.returncode != 0 and "there is no alert X" in refused.stderr
+
+
+def test_grafana_gets_the_dashboard_as_it_is(helm: str) -> None:
+    values = {"metrics": {"grafanaDashboard": {"enabled": True, "labels": {"grafana_dashboard": "yes"}}}}
+    (found,) = [body for body in rendered(helm, HUB, values) if body["metadata"]["name"] == "kubeocean-grafana-dashboard"]
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "yes"
+    assert json.loads(found["data"]["kubeocean.json"]) == json.loads(GRAFANA.read_text())
 
 
 def test_network_policy_selects_every_pod_and_closes_the_clouds_metadata_to_them(helm: str) -> None:
