@@ -23,7 +23,13 @@ RUN ["/opt/kubeocean/bin/python", "-m", "pip", "install", "--no-cache-dir", "/sr
 RUN ["/opt/kubeocean/bin/python", "-m", "pip", "uninstall", "--yes", "pip", "setuptools"]
 
 FROM ${BASE}
+# The version of pyproject.toml, and the commit.
+ARG VERSION
+ARG REVISION
 LABEL org.opencontainers.image.title="kubeocean" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.vendor="The vkubelet authors" \
       org.opencontainers.image.description="The nodes of worker clusters as virtual nodes of a computing cluster" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /opt/kubeocean /opt/kubeocean

@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-format check-lint check-types check-layers check-language check-unit check-unit-vkubelet check-unit-others up down docs docs-site manifests image bench faults
+.PHONY: help demo test check check-format check-lint check-types check-layers check-language check-unit check-unit-vkubelet check-unit-others up down docs docs-site manifests image release bench faults
 
 PYTHON ?= python3
 NODES ?= 1
@@ -11,6 +11,7 @@ SIMULATED ?= 0
 SCENES ?=
 MINUTES ?= 10
 SEED ?=
+BASE_URL ?=
 RUN := .venv/bin/python
 
 # Where this is set, each program that a test starts compiles all that it imports, which takes more than a second of CPU.
@@ -26,6 +27,7 @@ help:
 	@echo 'make docs-site         the documentation as a site without external parts: build/site/index.html'
 	@echo 'make manifests         write the generated parts of the charts, and plain manifests from the charts'
 	@echo 'make image             the container image, built without a registry; prints the path of the archive'
+	@echo 'make release [BASE_URL=] sdist, wheel, charts, SBOM, changelog, kubectl plugin and checksums, in build/release'
 	@echo 'make test              all tests, against real clusters; needs root'
 	@echo 'make faults [MINUTES=10] a campaign of faults against the simulated product; prints a report'
 	@echo '            [SEED=]    the same schedules again; default: a random seed, which is printed'
@@ -105,6 +107,10 @@ docs-site: .venv/.stamp
 
 manifests: .venv/.stamp
 	@$(RUN) deploy/dev/charts.py
+
+release: .venv/.stamp
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-input -e '.[release]'
+	@$(RUN) deploy/dev/release.py $(if $(BASE_URL),--base-url $(BASE_URL))
 
 image: .venv/.stamp
 	@$(RUN) deploy/dev/packages.py

@@ -1,4 +1,4 @@
-"""Writes the generated parts of the charts: CRDs and roles; and the plain manifests, which helm renders from the charts.
+"""Writes the generated parts of the charts: CRDs, roles and versions; and the plain manifests, which helm renders from the charts.
 
 Invariant: its output is never edited manually; tests compare every file with it.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -29,6 +30,8 @@ MADE = "Made by `make manifests` from kubeocean/rbac/permissions.py and guards.p
 _LABELS: Json = {"LABELS": "LABELS"}
 _NODES = "NODES"
 _PRIORITY = "PRIORITY"
+_REQUIRED = {HUB.name: ("--set=image.repository=kubeocean",)}
+"""Values without a default, for the plain manifests."""
 
 
 def files() -> dict[Path, str]:
@@ -36,10 +39,23 @@ def files() -> dict[Path, str]:
     return {
         HUB / "files/crds/clusterbindings.yaml": (CRDS / "clusterbindings.yaml").read_text(),
         WORKER / "files/crds/resourceleasingpolicies.yaml": (CRDS / "resourceleasingpolicies.yaml").read_text(),
+        **{chart / "Chart.yaml": chart_file(chart) for chart in (HUB, WORKER)},
         HUB / "templates/rbac.yaml": hub_roles(),
         WORKER / "templates/rbac.yaml": worker_roles(),
         WORKER / "templates/admissionpolicies.yaml": worker_guards(),
     }
+
+
+def project_version() -> str:
+    """Returns the version of the project, from its one place."""
+    found: str = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    return found
+
+
+def chart_file(chart: Path) -> str:
+    """Returns a Chart.yaml with the version of the project; everything else in it is edited manually."""
+    text = (chart / "Chart.yaml").read_text()
+    return re.sub(r"^(version|appVersion): .*$", rf"\1: {project_version()}", text, flags=re.MULTILINE)
 
 
 def hub_roles() -> str:
@@ -96,7 +112,7 @@ async def manifests() -> dict[Path, str]:
     helm = (await Binaries(say=print, clock=SystemClock()).ensure(["helm"]))["helm"]
     made = {}
     for chart in (HUB, WORKER):
-        text = await run(str(helm), "template", chart.name, str(chart))
+        text = await run(str(helm), "template", chart.name, str(chart), *_REQUIRED.get(chart.name, ()))
         made[MANIFESTS / f"{chart.name}.yaml"] = (
             f"# Made by `make manifests` from deploy/charts/{chart.name}; nothing here is edited by hand.\n{text}"
         )

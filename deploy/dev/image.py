@@ -203,7 +203,8 @@ async def download_wheels(version: str, scratch: Path, target: Path) -> None:
 async def build_image(base: Path, wheels: Path, scratch: Path, target: Path) -> None:
     """Builds the Dockerfile on that base, with those wheels and nothing else."""
     buildah = Buildah(scratch)
-    arguments = {"BASE": f"oci-archive:{base}", "PIP_FIND_LINKS": "/wheels", "PIP_NO_INDEX": "1"}
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    arguments = {"BASE": f"oci-archive:{base}", "PIP_FIND_LINKS": "/wheels", "PIP_NO_INDEX": "1", "VERSION": version}
     given = [f"--build-arg={name}={value}" for name, value in arguments.items()]
     options = ["--isolation=chroot", "--quiet", f"--volume={wheels}:/wheels:ro", f"--tag={TAG}", *given]
     await buildah("build", *options, f"--file={ROOT / 'Dockerfile'}", str(ROOT))

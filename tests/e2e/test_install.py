@@ -343,12 +343,12 @@ async def test_without_the_binding_both_clusters_are_as_they_were(plant: Plant, 
     await eventually(as_before, "both clusters are as they were", seconds=LONG, every=2)
 
 
-DEFINITIONS = ["APIService", "APIService", "CustomResourceDefinition", "CustomResourceDefinition"]
-"""One of each cluster; the API server makes the APIService itself."""
+KEPT = sorted(2 * ["APIService", "ConfigMap", "CustomResourceDefinition", "Namespace", "ServiceAccount"])
+"""One of each cluster; what is in the namespaces and the APIService are the control plane's."""
 
 
 @pytest.mark.timeout(1500)
-async def test_uninstalling_leaves_the_definitions_and_no_finalizer(plant: Plant) -> None:
+async def test_uninstalling_leaves_definitions_and_namespaces_and_no_finalizer(plant: Plant) -> None:
     if await get(plant.hub, "clusterbinding", BINDING):
         await plant.hub.kubectl("delete", "clusterbinding", BINDING, KUBECTL_TIMEOUT)
     await plant.hub.kubectl("delete", "secret", f"{BINDING}-kubeconfig", "-n", SYSTEM)
@@ -359,6 +359,6 @@ async def test_uninstalling_leaves_the_definitions_and_no_finalizer(plant: Plant
         listed = await plant.listed()
         new = [key for before, after in zip(plant.untouched, listed, strict=True) for key in left(before, after)["new"]]
         print(new)
-        return sorted(key[0] for key in new) == DEFINITIONS
+        return sorted(key[0] for key in new) == KEPT
 
-    await eventually(gone, "only the definitions are left", seconds=LONG, every=2)
+    await eventually(gone, "only the definitions and the two namespaces are left", seconds=LONG, every=2)

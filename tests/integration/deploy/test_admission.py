@@ -58,7 +58,7 @@ def confined(bare_hub: ControlPlane) -> Iterator[Confined]:
     async def install() -> tuple[Confined, str]:
         made = Confined(bare_hub, await bare_hub.namespace("confined"))
         helm = (await bare_hub.site.binaries.ensure(["helm"]))["helm"]
-        values = (f"--set=namespace.name={made.space}", "--set=admissionPolicy.daemonSets=Deny")
+        values = (f"--set=namespace.name={made.space}", "--set=image.repository=kubeocean", "--set=admissionPolicy.daemonSets=Deny")
         text = await run(str(helm), "template", "x", str(CHART), *values)
         policies = [body for body in decode_yaml_documents(text) if body and body["kind"] in POLICIES]
         stdin = json.dumps({"apiVersion": "v1", "kind": "List", "items": policies})

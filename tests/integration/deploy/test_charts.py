@@ -9,6 +9,7 @@ import json
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +37,19 @@ CHARTS = DEPLOY / "charts"
 HUB, WORKER = "kubeocean", "kubeocean-worker"
 Body = dict[str, Any]
 
+IMAGE = {"image": {"repository": "kubeocean"}}
+"""The one value without a default."""
 PLACED = {
-    "priorityClass": "important",
+    "priorityClassName": "important",
     "tolerations": [{"key": "infra", "operator": "Exists"}],
     "nodeSelector": {"pool": "infra"},
-    "topologySpread": [{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway"}],
+    "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway"}],
     "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}},
 }
 EVERYTHING: dict[str, Body] = {
     HUB: {
-        "image": {"repository": "example.invalid/team/kubeocean", "digest": f"sha256:{'a' * 64}", "pullSecrets": ["registry"]},
+        "image": {"repository": "example.invalid/team/kubeocean", "digest": f"sha256:{'a' * 64}"},
+        "imagePullSecrets": [{"name": "registry"}],
         "timeZone": "Europe/Berlin",
         "logLevel": "DEBUG",
         "manager": {**PLACED, "replicas": 3},
@@ -63,7 +67,8 @@ EVERYTHING: dict[str, Body] = {
     WORKER: {
         "usage": {"enabled": True, "nodes": ["node-1", "node-2"]},
         "policyLabel": {"enabled": True},
-        "quota": {"enabled": True, "hard": {"requests.cpu": "100", "pods": 500}},
+        "quota": {"enabled": True, "preset": "small", "hard": {"requests.cpu": "100", "pods": 500}},
+        "networkPolicy": {"allowedCIDRs": ["10.20.0.0/16"], "blockedCIDRs": ["203.0.113.10/32", "2001:db8::/32"]},
         "limitRange": {"enabled": True, "limits": [{"type": "Container", "defaultRequest": {"cpu": "100m"}}]},
     },
 }
@@ -80,7 +85,7 @@ def ran(helm: str, *args: str, values: Mapping[str, Any] | None = None) -> subpr
 
 
 def rendered(helm: str, chart: str, values: Mapping[str, Any] | None = None) -> list[Body]:
-    done = ran(helm, "template", chart, str(CHARTS / chart), values=values)
+    done = ran(helm, "template", chart, str(CHARTS / chart), values={**(IMAGE if chart == HUB else {}), **(values or {})})
     assert done.returncode == 0, done.stderr
     return [body for body in decode_yaml_documents(done.stdout) if body]
 
@@ -143,9 +148,7 @@ def test_roles_in_the_worker_are_those_the_code_names(helm: str) -> None:
 @pytest.mark.parametrize("chart", [HUB, WORKER])
 def test_plain_manifests_are_what_the_charts_make(helm: str, chart: str) -> None:
     written = (DEPLOY / "manifests" / f"{chart}.yaml").read_text()
-    assert decode_yaml_documents(written) == decode_yaml_documents(ran(helm, "template", chart, str(CHARTS / chart)).stdout), (
-        "run: make manifests"
-    )
+    assert [body for body in decode_yaml_documents(written) if body] == rendered(helm, chart), "run: make manifests"
 
 
 def test_the_manager_understands_its_settings(helm: str) -> None:
@@ -342,7 +345,11 @@ def test_alerts_have_the_severities_and_the_runbook_of_the_values(helm: str) -> 
     ]
     assert [each for group in plain["spec"]["groups"] for each in group["rules"]] == rules()
     refused = ran(
-        helm, "template", HUB, str(CHARTS / HUB), values={"metrics": {"prometheusRule": {"enabled": True, "severities": {"X": "y"}}}}
+        helm,
+        "template",
+        HUB,
+        str(CHARTS / HUB),
+        values={"image": {"repository": "x"}, "metrics": {"prometheusRule": {"enabled": True, "severities": {"X": "y"}}}},
     )
     assert refused.returncode != 0 and "there is no alert X" in refused.stderr
 
@@ -354,13 +361,109 @@ def test_grafana_gets_the_dashboard_as_it_is(helm: str) -> None:
     assert json.loads(found["data"]["kubeocean.json"]) == json.loads(GRAFANA.read_text())
 
 
-def test_network_policy_selects_every_pod_and_closes_the_clouds_metadata_to_them(helm: str) -> None:
-    (policy,) = [body for body in rendered(helm, WORKER) if body["kind"] == "NetworkPolicy"]
-    spec = policy["spec"]
+def network_policy(helm: str, values: Body) -> Body:
+    (policy,) = [body for body in rendered(helm, WORKER, {"networkPolicy": values}) if body["kind"] == "NetworkPolicy"]
+    spec: Body = policy["spec"]
     assert policy["metadata"]["namespace"] == keys.WORKER_NAMESPACE and spec["podSelector"] == {}
     assert spec["policyTypes"] == ["Ingress", "Egress"] and spec["ingress"] == [{}]
-    blocks = [peer["ipBlock"] for rule in spec["egress"] for peer in rule["to"]]
-    assert {block["cidr"]: block["except"] for block in blocks} == {"0.0.0.0/0": ["169.254.169.254/32"], "::/0": ["fd00:ec2::254/128"]}
+    return spec
+
+
+def reached(spec: Body, address: str, port: int = 443) -> bool:
+    """Whether a pod may reach an address that is no pod of its namespace."""
+    target = ip_address(address)
+
+    def included(peer: Body) -> bool:
+        block = peer.get("ipBlock")
+        return (
+            block is not None
+            and target in ip_network(block["cidr"])
+            and not any(target in ip_network(each) for each in block.get("except", ()))
+        )
+
+    return any(
+        port in [each["port"] for each in rule.get("ports", [{"port": port}])] and ("to" not in rule or any(map(included, rule["to"])))
+        for rule in spec["egress"]
+    )
+
+
+METADATA = ("169.254.169.254", "fd00:ec2::254")
+PRIVATE = ("10.0.0.1", "172.31.0.1", "192.168.1.1", "100.100.100.200", "168.63.129.16", "fd00::1", "fe80::1")
+PUBLIC = ("198.51.100.7", "2001:db8::7")
+
+
+@pytest.mark.parametrize(
+    ("preset", "open_", "closed"),
+    [
+        ({}, PUBLIC, PRIVATE + METADATA),
+        ({"preset": "namespace"}, (), PUBLIC + PRIVATE + METADATA),
+        ({"preset": "open"}, PUBLIC + PRIVATE, METADATA),
+    ],
+    ids=["default", "namespace", "open"],
+)
+def test_a_preset_decides_which_networks_leased_pods_reach(helm: str, preset: Body, open_: Iterable[str], closed: Iterable[str]) -> None:
+    spec = network_policy(helm, preset)
+    assert [each for each in open_ if not reached(spec, each)] == [] and [each for each in closed if reached(spec, each)] == []
+    if preset.get("preset") != "open":
+        assert all(reached(spec, each, port=53) for each in PRIVATE) and {"to": [{"podSelector": {}}]} in spec["egress"]
+
+
+def test_ranges_are_added_to_a_preset_and_a_list_of_rules_replaces_it(helm: str) -> None:
+    more = network_policy(helm, {"allowedCIDRs": ["10.20.0.0/16", "fd00:20::/32"], "blockedCIDRs": ["198.51.100.7/32", "2001:db8::/32"]})
+    assert reached(more, "10.20.1.1") and reached(more, "fd00:20::1") and not reached(more, "10.21.1.1")
+    assert reached(more, "198.51.100.8") and not any(reached(more, each) for each in PUBLIC)
+    rules = [{"to": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]}]
+    assert network_policy(helm, {"egress": rules})["egress"] == rules
+    assert network_policy(helm, {"egress": []})["egress"] == []
+
+
+def quota(helm: str, values: Body) -> Body:
+    (found,) = [body for body in rendered(helm, WORKER, {"quota": {"enabled": True, **values}}) if body["kind"] == "ResourceQuota"]
+    hard: Body = found["spec"]["hard"]
+    return hard
+
+
+def test_a_quota_has_the_amounts_of_its_preset_and_those_given(helm: str) -> None:
+    small = quota(helm, {"preset": "small"})
+    assert small["requests.cpu"] == "10" and small["services.loadbalancers"] == small["services.nodeports"] == "0"
+    assert quota(helm, {"preset": "small", "hard": {"pods": 7}}) == {**small, "pods": 7}
+    assert quota(helm, {"hard": {"pods": "7"}}) == {"pods": "7"}
+    done = ran(helm, "template", WORKER, str(CHARTS / WORKER), values={"quota": {"enabled": True}})
+    assert done.returncode != 0 and "an empty quota limits nothing; set quota.preset or quota.hard" in done.stderr
+
+
+def test_without_an_image_the_chart_says_how_to_get_one(helm: str) -> None:
+    done = ran(helm, "template", HUB, str(CHARTS / HUB))
+    assert done.returncode != 0 and "image.repository is required, because no image is published" in done.stderr
+
+
+def test_critical_pods_are_covered_by_a_quota_where_the_class_is_one_of_the_system(helm: str) -> None:
+    names = {body["kind"]: body for body in rendered(helm, HUB)}
+    assert names["Deployment"]["spec"]["template"]["spec"]["priorityClassName"] == "system-cluster-critical"
+    assert names["ResourceQuota"]["spec"]["scopeSelector"]["matchExpressions"][0]["scopeName"] == "PriorityClass"
+    none = {
+        body["kind"]: body for body in rendered(helm, HUB, {"manager": {"priorityClassName": ""}, "syncer": {"priorityClassName": "own"}})
+    }
+    assert "priorityClassName" not in none["Deployment"]["spec"]["template"]["spec"] and "ResourceQuota" not in none
+
+
+def test_values_of_the_last_release_are_accepted_by_their_former_names(helm: str) -> None:
+    spread, settings = PLACED["topologySpreadConstraints"], []
+    placed = {"priorityClass": "important", "topologySpread": spread}
+    current = {"priorityClassName": "important", "topologySpreadConstraints": spread}
+    for image, section in (({"pullSecrets": ["registry"]}, placed), ({}, current)):
+        pull = {} if image else {"imagePullSecrets": [{"name": "registry"}]}
+        values = {"image": {"repository": "x", **image}, **pull, "manager": section, "syncer": section}
+        settings.append([body for body in rendered(helm, HUB, values) if body["kind"] in ("ConfigMap", "Deployment")])
+    assert settings[0] == settings[1]
+    nothing = {"image": {"repository": "x"}, "manager": {"priorityClass": ""}}
+    assert "priorityClassName" not in deployment(helm, nothing)["spec"]["template"]["spec"], "an empty class was the former default"
+
+
+@pytest.mark.parametrize(("chart", "kept"), [(HUB, {keys.NAMESPACE}), (WORKER, {keys.WORKER_NAMESPACE})])
+def test_namespaces_with_what_is_not_of_the_chart_remain(helm: str, chart: str, kept: set[str]) -> None:
+    spaces = [body["metadata"] for body in rendered(helm, chart) if body["kind"] == "Namespace"]
+    assert {meta["name"] for meta in spaces if meta.get("annotations") == {"helm.sh/resource-policy": "keep"}} == kept
 
 
 def test_the_class_of_borrowed_pods_is_the_one_that_would_be_made_for_them(helm: str) -> None:

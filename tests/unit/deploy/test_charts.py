@@ -36,7 +36,8 @@ def paths(values: Mapping[str, Any], schema: Mapping[str, Any], path: str = "") 
     properties = schema.get("properties")
     if properties is None:
         return
-    for name in (values.keys() | properties.keys()) - (FREE if not path else set()):
+    former = {name for name, each in properties.items() if each.get("deprecated")}
+    for name in (values.keys() | properties.keys()) - former - (FREE if not path else set()):
         where = f"{path}.{name}".lstrip(".")
         if name not in values or name not in properties:
             yield where, "schema" if name in properties else "values"

@@ -1,9 +1,46 @@
 {{- define "kubeocean.image" -}}
+{{- $none := "image.repository is required, because no image is published: build one (make image, or docker build), push it, and set its name" -}}
+{{- $name := required $none .Values.image.repository -}}
 {{- if .Values.image.digest -}}
-{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{ $name }}@{{ .Values.image.digest }}
 {{- else -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ $name }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
+{{- end }}
+
+{{/* Names of Secrets, as a list in JSON. */}}
+{{- define "kubeocean.pullSecrets" -}}
+{{- $names := .Values.image.pullSecrets | default list -}}
+{{- range .Values.imagePullSecrets }}{{ $names = append $names .name }}{{ end -}}
+{{- toJson $names -}}
+{{- end }}
+
+{{/* Values of manager and syncer that had another name in 0.1.0, which is accepted until 0.3.0. The argument is the section. */}}
+{{- define "kubeocean.priorityClassName" -}}
+{{- if hasKey . "priorityClass" }}{{ .priorityClass }}{{ else }}{{ .priorityClassName }}{{ end -}}
+{{- end }}
+
+{{- define "kubeocean.topologySpreadConstraints" -}}
+{{- toJson (concat (.topologySpread | default list) .topologySpreadConstraints | default list) -}}
+{{- end }}
+
+{{/* One line for each such name that is used. */}}
+{{- define "kubeocean.formerNames" -}}
+{{- if hasKey .Values.image "pullSecrets" }}
+- image.pullSecrets: use imagePullSecrets, a list of {name: NAME}
+{{- end }}
+{{- range $section := list "manager" "syncer" }}
+{{- range $former, $current := dict "priorityClass" "priorityClassName" "topologySpread" "topologySpreadConstraints" }}
+{{- if hasKey (get $.Values $section) $former }}
+- {{ $section }}.{{ $former }}: use {{ $section }}.{{ $current }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Whether pods of a class of the system are created. */}}
+{{- define "kubeocean.critical" -}}
+{{- range list .Values.manager .Values.syncer }}{{ if hasPrefix "system-" (include "kubeocean.priorityClassName" .) }}true{{ end }}{{ end -}}
 {{- end }}
 
 {{- define "kubeocean.labels" -}}
@@ -31,14 +68,14 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 manager:
   image: {{ include "kubeocean.image" . | quote }}
   image_pull_policy: {{ .Values.image.pullPolicy }}
-  image_pull_secrets: {{ toJson .Values.image.pullSecrets }}
+  image_pull_secrets: {{ include "kubeocean.pullSecrets" . }}
   namespace: {{ .Values.namespace.name }}
   replicas: {{ .Values.syncer.replicas }}
   resources: {{ toJson .Values.syncer.resources }}
-  priority_class: {{ .Values.syncer.priorityClass | quote }}
+  priority_class: {{ include "kubeocean.priorityClassName" .Values.syncer | quote }}
   tolerations: {{ toJson .Values.syncer.tolerations }}
   node_selector: {{ toJson .Values.syncer.nodeSelector }}
-  topology_spread: {{ toJson .Values.syncer.topologySpread }}
+  topology_spread: {{ include "kubeocean.topologySpreadConstraints" .Values.syncer }}
   recheck_interval: {{ .Values.manager.recheckInterval }}
   syncer_settings:
     {{- include "kubeocean.syncerSettings" . | nindent 4 }}
