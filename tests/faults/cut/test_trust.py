@@ -98,7 +98,7 @@ class Trust:
 
     async def recovered(self, case: str) -> None:
         """The nodes are open, and a new pod runs."""
-        began, name = time.monotonic(), f"after-{case.replace(' ', '-')}"
+        began, name = time.monotonic(), f"after-{case.replace(' ', '-').lower()}"
         moment = now()
         await self._wait(lambda: self._renewed(moment), f"{case}: nodes are open", RECOVERED_WITHIN)
         await self.stage.create(name)

@@ -106,13 +106,18 @@ class ControlPlane(Lifetime):
         """Starts everything and waits until it is ready, at most `READY_SECONDS`. Raises ClusterError with the last log lines."""
         if self._own_site:
             await self.site.start()
+        await self.site.binaries.ensure(self._programs())
         self._prepare()
-        await self._start_programs()
+        await self._start_storage()
+        await self._start_controllers()
 
-    async def _start_programs(self) -> None:
-        binaries, plane = await self.site.binaries.ensure(self._programs()), self.plane
+    async def _start_storage(self) -> None:
+        binaries, plane = await self.site.binaries.ensure([components.ETCD]), self.plane
         self._spawn(components.ETCD, [str(binaries[components.ETCD]), *components.etcd(plane)])
         await self.start_apiserver()
+
+    async def _start_controllers(self) -> None:
+        binaries, plane = await self.site.binaries.ensure(self._programs()), self.plane
         if self.options.controllers:
             self._spawn(components.CONTROLLERS, [str(binaries[components.CONTROLLERS]), *components.controllers(plane, self.options)])
         if self.options.scheduler:
@@ -163,10 +168,17 @@ class ControlPlane(Lifetime):
 
     async def restore(self, backup: Path) -> None:
         """Stops everything, replaces the data of etcd by a backup, and starts everything again."""
-        await end(self.processes.values(), self.site.clock)
+        processes = self.processes
+        controllers = [processes[name] for name in (components.CONTROLLERS, components.SCHEDULER) if name in processes]
+        # They would act upon what they have read before, and must exist while the apiserver is waited for.
+        for process in controllers:
+            process.signal(signal.SIGSTOP)
+        await end([processes[components.APISERVER], processes[components.ETCD]], self.site.clock)
         shutil.rmtree(self._data)
         shutil.copytree(backup, self._data)
-        await self._start_programs()
+        await self._start_storage()
+        await end(controllers, self.site.clock)
+        await self._start_controllers()
 
     @property
     def _data(self) -> Path:
