@@ -19,7 +19,7 @@ import typer.main
 import yaml
 
 from kubeocean.cli import serving_parser
-from kubeocean.commands.app import app
+from kubeocean.dashboard.command import app
 from vkubelet.cli import _parser
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,8 @@ import pytest
 import typer.main
 
 from kubeocean.cli import SERVING, main, serving_parser
-from kubeocean.commands.app import app, with_default
+from kubeocean.commands.app import with_default
+from kubeocean.dashboard.command import app
 
 COMMANDS = {
     "bind",
