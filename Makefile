@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-format check-lint check-types check-layers check-language check-unit check-unit-vkubelet check-unit-others up down docs docs-site manifests image release bench faults
+.PHONY: help demo test check check-format check-lint check-types check-layers check-language check-unit check-unit-vkubelet check-unit-others up down docs docs-site manifests image release check-python check-kubernetes bench faults
 
 PYTHON ?= python3
 NODES ?= 1
@@ -12,6 +12,8 @@ SCENES ?=
 MINUTES ?= 10
 SEED ?=
 BASE_URL ?=
+SUITE ?= trixie
+KUBERNETES ?= v1.32.13
 RUN := .venv/bin/python
 
 # Where this is set, each program that a test starts compiles all that it imports, which takes more than a second of CPU.
@@ -28,6 +30,8 @@ help:
 	@echo 'make manifests         write the generated parts of the charts, and plain manifests from the charts'
 	@echo 'make image             the container image, built without a registry; prints the path of the archive'
 	@echo 'make release [BASE_URL=] sdist, wheel, charts, SBOM, changelog, kubectl plugin and checksums, in build/release'
+	@echo 'make check-python [SUITE=trixie]  unit tests with the Python of a Debian suite, in a chroot; needs root'
+	@echo 'make check-kubernetes KUBERNETES=v1.32.13  tests of the API server with a control plane of that version, built with Go'
 	@echo 'make test              all tests, against real clusters; needs root'
 	@echo 'make faults [MINUTES=10] a campaign of faults against the simulated product; prints a report'
 	@echo '            [SEED=]    the same schedules again; default: a random seed, which is printed'
@@ -111,6 +115,12 @@ manifests: .venv/.stamp
 release: .venv/.stamp
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-input -e '.[release]'
 	@$(RUN) deploy/dev/release.py $(if $(BASE_URL),--base-url $(BASE_URL))
+
+check-python: .venv/.stamp
+	@$(RUN) deploy/dev/versions.py python $(SUITE)
+
+check-kubernetes: .venv/.stamp
+	@$(RUN) deploy/dev/versions.py kubernetes $(KUBERNETES)
 
 image: .venv/.stamp
 	@$(RUN) deploy/dev/packages.py

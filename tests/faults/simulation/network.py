@@ -19,16 +19,16 @@ import aiohttp
 from attrs import define, field, frozen
 
 from tests.faults.model.refusals import Refusal
-from tests.faults.model.requests import Request
 from tests.faults.model.server import ApiModel
 from tests.faults.simulation.branches import Branch, of_event, of_write
+from tests.faults.simulation.calls import counts, refusal, request_of, site_of
 from tests.faults.simulation.loop import PROCESS, SimulatedLoop
 from tests.faults.simulation.schedule import Fault, Kind
-from vkubelet.api.codec import encode_json, status_error
+from vkubelet.api.codec import encode_json
 from vkubelet.client.connection import Connection
 from vkubelet.client.transport import Call, Transport
 from vkubelet.clock import Clock
-from vkubelet.errors import ApiError, Unreachable
+from vkubelet.errors import Unreachable
 from vkubelet.metrics import Metrics
 
 _LATENCIES = (0.001, 0.001, 0.002, 0.002, 0.003, 0.005, 0.008, 0.020)
@@ -36,7 +36,6 @@ _LATENCIES = (0.001, 0.001, 0.002, 0.002, 0.003, 0.005, 0.008, 0.020)
 _CONNECT = 10.0
 _FRESH_WITHIN = 3.0
 """Seconds for which a real API server waits for its watch cache before it refuses a read (blockTimeout)."""
-_REASONS = {409: "Conflict", 410: "Expired", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout"}
 
 
 Answer = asyncio.Future[Any]
@@ -148,32 +147,6 @@ class Network:
                 raise AssertionError(f"{fault.kind} is no fault of an API server")
 
 
-def site_of(side: Side, call: Call) -> str:
-    """What a call writes: `hub patch pods/status`."""
-    last = call.path.rpartition("/")[2]
-    subresource = last if last in ("status", "eviction", "binding", "token", "resize", "ephemeralcontainers", "approval") else ""
-    return f"{side.name} {call.verb or call.method.lower()} {call.resource}{f'/{subresource}' if subresource else ''}"
-
-
-def request_of(call: Call, process: str) -> Request:
-    """The call as its API server receives it, from a process that has a user of its name."""
-    return Request(
-        method=call.method,
-        path=call.path,
-        user=process,
-        params=dict(call.params),
-        body=call.body or b"",
-        content_type=call.content_type,
-    )
-
-
-def counts(call: Call) -> bool:
-    """Whether a call is one of the writes that faults number: renewals of Leases and queries sent by POST are not."""
-    if call.method in ("GET", "HEAD") or call.resource.endswith("reviews"):
-        return False
-    return not (call.resource == "leases" and call.method == "PUT")
-
-
 class SimulatedTransport(Transport):
     """The transport of one client. It keeps to the timeouts of the real one, in virtual time."""
 
@@ -251,7 +224,7 @@ class SimulatedTransport(Transport):
             network.spawn(handle(side, call, future, process))
             return
         number = len(network.writes) + 1
-        site = site_of(side, call)
+        site = site_of(side.name, call)
         fault = network.fault_of_write(number)
         network.writes.append(Sent(number, now, process, site, call.path, fault.kind.value if fault else ""))
         if fault is None:
@@ -438,12 +411,6 @@ _EXPIRED = (
     encode_json({"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}})
     + b"\n"
 )
-
-
-def refusal(call: Call, code: int) -> ApiError:
-    """The error of a status code that the API server answers with."""
-    body = {"kind": "Status", "status": "Failure", "code": code, "reason": _REASONS[code], "message": "injected"}
-    return status_error(call.attempt, encode_json(body), code=code, retry_after="1" if code == 429 else "")
 
 
 def _succeed(future: asyncio.Future[Any], value: Any) -> None:
