@@ -140,7 +140,7 @@ def summary(obj: Unknown, nodes: Sequence[Node], pods: Sequence[Pod] | None) -> 
         nodes_ready=sum(map(_is_ready, own)),
         pods=None if pods is None else sum(pod.node in names for pod in pods),
         policies=dict(sorted(decided.items())),
-        problems=_problems(conditions, binding, seen.text if not seen.seen else ""),
+        problems=[*_problems(conditions, binding, seen.text if not seen.seen else ""), *capacity.problems(parts)],
         leased=capacity.total(part.leased for part in parts) or {},
         used=capacity.total(part.used for part in parts),
         free=capacity.total(part.free for part in parts),
@@ -179,7 +179,7 @@ def lines(rows: Sequence[Summary], *, width: int, wide: bool = False, nodes: boo
     out = [drawn[0]]
     for row, line in zip(rows, drawn[1:], strict=True):
         out.append(line)
-        for problem in (*row.problems, *capacity.problems(row.capacity)):
+        for problem in row.problems:
             out += textwrap.wrap(problem, max(width, 40), initial_indent="  ! ", subsequent_indent="    ", break_long_words=False)
     listed = [node for row in rows for node in row.capacity] if wide or nodes else []
     return [*out, "", *rendered([Columns(capacity.NODE_HEAD, capacity.rows(listed))], width=max(width, 200))] if listed else out

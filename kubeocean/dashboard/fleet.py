@@ -10,6 +10,7 @@ from typing import Final
 
 from attrs import evolve, field, frozen
 
+from kubeocean.commands import capacity
 from kubeocean.commands.status import Summary, summary
 from kubeocean.leasing.reclaim import LeasedPod
 from kubeocean.model import keys
@@ -115,9 +116,11 @@ def fleet_of(
 
 
 def _summary(binding: Unknown, nodes: Sequence[Node], counted: Mapping[str, int] | None) -> Summary:
-    """Returns the state of a binding; what its pods request is the sum of its nodes here."""
+    """Returns the state of a binding, without the problems of its nodes: pages show each node."""
     made = summary(binding, nodes, None)
-    return made if counted is None else evolve(made, pods=sum(counted.get(node.metadata.name, 0) for node in nodes))
+    of_nodes = set(capacity.problems(made.capacity))
+    pods = None if counted is None else sum(counted.get(node.metadata.name, 0) for node in nodes)
+    return evolve(made, pods=pods, problems=[each for each in made.problems if each not in of_nodes])
 
 
 def _node_state(node: Node, labels: Mapping[str, str], requested: Resources, counted: Mapping[str, int] | None) -> NodeState:
