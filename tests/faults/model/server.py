@@ -36,6 +36,9 @@ Body = dict[str, Any]
 CONTROLLERS: Final = "system:kube-controller-manager"
 NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
 
+_FRESH_WITHIN, _FRESH_CHECKS = 3.0, 10
+"""Seconds for which a real API server waits for its watch cache before it refuses a read (blockTimeout); checks here within that time."""
+
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
 
@@ -176,6 +179,15 @@ class ApiModel:
             watch.cut(ConnectionResetError("the connection was reset"))
 
     # --- Watches ----------------------------------------------------------------------------------------------------------------------
+
+    async def is_fresh(self) -> bool:
+        """Waits, but not for long, until the watch cache has all that was written so far, as a watch with initial events needs it."""
+        needed = self.storage.version
+        for _ in range(_FRESH_CHECKS):
+            if self.storage.seen >= needed:
+                return True
+            await asyncio.sleep(_FRESH_WITHIN / _FRESH_CHECKS)
+        return self.storage.seen >= needed
 
     def open_watch(self, request: Request) -> Watch:
         """Opens a stream. Raises Refusal."""

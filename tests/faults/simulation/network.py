@@ -34,8 +34,6 @@ from vkubelet.metrics import Metrics
 _LATENCIES = (0.001, 0.001, 0.002, 0.002, 0.003, 0.005, 0.008, 0.020)
 """Seconds on the way, in one direction. Few values, so that messages often arrive at the same moment, in the order of the seed."""
 _CONNECT = 10.0
-_FRESH_WITHIN = 3.0
-"""Seconds for which a real API server waits for its watch cache before it refuses a read (blockTimeout)."""
 
 
 Answer = asyncio.Future[Any]
@@ -275,7 +273,7 @@ class SimulatedTransport(Transport):
         network.later(network.latency(), _fail if isinstance(answer, Exception) else _succeed, future, answer)
 
     async def _watch(self, side: Side, call: Call, future: asyncio.Future[Any], process: str) -> None:
-        if not await self._is_fresh(side, call):
+        if not dict(call.params).get("resourceVersion") and not await side.model.is_fresh():
             self._answer(side, future, refusal(call, 504))
             return
         try:
@@ -291,16 +289,6 @@ class SimulatedTransport(Transport):
         finally:
             side.streams.remove(stream)
             side.model.close_watch(watch)
-
-    async def _is_fresh(self, side: Side, call: Call) -> bool:
-        """Whether a watch may begin: one that shows the current objects first waits until the watch cache has them, but not for long."""
-        storage = side.model.storage
-        if dict(call.params).get("resourceVersion"):
-            return True
-        needed, until = storage.version, self._network.loop.time() + _FRESH_WITHIN
-        while storage.seen < needed and self._network.loop.time() < until:
-            await asyncio.sleep(_FRESH_WITHIN / 10)
-        return storage.seen >= needed
 
 
 class SimulatedStream:
