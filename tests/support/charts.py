@@ -1,0 +1,30 @@
+"""The charts, rendered by helm itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vkubelet.api.codec import decode_yaml_documents
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+CHARTS = DEPLOY / "charts"
+HUB, WORKER = "kubeocean", "kubeocean-worker"
+Body = dict[str, Any]
+
+IMAGE = {"image": {"repository": "kubeocean"}}
+"""The one value without a default."""
+
+
+def ran(helm: str, *args: str, values: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [helm, *args, "--values", "-"]
+    return subprocess.run(command, input=json.dumps(values or {}), capture_output=True, text=True, timeout=60, check=False)
+
+
+def rendered(helm: str, chart: str, values: Mapping[str, Any] | None = None) -> list[Body]:
+    done = ran(helm, "template", chart, str(CHARTS / chart), values={**(IMAGE if chart == HUB else {}), **(values or {})})
+    assert done.returncode == 0, done.stderr
+    return [body for body in decode_yaml_documents(done.stdout) if body]
