@@ -42,7 +42,7 @@ async def show(hub: Choice, binding: str, terminal: Terminal, *, namespace: str,
     async with clusters.opened(hub) as client:
         reader = Reader(client, hub)
         name, pods = await pods_of(reader, binding, namespace)
-        pod = await leader(reader, name, pods, namespace)
+        pod = await leader(reader, pods, lease=Key(namespace, name))
         print(f"Pod {pod.key}, {len(pods)} replicas" if len(pods) > 1 else f"Pod {pod.key}", file=sys.stderr)
         try:
             with explained(hub, passing=Forbidden):
@@ -67,10 +67,10 @@ async def pods_of(hub: Reader, binding: str, namespace: str) -> tuple[str, Seque
     return name, pods
 
 
-async def leader(hub: Reader, name: str, pods: Sequence[Pod], namespace: str) -> Pod:
+async def leader(hub: Reader, pods: Sequence[Pod], *, lease: Key) -> Pod:
     """Returns the pod that holds the Lease, else the first that runs."""
-    lease = await hub.get_if_allowed(LEASES, Key(namespace, name), otherwise="the leader is not known")
-    holder = str(lease.spec.get("holderIdentity") or "") if lease is not None else ""
+    found = await hub.get_if_allowed(LEASES, lease, otherwise="the leader is not known")
+    holder = str(found.spec.get("holderIdentity") or "") if found is not None else ""
     running = sorted(pods, key=lambda pod: (not (holder and pod.metadata.name in holder), pod.phase != "Running", pod.metadata.name))
     return running[0]
 

@@ -88,13 +88,13 @@ class Top:
                 pods = await worker.list(PODS)
         missing += found.missing
         own = [pod for pod in pods if pod.node in nodes and not pod.terminal]
-        return rows_of(binding, nodes, own, found, by=self.by)
+        return rows_of(binding, nodes, own, found=found, by=self.by)
 
 
 # --- Rows (pure) --------------------------------------------------------------------------------------------------------------------------
 
 
-def rows_of(binding: ClusterBinding, nodes: Mapping[str, Node], pods: Sequence[Pod], found: Usage, *, by: By) -> list[Row]:
+def rows_of(binding: ClusterBinding, nodes: Mapping[str, Node], pods: Sequence[Pod], *, found: Usage, by: By) -> list[Row]:
     """Computes the rows of one binding from its nodes, the pods on them, and their usage."""
     if by is By.NAMESPACES:
         names = sorted({pod.metadata.namespace for pod in pods})

@@ -28,7 +28,7 @@ FOUND = Usage(
 
 
 def shown(by: By, found: Usage = FOUND, nodes: dict[str, Node] = NODES) -> list[tuple[str, int, str, str, str]]:
-    rows = rows_of(binding(), nodes, PODS, found, by=by)
+    rows = rows_of(binding(), nodes, PODS, found=found, by=by)
     return [(row.name, row.pods, str(row.cpu), row.percent("cpu"), row.percent("memory")) for row in rows]
 
 
@@ -44,7 +44,7 @@ def test_a_sum_with_an_unknown_part_is_unknown() -> None:
 
 
 def test_rows_of_one_namespace_are_added_up_and_what_is_missing_follows() -> None:
-    rows = merged([*rows_of(binding(), NODES, PODS, FOUND, by=By.NAMESPACES)] * 2)
+    rows = merged([*rows_of(binding(), NODES, PODS, found=FOUND, by=By.NAMESPACES)] * 2)
     assert [(row.name, row.pods) for row in rows] == [("blog", 2), ("shop", 4)]
     table, missing = blocks(rows, ["no metrics"], by=By.NAMESPACES)
     assert isinstance(table, Columns) and list(table.rows[1]) == ["shop", "4", "1202m", "4", "2050Mi", "4Gi"] and missing == "! no metrics"
