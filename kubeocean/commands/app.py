@@ -13,7 +13,6 @@ import typer
 
 from kubeocean.commands import bind as binding
 from kubeocean.commands import bundle, calendar, clusters, logs, status, unbind
-from kubeocean.commands.clusters import Choice
 from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.explain import Explainer
 from kubeocean.commands.output import Format
@@ -335,9 +334,9 @@ def version_command() -> None:
     print(importlib.metadata.version("vkubelet"))
 
 
-def _worker(hub: Choice, kubeconfig: Path | None, context: str) -> Choice | None:
+def _worker(hub: clusters.Choice, kubeconfig: Path | None, context: str) -> clusters.Choice | None:
     return clusters.worker_of(kubeconfig, context, hub=hub) if kubeconfig or context else None
 
 
-def _explainer(hub: Choice, worker: Choice | None, binding_name: str, output: Format) -> Explainer:
+def _explainer(hub: clusters.Choice, worker: clusters.Choice | None, binding_name: str, output: Format) -> Explainer:
     return Explainer(hub=hub, worker=worker, binding=binding_name, terminal=Terminal.standard(), output=output)

@@ -10,28 +10,23 @@ import tarfile
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
 
 from attrs import define, field
 
 from kubeocean.commands import clusters, logs, reading, status
-from kubeocean.commands.clusters import CommandFailed
 from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.output import Format, data, in_progress
-from kubeocean.commands.rights import Reader
+from kubeocean.commands.rights import Reader, T
 from kubeocean.doctor.redaction import Redactor
 from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, ClusterBinding
 from vkubelet.api import objects
-from vkubelet.api.objects import Json, KubeObject, Pod, Resource, Unknown
 from vkubelet.client.rest import Selection
 from vkubelet.errors import ApiError, VKubeletError
 
-T = TypeVar("T", bound=KubeObject)
-
 _METRICS_PORT = 8080
 _LINES = 20_000
-_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", True, Unknown)
-_LIMITS = Resource("", "v1", "limitranges", "LimitRange", True, Unknown)
+_QUOTAS = objects.Resource("", "v1", "resourcequotas", "ResourceQuota", True, objects.Unknown)
+_LIMITS = objects.Resource("", "v1", "limitranges", "LimitRange", True, objects.Unknown)
 _README = """Support bundle of `kubeocean support-bundle`.
 
 hub/, worker-NAME/   objects of both clusters, without values of Secrets, environments, commands and annotations of other programs
@@ -78,21 +73,23 @@ class Bundle:
 
     # --- Objects --------------------------------------------------------------------------------------------------------------------
 
-    async def _listed(self, reader: Reader, resource: Resource[Unknown], where: Selection = Selection()) -> Sequence[Unknown]:
+    async def _listed(
+        self, reader: Reader, resource: objects.Resource[objects.Unknown], where: Selection = Selection()
+    ) -> Sequence[objects.Unknown]:
         """Lists objects as they are stored; what may not be read is noted."""
         try:
             return await reader.list(resource, where)
-        except CommandFailed as error:
+        except clusters.CommandFailed as error:
             self._missing.append(str(error))
             return ()
 
-    async def _objects(self, reader: Reader, folder: str, resource: Resource[Unknown], where: Selection) -> None:
+    async def _objects(self, reader: Reader, folder: str, resource: objects.Resource[objects.Unknown], where: Selection) -> None:
         bodies = [self._redactor.body({"kind": resource.kind, **each.body}) for each in await self._listed(reader, resource, where)]
         self._add(f"{folder}/{resource.plural}.json", json.dumps(bodies, indent=1))
 
     async def _hub(self, hub: Reader) -> None:
         space = Selection(namespace=self.doctor.namespace)
-        secrets = await self._listed(hub, objects.SECRETS)
+        secrets = await self._listed(hub, objects.SECRETS, Selection())
         self._redactor = Redactor.of([each.body for each in secrets])
         for resource, where in (
             (CLUSTERBINDINGS, Selection()),
@@ -129,13 +126,13 @@ class Bundle:
         for name in ("", *(binding.name for binding in found)):
             try:
                 _, pods = await logs.pods_of(hub, name, self.doctor.namespace)
-            except CommandFailed as error:
+            except clusters.CommandFailed as error:
                 self._missing.append(str(error))
                 continue
             for pod in pods:
                 await self._process(hub, pod)
 
-    async def _process(self, hub: Reader, pod: Pod) -> None:
+    async def _process(self, hub: Reader, pod: objects.Pod) -> None:
         name = pod.metadata.name
         for part, asked in (("log", logs.Asked(tail=_LINES)), ("previous.log", logs.Asked(tail=_LINES, previous=True))):
             try:
@@ -150,21 +147,21 @@ class Bundle:
             self._missing.append(f"metrics of Pod {pod.key}: {error.message}")
 
 
-def stored(resource: Resource[T]) -> Resource[Unknown]:
+def stored(resource: objects.Resource[T]) -> objects.Resource[objects.Unknown]:
     """Returns the same resource with objects as they are stored."""
-    return Resource(resource.group, resource.version, resource.plural, resource.kind, resource.namespaced, Unknown)
+    return objects.Resource(resource.group, resource.version, resource.plural, resource.kind, resource.namespaced, objects.Unknown)
 
 
 def default_path(now: datetime) -> Path:
     return Path(f"kubeocean-support-{now:%Y%m%d-%H%M%S}.tar.gz")
 
 
-def write(path: Path, files: Json, now: datetime) -> None:
+def write(path: Path, files: objects.Json, now: datetime) -> None:
     """Writes the files to a new archive that only its owner can read. Raises CommandFailed."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise CommandFailed(f"cannot create {path}: {error.strerror}; name another file by --output-file") from error
+        raise clusters.CommandFailed(f"cannot create {path}: {error.strerror}; name another file by --output-file") from error
     folder = path.name.partition(".")[0]
     with os.fdopen(descriptor, "wb") as stream, tarfile.open(fileobj=stream, mode="w:gz") as archive:
         for name, text in sorted(files.items()):

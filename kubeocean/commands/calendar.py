@@ -11,7 +11,6 @@ from zoneinfo import ZoneInfo
 from attrs import frozen
 
 from kubeocean.commands import clusters, reading
-from kubeocean.commands.clusters import Choice, CommandFailed
 from kubeocean.commands.output import Block, Columns, Format, amounts_text, data, in_progress, write
 from kubeocean.commands.reading import Snapshot
 from kubeocean.commands.rights import Reader
@@ -38,7 +37,7 @@ class Question:
             raise SettingsError("--days", f"must be from 1 to {MOST_DAYS}")
 
 
-async def show(question: Question, terminal: Terminal, *, hub: Choice, worker: Choice | None, output: Format) -> None:
+async def show(question: Question, terminal: Terminal, *, hub: clusters.Choice, worker: clusters.Choice | None, output: Format) -> None:
     """Prints the calendar of each binding. Raises CommandFailed, after the others are printed, for those that cannot be read."""
     question.check()
     clock = SystemClock()
@@ -46,18 +45,18 @@ async def show(question: Question, terminal: Terminal, *, hub: Choice, worker: C
         snapshots, failures = await _read(question, hub=hub, worker=worker)
     try:
         plans = plans_of(snapshots, question, clock)
-    except CommandFailed as error:
-        raise CommandFailed("; ".join([str(error), *failures])) from error
+    except clusters.CommandFailed as error:
+        raise clusters.CommandFailed("; ".join([str(error), *failures])) from error
     if output.is_data:
         terminal.write_line(data(plans, output))
     else:
         for plan in plans:
             write(terminal, blocks(plan, wide=output is Format.WIDE))
     if failures:
-        raise CommandFailed("; ".join(failures))
+        raise clusters.CommandFailed("; ".join(failures))
 
 
-async def _read(question: Question, *, hub: Choice, worker: Choice | None) -> tuple[list[Snapshot], list[str]]:
+async def _read(question: Question, *, hub: clusters.Choice, worker: clusters.Choice | None) -> tuple[list[Snapshot], list[str]]:
     failures: list[str] = []
     async with clusters.opened(hub) as client:
         reader = Reader(client, hub)
@@ -91,7 +90,7 @@ def plans_of(snapshots: Sequence[Snapshot], question: Question, clock: Clock) ->
         )
     if not plans:
         known = sorted({policy.name for each in snapshots for policy in each.lease.policies})
-        raise CommandFailed(
+        raise clusters.CommandFailed(
             f"no ResourceLeasingPolicy {question.policy} names a ClusterBinding here; those that do: {', '.join(known) or 'none'}"
         )
     return plans

@@ -1,32 +1,303 @@
 """`kubeocean doctor [NAME]`: examines the hub and the workers of its bindings, and prints each problem with the commands that correct it.
 
-Invariant: the exit code is 0 exactly when no check found an error; a check that the user may not perform is skipped, and names the right.
+Invariant: nothing is written but reviews and dry runs. The exit code is 0 exactly when no check found an error; a check whose input may not
+be read is skipped, and names the right.
 """
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from email.utils import parsedate_to_datetime
 from itertools import groupby
 
-from attrs import frozen
+import aiohttp
+from attrs import define, field, frozen
 
 from kubeocean.commands import clusters, reading
-from kubeocean.commands.clusters import Choice, CommandFailed
-from kubeocean.commands.examination import BindingExamination, HubExamination, Log
 from kubeocean.commands.output import Block, Format, data, in_progress, write
-from kubeocean.commands.rights import Reader
+from kubeocean.commands.rights import MissingRight, Reader, missing_right
+from kubeocean.commands.status import current, unmet
 from kubeocean.commands.terminal import Terminal
-from kubeocean.doctor.findings import Checked
+from kubeocean.doctor import bindings, nodes, servers
+from kubeocean.doctor.findings import Checked, Finding
+from kubeocean.manager.checks import Findings, check_worker, lacking_rights
+from kubeocean.manager.workloads import deployment_name
 from kubeocean.model import keys
+from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, ClusterBinding, definition
+from kubeocean.rbac.permissions import hub_rules
+from kubeocean.rbac.rules import Check, checks_of
+from kubeocean.worker.connect import Target, find_target
+from vkubelet.api import objects
+from vkubelet.api.codec import decode_json, decode_yaml
+from vkubelet.api.objects import Key, Node, Pod, Resource, Unknown
+from vkubelet.client.rest import Client, Selection
+from vkubelet.client.transport import Call
 from vkubelet.clock import Clock, SystemClock
+from vkubelet.errors import ApiError, Forbidden, Unreachable, VKubeletError
 
 OK, SKIPPED = "ok", "skipped"
+_PROBE_TIMEOUT = 10.0
+_PROBED_NODES = 3
+_WORKER_KUBECTL = "kubectl --context CONTEXT"
+_SELF_REVIEWS = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", False, Unknown)
+
+
+@define
+class Log:
+    """Results in the order of the checks."""
+
+    done: list[Checked] = field(factory=list)
+
+    async def check(self, subject: str, name: str, work: Awaitable[Iterable[Finding]]) -> None:
+        """Performs a check, or records why it is skipped."""
+        try:
+            self.done.append(Checked(subject=subject, check=name, findings=list(await work)))
+        except (clusters.CommandFailed, ApiError) as error:
+            self.done.append(Checked(subject=subject, check=name, skipped=str(error)))
+
+    def findings(self, subject: str) -> list[Finding]:
+        return [finding for each in self.done if each.subject == subject for finding in each.findings]
+
+
+# --- One API server -----------------------------------------------------------------------------------------------------------------------
+
+
+async def server(reader: Reader, clock: Clock) -> list[Finding]:
+    """Checks the version and the clock of an API server."""
+    call, sent = Call("GET", "/version", "get /version", "get"), clock.now()
+    with clusters.explained(reader.choice):
+        async with reader.client.transport.open(call, aiohttp.ClientTimeout(total=_PROBE_TIMEOUT)) as response:
+            received, date = clock.now(), response.headers.get("Date")
+            body = decode_json(await response.read())
+    answered = parsedate_to_datetime(date) if date else None
+    title = reader.choice.title
+    return [*servers.version(title, body), *servers.clock(title, answered, sent=sent, received=received)]
+
+
+async def definitions(reader: Reader, resource: Resource[Unknown], *, kubectl: str) -> list[Finding]:
+    """Checks the CustomResourceDefinition of one of our kinds."""
+    ours = decode_yaml(definition(resource))
+    found = await reader.get(objects.CRDS, ours["metadata"]["name"])
+    return list(servers.definition(reader.choice.title, found.body if found else None, ours, kubectl=kubectl))
+
+
+@define
+class HubExamination:
+    """Examines what all bindings share."""
+
+    hub: Reader
+    log: Log
+    clock: Clock = field(kw_only=True)
+
+    async def run(self) -> None:
+        subject, kubectl = self.hub.choice.title, self.hub.choice.kubectl
+        await self.log.check(subject, "API server", server(self.hub, self.clock))
+        await self.log.check(subject, "definitions", definitions(self.hub, CLUSTERBINDINGS, kubectl=kubectl))
+
+
+# --- One binding --------------------------------------------------------------------------------------------------------------------------
+
+
+@define
+class BindingExamination:
+    """Examines one binding from both sides; `worker` is the worker cluster as named by flags."""
+
+    hub: Reader
+    log: Log
+    binding: ClusterBinding = field(kw_only=True)
+    known: Sequence[ClusterBinding] = field(kw_only=True)
+    worker: clusters.Choice | None = field(kw_only=True)
+    namespace: str = field(kw_only=True)
+    clock: Clock = field(kw_only=True)
+    _nodes: Sequence[Node] = field(factory=list, init=False)
+    _pods: Sequence[Pod] = field(factory=list, init=False)
+
+    @property
+    def subject(self) -> str:
+        return f"ClusterBinding {self.binding.name}"
+
+    @property
+    def commands(self) -> bindings.Commands:
+        return bindings.Commands(self.hub.choice.kubectl, self.worker.kubectl if self.worker else _WORKER_KUBECTL)
+
+    async def _check(self, name: str, work: Awaitable[Iterable[Finding]]) -> None:
+        await self.log.check(self.subject, name, work)
+
+    async def run(self) -> None:
+        """Performs all checks of the binding."""
+        await self._check("connection", self._connection())
+        await self._worker()
+        await self._check("nodes", self._ready())
+        await self._check("process", self._process())
+        await self._check("rights in the hub", self._hub_rights())
+        await self._check("kubelet port", self._kubelet_port())
+        await self._check("certificate requests", self._certificates())
+        await self._check("addresses of the hub", self._addresses())
+        await self._check("DaemonSets", self._daemonsets())
+        await self._check("waiting pods", self._waiting())
+        await self._check("pod network", self._routed())
+        await self._check("conditions", self._conditions())
+
+    async def _conditions(self) -> Iterable[Finding]:
+        stored = await self.hub.get(CLUSTERBINDINGS, self.binding.name)
+        known = self.log.findings(self.subject)
+        return bindings.conditions(unmet(current(stored.body)), known) if stored is not None else ()
+
+    # --- The worker -----------------------------------------------------------------------------------------------------------------
+
+    async def _target(self) -> Target | None:
+        """Returns the connection of the binding, None when its Secret gives none. Raises CommandFailed."""
+        owner = await reading.owner_of(self.hub, self.binding)
+        with clusters.explained(self.hub.choice):
+            found = await find_target(self.hub.client, self.binding, owner.hub_uid)
+        return found if isinstance(found, Target) else None
+
+    async def _connection(self) -> Iterable[Finding]:
+        """Checks what the manager checks before it serves a binding, with the kubeconfig of the Secret."""
+        secret = self.binding.secret
+        stored = await self.hub.get(objects.SECRETS, Key(secret.namespace, secret.name)) if secret.name and secret.namespace else None
+        owner = await reading.owner_of(self.hub, self.binding)
+        with clusters.explained(self.hub.choice):
+            found = await check_worker(self.hub.client, self.binding, owner.hub_uid, clock=self.clock)
+        out: list[Finding] = []
+        if found.problem is not None:
+            out.append(bindings.connection(self.binding, found.problem, has_secret=stored is not None, commands=self.commands))
+        target = await self._target()
+        if target is not None:
+            out += bindings.credentials(self.binding, target.connection.expires, now=self.clock.now())
+            out += await self._rights(target, found)
+        return out
+
+    async def _rights(self, target: Target, found: Findings) -> list[Finding]:
+        out: list[Finding] = []
+        if found.missing:
+            async with Client(target.connection, field_manager=reading.FIELD_MANAGER, clock=self.clock) as client:
+                review = await client.create(_SELF_REVIEWS, {})
+            user = ((review.body.get("status") or {}).get("userInfo") or {}).get("username", "USER")
+            out += bindings.rights(self.binding, found.missing, user=user, kubectl=self.commands.worker)
+        return [*out, *bindings.guards(self.binding, found.unguarded or ())]
+
+    async def _worker(self) -> None:
+        """Checks the worker as the user may read it: with the flags' kubeconfig, else with that of the Secret."""
+        try:
+            owner = await reading.owner_of(self.hub, self.binding)
+            async with reading.worker_reader(self.hub, self.binding, owner, chosen=self.worker) as reader:
+                await self._check("worker API server", server(reader, self.clock))
+                await self._check("worker definitions", definitions(reader, POLICIES, kubectl=self.commands.worker))
+            await self._check("policies", self._policies())
+        except VKubeletError as error:
+            self.log.done.append(Checked(subject=self.subject, check="worker", skipped=str(error)))
+
+    async def _policies(self) -> Iterable[Finding]:
+        seen = await reading.snapshot(self.hub, self.binding, chosen=self.worker)
+        kubectl = self.commands.worker
+        plain = [node for node in await self.hub.list(objects.NODES) if node.metadata.name not in seen.virtual]
+        return [
+            *bindings.policies(seen.lease, self.binding, instant=self.clock.now(), kubectl=kubectl),
+            *bindings.unknown_bindings(seen.policies, self.known, kubectl=kubectl),
+            *nodes.networks(plain, list(seen.worker.nodes.store)),
+        ]
+
+    # --- The hub --------------------------------------------------------------------------------------------------------------------
+
+    async def _ready(self) -> Iterable[Finding]:
+        self._nodes = sorted((await reading.virtual_nodes(self.hub, self.binding)).values(), key=lambda node: node.metadata.name)
+        return nodes.ready(self._nodes, kubectl=self.commands.hub)
+
+    async def _deployment(self) -> Unknown | None:
+        return await self.hub.get(objects.DEPLOYMENTS, Key(self.namespace, deployment_name(self.binding.cluster_id)))
+
+    async def _process(self) -> Iterable[Finding]:
+        deployment = await self._deployment()
+        own = Selection(namespace=self.namespace, labels=f"k8s-app={deployment_name(self.binding.cluster_id)}")
+        pods = await self.hub.list(objects.PODS, own) if deployment is not None else ()
+        names = {node.metadata.name for node in self._nodes}
+        leases = await self.hub.list(objects.LEASES, Selection(namespace="kube-node-lease")) if names else ()
+        renewed = [lease for lease in leases if lease.metadata.name in names]
+        return bindings.process(self.binding, deployment, pods, leases=renewed, now=self.clock.now(), commands=self.commands)
+
+    async def _hub_rights(self) -> Iterable[Finding]:
+        deployment = await self._deployment()
+        if deployment is None:
+            raise clusters.CommandFailed("the user of the process is unknown, as it has no Deployment")
+        spec = deployment.body["spec"]["template"]["spec"]
+        account = Key(self.namespace, spec.get("serviceAccountName") or "default")
+        wanted = checks_of(hub_rules(binding=self.binding.name, namespace=self.namespace))
+        try:
+            missing = await lacking_rights(self.hub.client, wanted, review=lambda check: granted(self.hub.client, account, check))
+        except Forbidden as error:
+            raise MissingRight(missing_right(self.hub.choice, "create", objects.SUBJECTACCESSREVIEWS)) from error
+        return bindings.hub_rights(account, missing, kubectl=self.commands.hub)
+
+    async def _kubelet_port(self) -> Iterable[Finding]:
+        out: list[Finding] = []
+        for node in self._nodes[:_PROBED_NODES]:
+            failure = await self._proxied(f"/api/v1/nodes/{node.metadata.name}/proxy/healthz", "nodes/proxy")
+            out += nodes.kubelet_port(node, failure, kubectl=self.commands.hub)
+        return out
+
+    async def _proxied(self, path: str, right: str) -> ApiError | None:
+        """Sends a request through the hub's API server; returns why it was not answered. Raises MissingRight."""
+        try:
+            async with asyncio.timeout(_PROBE_TIMEOUT):
+                await self.hub.client.request("GET", path)
+        except TimeoutError:
+            return Unreachable(f"get {path}", f"timeout after {_PROBE_TIMEOUT:g} s")
+        except Forbidden as error:
+            # The API server names the resource; the program behind it answers in its own way.
+            if right in error.message:
+                raise MissingRight(f"you may not get {right} in the {self.hub.choice.title}: {error.message}") from error
+            return None
+        except ApiError as error:
+            return error
+        return None
+
+    async def _certificates(self) -> Iterable[Finding]:
+        return nodes.certificates(await self.hub.list(objects.CSRS), self._nodes, kubectl=self.commands.hub)
+
+    async def _addresses(self) -> Iterable[Finding]:
+        listed = await self.hub.list(objects.SERVICES)
+        return bindings.addresses(self.binding, [each.key for each in listed], kubectl=self.commands.hub)
+
+    # --- Pods of the virtual nodes --------------------------------------------------------------------------------------------------
+
+    async def _daemonsets(self) -> Iterable[Finding]:
+        names = {node.metadata.name for node in self._nodes}
+        self._pods = [pod for pod in await self.hub.list(objects.PODS) if pod.node in names]
+        return nodes.daemonsets(self._pods, self.binding, kubectl=self.commands.hub)
+
+    async def _waiting(self) -> Iterable[Finding]:
+        waiting = {pod.metadata.uid: pod for pod in self._pods if not pod.terminal and not pod.terminating}
+        pending = {uid: pod for uid, pod in waiting.items() if pod.phase in ("", "Pending")}
+        events = await self.hub.list(objects.EVENTS, Selection(fields="type=Warning")) if pending else ()
+        bodies = [each.body for each in events]
+        return [*nodes.refused(bodies, pending, self.binding, commands=self.commands), *nodes.images(waiting.values())]
+
+    async def _routed(self) -> Iterable[Finding]:
+        running = next((pod for pod in self._pods if pod.phase == "Running" and pod.status.get("podIP")), None)
+        if running is None:
+            return ()
+        path = f"{objects.PODS.path(running.metadata.namespace, f'{running.metadata.name}:{nodes.PROBED_PORT}')}/proxy/"
+        return nodes.routed(running, await self._proxied(path, "pods/proxy"), binding=self.binding.name)
+
+
+async def granted(client: Client, account: Key, check: Check) -> bool:
+    """Checks that a ServiceAccount has a right. Raises ApiError."""
+    groups = ["system:serviceaccounts", f"system:serviceaccounts:{account.namespace}", "system:authenticated"]
+    user = f"system:serviceaccount:{account.namespace}:{account.name}"
+    body = {"spec": {"resourceAttributes": check.attributes, "user": user, "groups": groups}}
+    review = await client.create(objects.SUBJECTACCESSREVIEWS, body)
+    return (review.body.get("status") or {}).get("allowed") is True
+
+
+# --- The command --------------------------------------------------------------------------------------------------------------------------
 
 
 @frozen(kw_only=True)
 class Doctor:
     """One run of the command; `worker` is the worker cluster as named by flags, None to use the Secret of each binding."""
 
-    hub: Choice
-    worker: Choice | None
+    hub: clusters.Choice
+    worker: clusters.Choice | None
     binding: str
     terminal: Terminal
     output: Format
@@ -56,13 +327,13 @@ class Doctor:
     async def _bindings(self, hub: Reader, log: Log) -> None:
         try:
             found = await reading.bindings(hub)
-        except CommandFailed as error:
+        except clusters.CommandFailed as error:
             log.done.append(Checked(subject=self.hub.title, check="bindings", skipped=str(error)))
             return
         chosen = [each for each in found if self.binding in ("", each.name)] or await reading.bindings(hub, self.binding)
         for binding in chosen:
             examined = BindingExamination(
-                hub, log, binding=binding, bindings=found, worker=self.worker, namespace=self.namespace, clock=self.clock
+                hub, log, binding=binding, known=found, worker=self.worker, namespace=self.namespace, clock=self.clock
             )
             await examined.run()
 

@@ -10,7 +10,6 @@ from zoneinfo import ZoneInfo
 from attrs import frozen
 
 from kubeocean.commands import clusters, reading
-from kubeocean.commands.clusters import Choice, CommandFailed
 from kubeocean.commands.output import Block, Columns, Format, amount_text, amounts_text, data, fields_of, in_progress, write
 from kubeocean.commands.reading import Snapshot
 from kubeocean.commands.rights import Reader
@@ -36,8 +35,8 @@ _READING = "reading policies, nodes and pods of both clusters"
 class Explainer:
     """One run of the command; `worker` is the worker cluster as named by flags, None to use the Secret of the binding."""
 
-    hub: Choice
-    worker: Choice | None
+    hub: clusters.Choice
+    worker: clusters.Choice | None
     binding: str
     terminal: Terminal
     output: Format
@@ -59,7 +58,7 @@ class Explainer:
             found = await reading.bindings(reader, self.binding)
             own = reading.binding_of(live, found) if live is not None else None
             if live is not None and own is None and not self.binding:
-                raise CommandFailed(
+                raise clusters.CommandFailed(
                     f"Node {name} of the {self.hub.title} is no virtual node; to explain a worker's node of that name, add --binding"
                 )
             if live is not None and own is not None:
@@ -72,7 +71,7 @@ class Explainer:
                 if self._node(seen, name):
                     return
         text = f"no worker cluster has a node {name}; `kubectl get nodes -l {keys.CLUSTER_BINDING}` lists virtual nodes"
-        raise CommandFailed("; ".join([text, *failures]))
+        raise clusters.CommandFailed("; ".join([text, *failures]))
 
     def _node(self, seen: Snapshot, name: str) -> bool:
         """Prints the node if the binding has it."""
@@ -98,7 +97,7 @@ class Explainer:
                     self._policy(seen, policy, exists=any(each.name == policy.cluster for each in found))
                     return
         text = f"no worker cluster has a ResourceLeasingPolicy {name}; those that exist: {', '.join(sorted(known)) or 'none'}"
-        raise CommandFailed("; ".join([text, *failures]))
+        raise clusters.CommandFailed("; ".join([text, *failures]))
 
     def _policy(self, seen: Snapshot, policy: ResourceLeasingPolicy, *, exists: bool) -> None:
         owner = seen.worker.mount.owner
@@ -115,7 +114,7 @@ class Explainer:
             reader = Reader(client, self.hub)
             pod = await reader.get(PODS, key)
             if pod is None:
-                raise CommandFailed(f"the {self.hub.title} has no pod {key.name} in namespace {key.namespace}; set --namespace")
+                raise clusters.CommandFailed(f"the {self.hub.title} has no pod {key.name} in namespace {key.namespace}; set --namespace")
             around = await self._around(reader, pod)
         made = explain_pod(pod, around)
         found = {**fields_of(made), "translation": summary(made.translation), "notes": reader.missing}
@@ -148,7 +147,7 @@ class Explainer:
                 stored = await worker.get_if_allowed(POLICIES, name, otherwise="the policy is not known") if name else None
                 policy = ResourceLeasingPolicy.parse(stored) if stored is not None else None
                 hub.missing.extend(worker.missing)
-        except CommandFailed as error:
+        except clusters.CommandFailed as error:
             hub.missing.append(f"the worker cluster is not read: {error}")
         on_node = Selection(fields=f"spec.nodeName={pod.node}")
         listed = await hub.list_if_allowed(PODS, on_node, otherwise="other pods of the node are not counted")

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Sequence
 from attrs import frozen
 
 from kubeocean.commands import clusters, reading
-from kubeocean.commands.clusters import Choice, CommandFailed, explained
 from kubeocean.commands.rights import MissingRight, Reader
 from kubeocean.commands.terminal import Terminal
 from kubeocean.manager.workloads import deployment_name
@@ -37,7 +36,7 @@ class Asked:
         return [(name, value) for name, value in named.items() if value]
 
 
-async def show(hub: Choice, binding: str, terminal: Terminal, *, namespace: str, asked: Asked) -> None:
+async def show(hub: clusters.Choice, binding: str, terminal: Terminal, *, namespace: str, asked: Asked) -> None:
     """Prints the log of the process of a binding, of the manager for an empty name. Raises CommandFailed."""
     async with clusters.opened(hub) as client:
         reader = Reader(client, hub)
@@ -45,7 +44,7 @@ async def show(hub: Choice, binding: str, terminal: Terminal, *, namespace: str,
         pod = await leader(reader, pods, lease=Key(namespace, name))
         print(f"Pod {pod.key}, {len(pods)} replicas" if len(pods) > 1 else f"Pod {pod.key}", file=sys.stderr)
         try:
-            with explained(hub, passing=Forbidden):
+            with clusters.explained(hub, passing=Forbidden):
                 async for line in lines(client, pod.key, asked):
                     terminal.write_line(line)
         except Forbidden as error:
@@ -63,7 +62,7 @@ async def pods_of(hub: Reader, binding: str, namespace: str) -> tuple[str, Seque
     pods = await hub.list(PODS, Selection(namespace=namespace, labels=labels))
     if not pods:
         text = f"the {hub.choice.title} has no pod of Deployment {namespace}/{name}"
-        raise CommandFailed(f"{text}; if the process runs elsewhere, its log is on its stderr; to start it: {start}")
+        raise clusters.CommandFailed(f"{text}; if the process runs elsewhere, its log is on its stderr; to start it: {start}")
     return name, pods
 
 

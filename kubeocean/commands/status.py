@@ -13,7 +13,6 @@ from attrs import frozen
 from kubeocean.binding.conditions import CONNECTED, CONNECTIVITY_FAILED, READY, RETIREMENT_HELD, VALIDATION_FAILED
 from kubeocean.commands import capacity, clusters
 from kubeocean.commands.capacity import NodeCapacity
-from kubeocean.commands.clusters import Choice
 from kubeocean.commands.output import Columns, Format, data, rendered
 from kubeocean.commands.terminal import Terminal, table
 from kubeocean.manager.binding_status import RIGHTS_MISSING
@@ -35,7 +34,7 @@ _CLOCK = SystemClock()
 _CLEAR = "\x1b[H\x1b[2J"
 
 
-async def show(choice: Choice, name: str, terminal: Terminal, *, output: Format) -> None:
+async def show(choice: clusters.Choice, name: str, terminal: Terminal, *, output: Format) -> None:
     """Prints the bindings, or one of them. Raises SystemExit with 1 unless all are Ready."""
     async with clusters.opened(choice) as hub:
         rows = await _read(hub, choice, name)
@@ -48,7 +47,7 @@ async def show(choice: Choice, name: str, terminal: Terminal, *, output: Format)
         raise SystemExit(1)
 
 
-async def watch(choice: Choice, name: str, terminal: Terminal, *, output: Format, clock: Clock = _CLOCK) -> None:
+async def watch(choice: clusters.Choice, name: str, terminal: Terminal, *, output: Format, clock: Clock = _CLOCK) -> None:
     """Prints the bindings again whenever they differ, until it is interrupted. Raises SettingsError for output formats of programs."""
     if output.is_data:
         raise SettingsError("--watch", "prints tables; to watch from a program, use kubectl get clusterbindings --watch -o json")
@@ -107,7 +106,7 @@ class Summary:
     """The same for each node."""
 
 
-async def _read(hub: Client, choice: Choice, name: str) -> list[Summary]:
+async def _read(hub: Client, choice: clusters.Choice, name: str) -> list[Summary]:
     with clusters.explained(choice):
         return await summaries(hub, await _bindings(hub, name, choice.title))
 

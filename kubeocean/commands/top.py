@@ -4,24 +4,29 @@ Invariant: a sum is shown only if all of its parts are known; what is missing is
 something is shown.
 """
 
+import asyncio
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from attrs import frozen
+from attrs import define, field, frozen
 
-from kubeocean.commands import capacity, clusters, reading, usage
-from kubeocean.commands.clusters import Choice
+from kubeocean.commands import capacity, clusters, reading
 from kubeocean.commands.output import Block, Columns, Format, amount_text, data, in_progress, write
 from kubeocean.commands.rights import Reader
 from kubeocean.commands.terminal import Terminal
-from kubeocean.commands.usage import Row, Usage
 from kubeocean.leasing.reclaim import LeasedPod
 from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding
-from vkubelet.api.objects import NODES, PODS, Node, Pod
-from vkubelet.api.quantity import Quantity, Resources, add_resources, parse_resources
-from vkubelet.errors import VKubeletError
+from vkubelet.api.codec import decode_json
+from vkubelet.api.objects import NODES, PODS, Json, JsonView, Key, Node, Pod
+from vkubelet.api.quantity import ZERO, Quantity, Resources, add_resources, parse_resources
+from vkubelet.api.quantity import Format as Unit
+from vkubelet.client.rest import Client
+from vkubelet.errors import ApiError, Forbidden, NotFound, VKubeletError
 
+_METRICS = "/apis/metrics.k8s.io/v1beta1"
+_CONCURRENCY = 8
+_TIMEOUT = 10.0
 _HUB_REMEDY = (
     "grant the worker's right to read usage with `kubeocean bind NAME --metrics`, and check the kubelet port with `kubeocean doctor`"
 )
@@ -43,12 +48,39 @@ class View(enum.StrEnum):
     WORKER = "worker"
 
 
+@define
+class Usage:
+    """CPU and memory in use by node, and by pod; `missing` is why some are absent."""
+
+    nodes: dict[str, Resources] = field(factory=dict)
+    pods: dict[Key, Resources] = field(factory=dict)
+    missing: list[str] = field(factory=list)
+
+
+@frozen(kw_only=True)
+class Row:
+    """Usage of a binding, a node or a namespace; amounts are None where a part of them is unknown."""
+
+    name: str
+    pods: int
+    cpu: Quantity | None
+    memory: Quantity | None
+    requested: Resources
+    leased: Resources
+    """Allocatable of the nodes; empty for a namespace."""
+
+    def percent(self, resource: str) -> str:
+        """Formats the usage as a share of what is leased."""
+        used, leased = (self.cpu if resource == "cpu" else self.memory), self.leased.get(resource, ZERO)
+        return f"{100 * used.milli() // leased.milli()}%" if used is not None and leased else "-"
+
+
 @frozen(kw_only=True)
 class Top:
     """One run of the command; `worker` is the worker cluster as named by flags, None to use the Secret of each binding."""
 
-    hub: Choice
-    worker: Choice | None
+    hub: clusters.Choice
+    worker: clusters.Choice | None
     binding: str
     by: By
     view: View
@@ -77,18 +109,113 @@ class Top:
     async def _binding(self, hub: Reader, binding: ClusterBinding, missing: list[str]) -> list[Row]:
         virtual = await reading.virtual_nodes(hub, binding)
         if self.view is View.HUB:
-            found = await usage.read(hub, list(virtual), remedy=_HUB_REMEDY)
+            found = await read_usage(hub, list(virtual), remedy=_HUB_REMEDY)
             nodes, pods = virtual, await hub.list(PODS)
         else:
             owner = await reading.owner_of(hub, binding)
             physical = {node.metadata.annotations.get(keys.PHYSICAL_NODE_NAME, "") for node in virtual.values()}
             async with reading.worker_reader(hub, binding, owner, chosen=self.worker) as worker:
-                found = await usage.read(worker, sorted(physical - {""}), remedy=_WORKER_REMEDY)
+                found = await read_usage(worker, sorted(physical - {""}), remedy=_WORKER_REMEDY)
                 nodes = {node.metadata.name: node for node in await worker.list(NODES) if node.metadata.name in physical}
                 pods = await worker.list(PODS)
         missing += found.missing
         own = [pod for pod in pods if pod.node in nodes and not pod.terminal]
         return rows_of(binding, nodes, own, found=found, by=self.by)
+
+
+# --- Reading usage ------------------------------------------------------------------------------------------------------------------------
+
+
+async def read_usage(reader: Reader, nodes: Sequence[str], *, remedy: str) -> Usage:
+    """Reads the usage of these nodes, and of the pods of the cluster: from metrics.k8s.io, else from the kubelets."""
+    usage = Usage()
+    why = await _from_metrics(reader.client, usage)
+    absent = [name for name in nodes if name not in usage.nodes]
+    if absent:
+        failures = await _from_kubelets(reader.client, usage, absent)
+        if failures:
+            text = f"{reader.choice.title}: usage of {len(failures)} nodes is unknown; {why}; {next(iter(failures.values()))}; {remedy}"
+            usage.missing.append(text)
+    return usage
+
+
+async def _from_metrics(client: Client, usage: Usage) -> str:
+    """Adds what metrics.k8s.io has; returns why it has nothing."""
+    try:
+        listed = decode_json(await client.request("GET", f"{_METRICS}/nodes"))
+        pods = decode_json(await client.request("GET", f"{_METRICS}/pods"))
+    except NotFound:
+        return "it serves no metrics.k8s.io (install metrics-server)"
+    except Forbidden as error:
+        return f"metrics.k8s.io refuses: {error.message}"
+    except ApiError as error:
+        return f"metrics.k8s.io does not respond: {error.message}"
+    usage.nodes |= {each["metadata"]["name"]: parse_resources(each.get("usage") or {}) for each in listed.get("items") or ()}
+    usage.pods |= {_key(each["metadata"]): _of_containers(each.get("containers") or ()) for each in pods.get("items") or ()}
+    return "metrics.k8s.io does not have them yet"
+
+
+def _key(metadata: JsonView) -> Key:
+    return Key(metadata.get("namespace", ""), metadata["name"])
+
+
+def _of_containers(containers: Iterable[JsonView]) -> Resources:
+    out: Resources = {}
+    for each in containers:
+        out = add_resources(out, parse_resources(each.get("usage") or {}))
+    return out
+
+
+async def _from_kubelets(client: Client, usage: Usage, nodes: Sequence[str]) -> Mapping[str, str]:
+    """Adds what the kubelets of the nodes report; returns why some do not."""
+    slots, failures = asyncio.Semaphore(_CONCURRENCY), dict[str, str]()
+
+    async def ask(name: str) -> None:
+        async with slots:
+            try:
+                async with asyncio.timeout(_TIMEOUT):
+                    document = decode_json(await client.request("GET", f"/api/v1/nodes/{name}/proxy/stats/summary"))
+            except TimeoutError:
+                failures[name] = f"the kubelet port of Node {name} did not respond within {_TIMEOUT:g} s"
+                return
+            except ApiError as error:
+                failures[name] = f"the kubelet port of Node {name} answers: {error.message}"
+                return
+        node = amounts(document.get("node") or {})
+        if node:
+            usage.nodes[name] = node
+        usage.pods |= dict(pods_of(document))
+
+    async with asyncio.TaskGroup() as group:
+        for name in nodes:
+            group.create_task(ask(name))
+    return failures
+
+
+# --- Documents of a cluster (pure) --------------------------------------------------------------------------------------------------------
+
+
+def amounts(stats: JsonView) -> Resources:
+    """Reads CPU and memory of a node, a pod or a container of `/stats/summary`."""
+    cpu, memory = (stats.get("cpu") or {}).get("usageNanoCores"), (stats.get("memory") or {}).get("workingSetBytes")
+    out: dict[str, Quantity] = {}
+    if cpu is not None:
+        out["cpu"] = Quantity.parse(f"{-(-cpu // 10**6)}m")
+    if memory is not None:
+        out["memory"] = Quantity.of(memory, Unit.BINARY)
+    return out
+
+
+def pods_of(document: Json) -> Iterator[tuple[Key, Resources]]:
+    """Yields the usage of each pod; that of its containers where the document has none of the pod."""
+    for pod in document.get("pods") or ():
+        reference = pod.get("podRef") or {}
+        own = amounts(pod)
+        if not own:
+            for container in pod.get("containers") or ():
+                own = add_resources(own, amounts(container))
+        if own:
+            yield Key(reference.get("namespace", ""), reference.get("name", "")), own
 
 
 # --- Rows (pure) --------------------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Checks of one ClusterBinding: its connection, its credentials, the rights behind them, its process, and the addresses of the hub.
+"""Checks of one ClusterBinding: connection, credentials and the rights behind them, process, addresses of the hub, and policies.
 
 Invariant: messages of the manager and of the process are repeated as they are, because users search for them.
 """
@@ -12,18 +12,25 @@ from attrs import frozen
 
 from kubeocean.binding.conditions import VALIDATION_FAILED, Failure
 from kubeocean.doctor.findings import Finding, error, few, warning
+from kubeocean.explain.lease import Lease as Terms
+from kubeocean.explain.policy import explain_policy
 from kubeocean.manager.binding_status import STARTING, process_health, rights_text, unguarded_text
 from kubeocean.manager.workloads import deployment_name
-from kubeocean.model.crds import ClusterBinding
+from kubeocean.model.crds import ClusterBinding, ResourceLeasingPolicy
 from kubeocean.pods.placement import API_SERVER, DNS
 from kubeocean.rbac.permissions import SYNCER
 from kubeocean.rbac.rules import Check
 from vkubelet.api.objects import JsonView, Key, Lease, Pod, Unknown
+from vkubelet.api.selectors import match_node_selector
 from vkubelet.clock import parse_rfc3339, rfc3339
 
 SOON: Final = timedelta(days=7)
 RENEWED_WITHIN: Final = timedelta(seconds=40)
 """The grace period after which the hub takes a node for failed."""
+
+
+MOST_ROLES: Final = 4
+"""For more roles than this, one command that creates all of them is proposed."""
 
 
 @frozen
@@ -64,7 +71,8 @@ def rights(binding: ClusterBinding, missing: Sequence[Check], *, user: str, kube
     """Checks the rights of the kubeconfig's user in the worker."""
     if not missing:
         return
-    if user == f"system:serviceaccount:{binding.mount_namespace}:{SYNCER}":
+    few_roles = len({(each.namespace, each.resource) for each in missing}) <= MOST_ROLES
+    if not few_roles or user == f"system:serviceaccount:{binding.mount_namespace}:{SYNCER}":
         commands = [f"kubeocean bind {binding.name} --worker-context CONTEXT --mount-namespace {binding.mount_namespace}"]
     else:
         commands = list(grants(missing, name=f"kubeocean-{binding.name}", user=user, kubectl=kubectl))
@@ -78,7 +86,9 @@ def hub_rights(account: Key, missing: Sequence[Check], *, kubectl: str) -> Itera
         text = f"ServiceAccount {account} may not {few(map(str, missing), 6)} in the hub; upgrade the chart kubeocean, or grant the rights"
         user = f"system:serviceaccount:{account.namespace}:{account.name}"
         make = error if any(each.essential for each in missing) else warning
-        yield make(text, *grants(missing, name=f"{account.name}-more", user=user, kubectl=kubectl))
+        few_roles = len({(each.namespace, each.resource) for each in missing}) <= MOST_ROLES
+        one_by_one = grants(missing, name=f"{account.name}-more", user=user, kubectl=kubectl)
+        yield make(text, *(one_by_one if few_roles else ["helm upgrade kubeocean deploy/charts/kubeocean --reuse-values"]))
 
 
 def grants(missing: Iterable[Check], *, name: str, user: str, kubectl: str) -> Iterator[str]:
@@ -88,7 +98,7 @@ def grants(missing: Iterable[Check], *, name: str, user: str, kubectl: str) -> I
         resource = check.resource + (f".{check.group}" if check.group else "") + (f"/{check.subresource}" if check.subresource else "")
         verbs[check.namespace, resource, check.name].append(check.verb)
     for (namespace, resource, one), listed in verbs.items():
-        role = f"{name}-{resource.replace('/', '-')}"
+        role = "-".join(part.replace("/", "-") for part in (name, resource, one) if part)
         kind, scope = ("role", f" -n {namespace}") if namespace else ("clusterrole", "")
         only = f" --resource-name={one}" if one else ""
         yield f"{kubectl} create {kind} {role}{scope} --verb={','.join(listed)} --resource={resource}{only}"
@@ -155,3 +165,31 @@ def addresses(binding: ClusterBinding, services: Iterable[Key], *, kubectl: str)
     if binding.dns is None and DNS not in found:
         text = f"spec.dns: pods in the worker resolve no Services of the hub; set it, or create Service {DNS}"
         yield warning(text, f'{patch} \'{{"spec":{{"dns":{{"servers":["ADDRESS"]}}}}}}\'')
+
+
+# --- Policies -----------------------------------------------------------------------------------------------------------------------------
+
+
+def policies(lease: Terms, binding: ClusterBinding, *, instant: datetime, kubectl: str) -> Iterator[Finding]:
+    """Checks the policies for one binding; one whose window is closed is no problem."""
+    if not lease.policies:
+        text = f"no ResourceLeasingPolicy of the worker names ClusterBinding {binding.name} in spec.cluster, so it leases no node"
+        yield error(f"{text}; create one", f"{kubectl} apply -f deploy/samples/policy.yaml")
+    for policy in lease.policies:
+        for problem in explain_policy(lease, policy, instant=instant).problems:
+            text = f"ResourceLeasingPolicy {policy.name}: {problem}"
+            yield error(text, f"{kubectl} edit resourceleasingpolicy {policy.name}", f"kubeocean explain policy {policy.name}")
+    selected = [node for node in lease.nodes if match_node_selector(binding.node_selector, node.facts.labels, node.facts.name)]
+    if lease.nodes and not selected:
+        text = f"spec.nodeSelector of ClusterBinding {binding.name} selects none of the {len(lease.nodes)} nodes of the worker; correct it"
+        yield error(text, f"{kubectl} get nodes --show-labels")
+
+
+def unknown_bindings(listed: Iterable[ResourceLeasingPolicy], bindings: Sequence[ClusterBinding], *, kubectl: str) -> Iterator[Finding]:
+    """Checks for policies of a worker that name a ClusterBinding which the hub does not have; those of another hub are named too."""
+    names = {each.name for each in bindings}
+    strange = [each for each in listed if each.cluster not in names]
+    for policy in strange:
+        text = f"ResourceLeasingPolicy {policy.name}: spec.cluster names ClusterBinding {policy.cluster or '(none)'}"
+        remedy = f"this hub does not have it, only {few(sorted(names))}; correct it unless it is for another hub"
+        yield warning(f"{text}; {remedy}", f"{kubectl} edit resourceleasingpolicy {policy.name}")

@@ -304,8 +304,8 @@ TABLE = {
     "clusterID clashes": ("doctor", "SCENE-x conflicts with the clusterID of the older", "edit clusterbinding wrong-clash"),
     "namespace is missing": ("doctor", "has no namespace does-not-exist", "edit clusterbinding wrong-mount"),
     "namespace is taken": ("doctor", "ClusterBinding wrong-taken", "belongs to binding", "name another namespace"),
-    "right is missing in the worker": ("doctor", "ClusterBinding wrong-rights", "may not create pods", "--user=nobody"),
-    "right is missing in the hub": ("doctor", "kubeocean-syncer-wrongport may not", "in the hub", "create clusterrolebinding"),
+    "right is missing in the worker": ("doctor", "ClusterBinding wrong-rights", "may not get nodes", "kubeocean bind wrong-rights"),
+    "right is missing in the hub": ("doctor", "kubeocean-syncer-wrongport may not", "in the hub", "helm upgrade kubeocean"),
     "image of the process is missing": ("doctor", "ClusterBinding wrong-port", "ImagePullBackOff", "kubeocean logs wrong-port"),
     "no process serves": ("doctor", "ClusterBinding wrong-selector", "no process serves", "kubeocean run --binding wrong-selector"),
     "no policy": ("doctor", "no ResourceLeasingPolicy of the worker names ClusterBinding wrong-selector", "apply -f"),
@@ -319,7 +319,6 @@ TABLE = {
     "DNS is absent": ("doctor", "ClusterBinding SCENE", "spec.dns", "patch clusterbinding SCENE"),
     "API server access is absent": ("doctor", "spec.apiServerAccess", "patch clusterbinding wrong-selector"),
     "certificate request waits": ("doctor", "csr-SCENE", "waits for approval", "certificate approve csr-SCENE"),
-    "pod network is not routed": ("doctor", "/runs at", "route the worker's pod network to the hub", "ip route get"),
     "clock is wrong": ("later", "s behind that of this machine", "timedatectl"),
     "process has died": ("later", "no process renews the Leases of vnode-SCENE", "kubeocean run --binding SCENE"),
     "kubelet port is closed": ("later", "cannot use the kubelet port", "open this port from the API server", "/proxy/healthz"),
@@ -354,8 +353,8 @@ async def test_a_support_bundle_contains_no_canary_and_all_parts(mistakes: Mista
         {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", **space}, "stringData": {"password": CANARY}},
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", **space}, "data": {"settings.yaml": settings}},
     )
-    body = stage.body("logs", labels={"k8s-app": f"kubeocean-syncer-{bound.name}"}, script={"log-text": f"cannot log in as {CANARY}"})
-    body["metadata"]["annotations"]["example.com/password"] = CANARY
+    body = stage.body("logs", labels={"k8s-app": f"kubeocean-syncer-{bound.name}"}, containers=[container("0")])
+    body["metadata"]["annotations"] |= {"example.com/password": CANARY, "mock.vkubelet.io/log-text": f"cannot log in as {CANARY}"}
     await stage.home.create("pods", body)
     await stage.running("logs")
     terminal, path = Terminal(io.StringIO()), tmp_path / "bundle.tar.gz"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from kubeocean.commands.output import Columns
-from kubeocean.commands.top import By, blocks, merged, rows_of
-from kubeocean.commands.usage import Usage, amounts, pods_of
+from kubeocean.commands.top import By, Usage, amounts, blocks, merged, pods_of, rows_of
 from tests.unit.kubeocean.builders import binding, node, pod
 from vkubelet.api.objects import Json, Key, Node, Pod
 from vkubelet.api.quantity import format_resources, parse_resources

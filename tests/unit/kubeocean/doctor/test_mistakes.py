@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from kubeocean.binding.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure
-from kubeocean.doctor import bindings, nodes, policies, servers, workloads
+from kubeocean.doctor import bindings, nodes, servers
 from kubeocean.doctor.bindings import Commands
 from kubeocean.doctor.findings import Finding, Level
 from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, definition
@@ -239,11 +239,11 @@ DAEMONSET = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "exporter", "
 
 def test_a_daemonset_that_stalls_is_named_once_with_the_patch() -> None:
     stalled = [pod(name=f"e{each}", ownerReferences=[DAEMONSET], status={"phase": "Pending"}) for each in range(3)]
-    level, problem, command = only(workloads.daemonsets(stalled, DEMO, kubectl="kubectl"))
+    level, problem, command = only(nodes.daemonsets(stalled, DEMO, kubectl="kubectl"))
     assert level == "error" and "DaemonSet default/exporter: 3 pods stay Pending" in problem and "rollout stops" in problem
     assert "kubectl -n default patch daemonset exporter" in command and "virtual-kubelet" in command
-    assert not list(workloads.daemonsets(stalled, binding({"runningDaemonsetByDefault": True}), kubectl="kubectl"))
-    assert not list(workloads.daemonsets([pod(status={"phase": "Pending"})], DEMO, kubectl="kubectl"))
+    assert not list(nodes.daemonsets(stalled, binding({"runningDaemonsetByDefault": True}), kubectl="kubectl"))
+    assert not list(nodes.daemonsets([pod(status={"phase": "Pending"})], DEMO, kubectl="kubectl"))
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_pods_that_the_worker_refuses_are_named_by_cause(message: str, remedy: s
         for uid in (*waiting, "other")
         for text, when in (("an earlier cause", "2026-01-05T08:00:00Z"), (message, "2026-01-05T09:00:00Z"))
     ]
-    level, problem, commands = only(workloads.refused(events, waiting, DEMO, commands=COMMANDS))
+    level, problem, commands = only(nodes.refused(events, waiting, DEMO, commands=COMMANDS))
     assert level == "error" and problem.startswith(f"pods default/a, default/b wait: {message}; ") and remedy in problem
     assert commands.startswith("kubectl --context worker") and command in commands and "kubeocean explain pod default/a" in commands
 
@@ -270,7 +270,7 @@ def test_an_image_that_cannot_be_pulled_is_named() -> None:
     waits = {
         "containerStatuses": [{"name": "c", "image": "app:9", "state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}}}]
     }
-    level, problem, command = only(workloads.images([pod(status=waits), pod(status={"containerStatuses": [{"name": "c"}]})]))
+    level, problem, command = only(nodes.images([pod(status=waits), pod(status={"containerStatuses": [{"name": "c"}]})]))
     assert (level, problem) == ("warning", "pods default/web do not start: image app:9: ErrImagePull: not found")
     assert command == "kubeocean explain pod default/web"
 
@@ -278,17 +278,17 @@ def test_an_image_that_cannot_be_pulled_is_named() -> None:
 def test_mistakes_of_policies_are_named() -> None:
     assert (
         "no ResourceLeasingPolicy of the worker names ClusterBinding demo"
-        in only(policies.policies(lease(), DEMO, instant=NOW, kubectl="kubectl"))[1]
+        in only(bindings.policies(lease(), DEMO, instant=NOW, kubectl="kubectl"))[1]
     )
     elsewhere = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "pool", "operator": "In", "values": ["b"]}]}]}
     level, problem, commands = only(
-        policies.policies(lease(policy("p", {"nodeSelector": elsewhere})), DEMO, instant=NOW, kubectl="kubectl")
+        bindings.policies(lease(policy("p", {"nodeSelector": elsewhere})), DEMO, instant=NOW, kubectl="kubectl")
     )
     assert level == "error" and problem.startswith("ResourceLeasingPolicy p: spec.nodeSelector: it selects no node")
     assert "kubectl edit resourceleasingpolicy p" in commands
-    assert not list(policies.policies(lease(policy()), DEMO, instant=NOW, kubectl="kubectl"))
+    assert not list(bindings.policies(lease(policy()), DEMO, instant=NOW, kubectl="kubectl"))
     chosen = binding({"nodeSelector": elsewhere})
-    found = list(policies.policies(lease(policy()), chosen, instant=NOW, kubectl="kubectl"))
+    found = list(bindings.policies(lease(policy()), chosen, instant=NOW, kubectl="kubectl"))
     assert "spec.nodeSelector of ClusterBinding demo selects none of the" in found[-1].problem
-    strange = only(policies.unknown_bindings([policy("p", {"cluster": "far"}), policy()], [DEMO], kubectl="kubectl"))
+    strange = only(bindings.unknown_bindings([policy("p", {"cluster": "far"}), policy()], [DEMO], kubectl="kubectl"))
     assert strange[0] == "warning" and "spec.cluster names ClusterBinding far; this hub does not have it, only demo" in strange[1]
