@@ -24,6 +24,7 @@ from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.explain import Explainer
 from kubeocean.commands.output import Format
 from kubeocean.commands.terminal import Terminal
+from kubeocean.commands.top import By, Top, View
 from kubeocean.model.crds import CLUSTERBINDINGS
 from tests.integration.kubeocean.conftest import Scene, lasting_scene
 from tests.integration.kubeocean.leases import closed_now
@@ -373,6 +374,52 @@ async def test_a_support_bundle_contains_no_canary_and_all_parts(mistakes: Mista
 
 
 async def test_the_log_of_a_process_is_printed_or_where_it_is(mistakes: Mistakes) -> None:
-    out = io.StringIO()
+    out, stage, name = io.StringIO(), mistakes.stage, mistakes.scene.bound.name
     with pytest.raises(clusters.CommandFailed, match=r"has no pod of Deployment .*kubeocean run --binding"):
-        await logs.show(mistakes.hub, mistakes.scene.bound.name, Terminal(out), namespace=SYSTEM, asked=logs.Asked())
+        await logs.show(mistakes.hub, name, Terminal(out), namespace=SYSTEM, asked=logs.Asked())
+    body = stage.body("replica", labels={"k8s-app": f"kubeocean-syncer-{name}"}, containers=[container("0")])
+    body["metadata"]["annotations"] |= {"mock.vkubelet.io/log-text": "serving", "mock.vkubelet.io/log-lines": "3"}
+    await stage.home.create("pods", body)
+    await stage.running("replica")
+    (pod,) = [each for each in await items(stage.bound.hub, "pods", "-n", stage.namespace) if each["metadata"]["name"] == "replica"]
+    async with clusters.opened(mistakes.hub) as client:
+        lines = [line async for line in logs.lines(client, Key(stage.namespace, pod["metadata"]["name"]), logs.Asked(tail=2))]
+    assert len(lines) == 2 and all("serving" in line for line in lines)
+
+
+async def test_usage_is_read_from_kubelets_and_what_is_missing_is_named(mistakes: Mistakes) -> None:
+    worker = Choice("worker cluster", "--worker-kubeconfig", admin(mistakes.scene.bound.worker))
+
+    async def top(view: View) -> Any:
+        out = io.StringIO()
+        made = Top(
+            hub=mistakes.hub,
+            worker=worker,
+            binding=mistakes.scene.bound.name,
+            by=By.NODES,
+            view=view,
+            terminal=Terminal(out),
+            output=Format.JSON,
+        )
+        try:
+            await made.run()
+        except SystemExit as ended:
+            return ended.code, json.loads(out.getvalue())
+        return 0, json.loads(out.getvalue())
+
+    code, shown = await top(View.WORKER)
+    assert code == 0 and shown["missing"] == [] and [row["name"] for row in shown["rows"]] == sorted(mistakes.scene.nodes)
+    assert all(row["cpu"] and row["memory"] for row in shown["rows"]), shown
+    code, shown = await top(View.HUB)
+    assert code == 1 and "kubeocean bind NAME --metrics" in shown["missing"][0] and "nodes/proxy" in shown["missing"][0], shown
+
+
+async def test_status_is_printed_again_when_it_changes(mistakes: Mistakes) -> None:
+    out, name = io.StringIO(), mistakes.scene.bound.name
+    watching = asyncio.create_task(status.watch(mistakes.hub, name, Terminal(out), output=Format.TABLE))
+    await eventually(lambda: out.getvalue().count("POLICIES") == 1, "the first table")
+    await mistakes.scene.bound.hub.kubectl("cordon", mistakes.scene.vnodes[0])
+    await eventually(lambda: f"Node {mistakes.scene.vnodes[0]} is cordoned" in out.getvalue(), "the second table")
+    watching.cancel()
+    await asyncio.wait([watching])
+    await mistakes.scene.bound.hub.kubectl("uncordon", mistakes.scene.vnodes[0])
