@@ -70,8 +70,11 @@ def _state(node: Node) -> tuple[str, str]:
         return "NotReady", f"Node {name} is not Ready: {why}; `kubeocean doctor` names the cause"
     if keys.TAINT_CLOSED in taints:
         return "Closed", f"Node {name} is closed: no time window of its policies is open; `kubeocean plan` shows when one opens"
-    if keys.TAINT_UNSCHEDULABLE in taints or node.spec.get("unschedulable"):
-        return "Unschedulable", f"Node {name} is cordoned; uncordon its physical node in the worker: kubectl uncordon"
+    if keys.TAINT_UNSCHEDULABLE in taints:
+        physical = node.metadata.annotations.get(keys.PHYSICAL_NODE_NAME, "NODE")
+        return "Unschedulable", f"Node {name}: its physical node is cordoned; in the worker: kubectl uncordon {physical}"
+    if node.spec.get("unschedulable"):
+        return "Unschedulable", f"Node {name} is cordoned: kubectl uncordon {name}"
     return "Ready", ""
 
 
