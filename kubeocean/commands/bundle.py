@@ -69,7 +69,11 @@ class Bundle:
         self.doctor.terminal.write_line("Values of Secrets are removed, names and addresses are not: read it before you publish it.")
 
     def _add(self, name: str, text: str) -> None:
-        self._files[name] = self._redactor.text(text)
+        if name.endswith(".json"):
+            # The text of JSON would be damaged: a value there may be no string.
+            self._files[name] = json.dumps(self._redactor.strings(json.loads(text)), indent=1)
+        else:
+            self._files[name] = self._redactor.text(text)
 
     # --- Objects --------------------------------------------------------------------------------------------------------------------
 
@@ -85,7 +89,7 @@ class Bundle:
 
     async def _objects(self, reader: Reader, folder: str, resource: objects.Resource[objects.Unknown], where: Selection) -> None:
         bodies = [self._redactor.body({"kind": resource.kind, **each.body}) for each in await self._listed(reader, resource, where)]
-        self._add(f"{folder}/{resource.plural}.json", json.dumps(bodies, indent=1))
+        self._add(f"{folder}/{resource.plural}.json", json.dumps(bodies))
 
     async def _hub(self, hub: Reader) -> None:
         space = Selection(namespace=self.doctor.namespace)

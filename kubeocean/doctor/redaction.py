@@ -22,7 +22,7 @@ _SHORTEST: Final = 6
 _WORDS: Final = "token|passw|passphrase|secret|kubeconfig|private|credential|authorization|cookie|api-?key|key-data|access-?key"
 _SENSITIVE: Final = rf"[\w.-]*(?:{_WORDS})[\w.-]*"
 _KEY: Final = re.compile(rf"(?i){_SENSITIVE}")
-_REFERENCE: Final = re.compile(r"(?i)(?:name|namespace|ref|key|kind|type|reason)$")
+_REFERENCE: Final = re.compile(r"(?i)(?:name|namespace|ref|kind|type|reason)\W*$")
 _ASSIGNED: Final = re.compile(rf"(?i)(\"?{_SENSITIVE}\"?\s*(?:=|:)\s*)(\"(?:[^\"\\]|\\.)*\"|'[^']*'|[^\s,;}}\]]+)")
 _PATTERNS: Final = (
     re.compile(r"eyJ[\w-]{8,}\.[\w-]+\.[\w-]*"),
@@ -51,7 +51,15 @@ class Redactor:
             text = text.replace(value, REMOVED)
         for pattern in _PATTERNS:
             text = pattern.sub(REMOVED, text)
-        return _ASSIGNED.sub(lambda match: f"{match[1]}{REMOVED}", text)
+        return _ASSIGNED.sub(lambda match: match[0] if _REFERENCE.search(match[1]) else f"{match[1]}{REMOVED}", text)
+
+    def strings(self, value: Any) -> Any:
+        """Returns decoded JSON with every string as `text` returns it."""
+        if isinstance(value, dict):
+            return {key: self.strings(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [self.strings(inner) for inner in value]
+        return self.text(value) if isinstance(value, str) else value
 
     def body(self, body: JsonView) -> Json:
         """Returns an object without secret values: of Secrets, ConfigMaps, environments, commands, and annotations of others."""

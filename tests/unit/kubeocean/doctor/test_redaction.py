@@ -34,7 +34,7 @@ PLACES: dict[str, dict[str, Any]] = {
     "file of a ConfigMap": {"kind": "ConfigMap", "data": {"plain.txt": CANARY}},
     "binary of a ConfigMap": {"kind": "ConfigMap", "binaryData": {"b": base64.b64encode(CANARY.encode()).decode()}},
     "event with a token": {"kind": "Event", "message": f"login failed: Authorization: Bearer {CANARY}"},
-    "field named password": {"spec": {"password": CANARY, "apiToken": CANARY}},
+    "field named password": {"spec": {"password": CANARY, "apiToken": CANARY, "apiKey": CANARY}},
 }
 
 
@@ -81,7 +81,9 @@ def test_what_helps_to_find_a_fault_is_kept() -> None:
         },
     }
     assert Redactor().body(pod) == pod
-    for text in ("Secret kubeocean-system/demo does not exist; create it", "10 tokens were renewed", "dial tcp 10.0.0.1:6443: i/o timeout"):
+    reference = "spec.secretRef: Secret kubeocean-system/demo does not exist; create it"
+    assert Redactor().strings({"a": [reference, True, 5]}) == {"a": [reference, True, 5]}
+    for text in (reference, "10 tokens were renewed", "dial tcp 10.0.0.1:6443: i/o timeout"):
         assert Redactor().text(text) == text
     policy = {"kind": "ConfigMap", "data": {"settings.yaml": "server:\n  node_address: 10.0.0.1\n"}}
     assert "10.0.0.1" in Redactor().body(policy)["data"]["settings.yaml"]
