@@ -205,9 +205,12 @@ async def tells(served: Served) -> None:
     async def tells_people() -> None:
         shown = await console.status()
         assert shown.code == 0, shown.stdout
-        head, row = shown.stdout.decode().splitlines()
-        assert head.split() == ["NAME", "PHASE", "NODES", "PODS", "WORKER", "POLICIES"]
-        assert row.split() == [console.bound.name, "Ready", "1/1", "0", "reachable", f"all-of-{console.bound.name}"]
+        head, row, empty, node_head, node = shown.stdout.decode().splitlines()
+        assert head.split() == ["NAME", "PHASE", "NODES", "PODS", "CPU", "MEMORY", "WORKER", "POLICIES"] and not empty
+        name, phase, nodes, pods, *used, worker, policies = row.split()
+        assert (name, phase, nodes, pods, worker) == (console.bound.name, "Ready", "1/1", "0", "reachable")
+        assert policies == f"all-of-{name}" and all(each.startswith("0/") and len(each) > 2 for each in used)
+        assert node_head.split()[:2] == ["NODE", "STATE"] and node.split()[1] == "Ready" and node.split()[-1] == policies
 
     async def tells_programs() -> None:
         (told,) = decoded(await console.status("-o", "json"))
