@@ -1,6 +1,7 @@
 """The pages over HTTP: routes, headers, and rendering of the templates.
 
-Invariant: every response has the headers of `HEADERS`; no script or style runs that is not a file of this package, and only GET is served.
+Invariant: every response of a route has the headers of `HEADERS`; no script or style runs that is not a file of this package, and only GET
+is served.
 """
 
 import logging
