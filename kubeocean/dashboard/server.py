@@ -1,6 +1,7 @@
 """The pages over HTTP: routes, headers, and rendering of the templates.
 
-Invariant: every response has the headers of `HEADERS`; no script or style runs that is not a file of this package, and only GET is served.
+Invariant: every response of a route has the headers of `HEADERS`; no script or style runs that is not a file of this package, and only GET
+is served.
 """
 
 import logging
@@ -13,7 +14,7 @@ from aiohttp import hdrs, web
 from attrs import define, field
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from kubeocean.commands.calendar import MOST_DAYS
+from kubeocean.commands.calendar import MOST_DAYS, local
 from kubeocean.commands.explain import both
 from kubeocean.commands.output import amount_text
 from kubeocean.commands.rights import MissingRight
@@ -46,7 +47,7 @@ def templates() -> Environment:
     made = Environment(
         loader=PackageLoader("kubeocean.dashboard"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {"amount": amount_text, "instant": rfc3339, "both": both, "age": age}
+    made.filters |= {"amount": amount_text, "instant": rfc3339, "both": both, "local": local, "age": age}
     made.globals |= {"parts": parts}
     return made
 

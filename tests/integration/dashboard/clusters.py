@@ -5,6 +5,7 @@ Invariant: what a page has to escape is in every text that an API server accepts
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -33,6 +34,7 @@ ADMIN, READER = "admin", "reader"
 NOW = at("2026-03-04 09:20")
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 REPLY = 'failed to pull: registry said "</title><svg onload=document.title=1>"'
+HARMLESS = {HOSTILE: "container runtime is down", REPLY: 'failed to pull image "app:1": not found', '"><svg onload=document.title=2>': ""}
 BINDINGS = ("frankfurt", "oslo")
 _API = "/apis/cloud.tencent.com/v1beta1"
 _CPU, _MEMORY = 32, 128
@@ -40,8 +42,8 @@ NIGHT = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "pool", "operator":
 DAY = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "pool", "operator": "NotIn", "values": ["night"]}]}]}
 
 
-def filled(clock: ManualClock, *, nodes: int = 24, pods: int = 60) -> tuple[ApiModel, ApiModel]:
-    """A hub and a worker; every fourth node is leased at night only."""
+def filled(clock: ManualClock, *, nodes: int = 24, pods: int = 60, hostile: bool = True) -> tuple[ApiModel, ApiModel]:
+    """A hub and a worker; every fourth node is leased at night only. Without `hostile`, texts are those of an ordinary cluster."""
     hub, worker = ApiModel(now=clock.now), ApiModel(now=clock.now)
     hub.define(decode_yaml(definition(CLUSTERBINDINGS)))
     worker.define(decode_yaml(definition(POLICIES)))
@@ -53,11 +55,12 @@ def filled(clock: ManualClock, *, nodes: int = 24, pods: int = 60) -> tuple[ApiM
         put(worker, f"{_API}/resourceleasingpolicies/{body['metadata']['name']}", body)
     for number in range(nodes):
         put(worker, f"/api/v1/nodes/node-{number:02}", physical(number))
-        put(hub, f"/api/v1/nodes/vnode-frankfurt-node-{number:02}", virtual(number))
+        put(worker, f"/api/v1/namespaces/default/pods/local-{number}", local_pod(number))
+        put(hub, f"/api/v1/nodes/vnode-frankfurt-node-{number:02}", spoken(virtual(number), hostile=hostile))
     for number in range(8):
-        put(hub, f"/api/v1/nodes/vnode-oslo-edge-{number}", unreachable(number))
+        put(hub, f"/api/v1/nodes/vnode-oslo-edge-{number}", spoken(unreachable(number), hostile=hostile))
     for body in waiting_pods():
-        put(hub, pod_path(body), body)
+        put(hub, pod_path(body), spoken(body, hostile=hostile))
     for number in range(pods):
         body = pod(number, nodes)
         put(hub, pod_path(body), body)
@@ -67,8 +70,26 @@ def filled(clock: ManualClock, *, nodes: int = 24, pods: int = 60) -> tuple[ApiM
 def put(model: ApiModel, path: str, body: Body) -> None:
     """Creates an object with its status, as its controllers would."""
     model.apply(path, {key: value for key, value in body.items() if key != "status"}, user=ADMIN)
+    if "/nodes/" in path:
+        # Admission gives a new node a taint, which the controller of nodes removes.
+        model.apply(path, {"spec": {"taints": body.get("spec", {}).get("taints", [])}}, user=ADMIN)
     if "status" in body:
         model.apply(f"{path}/status", {"status": body["status"]}, user=ADMIN)
+
+
+def spoken(body: Body, *, hostile: bool) -> Body:
+    """An object with hostile texts, or with ordinary ones in their place."""
+    text = json.dumps(body)
+    for words, instead in () if hostile else HARMLESS.items():
+        text = text.replace(json.dumps(words)[1:-1], json.dumps(instead)[1:-1])
+    made: Body = json.loads(text)
+    return made
+
+
+def local_pod(number: int) -> Body:
+    requests = {"cpu": str(1 + number % 5), "memory": f"{2 + number % 7 * 3}Gi"}
+    body = pod_body("default", f"local-{number}", f"node-{number:02}", requests)
+    return {**body, "status": {"phase": "Running"}}
 
 
 def pod_path(body: Body) -> str:
@@ -206,10 +227,10 @@ class Stand:
 
 
 @asynccontextmanager
-async def standing(*, user: str = ADMIN, nodes: int = 24, pods: int = 60) -> AsyncIterator[Stand]:
+async def standing(*, user: str = ADMIN, nodes: int = 24, pods: int = 60, hostile: bool = True) -> AsyncIterator[Stand]:
     """Serves a hub, a worker, and the dashboard of one user of the hub."""
     clock = ManualClock(NOW - timedelta(minutes=30))
-    models = filled(clock, nodes=nodes, pods=pods)
+    models = filled(clock, nodes=nodes, pods=pods, hostile=hostile)
     async with served(models[0]) as hub, served(models[1]) as worker:
         secret = {"metadata": {"name": "frankfurt-kubeconfig"}, "stringData": {"kubeconfig": worker.kubeconfig("kubeocean")}}
         hub.model.apply(f"/api/v1/namespaces/{keys.NAMESPACE}/secrets/frankfurt-kubeconfig", secret, user=ADMIN)

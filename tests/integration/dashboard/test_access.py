@@ -53,6 +53,23 @@ async def test_a_page_shows_only_what_its_reader_may_read() -> None:
         assert "frankfurt" not in hidden and "you may not list nodes" in hidden
 
 
+async def test_every_page_is_complete_without_a_browser() -> None:
+    words = {
+        "/": "vnode-frankfurt-node-01",
+        "/nodes?binding=frankfurt&state=Closed": "vnode-frankfurt-node-04",
+        "/nodes/vnode-frankfurt-node-01": "it has the highest rank of those with an open window",
+        "/pods/team-a/pulls": "ImagePullBackOff",
+        "/problems": "ClusterBinding oslo",
+        "/calendar?days=14": "closes to new pods",
+        "/ledger": "Observed",
+    }
+    async with standing() as stand, aiohttp.ClientSession() as session:
+        for path, text in words.items():
+            async with session.get(stand.address + path) as answer:
+                body = await answer.text()
+                assert answer.status == 200 and text in body and body.rstrip().endswith("</html>"), (path, body)
+
+
 async def test_free_text_of_a_cluster_is_escaped_on_every_page() -> None:
     async with standing() as stand, aiohttp.ClientSession() as session:
         for path in ("/", "/problems", "/nodes/vnode-frankfurt-node-07", "/pods/ml/big", "/nodes/vnode-oslo-edge-0", "/pods/team-a/pulls"):

@@ -66,7 +66,7 @@ async def shown(browser: Browser, width: int, scheme: Literal["light", "dark"]) 
 @pytest.mark.timeout(600)
 async def test_pages_fit_and_are_accessible_in_both_widths_and_schemes() -> None:
     found = list[str]()
-    async with standing() as stand, chromium() as browser:
+    async with standing(hostile=not SHOTS) as stand, chromium() as browser:
         await past(stand)
         for width, scheme in product(WIDTHS, SCHEMES):
             page, said = await shown(browser, width, scheme)
