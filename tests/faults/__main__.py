@@ -38,6 +38,7 @@ def main() -> int:
     checked = commands.add_parser("sequences", help="send random requests to the model and to a real API server, and compare the answers")
     checked.add_argument("--seed", type=int, default=None, help="default: a random one, which is printed")
     checked.add_argument("--count", type=int, default=100, help="number of sequences")
+    checked.add_argument("--first", type=int, default=0, help="number of the first one, as a difference shows it")
     commands.add_parser("table", help="write the table of planted bugs into the documentation")
     arguments = parser.parse_args()
     match arguments.command:
@@ -68,7 +69,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    differences = asyncio.run(comparison.compare_with_new(_seed(arguments), sequences=arguments.count))
+    differences = asyncio.run(comparison.compare_with_new(_seed(arguments), first=arguments.first, sequences=arguments.count))
     print(*differences, f"{len(differences)} differences in {arguments.count} sequences of {comparison.STEPS} requests", sep="\n")
     return 1 if differences else 0
 

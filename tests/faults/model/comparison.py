@@ -170,7 +170,7 @@ async def _clean_up(sequence: Sequence, real: Real) -> None:
         await real.send(Step("DELETE", path, {}, {}))
 
 
-async def compare(plane: ControlPlane, seed: int, *, sequences: int) -> list[Difference]:
+async def compare(plane: ControlPlane, seed: int, *, first: int = 0, sequences: int) -> list[Difference]:
     """Runs so many sequences, a few at once; returns where the servers differ."""
     url, context = tls_of(plane.kubeconfig)
     limit = asyncio.Semaphore(AT_ONCE)
@@ -187,11 +187,11 @@ async def compare(plane: ControlPlane, seed: int, *, sequences: int) -> list[Dif
                 return await run_sequence(seed, number, real=real)
 
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(limited(number)) for number in range(sequences)]
+            tasks = [group.create_task(limited(number)) for number in range(first, first + sequences)]
     return [difference for task in tasks for difference in task.result()]
 
 
-async def compare_with_new(seed: int, *, sequences: int) -> list[Difference]:
+async def compare_with_new(seed: int, *, first: int = 0, sequences: int) -> list[Difference]:
     """Does the same with an API server that is started for it."""
     async with Site(say=print) as site, ControlPlane("alone", site, options=ALONE) as plane:
-        return await compare(plane, seed, sequences=sequences)
+        return await compare(plane, seed, first=first, sequences=sequences)

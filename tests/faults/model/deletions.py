@@ -47,6 +47,8 @@ class Deleter:
         if kind.kind == "Namespace" and (known.body.get("spec") or {}).get("finalizers"):
             return self._terminate(route, request, known)
         self._set_finalizers(metadata, options.get("propagationPolicy"))
+        if not graceful and old.get("finalizers") and not metadata.get("finalizers"):
+            _check_released(route, options.get("preconditions") or {})
         dry = request.dry or "All" in (options.get("dryRun") or ())
         marked = self._mark(metadata, graceful=graceful)
         if marked and metadata != old and not dry:
@@ -125,6 +127,15 @@ def check_preconditions(route: Route, known: Stored, wanted: Body) -> None:
             problem = f"the {shown} in the precondition ({wanted[name]}) does not match the {shown} in record ({metadata[name]}). {why}"
             text = f'Operation cannot be fulfilled on {kind.target(route.name).qualified} "{route.name}": {problem}'
             raise Refusal(code=409, reason="Conflict", message=text, kind=kind.kind, group=kind.group, name=route.name)
+
+
+def _check_released(route: Route, wanted: Body) -> None:
+    """Raises Refusal when a version is required of an object that the removal of its last finalizer deletes: a real server then compares
+    with no version at all (updateForGracefulDeletionAndFinalizers returns errDeleteNow and no object)."""
+    if wanted.get("resourceVersion") is not None:
+        target = route.kind.target(route.name)
+        text = f'Operation cannot be fulfilled on {target.qualified} "{route.name}": the ResourceVersion in the precondition () is another'
+        raise Refusal(code=409, reason="Conflict", message=text, kind=route.kind.kind, group=route.kind.group, name=route.name)
 
 
 def _deleted(kind: Kind, stored: Stored) -> bytes:

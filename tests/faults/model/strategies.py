@@ -69,6 +69,9 @@ def prepare_update(kind: Kind, new: Body, old: Body, subresource: str, *, now: s
             new["status"] = old["status"]
         else:
             new.pop("status", None)
+    if kind.kind == "CSINode" and not new["spec"].get("drivers"):
+        # The binary form in which etcd has it does not distinguish an empty list from none.
+        new["spec"] = {**new["spec"], "drivers": None}
     metadata = new["metadata"]
     if "generation" in old["metadata"]:
         metadata["generation"] = old["metadata"]["generation"] + _spec_changed(kind, new, old, subresource)

@@ -154,10 +154,22 @@ def _pod_spec(spec: Body) -> Iterator[Cause]:
                 yield required(f"{path}.image")
             names.add(container.get("name", ""))
             yield from _resources(container.get("resources") or {}, f"{path}.resources")
+    yield from _host_ports(spec.get("containers") or [])
     if spec.get("restartPolicy") not in ("Always", "OnFailure", "Never"):
         yield not_supported("spec.restartPolicy", spec.get("restartPolicy", ""), ["Always", "OnFailure", "Never"])
     if spec.get("activeDeadlineSeconds") is not None and not 1 <= spec["activeDeadlineSeconds"] <= 2**31 - 1:
         yield invalid("spec.activeDeadlineSeconds", spec["activeDeadlineSeconds"], "must be between 1 and 2147483647, inclusive")
+
+
+def _host_ports(containers: list[Body]) -> Iterator[Cause]:
+    seen: set[tuple[str, str, int]] = set()
+    for index, container in enumerate(containers):
+        for number, port in enumerate(container.get("ports") or ()):
+            used = port.get("protocol", "TCP"), port.get("hostIP", ""), port.get("hostPort", 0)
+            if used in seen:
+                yield duplicate(f"spec.containers[{index}].ports[{number}].hostPort", "/".join(map(str, used)))
+            if used[2]:
+                seen.add(used)
 
 
 def _resources(resources: Body, path: str) -> Iterator[Cause]:
