@@ -17,7 +17,7 @@ from kubeocean.model.ownership import Ownership, classify
 from kubeocean.model.references import TokenSource, references
 from kubeocean.worker.cluster import WorkerCluster, virtual_uid
 from vkubelet.api.objects import PODS, SECRETS, Key, Pod, PodRef, Unknown
-from vkubelet.clock import parse_rfc3339
+from vkubelet.clock import parse_rfc3339, rfc3339
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change
 from vkubelet.control.tokens import renewal_time, request_token, spread_of
@@ -65,8 +65,8 @@ class TokenReconciler:
         self._host = host
         self._worker = worker
         self._terminated: set[str] = set()
-        self._kept_until: dict[str, float] = {}
-        """By UID of the pod, by the monotonic clock."""
+        self._kept: dict[str, tuple[str, float]] = {}
+        """By UID of the pod: the expiry of the tokens that were issued here, and until when they are kept, by the monotonic clock."""
         self.controller: Controller[PodRef] = Controller("tokens", self.reconcile, workers=8, clock=host.clock, metrics=host.metrics)
         worker.secrets.on_change(self._secret_changed)
 
@@ -101,7 +101,7 @@ class TokenReconciler:
             pod = self._host.pods.by_uid(ref.uid)
             if secret is None:
                 self._terminated.discard(ref.uid)
-                self._kept_until.pop(ref.uid, None)
+                self._kept.pop(ref.uid, None)
                 # A pod that Kubeocean (Go) created has its tokens in other Secrets.
                 uses_it = physical is not None and self._key(ref).name.encode() in physical.spec_json
                 return await self._restore(pod) if pod is not None and uses_it else None
@@ -135,13 +135,15 @@ class TokenReconciler:
         given = secret.metadata.annotations.get(keys.TOKEN_LIFE, "")
         lifetime = float(given) if given.isdecimal() else min(source.expiration for source in sources)
         due = refresh_at(pod.metadata.uid, parse_rfc3339(text), lifetime=lifetime)
-        kept = self._kept_until.get(pod.metadata.uid, 0.0) - self._host.clock.monotonic()
-        return max(kept, (due - self._host.clock.now()).total_seconds())
+        wait = (due - self._host.clock.now()).total_seconds()
+        # The annotations of other writers are followed.
+        expiry, until = self._kept.get(pod.metadata.uid, ("", 0.0))
+        return max(wait, until - self._host.clock.monotonic()) if expiry == text else wait
 
     async def _renew(self, pod: Pod, sources: Sequence[TokenSource], *, known: Unknown | None) -> None:
         mount = self._worker.mount
         issued = await self.issue(pod, sources)
-        self._kept_until[pod.metadata.uid] = self._host.clock.monotonic() + _KEPT * issued.lifetime
+        self._kept[pod.metadata.uid] = rfc3339(issued.expiry), self._host.clock.monotonic() + _KEPT * issued.lifetime
         body = token_secret(
             pod, issued.tokens, owner=mount.owner, namespace=mount.namespace, expiry=issued.expiry, lifetime=issued.lifetime
         )
