@@ -6,6 +6,8 @@ Invariant: a difference is fixed in the model, or it is in the list below with i
 - managedFields: the product never reads them, and every write of a real server adds to them.
 - UIDs, times, generated names and the numbers of resourceVersions, which differ by nature. How a resourceVersion relates to the last one of
   the same object (same, later) is compared.
+- A change of tolerations that admission reverts: whether a real server then stores the object depends on the seconds in managedFields, so
+  the generator sends each toleration once.
 - The order of items of a list, and rules in CEL of custom resources, which the generator does not violate.
 """
 

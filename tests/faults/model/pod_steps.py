@@ -5,6 +5,7 @@ Invariant: what is valid for most requests is valid for most of these, so that p
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Final
 
 from tests.faults.model.steps import MERGE, STRATEGIC, Body, Choices, Ref, Step
@@ -14,6 +15,10 @@ NAMES: Final = ("a", "b", "c")
 
 class PodSteps(Choices):
     """Generator of requests about pods."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        super().__init__(name, seed)
+        self._tolerations = count()
 
     def pod_path(self, sub: str = "") -> str:
         return f"{self.space}/pods/{self.rng.choice(NAMES)}{'/' + sub if sub else ''}"
@@ -144,7 +149,7 @@ class PodSteps(Choices):
             {"containers": [{"name": "main", "image": self.one("busybox:2", "busybox:3")}]},
             {"initContainers": [{"name": "init", "image": "busybox:2"}]},
             {"activeDeadlineSeconds": self.one(10, 100)},
-            {"tolerations": [{"key": "new", "operator": "Exists"}]},
+            {"tolerations": [{"key": f"new-{next(self._tolerations)}", "operator": "Exists"}]},
             {"nodeName": "other"},
             {"terminationGracePeriodSeconds": 3},
             {"containers": [{"name": "added", "image": "x"}]},
