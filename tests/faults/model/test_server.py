@@ -215,7 +215,8 @@ async def test_custom_resources_are_pruned_defaulted_and_validated(model: ApiMod
         model.apply(path, {}, user="person")
     model.define(yaml.safe_load((MANIFESTS / "resourceleasingpolicies.yaml").read_text()))
     made = model.apply(path, {"metadata": {"name": "p"}, "spec": {"cluster": "c", "extra": 1}}, user="person")
-    assert (made["spec"], made["metadata"]["generation"]) == ({"cluster": "c", "priority": 0}, 1)
+    defaults = {"priority": 0, "forceReclaim": False, "allowOutOfWindowPods": False, "gracefulReclaimPeriodSeconds": 0}
+    assert (made["spec"], made["metadata"]["generation"]) == ({"cluster": "c", **defaults}, 1)
     after = model.apply(f"{path}/status", {"status": {"phase": "Active"}, "metadata": {"labels": {"a": "b"}}}, user="us")
     assert after["status"] == {"phase": "Active"} and "labels" not in after["metadata"] and after["metadata"]["generation"] == 1
     with pytest.raises(Refusal) as raised:
