@@ -60,7 +60,7 @@ TREE = {
     "kubeocean": "__init__.py __main__.py cli.py metrics.py provider.py scope.py settings.py py.typed manifests "
     "binding commands copies dashboard explain leasing manager model nodes pods policies rbac service worker",
     "tests": "README.md conftest.py support unit integration e2e faults conformance benchmarks mutants",
-    "docs": "index.md tutorial how-to explanation reference decisions changes",
+    "docs": "index.md tutorial how-to explanation images reference decisions changes",
 }
 MADE_BY_TOOLS = {"build", "dist", "__pycache__"}
 
