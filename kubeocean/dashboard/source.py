@@ -118,7 +118,9 @@ class Source:
                 seen = await self._snapshot(name)
                 (plan,) = plans_of([seen], Question(days=days), self.clock)
             except CommandFailed as error:
-                failures.append(f"ClusterBinding {name}: {error}")
+                # Most of these errors name the binding, but not those about rights.
+                prefix = f"ClusterBinding {name}: "
+                failures.append(prefix + str(error).removeprefix(prefix))
                 continue
             made.append(_timeline(seen, plan))
         return made, failures

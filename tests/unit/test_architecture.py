@@ -61,7 +61,7 @@ TREE = {
     "kubeocean": "__init__.py __main__.py cli.py metrics.py provider.py scope.py settings.py py.typed manifests "
     "binding commands copies dashboard doctor explain leasing manager model nodes pods policies rbac service worker",
     "tests": "README.md conftest.py support unit integration e2e faults conformance benchmarks mutants",
-    "docs": "index.md start lease use operate build explanation reference decisions changes assets",
+    "docs": "index.md start lease use operate build explanation reference decisions changes assets images",
 }
 MADE_BY_TOOLS = {"build", "dist", "__pycache__"}
 

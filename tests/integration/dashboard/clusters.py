@@ -34,7 +34,14 @@ ADMIN, READER = "admin", "reader"
 NOW = at("2026-03-04 09:20")
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 REPLY = 'failed to pull: registry said "</title><svg onload=document.title=1>"'
-HARMLESS = {HOSTILE: "container runtime is down", REPLY: 'failed to pull image "app:1": not found', '"><svg onload=document.title=2>': ""}
+BIG = "0/32 nodes are available: 32 Insufficient cpu."
+HARMLESS = {
+    f"{BIG} {HOSTILE}": BIG,
+    HOSTILE: "container runtime is down",
+    REPLY: 'failed to pull image "app:1": not found',
+    '"><svg onload=document.title=2>': "",
+}
+"""Ordinary texts in the place of hostile ones."""
 BINDINGS = ("frankfurt", "oslo")
 _API = "/apis/cloud.tencent.com/v1beta1"
 _CPU, _MEMORY = 32, 128
@@ -86,9 +93,14 @@ def spoken(body: Body, *, hostile: bool) -> Body:
     return made
 
 
+def local_requests(number: int) -> tuple[int, int]:
+    """Cores and GiB of the local pod of a node."""
+    return 1 + number % 5, 2 + number % 7 * 3
+
+
 def local_pod(number: int) -> Body:
-    requests = {"cpu": str(1 + number % 5), "memory": f"{2 + number % 7 * 3}Gi"}
-    body = pod_body("default", f"local-{number}", f"node-{number:02}", requests)
+    cpu, memory = local_requests(number)
+    body = pod_body("default", f"local-{number}", f"node-{number:02}", {"cpu": str(cpu), "memory": f"{memory}Gi"})
     return {**body, "status": {"phase": "Running"}}
 
 
@@ -153,8 +165,10 @@ def virtual(number: int) -> Body:
     taints = [{"key": keys.TAINT_VNODE, "effect": "NoSchedule"}]
     if night:
         taints.append({"key": keys.TAINT_CLOSED, "effect": "NoExecute", "value": "true"})
-    share = 1.0 if night else 0.75
-    amounts = {"cpu": str(int(_CPU * share)), "memory": f"{int(_MEMORY * share)}Gi", "pods": "110"}
+    # What a policy leaves of what the local pod leaves, in millicores and MiB.
+    share = 100 if night else 75
+    cpu, memory = local_requests(number)
+    amounts = {"cpu": f"{(_CPU - cpu) * share * 10}m", "memory": f"{(_MEMORY - memory) * share * 1024 // 100}Mi", "pods": "109"}
     condition = ready("False", f"kubelet of node-{number:02}: {HOSTILE}") if number == 7 else ready()
     return {
         "metadata": {
@@ -205,7 +219,7 @@ def waiting_pods() -> Iterator[Body]:
     pulls = pod_body("team-a", "pulls", "vnode-frankfurt-node-01", {"cpu": "1"})
     yield {**pulls, "status": {"phase": "Pending", "containerStatuses": [{**waiting, "image": "app:1", "imageID": ""}]}}
     big = pod_body("ml", "big", "", {"cpu": "64"})
-    unschedulable = f"0/32 nodes are available: 32 Insufficient cpu. {HOSTILE}"
+    unschedulable = f"{BIG} {HOSTILE}"
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": unschedulable}
     yield {**big, "status": {"phase": "Pending", "conditions": [scheduled]}}
 
