@@ -75,7 +75,8 @@ class Lifecycle:
     controller: Controller[str] = field(init=False)
     slots: Slots = field(init=False)
     _records: dict[str, PodRecord] = field(factory=dict, init=False)
-    _by_node: dict[str, set[str]] = field(factory=dict, init=False)
+    _by_node: dict[str, dict[str, None]] = field(factory=dict, init=False)
+    """UIDs by node, in the order in which the pods were observed."""
     _missing_early: dict[str, None] = field(factory=dict, init=False)
     _working: bool = field(default=False, init=False)
     _round: int = field(default=0, init=False)
@@ -222,7 +223,7 @@ class Lifecycle:
 
     def _add(self, record: PodRecord) -> PodRecord:
         self._records[record.ref.uid] = record
-        self._by_node.setdefault(record.ref.node, set()).add(record.ref.uid)
+        self._by_node.setdefault(record.ref.node, {})[record.ref.uid] = None
         return record
 
     # --- one step ---
@@ -404,7 +405,7 @@ class Lifecycle:
         del self._records[record.ref.uid]
         self.slots.drop(record.ref.uid)
         left = self._by_node[record.ref.node]
-        left.discard(record.ref.uid)
+        left.pop(record.ref.uid, None)
         if not left:
             del self._by_node[record.ref.node]
         self._status_writer.remove(record.ref.uid)
