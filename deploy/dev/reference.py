@@ -99,9 +99,9 @@ def rows(kind: type) -> list[str]:
     for statement, after in zip(body.body, [*body.body[1:], None], strict=True):
         if not isinstance(statement, ast.AnnAssign) or statement.value is None or _is_section(kind, statement):
             continue
-        told = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
+        text = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
         name, default = ast.unparse(statement.target), default_of(statement.value)
-        table.append(f"| `{name}` | {yaml_type(ast.unparse(statement.annotation))} | {default} | {' '.join(str(told).split())} |")
+        table.append(f"| `{name}` | {yaml_type(ast.unparse(statement.annotation))} | {default} | {' '.join(str(text).split())} |")
     return table if len(table) > 2 else []
 
 

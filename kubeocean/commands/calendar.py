@@ -124,7 +124,7 @@ def blocks(plan: Plan, *, wide: bool) -> list[Block]:
 
 @frozen(kw_only=True)
 class Entry:
-    """What happens to some nodes at an edge; without a change, only a window opens or closes, as `text` says."""
+    """What happens to some nodes at an edge; without a change, only a window opens or closes, which `text` names."""
 
     at: datetime
     zone: str

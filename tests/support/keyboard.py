@@ -14,20 +14,20 @@ from tests.support.kubectl import Ran
 
 
 async def at_terminal(text: str, *command: str, env: Mapping[str, str] | None = None) -> Ran:
-    """Runs the command while somebody types `text`; what it asks and says is in `stdout`."""
+    """Runs the command while `text` is typed; what it prints is in `stdout`."""
     ours, its = pty.openpty()
     try:
         process = await asyncio.create_subprocess_exec(*command, stdin=its, stdout=its, stderr=asyncio.subprocess.PIPE, env=env)
         os.close(its)
         os.write(ours, text.encode())
-        said, (_, stderr) = await asyncio.gather(asyncio.to_thread(_read_all, ours), process.communicate())
+        shown, (_, stderr) = await asyncio.gather(asyncio.to_thread(_read_all, ours), process.communicate())
     finally:
         os.close(ours)
-    return Ran(process.returncode or 0, said, stderr.decode())
+    return Ran(process.returncode or 0, shown, stderr.decode())
 
 
 def _read_all(terminal: int) -> bytes:
-    """Until nobody is at the other end any more."""
+    """Until the other end is closed."""
     out = b""
     while True:
         try:

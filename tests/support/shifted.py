@@ -1,6 +1,6 @@
 """`python -m tests.support.shifted FILE ARGS…`: `kubeocean ARGS…` in a process whose wall clock a test sets.
 
-Invariant: only the wall clock moves, as when somebody sets a machine's time; `vkubelet.clock` is the one place that reads it, which the
+Invariant: only the wall clock moves, as when a person sets a machine's time; `vkubelet.clock` is the one place that reads it, which the
 architecture test holds.
 """
 

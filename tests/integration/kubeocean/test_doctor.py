@@ -91,7 +91,7 @@ def variant(kubeconfig: Path, *, server: str = "", user: Body | None = None, **c
 def kubeconfigs(scene: Scene) -> dict[str, dict[str, str]]:
     """The data of the Secret of each wrong binding."""
     hub, worker = scene.bound.hub, scene.bound.worker
-    owner, nobody = admin(worker), worker.client_config("nobody")
+    owner, powerless = admin(worker), worker.client_config("nobody")
     good = {"kubeconfig": owner.read_text()}
     return {
         "nokey": {"config": owner.read_text()},
@@ -100,7 +100,7 @@ def kubeconfigs(scene: Scene) -> dict[str, dict[str, str]]:
         "port": {"kubeconfig": variant(owner, server=f"https://127.0.0.1:{hub.site.free_port()}")},
         "ca": {"kubeconfig": variant(owner, **{"certificate-authority-data": base64.b64encode(hub.ca.read_bytes()).decode()})},
         "insecure": {"kubeconfig": variant(owner, **{"certificate-authority-data": None, "insecure-skip-tls-verify": True})},
-        "rights": {"kubeconfig": nobody.read_text()},
+        "rights": {"kubeconfig": powerless.read_text()},
         **dict.fromkeys(("clash", "mount", "taken", "selector"), good),
     }
 

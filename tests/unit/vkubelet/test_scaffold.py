@@ -49,8 +49,8 @@ def test_command_writes_the_project_and_names_its_files(
         with pytest.raises(SystemExit) as stopped:
             main(["init", "my-batch", "--containers"])
         assert stopped.value.code == expected
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     written = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
-    assert written == {line for line in told.out.splitlines() if line.startswith("my-batch/")}
+    assert written == {line for line in printed.out.splitlines() if line.startswith("my-batch/")}
     assert "list_containers" in (tmp_path / "my-batch/src/my_batch/provider.py").read_text()
-    assert told.err == "error: --directory: my-batch is not empty, and nothing in it is overwritten; name another directory\n"
+    assert printed.err == "error: --directory: my-batch is not empty, and nothing in it is overwritten; name another directory\n"
