@@ -144,13 +144,6 @@ class BindingExamination:
 
     # --- The worker -----------------------------------------------------------------------------------------------------------------
 
-    async def _target(self) -> Target | None:
-        """Returns the connection of the binding, None when its Secret gives none. Raises CommandFailed."""
-        owner = await reading.owner_of(self.hub, self.binding)
-        with clusters.explained(self.hub.choice):
-            found = await find_target(self.hub.client, self.binding, owner.hub_uid)
-        return found if isinstance(found, Target) else None
-
     async def _connection(self) -> Iterable[Finding]:
         """Checks what the manager checks before it serves a binding, with the kubeconfig of the Secret."""
         secret = self.binding.secret
@@ -158,11 +151,11 @@ class BindingExamination:
         owner = await reading.owner_of(self.hub, self.binding)
         with clusters.explained(self.hub.choice):
             found = await check_worker(self.hub.client, self.binding, owner.hub_uid, clock=self.clock)
+            target = await find_target(self.hub.client, self.binding, owner.hub_uid)
         out: list[Finding] = []
         if found.problem is not None:
             out.append(bindings.connection(self.binding, found.problem, has_secret=stored is not None, commands=self.commands))
-        target = await self._target()
-        if target is not None:
+        if isinstance(target, Target):
             out += bindings.credentials(self.binding, target.connection.expires, now=self.clock.now())
             out += await self._rights(target, found)
         return out

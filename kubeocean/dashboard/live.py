@@ -30,11 +30,8 @@ class LiveUpdates:
         self._open += 1
         try:
             await response.prepare(request)
-            async with asyncio.TaskGroup() as group:
-                # Also where nothing else reads.
-                group.create_task(observer.run(), name="readings of an open page")
-                await _send(response, observer)
-        except* ConnectionError:
+            await _send(response, observer)
+        except ConnectionError:
             # The browser has left.
             pass
         finally:

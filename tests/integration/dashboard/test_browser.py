@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator
@@ -41,9 +42,18 @@ async def chromium() -> AsyncIterator[Browser]:
             await browser.close()
 
 
-async def past(stand: Stand, *, readings: int = 40) -> None:
+@asynccontextmanager
+async def readings(stand: Stand) -> AsyncIterator[None]:
+    """The hub is read periodically, as the command does it while it serves."""
+    async with asyncio.TaskGroup() as group:
+        reading = group.create_task(stand.observer.run())
+        yield
+        reading.cancel()
+
+
+async def past(stand: Stand, *, count: int = 40) -> None:
     """Lets pods come and go over many readings, so that there is a history."""
-    for number in range(readings):
+    for number in range(count):
         body = pod(100 + number, 24, name=f"job-{number}")
         put(stand.hub.model, pod_path(body), body)
         if number >= 15:
@@ -56,11 +66,11 @@ async def past(stand: Stand, *, readings: int = 40) -> None:
 async def shown(browser: Browser, width: int, scheme: Literal["light", "dark"]) -> tuple[Page, list[str]]:
     """A page, and everything that its console and its errors report."""
     context = await browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    page, said = await context.new_page(), list[str]()
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("dialog", lambda dialog: said.append(dialog.message))
-    return page, said
+    page, reported = await context.new_page(), list[str]()
+    page.on("console", lambda message: reported.append(message.text))
+    page.on("pageerror", lambda error: reported.append(str(error)))
+    page.on("dialog", lambda dialog: reported.append(dialog.message))
+    return page, reported
 
 
 @pytest.mark.timeout(600)
@@ -69,14 +79,14 @@ async def test_pages_fit_and_are_accessible_in_both_widths_and_schemes() -> None
     async with standing(hostile=not SHOTS) as stand, chromium() as browser:
         await past(stand)
         for width, scheme in product(WIDTHS, SCHEMES):
-            page, said = await shown(browser, width, scheme)
+            page, reported = await shown(browser, width, scheme)
             for name, path in PAGES.items():
                 await page.goto(stand.address + path, wait_until="load")
-                found += [f"{name} {width} {scheme}: {each}" for each in (*await problems(page), *said)]
+                found += [f"{name} {width} {scheme}: {each}" for each in (*await problems(page), *reported)]
                 if SHOTS:
                     await page.screenshot(path=Path(SHOTS) / f"{name}-{width}-{scheme}.png", full_page=True)
                 # Taking it injects a style, which the policy of the page refuses.
-                said.clear()
+                reported.clear()
             await page.context.close()
     assert found == [], "\n".join(found)
 
@@ -97,8 +107,8 @@ async def problems(page: Page) -> list[str]:
 
 
 async def test_a_page_follows_a_change_and_is_complete_without_scripts() -> None:
-    async with standing() as stand, chromium() as browser:
-        page, said = await shown(browser, 1280, "light")
+    async with standing() as stand, readings(stand), chromium() as browser:
+        page, reported = await shown(browser, 1280, "light")
         await page.goto(stand.address + "/nodes/vnode-frankfurt-node-02")
         await page.locator("#live").wait_for(state="visible")
         assert await page.get_by_role("link", name="team-a/fresh").count() == 0
@@ -107,7 +117,7 @@ async def test_a_page_follows_a_change_and_is_complete_without_scripts() -> None
         put(stand.hub.model, pod_path(body), body)
         await stand.clock.advance(15)
         await page.get_by_role("link", name="team-a/fresh").wait_for()
-        assert said == []
+        assert reported == []
         context = await browser.new_context(java_script_enabled=False)
         plain = await context.new_page()
         await plain.goto(stand.address + "/calendar")
