@@ -14,7 +14,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from vkubelet.api.quantity import Quantity, Resources, add_resources
+from vkubelet.api.quantity import Quantity, Resources, sum_resources
 from vkubelet.errors import AlreadyExists, VKubeletError
 
 _Labels = TypeVar("_Labels", bound=tuple[str, ...])
@@ -178,10 +178,10 @@ class Gauges(Collector):
             by_node = {(self._binding, node.name, *key): amount for node in nodes for key, amount in _in_units(amounts(node))}
             text = f"{what} (cpu in millicores, memory and storage in MiB)."
             yield _gauge(f"kubeocean_syncer_vnode_{name}", text, by_node, labels=["clusterbinding", "node", "resource"])
-            total = {(self._binding, *key): amount for key, amount in _in_units(_sum(amounts(node) for node in nodes))}
+            total = {(self._binding, *key): amount for key, amount in _in_units(sum_resources(amounts(node) for node in nodes))}
             text = f"{what}, of all virtual nodes (cpu in millicores, memory and storage in MiB)."
             yield _gauge(f"kubeocean_syncer_cluster_{name}", text, total, labels=["clusterbinding", "resource"])
-        offered = {(name,): _number(amount) for name, amount in _sum(node.available for node in nodes).items()}
+        offered = {(name,): _number(amount) for name, amount in sum_resources(node.available for node in nodes).items()}
         yield _gauge(
             "kubeocean_allocatable",
             "Allocatable resources of all virtual nodes, in cores, bytes and numbers.",
@@ -261,10 +261,3 @@ def _in_units(amounts: Resources) -> Iterator[tuple[tuple[str], float]]:
 
 def _number(amount: Quantity) -> float:
     return amount.nanos / 1e9
-
-
-def _sum(parts: Iterable[Resources]) -> Resources:
-    total: Resources = {}
-    for part in parts:
-        total = add_resources(total, part)
-    return total

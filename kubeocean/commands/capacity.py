@@ -14,7 +14,7 @@ from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding
 from kubeocean.model.identity import daemonset_allowed, leaves_home
 from vkubelet.api.objects import Node, Pod, get_condition
-from vkubelet.api.quantity import ZERO, Resources, add_resources, parse_resources
+from vkubelet.api.quantity import ZERO, Resources, add_resources, parse_resources, sum_resources
 
 NODE_HEAD = ("NODE", "STATE", "PODS", "CPU", "MEMORY", "FREE", "POLICY")
 
@@ -52,7 +52,7 @@ def _capacity(node: Node, used: Resources | None) -> NodeCapacity:
     return NodeCapacity(
         node=node.metadata.name,
         state=state,
-        policy=node.metadata.annotations.get(keys.POLICIES_APPLIED, "").partition(",")[0],
+        policy=keys.deciding_policy(node.metadata.annotations),
         leased=parse_resources(node.status.get("allocatable") or {}),
         used=used,
         problem=problem,
@@ -80,12 +80,12 @@ def _state(node: Node) -> tuple[str, str]:
 
 def total(parts: Iterable[Resources | None]) -> Resources | None:
     """Returns the sum; None when a part is unknown."""
-    out: Resources = {}
+    known: list[Resources] = []
     for part in parts:
         if part is None:
             return None
-        out = add_resources(out, part)
-    return out
+        known.append(part)
+    return sum_resources(known)
 
 
 def used_of(used: Resources | None, leased: Resources | None, name: str) -> str:

@@ -146,7 +146,7 @@ async def _in_worker(hub: Reader, pod: Pod, *, node: Node, binding: ClusterBindi
             if found is not None:
                 cache.pods.adopt(found)
             physical, read = cache.physical_pod(pod.ref), True
-            name = node.metadata.annotations.get(keys.POLICIES_APPLIED, "").partition(",")[0]
+            name = keys.deciding_policy(node.metadata.annotations)
             stored = await worker.get_if_allowed(POLICIES, name, otherwise="the policy is not known") if name else None
             policy = ResourceLeasingPolicy.parse(stored) if stored is not None else None
             hub.missing.extend(worker.missing)

@@ -19,7 +19,7 @@ from kubeocean.manager.binding_status import RIGHTS_MISSING
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from vkubelet.api.objects import NODES, PODS, Json, JsonView, Node, Pod, Unknown, get_condition
-from vkubelet.api.quantity import Resources
+from vkubelet.api.quantity import Resources, sum_resources
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.errors import Forbidden, NotFound, SettingsError
@@ -125,8 +125,7 @@ def summary(obj: Unknown, nodes: Sequence[Node], pods: Sequence[Pod] | None) -> 
     """Computes a summary from all virtual nodes, and all pods (pure)."""
     binding, seen = ClusterBinding.parse(obj), readiness(obj.body)
     own = [node for node in nodes if node.metadata.labels.get(keys.CLUSTER_BINDING) == keys.label_value(binding.name)]
-    conditions = current(obj.body)
-    connected = get_condition(conditions, CONNECTED) or {}
+    connected = get_condition(current(obj.body), CONNECTED) or {}
     names = {node.metadata.name for node in own}
     parts = capacity.capacities(own, pods, binding)
     decided = Counter(part.policy for part in parts if part.policy)
@@ -140,21 +139,23 @@ def summary(obj: Unknown, nodes: Sequence[Node], pods: Sequence[Pod] | None) -> 
         nodes_ready=sum(map(_is_ready, own)),
         pods=None if pods is None else sum(pod.node in names for pod in pods),
         policies=dict(sorted(decided.items())),
-        problems=[*_problems(conditions, binding, seen.text if not seen.seen else ""), *capacity.problems(parts)],
-        leased=capacity.total(part.leased for part in parts) or {},
+        problems=[*problems_of(obj), *capacity.problems(parts)],
+        leased=sum_resources(part.leased for part in parts),
         used=capacity.total(part.used for part in parts),
         free=capacity.total(part.free for part in parts),
         capacity=parts,
     )
 
 
-def _problems(conditions: Sequence[JsonView], binding: ClusterBinding, unseen: str) -> list[str]:
+def problems_of(obj: Unknown) -> list[str]:
+    """Returns the problems that the binding itself reports, without those of its nodes (pure)."""
+    binding, seen = ClusterBinding.parse(obj), readiness(obj.body)
     shown: dict[str, str] = {}
-    for condition in unmet(conditions):
+    for condition in unmet(current(obj.body)):
         # Ready repeats the message of the condition that is the cause.
         shown.setdefault(condition.get("message") or formatted(condition), formatted(condition))
     return [
-        *([unseen] if unseen else []),
+        *([] if seen.seen else [seen.text]),
         *shown.values(),
         *(f"waits for finalizer {each}" for each in binding.finalizers if binding.deleting),
     ]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from attrs import define, field, frozen
 
-from kubeocean.commands import capacity, clusters, reading
+from kubeocean.commands import clusters, reading
 from kubeocean.commands.output import Block, Columns, Format, amount_text, data, in_progress, write
 from kubeocean.commands.rights import Reader
 from kubeocean.commands.terminal import Terminal
@@ -19,7 +19,7 @@ from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding
 from vkubelet.api.codec import decode_json
 from vkubelet.api.objects import NODES, PODS, Json, JsonView, Key, Node, Pod
-from vkubelet.api.quantity import ZERO, Quantity, Resources, add_resources, parse_resources
+from vkubelet.api.quantity import ZERO, Quantity, Resources, parse_resources, sum_resources
 from vkubelet.api.quantity import Format as Unit
 from vkubelet.client.rest import Client
 from vkubelet.errors import ApiError, Forbidden, NotFound, VKubeletError
@@ -160,10 +160,7 @@ def _key(metadata: JsonView) -> Key:
 
 
 def _of_containers(containers: Iterable[JsonView]) -> Resources:
-    out: Resources = {}
-    for each in containers:
-        out = add_resources(out, parse_resources(each.get("usage") or {}))
-    return out
+    return sum_resources(parse_resources(each.get("usage") or {}) for each in containers)
 
 
 async def _from_kubelets(client: Client, usage: Usage, nodes: Sequence[str]) -> Mapping[str, str]:
@@ -210,10 +207,7 @@ def pods_of(document: Json) -> Iterator[tuple[Key, Resources]]:
     """Yields the usage of each pod; that of its containers where the document has none of the pod."""
     for pod in document.get("pods") or ():
         reference = pod.get("podRef") or {}
-        own = amounts(pod)
-        if not own:
-            for container in pod.get("containers") or ():
-                own = add_resources(own, amounts(container))
+        own = amounts(pod) or sum_resources(map(amounts, pod.get("containers") or ()))
         if own:
             yield Key(reference.get("namespace", ""), reference.get("name", "")), own
 
@@ -257,10 +251,7 @@ def _of_node(node: Node, pods: Sequence[Pod], found: Usage) -> Row:
 
 
 def _requested(pods: Iterable[Pod]) -> Resources:
-    out: Resources = {}
-    for pod in pods:
-        out = add_resources(out, LeasedPod.of(pod).requests)
-    return out
+    return sum_resources(LeasedPod.of(pod).requests for pod in pods)
 
 
 def _sum(parts: Iterable[Quantity | None]) -> Quantity | None:
@@ -280,8 +271,8 @@ def total(rows: Sequence[Row], *, name: str) -> Row:
         pods=sum(row.pods for row in rows),
         cpu=_sum(row.cpu for row in rows),
         memory=_sum(row.memory for row in rows),
-        requested=capacity.total(row.requested for row in rows) or {},
-        leased=capacity.total(row.leased for row in rows) or {},
+        requested=sum_resources(row.requested for row in rows),
+        leased=sum_resources(row.leased for row in rows),
     )
 
 

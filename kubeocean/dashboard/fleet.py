@@ -4,19 +4,18 @@ Invariant: a value contains everything that the pages about the hub show; what c
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
 from attrs import evolve, field, frozen
 
-from kubeocean.commands import capacity
-from kubeocean.commands.status import Summary, summary
+from kubeocean.commands.status import Summary, problems_of, summary
 from kubeocean.leasing.reclaim import LeasedPod
 from kubeocean.model import keys
 from kubeocean.model.identity import leaves_home
 from vkubelet.api.objects import JsonView, Node, Pod, Unknown, get_condition
-from vkubelet.api.podspec import CONTAINER_STATUSES
+from vkubelet.api.podspec import waiting_containers
 from vkubelet.api.quantity import Resources, add_resources, parse_resources
 from vkubelet.api.scheduling import tolerates
 from vkubelet.clock import parse_rfc3339
@@ -117,10 +116,8 @@ def fleet_of(
 
 def _summary(binding: Unknown, nodes: Sequence[Node], counted: Mapping[str, int] | None) -> Summary:
     """Returns the state of a binding, without the problems of its nodes: pages show each node."""
-    made = summary(binding, nodes, None)
-    of_nodes = set(capacity.problems(made.capacity))
     pods = None if counted is None else sum(counted.get(node.metadata.name, 0) for node in nodes)
-    return evolve(made, pods=pods, problems=[each for each in made.problems if each not in of_nodes])
+    return evolve(summary(binding, nodes, None), pods=pods, problems=problems_of(binding))
 
 
 def _node_state(node: Node, labels: Mapping[str, str], requested: Resources, counted: Mapping[str, int] | None) -> NodeState:
@@ -133,7 +130,7 @@ def _node_state(node: Node, labels: Mapping[str, str], requested: Resources, cou
         physical=meta.annotations.get(keys.PHYSICAL_NODE_NAME, ""),
         state=state,
         why=why,
-        policy=meta.annotations.get(keys.POLICIES_APPLIED, "").partition(",")[0],
+        policy=keys.deciding_policy(meta.annotations),
         offered=parse_resources(status.get("allocatable") or {}),
         requested=requested,
         pods=None if counted is None else counted.get(meta.name, 0),
@@ -181,23 +178,12 @@ def concerns(pod: Pod, virtual: Mapping[str, object]) -> bool:
 
 def waits(status: JsonView) -> str:
     """Returns what a pod waits for, as its status reports; empty when it reports nothing."""
-    for kind in CONTAINER_STATUSES:
-        for each in status.get(kind) or ():
-            waiting: JsonView = (each.get("state") or {}).get("waiting") or {}
-            if waiting.get("reason"):
-                return ": ".join(str(waiting[name]) for name in ("reason", "message") if waiting.get(name))
+    for _, waiting in waiting_containers(status):
+        return ": ".join(str(waiting[name]) for name in ("reason", "message") if waiting.get(name))
     scheduled = get_condition(status.get("conditions") or (), "PodScheduled") or {}
     if scheduled.get("status") == "False":
         return str(scheduled.get("message") or scheduled.get("reason") or "")
     return ": ".join(str(status[name]) for name in ("reason", "message") if status.get(name))
-
-
-def total(parts: Iterable[Resources]) -> Resources:
-    """Adds amounts."""
-    made: Resources = {}
-    for part in parts:
-        made = add_resources(made, part)
-    return made
 
 
 def _instant(text: str) -> datetime | None:

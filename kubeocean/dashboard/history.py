@@ -9,8 +9,8 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from kubeocean.dashboard.fleet import OPEN, Fleet, total
-from vkubelet.api.quantity import ZERO, Resources
+from kubeocean.dashboard.fleet import OPEN, Fleet
+from vkubelet.api.quantity import ZERO, Resources, sum_resources
 
 MOST_SAMPLES: Final = 360
 MOST_ACCOUNTS: Final = 500
@@ -55,8 +55,8 @@ def gibibytes(amounts: Resources) -> float:
 
 def sample_of(fleet: Fleet) -> Sample:
     """Computes the capacity that open nodes offer, and what pods on virtual nodes request (pure)."""
-    offered = total(node.offered for node in fleet.nodes if node.state == OPEN)
-    requested = total(node.requested for node in fleet.nodes) if fleet.pods is not None else None
+    offered = sum_resources(node.offered for node in fleet.nodes if node.state == OPEN)
+    requested = sum_resources(node.requested for node in fleet.nodes) if fleet.pods is not None else None
     return Sample(
         at=fleet.at,
         open=sum(node.state == OPEN for node in fleet.nodes),
@@ -131,4 +131,4 @@ def _requested(fleet: Fleet) -> Mapping[tuple[str, str], tuple[Resources, int]]:
         node = fleet.by_name.get(pod.node)
         if pod.counts and node is not None:
             found.setdefault((pod.namespace, node.binding), []).append(pod.requests)
-    return {key: (total(parts), len(parts)) for key, parts in found.items()}
+    return {key: (sum_resources(parts), len(parts)) for key, parts in found.items()}

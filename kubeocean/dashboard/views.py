@@ -12,9 +12,9 @@ from attrs import frozen
 
 from kubeocean.commands.output import amount_text
 from kubeocean.commands.status import Summary
-from kubeocean.dashboard.fleet import NOT_READY, OPEN, STATES, UNREACHABLE, Fleet, NodeState, PodState, total
+from kubeocean.dashboard.fleet import NOT_READY, OPEN, STATES, UNREACHABLE, Fleet, NodeState, PodState
 from kubeocean.dashboard.history import Sample
-from vkubelet.api.quantity import ZERO, Quantity, Resources
+from vkubelet.api.quantity import ZERO, Quantity, Resources, sum_resources
 
 CRITICAL, WARNING, NOTE = "critical", "warning", "note"
 SLOW_START: Final = timedelta(minutes=2)
@@ -70,8 +70,8 @@ def bar(resource: str, offered: Resources, requested: Resources | None) -> Bar:
 def bars(nodes: Iterable[NodeState], *, known: bool) -> list[Bar]:
     """Computes the bars of CPU and memory over nodes."""
     found = list(nodes)
-    offered = total(node.offered for node in found)
-    requested = total(node.requested for node in found) if known else None
+    offered = sum_resources(node.offered for node in found)
+    requested = sum_resources(node.requested for node in found) if known else None
     return [bar(resource, offered, requested) for resource in ("cpu", "memory")]
 
 

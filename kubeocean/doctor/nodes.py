@@ -18,7 +18,7 @@ from kubeocean.doctor.findings import Finding, error, few, warning
 from kubeocean.model.crds import ClusterBinding
 from kubeocean.model.identity import daemonset_allowed, leaves_home, why_pending
 from vkubelet.api.objects import JsonView, Key, Node, Pod, Unknown, get_condition
-from vkubelet.api.podspec import CONTAINER_STATUSES
+from vkubelet.api.podspec import waiting_containers
 from vkubelet.errors import ApiError
 
 SERVING: Final = "kubernetes.io/kubelet-serving"
@@ -191,10 +191,7 @@ def images(pods: Iterable[Pod]) -> Iterator[Finding]:
 
 def waiting(status: JsonView) -> Iterator[str]:
     """Yields why containers wait: `ErrImagePull: image a:1 not found`."""
-    for kind in CONTAINER_STATUSES:
-        listed: Sequence[JsonView] = status.get(kind) or ()
-        for each in listed:
-            found: JsonView = (each.get("state") or {}).get("waiting") or {}
-            if found.get("reason") in _LASTING:
-                message = f": {found['message']}" if found.get("message") else ""
-                yield f"image {each.get('image') or 'unknown'}: {found['reason']}{message}"
+    for each, found in waiting_containers(status):
+        if found["reason"] in _LASTING:
+            message = f": {found['message']}" if found.get("message") else ""
+            yield f"image {each.get('image') or 'unknown'}: {found['reason']}{message}"

@@ -20,7 +20,7 @@ from kubeocean.leasing.reclaim_plan import ReclaimPlan, reclaim_plan
 from kubeocean.model.crds import ResourceLeasingPolicy
 from kubeocean.model.windows import is_open, next_edge
 from vkubelet.api.objects import PodRef
-from vkubelet.api.quantity import Resources, add_resources
+from vkubelet.api.quantity import Resources, sum_resources
 from vkubelet.clock import parse_rfc3339, rfc3339
 
 _MOST_EDGES = 10_000
@@ -226,18 +226,11 @@ def _changes(made: Sequence[Step], before: Mapping[str, Offer]) -> Sequence[Chan
     return [
         Change(
             nodes=sorted(name for name, _, _ in group),
-            before=evolve(group[0][1], amounts=_total(old for _, old, _ in group)),
-            after=evolve(group[0][2], amounts=_total(new for _, _, new in group)),
+            before=evolve(group[0][1], amounts=sum_resources(old.amounts for _, old, _ in group)),
+            after=evolve(group[0][2], amounts=sum_resources(new.amounts for _, _, new in group)),
         )
         for group in groups.values()
     ]
-
-
-def _total(offers: Iterator[Offer]) -> Resources:
-    amounts: Resources = {}
-    for offer in offers:
-        amounts = add_resources(amounts, offer.amounts)
-    return amounts
 
 
 def _evictions(made: Sequence[Step]) -> Sequence[Eviction]:

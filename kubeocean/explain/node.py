@@ -13,7 +13,7 @@ from kubeocean.leasing.capacity import bounded, left_over
 from kubeocean.leasing.policy import Decision, decide, matching
 from kubeocean.model.crds import ResourceLeasingPolicy
 from kubeocean.model.windows import is_open, next_edge
-from vkubelet.api.quantity import ZERO, Quantity, Resources, add_resources
+from vkubelet.api.quantity import ZERO, Quantity, Resources, sum_resources
 from vkubelet.api.selectors import match_node_selector
 from vkubelet.clock import rfc3339
 
@@ -127,10 +127,7 @@ def amounts(node: LeasedNode, policy: ResourceLeasingPolicy) -> list[Amount]:
 
 def requested(node: LeasedNode) -> Resources:
     """Returns the requests of the pods of a virtual node; "pods" counts them."""
-    total: Resources = {}
-    for pod in node.pods:
-        total = add_resources(total, pod.requests)
-    return total
+    return sum_resources(pod.requests for pod in node.pods)
 
 
 def verdicts(lease: Lease, node: LeasedNode, decision: Decision, *, instant: datetime) -> list[Verdict]:

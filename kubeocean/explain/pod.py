@@ -17,7 +17,7 @@ from kubeocean.model.references import untranslatable
 from kubeocean.pods.admission import leased_node, outside_windows
 from kubeocean.pods.changes import Excluded, Pending, Unconfirmed, decide
 from vkubelet.api.objects import JsonView, Node, Pod, get_condition
-from vkubelet.api.podspec import CONTAINER_STATUSES
+from vkubelet.api.podspec import waiting_containers
 from vkubelet.api.scheduling import matches_node, tolerates
 from vkubelet.errors import PodRejected
 from vkubelet.provider.admission import Demand, Load, judge
@@ -189,10 +189,6 @@ def _in_worker(pod: Pod, physical: Pod) -> Iterator[str]:
 
 
 def _waiting(pod: Pod) -> Iterator[str]:
-    status = pod.status
-    for kind in CONTAINER_STATUSES:
-        for each in status.get(kind) or ():
-            waiting: JsonView = (each.get("state") or {}).get("waiting") or {}
-            if waiting.get("reason"):
-                message = f": {waiting['message']}" if waiting.get("message") else ""
-                yield f"container {each['name']} waits: {waiting['reason']}{message}"
+    for each, waiting in waiting_containers(pod.status):
+        message = f": {waiting['message']}" if waiting.get("message") else ""
+        yield f"container {each['name']} waits: {waiting['reason']}{message}"

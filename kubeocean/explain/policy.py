@@ -13,7 +13,7 @@ from kubeocean.explain.node import NodeExplanation, explain_node
 from kubeocean.leasing.policy import matching
 from kubeocean.model.crds import ResourceLeasingPolicy
 from kubeocean.model.windows import is_open, next_edge
-from vkubelet.api.quantity import ZERO, Quantity, Resources, add_resources
+from vkubelet.api.quantity import ZERO, Quantity, Resources, sum_resources
 
 _PLENTY = Quantity.of(10**6)
 ACTIVE, INACTIVE, FAILED, DELETING = "Active", "Inactive", "Failed", "Deleting"
@@ -68,8 +68,8 @@ def explain_policy(
         limits=[str(each) for each in policy.limits],
         reclaim=_reclaim(policy),
         nodes=nodes,
-        offered=_sum({a.resource: a.offered for a in each.amounts} for each in decided),
-        leased=_sum({a.resource: a.leased for a in each.amounts} for each in decided),
+        offered=sum_resources({a.resource: a.offered for a in each.amounts} for each in decided),
+        leased=sum_resources({a.resource: a.leased for a in each.amounts} for each in decided),
         problems=[
             *([] if binding_exists else [f"spec.cluster: the hub has no ClusterBinding {policy.cluster}; create it, or name another one"]),
             *_problems(lease, policy, nodes, opens=opened or edge is not None),
@@ -120,10 +120,3 @@ def _reclaim(policy: ResourceLeasingPolicy) -> str:
     how = f"evicted, and deleted after {seconds} s" if seconds > 0 else "deleted at once"
     stay = "; pods that tolerate closed nodes stay (spec.allowOutOfWindowPods)" if policy.allow_out_of_window_pods else ""
     return f"when a window closes, pods are {how}{stay}"
-
-
-def _sum(parts: Iterator[Resources]) -> Resources:
-    total: Resources = {}
-    for part in parts:
-        total = add_resources(total, part)
-    return total

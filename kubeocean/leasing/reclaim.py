@@ -13,7 +13,7 @@ from attrs import frozen
 from kubeocean.model.crds import ResourceLeasingPolicy
 from kubeocean.model.keys import TAINT_CLOSED
 from vkubelet.api.objects import Pod, PodRef
-from vkubelet.api.quantity import ZERO, Quantity, Resources, add_resources, subtract_resources
+from vkubelet.api.quantity import ZERO, Quantity, Resources, add_resources, subtract_resources, sum_resources
 from vkubelet.api.scheduling import effective_requests, tolerates
 
 _CLOSED: Final = {"key": TAINT_CLOSED, "effect": "NoExecute", "value": "true"}
@@ -101,9 +101,7 @@ def reclaim_order(pods: Iterable[LeasedPod], rules: ReclaimRules) -> list[Leased
 
 def shortage(pods: Iterable[LeasedPod], amounts: Resources) -> Resources:
     """Returns by how much the requests of all pods exceed `amounts`; empty when the pods fit."""
-    needed: Resources = {}
-    for pod in pods:
-        needed = add_resources(needed, pod.requests)
+    needed = sum_resources(pod.requests for pod in pods)
     return {name: amount - amounts.get(name, ZERO) for name, amount in needed.items() if amount > amounts.get(name, ZERO)}
 
 
@@ -121,9 +119,7 @@ def excess(pods: Iterable[LeasedPod], amounts: Resources, rules: ReclaimRules) -
 
 def _without_spared(chosen: Sequence[LeasedPod], over: Resources) -> list[LeasedPod]:
     """Spares pods as the scheduler reprieves victims of a preemption: the most valuable first, if the others free enough without it."""
-    freed: Resources = {}
-    for pod in chosen:
-        freed = add_resources(freed, pod.requests)
+    freed = sum_resources(pod.requests for pod in chosen)
     needed = {name: min(amount, freed.get(name, ZERO)) for name, amount in over.items()}
     spared = set()
     for pod in reversed(chosen):

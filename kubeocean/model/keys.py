@@ -224,6 +224,11 @@ def token_secret_name(namespace: str, pod: str, uid: str) -> str:
     return hashed(pod, f"{namespace}/{pod}_token_{uid}")
 
 
+def deciding_policy(annotations: Mapping[str, str]) -> str:
+    """Returns the policy that decides on a virtual node with these annotations: the first of those applied; empty without any."""
+    return annotations.get(POLICIES_APPLIED, "").partition(",")[0]
+
+
 def label_value(text: str) -> str:
     """Encodes `text` as a label value: IPv6 addresses in full with "-" for ":", texts that are too long or invalid by their hash."""
     if ":" in text:

@@ -311,7 +311,7 @@ def _has_legacy_finalizer(virtual: Node) -> bool:
 
 
 def _policy_name(virtual: Node | None) -> str:
-    return virtual.metadata.annotations.get(keys.POLICIES_APPLIED, "").partition(",")[0] if virtual is not None else ""
+    return keys.deciding_policy(virtual.metadata.annotations) if virtual is not None else ""
 
 
 def _with_record(description: NodeDescription, plan: ReclaimPlan | None) -> NodeDescription:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from attrs import define, field
 
 from kubeocean.model.crds import ResourceLeasingPolicy
-from kubeocean.model.keys import POLICIES_APPLIED, TAINT_CLOSED
+from kubeocean.model.keys import TAINT_CLOSED, deciding_policy
 from kubeocean.scope import WorkerScope
 from kubeocean.worker.cluster import has_entered, holds_lease
 from vkubelet.api.codec import encode_json
@@ -41,7 +41,7 @@ class LeaseAdmission:
         declared = self.scope.virtual.get(pod.node)
         if declared is None or self._live(pod.node) is None:
             raise Unavailable(f"Node {pod.node} is not registered yet", retry_after=_REGISTERED_SOON, event="", waiting="ContainerCreating")
-        policy = self.policy(declared.description.annotations.get(POLICIES_APPLIED, "").partition(",")[0])
+        policy = self.policy(deciding_policy(declared.description.annotations))
         refusal = outside_windows(pod, declared.description, policy=policy)
         if refusal is not None:
             raise refusal

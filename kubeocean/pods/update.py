@@ -13,7 +13,7 @@ from kubeocean.model.identity import in_virtual_names
 from kubeocean.pods.changes import DEFERRED, INFEASIBLE, Changed, Pending, Room, unmet_resize
 from kubeocean.scope import WorkerScope
 from vkubelet.api.objects import PODS, Json, Pod
-from vkubelet.api.quantity import Resources, add_resources
+from vkubelet.api.quantity import sum_resources
 from vkubelet.api.scheduling import effective_requests
 from vkubelet.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable
 
@@ -121,11 +121,8 @@ class PodUpdater:
         if allocatable is None:
             return None
         on_node = self.scope.worker.pods_of(pod.node)
-        used: Resources = {}
-        for other in on_node:
-            if other.metadata.uid != physical.metadata.uid and not other.terminal:
-                used = add_resources(used, effective_requests(other.spec))
-        return Room(allocatable, used)
+        others = (other for other in on_node if other.metadata.uid != physical.metadata.uid and not other.terminal)
+        return Room(allocatable, sum_resources(effective_requests(other.spec) for other in others))
 
 
 def _message(pod: Pod, physical: Pod, error: Forbidden | Invalid) -> str:

@@ -49,6 +49,15 @@ class Reference:
     optional: bool = field(default=False, eq=False)
 
 
+def waiting_containers(status: JsonView) -> Iterator[tuple[JsonView, JsonView]]:
+    """Yields the status of each container that waits for a reason, and its waiting state."""
+    for kind in CONTAINER_STATUSES:
+        for each in status.get(kind) or ():
+            waiting: JsonView = (each.get("state") or {}).get("waiting") or {}
+            if waiting.get("reason"):
+                yield each, waiting
+
+
 def containers(spec: JsonView) -> Iterator[JsonView]:
     """Yields all containers: init, app, ephemeral."""
     return (container for kind in CONTAINERS for container in spec.get(kind) or ())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import total_ordering
 from typing import Final, Literal
 
@@ -163,6 +163,14 @@ def format_resources(amounts: Resources) -> dict[str, str]:
 def add_resources(a: Resources, b: Resources) -> dict[str, Quantity]:
     """Returns the sum, by name; an amount on only one side is used unchanged."""
     return {**a, **{name: a.get(name, ZERO) + amount for name, amount in b.items()}}
+
+
+def sum_resources(parts: Iterable[Resources]) -> Resources:
+    """Returns the sum of all parts, by name."""
+    total: Resources = {}
+    for part in parts:
+        total = add_resources(total, part)
+    return total
 
 
 def subtract_resources(a: Resources, b: Resources) -> dict[str, Quantity]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from vkubelet.api.objects import JsonView
 from vkubelet.api.podspec import PLANNED_CONTAINER_STATUSES, PLANNED_CONTAINERS
-from vkubelet.api.quantity import Quantity, Resources, add_resources, format_resources, max_resources, parse_resources
+from vkubelet.api.quantity import Quantity, Resources, add_resources, format_resources, max_resources, parse_resources, sum_resources
 from vkubelet.api.selectors import match_node_selector
 
 HostPort = tuple[str, str, int]
@@ -19,7 +19,7 @@ def effective_requests(spec: JsonView) -> dict[str, Quantity]:
     Sidecars (init containers that restart always) count from their turn on; pod-level requests replace those of the containers. Source:
     k8s.io/component-helpers/resource, `PodRequests`. An amount that cannot be parsed counts as nothing.
     """
-    running = _sum(_requests(each) for each in spec.get("containers") or ())
+    running = sum_resources(_requests(each) for each in spec.get("containers") or ())
     sidecars: Resources = {}
     start: Resources = {}
     for container in spec.get("initContainers") or ():
@@ -148,10 +148,3 @@ def _amounts(amounts: Mapping[str, str | int | float] | None) -> dict[str, Quant
         return parse_resources(amounts or {})
     except ValueError:
         return {}
-
-
-def _sum(parts: Iterable[Resources]) -> Resources:
-    total: Resources = {}
-    for part in parts:
-        total = add_resources(total, part)
-    return total

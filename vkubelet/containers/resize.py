@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from vkubelet.api.objects import PODS, Json, JsonView, Pod
 from vkubelet.api.podspec import PLANNED_CONTAINERS
-from vkubelet.api.quantity import Quantity, Resources, add_resources, parse_resources
+from vkubelet.api.quantity import Quantity, parse_resources, sum_resources
 from vkubelet.api.scheduling import effective_requests
 from vkubelet.containers.managed import ManagedContainer, ManagedPod, Resize
 from vkubelet.containers.plan import ContainerKind
@@ -50,9 +50,7 @@ def judge(spec: JsonView, *, allocatable: Mapping[str, str], others: Iterable[Js
         if name in room and asks.get(name, _ZERO) > room[name]:
             text = f"{name}, requested: {_number(name, asks[name])}, capacity: {_number(name, room[name])}"
             return INFEASIBLE, f"Node didn't have enough capacity: {text}"
-    used: Resources = {}
-    for other in others:
-        used = add_resources(used, effective_requests(other))
+    used = sum_resources(map(effective_requests, others))
     for name in _RESIZABLE:
         ask, taken = asks.get(name, _ZERO), used.get(name, _ZERO)
         if name in room and ask and ask + taken > room[name]:
