@@ -49,6 +49,8 @@ _ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {
 time is not judged."""
 _NOT_TESTS = {"benchmarks", "support", "__pycache__"}
 _INTERRUPTED = 2
+_REASONS = 100
+"""Lines of pytest about failed tests that the summary repeats: of a long run often only the end is kept."""
 
 
 def left_out() -> set[str]:
@@ -58,7 +60,7 @@ def left_out() -> set[str]:
 
 
 def run(part: str) -> tuple[int, list[str]]:
-    """Runs one part, shown line by line: returns its exit code, the tests that failed, and its last line."""
+    """Runs one part, shown line by line: returns its exit code, why tests failed, which ones, and its last line."""
     command = (sys.executable, "-m", "pytest", "--durations=10", "--durations-min=10", *PARTS[part])
     # Memory is plenty and CPU is scarce: the programs of the clusters collect garbage at five times what they need instead of at twice.
     environment = {"GOGC": "400", **os.environ, "VKUBELET_CLUSTER_LOGS": f"build/cluster-logs/{part}"}
@@ -72,8 +74,9 @@ def run(part: str) -> tuple[int, list[str]]:
             lines.append(line)
             sys.stdout.write(f"{part}: {line}")
             sys.stdout.flush()
+    reasons = [line for line in lines if line.startswith("E   ")][:_REASONS]
     failed = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
-    return process.returncode, [*failed, *(f"{part}: {line}" for line in lines[-1:])]
+    return process.returncode, [*reasons, *failed, *(f"{part}: {line}" for line in lines[-1:])]
 
 
 def main() -> int:

@@ -90,7 +90,9 @@ def waiting_text(body: Body, container: str = "main") -> str:
 
 
 SICK = "touch /state/well; echo run >> /state/runs; [ $(wc -l < /state/runs) -gt 1 ] || (sleep 3; rm /state/well) & trap 'exit 7' TERM; "
-LIVENESS = {**shell("test -e /state/well || { echo sick; exit 1; }"), "periodSeconds": 1, "failureThreshold": 2, "timeoutSeconds": 5}
+_PATIENT = {"periodSeconds": 2, "timeoutSeconds": 30}
+"""Of probes whose command decides: a command that a loaded machine starts late would fail by its time, and with another text."""
+LIVENESS = {**_PATIENT, **shell("test -e /state/well || { echo sick; exit 1; }"), "periodSeconds": 1, "failureThreshold": 2}
 _AWAKE = "while true; do sleep 0.2; done"
 """Acts on a signal after at most this time; `wait` was seen to leave one pending for the whole grace, on a kubelet as well."""
 RESTARTED = {
@@ -101,7 +103,11 @@ RESTARTED = {
         container={"livenessProbe": {**LIVENESS, "terminationGracePeriodSeconds": 1}},
         terminationGracePeriodSeconds=60,
     ),
-    "slow": pod("slow", CALM, container={"startupProbe": {**shell("echo not yet; exit 1"), **QUICK, "failureThreshold": 3}}),
+    "slow": pod(
+        "slow",
+        "trap 'exit 0' TERM; " + _AWAKE,
+        container={"startupProbe": {**_PATIENT, **shell("echo not yet; exit 1"), "failureThreshold": 3}},
+    ),
 }
 RARE = {**QUICK, "periodSeconds": 10}
 """Not so often that one of them uses up the events of the pod before another has failed once."""
@@ -115,7 +121,7 @@ FAILING: dict[str, dict[str, Body]] = {
         "grpc": {"grpc": {"port": CLOSED}, "timeoutSeconds": 1},
     },
     "unfit": {
-        "exec": shell("echo no; echo never >&2; exit 5"),
+        "exec": {**shell("echo no; echo never >&2; exit 5"), "timeoutSeconds": 30},
         "late": {**shell("sleep 9"), "timeoutSeconds": 1},
         "none": {"exec": {"command": ["/no/such/program"]}},
     },
