@@ -55,7 +55,8 @@ class Change(Generic[T]):
 
     `old` None: it was created; `new` None: it was deleted, or no longer matches the selectors. Both with different UIDs: it was deleted and
     created again. `initial`: it belongs to the first list, or existed when the handler was registered. `suspected`: it is missing in a
-    later list, so it was deleted at that moment, but no DELETED event was received.
+    later list, so it was deleted at that moment, but no DELETED event was received. `restored`: the server has returned with an earlier
+    state, so writes that it had accepted may be lost, and resourceVersions of earlier responses have no meaning.
     """
 
     key: Key
@@ -63,6 +64,7 @@ class Change(Generic[T]):
     new: T | None
     initial: bool = False
     suspected: bool = False
+    restored: bool = False
 
     @property
     def more_than_status(self) -> bool:
@@ -305,7 +307,7 @@ class Informer(Generic[T]):
         if known is None or self._restored or not _same(new, known):
             old = self.store.remove(new.key)
             self.store.place(new)
-            self._notify(Change(new.key, old, new, initial=initial))
+            self._notify(Change(new.key, old, new, initial=initial, restored=self._restored))
 
     def _with_adopted(self, listed: dict[Key, T], version: str) -> dict[Key, T]:
         """Adds what was adopted while the list was read, if it is later, or if only a stub of it was listed."""

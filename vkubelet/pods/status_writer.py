@@ -144,6 +144,8 @@ class StatusWriter:
         entry = self._entries.get(uid)
         if entry is None:
             return
+        if change.restored:
+            entry.written = entry.published = None
         if entry.written is not None and _version(entry.written) >= _version(pod):
             # Once the watch has caught up, one copy of the pod is enough.
             entry.latest(pod)
