@@ -20,7 +20,7 @@ from vkubelet.api.objects import PODS, SECRETS, Key, Pod, PodRef, Unknown
 from vkubelet.clock import parse_rfc3339, rfc3339
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change
-from vkubelet.control.tokens import renewal_time, request_token, spread_of
+from vkubelet.control.tokens import KEPT, renewal_time, request_token, spread_of
 from vkubelet.control.workqueue import Priority
 from vkubelet.errors import AlreadyExists, Conflict, NotFound, Unavailable
 from vkubelet.logformat import bind
@@ -33,8 +33,6 @@ _DELIVERY = 120.0
 """Seconds until containers observe a Secret that was written: a kubelet refreshes it within 90, and its cache lags."""
 _ORPHAN_AFTER = 60.0
 _RECHECK_AFTER = 60.0
-_KEPT = 0.1
-"""Share of its lifetime in which a token is not renewed again, although by our clock, which may be ahead, it is due already."""
 _SOON = 1.0
 """Seconds after a start; pods that are still being listed are known by then."""
 
@@ -143,7 +141,7 @@ class TokenReconciler:
     async def _renew(self, pod: Pod, sources: Sequence[TokenSource], *, known: Unknown | None) -> None:
         mount = self._worker.mount
         issued = await self.issue(pod, sources)
-        self._kept[pod.metadata.uid] = rfc3339(issued.expiry), self._host.clock.monotonic() + _KEPT * issued.lifetime
+        self._kept[pod.metadata.uid] = rfc3339(issued.expiry), self._host.clock.monotonic() + KEPT * issued.lifetime
         body = token_secret(
             pod, issued.tokens, owner=mount.owner, namespace=mount.namespace, expiry=issued.expiry, lifetime=issued.lifetime
         )

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from tests.support.memory_api import MemoryApi
 from vkubelet.api.objects import Pod
+from vkubelet.client.rest import Client
+from vkubelet.client.transport import Call
+from vkubelet.clock import rfc3339
 from vkubelet.control.informer import Change
 from vkubelet.errors import Forbidden, Unreachable
 from vkubelet.resolve.names import Names
@@ -29,12 +35,12 @@ def pod_of(*, labels: dict[str, str] | None = None, **more: Any) -> Pod:
     return make_pod(metadata={"labels": labels or {}}, spec={"containers": [container(**more)], "volumes": [TOKENS]})
 
 
-def resolver(clock: ManualClock, pod: Pod) -> Resolver:
+def resolver(clock: ManualClock, pod: Pod, client: Client = cast(Client, None)) -> Resolver:
     """One that knows the pod as one with files."""
     nothing = cast(Any, None)
     made = Resolver(
-        client=nothing,
-        node_client=lambda node: nothing,
+        client=client,
+        node_client=lambda node: client,
         recorder=nothing,
         clock=clock,
         node=lambda name: None,
@@ -86,3 +92,49 @@ def test_a_token_that_can_not_be_renewed_is_not_asked_for_all_the_time(left: flo
 )
 def test_users_are_told_what_the_api_server_said(error: Exception, text: str) -> None:
     assert _message_of(error) == text
+
+
+LIFE = 3600
+
+
+class Tokens(MemoryApi):
+    """An API server that issues tokens; its clock is `ahead` of that of the process, in seconds."""
+
+    def __init__(self, clock: ManualClock, *, ahead: float = 0.0) -> None:
+        super().__init__()
+        self.clock, self.ahead, self.issued = clock, ahead, 0
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        if not call.path.endswith("/token"):
+            return await super().fetch(call, timeout)
+        self.issued += 1
+        expiry = rfc3339(self.clock.now() + timedelta(seconds=self.ahead + LIFE))
+        status = {"token": f"token-{self.issued}", "expirationTimestamp": expiry}
+        return json.dumps({"spec": {"expirationSeconds": LIFE}, "status": status}).encode()
+
+
+async def run_with_tokens(api: Tokens, files: Path, *, seconds: float, set_by: float = 0.0, then: float = 0.0) -> list[int]:
+    """Tokens that were issued for one pod after `seconds`, and `then` seconds after the wall clock of both was set."""
+    clock, pod = api.clock, pod_of()
+    made = resolver(clock, pod, api.client())
+    issued = []
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(made.run())
+        resolving = group.create_task(made.resolve(pod, files=files))
+        await clock.advance(seconds)
+        assert resolving.done()
+        issued.append(api.issued)
+        clock.set(set_by)
+        await clock.advance(then)
+        issued.append(api.issued)
+        running.cancel()
+    return issued
+
+
+async def test_tokens_are_renewed_soon_after_the_wall_clock_was_set_forward(tmp_path: Path) -> None:
+    assert await run_with_tokens(Tokens(ManualClock()), tmp_path, seconds=600.0, set_by=LIFE, then=5.0) == [1, 2]
+    assert await run_with_tokens(Tokens(ManualClock()), tmp_path, seconds=600.0, set_by=-LIFE, then=5.0) == [1, 1]
+
+
+async def test_a_clock_ahead_by_the_lifetime_of_a_token_does_not_cause_a_storm(tmp_path: Path) -> None:
+    assert await run_with_tokens(Tokens(ManualClock(), ahead=-2 * LIFE), tmp_path, seconds=float(LIFE)) <= [11, 11]
