@@ -35,12 +35,12 @@ def pod_of(*, labels: dict[str, str] | None = None, **more: Any) -> Pod:
     return make_pod(metadata={"labels": labels or {}}, spec={"containers": [container(**more)], "volumes": [TOKENS]})
 
 
-def resolver(clock: ManualClock, pod: Pod, client: Client = cast(Client, None)) -> Resolver:
+def resolver(clock: ManualClock, pod: Pod, client: Client | None = None) -> Resolver:
     """One that knows the pod as one with files."""
     nothing = cast(Any, None)
     made = Resolver(
-        client=client,
-        node_client=lambda node: client,
+        client=cast(Client, client),
+        node_client=lambda node: cast(Client, client),
         recorder=nothing,
         clock=clock,
         node=lambda name: None,
