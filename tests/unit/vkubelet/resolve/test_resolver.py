@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from tests.support.memory_api import MemoryApi
+from tests.support.memory_api import TokenApi
 from vkubelet.api.objects import Pod
 from vkubelet.client.rest import Client
-from vkubelet.client.transport import Call
-from vkubelet.clock import rfc3339
 from vkubelet.control.informer import Change
 from vkubelet.errors import Forbidden, Unreachable
 from vkubelet.resolve.names import Names
@@ -24,6 +21,7 @@ from vkubelet.resolve.volumes import TokenSource
 from vkubelet.testing.clock import ManualClock
 from vkubelet.testing.host import make_pod, with_status
 
+LIFE = TokenApi.LIFE
 TOKENS = {"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
 
 
@@ -94,28 +92,11 @@ def test_users_are_told_what_the_api_server_said(error: Exception, text: str) ->
     assert _message_of(error) == text
 
 
-LIFE = 3600
-
-
-class Tokens(MemoryApi):
-    """An API server that issues tokens; its clock is `ahead` of that of the process, in seconds."""
-
-    def __init__(self, clock: ManualClock, *, ahead: float = 0.0) -> None:
-        super().__init__()
-        self.clock, self.ahead, self.issued = clock, ahead, 0
-
-    async def fetch(self, call: Call, timeout: float) -> bytes:
-        if not call.path.endswith("/token"):
-            return await super().fetch(call, timeout)
-        self.issued += 1
-        expiry = rfc3339(self.clock.now() + timedelta(seconds=self.ahead + LIFE))
-        status = {"token": f"token-{self.issued}", "expirationTimestamp": expiry}
-        return json.dumps({"spec": {"expirationSeconds": LIFE}, "status": status}).encode()
-
-
-async def run_with_tokens(api: Tokens, files: Path, *, seconds: float, set_by: float = 0.0, then: float = 0.0) -> list[int]:
+async def run_with_tokens(
+    api: TokenApi, clock: ManualClock, files: Path, *, seconds: float, set_by: float = 0.0, then: float = 0.0
+) -> list[int]:
     """Tokens that were issued for one pod after `seconds`, and `then` seconds after the wall clock of both was set."""
-    clock, pod = api.clock, pod_of()
+    pod = pod_of()
     made = resolver(clock, pod, api.client())
     issued = []
     async with asyncio.TaskGroup() as group:
@@ -132,9 +113,11 @@ async def run_with_tokens(api: Tokens, files: Path, *, seconds: float, set_by: f
 
 
 async def test_tokens_are_renewed_soon_after_the_wall_clock_was_set_forward(tmp_path: Path) -> None:
-    assert await run_with_tokens(Tokens(ManualClock()), tmp_path, seconds=600.0, set_by=LIFE, then=5.0) == [1, 2]
-    assert await run_with_tokens(Tokens(ManualClock()), tmp_path, seconds=600.0, set_by=-LIFE, then=5.0) == [1, 1]
+    for by, issued in ((LIFE, 2), (-LIFE, 1)):
+        clock = ManualClock()
+        assert await run_with_tokens(TokenApi(clock), clock, tmp_path, seconds=600.0, set_by=by, then=5.0) == [1, issued]
 
 
 async def test_a_clock_ahead_by_the_lifetime_of_a_token_does_not_cause_a_storm(tmp_path: Path) -> None:
-    assert await run_with_tokens(Tokens(ManualClock(), ahead=-2 * LIFE), tmp_path, seconds=float(LIFE)) <= [11, 11]
+    clock = ManualClock()
+    assert await run_with_tokens(TokenApi(clock, ahead=-2 * LIFE), clock, tmp_path, seconds=float(LIFE)) <= [11, 11]
