@@ -5,12 +5,12 @@ be read is skipped, and names the right.
 """
 
 import asyncio
+import shlex
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
-from email.utils import parsedate_to_datetime
 from itertools import groupby
 
 import aiohttp
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from kubeocean.commands import clusters, reading
 from kubeocean.commands.output import Block, Format, data, in_progress, write
@@ -43,16 +43,21 @@ _SELF_REVIEWS = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "S
 
 @define
 class Log:
-    """Results in the order of the checks."""
+    """Results in the order of the checks; proposed commands of ours get the flags that select `hub`."""
 
+    hub: clusters.Choice
     done: list[Checked] = field(factory=list)
 
     async def check(self, subject: str, name: str, work: Awaitable[Iterable[Finding]]) -> None:
         """Performs a check, or records why it is skipped."""
         try:
-            self.done.append(Checked(subject=subject, check=name, findings=list(await work)))
+            self.done.append(Checked(subject=subject, check=name, findings=[self._complete(each) for each in await work]))
         except (clusters.CommandFailed, ApiError) as error:
             self.done.append(Checked(subject=subject, check=name, skipped=str(error)))
+
+    def _complete(self, finding: Finding) -> Finding:
+        flags = "".join(f" {shlex.quote(word)}" for word in self.hub.arguments)
+        return evolve(finding, commands=[f"{each}{flags}" if each.startswith("kubeocean ") else each for each in finding.commands])
 
     def findings(self, subject: str) -> list[Finding]:
         return [finding for each in self.done if each.subject == subject for finding in each.findings]
@@ -68,9 +73,8 @@ async def server(reader: Reader, clock: Clock) -> list[Finding]:
         async with reader.client.transport.open(call, aiohttp.ClientTimeout(total=_PROBE_TIMEOUT)) as response:
             received, date = clock.now(), response.headers.get("Date")
             body = decode_json(await response.read())
-    answered = parsedate_to_datetime(date) if date else None
     title = reader.choice.title
-    return [*servers.version(title, body), *servers.clock(title, answered, sent=sent, received=received)]
+    return [*servers.version(title, body), *servers.clock(title, servers.answered(date), sent=sent, received=received)]
 
 
 async def definitions(reader: Reader, resource: Resource[Unknown], *, kubectl: str) -> list[Finding]:
@@ -219,7 +223,7 @@ class BindingExamination:
             missing = await lacking_rights(self.hub.client, wanted, review=lambda check: granted(self.hub.client, account, check))
         except Forbidden as error:
             raise MissingRight(missing_right(self.hub.choice, "create", objects.SUBJECTACCESSREVIEWS)) from error
-        return bindings.hub_rights(account, missing, kubectl=self.commands.hub)
+        return bindings.hub_rights(account, missing, kubectl=self.commands.hub, helm=self.hub.choice.helm)
 
     async def _kubelet_port(self) -> Iterable[Finding]:
         out: list[Finding] = []
@@ -310,7 +314,7 @@ class Doctor:
 
     async def examine(self) -> Sequence[Checked]:
         """Performs all checks. Raises CommandFailed."""
-        log = Log()
+        log = Log(self.hub)
         async with clusters.opened(self.hub) as client:
             reader = Reader(client, self.hub)
             await HubExamination(reader, log, clock=self.clock).run()
