@@ -7,6 +7,7 @@ which every user of the machine can list.
 import asyncio
 import signal
 import tempfile
+import threading
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +23,8 @@ from vkubelet.clock import SystemClock
 __all__ = ["app", "run"]
 """The complete command line: that of `kubeocean.commands`, which is below this package, and this command."""
 
-LEAST_INTERVAL = 2.0
+LEAST_INTERVAL, LONGEST_INTERVAL = 2.0, 60.0
+"""Seconds. The ledger counts a reading for at most two minutes."""
 
 
 @app.command("dashboard", help="open a read-only web page about bindings, nodes, pods, problems and time windows, with your own rights")
@@ -31,7 +33,10 @@ def dashboard_command(
     one: OptionalBinding = "",
     port: Annotated[int, typer.Option(metavar="PORT", help="port on 127.0.0.1 (default: any free one)", min=0, max=65535)] = 0,
     interval: Annotated[
-        float, typer.Option(metavar="SECONDS", min=LEAST_INTERVAL, help="time between two readings of the computing cluster")
+        float,
+        typer.Option(
+            metavar="SECONDS", min=LEAST_INTERVAL, max=LONGEST_INTERVAL, help="time between two readings of the computing cluster"
+        ),
     ] = 10.0,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="open the page in the browser")] = True,
     kubeconfig: Kubeconfig = None,
@@ -97,4 +102,5 @@ class Shown:
             page = directory / "dashboard.html"
             page.touch(mode=0o600)
             page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={address}">')
-            webbrowser.open(page.as_uri())
+            # A browser of a terminal occupies its thread until the user leaves it, and meanwhile loads pages from this process.
+            threading.Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()
