@@ -35,7 +35,10 @@ def dashboard_command(
     interval: Annotated[
         float,
         typer.Option(
-            metavar="SECONDS", min=LEAST_INTERVAL, max=LONGEST_INTERVAL, help="time between two readings of the computing cluster"
+            metavar="SECONDS",
+            min=LEAST_INTERVAL,
+            max=LONGEST_INTERVAL,
+            help="time between two readings of the computing cluster, at most 60",
         ),
     ] = 10.0,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="open the page in the browser")] = True,
