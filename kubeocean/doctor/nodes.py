@@ -104,20 +104,20 @@ def _requested(encoded: str) -> Iterator[str]:
 def networks(hub: Iterable[Node], worker: Iterable[Node]) -> Iterator[Finding]:
     """Checks that no real node of the hub has addresses of pods that a node of the worker has too."""
     widest: dict[tuple[int, bool], tuple[Network, Node]] = {}
-    listed = [
-        (network, node, at_home) for nodes, at_home in ((hub, True), (worker, False)) for node in nodes for network in _networks(node)
-    ]
+    listed = [(network, node, in_hub) for nodes, in_hub in ((hub, True), (worker, False)) for node in nodes for network in _networks(node)]
     # In this order a network comes after those that contain it, and two overlap only if one contains the other.
-    for network, node, at_home in sorted(listed, key=lambda each: (each[0].version, int(each[0].network_address), each[0].prefixlen)):
-        other = widest.get((network.version, not at_home))
+    for network, node, in_hub in sorted(listed, key=lambda each: (each[0].version, int(each[0].network_address), each[0].prefixlen)):
+        other = widest.get((network.version, not in_hub))
         if other is not None and other[0].overlaps(network):
-            (here, there) = ((network, node), other) if at_home else (other, (network, node))
-            text = f"spec.podCIDR {here[0]} of Node {here[1].metadata.name} in the hub overlaps {there[0]} of Node {there[1].metadata.name}"
+            ours, theirs = ((network, node), other) if in_hub else (other, (network, node))
+            text = (
+                f"spec.podCIDR {ours[0]} of Node {ours[1].metadata.name} in the hub overlaps {theirs[0]} of Node {theirs[1].metadata.name}"
+            )
             yield warning(f"{text} in the worker: pods of one cluster cannot reach those of the other; give one cluster other pod networks")
             return
-        before = widest.get((network.version, at_home))
-        if before is None or network.broadcast_address > before[0].broadcast_address:
-            widest[network.version, at_home] = network, node
+        before = widest.get((network.version, in_hub))
+        if before is None or int(network.broadcast_address) > int(before[0].broadcast_address):
+            widest[network.version, in_hub] = network, node
 
 
 def _networks(node: Node) -> list[Network]:
