@@ -102,13 +102,13 @@ class Informer(Generic[T]):
         self._isolated = Isolation(f"informer {resource.plural}")
         self._backoff = Backoff(first=0.2, limit=30.0, jitter=0.5)
         self._version = ""
+        self._synced = asyncio.Event()
+        self._received_at = self._clock.monotonic()
+        self._listed = ""
         self._newest = ""
         """The highest resourceVersion that the server has returned, also to other calls."""
         self._listed_after = ""
         """The same when the list began that is being read."""
-        self._synced = asyncio.Event()
-        self._received_at = self._clock.monotonic()
-        self._listed = ""
         self._restored = False
         """Whether the server has returned with an earlier state, and was not listed since."""
         self._listing: dict[Key, T] | None = None
@@ -214,10 +214,6 @@ class Informer(Generic[T]):
             return
         self._succeeded()
 
-    def _on_restored(self) -> None:
-        self._newest, self._restored = "", True
-        self._deleted.clear()
-
     async def _follow(self) -> None:
         async with aclosing(self._client.watch(self._resource, since=self._version, where=self._where)) as events:
             await self._consume(events)
@@ -265,6 +261,10 @@ class Informer(Generic[T]):
             elif event.initial_end:
                 return event.object.metadata.resource_version
         return ""
+
+    def _on_restored(self) -> None:
+        self._newest, self._restored = "", True
+        self._deleted.clear()
 
     def _list(self, obj: T) -> None:
         assert self._listing is not None, "objects are listed between the begin of a list and its end"

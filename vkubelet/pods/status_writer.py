@@ -234,10 +234,10 @@ class StatusWriter:
             log.debug("pod changed since it was read; its status is computed again")
             return STALE
         entry.written = answer
-        self._record_version(answer.metadata.resource_version)
         left = status_patch(answer.status, wanted, uid=uid, resource_version="")
         entry.refused = (wanted, answer.status) if left is not None else None
         entry.published = (answer.metadata.resource_version, inputs) if left is None else None
+        self._record_version(answer.metadata.resource_version)
         self._measure(entry, inputs, pod.node)
         if answer.terminal:
             for listener in self._terminal_listeners:
