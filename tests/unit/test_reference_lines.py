@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +66,15 @@ def test_every_reason_of_the_code_has_a_line() -> None:
     found = {reason: name for name, tree in sources() for reason in reasons(tree)}
     assert len(found) > 60
     assert not {reason: name for reason, name in found.items() if reason not in page}
+
+
+def test_every_reason_has_one_anchor_on_the_site() -> None:
+    site = runpy.run_path(str(ROOT / "deploy" / "dev" / "site.py"))
+    shown = site["anchored"]((REFERENCE / "conditions-events.md").read_text())
+    anchors = re.findall(r'<a id="(\w+)"></a>', shown)
+    assert len(anchors) == len(set(anchors))
+    assert not {reason for _, tree in sources() for reason in reasons(tree)} - set(anchors)
+    assert re.search(r'^\| <a id="FailedCreatePod"></a>`FailedCreatePod`', shown, re.MULTILINE), "at its row, not where it is mentioned"
 
 
 def test_reasons_are_found_as_texts_and_as_constants() -> None:

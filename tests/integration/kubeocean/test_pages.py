@@ -75,6 +75,11 @@ async def test_a_person_sees_what_is_leased(lent: Scene, shell: Shell, waiting: 
     assert f"ResourceLeasingPolicy night-{name} for ClusterBinding {name}: Inactive" in out
 
 
+async def test_explanations_show_at_a_terminal_that_they_read(lent: Scene, shell: Shell, waiting: str) -> None:
+    for what in (f"node {lent.vnodes[0]}", f"policy night-{lent.bound.name}", f"pod web -n {waiting}"):
+        assert "reading policies, nodes and pods of both clusters" in await shell.run(f"kubeocean explain {what} 2>&1", typed="")
+
+
 async def test_a_person_finds_what_is_wrong(lent: Scene, shell: Shell, waiting: str) -> None:
     name, vnode = lent.bound.name, lent.vnodes[0]
     out = await shell.run(block("operate/find-what-is-wrong.md", 0), {"demo": name}, codes=DOCTOR_FINDS)
