@@ -217,7 +217,7 @@ async def test_a_scripted_node_answers_what_pages_ask(shell: Shell, bare_hub: Co
     async with removed_afterwards(bare_hub, "mock"), shell.running(block("build/mock.md", 0), "."):
         await node_is_ready(bare_hub, "mock")
         out = await shell.run(block("operate/reach-the-nodes.md", 1), {"NODE": "mock"})
-        assert "healthz check passed" in out and '"kubeletconfig"' in out and "kubelet_pod_worker_duration_seconds" in out
+        assert "healthz check passed" in out and '"kubeletconfig"' in out and "vkubelet_node_queue_depth" in out
         await shell.run(block("use/metrics.md", 0), {"VNODE": "mock"})
 
 
