@@ -54,6 +54,8 @@ class ControlPlane:
         self.sets: dict[str, Body] = {}
         self._renewed: dict[str, tuple[str, float]] = {}
         self._unready: dict[str, float] = {}
+        self._sound: dict[str, Body | None] = {}
+        """Nodes as they were when nothing was to do for them, unless their Lease expires."""
         self._evicted: set[str] = set()
         self._nodeless: dict[str, float] = {}
         self._asked: list[str] = []
@@ -86,10 +88,11 @@ class ControlPlane:
         self._try_to_create(body, namespace)
 
     def _try_to_create(self, body: Body, namespace: str) -> None:
-        if self.attempt("person", "POST", f"/api/v1/namespaces/{namespace}/pods", body) is None:
+        name = body["metadata"]["name"]
+        if self.pod(name, namespace) is not None or self.attempt("person", "POST", f"/api/v1/namespaces/{namespace}/pods", body) is None:
             self.world.network.later(2.0, self._try_to_create, body, namespace)
         else:
-            self._asked.remove(body["metadata"]["name"])
+            self._asked.remove(name)
 
     async def created(self, name: str) -> None:
         """Waits until a person has created a pod of this name: what they do to it next is not meant for its predecessor."""
@@ -200,11 +203,15 @@ class ControlPlane:
             # A renewal counts only with a later time than the last, as in the node lifecycle controller.
             if name not in self._renewed or self._renewed[name][0] < renewed:
                 self._renewed[name] = (renewed, now)
+            if node is self._sound.get(name) and now - self._renewed[name][1] <= _GRACE:
+                continue
             if now - self._renewed[name][1] > _GRACE and condition(node, "Ready").get("status") != "Unknown":
                 stale = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "lastTransitionTime": self._now()}
                 self.merge(f"/api/v1/nodes/{name}/status", {"status": {"conditions": [stale]}}, user="node-controller", strategic=True)
             self._taint(name)
             self._evict(name)
+            unchanged = self.model.get("", "v1", "nodes", "", name) is node
+            self._sound[name] = node if unchanged and is_ready(node) else None
         return True
 
     def _taint(self, name: str) -> None:

@@ -14,7 +14,8 @@ import contextvars
 import heapq
 import math
 import random
-from collections.abc import Callable, Coroutine, Iterable
+import types
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
@@ -41,27 +42,21 @@ class Stuck(RuntimeError):
 class _Hashed:
     """Has a hash that does not depend on the address in memory, so that sets of these have the same order in every process."""
 
-    _number: int
+    _number = 0
+    _loop: SimulatedLoop
 
     def __hash__(self) -> int:
+        if not self._number:
+            self._number = self._loop.next_number()
         return self._number
 
 
 class SimulatedTask(_Hashed, asyncio.Task[Any]):
     """A task with a number."""
 
-    def __init__(self, coro: Coroutine[Any, Any, Any], *, number: int, process: str, **rest: Any) -> None:
-        self._number = number
-        self.process = process
-        super().__init__(coro, **rest)
-
 
 class SimulatedFuture(_Hashed, asyncio.Future[Any]):
     """A future with a number."""
-
-    def __init__(self, *, number: int, loop: asyncio.AbstractEventLoop) -> None:
-        self._number = number
-        super().__init__(loop=loop)
 
 
 class _Call:
@@ -104,13 +99,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._on_moment: Callable[[float], None] = lambda moment: None
         self._dead: set[str] = set()
         self._stalled: dict[str, list[_Call]] = {}
-        self._tasks: list[SimulatedTask] = []
+        self._tasks: list[tuple[str, SimulatedTask]] = []
+        """Those that have not ended, and some that have; with their processes."""
         self._most_tasks = _TASKS
         self.callbacks = 0
         """Number of callbacks run."""
         self.problems: list[str] = []
         """Exceptions that no task has handled."""
-        self.set_task_factory(self._new_task)
         self.set_exception_handler(self._unhandled)
 
     # --- what asyncio requires of a loop ---
@@ -119,8 +114,20 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self._now
 
     def create_future(self) -> asyncio.Future[Any]:
+        return SimulatedFuture(loop=self)
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None) -> SimulatedTask:
+        task = SimulatedTask(coro, loop=self, name=name, context=context)
+        self._tasks.append((PROCESS.get() if context is None else context.get(PROCESS, ""), task))
+        if len(self._tasks) > self._most_tasks:
+            self._tasks = self._unfinished()
+            self._most_tasks = 2 * len(self._tasks) + _TASKS
+        return task
+
+    def next_number(self) -> int:
+        """Returns the number of a task or future that is put into a set."""
         self._numbers += 1
-        return SimulatedFuture(number=self._numbers, loop=self)
+        return self._numbers
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         """Runs the function in a callback of its own; it takes no virtual time."""
@@ -153,7 +160,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def after(self, delay: float) -> asyncio.Future[Any]:
         """Returns a future that is done in so many seconds."""
-        future = self.create_future()
+        future = SimulatedFuture(loop=self)
         self._timers += 1
         heapq.heappush(self._due, (self._after(delay), self._timers, future))
         return future
@@ -208,7 +215,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def _take_due(self, ready: Any) -> None:
         waiting, now = self._due, self._now
-        due: list[tuple[float, int, _Call | SimulatedFuture]] = []
+        due = []
         while waiting and waiting[0][0] <= now:
             timer = heapq.heappop(waiting)
             if not _is_off(timer[2]):
@@ -216,25 +223,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if len(due) > 1:
             self._rng.shuffle(due)
             due.sort(key=itemgetter(0))
-        for _, _, timer in due:
-            if isinstance(timer, _Call):
-                ready.append(timer)
+        for _, _, each in due:
+            if isinstance(each, _Call):
+                ready.append(each)
             else:
-                timer.set_result(None)
+                each.set_result(None)
 
-    def _new_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **rest: Any) -> SimulatedTask:
-        self._numbers += 1
-        context = rest.get("context")
-        process = PROCESS.get() if context is None else context.get(PROCESS, "")
-        task = SimulatedTask(coro, number=self._numbers, process=process, loop=loop, **rest)
-        self._tasks.append(task)
-        if len(self._tasks) > self._most_tasks:
-            self._tasks = self._unfinished()
-            self._most_tasks = 2 * len(self._tasks) + _TASKS
-        return task
-
-    def _unfinished(self) -> list[SimulatedTask]:
-        return [task for task in self._tasks if not task.done()]
+    def _unfinished(self) -> list[tuple[str, SimulatedTask]]:
+        return [each for each in self._tasks if not each[1].done()]
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -271,12 +267,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def tasks_of(self, process: str) -> list[str]:
         """Returns the names of the unfinished tasks of a process."""
-        return [task.get_name() for task in self._unfinished() if task.process == process]
+        return [task.get_name() for owner, task in self._unfinished() if owner == process]
 
     def dispose(self) -> None:
         """Closes all coroutines, after what they did was judged: left to the garbage collector they would disturb a later simulation."""
         self.set_exception_handler(lambda loop, context: None)
-        for task in self._unfinished():
+        for _, task in self._unfinished():
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             _close(task.get_coro())
         self._tasks.clear()
@@ -305,7 +301,13 @@ class LoopClock:
         if seconds > 0:
             await self._loop.after(seconds)
         else:
-            await asyncio.sleep(0)
+            await _turn()
+
+
+@types.coroutine
+def _turn() -> Generator[None, None, None]:
+    """Lets the other tasks that are ready run, as `asyncio.sleep(0)`."""
+    yield
 
 
 def _is_off(timer: _Call | SimulatedFuture) -> bool:
