@@ -7,10 +7,14 @@ directly, so it is never behind.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tests.faults.model.refusals import Refusal
+from tests.faults.simulation.loop import START
 from vkubelet.clock import rfc3339
+from vkubelet.server import x509
+from vkubelet.server.certificates import PUBLISHED
 
 if TYPE_CHECKING:
     from tests.faults.simulation.world import World
@@ -26,6 +30,11 @@ _EVICTED_AFTER = 300.0
 _ORPHANED_AFTER = 40.0
 _PATIENCE = 1200
 """Seconds after which a person no longer waits for the deletion of a pod."""
+
+
+@lru_cache
+def _client_ca() -> str:
+    return x509.self_signed("client-ca", ("192.0.2.1",), now=START).certificate.decode()
 
 
 def pod_body(name: str, *, restart: str = "Always", annotations: Mapping[str, str] | None = None, **spec: Any) -> Body:
@@ -67,6 +76,12 @@ class ControlPlane:
         self.world.every(1.0, self.name, self.reconcile_sets)
         self.world.every(2.0, self.name, self.judge_nodes)
         self.world.every(5.0, self.name, self.collect_pods)
+
+    def publish_client_ca(self) -> None:
+        """Creates the ConfigMap by which servers know the CA of client certificates."""
+        meta = {"name": PUBLISHED.name, "namespace": PUBLISHED.namespace}
+        body = {"metadata": meta, "data": {"client-ca-file": _client_ca()}}
+        self.model.call("POST", f"/api/v1/namespaces/{PUBLISHED.namespace}/configmaps", body, user="kube-apiserver")
 
     def attempt(self, user: str, method: str, path: str, body: Body | None = None, **more: Any) -> Body | None:
         """Writes as a user of this cluster; returns the answer, None when it is refused."""

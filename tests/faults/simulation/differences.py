@@ -29,11 +29,14 @@ def _compare(old: Any, new: Any, path: str, found: set[str]) -> None:
         if members is None and value is not None:
             found.add(path)
     before, after = before or {}, after or {}
-    for name in before.keys() | after.keys():
-        one, other = before.get(name), after.get(name)
+    for name, other in after.items():
+        one = before.get(name)
         # A write leaves most parts of an object as they are: the same objects in memory.
         if one is not other and one != other:
             _compare(one, other, f"{path}/{name}", found)
+    for name, one in before.items():
+        if one is not None and name not in after:
+            _compare(one, None, f"{path}/{name}", found)
 
 
 def _members(value: Any) -> Mapping[str, Any] | None:

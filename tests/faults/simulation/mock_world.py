@@ -63,6 +63,7 @@ class MockWorld(World):
 
     def build(self) -> None:
         self.hub = ControlPlane(self, "hub")
+        self.hub.publish_client_ca()
         self.hub.run()
         self.start("vkubelet")
 
