@@ -9,7 +9,7 @@ import logging
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import count
@@ -50,9 +50,9 @@ class World:
     """Seconds after the last wish after which also amounts are reported that the product reports at most three times in 90 s."""
     quiet_for: ClassVar[float] = 60.0
 
-    def __init__(self, schedules: Sequence[Schedule]) -> None:
-        self.branch = Branch(schedules)
-        self.scenario, seed = schedules[0].scenario, schedules[0].seed
+    def __init__(self, branch: Branch) -> None:
+        self.branch = branch
+        self.scenario, seed = branch.schedules[0].scenario, branch.schedules[0].seed
         self.rng = random.Random(f"{self.name}/{self.scenario}/{seed}")
         self.loop = SimulatedLoop(self.rng)
         self.clock = LoopClock(self.loop)
