@@ -132,7 +132,7 @@ class _Observer:
             skipped |= held
         for name, at in observed.items():
             node = self._node_of(name)
-            if at > self._foretold.second and node not in skipped:
+            if self._foretold.second < at < self._until and node not in skipped:
                 self._found.expect("eviction", name in foretold, f"{name} on {node} was evicted at {at:.3f} s, which was not foretold")
 
     def _held(self, calendar: Calendar, edge: Edge, name: str, node: str, deadline: float, observed: Mapping[str, float]) -> None:
