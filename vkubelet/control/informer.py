@@ -217,17 +217,6 @@ class Informer(Generic[T]):
         finally:
             self._stream = None
 
-    async def _ask(self) -> None:
-        """Sends a small request: a resumed watch may be silent for a minute, so after an error another call has to show that the server
-        responds. One that was restored from a backup would be silent until it reaches the resourceVersion of the watch again."""
-        self.record_version(self._version)
-        newest = await restores.newest(self._client, self._resource, self._where)
-        if is_earlier(newest, self._newest):
-            restores.report(self._client, self._resource)
-        # Another watch may have noticed the same meanwhile.
-        if self._is_resumable:
-            self._succeeded()
-
     @property
     def _is_resumable(self) -> bool:
         """Events that an abandoned stream delivered last may have set the version of a server that was restored."""
@@ -241,6 +230,18 @@ class Informer(Generic[T]):
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.reschedule(asyncio.get_running_loop().time())
+
+    async def _ask(self) -> None:
+        """Sends a small request: a resumed watch may be silent for a minute, so after an error another call has to show that the server
+        responds. One that was restored from a backup would be silent until it reaches the resourceVersion of the watch again."""
+        self.record_version(self._version)
+        newest = await restores.newest(self._client, self._resource, self._where)
+        if is_earlier(newest, self._newest):
+            restores.report(self._client, self._resource)
+        # Another watch may have noticed the same meanwhile.
+        if not self._is_resumable:
+            return
+        self._succeeded()
 
     async def _follow(self) -> None:
         async with aclosing(self._client.watch(self._resource, since=self._version, where=self._where)) as events:
