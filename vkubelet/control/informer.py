@@ -17,13 +17,15 @@ from weakref import WeakSet
 
 from attrs import frozen
 
-from vkubelet.api.codec import EventType, WatchEvent, decode_list
-from vkubelet.api.objects import Key, KubeObject, Resource, Unknown
+from vkubelet.api.codec import EventType, WatchEvent
+from vkubelet.api.objects import Key, KubeObject, Resource
 from vkubelet.client.rest import Client, Selection
 from vkubelet.client.transport import Transport
 from vkubelet.clock import Clock, SystemClock, in_batches
+from vkubelet.control import restores
 from vkubelet.control.backoff import Backoff
 from vkubelet.control.controller import Isolation
+from vkubelet.control.restores import is_earlier, is_later
 from vkubelet.control.store import Store
 from vkubelet.errors import Expired, Forbidden, Invalid, NotFound, Unreachable, VKubeletError
 from vkubelet.logformat import bind
@@ -109,6 +111,7 @@ class Informer(Generic[T]):
         """The highest resourceVersion that the server has returned, also to other calls."""
         self._listed_after = ""
         """The same when the list began that is being read."""
+        self._stream: asyncio.Timeout | None = None
         self._restored = False
         """Whether the server has returned with an earlier state, and was not listed since."""
         self._listing: dict[Key, T] | None = None
@@ -153,12 +156,12 @@ class Informer(Generic[T]):
         self.record_version(obj.metadata.resource_version)
         if self._listing is not None:
             self._adopted[obj.key] = obj
-        if obj.key in self.store or _later(obj.metadata.resource_version, self._listed):
+        if obj.key in self.store or is_later(obj.metadata.resource_version, self._listed):
             self._put(obj)
 
     def record_version(self, version: str) -> None:
         """Records the resourceVersion of an object that another call returned: a server that later has only an earlier one was restored."""
-        if _is_number_before(self._newest or "0", version):
+        if is_earlier(self._newest or "0", version):
             self._newest = version
 
     def saw_deleted(self, uid: str) -> bool:
@@ -168,6 +171,7 @@ class Informer(Generic[T]):
     async def run(self) -> None:
         """Watches the server until cancelled; none of its errors stops this."""
         staleness = self._metrics.watch_stale.watched(self._resource.plural, self.stale_for) if self._metrics is not None else nullcontext()
+        restores.register(self._client, self)
         try:
             with staleness:
                 await self._run()
@@ -188,13 +192,11 @@ class Informer(Generic[T]):
     async def _one_stream(self) -> VKubeletError | None:
         """Lists if necessary, then watches until the stream closes; returns the error that closed it."""
         try:
-            if self.last_error is not None and self._version:
+            if self.last_error is not None and self._is_resumable:
                 await self._ask()
-            if self._version:
-                await self._follow()
-            else:
-                await self._list_and_follow()
+            await self._until_abandoned()
         except Expired as error:
+            self.record_version(self._version)
             self._version = ""
             self._synced.clear()
             return error
@@ -203,14 +205,41 @@ class Informer(Generic[T]):
             return error
         return None
 
+    async def _until_abandoned(self) -> None:
+        scope = asyncio.timeout(None)
+        try:
+            async with scope:
+                self._stream = scope
+                await (self._follow() if self._is_resumable else self._list_and_follow())
+        except TimeoutError:
+            if not scope.expired():
+                raise
+        finally:
+            self._stream = None
+
+    @property
+    def _is_resumable(self) -> bool:
+        """Events that an abandoned stream delivered last may have set the version of a server that was restored."""
+        return bool(self._version) and not self._restored
+
+    def list_again(self) -> None:
+        """Lists everything because the server was restored from a backup; a stream that is open is abandoned."""
+        self._version = ""
+        self._synced.clear()
+        self._on_restored()
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.reschedule(asyncio.get_running_loop().time())
+
     async def _ask(self) -> None:
         """Sends a small request: a resumed watch may be silent for a minute, so after an error another call has to show that the server
         responds. One that was restored from a backup would be silent until it reaches the resourceVersion of the watch again."""
         self.record_version(self._version)
-        if await is_earlier(self._client, self._resource, self._where, than=self._newest):
-            self._version = ""
-            self._synced.clear()
-            self._on_restored()
+        newest = await restores.newest(self._client, self._resource, self._where)
+        if is_earlier(newest, self._newest):
+            restores.report(self._client, self._resource)
+        # Another watch may have noticed the same meanwhile.
+        if not self._is_resumable:
             return
         self._succeeded()
 
@@ -302,7 +331,7 @@ class Informer(Generic[T]):
 
     async def _replace(self, version: str) -> None:
         """Makes the store equal to the list."""
-        if _is_number_before(version, self._listed_after):
+        if is_earlier(version, self._listed_after):
             self._on_restored()
         listed, self._listing = self._with_adopted(self._listing or {}, version), None
         self._listed = version
@@ -331,7 +360,7 @@ class Informer(Generic[T]):
         for obj in self._adopted.values():
             known = listed.get(obj.key)
             stubbed = known is not None and known.metadata.uid == obj.metadata.uid and _newer(obj, known)
-            if stubbed or _later(obj.metadata.resource_version, version):
+            if stubbed or is_later(obj.metadata.resource_version, version):
                 admitted = self.store.admit(obj)
                 if admitted is not None:
                     listed[obj.key] = admitted
@@ -397,40 +426,10 @@ class Informer(Generic[T]):
             self._metrics.watch_restarts.labels(resource=self._resource.plural, reason=reason).inc()
 
 
-async def is_earlier(client: Client, resource: Resource[T], where: Selection, *, than: str) -> bool:
-    """Checks whether the server has only an earlier resourceVersion than it returned before, because etcd was restored from a backup.
-
-    The small list is read from etcd, so it also shows that the server responds. resourceVersions that are no numbers are never earlier.
-    """
-    path, params = resource.path(where.namespace), [*where.params(), ("limit", "1")]
-    newest = decode_list(Unknown, await client.request("GET", path, params=params)).resource_version
-    if not _is_number_before(newest, than):
-        return False
-    with bind(resource=str(resource)):
-        log.warning("the API server has returned with an earlier state; listing again")
-    return True
-
-
 def _same(one: KubeObject, other: KubeObject) -> bool:
     this, that = one.metadata, other.metadata
     return (this.uid, this.resource_version) == (that.uid, that.resource_version)
 
 
 def _newer(obj: KubeObject, known: KubeObject) -> bool:
-    return _later(obj.metadata.resource_version, known.metadata.resource_version)
-
-
-def _later(this: str, that: str) -> bool:
-    """Compares resourceVersions (KEP-5504: those of one resource are numbers of any size that increase); a stub's "" is never later."""
-    if not _are_numbers(this, that):
-        return this != that
-    one, other = this.lstrip("0"), that.lstrip("0")
-    return (len(one), one) > (len(other), other)
-
-
-def _is_number_before(this: str, that: str) -> bool:
-    return _are_numbers(this, that) and _later(that, this)
-
-
-def _are_numbers(*versions: str) -> bool:
-    return all(version.isascii() and version.isdigit() for version in versions)
+    return is_later(obj.metadata.resource_version, known.metadata.resource_version)

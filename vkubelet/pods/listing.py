@@ -199,10 +199,12 @@ class Orphans:
         return await (self._sweep() if key == _SWEEP else self._terminate_returned(key))
 
     async def _terminate_returned(self, uid: str) -> float | None:
-        ref = self._returned[uid]
+        ref = self._returned.get(uid)
+        if ref is None:
+            return None
         if not self._known(ref) and await self._is_missing(ref) and not self._known(ref):
             self._terminate(ref)
-        del self._returned[uid]
+        self._returned.pop(uid, None)
         return None
 
     async def _sweep(self) -> float | None:

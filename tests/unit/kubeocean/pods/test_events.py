@@ -209,6 +209,38 @@ async def test_watch_of_events_starts_again_when_the_worker_was_restored(version
     assert api.since == since
 
 
+class Refusing(MemoryApi):
+    """A worker that refuses so many watches, as one does that has just started."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.left, self.served = count, 0
+
+    @asynccontextmanager
+    async def open(self, call: Call, timeout: object) -> AsyncIterator[Any]:
+        if self.left:
+            self.left -= 1
+            raise Forbidden("watch events", "not allowed")
+        self.served += 1
+        async with super().open(call, timeout) as stream:
+            yield stream
+
+
+@pytest.mark.parametrize(("refusals", "served", "warnings"), [(3, 1, []), (1000, 0, ["WARNING"])])
+async def test_an_api_server_that_starts_is_no_missing_right(
+    refusals: int, served: int, warnings: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    api, clock = Refusing(refusals), ManualClock(at("2026-01-05 09:10"))
+    host = RecordingHost(clock=clock, client=Client(Connection("https://192.0.2.1"), clock=clock))
+    watched = EventMirror(scope=worker_scope(host, WorkerCluster(api.client(), Mount(OWNER, "mnt"), clock=clock, probe_interval=10)))
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(watched.run())
+        await clock.advance(15.0)
+        running.cancel()
+    assert api.served == served
+    assert [record.levelname for record in caplog.records if record.levelname == "WARNING"] == warnings
+
+
 async def test_a_missing_right_is_said_once_however_often_it_is_asked_for(mirror: EventMirror, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         mirror.on_forbidden(Forbidden("watch events", "not allowed"))
