@@ -144,7 +144,10 @@ class Shell:
                 await eventually(shown, f"the output has {shows!r}", seconds=within)
             except AssertionError as error:
                 raise AssertionError(f"{error}\n{running.output}") from None
-            yield running.output
+            try:
+                yield running.output
+            finally:
+                print(f"$ {self._script(what, replaced)}\n{running.output}")
 
     @asynccontextmanager
     async def _started(self, script: str) -> AsyncIterator[_Running]:

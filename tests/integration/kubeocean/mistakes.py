@@ -147,7 +147,7 @@ async def make_mistakes(scene: Scene) -> Mistakes:
     async with clusters.opened(hub) as client:
         found = await status.summaries(client, [await client.get(CLUSTERBINDINGS, bound.name)])
     shown = "\n".join(status.lines(found, width=1000, nodes=True))
-    explained = [await explain(hub, Key(stage.namespace, name)) for name in ("greedy", "intolerant", "late", "imageless")]
+    explained = [await explain(hub, Key(stage.namespace, name)) for name in ("greedy", "intolerant", "late")]
     described = await describe(stage)
     doctor += await with_an_old_definition(bound.hub, hub)
     scene.program.kill()
@@ -261,7 +261,6 @@ async def prepare_pods(stage: Stage) -> None:
         await stage.event(name, "FailedCreatePod")
     await eventually(lambda: daemon_waits(stage), "the DaemonSet has a pod on the virtual node")
     await fake_image_failure(stage)
-    await fake_missing_image(stage)
 
 
 def waiting_csr(stage: Stage, csr: Body) -> Body:
@@ -300,30 +299,6 @@ async def fake_image_failure(stage: Stage) -> None:
     broken = {"name": "syncer", "image": "localhost/none:1", "imageID": "", "ready": False, "restartCount": 0, "state": waits}
     change = {"status": {"containerStatuses": [broken]}}
     await stage.home.patch("pods", pod["metadata"]["name"], change, namespace=SYSTEM, subresource="status")
-
-
-async def fake_missing_image(stage: Stage) -> None:
-    """A pod whose containers do not start, and what a kubelet with containers reports of its image."""
-    body = stage.body("imageless", labels={}, containers=[container("0")])
-    body["metadata"]["annotations"] |= {"mock.vkubelet.io/start-delay": "86400"}
-    await stage.home.create("pods", body)
-
-    async def physical() -> Body | None:
-        pods = await items(stage.bound.worker, "pods", "-n", stage.bound.mount)
-        found = [pod for pod in pods if pod["metadata"]["annotations"].get("kubeocean.io/virtual-pod-name") == "imageless"]
-        return found[0] if found and found[0]["status"].get("containerStatuses") else None
-
-    pod = await eventually(physical, "the worker has the pod")
-    waits = {"waiting": {"reason": "ImagePullBackOff", "message": "app:9 not found"}}
-    statuses = [{**each, "state": waits} for each in pod["status"]["containerStatuses"]]
-    change = {"status": {"containerStatuses": statuses}}
-    await stage.there.patch("pods", pod["metadata"]["name"], change, namespace=stage.bound.mount, subresource="status")
-
-    async def mirrored() -> bool:
-        pod = await get(stage.bound.hub, "pod", "imageless", "-n", stage.namespace)
-        return "ImagePullBackOff" in json.dumps(pod["status"])
-
-    await eventually(mirrored, "the hub shows the image that is missing")
 
 
 async def remove_mistakes(scene: Scene) -> None:

@@ -76,8 +76,6 @@ TABLE = {
     "pod waits for a window": ("explain", "late", "no time window is open, see `kubeocean plan`"),
     "pod does not tolerate": ("explain", "does not tolerate kubeocean.io/vnode:NoSchedule", "add the toleration to the pod"),
     "pod is refused": ("explain", "exceeded quota: two-cpus"),
-    "image of a pod is missing": ("doctor", "/imageless do not start", "ImagePullBackOff", "app:9 not found", "kubeocean explain pod"),
-    "pod waits for its image": ("explain", "waits: ImagePullBackOff: app:9 not found"),
     "pod network is not routed": ("doctor", "the hub's API server cannot reach pod", "route the worker's pod network", "ip route get"),
     "definition is old": ("doctor", "of ClusterBinding is old", "spec.directScheduling", "kubeocean/manifests/clusterbindings.yaml"),
 }
