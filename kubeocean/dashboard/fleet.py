@@ -13,22 +13,15 @@ from attrs import evolve, field, frozen
 from kubeocean.commands.status import Summary, problems_of, summary
 from kubeocean.leasing.reclaim import LeasedPod
 from kubeocean.model import keys
-from kubeocean.model.identity import leaves_home
+from kubeocean.model.crds import ClusterBinding
+from kubeocean.model.identity import enters, leaves_home
+from kubeocean.model.node_state import state_of
 from vkubelet.api.objects import JsonView, Node, Pod, Unknown, get_condition
 from vkubelet.api.podspec import waiting_containers
 from vkubelet.api.quantity import Resources, add_resources, parse_resources
 from vkubelet.api.scheduling import tolerates
 from vkubelet.clock import parse_rfc3339
 
-OPEN, CLOSED, NOT_READY, UNREACHABLE, CORDONED, WITHDRAWN = "Open", "Closed", "NotReady", "Unreachable", "Cordoned", "Withdrawn"
-STATES: Final = (OPEN, CLOSED, CORDONED, WITHDRAWN, UNREACHABLE, NOT_READY)
-_BY_TAINT: Final = {
-    keys.TAINT_DELETING: WITHDRAWN,
-    keys.TAINT_WORKER_UNREACHABLE: UNREACHABLE,
-    keys.TAINT_CLOSED: CLOSED,
-    keys.TAINT_UNSCHEDULABLE: CORDONED,
-    "node.kubernetes.io/unschedulable": CORDONED,
-}
 _VNODE_TAINT: Final = {"key": keys.TAINT_VNODE, "effect": "NoSchedule", "value": ""}
 
 
@@ -61,7 +54,7 @@ class PodState:
     created: datetime | None
     requests: Resources
     leased: bool
-    """Whether it uses leased capacity: pods of system namespaces do not."""
+    """Whether it is started in the worker, and so uses leased capacity: `model.identity.enters`."""
 
     @property
     def counts(self) -> bool:
@@ -122,14 +115,14 @@ def _summary(binding: Unknown, nodes: Sequence[Node], counted: Mapping[str, int]
 
 def _node_state(node: Node, labels: Mapping[str, str], requested: Resources, counted: Mapping[str, int] | None) -> NodeState:
     meta, status = node.metadata, node.status
-    state, why = condition_of(node.spec, status)
+    state = state_of(node)
     label = meta.labels.get(keys.CLUSTER_BINDING, "")
     return NodeState(
         name=meta.name,
         binding=labels.get(label, label),
         physical=meta.annotations.get(keys.PHYSICAL_NODE_NAME, ""),
-        state=state,
-        why=why,
+        state=state.name,
+        why=state.why,
         policy=keys.deciding_policy(meta.annotations),
         offered=parse_resources(status.get("allocatable") or {}),
         requested=requested,
@@ -137,24 +130,11 @@ def _node_state(node: Node, labels: Mapping[str, str], requested: Resources, cou
     )
 
 
-def condition_of(spec: JsonView, status: JsonView) -> tuple[str, str]:
-    """Returns the state of a virtual node, and the reason that its conditions or taints report."""
-    ready = get_condition(status.get("conditions") or (), "Ready") or {}
-    if ready.get("status") != "True":
-        return NOT_READY, str(ready.get("message") or ready.get("reason") or "it has no condition Ready")
-    taints = {str(taint.get("key")): taint for taint in spec.get("taints") or ()}
-    for key, state in _BY_TAINT.items():
-        if key in taints:
-            why = str(ready.get("message") or "") if state == UNREACHABLE else f"taint {key}:{taints[key].get('effect', '')}"
-            return state, why
-    return OPEN, ""
-
-
 # --- Pods ---------------------------------------------------------------------------------------------------------------------------------
 
 
-def pod_state(pod: Pod) -> PodState:
-    """Computes the state of one pod."""
+def pod_state(pod: Pod, binding: ClusterBinding | None = None) -> PodState:
+    """Computes the state of one pod; `binding` is that of its node."""
     meta = pod.metadata
     return PodState(
         namespace=meta.namespace,
@@ -165,7 +145,7 @@ def pod_state(pod: Pod) -> PodState:
         waits="" if pod.terminal else waits(pod.status),
         created=_instant(meta.creation_timestamp),
         requests=LeasedPod.of(pod).requests,
-        leased=leaves_home(meta),
+        leased=enters(meta, binding),
     )
 
 

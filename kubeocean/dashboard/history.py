@@ -9,7 +9,8 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from kubeocean.dashboard.fleet import OPEN, Fleet
+from kubeocean.dashboard.fleet import Fleet
+from kubeocean.model.node_state import OPEN
 from vkubelet.api.quantity import ZERO, Resources, sum_resources
 
 MOST_SAMPLES: Final = 360

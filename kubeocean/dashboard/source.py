@@ -21,7 +21,7 @@ from kubeocean.explain.pod import PodExplanation, explain_pod
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from kubeocean.model.windows import is_open
-from vkubelet.api.objects import NODES, PODS, Key, Pod, Unknown
+from vkubelet.api.objects import NODES, PODS, Key, Node, Pod, Unknown
 from vkubelet.api.quantity import parse_resources
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
@@ -50,8 +50,8 @@ class Source:
     worker: Choice | None = None
     only: str = ""
     """The one ClusterBinding that is shown; empty for all."""
-    _pods: dict[str, tuple[str, PodState]] = field(factory=dict)
-    """The state of each pod by UID, with its resourceVersion: most pods have not changed since the last reading."""
+    _pods: dict[str, tuple[object, PodState]] = field(factory=dict)
+    """The state of each pod by UID, with what it was computed from: most pods have not changed since the last reading."""
     _bindings: Mapping[str, Unknown] = field(factory=dict)
     _snapshots: SharedCache[str, reading.Snapshot] = field(init=False)
 
@@ -73,16 +73,19 @@ class Source:
         pods = await hub.list_if_allowed(PODS, otherwise="pods and their requests are not shown")
         self._bindings = {each.metadata.name: each for each in bindings}
         names = {node.metadata.name: node for node in nodes}
-        states = self._states([pod for pod in pods if concerns(pod, names)]) if pods is not None else None
+        states = self._states([pod for pod in pods if concerns(pod, names)], names) if pods is not None else None
         return fleet_of(bindings, nodes, states, at=self.clock.now(), notes=hub.missing)
 
-    def _states(self, pods: Sequence[Pod]) -> list[PodState]:
+    def _states(self, pods: Sequence[Pod], nodes: Mapping[str, Node]) -> list[PodState]:
+        parsed = [ClusterBinding.parse(each) for each in self._bindings.values()]
+        owners = {name: reading.binding_of(node, parsed) for name, node in nodes.items()}
         known, self._pods = self._pods, {}
         for pod in pods:
-            meta = pod.metadata
+            meta, owner = pod.metadata, owners.get(pod.node)
+            basis = (meta.resource_version, owner is None or owner.run_daemonsets)
             before = known.get(meta.uid)
-            unchanged = before is not None and before[0] == meta.resource_version and meta.resource_version
-            self._pods[meta.uid] = before if before is not None and unchanged else (meta.resource_version, pod_state(pod))
+            unchanged = before is not None and before[0] == basis and meta.resource_version
+            self._pods[meta.uid] = before if before is not None and unchanged else (basis, pod_state(pod, owner))
         return [state for _, state in self._pods.values()]
 
     async def pod(self, key: Key) -> tuple[PodExplanation, Sequence[str]] | None:

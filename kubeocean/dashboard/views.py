@@ -12,8 +12,9 @@ from attrs import frozen
 
 from kubeocean.commands.output import amount_text
 from kubeocean.commands.status import Summary
-from kubeocean.dashboard.fleet import NOT_READY, OPEN, STATES, UNREACHABLE, Fleet, NodeState, PodState
+from kubeocean.dashboard.fleet import Fleet, NodeState, PodState
 from kubeocean.dashboard.history import Sample
+from kubeocean.model.node_state import NOT_READY, OPEN, STATES, UNREACHABLE
 from vkubelet.api.quantity import ZERO, Quantity, Resources, sum_resources
 
 CRITICAL, WARNING, NOTE = "critical", "warning", "note"

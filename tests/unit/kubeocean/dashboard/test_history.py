@@ -7,8 +7,9 @@ from datetime import timedelta
 import pytest
 from attrs import evolve
 
-from kubeocean.dashboard.fleet import CLOSED, OPEN, Fleet, NodeState, PodState
+from kubeocean.dashboard.fleet import Fleet, NodeState, PodState
 from kubeocean.dashboard.history import LONGEST_GAP, MOST_ACCOUNTS, MOST_SAMPLES, OTHERS, History, Ledger, sample_of
+from kubeocean.model.node_state import CLOSED, OPEN
 from tests.unit.kubeocean.builders import at
 from vkubelet.api.quantity import parse_resources
 

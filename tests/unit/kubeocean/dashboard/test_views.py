@@ -8,24 +8,13 @@ from datetime import timedelta
 import pytest
 from attrs import evolve
 
-from kubeocean.dashboard.fleet import (
-    CLOSED,
-    CORDONED,
-    NOT_READY,
-    OPEN,
-    UNREACHABLE,
-    WITHDRAWN,
-    Fleet,
-    concerns,
-    condition_of,
-    fleet_of,
-    pod_state,
-)
+from kubeocean.commands.capacity import capacities
+from kubeocean.dashboard.fleet import Fleet, concerns, fleet_of, pod_state
 from kubeocean.dashboard.history import sample_of
 from kubeocean.dashboard.server import templates
 from kubeocean.dashboard.views import CRITICAL, NOTE, WARNING, age, bar, charts, overview, problems, stuck
 from kubeocean.model import keys
-from tests.unit.kubeocean.builders import at, node, pod
+from tests.unit.kubeocean.builders import at, binding, node, pod
 from tests.unit.kubeocean.commands.test_status import READY, cond, stored
 from tests.unit.kubeocean.dashboard.test_history import START, fleet
 from tests.unit.kubeocean.dashboard.test_history import pod as state_of_pod
@@ -33,26 +22,6 @@ from vkubelet.api.quantity import parse_resources
 
 NOW = at("2026-01-05 09:00")
 IS_READY = {"conditions": [{"type": "Ready", "status": "True"}]}
-
-
-def taint(key: str) -> dict[str, object]:
-    return {"taints": [{"key": keys.TAINT_VNODE, "effect": "NoSchedule"}, {"key": key, "effect": "NoExecute"}]}
-
-
-@pytest.mark.parametrize(
-    ("spec", "status", "state"),
-    [
-        ({}, IS_READY, OPEN),
-        (taint(keys.TAINT_CLOSED), IS_READY, CLOSED),
-        (taint(keys.TAINT_DELETING), IS_READY, WITHDRAWN),
-        (taint(keys.TAINT_UNSCHEDULABLE), IS_READY, CORDONED),
-        (taint(keys.TAINT_WORKER_UNREACHABLE), IS_READY, UNREACHABLE),
-        (taint(keys.TAINT_CLOSED), {}, NOT_READY),
-        ({}, {"conditions": [{"type": "Ready", "status": "Unknown", "message": "m"}]}, NOT_READY),
-    ],
-)
-def test_the_state_of_a_node_follows_from_its_condition_and_taints(spec: dict[str, object], status: dict[str, object], state: str) -> None:
-    assert condition_of(spec, status)[0] == state
 
 
 def test_pods_of_virtual_nodes_and_those_that_wait_for_one_are_shown() -> None:
@@ -77,6 +46,20 @@ def test_requests_of_running_pods_alone_fill_a_node() -> None:
     assert str(only.requested["cpu"]) == "2" and made.bindings[0].nodes_ready == 1
     unread = fleet_of([stored(*READY)], [virtual], None, at=NOW)
     assert unread.nodes[0].pods is None and overview(unread, ()).pods is None and overview(unread, ()).bars[0].used == "?"
+
+
+def test_pods_of_daemonsets_are_leased_only_with_consent_as_status_counts_them() -> None:
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u"}
+    resources = {"containers": [{"name": "m", "image": "i", "resources": {"requests": {"cpu": "2"}}}]}
+    made = pod(resources, ownerReferences=[owner])
+    for consents, cpu in ((False, None), (True, "2")):
+        owned = binding({"runningDaemonsetByDefault": consents})
+        assert pod_state(made, owned).leased is consents
+        virtual = node(name=made.node, labels={keys.CLUSTER_BINDING: "demo"}, status={**IS_READY, "allocatable": {"cpu": "4"}})
+        (state,) = fleet_of([stored(*READY)], [virtual], [pod_state(made, owned)], at=NOW).nodes
+        (counted,) = capacities([virtual], [made], owned)
+        assert (str(state.requested["cpu"]) if state.requested else None) == cpu
+        assert (str((counted.used or {})["cpu"]) if counted.used else None) == cpu
 
 
 def test_problems_are_sorted_by_severity_and_grouped_by_reason() -> None:
