@@ -16,12 +16,14 @@ from vkubelet.api.names import is_ip
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.errors import SettingsError
-from vkubelet.server.auth import Caller, Gate, Question
+from vkubelet.server.auth import Caller, Gate, Question, User
 from vkubelet.server.certificates import Subject
 from vkubelet.server.listeners import MAIN
 from vkubelet.server.ports import TlsPorts, admit
 from vkubelet.server.settings import LimitSettings, ServerSettings
 from vkubelet.server.tls import Pair
+
+__all__ = ["Caller", "HttpsServer", "HttpsSettings", "Question", "User", "current_caller"]
 
 _CALLER: ContextVar[Caller] = ContextVar("caller")
 """Set in the task of a request while it is handled."""

@@ -76,7 +76,7 @@ class Shown:
             read = source.Source(client, self.hub, clock, worker=self.worker, only=self.binding)
             seen = observer.Observer(read, clock, self.interval)
             await seen.current()
-            allowed = access.Access(seen)
+            allowed = access.TokenAccess(seen)
             application = server.Dashboard(allowed, clock).application()
             try:
                 async with server.listening(application, "127.0.0.1", self.port) as port, asyncio.TaskGroup() as group:

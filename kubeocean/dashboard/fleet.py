@@ -4,7 +4,7 @@ Invariant: a value contains everything that the pages about the hub show; what c
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -27,7 +27,7 @@ _VNODE_TAINT: Final = {"key": keys.TAINT_VNODE, "effect": "NoSchedule", "value":
 
 @frozen(kw_only=True)
 class NodeState:
-    """One virtual node; `requested` is the sum of the requests of its pods, empty where pods may not be listed."""
+    """One virtual node; `requested` is the sum of the requests of its pods, empty where they may not all be listed."""
 
     name: str
     binding: str
@@ -63,18 +63,39 @@ class PodState:
 
 
 @frozen(kw_only=True)
+class Reading:
+    """What was read of the hub at one instant; None for what may not be listed."""
+
+    at: datetime
+    bindings: Sequence[Unknown] | None = ()
+    nodes: Sequence[Node] | None = ()
+    pods: Sequence[PodState] | None = None
+    namespaces: Sequence[str] | None = None
+    """The namespaces of `pods`, where those of others may not be listed; None for all."""
+    notes: Sequence[str] = ()
+
+
+@frozen(kw_only=True)
 class Fleet:
-    """The hub at one instant; `pods` is None where they may not be listed."""
+    """The hub at one instant, as computed from a reading."""
 
     at: datetime
     bindings: Sequence[Summary] = ()
     nodes: Sequence[NodeState] = ()
     pods: Sequence[PodState] | None = None
+    namespaces: Sequence[str] | None = None
     notes: Sequence[str] = ()
+    unread: Collection[str] = ()
+    """`bindings` and `nodes`, where they may not be listed: their number is not zero, but unknown."""
     by_name: Mapping[str, NodeState] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "by_name", {node.name: node for node in self.nodes})
+
+    @property
+    def complete(self) -> bool:
+        """Whether the pods of all namespaces are known, without which no sum is."""
+        return self.pods is not None and self.namespaces is None
 
     def nodes_of(self, binding: str) -> list[NodeState]:
         return [node for node in self.nodes if node.binding == binding]
@@ -83,10 +104,10 @@ class Fleet:
         return [pod for pod in self.pods or () if pod.node == node]
 
 
-def fleet_of(
-    bindings: Sequence[Unknown], nodes: Sequence[Node], pods: Sequence[PodState] | None, *, at: datetime, notes: Sequence[str] = ()
-) -> Fleet:
+def fleet_of(reading: Reading) -> Fleet:
     """Computes the state of everything from objects of the hub."""
+    bindings, nodes = reading.bindings or (), reading.nodes or ()
+    pods = reading.pods if reading.namespaces is None else None
     labels = {keys.label_value(each.metadata.name): each.metadata.name for each in bindings}
     counted = Counter(pod.node for pod in pods) if pods is not None else None
     requested: dict[str, Resources] = defaultdict(dict)
@@ -99,11 +120,13 @@ def fleet_of(
         by_label[node.metadata.labels.get(keys.CLUSTER_BINDING, "")].append(node)
     summaries = [_summary(each, by_label[keys.label_value(each.metadata.name)], counted) for each in bindings]
     return Fleet(
-        at=at,
+        at=reading.at,
         bindings=sorted(summaries, key=lambda each: each.name),
         nodes=sorted(made, key=lambda each: (each.binding, each.name)),
-        pods=pods,
-        notes=notes,
+        pods=reading.pods,
+        namespaces=reading.namespaces,
+        notes=reading.notes,
+        unread=[name for name, found in (("bindings", reading.bindings), ("nodes", reading.nodes)) if found is None],
     )
 
 

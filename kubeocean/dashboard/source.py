@@ -14,7 +14,7 @@ from kubeocean.commands.calendar import Plan, Question, plans_of
 from kubeocean.commands.clusters import Choice, CommandFailed
 from kubeocean.commands.explain import surroundings
 from kubeocean.commands.rights import Reader
-from kubeocean.dashboard.fleet import Fleet, PodState, concerns, fleet_of, pod_state
+from kubeocean.dashboard.fleet import PodState, Reading, concerns, pod_state
 from kubeocean.dashboard.timeline import Timeline, timeline
 from kubeocean.explain.node import NodeExplanation, explain_node
 from kubeocean.explain.pod import PodExplanation, explain_pod
@@ -63,18 +63,22 @@ class Source:
 
     # --- The hub ----------------------------------------------------------------------------------------------------------------------
 
-    async def fleet(self) -> Fleet:
+    async def read(self) -> Reading:
         """Reads bindings, virtual nodes and their pods. Raises CommandFailed when the hub does not respond."""
         hub = self._reader()
         listed = await hub.list_if_allowed(CLUSTERBINDINGS, otherwise="bindings are not shown")
-        bindings = [each for each in listed or () if self.only in ("", each.metadata.name)]
+        bindings = None if listed is None else [each for each in listed if self.only in ("", each.metadata.name)]
         selector = f"{keys.CLUSTER_BINDING}={keys.label_value(self.only)}" if self.only else keys.CLUSTER_BINDING
-        nodes = await hub.list_if_allowed(NODES, Selection(labels=selector), otherwise="nodes are not shown") or ()
+        nodes = await hub.list_if_allowed(NODES, Selection(labels=selector), otherwise="nodes are not shown")
         pods = await hub.list_if_allowed(PODS, otherwise="pods and their requests are not shown")
-        self._bindings = {each.metadata.name: each for each in bindings}
-        names = {node.metadata.name: node for node in nodes}
+        self.show(bindings or ())
+        names = {node.metadata.name: node for node in nodes or ()}
         states = self._states([pod for pod in pods if concerns(pod, names)], names) if pods is not None else None
-        return fleet_of(bindings, nodes, states, at=self.clock.now(), notes=hub.missing)
+        return Reading(at=self.clock.now(), bindings=bindings, nodes=nodes, pods=states, notes=hub.missing)
+
+    def show(self, bindings: Sequence[Unknown]) -> None:
+        """Sets the bindings whose workers are read."""
+        self._bindings = {each.metadata.name: each for each in bindings}
 
     def _states(self, pods: Sequence[Pod], nodes: Mapping[str, Node]) -> list[PodState]:
         parsed = [ClusterBinding.parse(each) for each in self._bindings.values()]

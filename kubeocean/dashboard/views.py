@@ -225,13 +225,13 @@ class Overview:
 
 def overview(fleet: Fleet, samples: Sequence[Sample]) -> Overview:
     """Computes the first page; bars count nodes that are open."""
-    known = fleet.pods is not None
+    known = fleet.complete
     phases = Counter(pod.phase for pod in fleet.pods or ())
     return Overview(
         ready=sum(each.ready for each in fleet.bindings),
         states=states(fleet.nodes),
         bars=bars((node for node in fleet.nodes if node.state == OPEN), known=known),
-        pods=sorted(phases.items()) if known else None,
+        pods=sorted(phases.items()) if fleet.pods is not None else None,
         bindings=[_binding_row(each, fleet.nodes_of(each.name), known=known) for each in fleet.bindings],
         problems=problems(fleet),
         charts=charts(samples),
@@ -260,7 +260,7 @@ class NodeRow:
 def node_rows(fleet: Fleet, *, binding: str = "", state: str = "") -> list[NodeRow]:
     """Returns the nodes of a binding and in a state; empty values mean all."""
     chosen = [node for node in fleet.nodes if binding in ("", node.binding) and state in ("", node.state)]
-    return [NodeRow(node=node, bars=bars([node], known=fleet.pods is not None)) for node in chosen]
+    return [NodeRow(node=node, bars=bars([node], known=fleet.complete)) for node in chosen]
 
 
 def age(since: datetime, now: datetime) -> str:

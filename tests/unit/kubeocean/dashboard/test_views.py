@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 
 from kubeocean.commands.capacity import capacities
-from kubeocean.dashboard.fleet import Fleet, concerns, fleet_of, pod_state
+from kubeocean.dashboard.fleet import Fleet, Reading, concerns, fleet_of, pod_state
 from kubeocean.dashboard.history import sample_of
 from kubeocean.dashboard.server import templates
 from kubeocean.dashboard.views import CRITICAL, NOTE, WARNING, age, bar, charts, overview, problems, stuck
@@ -40,11 +40,11 @@ def test_requests_of_running_pods_alone_fill_a_node() -> None:
         annotations={keys.PHYSICAL_NODE_NAME: "node-1", keys.POLICIES_APPLIED: "half,Open"},
     )
     found = [pod(resources, uid="a"), pod(resources, uid="b", status={"phase": "Succeeded"})]
-    made = fleet_of([stored(*READY)], [virtual], [pod_state(each) for each in found], at=NOW)
+    made = fleet_of(Reading(bindings=[stored(*READY)], nodes=[virtual], pods=[pod_state(each) for each in found], at=NOW))
     (only,) = made.nodes
     assert (only.binding, only.physical, only.policy, only.pods) == ("demo", "node-1", "half", 2)
     assert str(only.requested["cpu"]) == "2" and made.bindings[0].nodes_ready == 1
-    unread = fleet_of([stored(*READY)], [virtual], None, at=NOW)
+    unread = fleet_of(Reading(bindings=[stored(*READY)], nodes=[virtual], pods=None, at=NOW))
     assert unread.nodes[0].pods is None and overview(unread, ()).pods is None and overview(unread, ()).bars[0].used == "?"
 
 
@@ -56,7 +56,7 @@ def test_pods_of_daemonsets_are_leased_only_with_consent_as_status_counts_them()
         owned = binding({"runningDaemonsetByDefault": consents})
         assert pod_state(made, owned).leased is consents
         virtual = node(name=made.node, labels={keys.CLUSTER_BINDING: "demo"}, status={**IS_READY, "allocatable": {"cpu": "4"}})
-        (state,) = fleet_of([stored(*READY)], [virtual], [pod_state(made, owned)], at=NOW).nodes
+        (state,) = fleet_of(Reading(bindings=[stored(*READY)], nodes=[virtual], pods=[pod_state(made, owned)], at=NOW)).nodes
         (counted,) = capacities([virtual], [made], owned)
         assert (str(state.requested["cpu"]) if state.requested else None) == cpu
         assert (str((counted.used or {})["cpu"]) if counted.used else None) == cpu
@@ -72,7 +72,11 @@ def test_problems_are_sorted_by_severity_and_grouped_by_reason() -> None:
         for n in range(5)
     ]
     waits = pod(status={"phase": "Pending", "containerStatuses": [{"name": "m", "state": {"waiting": {"reason": "ErrImagePull"}}}]})
-    made = fleet_of([stored(cond("Ready", "False", "m"), phase="Failed")], nodes, [pod_state(waits)], at=NOW, notes=["no right"])
+    made = fleet_of(
+        Reading(
+            bindings=[stored(cond("Ready", "False", "m"), phase="Failed")], nodes=nodes, pods=[pod_state(waits)], at=NOW, notes=["no right"]
+        )
+    )
     found = problems(made)
     assert [each.severity for each in found] == [CRITICAL, CRITICAL, WARNING, NOTE]
     assert found[0].subject == "ClusterBinding demo" and found[1].subject == "5 nodes of demo" and "v0, v1, v2 …" in found[1].text
@@ -115,7 +119,7 @@ def test_a_chart_needs_two_samples_and_stays_inside_its_frame() -> None:
 
 def test_a_binding_without_nodes_and_a_hub_without_bindings_have_pages() -> None:
     assert overview(Fleet(at=NOW, pods=[]), ()).bindings == []
-    (row,) = overview(fleet_of([stored(*READY)], [], [], at=NOW), ()).bindings
+    (row,) = overview(fleet_of(Reading(bindings=[stored(*READY)], nodes=[], pods=[], at=NOW)), ()).bindings
     assert row.bars[0].size == "0" and row.states == []
 
 
@@ -134,7 +138,7 @@ def test_a_thousand_nodes_take_less_than_a_second_of_cpu() -> None:
     took = []
     for _ in range(3):
         began = time.process_time()
-        made = fleet_of([stored(*READY)], nodes, states, at=NOW)
+        made = fleet_of(Reading(bindings=[stored(*READY)], nodes=nodes, pods=states, at=NOW))
         view = overview(made, [sample_of(made)] * 300)
         text = rendered.get_template("overview.html").render(base="/t", now=NOW, error="", page="overview", fleet=made, view=view)
         took.append(time.process_time() - began)
