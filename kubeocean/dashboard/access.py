@@ -34,12 +34,33 @@ class Access(Protocol):
 
 
 @define
-class TokenAccess:
-    """Access by a random token in the path, for the user who started the process; `port` is the one that is listened on."""
+class TokenPath:
+    """Admission by a random token in the path, for the user who started the process; `port` is the one that is listened on."""
 
-    view: View
     port: int = 0
     token: str = field(factory=lambda: secrets.token_urlsafe(32), repr=False)
+
+    @property
+    def address(self) -> str:
+        """The address of the first page."""
+        return f"http://127.0.0.1:{self.port}/{self.token}/"
+
+    def admit(self, request: web.Request) -> str:
+        """Returns the path below which the pages are. Raises an HTTPException."""
+        if request.host not in (f"127.0.0.1:{self.port}", f"localhost:{self.port}"):
+            raise web.HTTPMisdirectedRequest(text="open the address that `kubeocean dashboard` printed")
+        shown = request.match_info.get("token", "")
+        if not hmac.compare_digest(shown.encode(errors="surrogateescape"), self.token.encode()):
+            raise web.HTTPNotFound(text="not found; open the address that `kubeocean dashboard` printed, with its token")
+        return f"/{self.token}"
+
+
+@frozen
+class TokenAccess:
+    """Access to one view by a token."""
+
+    view: View
+    path: TokenPath
 
     @property
     def root(self) -> str:
@@ -48,9 +69,4 @@ class TokenAccess:
 
     async def admit(self, request: web.Request) -> Visit:
         """Returns what the reader may see. Raises an HTTPException."""
-        if request.host not in (f"127.0.0.1:{self.port}", f"localhost:{self.port}"):
-            raise web.HTTPMisdirectedRequest(text="open the address that `kubeocean dashboard` printed")
-        shown = request.match_info.get("token", "")
-        if not hmac.compare_digest(shown.encode(errors="surrogateescape"), self.token.encode()):
-            raise web.HTTPNotFound(text="not found; open the address that `kubeocean dashboard` printed, with its token")
-        return Visit(view=self.view, base=f"/{self.token}")
+        return Visit(view=self.view, base=self.path.admit(request))

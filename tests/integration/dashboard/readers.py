@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -82,17 +83,20 @@ class Served:
         self._numbers += 1
         space, name = self.teams[0], f"reader-{self._numbers}"
         subject = {"kind": "ServiceAccount", "name": name, "namespace": space}
-        items: list[Body] = [{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": space}}]
-        for rules, where in ((wide, ""), (narrow, namespace)):
-            if rules:
-                kind, called = ("Role" if where else "ClusterRole"), f"{self.mark}-{name}"
-                meta = {"name": called, **({"namespace": where} if where else {})}
-                items.append({"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": meta, "rules": list(rules)})
-                items.append(role_binding(called, where, role=called, subject=subject))
-        await apply(self.hub, *items)
-        if wide:
-            self.made.append(("clusterrole,clusterrolebinding", f"{self.mark}-{name}"))
+        await apply(self.hub, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": space}})
+        await self.grant(subject, f"{self.mark}-{name}", *wide)
+        await self.grant(subject, f"{self.mark}-{name}", *narrow, namespace=namespace)
         return (await self.hub.kubectl("create", "token", "-n", space, name)).strip()
+
+    async def grant(self, subject: Body, name: str, *rules: Rule, namespace: str = "") -> None:
+        """Binds a role with these rules, if there are any, to the subject."""
+        if not rules:
+            return
+        meta = {"name": name, **({"namespace": namespace} if namespace else {})}
+        role = {"apiVersion": f"{RBAC}/v1", "kind": "Role" if namespace else "ClusterRole", "metadata": meta, "rules": list(rules)}
+        await apply(self.hub, role, role_binding(name, namespace, role=name, subject=subject))
+        if not namespace:
+            self.made.append(("clusterrole,clusterrolebinding", name))
 
     async def get(self, path: str, token: str = "", *, headers: Body | None = None, context: ssl.SSLContext | None = None) -> Page:
         """One request of its own connection; the certificate of the server is checked elsewhere."""
@@ -110,6 +114,11 @@ class Served:
 
         found: Page = await eventually(there, f"{path} shows {text}")
         return found
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 def unverified() -> ssl.SSLContext:
@@ -131,7 +140,7 @@ async def serving(hub: ControlPlane, tmp_path: Path, *, pod: Key | None = None, 
         await _install(hub)
         clock = SystemClock()
         client = await stack.enter_async_context(Client(await patient_connection(hub.client_config(MANAGER)), field_manager="dashboard"))
-        chosen = DashboardSettings(enabled=True, interval=2.0, server=HttpsSettings(bind_address="127.0.0.1", port=0, **settings))
+        chosen = DashboardSettings(enabled=True, interval=2.0, server=HttpsSettings(**{"bind_address": "127.0.0.1", "port": 0, **settings}))
         made = Served(hub, ServedDashboard(client, clock, chosen, keys.NAMESPACE, pod), mark, teams)
         stack.push_async_callback(_remove, made)
         await _fill(made, stack)

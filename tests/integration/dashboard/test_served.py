@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+import signal
 import ssl
+import sys
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
 
+from kubeocean.model import keys
+from kubeocean.rbac.rules import RBAC
 from tests.integration.dashboard.readers import (
     BINDINGS,
     EVENTS,
@@ -19,12 +30,22 @@ from tests.integration.dashboard.readers import (
     SECRETS,
     Served,
     apply,
+    free_port,
     serving,
     unverified,
 )
+from tests.integration.server.backend import RUNNING, Backend
+from tests.integration.server.backend import serving as kubelet
 from tests.support.program import PATIENCE, eventually
+from vkubelet.api.objects import PODS as PODS_KIND
+from vkubelet.api.objects import Key, PodRef
+from vkubelet.clock import SystemClock
+from vkubelet.provider import ByteStream
+from vkubelet.server.x509 import self_signed
 from vkubelet.testing.cluster import ControlPlane
 
+SCRIPT = Path(sys.executable).with_name("kubeocean")
+PIPE = asyncio.subprocess.PIPE
 PATHS = ("/", "/nodes", "/problems", "/calendar", "/ledger", "/events", "/static/style.css", "/absent")
 
 
@@ -107,15 +128,7 @@ async def test_the_worker_is_shown_to_readers_of_the_secret_of_its_binding(hub: 
 async def test_a_client_certificate_of_the_cluster_names_the_reader(hub: ControlPlane, tmp_path: Path) -> None:
     async with serving(hub, tmp_path) as stand:
         user = f"ann-{stand.mark}"
-        meta = {"name": user}
-        rbac, subject = "rbac.authorization.k8s.io/v1", {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
-        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user}
-        await apply(
-            hub,
-            {"apiVersion": rbac, "kind": "ClusterRole", "metadata": meta, "rules": [NODES]},
-            {"apiVersion": rbac, "kind": "ClusterRoleBinding", "metadata": meta, "roleRef": role, "subjects": [subject]},
-        )
-        stand.made.append(("clusterrole,clusterrolebinding", user))
+        await stand.grant({"apiGroup": RBAC, "kind": "User", "name": user}, user, NODES)
         hub.authority.client(user, []).write(tmp_path, "ann")
 
         async def shown() -> bool:
@@ -148,3 +161,116 @@ async def test_open_pages_are_notified_and_a_proxy_names_their_path(hub: Control
                     while b"event: change" not in await events.content.readline():
                         pass
         assert "Closed" in (await stand.get(f"/nodes/{stand.node}", token)).text
+
+
+class Dialing(Backend):
+    """A provider whose pods listen on loopback of this machine."""
+
+    async def port_forward(self, pod: PodRef, port: int, stream: ByteStream) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+
+        async def send() -> None:
+            while data := await stream.read():
+                writer.write(data)
+                await writer.drain()
+            writer.write_eof()
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                sending = group.create_task(send())
+                while data := await reader.read(65536):
+                    await stream.write(data)
+                sending.cancel()
+        finally:
+            writer.close()
+
+
+@pytest.fixture
+async def manager_pod(hub: ControlPlane) -> AsyncIterator[tuple[Key, Callable[[int], Awaitable[None]]]]:
+    """A pod of the manager on a node of its own, whose forwarded ports are those of this machine; `announce` publishes a port."""
+    name = f"kubeocean-manager-{uuid.uuid4().hex[:6]}"
+    await apply(hub, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": keys.NAMESPACE}})
+    async with kubelet(hub, Dialing()) as stand:
+        await stand.node(name)
+
+        async def announce(port: int) -> None:
+            ports = [{"name": "dashboard", "containerPort": port}]
+            container = {"name": "manager", "image": "none", "ports": ports}
+            labels = {"app.kubernetes.io/name": "kubeocean-manager"}
+            spec = {"nodeName": name, "containers": [container], "tolerations": [{"operator": "Exists"}]}
+            body = {"metadata": {"name": name, "labels": labels}, "spec": spec}
+            await stand.client.create(PODS_KIND, body, namespace=keys.NAMESPACE)
+            await stand.status(Key(keys.NAMESPACE, name), {"manager": {"state": RUNNING}})
+            ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+            await stand.client.patch(PODS_KIND, Key(keys.NAMESPACE, name), ready, subresource="status")
+
+        yield Key(keys.NAMESPACE, name), announce
+        await hub.kubectl("delete", "pod", name, "-n", keys.NAMESPACE, "--grace-period=0", "--force", "--ignore-not-found")
+
+
+async def test_the_command_opens_the_page_of_the_manager_with_the_rights_of_its_user(
+    hub: ControlPlane, tmp_path: Path, manager_pod: tuple[Key, Callable[[int], Awaitable[None]]]
+) -> None:
+    pod, announce = manager_pod
+    async with serving(hub, tmp_path, port=free_port()) as stand:
+        await announce(stand.dashboard.server.port)
+        stand.dashboard.pod = pod
+        user = f"bea-{stand.mark}"
+        forwards = {"apiGroups": [""], "resources": ["pods/portforward"], "verbs": ["get", "create"]}
+        await stand.grant({"apiGroup": RBAC, "kind": "User", "name": user}, user, NODES, LIST_PODS, forwards)
+        kubeconfig = hub.client_config(user)
+        command = (str(SCRIPT), "dashboard", "--no-open", "--manager", "--kubeconfig", str(kubeconfig))
+        async with AsyncExitStack() as stack:
+            group = await stack.enter_async_context(asyncio.TaskGroup())
+            publishing = group.create_task(stand.dashboard._publish())
+            stack.callback(publishing.cancel)
+            certificate = partial(hub.kubectl, "get", "pod", pod.name, "-n", pod.namespace, "-o", "yaml")
+
+            async def published() -> bool:
+                return "BEGIN CERTIFICATE" in await certificate()
+
+            await eventually(published, "the certificate is on the pod")
+            process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+            assert process.stdout is not None and process.stderr is not None
+            try:
+                text = b""
+                while b"http://127.0.0.1" not in text:
+                    line = await asyncio.wait_for(process.stdout.readline(), PATIENCE)
+                    assert line, await process.stderr.read()
+                    text += line
+                (address,) = re.findall(r"http://127\.0\.0\.1:\d+/[\w-]{43}/", text.decode())
+                async with aiohttp.ClientSession() as session:
+                    async with session.get(address + "nodes") as answer:
+                        body = await answer.text()
+                    assert answer.status == 200 and stand.node in body and f'href="{urlsplit(address).path}nodes/{stand.node}"' in body
+                    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+                    async with session.get(address + "calendar") as answer:
+                        assert "You may not list ClusterBindings" in await answer.text()
+                    async with session.get(address.replace(address[-8:], "x" * 7 + "/") + "nodes") as answer:
+                        assert answer.status == 404
+                    async with session.get(address + "events") as events:
+                        await hub.kubectl("taint", "node", stand.node, "kubeocean.io/out-of-time-windows=true:NoSchedule")
+                        async with asyncio.timeout(PATIENCE):
+                            while b"event: change" not in await events.content.readline():
+                                pass
+                process.send_signal(signal.SIGINT)
+                assert await asyncio.wait_for(process.wait(), PATIENCE) == 0, await process.stderr.read()
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+
+
+async def test_the_command_refuses_a_process_with_another_certificate(
+    hub: ControlPlane, tmp_path: Path, manager_pod: tuple[Key, Callable[[int], Awaitable[None]]]
+) -> None:
+    pod, announce = manager_pod
+    async with serving(hub, tmp_path, port=free_port()) as stand:
+        await announce(stand.dashboard.server.port)
+        other = self_signed("kubeocean-dashboard", ["kubeocean-dashboard"], now=SystemClock().now()).certificate.decode()
+        change = json.dumps({"metadata": {"annotations": {keys.DASHBOARD_CERTIFICATE: other}}})
+        await hub.kubectl("patch", "pod", pod.name, "-n", pod.namespace, "--type=merge", "-p", change)
+        command = (str(SCRIPT), "dashboard", "--no-open", "--manager", "--kubeconfig", str(hub.kubeconfig))
+        process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+        out, error = await asyncio.wait_for(process.communicate(), PATIENCE)
+        assert process.returncode == 1 and b"http://127" not in out and b"certificate" in error.lower(), (out, error)
