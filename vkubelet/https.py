@@ -1,7 +1,7 @@
 """HTTPS listener for pages of a process that is no kubelet, with the TLS, the authentication and the limits of the kubelet port.
 
 Invariant: no handler runs before its caller is authenticated by a client certificate of the cluster's client CA or by a TokenReview; what
-the caller may see is decided by `may`, which asks the cluster.
+the caller may see is decided by `may`, which asks the cluster, and then the handler calls `admit_connection`.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,7 +23,7 @@ from vkubelet.server.ports import TlsPorts, admit
 from vkubelet.server.settings import LimitSettings, ServerSettings
 from vkubelet.server.tls import Pair
 
-__all__ = ["Caller", "HttpsServer", "HttpsSettings", "Question", "User", "current_caller"]
+__all__ = ["Caller", "HttpsServer", "HttpsSettings", "Question", "User", "admit_connection", "current_caller"]
 
 _CALLER: ContextVar[Caller] = ContextVar("caller")
 """Set in the task of a request while it is handled."""
@@ -155,12 +155,16 @@ class HttpsServer:
             caller = await self._gate.authenticate(request)
         except web.HTTPUnauthorized as error:
             return web.Response(status=401, text=error.text, headers={hdrs.WWW_AUTHENTICATE: "Bearer"})
-        admit(request)
         mark = _CALLER.set(caller)
         try:
             return await handler(request)
         finally:
             _CALLER.reset(mark)
+
+
+def admit_connection(request: web.Request) -> None:
+    """Admits the connection of a request whose caller has a right; until then it counts as a stranger's and serves one request."""
+    admit(request)
 
 
 def current_caller() -> Caller:

@@ -30,7 +30,7 @@ from vkubelet.client.rest import Client, PatchKind
 from vkubelet.clock import Clock
 from vkubelet.control.backoff import with_retry
 from vkubelet.errors import ApiError, SettingsError
-from vkubelet.https import HttpsServer, Question, User, current_caller
+from vkubelet.https import HttpsServer, Question, User, admit_connection, current_caller
 from vkubelet.logformat import bind
 
 log = logging.getLogger(__name__)
@@ -61,12 +61,16 @@ class CallerAccess:
         return ""
 
     async def admit(self, request: web.Request) -> Visit:
-        """Returns what the caller may see. Raises an HTTPException."""
+        """Returns what the caller may see. Raises an HTTPException, MissingRight for one who may see nothing."""
         base = request.headers.get(PREFIX, "")
         if not _PREFIX.fullmatch(base):
             raise web.HTTPBadRequest(text=f"{PREFIX}: must be a path of letters, digits, '-' and '_', such as /kubeocean")
         user = current_caller().user
-        return Visit(view=self.readers.of(user, partial(self._may, user)), base=base)
+        view = self.readers.of(user, partial(self._may, user))
+        # Raises for a caller without any right, also where only a style sheet is requested.
+        await view.current()
+        admit_connection(request)
+        return Visit(view=view, base=base)
 
     async def _may(self, user: User, check: Check) -> bool:
         asked = Question(
