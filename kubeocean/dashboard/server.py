@@ -21,7 +21,7 @@ from kubeocean.commands.rights import MissingRight
 from kubeocean.dashboard.access import Access, Visit
 from kubeocean.dashboard.live import LiveUpdates
 from kubeocean.dashboard.timeline import parts
-from kubeocean.dashboard.views import age, bars, node_rows, overview, problems, states
+from kubeocean.dashboard.views import age, bars, figure, node_rows, overview, problems, states
 from kubeocean.explain.translation import summary
 from vkubelet.api.objects import Key
 from vkubelet.clock import Clock, rfc3339
@@ -48,7 +48,7 @@ def templates() -> Environment:
         loader=PackageLoader("kubeocean.dashboard"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     made.filters |= {"amount": amount_text, "instant": rfc3339, "both": both, "local": local, "age": age}
-    made.globals |= {"parts": parts}
+    made.globals |= {"parts": parts, "figure": figure}
     return made
 
 

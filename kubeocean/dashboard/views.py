@@ -206,6 +206,7 @@ class BindingRow:
     summary: Summary
     bars: Sequence[Bar]
     nodes: Sequence[NodeState]
+    open: int
     states: Sequence[tuple[str, int]]
 
 
@@ -240,7 +241,8 @@ def overview(fleet: Fleet, samples: Sequence[Sample]) -> Overview:
 
 
 def _binding_row(binding: Summary, nodes: Sequence[NodeState], *, known: bool) -> BindingRow:
-    return BindingRow(summary=binding, bars=bars(nodes, known=known), nodes=nodes, states=states(nodes))
+    opened = [node for node in nodes if node.state == OPEN]
+    return BindingRow(summary=binding, bars=bars(opened, known=known), nodes=nodes, open=len(opened), states=states(nodes))
 
 
 def states(nodes: Iterable[NodeState]) -> list[tuple[str, int]]:
