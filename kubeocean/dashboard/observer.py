@@ -5,6 +5,7 @@ Invariant: a page never waits for more than one reading, and a failed reading le
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from attrs import define, evolve, field
@@ -14,6 +15,7 @@ from kubeocean.dashboard.fleet import Fleet, Reading, fleet_of
 from kubeocean.dashboard.history import History, Ledger, Sample, sample_of
 from kubeocean.dashboard.source import Source
 from vkubelet.clock import Clock
+from vkubelet.control.controller import Isolation
 
 SLOWEST = 60.0
 """Seconds after which pages are refreshed although nothing has changed, and between two readings while no page is open."""
@@ -63,6 +65,7 @@ class Observer:
     _read_at: float = float("-inf")
     _announced_at: float = 0.0
     _watching: int = 0
+    _isolated: Isolation = field(factory=lambda: Isolation("dashboard"))
     _lock: asyncio.Lock = field(factory=asyncio.Lock)
     _news: asyncio.Condition = field(factory=asyncio.Condition)
 
@@ -83,12 +86,10 @@ class Observer:
     async def run(self) -> None:
         """Reads periodically until cancelled, and less often while no page is open."""
         while True:
-            try:
-                if self._watching or self.clock.monotonic() - self._read_at >= SLOWEST:
+            if self._watching or self.clock.monotonic() - self._read_at >= SLOWEST:
+                # Nothing that was read may stop the process, which may be the manager.
+                with self._isolated("reading"), suppress(CommandFailed):
                     await self.current()
-            except CommandFailed:
-                # The pages show it.
-                pass
             await self.clock.sleep(self.interval)
 
     async def after(self, version: int) -> int:

@@ -25,7 +25,7 @@ from vkubelet.clock import Clock
 
 T = TypeVar("T", bound=KubeObject)
 
-MOST_READERS: Final = 256
+MOST_READERS: Final = 64
 MOST_NAMESPACES: Final = 200
 """Namespaces about which a reader is reviewed who may not list pods in all of them."""
 _AT_ONCE: Final = 16
