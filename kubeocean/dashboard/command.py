@@ -16,18 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from attrs import frozen
 
+from kubeocean.commands import app as flags
 from kubeocean.commands import clusters
-from kubeocean.commands.app import (
-    Context,
-    Kubeconfig,
-    OptionalBinding,
-    ReadContext,
-    SystemNamespace,
-    WorkerKubeconfig,
-    app,
-    chosen_worker,
-    run,
-)
 from kubeocean.commands.rights import Reader
 from kubeocean.commands.terminal import Terminal
 from kubeocean.model import keys
@@ -41,7 +31,7 @@ if TYPE_CHECKING:
     from kubeocean.dashboard.access import TokenPath
     from kubeocean.dashboard.forward import Manager
 
-__all__ = ["app", "run"]
+app, run = flags.app, flags.run
 """The complete command line: that of `kubeocean.commands`, which is below this package, and this command."""
 
 
@@ -52,7 +42,7 @@ __all__ = ["app", "run"]
 )
 def dashboard_command(
     *,
-    one: OptionalBinding = "",
+    one: flags.OptionalBinding = "",
     port: Annotated[int, typer.Option(metavar="PORT", help="port on 127.0.0.1 (default: any free one)", min=0, max=65535)] = 0,
     interval: Annotated[
         float, typer.Option(metavar="SECONDS", min=LEAST_READING, help="time between two readings of the computing cluster")
@@ -65,16 +55,16 @@ def dashboard_command(
             help="read the clusters with this command, or open the page of the manager (default: that of the manager, if it serves one)",
         ),
     ] = None,
-    namespace: SystemNamespace = keys.NAMESPACE,
-    kubeconfig: Kubeconfig = None,
-    context: Context = "",
-    worker_context: ReadContext = "",
-    worker_kubeconfig: WorkerKubeconfig = None,
+    namespace: flags.SystemNamespace = keys.NAMESPACE,
+    kubeconfig: flags.Kubeconfig = None,
+    context: flags.Context = "",
+    worker_context: flags.ReadContext = "",
+    worker_kubeconfig: flags.WorkerKubeconfig = None,
 ) -> None:
     hub = clusters.hub_of(kubeconfig, context)
     shown = Shown(
         hub=hub,
-        worker=chosen_worker(hub, worker_kubeconfig, worker_context),
+        worker=flags.chosen_worker(hub, worker_kubeconfig, worker_context),
         binding=one,
         port=port,
         interval=interval,

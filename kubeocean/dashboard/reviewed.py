@@ -21,6 +21,9 @@ Review = Callable[[Check], Awaitable[bool]]
 # No percent sign: an API server classifies a path after it is decoded.
 _PART = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:-]+")
 
+_PREFIXES = frozenset({"watch", "proxy"})
+"""Deprecated verbs in the place of a resource."""
+
 
 class ReviewedTransport(Transport):
     """Sends reviewed reads through another transport, which must be open."""
@@ -63,7 +66,7 @@ def attributes(call: Call) -> Check | None:
     namespace = ""
     if parts[0] == "namespaces" and len(parts) > 2:
         namespace, parts = parts[1], parts[2:]
-    if len(parts) > 3:
+    if len(parts) > 3 or parts[0] in _PREFIXES:
         return None
     resource, name, subresource = (*parts, "", "")[:3]
     watches = any(key == "watch" and value != "false" for key, value in call.params)

@@ -10,8 +10,7 @@ import ssl
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
-from functools import partial
+from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -155,13 +154,56 @@ async def test_open_pages_are_notified_and_a_proxy_names_their_path(hub: Control
             assert (await stand.get("/nodes", token, headers={"X-Forwarded-Prefix": prefix})).status == 400
         connector = aiohttp.TCPConnector(ssl=unverified())
         async with aiohttp.ClientSession(connector=connector, headers={"Authorization": f"Bearer {token}"}) as session:
-            async with session.get(stand.url + "/events") as events:
-                assert events.status == 200
-                await hub.kubectl("taint", "node", stand.node, "kubeocean.io/out-of-time-windows=true:NoSchedule")
-                async with asyncio.timeout(PATIENCE):
-                    while b"event: change" not in await events.content.readline():
-                        pass
+            await notified(stand, session, stand.url + "/events")
         assert "Closed" in (await stand.get(f"/nodes/{stand.node}", token)).text
+
+
+async def notified(stand: Served, session: aiohttp.ClientSession, address: str) -> None:
+    """Opens a stream of events, closes the node, and waits for the event."""
+    async with session.get(address) as events:
+        assert events.status == 200
+        await stand.hub.kubectl("taint", "node", stand.node, "kubeocean.io/out-of-time-windows=true:NoSchedule")
+        async with asyncio.timeout(PATIENCE):
+            line = b""
+            while b"event: change" not in line:
+                line = await events.content.readline()
+
+
+@asynccontextmanager
+async def published(stand: Served, pod: Key) -> AsyncIterator[None]:
+    """Publishes the certificate of the dashboard on a pod while entered."""
+    stand.dashboard.pod = pod
+    async with asyncio.TaskGroup() as group:
+        publishing = group.create_task(stand.dashboard._publish())
+
+        async def there() -> bool:
+            return "BEGIN CERTIFICATE" in await stand.hub.kubectl("get", "pod", pod.name, "-n", pod.namespace, "-o", "yaml")
+
+        await eventually(there, "the certificate is on the pod")
+        yield
+        publishing.cancel()
+
+
+@asynccontextmanager
+async def opened(kubeconfig: Path) -> AsyncIterator[str]:
+    """Runs `kubeocean dashboard --manager`; yields the address that it prints, and ends it by Ctrl-C."""
+    command = (str(SCRIPT), "dashboard", "--no-open", "--manager", "--kubeconfig", str(kubeconfig))
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    try:
+        text = b""
+        while b"http://127.0.0.1" not in text:
+            line = await asyncio.wait_for(process.stdout.readline(), PATIENCE)
+            assert line, await process.stderr.read()
+            text += line
+        (address,) = re.findall(r"http://127\.0\.0\.1:\d+/[\w-]{43}/", text.decode())
+        yield address
+        process.send_signal(signal.SIGINT)
+        assert await asyncio.wait_for(process.wait(), PATIENCE) == 0, await process.stderr.read()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 class Dialing(Backend):
@@ -215,51 +257,19 @@ async def test_the_command_opens_the_page_of_the_manager_with_the_rights_of_its_
     pod, announce = manager_pod
     async with serving(hub, tmp_path, port=free_port()) as stand:
         await announce(stand.dashboard.server.port)
-        stand.dashboard.pod = pod
         user = f"bea-{stand.mark}"
         forwards = {"apiGroups": [""], "resources": ["pods/portforward"], "verbs": ["get", "create"]}
         await stand.grant({"apiGroup": RBAC, "kind": "User", "name": user}, user, NODES, LIST_PODS, forwards)
-        kubeconfig = hub.client_config(user)
-        command = (str(SCRIPT), "dashboard", "--no-open", "--manager", "--kubeconfig", str(kubeconfig))
-        async with AsyncExitStack() as stack:
-            group = await stack.enter_async_context(asyncio.TaskGroup())
-            publishing = group.create_task(stand.dashboard._publish())
-            stack.callback(publishing.cancel)
-            certificate = partial(hub.kubectl, "get", "pod", pod.name, "-n", pod.namespace, "-o", "yaml")
-
-            async def published() -> bool:
-                return "BEGIN CERTIFICATE" in await certificate()
-
-            await eventually(published, "the certificate is on the pod")
-            process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
-            assert process.stdout is not None and process.stderr is not None
-            try:
-                text = b""
-                while b"http://127.0.0.1" not in text:
-                    line = await asyncio.wait_for(process.stdout.readline(), PATIENCE)
-                    assert line, await process.stderr.read()
-                    text += line
-                (address,) = re.findall(r"http://127\.0\.0\.1:\d+/[\w-]{43}/", text.decode())
-                async with aiohttp.ClientSession() as session:
-                    async with session.get(address + "nodes") as answer:
-                        body = await answer.text()
-                    assert answer.status == 200 and stand.node in body and f'href="{urlsplit(address).path}nodes/{stand.node}"' in body
-                    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
-                    async with session.get(address + "calendar") as answer:
-                        assert "You may not list ClusterBindings" in await answer.text()
-                    async with session.get(address.replace(address[-8:], "x" * 7 + "/") + "nodes") as answer:
-                        assert answer.status == 404
-                    async with session.get(address + "events") as events:
-                        await hub.kubectl("taint", "node", stand.node, "kubeocean.io/out-of-time-windows=true:NoSchedule")
-                        async with asyncio.timeout(PATIENCE):
-                            while b"event: change" not in await events.content.readline():
-                                pass
-                process.send_signal(signal.SIGINT)
-                assert await asyncio.wait_for(process.wait(), PATIENCE) == 0, await process.stderr.read()
-            finally:
-                if process.returncode is None:
-                    process.kill()
-                    await process.wait()
+        async with published(stand, pod), opened(hub.client_config(user)) as address, aiohttp.ClientSession() as session:
+            async with session.get(address + "nodes") as answer:
+                body = await answer.text()
+            assert answer.status == 200 and stand.node in body and f'href="{urlsplit(address).path}nodes/{stand.node}"' in body
+            assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+            async with session.get(address + "calendar") as answer:
+                assert "You may not list ClusterBindings" in await answer.text()
+            async with session.get(address.replace(address[-8:], "x" * 7 + "/") + "nodes") as answer:
+                assert answer.status == 404
+            await notified(stand, session, address + "events")
 
 
 async def test_the_command_refuses_a_process_with_another_certificate(

@@ -148,7 +148,7 @@ def test_the_manager_understands_its_settings(helm: str) -> None:
     assert read.dashboard.enabled and (read.dashboard.server.port, read.dashboard.server.certificate) == (9443, "files")
 
 
-def test_the_dashboard_is_off_by_default_and_has_a_service_for_the_port_of_the_manager(helm: str) -> None:
+def test_the_dashboard_is_off_by_default_and_has_a_service_for_its_port(helm: str) -> None:
     off = rendered(helm, HUB)
     (config,) = [body for body in off if body["kind"] == "ConfigMap"]
     assert not read_manager_settings(decode_yaml(config["data"]["settings.yaml"])).dashboard.enabled
