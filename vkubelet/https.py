@@ -16,12 +16,9 @@ from vkubelet.api.names import is_ip
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.errors import SettingsError
+from vkubelet.server import certificates, listeners, ports, tls
 from vkubelet.server.auth import Caller, Gate, Question, User
-from vkubelet.server.certificates import Subject
-from vkubelet.server.listeners import MAIN
-from vkubelet.server.ports import TlsPorts, admit
 from vkubelet.server.settings import LimitSettings, ServerSettings
-from vkubelet.server.tls import Pair
 
 __all__ = ["Caller", "HttpsServer", "HttpsSettings", "Question", "User", "admit_connection", "current_caller"]
 
@@ -84,24 +81,24 @@ class HttpsServer:
     names: Sequence[str] = ()
     installed: Callable[[bytes], None] | None = None
     _gate: Gate = field(init=False)
-    _ports: TlsPorts = field(init=False)
+    _ports: ports.TlsPorts = field(init=False)
     _application: web.Application | None = field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
         chosen = self.settings.of_a_kubelet()
         self._gate = Gate(self.client, self.clock, settings=chosen)
-        self._ports = TlsPorts(
+        self._ports = ports.TlsPorts(
             client=self.client,
             clock=self.clock,
             settings=chosen,
-            subject=Subject(name=self.name, is_node=False),
+            subject=certificates.Subject(name=self.name, is_node=False),
             installed=self._report,
         )
 
     @property
     def port(self) -> int:
         """Port that is listened on; 0 when it is not open."""
-        return self._ports.listeners.port_of(MAIN) or 0
+        return self._ports.listeners.port_of(listeners.MAIN) or 0
 
     @property
     def problem(self) -> str | None:
@@ -140,7 +137,7 @@ class HttpsServer:
     async def _addresses(self) -> Sequence[str]:
         return self.names
 
-    def _report(self, pair: Pair) -> None:
+    def _report(self, pair: tls.Pair) -> None:
         if self.installed is not None:
             self.installed(pair.certificate)
 
@@ -164,7 +161,7 @@ class HttpsServer:
 
 def admit_connection(request: web.Request) -> None:
     """Admits the connection of a request whose caller has a right; until then it counts as a stranger's and serves one request."""
-    admit(request)
+    ports.admit(request)
 
 
 def current_caller() -> Caller:

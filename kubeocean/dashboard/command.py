@@ -17,9 +17,7 @@ import typer
 from attrs import frozen
 
 from kubeocean.commands import app as flags
-from kubeocean.commands import clusters
-from kubeocean.commands.rights import Reader
-from kubeocean.commands.terminal import Terminal
+from kubeocean.commands import clusters, rights, terminal
 from kubeocean.model import keys
 from kubeocean.settings import LEAST_READING
 from vkubelet.client.rest import Client
@@ -28,8 +26,8 @@ from vkubelet.clock import SystemClock
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from kubeocean.dashboard.access import TokenPath
-    from kubeocean.dashboard.forward import Manager
+    from kubeocean.dashboard import access, forward
+
 
 app, run = flags.app, flags.run
 """The complete command line: that of `kubeocean.commands`, which is below this package, and this command."""
@@ -71,7 +69,7 @@ def dashboard_command(
         opens=open_browser,
         local=True if one or worker_context or worker_kubeconfig else local,
         namespace=namespace,
-        terminal=Terminal.standard(),
+        out=terminal.Terminal.standard(),
     )
     asyncio.run(shown.run())
 
@@ -88,7 +86,7 @@ class Shown:
     opens: bool
     local: bool | None
     namespace: str
-    terminal: Terminal
+    out: terminal.Terminal
 
     async def run(self) -> None:
         """Serves until Ctrl-C or SIGTERM. Raises CommandFailed."""
@@ -102,12 +100,12 @@ class Shown:
             else:
                 await self._run_served(client, served, stop)
 
-    async def _manager(self, client: Client) -> "Manager | None":
+    async def _manager(self, client: Client) -> "forward.Manager | None":
         """Finds the manager that serves the dashboard. Raises CommandFailed without one, where `--manager` requires it."""
         # Only this command needs a web server and templates.
         from kubeocean.dashboard import forward
 
-        found = await forward.find_manager(Reader(client, self.hub), self.namespace)
+        found = await forward.find_manager(rights.Reader(client, self.hub), self.namespace)
         if isinstance(found, str):
             if self.local is False:
                 raise clusters.CommandFailed(f"the dashboard of the manager cannot be opened: {found}; --local reads the clusters itself")
@@ -129,7 +127,7 @@ class Shown:
             await self._until(stop, path, title)
             readings.cancel()
 
-    async def _run_served(self, client: Client, found: "Manager", stop: asyncio.Event) -> None:
+    async def _run_served(self, client: Client, found: "forward.Manager", stop: asyncio.Event) -> None:
         from kubeocean.dashboard import access, forward
 
         path = access.TokenPath()
@@ -137,14 +135,14 @@ class Shown:
             connection = forward.connection_to(found, client.connection, port)
             async with Client(connection) as manager:
                 await forward.try_once(manager, self.hub)
-                self.terminal.write_line(
+                self.out.write_line(
                     f"Your credentials are sent to pod {found.pod} of the manager; --local sends them to API servers alone."
                 )
                 async with self._listening(forward.Relay(manager, path).application(), path):
                     await self._until(stop, path, f"The dashboard of the manager in the {self.hub.title}")
 
     @asynccontextmanager
-    async def _listening(self, application: "web.Application", path: "TokenPath") -> AsyncIterator[None]:
+    async def _listening(self, application: "web.Application", path: "access.TokenPath") -> AsyncIterator[None]:
         from kubeocean.dashboard import server
 
         try:
@@ -153,15 +151,15 @@ class Shown:
         except OSError as error:
             raise clusters.CommandFailed(f"cannot listen on 127.0.0.1:{self.port}: {error.strerror}; choose another --port") from error
 
-    async def _until(self, stop: asyncio.Event, path: "TokenPath", title: str) -> None:
+    async def _until(self, stop: asyncio.Event, path: "access.TokenPath", title: str) -> None:
         with tempfile.TemporaryDirectory(prefix="kubeocean-") as directory:
             self._announce(title, path.address, directory=Path(directory))
             await stop.wait()
 
     def _announce(self, title: str, address: str, *, directory: Path) -> None:
         """Prints the address and opens it, through a file: the arguments of a browser are visible to other users."""
-        self.terminal.write_line(f"{title}: {address}")
-        self.terminal.write_line("Anyone who knows this address sees what your kubeconfig may read. Press Ctrl-C to stop.")
+        self.out.write_line(f"{title}: {address}")
+        self.out.write_line("Anyone who knows this address sees what your kubeconfig may read. Press Ctrl-C to stop.")
         if self.opens:
             page = directory / "dashboard.html"
             page.touch(mode=0o600)

@@ -12,10 +12,7 @@ from attrs import evolve, field, frozen
 
 from kubeocean.commands.status import Summary, problems_of, summary
 from kubeocean.leasing.reclaim import LeasedPod
-from kubeocean.model import keys
-from kubeocean.model.crds import ClusterBinding
-from kubeocean.model.identity import enters, leaves_home
-from kubeocean.model.node_state import state_of
+from kubeocean.model import crds, identity, keys, node_state
 from vkubelet.api.objects import JsonView, Node, Pod, Unknown, get_condition
 from vkubelet.api.podspec import waiting_containers
 from vkubelet.api.quantity import Resources, add_resources, parse_resources
@@ -138,7 +135,7 @@ def _summary(binding: Unknown, nodes: Sequence[Node], counted: Mapping[str, int]
 
 def _node_state(node: Node, labels: Mapping[str, str], requested: Resources, counted: Mapping[str, int] | None) -> NodeState:
     meta, status = node.metadata, node.status
-    state = state_of(node)
+    state = node_state.state_of(node)
     label = meta.labels.get(keys.CLUSTER_BINDING, "")
     return NodeState(
         name=meta.name,
@@ -156,7 +153,7 @@ def _node_state(node: Node, labels: Mapping[str, str], requested: Resources, cou
 # --- Pods ---------------------------------------------------------------------------------------------------------------------------------
 
 
-def pod_state(pod: Pod, binding: ClusterBinding | None = None) -> PodState:
+def pod_state(pod: Pod, binding: crds.ClusterBinding | None = None) -> PodState:
     """Computes the state of one pod; `binding` is that of its node."""
     meta = pod.metadata
     return PodState(
@@ -168,7 +165,7 @@ def pod_state(pod: Pod, binding: ClusterBinding | None = None) -> PodState:
         waits="" if pod.terminal else waits(pod.status),
         created=_instant(meta.creation_timestamp),
         requests=LeasedPod.of(pod).requests,
-        leased=enters(meta, binding),
+        leased=identity.enters(meta, binding),
     )
 
 
@@ -176,7 +173,7 @@ def concerns(pod: Pod, virtual: Mapping[str, object]) -> bool:
     """Checks that a pod is on a virtual node, or waits for one."""
     if pod.node or pod.terminal:
         return pod.node in virtual
-    return leaves_home(pod.metadata) and tolerates(pod.spec.get("tolerations") or (), _VNODE_TAINT)
+    return identity.leaves_home(pod.metadata) and tolerates(pod.spec.get("tolerations") or (), _VNODE_TAINT)
 
 
 def waits(status: JsonView) -> str:

@@ -17,9 +17,7 @@ from cryptography import x509
 
 from kubeocean.commands.clusters import Choice, CommandFailed
 from kubeocean.commands.rights import MissingRight, Reader
-from kubeocean.dashboard.access import TokenPath
-from kubeocean.dashboard.server import HEADERS
-from kubeocean.dashboard.serving import PREFIX
+from kubeocean.dashboard import access, server, serving
 from kubeocean.model import keys
 from vkubelet.api.objects import PODS, Key, Pod, get_condition
 from vkubelet.client.connection import Connection
@@ -115,11 +113,11 @@ async def forwarded(client: Client, found: Manager) -> AsyncIterator[int]:
         finally:
             writer.close()
 
-    server = await asyncio.start_server(connect, "127.0.0.1", 0)
+    listener = await asyncio.start_server(connect, "127.0.0.1", 0)
     try:
-        yield int(server.sockets[0].getsockname()[1])
+        yield int(listener.sockets[0].getsockname()[1])
     finally:
-        server.close()
+        listener.close()
 
 
 def connection_to(found: Manager, own: Connection, port: int) -> Connection:
@@ -140,7 +138,7 @@ class Relay:
     """The application at the local address: each GET is sent to the manager with the user's credentials."""
 
     client: Client
-    access: TokenPath
+    admission: access.TokenPath
 
     def application(self) -> web.Application:
         made = web.Application()
@@ -148,7 +146,7 @@ class Relay:
         return made
 
     async def _relay(self, request: web.Request) -> web.StreamResponse:
-        base = self.access.admit(request)
+        base = self.admission.admit(request)
         path = request.rel_url.raw_path_qs.removeprefix(base)
         if not path.startswith("/"):
             raise web.HTTPNotFound(text="not found")
@@ -156,7 +154,7 @@ class Relay:
             outgoing = await self.client.transport.outgoing(path)
         except Unauthorized as error:
             return _failed(401, f"your credentials are not available: {error}")
-        headers = {**outgoing.headers, PREFIX: base, hdrs.ACCEPT: request.headers.get(hdrs.ACCEPT, "*/*")}
+        headers = {**outgoing.headers, serving.PREFIX: base, hdrs.ACCEPT: request.headers.get(hdrs.ACCEPT, "*/*")}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.client.connection.timeouts.connect)
         try:
             asked = self.client.transport.session.get(outgoing.url, headers=headers, timeout=timeout, **outgoing.options)  # type: ignore[arg-type]
@@ -168,7 +166,7 @@ class Relay:
 
 async def _passed(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
     """Sends an answer on as it arrives; of its headers only what a page needs."""
-    headers: Mapping[str, str] = {**HEADERS, **{name: answer.headers[name] for name in _FORWARDED if name in answer.headers}}
+    headers: Mapping[str, str] = {**server.HEADERS, **{name: answer.headers[name] for name in _FORWARDED if name in answer.headers}}
     response = web.StreamResponse(status=answer.status, headers=headers)
     await response.prepare(request)
     try:
@@ -182,7 +180,7 @@ async def _passed(request: web.Request, answer: aiohttp.ClientResponse) -> web.S
 
 
 def _failed(status: int, text: str) -> web.Response:
-    return web.Response(status=status, text=text, headers=HEADERS)
+    return web.Response(status=status, text=text, headers=server.HEADERS)
 
 
 async def try_once(client: Client, choice: Choice) -> None:

@@ -14,14 +14,9 @@ from aiohttp import hdrs, web
 from attrs import define, field
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from kubeocean.commands.calendar import MOST_DAYS, local
-from kubeocean.commands.explain import both
-from kubeocean.commands.output import amount_text
-from kubeocean.commands.rights import MissingRight
+from kubeocean.commands import calendar, explain, output, rights
+from kubeocean.dashboard import live, timeline, views
 from kubeocean.dashboard.access import Access, Visit
-from kubeocean.dashboard.live import LiveUpdates
-from kubeocean.dashboard.timeline import parts
-from kubeocean.dashboard.views import age, bars, figure, node_rows, overview, problems, states
 from kubeocean.explain.translation import summary
 from vkubelet.api.objects import Key
 from vkubelet.clock import Clock, rfc3339
@@ -47,8 +42,8 @@ def templates() -> Environment:
     made = Environment(
         loader=PackageLoader("kubeocean.dashboard"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {"amount": amount_text, "instant": rfc3339, "both": both, "local": local, "age": age}
-    made.globals |= {"parts": parts, "figure": figure}
+    made.filters |= {"amount": output.amount_text, "instant": rfc3339, "both": explain.both, "local": calendar.local, "age": views.age}
+    made.globals |= {"parts": timeline.parts, "figure": views.figure}
     return made
 
 
@@ -61,7 +56,7 @@ class Dashboard:
 
     access: Access
     clock: Clock
-    _live: LiveUpdates = field(factory=LiveUpdates)
+    _live: live.LiveUpdates = field(factory=live.LiveUpdates)
     _templates: Environment = field(factory=templates)
 
     def application(self) -> web.Application:
@@ -95,20 +90,21 @@ class Dashboard:
         except web.HTTPException as error:
             return web.Response(status=error.status, text=error.text, content_type="text/plain")
         except VKubeletError as error:
-            status = 403 if isinstance(error, (MissingRight, Forbidden)) else 502
+            status = 403 if isinstance(error, (rights.MissingRight, Forbidden)) else 502
             return web.Response(status=status, text=f"{error}\n", content_type="text/plain")
 
     # --- Pages ------------------------------------------------------------------------------------------------------------------------
 
     async def _overview(self, request: web.Request, visit: Visit) -> web.StreamResponse:
         fleet = await visit.view.current()
-        view = overview(fleet, visit.view.samples)
+        view = views.overview(fleet, visit.view.samples)
         return self._page("overview.html", visit, view=view, fleet=fleet)
 
     async def _nodes(self, request: web.Request, visit: Visit) -> web.StreamResponse:
         fleet = await visit.view.current()
         binding, state = request.query.get("binding", ""), request.query.get("state", "")
-        rows, counted = node_rows(fleet, binding=binding, state=state), states(fleet.nodes_of(binding) if binding else fleet.nodes)
+        rows = views.node_rows(fleet, binding=binding, state=state)
+        counted = views.states(fleet.nodes_of(binding) if binding else fleet.nodes)
         return self._page("nodes.html", visit, rows=rows, fleet=fleet, binding=binding, chosen=state, states=counted)
 
     async def _node(self, request: web.Request, visit: Visit) -> web.StreamResponse:
@@ -117,7 +113,7 @@ class Dashboard:
         if node is None:
             return self._missing(visit, f"no virtual node {name} was read; it does not exist, or you may not list nodes")
         read = await visit.view.source.node(name, node.binding)
-        shown = bars([node], known=fleet.complete)
+        shown = views.bars([node], known=fleet.complete)
         return self._page("node.html", visit, node=node, read=read, bars=shown, pods=fleet.pods_of(name), fleet=fleet)
 
     async def _pod(self, request: web.Request, visit: Visit) -> web.StreamResponse:
@@ -131,12 +127,12 @@ class Dashboard:
 
     async def _problems(self, request: web.Request, visit: Visit) -> web.StreamResponse:
         fleet = await visit.view.current()
-        return self._page("problems.html", visit, found=problems(fleet), fleet=fleet)
+        return self._page("problems.html", visit, found=views.problems(fleet), fleet=fleet)
 
     async def _calendar(self, request: web.Request, visit: Visit) -> web.StreamResponse:
         fleet, days = await visit.view.current(), request.query.get("days", "3")
-        if not (days.isascii() and days.isdigit() and 0 < int(days) <= MOST_DAYS):
-            raise web.HTTPBadRequest(text=f"days: must be from 1 to {MOST_DAYS}")
+        if not (days.isascii() and days.isdigit() and 0 < int(days) <= calendar.MOST_DAYS):
+            raise web.HTTPBadRequest(text=f"days: must be from 1 to {calendar.MOST_DAYS}")
         made, failures = await visit.view.source.timelines(int(days))
         return self._page("calendar.html", visit, timelines=made, failures=failures, days=int(days), choices=_DAYS, fleet=fleet)
 

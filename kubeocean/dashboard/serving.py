@@ -17,11 +17,8 @@ from aiohttp import web
 from attrs import define, field
 
 from kubeocean.commands.clusters import Choice
-from kubeocean.dashboard.access import Visit
-from kubeocean.dashboard.observer import Observer
+from kubeocean.dashboard import access, observer, server, source
 from kubeocean.dashboard.readers import Readers
-from kubeocean.dashboard.server import Dashboard
-from kubeocean.dashboard.source import Source
 from kubeocean.model import keys
 from kubeocean.rbac.rules import Check
 from kubeocean.settings import DashboardSettings, in_dashboard
@@ -60,7 +57,7 @@ class CallerAccess:
         """The path below which the pages are."""
         return ""
 
-    async def admit(self, request: web.Request) -> Visit:
+    async def admit(self, request: web.Request) -> access.Visit:
         """Returns what the caller may see. Raises an HTTPException, MissingRight for one who may see nothing."""
         base = request.headers.get(PREFIX, "")
         if not _PREFIX.fullmatch(base):
@@ -70,7 +67,7 @@ class CallerAccess:
         # Raises for a caller without any right, also where only a style sheet is requested.
         await view.current()
         admit_connection(request)
-        return Visit(view=view, base=base)
+        return access.Visit(view=view, base=base)
 
     async def _may(self, user: User, check: Check) -> bool:
         asked = Question(
@@ -95,7 +92,7 @@ class ServedDashboard:
     namespace: str
     pod: Key | None
     server: HttpsServer = field(init=False)
-    _observer: Observer = field(init=False)
+    _observer: observer.Observer = field(init=False)
     _certificate: str = ""
     _changed: asyncio.Event = field(factory=asyncio.Event)
 
@@ -108,9 +105,9 @@ class ServedDashboard:
             names=names_of(self.namespace),
             installed=self._installed,
         )
-        self._observer = Observer(Source(self.client, _HUB, self.clock), self.clock, self.settings.interval)
-        access = CallerAccess(self.server, Readers(self.client, _HUB, self.clock, self._observer))
-        self.server.serve(Dashboard(access, self.clock).application())
+        self._observer = observer.Observer(source.Source(self.client, _HUB, self.clock), self.clock, self.settings.interval)
+        admission = CallerAccess(self.server, Readers(self.client, _HUB, self.clock, self._observer))
+        self.server.serve(server.Dashboard(admission, self.clock).application())
 
     async def run(self) -> None:
         """Serves until cancelled. Raises SettingsError when it cannot listen."""

@@ -9,11 +9,7 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from kubeocean.commands import reading
-from kubeocean.commands.calendar import Plan, Question, plans_of
-from kubeocean.commands.clusters import Choice, CommandFailed
-from kubeocean.commands.explain import surroundings
-from kubeocean.commands.rights import Reader
+from kubeocean.commands import calendar, clusters, explain, reading, rights
 from kubeocean.dashboard.fleet import PodState, Reading, concerns, pod_state
 from kubeocean.dashboard.timeline import Timeline, timeline
 from kubeocean.explain.node import NodeExplanation, explain_node
@@ -45,9 +41,9 @@ class Source:
     """Reads of one reader; `worker` names the worker cluster by flags, None to use the Secret of each binding."""
 
     client: Client
-    choice: Choice
+    choice: clusters.Choice
     clock: Clock
-    worker: Choice | None = None
+    worker: clusters.Choice | None = None
     only: str = ""
     """The one ClusterBinding that is shown; empty for all."""
     _pods: dict[str, tuple[object, PodState]] = field(factory=dict)
@@ -58,8 +54,8 @@ class Source:
     def __attrs_post_init__(self) -> None:
         self._snapshots = SharedCache(self.clock, size=_FEW)
 
-    def _reader(self) -> Reader:
-        return Reader(self.client, self.choice)
+    def _reader(self) -> rights.Reader:
+        return rights.Reader(self.client, self.choice)
 
     # --- The hub ----------------------------------------------------------------------------------------------------------------------
 
@@ -98,7 +94,7 @@ class Source:
         pod = await hub.get(PODS, key)
         if pod is None:
             return None
-        made = explain_pod(pod, await surroundings(hub, pod, worker=self.worker))
+        made = explain_pod(pod, await explain.surroundings(hub, pod, worker=self.worker))
         return made, list(hub.missing)
 
     # --- The worker -------------------------------------------------------------------------------------------------------------------
@@ -107,7 +103,7 @@ class Source:
         """Explains a virtual node."""
         try:
             seen = await self._snapshot(binding)
-        except CommandFailed as error:
+        except clusters.CommandFailed as error:
             return NodeReading(notes=[str(error)])
         leased = seen.node(name)
         if leased is None:
@@ -123,8 +119,8 @@ class Source:
         for name in sorted(self._bindings):
             try:
                 seen = await self._snapshot(name)
-                (plan,) = plans_of([seen], Question(days=days), self.clock)
-            except CommandFailed as error:
+                (plan,) = calendar.plans_of([seen], calendar.Question(days=days), self.clock)
+            except clusters.CommandFailed as error:
                 # Most of these errors name the binding, but not those about rights.
                 prefix = f"ClusterBinding {name}: "
                 failures.append(prefix + str(error).removeprefix(prefix))
@@ -135,16 +131,16 @@ class Source:
     async def _snapshot(self, binding: str) -> reading.Snapshot:
         async def look_up() -> Answer[reading.Snapshot]:
             if binding not in self._bindings:
-                raise CommandFailed(f"the {self.choice.title} has no ClusterBinding {binding}, or you may not list them")
+                raise clusters.CommandFailed(f"the {self.choice.title} has no ClusterBinding {binding}, or you may not list them")
             if self.worker is not None and len(self._bindings) > 1:
-                raise CommandFailed("--worker-context names one worker of several ClusterBindings; add --binding, or omit it")
+                raise clusters.CommandFailed("--worker-context names one worker of several ClusterBindings; add --binding, or omit it")
             parsed = ClusterBinding.parse(self._bindings[binding])
             return Answer(await reading.snapshot(self._reader(), parsed, chosen=self.worker), WORKER_HELD)
 
         return await self._snapshots.get(binding, look_up)
 
 
-def _timeline(seen: reading.Snapshot, plan: Plan) -> Timeline:
+def _timeline(seen: reading.Snapshot, plan: calendar.Plan) -> Timeline:
     """Computes the page of one binding (pure)."""
     valid = [policy for policy in seen.lease.policies if policy.is_valid and policy.windows and not policy.deleting]
     start = plan.calendar.start
