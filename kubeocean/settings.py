@@ -17,8 +17,8 @@ from vkubelet.errors import SettingsError
 from vkubelet.https import HttpsSettings
 
 MANAGER_LEASE = "kubeocean-manager"
-LEAST_READING = 2.0
-"""Seconds between two readings of the hub for a dashboard, at least."""
+LEAST_READING, LONGEST_READING = 2.0, 60.0
+"""Seconds between two readings of the hub for a dashboard. Its ledger counts a reading for at most two minutes."""
 _OWN_FLAGS = (("provider", "binding"), ("instance",))
 
 
@@ -109,8 +109,8 @@ class DashboardSettings:
     """Its address, certificate and authentication."""
 
     def __attrs_post_init__(self) -> None:
-        if not self.interval >= LEAST_READING:
-            raise SettingsError("dashboard.interval", f"must be at least {LEAST_READING:g} seconds")
+        if not LEAST_READING <= self.interval <= LONGEST_READING:
+            raise SettingsError("dashboard.interval", f"must be from {LEAST_READING:g} to {LONGEST_READING:g} seconds")
 
 
 @frozen(kw_only=True)

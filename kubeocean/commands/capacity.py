@@ -3,7 +3,6 @@
 Invariant: pods that never start on virtual nodes use no leased capacity: those of system namespaces, and of DaemonSets without consent.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from attrs import frozen
@@ -41,11 +40,12 @@ class NodeCapacity:
 
 def capacities(nodes: Iterable[Node], pods: Sequence[Pod] | None, binding: ClusterBinding) -> list[NodeCapacity]:
     """Computes the capacity of the virtual nodes of a binding; `pods` are those of all nodes, None where they may not be listed."""
-    used: dict[str, Resources] = defaultdict(dict)
+    own = sorted(nodes, key=lambda each: each.key)
+    used: dict[str, Resources] = {node.metadata.name: {} for node in own}
     for pod in pods or ():
-        if pod.node and not pod.terminal and enters(pod.metadata, binding):
+        if pod.node in used and not pod.terminal and enters(pod.metadata, binding):
             used[pod.node] = add_resources(used[pod.node], LeasedPod.of(pod).requests)
-    return [_capacity(node, None if pods is None else used[node.metadata.name]) for node in sorted(nodes, key=lambda each: each.key)]
+    return [_capacity(node, None if pods is None else used[node.metadata.name]) for node in own]
 
 
 def _capacity(node: Node, used: Resources | None) -> NodeCapacity:

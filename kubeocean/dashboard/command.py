@@ -7,6 +7,7 @@ which every user of the machine can list.
 import asyncio
 import signal
 import tempfile
+import threading
 import webbrowser
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,7 +20,7 @@ from attrs import frozen
 from kubeocean.commands import app as flags
 from kubeocean.commands import clusters, rights, terminal
 from kubeocean.model import keys
-from kubeocean.settings import LEAST_READING
+from kubeocean.settings import LEAST_READING, LONGEST_READING
 from vkubelet.client.rest import Client
 from vkubelet.clock import SystemClock
 
@@ -43,7 +44,13 @@ def dashboard_command(
     one: flags.OptionalBinding = "",
     port: Annotated[int, typer.Option(metavar="PORT", help="port on 127.0.0.1 (default: any free one)", min=0, max=65535)] = 0,
     interval: Annotated[
-        float, typer.Option(metavar="SECONDS", min=LEAST_READING, help="time between two readings of the computing cluster")
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=LEAST_READING,
+            max=LONGEST_READING,
+            help="time between two readings of the computing cluster, at most 60",
+        ),
     ] = 10.0,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="open the page in the browser")] = True,
     local: Annotated[
@@ -164,4 +171,5 @@ class Shown:
             page = directory / "dashboard.html"
             page.touch(mode=0o600)
             page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={address}">')
-            webbrowser.open(page.as_uri())
+            # A browser of a terminal occupies its thread until the user leaves it, and meanwhile loads pages from this process.
+            threading.Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()

@@ -24,6 +24,7 @@ from vkubelet.client.rest import PatchKind, Selection
 from vkubelet.clock import parse_rfc3339
 from vkubelet.control.backoff import Backoff, TokenBucket
 from vkubelet.control.controller import Controller, Isolation
+from vkubelet.control.informer import is_earlier
 from vkubelet.control.workqueue import Priority
 from vkubelet.errors import AlreadyExists, Expired, Forbidden, Invalid, NotFound, VKubeletError
 from vkubelet.logformat import bind
@@ -149,6 +150,7 @@ class EventMirror:
     _isolated: Isolation = field(factory=lambda: Isolation("events of the worker"), init=False)
     _backoff: Backoff = field(factory=lambda: Backoff(first=0.2, limit=30.0, jitter=0.5), init=False)
     _version: str = field(default="", init=False)
+    _interrupted: bool = field(default=False, init=False)
     _forbidden: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -171,18 +173,22 @@ class EventMirror:
             wait = self._backoff.next()
             try:
                 await self._follow()
+                self._interrupted = False
             except Expired:
                 self._version = ""
             except Forbidden as error:
                 self.on_forbidden(error)
                 wait = _FORBIDDEN_RETRIED_AFTER
             except VKubeletError as error:
+                self._interrupted = True
                 log.debug("cannot watch the events of the worker now: %s", error)
             await self.scope.host.clock.sleep(wait)
 
     async def _follow(self) -> None:
-        where = Selection(namespace=self.scope.worker.mount.namespace, fields="involvedObject.kind=Pod")
-        async with aclosing(self.scope.worker.client.watch(EVENTS, since=self._version, where=where)) as stream:
+        where, client = Selection(namespace=self.scope.worker.mount.namespace, fields="involvedObject.kind=Pod"), self.scope.worker.client
+        if self._interrupted and self._version and await is_earlier(client, EVENTS, where, than=self._version):
+            self._version = ""
+        async with aclosing(client.watch(EVENTS, since=self._version, where=where)) as stream:
             received = 0
             async for seen in stream:
                 received += 1

@@ -55,7 +55,8 @@ class Change(Generic[T]):
 
     `old` None: it was created; `new` None: it was deleted, or no longer matches the selectors. Both with different UIDs: it was deleted and
     created again. `initial`: it belongs to the first list, or existed when the handler was registered. `suspected`: it is missing in a
-    later list, so it was deleted at that moment, but no DELETED event was received.
+    later list, so it was deleted at that moment, but no DELETED event was received. `restored`: the server was restored from a backup, so
+    an earlier resourceVersion than before is the current one.
     """
 
     key: Key
@@ -63,6 +64,7 @@ class Change(Generic[T]):
     new: T | None
     initial: bool = False
     suspected: bool = False
+    restored: bool = False
 
     @property
     def more_than_status(self) -> bool:
@@ -103,6 +105,10 @@ class Informer(Generic[T]):
         self._synced = asyncio.Event()
         self._received_at = self._clock.monotonic()
         self._listed = ""
+        self._newest = ""
+        """The highest resourceVersion that the server has returned, also to other calls."""
+        self._listed_after = ""
+        """The same when the list began that is being read."""
         self._restored = False
         """Whether the server has returned with an earlier state, and was not listed since."""
         self._listing: dict[Key, T] | None = None
@@ -144,10 +150,20 @@ class Informer(Generic[T]):
         """
         if obj.metadata.uid in self._deleted:
             return
+        self.record_version(obj.metadata.resource_version)
         if self._listing is not None:
             self._adopted[obj.key] = obj
         if obj.key in self.store or _later(obj.metadata.resource_version, self._listed):
             self._put(obj)
+
+    def record_version(self, version: str) -> None:
+        """Records the resourceVersion of an object that another call returned: a server that later has only an earlier one was restored."""
+        if _is_number_before(self._newest or "0", version):
+            self._newest = version
+
+    def saw_deleted(self, uid: str) -> bool:
+        """Checks whether a DELETED event was received for this UID, as far as remembered, and the server was not restored since."""
+        return uid in self._deleted
 
     async def run(self) -> None:
         """Watches the server until cancelled; none of its errors stops this."""
@@ -190,14 +206,11 @@ class Informer(Generic[T]):
     async def _ask(self) -> None:
         """Sends a small request: a resumed watch may be silent for a minute, so after an error another call has to show that the server
         responds. One that was restored from a backup would be silent until it reaches the resourceVersion of the watch again."""
-        path, params = self._resource.path(self._where.namespace), [*self._where.params(), ("limit", "1")]
-        newest = decode_list(Unknown, await self._client.request("GET", path, params=params)).resource_version
-        if _are_numbers(newest, self._version) and _later(self._version, newest):
-            with bind(resource=str(self._resource)):
-                log.warning("the API server has returned with an earlier state; listing again")
-            self._version, self._restored = "", True
+        self.record_version(self._version)
+        if await is_earlier(self._client, self._resource, self._where, than=self._newest):
+            self._version = ""
             self._synced.clear()
-            self._deleted.clear()
+            self._on_restored()
             return
         self._succeeded()
 
@@ -219,7 +232,7 @@ class Informer(Generic[T]):
         await self._follow()
 
     def _begin_list(self) -> None:
-        self._listing, self._adopted = {}, {}
+        self._listing, self._adopted, self._listed_after = {}, {}, self._newest
 
     async def _stream_and_follow(self) -> bool:
         """Streams the initial events; returns False when the server does not send them, or not all of them in time."""
@@ -248,6 +261,10 @@ class Informer(Generic[T]):
             elif event.initial_end:
                 return event.object.metadata.resource_version
         return ""
+
+    def _on_restored(self) -> None:
+        self._newest, self._restored = "", True
+        self._deleted.clear()
 
     def _list(self, obj: T) -> None:
         assert self._listing is not None, "objects are listed between the begin of a list and its end"
@@ -285,12 +302,14 @@ class Informer(Generic[T]):
 
     async def _replace(self, version: str) -> None:
         """Makes the store equal to the list."""
+        if _is_number_before(version, self._listed_after):
+            self._on_restored()
         listed, self._listing = self._with_adopted(self._listing or {}, version), None
         self._listed = version
         first = not self.ever_synced
         async for key in in_batches(self._clock, self.store.keys()):
             if key not in listed:
-                self._notify(Change(key, self.store.remove(key), None, suspected=True))
+                self._notify(Change(key, self.store.remove(key), None, suspected=True, restored=self._restored))
         async for new in in_batches(self._clock, listed.values()):
             with self._isolated(str(new.key)):
                 self._place_listed(new, initial=first)
@@ -305,7 +324,7 @@ class Informer(Generic[T]):
         if known is None or self._restored or not _same(new, known):
             old = self.store.remove(new.key)
             self.store.place(new)
-            self._notify(Change(new.key, old, new, initial=initial))
+            self._notify(Change(new.key, old, new, initial=initial, restored=self._restored))
 
     def _with_adopted(self, listed: dict[Key, T], version: str) -> dict[Key, T]:
         """Adds what was adopted while the list was read, if it is later, or if only a stub of it was listed."""
@@ -378,6 +397,20 @@ class Informer(Generic[T]):
             self._metrics.watch_restarts.labels(resource=self._resource.plural, reason=reason).inc()
 
 
+async def is_earlier(client: Client, resource: Resource[T], where: Selection, *, than: str) -> bool:
+    """Checks whether the server has only an earlier resourceVersion than it returned before, because etcd was restored from a backup.
+
+    The small list is read from etcd, so it also shows that the server responds. resourceVersions that are no numbers are never earlier.
+    """
+    path, params = resource.path(where.namespace), [*where.params(), ("limit", "1")]
+    newest = decode_list(Unknown, await client.request("GET", path, params=params)).resource_version
+    if not _is_number_before(newest, than):
+        return False
+    with bind(resource=str(resource)):
+        log.warning("the API server has returned with an earlier state; listing again")
+    return True
+
+
 def _same(one: KubeObject, other: KubeObject) -> bool:
     this, that = one.metadata, other.metadata
     return (this.uid, this.resource_version) == (that.uid, that.resource_version)
@@ -393,6 +426,10 @@ def _later(this: str, that: str) -> bool:
         return this != that
     one, other = this.lstrip("0"), that.lstrip("0")
     return (len(one), one) > (len(other), other)
+
+
+def _is_number_before(this: str, that: str) -> bool:
+    return _are_numbers(this, that) and _later(that, this)
 
 
 def _are_numbers(*versions: str) -> bool:

@@ -276,6 +276,31 @@ async def test_eviction_deletes_with_a_condition(client: Client) -> None:
     assert left.terminating and [each["type"] for each in left.status["conditions"]] == ["DisruptionTarget"]
 
 
+async def test_eviction_is_refused_by_a_budget_until_it_allows_one(client: Client, model: ApiModel) -> None:
+    path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    for name in "ab":
+        made = {**pod(), "metadata": {"name": name, "namespace": "default", "labels": {"app": "web"}}}
+        await client.create(PODS, made)
+        await client.patch(PODS, Key("default", name), {"status": ready}, kind=PatchKind.MERGE, subresource="status")
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "app", "operator": "Exists"}]}}
+    model.call("POST", path, {"metadata": {"name": "web"}, "spec": spec}, user="person")
+
+    async def evict(name: str) -> None:
+        await client.create(PODS, {"metadata": {"name": name}}, namespace="default", subresource="eviction", parent=name)
+
+    with pytest.raises(TooManyRequests, match="violate the pod's disruption budget"):
+        await evict("a")
+    status = {"observedGeneration": 1, "disruptionsAllowed": 1, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2}
+    model.call("PATCH", f"{path}/web/status", {"status": status}, user="controller", content_type="application/merge-patch+json")
+    await evict("a")
+    found = model.get("policy", "v1", "poddisruptionbudgets", "default", "web") or {}
+    assert found["status"]["disruptionsAllowed"] == 0 and list(found["status"]["disruptedPods"]) == ["a"]
+    with pytest.raises(TooManyRequests, match="violate the pod's disruption budget"):
+        await evict("b")
+    assert (await client.get(PODS, A)).terminating and not (await client.get(PODS, Key("default", "b"))).terminating
+
+
 async def test_dependents_go_with_their_owner(model: ApiModel, client: Client) -> None:
     owner = await client.create(CONFIGMAPS, {"metadata": {"name": "o", "namespace": "default"}})
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": owner.metadata.uid, "blockOwnerDeletion": True}

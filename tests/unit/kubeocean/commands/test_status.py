@@ -176,3 +176,15 @@ def test_conditions_that_are_bad_news_when_true_are_told_apart() -> None:
         "RetirementHeld",
         "ProxierReady",
     ]
+
+
+def test_messages_of_conditions_cannot_command_the_terminal() -> None:
+    row = summary(stored(cond("Ready", "False", "no\x1b[2J")), [], [])
+    assert "no\\x1b[2J" in "".join(lines([row], width=80)) and "\x1b" not in "".join(lines([row], width=80))
+
+
+def test_pods_of_other_nodes_are_not_decoded() -> None:
+    """A hub has many more pods than those of one binding, and the summary of each binding passes over all of them."""
+    elsewhere = Pod(on("real").metadata, "real", "Running", b"not decoded", b"{}")
+    row = summary(stored(*READY), [virtual("a")], [elsewhere, on("a")])
+    assert row.pods == 1 and str((row.used or {})["cpu"]) == "500m"

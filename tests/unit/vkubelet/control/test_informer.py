@@ -376,6 +376,49 @@ async def test_server_restored_from_a_backup_is_listed_again() -> None:
     assert [change.suspected for change in changes if change.key.name == "d"] == [False, True]
 
 
+async def test_restore_is_noticed_by_the_version_of_a_write_that_no_event_followed() -> None:
+    """A pod whose last write is lost would stay as it was written until the server reaches that resourceVersion again."""
+    api, clock = Api(), ManualClock()
+    api.put("a")
+    informer: Informer[Pod] = Informer(api, PODS, clock=clock)  # type: ignore[arg-type]
+    changes = list[Change[Pod]]()
+    informer.on_change(changes.append)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(informer.run())
+        await clock.advance(5.0)
+        backup, version = dict(api.objects), api.version
+        informer.adopt(pod("a", 1000))
+        api.leave()
+        await clock.advance(30.0)
+        api.restore(backup, version)
+        await clock.advance(15.0)
+        assert versions(informer) == truth(api)
+        api.put("a")
+        await clock.settle()
+        assert versions(informer) == truth(api)
+        running.cancel()
+    assert [change.restored for change in changes] == [False, False, True, False]
+
+
+async def test_deletions_that_were_received_are_remembered_until_a_restore() -> None:
+    api, clock = Api(), ManualClock()
+    backup = {each.key: each for each in (pod(name, 1) for name in NAMES)}
+    api.restore(backup, 1)
+    informer: Informer[Pod] = Informer(api, PODS, clock=clock)  # type: ignore[arg-type]
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(informer.run())
+        await clock.advance(5.0)
+        api.delete("a")
+        await clock.settle()
+        assert [informer.saw_deleted(f"uid-{name}") for name in NAMES] == [True, False, False]
+        api.leave()
+        await clock.advance(30.0)
+        api.restore(backup, 1)
+        await clock.advance(15.0)
+        assert not informer.saw_deleted("uid-a") and versions(informer) == truth(api)
+        running.cancel()
+
+
 @pytest.mark.parametrize(
     ("this", "that", "later"),
     [
