@@ -117,6 +117,8 @@ class BindingExamination:
     clock: Clock = field(kw_only=True)
     _nodes: Sequence[Node] | None = field(default=None, init=False)
     _pods: Sequence[Pod] | None = field(default=None, init=False)
+    _deployments: list[Unknown | None] = field(factory=list, init=False)
+    """The one of the process, or None without one, once it was read."""
 
     @property
     def subject(self) -> str:
@@ -209,7 +211,9 @@ class BindingExamination:
         return nodes.ready(await self._virtual(), kubectl=self.commands.hub)
 
     async def _deployment(self) -> Unknown | None:
-        return await self.hub.get(objects.DEPLOYMENTS, Key(self.namespace, deployment_name(self.binding.cluster_id)))
+        if not self._deployments:
+            self._deployments.append(await self.hub.get(objects.DEPLOYMENTS, Key(self.namespace, deployment_name(self.binding.cluster_id))))
+        return self._deployments[0]
 
     async def _process(self) -> Iterable[Finding]:
         deployment = await self._deployment()

@@ -61,15 +61,16 @@ def test_leased_used_and_free_capacity_is_added_up_by_node_and_binding() -> None
     assert unknown_pods.used is None and unknown_pods.free is None and unknown_pods.pods is None
     drawn = lines([row], width=80, nodes=True)
     assert drawn[1].split()[4:6] == ["1500m/8", "2Gi/16Gi"]
-    assert drawn[4].split()[:5] == ["a", "Ready", "2/110", "1500m/4", "2Gi/8Gi"] and len(lines([row], width=80)) == 2
+    assert drawn[4].split()[:5] == ["a", "Open", "2/110", "1500m/4", "2Gi/8Gi"] and len(lines([row], width=80)) == 2
 
 
 @pytest.mark.parametrize(
     ("taint", "ready", "state", "remedy"),
     [
         ("kubeocean.io/out-of-time-windows", "True", "Closed", "`kubeocean plan`"),
-        ("kubeocean.io/physical-node-unschedulable", "True", "Unschedulable", "kubectl uncordon"),
-        ("kubeocean.io/worker-unreachable", "True", "NotReady", "`kubeocean doctor`"),
+        ("kubeocean.io/physical-node-unschedulable", "True", "Cordoned", "kubectl uncordon"),
+        ("kubeocean.io/worker-unreachable", "True", "Unreachable", "`kubeocean doctor`"),
+        ("kubeocean.io/vnode-deleting", "True", "Withdrawn", "`kubeocean explain node a`"),
         ("", "Unknown", "NotReady", "`kubeocean doctor`"),
     ],
 )
