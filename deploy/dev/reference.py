@@ -31,7 +31,7 @@ from kubeocean.metrics import Gauges, ManagerMetrics, SyncerMetrics
 from kubeocean.model import keys
 from kubeocean.rbac import permissions
 from kubeocean.rbac.guards import guards
-from kubeocean.settings import KubeoceanSettings, ManagerSettings
+from kubeocean.settings import DashboardSettings, KubeoceanSettings, ManagerSettings
 from vkubelet import api, beneath, client, clock, control, errors, logformat, metrics, provider, stats, streams
 from vkubelet.cli import _parser as runtime_parser
 from vkubelet.errors import VKubeletError
@@ -79,7 +79,10 @@ def settings_page() -> str:
     for name, kind in (("mock", Mock.Settings), ("process", Process.Settings)):
         lines += ["", f"## `provider:` of {name}", "", first_sentence(kind), "", *rows(kind)]
     lines += ["", "## `provider:` of minimal", "", "`node`, the name of the node (`minimal`).", ""]
-    lines += ["", "## `manager:` of kubeocean", "", first_sentence(ManagerSettings), "", *rows(ManagerSettings), ""]
+    lines += ["", "## `manager:` of kubeocean", "", first_sentence(ManagerSettings), "", *rows(ManagerSettings)]
+    for path, kind in sections(DashboardSettings, "dashboard"):
+        lines += ["", f"## `{path}:` of the manager", "", first_sentence(kind), "", *rows(kind)]
+    lines += [""]
     lines += [
         "In addition, `kubeocean manager` reads `cluster:`, `leader:` (on by default, Lease `kubeocean-manager`), `health:` and `log:`."
     ]
@@ -279,7 +282,7 @@ def permissions_page() -> str:
         ("In the hub: ServiceAccount `kubeocean-syncer-<clusterID>`", permissions.hub_rules(binding="NAME")),
         (
             "In the hub: ServiceAccount `kubeocean-manager`, in addition to those above",
-            permissions.manager_rules()[len(permissions.hub_rules()) :],
+            permissions.manager_rules(dashboard=True)[len(permissions.hub_rules()) :],
         ),
     ):
         lines += ["", f"## {title}", "", "| where | resources | verbs | reason | bounded by |", "|---|---|---|---|---|"]

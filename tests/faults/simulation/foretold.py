@@ -16,6 +16,7 @@ from kubeocean.explain.calendar import Calendar, Change, Edge, Offer
 from kubeocean.leasing.policy import NO_EXECUTE
 from kubeocean.model import keys
 from tests.faults.simulation.actors import NAMESPACE
+from tests.faults.simulation.branches import Branch
 from tests.faults.simulation.foretold_world import GRID, HORIZON, Body, Foretold, ForetoldWorld, Observed
 from tests.faults.simulation.history import Entry, History
 from tests.faults.simulation.kubeocean_world import BINDING
@@ -54,7 +55,7 @@ class State:
 
 def compared(seed: int) -> Findings:
     """Runs one world and compares everything."""
-    world = ForetoldWorld([Schedule("foretold", "leases", seed)])
+    world = ForetoldWorld(Branch([Schedule("foretold", "leases", seed)]))
     history, found = world.run(), Findings()
     foretold = world.foretold
     assert foretold.plan is not None, history.problems
@@ -131,7 +132,7 @@ class _Observer:
             skipped |= held
         for name, at in observed.items():
             node = self._node_of(name)
-            if at > self._foretold.second and node not in skipped:
+            if self._foretold.second < at < self._until and node not in skipped:
                 self._found.expect("eviction", name in foretold, f"{name} on {node} was evicted at {at:.3f} s, which was not foretold")
 
     def _held(self, calendar: Calendar, edge: Edge, name: str, node: str, deadline: float, observed: Mapping[str, float]) -> None:

@@ -23,6 +23,7 @@ from kubeocean.explain.pod import PodExplanation, explain_pod
 from kubeocean.explain.policy import PolicyExplanation, explain_policy
 from kubeocean.model import crds, keys
 from tests.faults.simulation.actors import NAMESPACE, path_of, pod_body
+from tests.faults.simulation.branches import Branch
 from tests.faults.simulation.kubelet import node_body
 from tests.faults.simulation.kubeocean_world import POLICIES_PATH, KubeoceanWorld
 from tests.faults.simulation.loop import START
@@ -82,8 +83,8 @@ class ForetoldWorld(KubeoceanWorld):
     summed_within = 0.0
     quiet_for = 0.0
 
-    def __init__(self, schedules: Any) -> None:
-        super().__init__(schedules)
+    def __init__(self, branch: Branch) -> None:
+        super().__init__(branch)
         self.foretold = Foretold()
 
     async def leases(self) -> None:

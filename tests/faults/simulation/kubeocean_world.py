@@ -54,6 +54,13 @@ def definition(resource: Resource[Any]) -> Body:
     return found
 
 
+@lru_cache
+def _settings(world: type[KubeoceanWorld], *, leads: bool) -> Settings:
+    """The settings of a process."""
+    own = settings.merged(settings.merged(_LOCAL, world.local), {"leader": {"enabled": True}} if leads else {})
+    return settings.convert(settings.merged(runtime_defaults(BINDING), own), Settings)
+
+
 class KubeoceanWorld(World):
     """Scenarios of one binding."""
 
@@ -75,6 +82,7 @@ class KubeoceanWorld(World):
     def build(self) -> None:
         self.hub, self.worker = ControlPlane(self, "hub"), ControlPlane(self, "worker")
         self.kubelets = Kubelets(self, self.worker)
+        self.hub.publish_client_ca()
         self.hub.model.define(definition(crds.CLUSTERBINDINGS))
         self.worker.model.define(definition(crds.POLICIES))
         for plane, namespace in ((self.hub, keys.NAMESPACE), (self.hub, keys.FAKE_NAMESPACE), (self.worker, MOUNT)):
@@ -97,9 +105,7 @@ class KubeoceanWorld(World):
 
     def make(self, role: str) -> tuple[Callable[[], Awaitable[None]], Callable[[], None]]:
         own = KubeoceanSettings(binding=BINDING, time_zone="UTC", unused_copy_after=20.0)
-        leads = {"leader": {"enabled": True}} if self.scenario in self.replicas else {}
-        given = settings.merged(settings.merged(_LOCAL, self.local), leads)
-        chosen = settings.convert(settings.merged(runtime_defaults(BINDING), given), Settings)
+        chosen = _settings(type(self), leads=self.scenario in self.replicas)
         runtime = Runtime(KubeoceanProvider(own), chosen, connection=Connection("https://hub.simulated:6443"), clock=self.clock)
         return runtime.run, runtime.stop
 
