@@ -77,7 +77,10 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "use/network.md": (_KUBECTL,),
     "use/volumes.md": (_KUBECTL,),
     "operate/credentials.md": (_README, _KUBECTL),
-    "operate/dashboard.md": (f"{_BOUND}::test_the_dashboard_prints_its_address",),
+    "operate/dashboard.md": (
+        f"{_BOUND}::test_the_dashboard_prints_its_address",
+        f"{_RELEASES}::test_the_hub_chart_takes_former_values_and_is_upgraded_and_rolled_back",
+    ),
     "operate/explain.md": (_SEEN, _SEEN, _SEEN),
     "operate/find-what-is-wrong.md": (_WRONG, _WRONG, _WRONG),
     "operate/monitor.md": (

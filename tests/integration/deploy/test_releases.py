@@ -90,8 +90,9 @@ async def test_the_hub_chart_takes_former_values_and_is_upgraded_and_rolled_back
 
     shell = await Shell.of(tmp_path / "shell", {"hub": plane})
     await shell.run(block("operate/upgrade.md", 1))
-    spec = await deployment(plane)
-    assert "priorityClassName" not in spec and spec["containers"][0]["image"].endswith(":v1")
+    rolled_back = await deployment(plane)
+    await shell.run(block("operate/dashboard.md", 1))
+    assert "priorityClassName" not in rolled_back and rolled_back["containers"][0]["image"].endswith(":v1")
     await helm("uninstall", HUB)
     assert await names(plane, "secret", "-n", SYSTEM) == ["secret/demo-kubeconfig"], "helm's own records are in its namespace"
     assert "customresourcedefinition.apiextensions.k8s.io/clusterbindings.cloud.tencent.com" in await names(plane, "crd")

@@ -76,12 +76,11 @@ TABLE = {
     "pod waits for a window": ("explain", "late", "no time window is open, see `kubeocean plan`"),
     "pod does not tolerate": ("explain", "does not tolerate kubeocean.io/vnode:NoSchedule", "add the toleration to the pod"),
     "pod is refused": ("explain", "exceeded quota: two-cpus"),
-    "pod network is not routed": ("doctor", "the hub's API server cannot reach pod", "route the worker's pod network", "ip route get"),
     "definition is old": ("doctor", "of ClusterBinding is old", "spec.directScheduling", "kubeocean/manifests/clusterbindings.yaml"),
 }
 STORY = {
     "binding is served": ("describe", "Name: SCENE ", "Type: Ready", "Type: Connected", "Reason: ConnectivityPassed"),
-    "pods lack the hub's API server": ("describe", "Name: SCENE ", "NoApiServerAccess", "spec.apiServerAccess"),
+    "an optional right is missing": ("describe", "Name: SCENE ", "PolicyLabelForbidden", "may not patch nodes; grant that right"),
     "worker refuses a pod": ("describe", "Name: greedy ", "FailedCreatePod", "exceeded quota: two-cpus"),
     "node is closed": ("describe", "kubeocean.io/out-of-time-windows=true:NoSchedule", "kubeocean.io/policies-applied: closed-SCENE"),
     "node is named with its version and address": ("describe", "NAME STATUS ROLES AGE VERSION INTERNAL-IP", " Ready "),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.kubeocean.conftest import Scene, lasting_scene
+from tests.integration.kubeocean.conftest import STARTS_WITHIN, Scene, lasting_scene
 from tests.integration.kubeocean.leases import closed_now
 from tests.support.bound import SAMPLES, Body, Bound, apply, delete, get
 from tests.support.pages import Shell, block
@@ -140,7 +140,7 @@ async def test_the_first_bound_cluster_comes_and_goes_as_the_page_shows(
         # Functions of a shell are known to the rest of the same terminal.
         await shell.run(identity + run.lines(0, 1, 2, 3, 4, 5, 6))
         async with shell.running(run.lines(7), "."):
-            await all_ready(hub, [vnode])
+            await all_ready(hub, [vnode], seconds=STARTS_WITHIN)
             use = block(page, 4)
             await shell.run(use.lines(0))
             await apply(hub, on_node(vnode))
