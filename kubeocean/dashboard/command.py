@@ -102,10 +102,14 @@ class Shown:
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         async with clusters.opened(self.hub) as client:
             served = None if self.local else await self._manager(client)
-            if served is None:
-                await self._run_local(client, stop)
-            else:
-                await self._run_served(client, served, stop)
+            if served is not None:
+                try:
+                    return await self._run_served(client, served, stop)
+                except clusters.CommandFailed as error:
+                    if self.local is False:
+                        raise
+                    self.out.write_line(f"! {error}")
+            await self._run_local(client, stop)
 
     async def _manager(self, client: Client) -> "forward.Manager | None":
         """Finds the manager that serves the dashboard. Raises CommandFailed without one, where `--manager` requires it."""

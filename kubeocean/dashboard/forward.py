@@ -188,5 +188,6 @@ async def try_once(client: Client, choice: Choice) -> None:
     try:
         await client.request("GET", "/static/icon.svg")
     except ApiError as error:
-        what = f"the dashboard of the manager in the {choice.title} cannot be opened: {error}"
-        raise CommandFailed(f"{what}; add --local to read the clusters with this command") from error
+        raise CommandFailed(
+            f"the dashboard of the manager in the {choice.title} cannot be opened: {error}; --local does without it"
+        ) from error

@@ -185,9 +185,9 @@ async def published(stand: Served, pod: Key) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def opened(kubeconfig: Path) -> AsyncIterator[str]:
-    """Runs `kubeocean dashboard --manager`; yields the address that it prints, and ends it by Ctrl-C."""
-    command = (str(SCRIPT), "dashboard", "--no-open", "--manager", "--kubeconfig", str(kubeconfig))
+async def opened(kubeconfig: Path, *flags: str, says: str = "") -> AsyncIterator[str]:
+    """Runs `kubeocean dashboard`; yields the address that it prints below what it `says`, and ends it by Ctrl-C."""
+    command = (str(SCRIPT), "dashboard", "--no-open", *flags, "--kubeconfig", str(kubeconfig))
     process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
     assert process.stdout is not None and process.stderr is not None
     try:
@@ -197,6 +197,7 @@ async def opened(kubeconfig: Path) -> AsyncIterator[str]:
             assert line, await process.stderr.read()
             text += line
         (address,) = re.findall(r"http://127\.0\.0\.1:\d+/[\w-]{43}/", text.decode())
+        assert says in text.decode(), text
         yield address
         process.send_signal(signal.SIGINT)
         assert await asyncio.wait_for(process.wait(), PATIENCE) == 0, await process.stderr.read()
@@ -260,7 +261,7 @@ async def test_the_command_opens_the_page_of_the_manager_with_the_rights_of_its_
         user = f"bea-{stand.mark}"
         forwards = {"apiGroups": [""], "resources": ["pods/portforward"], "verbs": ["get", "create"]}
         await stand.grant({"apiGroup": RBAC, "kind": "User", "name": user}, user, NODES, LIST_PODS, forwards)
-        async with published(stand, pod), opened(hub.client_config(user)) as address, aiohttp.ClientSession() as session:
+        async with published(stand, pod), opened(hub.client_config(user), "--manager") as address, aiohttp.ClientSession() as session:
             async with session.get(address + "nodes") as answer:
                 body = await answer.text()
             assert answer.status == 200 and stand.node in body and f'href="{urlsplit(address).path}nodes/{stand.node}"' in body
@@ -270,6 +271,20 @@ async def test_the_command_opens_the_page_of_the_manager_with_the_rights_of_its_
             async with session.get(address.replace(address[-8:], "x" * 7 + "/") + "nodes") as answer:
                 assert answer.status == 404
             await notified(stand, session, address + "events")
+
+
+async def test_the_command_reads_the_clusters_itself_where_it_cannot_reach_the_manager(
+    hub: ControlPlane, tmp_path: Path, manager_pod: tuple[Key, Callable[[int], Awaitable[None]]]
+) -> None:
+    pod, announce = manager_pod
+    async with serving(hub, tmp_path, port=free_port()) as stand:
+        await announce(stand.dashboard.server.port)
+        user = f"cleo-{stand.mark}"
+        await stand.grant({"apiGroup": RBAC, "kind": "User", "name": user}, user, NODES, LIST_PODS)
+        why = "! the dashboard of the manager in the computing cluster cannot be opened"
+        async with published(stand, pod), opened(hub.client_config(user), says=why) as address, aiohttp.ClientSession() as session:
+            async with session.get(address + "nodes") as answer:
+                assert answer.status == 200 and stand.node in await answer.text()
 
 
 async def test_the_command_refuses_a_process_with_another_certificate(
