@@ -141,6 +141,7 @@ class Session:
             self._policies.recheck()
             self.nodes.recheck()
             self._dependents.tokens.recheck()
+            self._legacy_tokens.recheck()
 
     async def _watch_lists(self) -> None:
         """Reports on the binding which lists a reachable worker refuses."""

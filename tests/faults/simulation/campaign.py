@@ -157,12 +157,22 @@ def run_all(schedules: Sequence[Schedule], jobs: int, *, until: float = math.inf
                 running[receiver] = process
             for receiver in wait(list(running), timeout=_SLOT_CHECKED_EVERY if waiting else None):
                 assert isinstance(receiver, Connection)
-                try:
-                    yield receiver.recv()
-                except EOFError:
-                    _, status = os.waitpid(running.pop(receiver), 0)
-                    if status:
-                        raise ChildProcessError(f"a simulation ended with the status {status}") from None
+                outcome = _received(receiver)
+                if outcome is not None:
+                    yield outcome
+                    continue
+                _, status = os.waitpid(running.pop(receiver), 0)
+                if status:
+                    raise ChildProcessError(f"a simulation ended with the status {status}")
+
+
+def _received(receiver: Connection) -> Outcome | None:
+    """Returns the next outcome of a process, or None when it sends no more."""
+    try:
+        outcome: Outcome = receiver.recv()
+    except EOFError:
+        return None
+    return outcome
 
 
 def _different(failed: Sequence[Outcome]) -> list[Outcome]:

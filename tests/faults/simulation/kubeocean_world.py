@@ -31,7 +31,7 @@ BINDING = "demo"
 MOUNT = "leased"
 _VOLUME: Body = {"name": "settings", "configMap": {"name": "settings"}}
 _BINDINGS = f"/apis/{crds.GROUP}/{crds.VERSION}/clusterbindings"
-_POLICIES = f"/apis/{crds.GROUP}/{crds.VERSION}/resourceleasingpolicies"
+POLICIES_PATH = f"/apis/{crds.GROUP}/{crds.VERSION}/resourceleasingpolicies"
 _KUBECONFIG = """
 apiVersion: v1
 kind: Config
@@ -55,9 +55,9 @@ def definition(resource: Resource[Any]) -> Body:
 
 
 @lru_cache
-def _settings(*, leads: bool) -> Settings:
+def _settings(world: type[KubeoceanWorld], *, leads: bool) -> Settings:
     """The settings of a process."""
-    own = settings.merged(_LOCAL, {"leader": {"enabled": True}} if leads else {})
+    own = settings.merged(settings.merged(_LOCAL, world.local), {"leader": {"enabled": True}} if leads else {})
     return settings.convert(settings.merged(runtime_defaults(BINDING), own), Settings)
 
 
@@ -76,6 +76,8 @@ class KubeoceanWorld(World):
         "failover": "fails_over",
     }
     replicas: ClassVar = {"leaders": 2}
+    local: ClassVar[Body] = {}
+    """Further settings of the process."""
 
     def build(self) -> None:
         self.hub, self.worker = ControlPlane(self, "hub"), ControlPlane(self, "worker")
@@ -103,7 +105,7 @@ class KubeoceanWorld(World):
 
     def make(self, role: str) -> tuple[Callable[[], Awaitable[None]], Callable[[], None]]:
         own = KubeoceanSettings(binding=BINDING, time_zone="UTC", unused_copy_after=20.0)
-        chosen = _settings(leads=self.scenario in self.replicas)
+        chosen = _settings(type(self), leads=self.scenario in self.replicas)
         runtime = Runtime(KubeoceanProvider(own), chosen, connection=Connection("https://hub.simulated:6443"), clock=self.clock)
         return runtime.run, runtime.stop
 
@@ -128,7 +130,7 @@ class KubeoceanWorld(World):
     def policy(self, name: str, spec: Body) -> None:
         """Creates a ResourceLeasingPolicy in the worker, or changes it."""
         body = {**_head("ResourceLeasingPolicy", name), "spec": {"cluster": BINDING, **spec}}
-        self.worker.model.apply(f"{_POLICIES}/{name}", body, user="owner")
+        self.worker.model.apply(f"{POLICIES_PATH}/{name}", body, user="owner")
 
     def configure(self, value: str) -> None:
         """Creates the ConfigMap that pods of StatefulSets use, or changes it."""

@@ -41,7 +41,7 @@ def test_each_write_site_meets_each_kind_of_fault_before_one_returns() -> None:
     assert len(set(planned)) == len(set(planned[: len(set(planned))])) < single
 
 
-def test_each_write_site_meets_each_kind_of_fault_in_each_scenario_before_one_returns() -> None:
+def test_each_write_site_meets_each_kind_of_fault_per_scenario_before_one_returns() -> None:
     bases = {scenario: evolve(BASE, schedule=Schedule("mock", scenario, 1)) for scenario in ("pods", "churn")}
     planned = list(islice(campaign(list(bases.values()), 1), 2 * len(list(enumerated(BASE)))))
     aims = [aim(bases[schedule.scenario], schedule.faults[0]) for schedule in planned]
