@@ -55,7 +55,7 @@ TABLE = {
     "namespace is missing": ("doctor", "has no namespace does-not-exist", "edit clusterbinding wrong-mount"),
     "namespace is taken": ("doctor", "ClusterBinding wrong-taken", "belongs to binding", "name another namespace"),
     "right is missing in the worker": ("doctor", "ClusterBinding wrong-rights", "may not get nodes", "kubeocean bind wrong-rights"),
-    "right is missing in the hub": ("doctor", "kubeocean-syncer-wrongport may not", "in the hub", "helm upgrade kubeocean"),
+    "right is missing in the hub": ("doctor", "kubeocean-syncer-wrongport may not", "in the hub", " upgrade kubeocean "),
     "image of the process is missing": ("doctor", "ClusterBinding wrong-port", "ImagePullBackOff", "kubeocean logs wrong-port"),
     "no process serves": ("doctor", "ClusterBinding wrong-selector", "no process serves", "kubeocean run --binding wrong-selector"),
     "no policy": ("doctor", "no ResourceLeasingPolicy of the worker names ClusterBinding wrong-selector", "apply -f"),
