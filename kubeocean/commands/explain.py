@@ -159,12 +159,13 @@ async def _in_worker(hub: Reader, pod: Pod, *, node: Node, binding: ClusterBindi
     listed = await hub.list_if_allowed(PODS, on_node, otherwise="other pods of the node are not counted")
     others = [each for each in listed or () if each.metadata.uid != pod.metadata.uid and holds_lease(each, cache, binding)]
     name = node.metadata.annotations.get(keys.PHYSICAL_NODE_NAME, "")
+    space = binding.identity.namespace_of(pod.metadata.namespace)
     return Surroundings(
         node=node,
         others=[each for each in others if not each.terminal],
         binding=binding,
         policy=policy,
-        target=Target.of(binding, owner=owner, node=name, workload=workload(pod.metadata)),
+        target=evolve(Target.of(binding, owner=owner, node=name, workload=workload(pod.metadata)), namespace=space),
         physical=physical,
         worker_read=read,
     )

@@ -138,6 +138,8 @@ class ClusterBinding:
     secret: SecretReference
     node_selector: JsonView | None
     mount_namespace: str
+    mapping: str
+    """How hub namespaces are mapped to worker namespaces: `keys.SINGLE` or `keys.PER_NAMESPACE`."""
     asked: keys.Identity
     """Identity that the spec requests now."""
     service_namespaces: Sequence[str]
@@ -166,7 +168,8 @@ class ClusterBinding:
         problems: list[Problem] = []
         spec = Fields(body.get("spec"), "spec", problems)
         secret = spec.inner("secretRef")
-        asked = keys.Identity(spec.text("clusterID"), spec.text("mountNamespace"))
+        mapping = spec.text("namespaceMapping") or keys.SINGLE
+        asked = keys.Identity(spec.text("clusterID"), spec.text("mountNamespace"), mapping)
         served = keys.Identity.accepted(meta) or asked
         return cls(
             name=meta.name,
@@ -179,6 +182,7 @@ class ClusterBinding:
             secret=SecretReference(secret.text("name"), secret.text("namespace")),
             node_selector=spec.selector("nodeSelector"),
             mount_namespace=served.mount_namespace or asked.mount_namespace,
+            mapping=served.mapping,
             asked=asked,
             service_namespaces=spec.texts("serviceNamespaces"),
             disable_default_taint=spec.flag("disableNodeDefaultTaint"),
@@ -201,7 +205,7 @@ class ClusterBinding:
     @property
     def identity(self) -> keys.Identity:
         """Identity under which it is served."""
-        return keys.Identity(self.cluster_id, self.mount_namespace)
+        return keys.Identity(self.cluster_id, self.mount_namespace, self.mapping)
 
     def validate(self) -> list[Problem]:
         """Returns everything that prevents it from working, without a request to any cluster; empty when it is valid."""
@@ -297,6 +301,11 @@ def _identity_problems(asked: keys.Identity) -> list[Problem]:
         problems.append(Problem("spec.mountNamespace", "is empty; name the namespace of the worker cluster in which pods run"))
     elif not is_dns_label(asked.mount_namespace):
         problems.append(Problem("spec.mountNamespace", "is not a namespace name; write lower case letters, digits and '-'"))
+    if asked.mapping not in (keys.SINGLE, keys.PER_NAMESPACE):
+        problems.append(Problem("spec.namespaceMapping", f"must be {keys.SINGLE} or {keys.PER_NAMESPACE}"))
+    elif asked.mapping == keys.PER_NAMESPACE and len(asked.mount_namespace) > keys.PREFIX_LIMIT:
+        text = f"has more than {keys.PREFIX_LIMIT} characters, which begin the name of every namespace under {keys.PER_NAMESPACE}"
+        problems.append(Problem("spec.mountNamespace", f"{text}; choose a shorter one"))
     return problems
 
 

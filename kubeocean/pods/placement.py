@@ -144,7 +144,7 @@ class Placement:
             api_server=access.api_server,
             dns=access.dns,
         )
-        return evolve(target, services=await self.services.find(pod))
+        return evolve(target, namespace=self._namespace_of(pod), services=await self.services.find(pod))
 
     def known_target(self, pod: Pod, physical: Pod, binding: ClusterBinding) -> Target:
         """Returns the Target of a pod that exists in the worker; its labels record the workload that created it."""
@@ -157,7 +157,10 @@ class Placement:
             api_server=access.api_server,
             dns=access.dns,
         )
-        return evolve(target, services=self.services.known(pod))
+        return evolve(target, namespace=self._namespace_of(pod), services=self.services.known(pod))
+
+    def _namespace_of(self, pod: Pod) -> str:
+        return self.scope.worker.mount.namespace_of(pod.metadata.namespace)
 
     async def ensure_priority_class(self, target: Target) -> None:
         """Creates Kubeocean's own class in the worker unless it exists; a class that the binding names is left to its owner."""

@@ -1,11 +1,12 @@
 """The worker cluster of one binding while one kubeconfig is valid: its client, its caches, and the probe of its API server.
 
-Invariant: of pods outside the mount namespace only resources and ports are cached, and the contents of Secrets and ConfigMaps never are.
+Invariant: of pods outside the namespaces of the binding only resources and ports are cached, and contents of Secrets and ConfigMaps never.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Self
 
 from attrs import frozen
 
@@ -15,6 +16,7 @@ from kubeocean.model.crds import POLICIES, ClusterBinding
 from kubeocean.model.identity import enters, identity, where
 from kubeocean.model.ownership import Ownership, classify
 from kubeocean.worker.reach import Reach
+from kubeocean.worker.spread import SpreadInformer
 from vkubelet.api import objects
 from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import Json, JsonView, Key, Node, ObjectMeta, Pod, PodRef, Resource, Unknown
@@ -36,14 +38,42 @@ _REFUSED = (Forbidden, NotFound, Unauthorized)
 
 @frozen
 class Mount:
-    """The namespace of a binding's objects in the worker, and the mark of their owner."""
+    """The namespaces of a binding's objects in the worker, and the mark of their owner; `namespace` is the mount namespace."""
 
     owner: keys.Owner
     namespace: str
+    mapping: str = keys.SINGLE
+
+    @classmethod
+    def of(cls, binding: ClusterBinding, hub_uid: str) -> Self:
+        """Returns that of a binding as it is served."""
+        return cls(keys.Owner(hub_uid, binding.cluster_id), binding.mount_namespace, binding.mapping)
+
+    @property
+    def identity(self) -> keys.Identity:
+        return keys.Identity(self.owner.cluster_id, self.namespace, self.mapping)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all hub namespaces share the mount namespace."""
+        return self.mapping == keys.SINGLE
+
+    @property
+    def tenants(self) -> Selection:
+        """Selects the worker namespaces of single hub namespaces."""
+        return Selection(labels=f"{keys.TENANT_OF}={self.namespace}")
+
+    def namespace_of(self, namespace: str) -> str:
+        """Returns the worker namespace for objects of a hub namespace."""
+        return self.identity.namespace_of(namespace)
+
+    def includes(self, namespace: str) -> bool:
+        """Checks whether a worker namespace may contain physical pods of this binding."""
+        return self.identity.includes(namespace)
 
     def copy_key(self, key: Key) -> Key:
         """Returns the key of the physical pod or the copy of a hub object."""
-        return Key(self.namespace, keys.physical_name(key.namespace, key.name))
+        return Key(self.namespace_of(key.namespace), keys.physical_name(key.namespace, key.name))
 
 
 def cost_of(pod: Pod) -> Pod:
@@ -115,15 +145,16 @@ class WorkerCluster:
         self.mount = mount
         self._clock = clock
         self.probe_interval = probe_interval
-        ours = Selection(namespace=mount.namespace, labels=f"{keys.MANAGED_BY}={keys.MANAGED}")
+        self.namespaces: Informer[Unknown] = Informer(client, objects.NAMESPACES, where=mount.tenants, clock=clock)
+        """Worker namespaces of single hub namespaces; it runs only where there are such."""
         indexes = {BY_VIRTUAL_NODE: self._virtual_nodes}
         self.nodes: Informer[Node] = Informer(client, objects.NODES, store=Store(indexes=indexes), clock=clock)
         self.pods: Informer[Pod] = Informer(client, objects.PODS, store=Store(indexes=self._pod_indexes(), keep=self._keep), clock=clock)
         self.policies: Informer[Unknown] = Informer(client, POLICIES, clock=clock)
         self.csinodes: Informer[Unknown] = Informer(client, objects.CSINODES, clock=clock)
-        self.configmaps = heads(client, objects.CONFIGMAPS, where=ours, clock=clock)
-        self.secrets = heads(client, objects.SECRETS, where=ours, clock=clock)
-        self.claims: Informer[Unknown] = Informer(client, objects.PVCS, where=ours, store=Store(keep=claim_of), clock=clock)
+        self.configmaps = self._copies(objects.CONFIGMAPS, head_of)
+        self.secrets = self._copies(objects.SECRETS, head_of)
+        self.claims = self._copies(objects.PVCS, claim_of)
 
     @property
     def complete(self) -> bool:
@@ -138,11 +169,14 @@ class WorkerCluster:
     def stale(self) -> dict[str, float]:
         """Returns the seconds since the last response on each watch, by resource; without refused watches, which `unreadable` reports."""
         informers = [each for each in vars(self).values() if isinstance(each, Informer)]
+        if self.mount.is_shared:
+            informers.remove(self.namespaces)
         return {each.resource.plural: each.stale_for() for each in informers if not isinstance(each.last_error, _REFUSED)}
 
     def unreadable(self) -> str:
         """Returns which of the worker's lists are refused, and why; empty when none is."""
-        errors = [informer.last_error for informer in (self.nodes, self.pods, self.policies, self.configmaps, self.secrets)]
+        spaces = () if self.mount.is_shared else (self.namespaces,)
+        errors = [informer.last_error for informer in (self.nodes, self.pods, self.policies, self.configmaps, self.secrets, *spaces)]
         return "; ".join(str(error) for error in errors if isinstance(error, _REFUSED))
 
     def physical_pod(self, ref: PodRef) -> Pod | None:
@@ -175,6 +209,8 @@ class WorkerCluster:
         async with asyncio.TaskGroup() as group:
             for informer in (self.nodes, self.pods, self.policies, self.configmaps, self.secrets, self.claims, self.csinodes):
                 group.create_task(informer.run())
+            if not self.mount.is_shared:
+                group.create_task(self.namespaces.run())
             group.create_task(self._probe(reach))
 
     async def _probe(self, reach: Reach) -> None:
@@ -194,7 +230,17 @@ class WorkerCluster:
         return None
 
     def _keep(self, pod: Pod) -> Pod:
-        return pod if pod.metadata.namespace == self.mount.namespace else cost_of(pod)
+        return pod if self.mount.includes(pod.metadata.namespace) else cost_of(pod)
+
+    def _copies(self, resource: Resource[Unknown], keep: Callable[[Unknown], Unknown]) -> Informer[Unknown]:
+        """Creates the informer of the copies of one kind: of each tenant's namespace alone, as the rights of the identity are."""
+        client, clock, labels = self.client, self._clock, f"{keys.MANAGED_BY}={keys.MANAGED}"
+
+        def of(namespace: str) -> Informer[Unknown]:
+            where = Selection(namespace=namespace, labels=labels)
+            return Informer(client, resource, where=where, store=Store(keep=keep), clock=clock)
+
+        return of(self.mount.namespace) if self.mount.is_shared else SpreadInformer(client, resource, of=of, namespaces=self.namespaces)
 
     def _virtual_nodes(self, node: Node) -> Iterable[str]:
         return (keys.vnode_name(self.mount.owner.cluster_id, node.metadata.name),)
