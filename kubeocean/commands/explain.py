@@ -241,6 +241,7 @@ def policy_blocks(made: PolicyExplanation) -> list[Block]:
         f"Windows: {windows} (time zone {made.zone})",
         f"Next edge: {both(made.next_edge, made.zone) if made.next_edge else 'none'}",
         f"Limits: {', '.join(made.limits) or 'none: all that local pods leave free'}",
+        *(f"Share of namespace {each}" for each in made.shares),
         f"Reclaim: {made.reclaim}",
         f"Offered: {amounts_text(made.offered, wide=True) or 'nothing'}",
         f"Leased: {amounts_text(made.leased, wide=True) or 'nothing'}",

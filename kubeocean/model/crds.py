@@ -19,6 +19,7 @@ from attrs import field, frozen
 from kubeocean.model import keys
 from kubeocean.model.fields import Fields, Problem, is_address
 from kubeocean.model.overrides import Overrides
+from kubeocean.model.shares import NamespaceShare, problems_of
 from kubeocean.model.windows import TimeWindow, zone_of
 from vkubelet.api.names import is_dns_label, is_dns_subdomain
 from vkubelet.api.objects import JsonView, Resource, Unknown
@@ -241,6 +242,7 @@ class ResourceLeasingPolicy:
     """Whether pods that tolerate the taint of closed nodes may start and stay while no window is open."""
     grace: timedelta = timedelta()
     priority: int = 0
+    shares: Sequence[NamespaceShare] = ()
     time_zone: str = ""
     status: JsonView = field(factory=dict)
     misread: Sequence[Problem] = ()
@@ -266,6 +268,7 @@ class ResourceLeasingPolicy:
             allow_out_of_window_pods=spec.flag("allowOutOfWindowPods"),
             grace=timedelta(seconds=max(-1, min(spec.number("gracefulReclaimPeriodSeconds"), LONGEST_GRACE))),
             priority=spec.number("priority"),
+            shares=tuple(NamespaceShare.parse(each) for each in spec.items("namespaceShares")),
             time_zone=spec.text("timeZone"),
             status=body.get("status") or {},
             misread=tuple(problems),
@@ -287,7 +290,7 @@ class ResourceLeasingPolicy:
             problems.extend(_limit_problems(limit, f"spec.resourceLimits[{at}]"))
         if self.grace < timedelta():
             problems.append(Problem("spec.gracefulReclaimPeriodSeconds", "is negative; write 0 or more"))
-        return problems + _zone_problems(self.time_zone)
+        return problems + problems_of(self.shares) + _zone_problems(self.time_zone)
 
 
 def _identity_problems(asked: keys.Identity) -> list[Problem]:
