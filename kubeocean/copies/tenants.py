@@ -1,7 +1,7 @@
 """Namespaces of the worker for single hub namespaces: found by the label of their owner, or created where the worker's owner allows it.
 
 Invariant: a namespace without the label TENANT_OF is never used, whatever its name, and none is created while the worker would also accept
-one outside the names that begin with the mount namespace.
+one outside the names whose prefix is the mount namespace.
 """
 
 import asyncio

@@ -146,9 +146,9 @@ _VNODE_LIMIT: Final = 63
 SINGLE: Final = "Single"
 """All pods of a binding run in its mount namespace."""
 PER_NAMESPACE: Final = "PerNamespace"
-"""The pods of each hub namespace run in a worker namespace of their own: the mount namespace, "-", and the name of the hub namespace."""
+"""The pods of each hub namespace run in a separate worker namespace: the mount namespace, "-", and the name of the hub namespace."""
 PREFIX_LIMIT: Final = 29
-"""Longest mount namespace that stays at the beginning of every name that is made of it: longer names are hashed after 30 characters."""
+"""Longest mount namespace that remains a prefix of every name that is made of it: longer names are hashed after 30 characters."""
 
 
 @frozen

@@ -13,7 +13,7 @@ from vkubelet.api.names import is_dns_label
 from vkubelet.api.quantity import ZERO, Quantity, Resources, add_resources, sum_resources
 
 EVERY: Final = "*"
-"""In place of a name: each namespace without an entry of its own."""
+"""In place of a name: each namespace that has no entry."""
 FIELD: Final = "spec.namespaceShares"
 
 

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 def _left_in(worker: WorkerCluster) -> str:
-    """Returns what a worker has of this binding, in words; "" for nothing."""
+    """Returns how many objects of this binding a worker has, by kind, for users; "" for none."""
     informers = {"ConfigMaps": worker.configmaps, "Secrets": worker.secrets, "PersistentVolumeClaims": worker.claims}
     if not (worker.pods.synced and all(each.synced for each in informers.values())):
         return "objects that have not been listed yet"
@@ -102,7 +102,7 @@ class Connector:
     async def _switch_mapping(self, binding: ClusterBinding) -> Failure | None:
         """Adopts another `namespaceMapping` once nothing of the binding is in the worker; returns why it waits.
 
-        The session ends with the check, so that no pod is created before the mapping is recorded.
+        The session stops after the check, so that no pod is created before the mapping is recorded.
         """
         session, wanted = self.session, binding.asked.mapping
         if session is None or wanted == binding.mapping or self._scope.binding.ending:

@@ -46,7 +46,7 @@ class Mount:
 
     @classmethod
     def of(cls, binding: ClusterBinding, hub_uid: str) -> Self:
-        """Returns that of a binding as it is served."""
+        """Builds that of a binding as it is served."""
         return cls(keys.Owner(hub_uid, binding.cluster_id), binding.mount_namespace, binding.mapping)
 
     @property
