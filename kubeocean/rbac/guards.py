@@ -72,7 +72,7 @@ def _maps(field: str) -> Sequence[tuple[str, str]]:
 def guards(mount_namespace: str, *, policy_label: bool = True, max_priority: str = "0", tenants: bool = False) -> tuple[Guard, ...]:
     """Returns all guards for the identity in this namespace. `max_priority` is the highest priority of a pod that it may create.
 
-    `tenants`: claims may also be in namespaces whose names begin with it and "-".
+    `tenants`: claims may also be in namespaces whose names have it and "-" as prefix.
     """
     label = (_node_label(),) if policy_label else ()
     return (_leases(), _mount(), _pods(max_priority), _secrets(), _classes(), _volumes(mount_namespace, tenants=tenants), *label)

@@ -377,7 +377,7 @@ def worker_guards(
 ) -> list[Json]:
     """Builds the admission policies that limit this identity; `max_priority` is the highest priority of a pod that it may create.
 
-    `tenants` admits volumes of namespaces whose names begin with the mount namespace.
+    `tenants` admits volumes of namespaces whose names have the mount namespace as prefix.
     """
     limits = guards(mount_namespace, policy_label=policy_label, max_priority=max_priority, tenants=tenants)
     return guard_objects(

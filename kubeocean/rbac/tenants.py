@@ -1,7 +1,7 @@
 """Rights and namespaces of a worker for `namespaceMapping: PerNamespace`: one namespace for each hub namespace, the tenant (pure).
 
-The worker's owner prepares the namespace of a tenant with the objects of `tenant_objects`. Kubeocean may create it only with `creates=True`,
-and the guards then limit it to names with the prefix of the mount namespace and to this one role.
+The worker's owner prepares the namespace of a tenant with the objects of `tenant_objects`. Kubeocean may create it only with
+`creates=True`, and the guards then limit it to names with the prefix of the mount namespace and to this one role.
 
 Invariant: the label TENANT_OF on a namespace is the consent of the worker's owner, and no right granted here can add it to one that exists.
 """

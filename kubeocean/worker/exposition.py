@@ -48,7 +48,7 @@ class Tenancy:
     namespace: str
     aliases: tuple[Alias, ...]
     spread: bool = False
-    """Whether the pods are in namespaces whose names begin with `namespace` and "-": the hash in a pod's name identifies it anyway."""
+    """Whether the pods are in namespaces whose names have `namespace` and "-" as prefix: the hash in a pod's name identifies it anyway."""
 
     def includes(self, namespace: bytes) -> bool:
         """Checks whether our pods may be in a namespace."""
