@@ -134,7 +134,7 @@ class BindingReconciler:
 
     async def accept_mapping(self, binding: ClusterBinding) -> None:
         """Records that the binding is served with the mapping of namespaces that it requests now. Raises ApiError."""
-        note = evolve(binding.identity, mapping=binding.asked.mapping).note(binding.uid)
+        note = evolve(binding.identity, mapping=binding.requested_mapping).note(binding.uid)
         metadata = {"uid": binding.uid, "annotations": {keys.ACCEPTED_AS: note}}
         changed = await self._host.client.patch(CLUSTERBINDINGS, self.name, {"metadata": metadata}, kind=PatchKind.MERGE)
         self.informer.adopt(changed)

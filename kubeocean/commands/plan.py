@@ -75,7 +75,9 @@ class Plan:
                 mount_namespace=mount,
                 metrics=flags.metrics,
                 policy_label=flags.policy_label,
-                per_namespace=bool(flags.tenants or flags.create_namespaces or (binding and binding.asked.mapping == keys.PER_NAMESPACE)),
+                per_namespace=bool(
+                    flags.tenants or flags.create_namespaces or (binding and binding.requested_mapping == keys.PER_NAMESPACE)
+                ),
                 tenants=tuple(flags.tenants),
                 creates=flags.create_namespaces,
             ),

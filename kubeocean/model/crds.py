@@ -208,6 +208,11 @@ class ClusterBinding:
         """Identity under which it is served."""
         return keys.Identity(self.cluster_id, self.mount_namespace, self.mapping)
 
+    @property
+    def requested_mapping(self) -> str:
+        """The mapping of namespaces that the spec requests; it is served once nothing is in the worker."""
+        return self.asked.mapping
+
     def validate(self) -> list[Problem]:
         """Returns everything that prevents it from working, without a request to any cluster; empty when it is valid."""
         problems = [*self.misread, *_identity_problems(self.asked), *_secret_problems(self.secret), *self.overrides.problems()]

@@ -104,7 +104,7 @@ class Connector:
 
         The session stops after the check, so that no pod is created before the mapping is recorded.
         """
-        session, wanted = self.session, binding.asked.mapping
+        session, wanted = self.session, binding.requested_mapping
         if session is None or wanted == binding.mapping or self._scope.binding.ending:
             return None
         text = (

@@ -95,7 +95,6 @@ def status_of(api: k8s.ApiClient, method: str, path: str, body: Mapping[str, Any
 async def test_two_tenants_with_equal_names_share_nothing_and_reach_nothing_of_each_other(scene: MakeScene) -> None:
     made = await tenants(scene)
     one, other = [await Stage.of(made.bound, made.nodes) for _ in range(2)]
-    third = await Stage.of(made.bound, made.nodes)
     names = [await prepare(made, stage) for stage in (one, other)]
     for stage, word in ((one, "red"), (other, "blue")):
         await furnish(stage, word)
@@ -114,55 +113,64 @@ async def test_two_tenants_with_equal_names_share_nothing_and_reach_nothing_of_e
     await one.home.create("pods", using(one, "hostile", secret=other.physical_name("same")))
     event = await one.event("hostile", "MandatorySecretNotFound")
     assert other.physical_name("same") in event["message"]
-    hostile = await made.bound.worker.kubectl("get", "pods", "-A", "-o", "name")
-    assert "hostile" not in hostile
-
-    # By tokens: what a pod holds opens neither the other's Secrets in the hub nor any in the worker.
+    assert "hostile" not in await made.bound.worker.kubectl("get", "pods", "-A", "-o", "name")
     token = next(each for each in map(json.loads, secrets[names[0]]) if "word" not in each)
-    text = base64.b64decode(next(iter(token.values()))).decode()
-    hub, worker = made.bound.hub, made.bound.worker
-    away = reviewer(f"https://127.0.0.1:{worker.port}", str(worker.ca), text)
-    home = reviewer(f"https://127.0.0.1:{hub.port}", str(hub.ca), text)
-    assert status_of(home, "GET", f"/api/v1/namespaces/{other.namespace}/secrets/same")[0] == 403
-    assert status_of(home, "GET", f"/api/v1/namespaces/{one.namespace}/secrets/same")[0] == 403
-    for name in names:
-        assert status_of(away, "GET", f"/api/v1/namespaces/{name}/secrets")[0] == 401
+    assert_opens_nothing(made, base64.b64decode(next(iter(token.values()))).decode(), spaces=names, at_home=other.namespace)
 
-    # A tenant that nobody prepared waits, and is told why.
-    await third.create("web")
-    event = await third.event("web", NOT_PREPARED)
-    assert f"--tenant {third.namespace}" in event["message"]
-    foreign = f"{made.bound.mount}-{third.namespace}"
-    await apply(worker, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": foreign}})
-
-    async def refused() -> bool:
-        found = await third.home.list("events", third.namespace, fields=f"reason={NOT_PREPARED}")
-        return any(f"exists without the label {TENANT_OF}={made.bound.mount}" in each["message"] for each in found)
-
-    await eventually(refused, "the foreign namespace is refused")
-    assert await spaces(made, "pods") == pods
-
-    async def versions() -> dict[str, str]:
-        out = {}
-        for kind in ("pods", "configmaps", "secrets", "namespaces", "rolebindings", "networkpolicies"):
-            for each in (await get(worker, kind, "-A"))["items"]:
-                if each["metadata"].get("namespace", each["metadata"]["name"]) in (*names, made.bound.mount):
-                    out[each["metadata"]["uid"]] = each["metadata"]["resourceVersion"]
-        return out
-
-    before = await versions()
+    before = await versions(made, names)
     made.program.kill()
     made.program.start()
     await made.ready()
     await one.create("later")
     await one.running("later")
-    assert before.items() <= (await versions()).items(), "a restart writes to nothing that exists"
+    assert before.items() <= (await versions(made, names)).items(), "a restart writes to nothing that exists"
 
+
+def assert_opens_nothing(scene: Scene, token: str, *, spaces: list[str], at_home: str) -> None:
+    """The token of a pod opens no Secret of the other tenant in the hub, and nothing in the worker."""
+    hub, worker = scene.bound.hub, scene.bound.worker
+    away = reviewer(f"https://127.0.0.1:{worker.port}", str(worker.ca), token)
+    home = reviewer(f"https://127.0.0.1:{hub.port}", str(hub.ca), token)
+    assert status_of(home, "GET", f"/api/v1/namespaces/{at_home}/secrets/same")[0] == 403
+    assert status_of(home, "GET", "/api/v1/namespaces/default/pods")[0] == 403, "known to the hub, with no rights"
+    for name in spaces:
+        assert status_of(away, "GET", f"/api/v1/namespaces/{name}/secrets")[0] == 401
+
+
+async def versions(scene: Scene, spaces: list[str]) -> dict[str, str]:
+    """The resourceVersions in the namespaces of tenants, and of those."""
+    out = {}
+    for kind in ("pods", "configmaps", "secrets", "namespaces", "rolebindings", "networkpolicies"):
+        for each in (await get(scene.bound.worker, kind, "-A"))["items"]:
+            if each["metadata"].get("namespace", each["metadata"]["name"]) in (*spaces, scene.bound.mount):
+                out[each["metadata"]["uid"]] = each["metadata"]["resourceVersion"]
+    return out
+
+
+async def test_an_unprepared_namespace_is_refused_and_unbinding_keeps_those_of_others(scene: MakeScene) -> None:
+    made = await tenants(scene)
+    prepared, other = [await Stage.of(made.bound, made.nodes) for _ in range(2)]
+    space = await prepare(made, prepared)
+    await furnish(prepared, "red")
+    await prepared.running("web")
+    await other.create("web")
+    event = await other.event("web", NOT_PREPARED)
+    assert f"--tenant {other.namespace}" in event["message"]
+
+    foreign, worker = f"{made.bound.mount}-{other.namespace}", made.bound.worker
+    await apply(worker, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": foreign}})
+
+    async def refused() -> bool:
+        found = await other.home.list("events", other.namespace, fields=f"reason={NOT_PREPARED}")
+        return any(f"exists without the label {TENANT_OF}={made.bound.mount}" in each["message"] for each in found)
+
+    await eventually(refused, "the foreign namespace is refused")
+    assert set(await spaces(made, "pods")) == {space}
     await delete_binding(made)
     await gone(made)
-    for name in (*names, foreign):
+    for name in (space, foreign):
         kept = await get(worker, "namespace", name)
-        assert kept is not None and not kept["metadata"].get("deletionTimestamp"), "prepared by its owner, who keeps it"
+        assert kept is not None and not kept["metadata"].get("deletionTimestamp"), "made by the worker's owner, who keeps it"
     for kind in ("pods", "configmaps", "secrets"):
         assert await spaces(made, kind) == {}
 
