@@ -317,5 +317,5 @@ class EventStream:
                 if seen.type is EventType.BOOKMARK:
                     self._version = seen.object.metadata.resource_version
                 elif seen.type is not EventType.DELETED:
-                    with self._isolated(str(seen.object.key)):
+                    with self._isolated(seen.object.key):
                         self.mirror.on_event(seen.object)

@@ -65,11 +65,11 @@ class Mount:
 
     def namespace_of(self, namespace: str) -> str:
         """Returns the worker namespace for objects of a hub namespace."""
-        return self.identity.namespace_of(namespace)
+        return self.namespace if self.is_shared else self.identity.namespace_of(namespace)
 
     def includes(self, namespace: str) -> bool:
         """Checks whether a worker namespace may contain physical pods of this binding."""
-        return self.identity.includes(namespace)
+        return namespace == self.namespace if self.is_shared else self.identity.includes(namespace)
 
     def copy_key(self, key: Key) -> Key:
         """Returns the key of the physical pod or the copy of a hub object."""
