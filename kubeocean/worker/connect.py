@@ -206,6 +206,9 @@ async def _claim(worker: Client, mount: Mount, nodes: Collection[str], *, hold: 
     """Claims the namespace; the first binding that uses one owns it."""
     try:
         namespace = await worker.get(NAMESPACES, mount.namespace)
+        if tenant_of := namespace.metadata.labels.get(keys.TENANT_OF, ""):
+            text = f"spec.mountNamespace: namespace {mount.namespace} of the worker cluster is that of a tenant of {tenant_of}"
+            return Failure(VALIDATION_FAILED, f"{text}; name another namespace")
         ownership = classify(namespace.metadata, mount.owner, mark=Mark.MOUNT)
         if ownership is Ownership.UNMARKED and (failure := await _another_cluster(worker, mount, nodes)):
             return failure
