@@ -222,5 +222,5 @@ def _as_served(binding: ClusterBinding, before: ClusterBinding | None) -> Cluste
     """Keeps the identity under which the binding is served, also when its annotation was removed together with a change of the identity."""
     if before is None or before.uid != binding.uid or keys.FINALIZER_SYNCER not in before.finalizers:
         return binding
-    mapping = binding.mapping if keys.ACCEPTED_AS in binding.annotations else before.mapping
+    mapping = binding.mapping if _is_noted(binding) else before.mapping
     return evolve(binding, cluster_id=before.cluster_id, mount_namespace=before.mount_namespace, mapping=mapping)
