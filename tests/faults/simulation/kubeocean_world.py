@@ -74,6 +74,8 @@ class KubeoceanWorld(World):
         "leaders": "leaders",
         "return": "comes_back",
         "failover": "fails_over",
+        "tenants": "pods",
+        "tenants-unbind": "unbind",
     }
     replicas: ClassVar = {"leaders": 2}
     local: ClassVar[Body] = {}
@@ -92,10 +94,17 @@ class KubeoceanWorld(World):
             self.worker.merge(f"/api/v1/nodes/{name}", {"spec": {"taints": None}}, user="node-controller")
         secret = {"metadata": {"name": "worker"}, "data": {"kubeconfig": base64.b64encode(_KUBECONFIG.encode()).decode()}}
         self.hub.model.call("POST", f"/api/v1/namespaces/{keys.NAMESPACE}/secrets", secret, user="admin")
+        self.space = MOUNT
         self.policy("all", {})
-        self.bind()
+        if self.scenario.startswith("tenants"):
+            self.space = f"{MOUNT}-{NAMESPACE}"
+            prepared = {"metadata": {"name": self.space, "labels": {keys.TENANT_OF: MOUNT}}}
+            self.worker.model.call("POST", "/api/v1/namespaces", prepared, user="owner")
+            self.bind(namespaceMapping=keys.PER_NAMESPACE)
+        else:
+            self.bind()
         self.history.virtual_uid_key = keys.VIRTUAL_POD_UID
-        if self.scenario == "unbind":
+        if self.scenarios[self.scenario] == "unbind":
             self.history.may_be_unready |= {f"vnode-{BINDING}-one", f"vnode-{BINDING}-two"}
         self.hub.run()
         self.every(0.5, self.worker.name, self.worker.schedule)
@@ -141,7 +150,7 @@ class KubeoceanWorld(World):
         """Returns what is wrong with the copy of that ConfigMap."""
         copies = [
             body["data"].get("value")
-            for body in self.worker.model.objects("", "v1", "configmaps", MOUNT)
+            for body in self.worker.model.objects("", "v1", "configmaps", self.space)
             if (body["metadata"].get("annotations") or {}).get(keys.VIRTUAL_NAME) == "settings"
         ]
         return None if copies == [value] else f"copies have {copies}, not {value}"
@@ -299,7 +308,7 @@ class KubeoceanWorld(World):
     def _matched(self) -> str | None:
         """Returns where the pods of the two clusters differ."""
         wanted = {pod["metadata"]["uid"]: pod for pod in self.hub.pods() if pod["spec"].get("nodeName") in self.vnodes()}
-        found = {pod["metadata"]["annotations"].get(keys.VIRTUAL_POD_UID): pod for pod in self.worker.pods(MOUNT)}
+        found = {pod["metadata"]["annotations"].get(keys.VIRTUAL_POD_UID): pod for pod in self.worker.pods(self.space)}
         surplus = [uid for uid in found if uid not in wanted]
         if surplus:
             return f"physical pods of {surplus} have no virtual pod"
@@ -312,7 +321,8 @@ class KubeoceanWorld(World):
         for kind, key, body in self.worker.model.everything():
             meta = body["metadata"]
             marks = [*(meta.get("labels") or {}), *(meta.get("annotations") or {}), *(meta.get("finalizers") or ())]
-            if kind.plural not in ("events", "priorityclasses") and any("kubeocean.io" in mark for mark in marks):
+            ours = [mark for mark in marks if "kubeocean.io" in mark and mark != keys.TENANT_OF]
+            if kind.plural not in ("events", "priorityclasses") and ours:
                 left.append(f"{kind.plural} {'/'.join(key)}")
         return f"left: {', '.join(left)}" if left else None
 
