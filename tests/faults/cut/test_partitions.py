@@ -18,12 +18,13 @@ import pytest
 from attrs import define, field, frozen
 
 from tests.faults.cut.choice import WHOLE, Choice
-from tests.integration.kubeocean.conftest import MakeScene, Scene
+from tests.integration.kubeocean.conftest import STARTS_WITHIN, MakeScene, Scene
 from tests.integration.kubeocean.outages import SHORT, is_released
 from tests.support.audit import Audit
 from tests.support.bound import Body, condition
 from tests.support.cable import Cable
 from tests.support.program import eventually
+from tests.support.simulated import all_ready, names, simulated_nodes
 from tests.support.stage import Stage, physical_name, uid_of, virtual_uid
 from tests.support.witness import Record, watching
 from vkubelet.testing.cluster import ControlPlane
@@ -73,6 +74,8 @@ CASES = [
 ]
 LONG = [Case("worker", "cut", 600.0), Case("worker", "silent", 600.0, "FailOver"), Case("hub", "cut", 600.0)]
 """Side by side."""
+BYSTANDERS = 8
+"""Healthy nodes of the hub: where more than 55 % of a few nodes are unhealthy, its controllers evict nothing."""
 BEARABLE = [
     {"key": "kubeocean.io/vnode", "operator": "Exists"},
     {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"},
@@ -194,7 +197,11 @@ async def test_both_clusters_are_in_step_soon_after_a_side_returns(
 async def test_both_clusters_are_in_step_soon_after_ten_minutes(
     hub: ControlPlane, worker: ControlPlane, scene: MakeScene, tmp_path: Path
 ) -> None:
-    await _side_by_side(LONG, hub=hub, worker=worker, scene=scene, directory=tmp_path)
+    bystanders = names("bystander", BYSTANDERS)
+    with simulated_nodes(hub, "bystander", nodes=BYSTANDERS, directory=tmp_path):
+        await all_ready(hub, bystanders, seconds=STARTS_WITHIN)
+        await _side_by_side(LONG, hub=hub, worker=worker, scene=scene, directory=tmp_path)
+    await hub.kubectl("delete", "node", *bystanders, "--wait=false")
 
 
 async def _side_by_side(cases: Sequence[Case], *, hub: ControlPlane, worker: ControlPlane, scene: MakeScene, directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""Runs the soak for longer than `make test` does: `python -m tests.faults.soak [--minutes 30] [--seed N] [ARGUMENTS OF PYTEST]`.
+"""Runs the soak for longer: `python -m tests.faults.soak [--minutes 30] [--rate 20] [--seed N] [ARGUMENTS OF PYTEST]`.
 
 Invariant: it is the same test; only its length and the seed of its faults differ.
 """
@@ -12,15 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.soak.churn import MINUTES, SEED
+from tests.faults.soak.churn import MINUTES, PODS_A_SECOND, RATE, SEED
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.soak", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--rate", type=float, default=PODS_A_SECOND, help="pods a second")
     parser.add_argument("--seed", default="1", help="of the faults")
     options, rest = parser.parse_known_args()
-    os.environ |= {MINUTES: f"{options.minutes:g}", SEED: options.seed}
+    os.environ |= {MINUTES: f"{options.minutes:g}", RATE: f"{options.rate:g}", SEED: options.seed}
     return int(pytest.main(["-s", "--timeout=0", str(Path(__file__).parent), *rest]))
 
 

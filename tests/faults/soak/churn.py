@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
+import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from random import Random
 from statistics import median, quantiles
+from typing import Any, Self
 
 from attrs import define, field, frozen
 
@@ -19,10 +24,10 @@ from tests.support.cable import Cable
 from tests.support.kubectl import Kubectl
 from tests.support.outside import Outside
 from tests.support.stage import Stage
-from tests.support.witness import Record, Seen
+from tests.support.witness import api_client
 
-MINUTES, SEED = "SOAK_MINUTES", "SOAK_SEED"
-"""Environment: the length, and the seed of the faults."""
+MINUTES, RATE, SEED = "SOAK_MINUTES", "SOAK_RATE", "SOAK_SEED"
+"""Environment: the length, pods a second, and the seed of the faults."""
 PODS_A_SECOND = 20.0
 LIVES = 8.0
 """Seconds between creation and deletion of a pod."""
@@ -37,19 +42,79 @@ AT_ONCE = 32
 
 @frozen
 class Fault:
-    name: str
+    """What a line does for some seconds: a method of Cable with its arguments."""
+
     seconds: float
-    begin: Callable[[Cable], None]
+    method: str
+    arguments: Mapping[str, float] = field(factory=dict)
 
 
 FAULTS = (
-    Fault("cut", 3.0, Cable.cut),
-    Fault("silent", 4.0, Cable.silence),
-    Fault("unanswered", 4.0, Cable.deafen),
-    Fault("reset", 0.0, Cable.break_once),
-    Fault("torn answer", 2.0, lambda cable: cable.cut_after(2000)),
-    Fault("slow", 4.0, lambda cable: cable.slow(delay=0.3)),
+    Fault(3.0, "cut"),
+    Fault(4.0, "silence"),
+    Fault(4.0, "deafen"),
+    Fault(0.0, "break_once"),
+    Fault(2.0, "cut_after", {"count": 2000}),
+    Fault(4.0, "slow", {"delay": 0.3}),
 )
+
+
+class Line:
+    """A Cable in a process of its own, so that the load does not slow it down; a context manager."""
+
+    def __init__(self, target: int) -> None:
+        context = get_context("spawn")
+        self._orders, far = context.Pipe()
+        self._process = context.Process(target=_serve, args=(far, target), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._process.start()
+        self.port: int = self._orders.recv()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._orders.send(None)
+        self._process.join(10)
+
+    def do(self, method: str, **arguments: float) -> None:
+        self._orders.send((method, arguments))
+        self._orders.recv()
+
+
+def _serve(orders: Connection, target: int) -> None:
+    with Cable(target) as cable:
+        orders.send(cable.port)
+        for method, arguments in iter(orders.recv, None):
+            getattr(cable, method)(**arguments)
+            orders.send(method)
+
+
+@contextmanager
+def following(stage: Stage, see: Callable[[Mapping[str, Any]], None]) -> Iterator[None]:
+    """Hands each version of a pod of the stage to `see`, in a thread; unlike a witness it keeps none, and decodes nothing but JSON."""
+    stop = threading.Event()
+    thread = threading.Thread(target=_follow, args=(stage, see, stop), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(10)
+
+
+def _follow(stage: Stage, see: Callable[[Mapping[str, Any]], None], stop: threading.Event) -> None:
+    api = api_client(stage.bound.hub.kubeconfig)
+    pods = f"{api.configuration.host}/api/v1/namespaces/{stage.namespace}/pods"
+    pool = api.rest_client.pool_manager
+    version = json.loads(pool.request("GET", pods).data)["metadata"]["resourceVersion"]
+    while not stop.is_set():
+        query = f"?watch=true&allowWatchBookmarks=true&timeoutSeconds=5&resourceVersion={version}"
+        with closing(pool.request("GET", pods + query, preload_content=False)) as answer:
+            for line in answer:
+                event = json.loads(line)
+                assert event["type"] != "ERROR", event
+                version = event["object"]["metadata"]["resourceVersion"]
+                see(event["object"])
 
 
 @define(eq=False)
@@ -61,16 +126,13 @@ class Timed:
     took: list[tuple[float, float]] = field(factory=list)
     """Moment and duration."""
     created: int = 0
-    _seen: list[Seen] = field(factory=list)
 
-    def digest(self, record: Record) -> None:
-        """Takes the events that were seen before the last call: those of since may still be growing."""
-        ready, self._seen, record.events = self._seen, record.events, []
-        for event in ready:
-            name, status = event.object["metadata"]["name"], event.object.get("status", {})
-            if name in self.waiting and status.get("phase") in ("Running", "Succeeded") and status.get("podIP"):
-                moment = self.waiting.pop(name)
-                self.took.append((moment, event.at - moment))
+    def see(self, pod: Mapping[str, Any]) -> None:
+        status = pod.get("status", {})
+        if status.get("phase") in ("Running", "Succeeded") and status.get("podIP"):
+            moment = self.waiting.pop(pod["metadata"]["name"], None)
+            if moment is not None:
+                self.took.append((moment, time.monotonic() - moment))
 
     def p99(self, start: float, end: float) -> float:
         """Of the pods created in that span of seconds since the beginning."""
@@ -85,9 +147,12 @@ class Measured:
     name: str
     process: Outside
     samples: list[tuple[float, float, int]] = field(factory=list)
+    cpu: float = 0.0
+    """Seconds."""
 
     def sample(self, at: float) -> None:
         self.samples.append((at, self.process.rss_mib(), self.process.descriptors()))
+        self.cpu = self.process.cpu_seconds()
 
     def memory(self, start: float, end: float) -> float:
         return median(mib for at, mib, _ in self.samples if start <= at < end)
@@ -103,7 +168,8 @@ class Churn:
     stage: Stage
     vnodes: Sequence[str]
     timed_vnodes: Sequence[str]
-    cables: Sequence[Cable]
+    lines: Sequence[Line]
+    rate: float
     random: Random
     timed: Timed
     measured: Sequence[Measured]
@@ -119,7 +185,7 @@ class Churn:
         """Creates pods at the rate and deletes each after its life, whatever is disturbed meanwhile."""
         async with asyncio.TaskGroup() as group:
             for number in itertools.count():
-                due = number / PODS_A_SECOND
+                due = number / self.rate
                 if due >= until:
                     return
                 await asyncio.sleep(max(0.0, due - self._now()))
@@ -142,12 +208,12 @@ class Churn:
     async def troubles(self, until: float) -> None:
         """One fault in each cycle, at a line that the seed chooses."""
         while self._now() < until - CYCLE:
-            fault, cable = self.random.choice(FAULTS), self.random.choice(self.cables)
+            fault, line = self.random.choice(FAULTS), self.random.choice(self.lines)
             self._fault_at = self._now()
-            self.faults[fault.name] = self.faults.get(fault.name, 0) + 1
-            fault.begin(cable)
+            self.faults[fault.method] = self.faults.get(fault.method, 0) + 1
+            line.do(fault.method, **fault.arguments)
             await asyncio.sleep(fault.seconds)
-            cable.mend()
+            line.do("mend")
             await asyncio.sleep(max(0.0, self._fault_at + CYCLE - self._now()))
 
     async def windows(self, turn: Callable[[bool], Awaitable[None]], until: float) -> None:
@@ -171,11 +237,8 @@ class Churn:
                     # What cannot be opened now is tried again a second later.
                     await asyncio.sleep(1.0)
 
-    async def measure(self, record: Record, until: float) -> None:
+    async def measure(self, until: float) -> None:
         while (now := self._now()) < until:
-            self.timed.digest(record)
             for each in self.measured:
                 each.sample(now)
             await asyncio.sleep(SAMPLED_EVERY)
-        self.timed.digest(record)
-        self.timed.digest(record)

@@ -13,16 +13,14 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
 
-from tests.faults.soak.churn import MINUTES, SEED, Churn, Measured, Timed
+from tests.faults.soak.churn import MINUTES, PODS_A_SECOND, RATE, SEED, Churn, Line, Measured, Timed, following
 from tests.integration.kubeocean.conftest import MakeScene, Scene
 from tests.integration.kubeocean.leases import closed_now, open_now, patch_policy
 from tests.integration.kubeocean.test_window_edge import policy
 from tests.support.bound import Body, Bound
-from tests.support.cable import Cable
 from tests.support.outside import Outside
 from tests.support.program import eventually
 from tests.support.stage import Stage
-from tests.support.witness import watching
 from vkubelet.testing.cluster import ControlPlane
 
 SHORT = 2.0
@@ -72,7 +70,7 @@ async def _steady(stage: Stage) -> AsyncIterator[list[str]]:
 async def test_nothing_grows_while_pods_come_and_go(hub: ControlPlane, worker: ControlPlane, scene: MakeScene, tmp_path: Path) -> None:
     minutes, seed = float(os.environ.get(MINUTES, SHORT)), os.environ.get(SEED, "1")
     with ExitStack() as stack:
-        lines = {plane.name: stack.enter_context(Cable(plane.port)) for plane in (hub, worker)}
+        lines = {plane.name: stack.enter_context(Line(plane.port)) for plane in (hub, worker)}
 
         def way(plane: ControlPlane, user: str) -> Path:
             path = tmp_path / f"{plane.name}-{user}.kubeconfig"
@@ -89,24 +87,25 @@ async def test_nothing_grows_while_pods_come_and_go(hub: ControlPlane, worker: C
     _judge(churn, minutes * 60)
 
 
-async def _soak(made: Scene, stage: Stage, cables: Sequence[Cable], *, seconds: float, seed: str) -> Churn:
+async def _soak(made: Scene, stage: Stage, lines: Sequence[Line], *, seconds: float, seed: str) -> Churn:
     measured = [
         Measured("kubeocean", Outside(made.program.process.pid)),
         Measured("vkubelet", Outside(made.kubelet.process.pid)),
     ]
     timed = Timed(time.monotonic())
-    churn = Churn(stage, made.vnodes, made.vnodes[:WINDOWED], cables, Random(seed), timed, measured)
-    print(f"\nsoak of {seconds:.0f} s, seed {seed}")
+    rate = float(os.environ.get(RATE, PODS_A_SECOND))
+    churn = Churn(stage, made.vnodes, made.vnodes[:WINDOWED], lines, rate, Random(seed), timed, measured)
+    print(f"\nsoak of {seconds:.0f} s with {rate:g} pods a second, seed {seed}")
 
     async def turn(is_open: bool) -> None:
         await patch_policy(made, _policy_of(made.bound, WINDOWED), **(open_now() if is_open else closed_now()))
 
-    with watching(made.bound.hub.kubeconfig, namespace=stage.namespace) as record:
+    with following(stage, timed.see):
         async with asyncio.TaskGroup() as group:
             group.create_task(churn.pods(seconds))
             group.create_task(churn.troubles(seconds))
             group.create_task(churn.windows(turn, seconds))
-            group.create_task(churn.measure(record, seconds + 10.0))
+            group.create_task(churn.measure(seconds))
             for arguments in STREAMS:
                 group.create_task(churn.stream(*arguments, until=seconds))
     return churn
@@ -133,6 +132,8 @@ def _judge(churn: Churn, seconds: float) -> None:
         print(f"{each.name}: by thirds {[f'{mib:.1f} MiB' for mib in memory]}, descriptors {open_files}")
     assert not churn.timed.waiting, f"did not run in a calm time: {sorted(churn.timed.waiting)[:20]}"
     most = GROWTH if seconds >= 2 * WARM * 60 else GROWTH_OF_SHORT
+    for each in churn.measured:
+        print(f"{each.name}: {each.cpu / max(1, churn.timed.created) * 1000:.1f} ms of CPU a pod")
     for name, (grown, more) in growths.items():
         assert grown < most, f"{name}: memory grew to {grown:.3f} of what it was"
         assert more <= DESCRIPTORS, f"{name}: {more:g} more descriptors"
