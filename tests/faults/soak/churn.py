@@ -31,7 +31,7 @@ MINUTES, RATE, SEED = "SOAK_MINUTES", "SOAK_RATE", "SOAK_SEED"
 PODS_A_SECOND = 20.0
 LIVES = 8.0
 """Seconds between creation and deletion of a pod."""
-SAMPLED_EVERY = 2.0
+SAMPLED_EVERY, TOLD_EVERY = 2.0, 60.0
 CYCLE, CALM_FROM, CALM_UNTIL = 30.0, 15.0, 27.0
 """Seconds from one fault to the next, and those after its beginning between which pods count as those of a calm time."""
 WINDOW = 45.0
@@ -194,7 +194,8 @@ class Churn:
     async def _pod(self, number: int) -> None:
         name, node = f"c{number}", self.vnodes[number % len(self.vnodes)]
         body = self.stage.body(name, script={"run-for": "4"} if number % 4 == 0 else {}, restartPolicy="Never")
-        body["spec"] |= {"nodeName": node, "terminationGracePeriodSeconds": 1}
+        # A quarter ends by itself, another gets a token of its ServiceAccount.
+        body["spec"] |= {"nodeName": node, "terminationGracePeriodSeconds": 1, "automountServiceAccountToken": number % 4 == 1}
         async with self._requests:
             moment = time.monotonic()
             if node in self.timed_vnodes and CALM_FROM < self._now() - self._fault_at < CALM_UNTIL:
@@ -238,7 +239,16 @@ class Churn:
                     await asyncio.sleep(1.0)
 
     async def measure(self, until: float) -> None:
+        shown = TOLD_EVERY
         while (now := self._now()) < until:
             for each in self.measured:
                 each.sample(now)
+            if now >= shown:
+                self._tell(shown - TOLD_EVERY, shown)
+                shown += TOLD_EVERY
             await asyncio.sleep(SAMPLED_EVERY)
+
+    def _tell(self, start: float, end: float) -> None:
+        sizes = ", ".join(f"{each.name} {each.memory(start, end):.1f} MiB {each.descriptors(start, end):.0f} fds" for each in self.measured)
+        p99, waiting = self.timed.p99(start, end), len(self.timed.waiting)
+        print(f"{end / 60:3.0f} min: {self.timed.created} pods, {waiting} awaited, p99 {p99:.2f} s, {sizes}", flush=True)

@@ -42,6 +42,7 @@ STREAMS = (
     ("exec", "-i", "steady-1", "--", "cat"),
     ("port-forward", "steady-2", ":80"),
 )
+QUIET = {"log": {"level": "INFO"}}
 SETTLES = 120.0
 """Seconds until nothing is left."""
 
@@ -77,7 +78,7 @@ async def test_nothing_grows_while_pods_come_and_go(hub: ControlPlane, worker: C
             path.write_text(plane.client_config(user).read_text().replace(f":{plane.port}", f":{lines[plane.name].port}"))
             return path
 
-        made = await scene(nodes=NODES, way=way, policies=_policies)
+        made = await scene(nodes=NODES, way=way, policies=_policies, settings=QUIET)
         stage = await Stage.of(made.bound, made.nodes)
         pids = made.program.process.pid, made.kubelet.process.pid
         async with _steady(stage) as uids:
@@ -129,11 +130,10 @@ def _judge(churn: Churn, seconds: float) -> None:
     for each in churn.measured:
         memory, open_files = [each.memory(*third) for third in thirds], [each.descriptors(*third) for third in thirds]
         growths[each.name] = memory[-1] / memory[0], open_files[-1] - open_files[0]
-        print(f"{each.name}: by thirds {[f'{mib:.1f} MiB' for mib in memory]}, descriptors {open_files}")
+        cost = each.cpu / max(1, churn.timed.created) * 1000
+        print(f"{each.name}: by thirds {[f'{mib:.1f} MiB' for mib in memory]}, descriptors {open_files}, {cost:.1f} ms of CPU a pod")
     assert not churn.timed.waiting, f"did not run in a calm time: {sorted(churn.timed.waiting)[:20]}"
     most = GROWTH if seconds >= 2 * WARM * 60 else GROWTH_OF_SHORT
-    for each in churn.measured:
-        print(f"{each.name}: {each.cpu / max(1, churn.timed.created) * 1000:.1f} ms of CPU a pod")
     for name, (grown, more) in growths.items():
         assert grown < most, f"{name}: memory grew to {grown:.3f} of what it was"
         assert more <= DESCRIPTORS, f"{name}: {more:g} more descriptors"
