@@ -75,7 +75,7 @@ class Restorable(MemoryApi):
         self.objects, self._version, self.away, self.silent = dict(objects), version, False, False
 
 
-async def test_pod_that_is_lost_stays_so_when_its_backend_is_unreachable_before_that_is_written() -> None:
+async def test_lost_pod_stays_lost_when_its_backend_becomes_unreachable_at_once() -> None:
     """A provider that publishes all its pods as not ready knows of each what the watch has delivered: that it runs."""
     api, clock = Restorable(), ManualClock()
     api.put(PATH, BODY)
