@@ -6,7 +6,7 @@ import pytest
 from attrs import evolve
 
 from kubeocean.model.crds import ApiServerAccess, DnsAccess
-from kubeocean.model.identity import Workload
+from kubeocean.model.identity import Workload, digest_of_changes
 from kubeocean.model.keys import ExpectedMetadata, physical_name, token_secret_name
 from kubeocean.pods.changes import changes
 from kubeocean.pods.translate import api_server_environment, host_aliases, physical_pod, set_dns
@@ -49,6 +49,7 @@ def test_metadata_names_the_virtual_pod_and_the_owner() -> None:
         "kubeocean.io/virtual-pod-uid": "uid-1",
         "kubeocean.io/virtual-node-name": "vnode-demo-node-1",
         "kubeocean.io/virtual-generation": "4",
+        "kubeocean.io/virtual-spec": digest_of_changes(web),
         "kubeocean.io/service-account": "default",
     }
     assert metadata.keys() == {"name", "namespace", "labels", "annotations"}
