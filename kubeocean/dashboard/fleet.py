@@ -15,7 +15,7 @@ from kubeocean.leasing.reclaim import LeasedPod
 from kubeocean.model import crds, identity, keys, node_state
 from vkubelet.api.objects import JsonView, Node, Pod, Unknown, get_condition
 from vkubelet.api.podspec import waiting_containers
-from vkubelet.api.quantity import Resources, add_resources, parse_resources
+from vkubelet.api.quantity import Resources, parse_resources, sum_resources
 from vkubelet.api.scheduling import tolerates
 from vkubelet.clock import parse_rfc3339
 
@@ -107,11 +107,11 @@ def fleet_of(reading: Reading) -> Fleet:
     pods = reading.pods if reading.namespaces is None else None
     labels = {keys.label_value(each.metadata.name): each.metadata.name for each in bindings}
     counted = Counter(pod.node for pod in pods) if pods is not None else None
-    requested: dict[str, Resources] = defaultdict(dict)
+    requests: dict[str, list[Resources]] = defaultdict(list)
     for pod in pods or ():
         if pod.counts:
-            requested[pod.node] = add_resources(requested[pod.node], pod.requests)
-    made = [_node_state(node, labels, requested.get(node.metadata.name, {}), counted) for node in nodes]
+            requests[pod.node].append(pod.requests)
+    made = [_node_state(node, labels, sum_resources(requests.get(node.metadata.name, ())), counted) for node in nodes]
     by_label: dict[str, list[Node]] = defaultdict(list)
     for node in nodes:
         by_label[node.metadata.labels.get(keys.CLUSTER_BINDING, "")].append(node)
