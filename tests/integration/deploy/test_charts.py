@@ -28,17 +28,29 @@ from vkubelet.server.settings import ServerSettings
 from vkubelet.testing.cluster import CommandFailed, ControlPlane
 from vkubelet.testing.fixtures import run_apart
 
+POOL = {"key": "pool", "operator": "In", "values": ["infra"]}
 PLACED = {
     "priorityClassName": "important",
     "tolerations": [{"key": "infra", "operator": "Exists"}],
     "nodeSelector": {"pool": "infra"},
     "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway"}],
     "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}},
+    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [POOL]}]}}},
+    "podAnnotations": {"sidecar.istio.io/inject": "false"},
+    "podLabels": {"team": "platform"},
+    # OpenShift chooses the user.
+    "podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None},
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+    "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+    "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/ssl/extra", "readOnly": True}],
+    "serviceAccount": {"annotations": {"example.com/role": "kubeocean"}},
 }
 EVERYTHING: dict[str, Body] = {
     HUB: {
         "image": {"repository": "example.invalid/team/kubeocean", "digest": f"sha256:{'a' * 64}"},
         "imagePullSecrets": [{"name": "registry"}],
+        "commonLabels": {"cost-center": "17"},
+        "namespace": {"labels": {"zone": "infra"}, "annotations": {"owner": "platform"}},
         "timeZone": "Europe/Berlin",
         "logLevel": "DEBUG",
         "manager": {**PLACED, "replicas": 3},
@@ -47,7 +59,12 @@ EVERYTHING: dict[str, Body] = {
             "replicas": 1,
             "settings": {"provider": {"probe_interval": 5}, "server": {"main_port": 10260, "port_last": 16999}},
         },
-        "dashboard": {"enabled": True, "port": 9443, "certificateSecret": "dashboard-tls"},
+        "dashboard": {
+            "enabled": True,
+            "port": 9443,
+            "certificateSecret": "dashboard-tls",
+            "service": {"annotations": {"protocol": "HTTPS"}},
+        },
         "networkPolicy": {
             "metricsFrom": [{"namespaceSelector": {}}],
             "kubeletFrom": [{"ipBlock": {"cidr": "192.0.2.0/24"}}],
@@ -55,10 +72,18 @@ EVERYTHING: dict[str, Body] = {
         },
         "metrics": {
             "serviceMonitor": {"enabled": True, "labels": {"team": "x"}},
-            "prometheusRule": {"enabled": True, "severities": {"KubeoceanPodsPending": "info"}, "runbookUrl": "https://docs.example.com/r"},
+            "prometheusRule": {
+                "enabled": True,
+                "severities": {"KubeoceanPodsPending": "info"},
+                "runbookUrl": "https://docs.example.com/r",
+                "alertLabels": {"team": "platform"},
+            },
         },
     },
     WORKER: {
+        "commonLabels": {"cost-center": "17"},
+        "namespace": {"labels": {"zone": "leased"}, "annotations": {"owner": "platform"}},
+        "serviceAccount": {"annotations": {"example.com/role": "hub"}},
         "usage": {"enabled": True, "nodes": ["node-1", "node-2"]},
         "policyLabel": {"enabled": True},
         "quota": {"enabled": True, "preset": "small", "hard": {"requests.cpu": "100", "pods": 500}},
@@ -182,7 +207,57 @@ def test_values_reach_the_manager_and_a_changed_setting_restarts_it(helm: str) -
     assert templates[0] != templates[1]
 
 
+def test_pods_of_manager_and_syncers_take_what_an_operator_sets(helm: str) -> None:
+    """On the manager the chart sets it, on the syncers the manager, from its settings."""
+    given, plain = our_pods(helm, EVERYTHING[HUB]), our_pods(helm, {})
+    for name, template in given.items():
+        spec, (container,) = template["spec"], template["spec"]["containers"]
+        nodes = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        before = plain[name]["spec"]["affinity"]
+        (virtual,) = before["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        assert len(virtual["matchExpressions"]) == 2, name
+        assert nodes["nodeSelectorTerms"] == [{"matchExpressions": [POOL, *virtual["matchExpressions"]]}], name
+        assert spec["affinity"]["podAntiAffinity"] == before["podAntiAffinity"], name
+        assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}, name
+        assert plain[name]["spec"]["securityContext"]["runAsUser"] == 65532, name
+        assert template["metadata"]["labels"]["team"] == "platform", name
+        assert template["metadata"]["annotations"]["sidecar.istio.io/inject"] == "false", name
+        for entry, where in (
+            ("extraEnv", container["env"]),
+            ("extraVolumes", spec["volumes"]),
+            ("extraVolumeMounts", container["volumeMounts"]),
+        ):
+            assert PLACED[entry][0] in where, (name, entry)
+
+
+def test_a_given_pod_anti_affinity_of_the_manager_replaces_the_default(helm: str) -> None:
+    apart = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone", "labelSelector": {"matchLabels": {"a": "b"}}}]}
+    values = {"manager": {"affinity": {"podAntiAffinity": apart}}}
+    affinity = deployment(helm, values)["spec"]["template"]["spec"]["affinity"]
+    assert affinity["podAntiAffinity"] == apart and affinity["nodeAffinity"]
+
+
+def test_labels_and_annotations_reach_the_objects_of_the_charts(helm: str) -> None:
+    for chart, zone in ((HUB, "infra"), (WORKER, "leased")):
+        bodies = rendered(helm, chart, EVERYTHING[chart])
+        without = [body for body in bodies if body["metadata"].get("labels", {}).get("cost-center") != "17"]
+        assert {body["kind"] for body in without} == {"CustomResourceDefinition"}, chart
+        (space,) = [body["metadata"] for body in bodies if body["kind"] == "Namespace" and "zone" in body["metadata"]["labels"]]
+        assert space["labels"]["zone"] == zone
+        assert space["annotations"] == {"helm.sh/resource-policy": "keep", "owner": "platform"}
+        (account,) = [body["metadata"] for body in bodies if body["kind"] == "ServiceAccount"]
+        assert account["annotations"]["example.com/role"] == ("kubeocean" if chart == HUB else "hub")
+    made = {body["metadata"]["name"]: body for body in rendered(helm, HUB, EVERYTHING[HUB]) if body["kind"] == "Service"}
+    assert made["kubeocean-dashboard"]["metadata"]["annotations"] == {"protocol": "HTTPS"}
+
+
 WRONG = [
+    ({"manager": {"affinity": {"nodeAfinity": {}}}}, "nodeAfinity"),
+    ({"manager": {"podLabels": {"app.kubernetes.io/name": "x"}}}, "app.kubernetes.io/name"),
+    ({"syncer": {"extraEnv": [{"name": "POD_IP", "value": "10.0.0.1"}]}}, "/syncer/extraEnv/0/name"),
+    ({"syncer": {"extraVolumes": [{"name": "tmp", "emptyDir": {}}]}}, "/syncer/extraVolumes/0/name"),
+    ({"commonLabels": {"helm.sh/chart": "x"}}, "helm.sh/chart"),
+    ({"metrics": {"prometheusRule": {"alertLabels": {"severity": "low"}}}}, "severity"),
     ({"manager": {"replicas": 0}}, "/manager/replicas"),
     ({"manager": {"replica": 2}}, "replica"),
     ({"image": {"pullPolicy": "Sometimes"}}, "/image/pullPolicy"),
@@ -335,7 +410,7 @@ def test_a_monitor_finds_the_metrics_of_every_pod_of_ours(helm: str) -> None:
 def test_alerts_have_the_severities_and_the_runbook_of_the_values(helm: str) -> None:
     (rule,) = [body for body in rendered(helm, HUB, EVERYTHING[HUB]) if body["kind"] == "PrometheusRule"]
     made = {each["alert"]: each for group in rule["spec"]["groups"] for each in group["rules"]}
-    assert made["KubeoceanPodsPending"]["labels"]["severity"] == "info"
+    assert made["KubeoceanPodsPending"]["labels"] == {"severity": "info", "team": "platform"}
     assert made["KubeoceanPodsPending"]["annotations"]["runbook_url"] == "https://docs.example.com/r#kubeoceanpodspending"
     (plain,) = [
         body for body in rendered(helm, HUB, {"metrics": {"prometheusRule": {"enabled": True}}}) if body["kind"] == "PrometheusRule"
