@@ -22,6 +22,10 @@ SYNCER_READY = "SyncerReady"
 PROXIER_READY = "ProxierReady"
 RETIREMENT_HELD = "RetirementHeld"
 POLICIES_SHARED = "PoliciesShared"
+SERVICES_MIRRORED = "ServicesMirrored"
+RIGHTS_MISSING = "RightsMissing"
+RIGHTS_REVOKED = "RightsRevoked"
+"""Reason when rights are missing that were once granted: mirrors may exist."""
 TERMINATING = "Terminating"
 
 NO_ANSWER = "the worker cluster does not respond; check its API server and the network to it"
@@ -37,6 +41,15 @@ class Failure:
     """State of the worker cluster that the failure proves."""
 
 
+@frozen
+class Mirroring:
+    """State of the mirrors of Services in the worker, as a condition."""
+
+    complete: bool
+    reason: str
+    message: str
+
+
 @frozen(kw_only=True)
 class Health:
     """Observed health of a binding; `reachable` None means that the worker was not contacted yet, `unreachable` why it is not."""
@@ -48,6 +61,8 @@ class Health:
     held: str = ""
     shared: str = ""
     """Policies that another hub serves too, as a message."""
+    services: Mirroring | None = None
+    """State of the mirrors of Services; None when there are none."""
     ending: str = ""
     """What remains of a binding that is being deleted, and what that waits for."""
 
@@ -86,7 +101,21 @@ def _conditions(health: Health, before: Sequence[JsonView]) -> list[Json]:
         conditions.append(_condition(POLICIES_SHARED, "True", "ServedByAnotherHub", health.shared))
     elif get_condition(before, POLICIES_SHARED) is not None:
         conditions.append(_condition(POLICIES_SHARED, "False", "NotShared", "no other hub serves the policies of this ClusterBinding"))
+    if health.services is not None:
+        services = health.services
+        if services.reason == RIGHTS_MISSING and may_have_mirrors(before):
+            services = Mirroring(False, RIGHTS_REVOKED, services.message)
+        conditions.append(_condition(SERVICES_MIRRORED, "True" if services.complete else "False", services.reason, services.message))
+    elif get_condition(before, SERVICES_MIRRORED) is not None and health.reachable:
+        text = "spec.serviceNamespaces names no namespace, and no pod runs in the worker"
+        conditions.append(_condition(SERVICES_MIRRORED, "True", "NothingToMirror", text))
     return conditions
+
+
+def may_have_mirrors(conditions: Sequence[JsonView]) -> bool:
+    """Checks that Services were mirrored once: the condition has had another reason than missing rights."""
+    condition = get_condition(conditions, SERVICES_MIRRORED)
+    return condition is not None and condition.get("reason") != RIGHTS_MISSING
 
 
 def _ready(health: Health) -> Json:

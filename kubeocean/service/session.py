@@ -25,6 +25,7 @@ from kubeocean.policies.reconciler import ResourceLeasingPolicyReconciler
 from kubeocean.scope import WorkerScope
 from kubeocean.service.legacy_takeover import LegacyAdoption
 from kubeocean.service.metrics_snapshot import Connected, Sources
+from kubeocean.services.reconciler import ServiceMirror
 from kubeocean.settings import KubeoceanSettings
 from kubeocean.worker.pod_streams import Backing
 from kubeocean.worker.stats import NodeStats
@@ -55,6 +56,8 @@ class Session:
         self._legacy_tokens = LegacyTokens(host, worker, self._dependents.tokens)
         self.adoption = LegacyAdoption(scope)
         self._placement = Placement(scope=scope)
+        self._services = ServiceMirror(scope, self._placement.services.informer, has_dns=self._placement.uses_hub_dns)
+        self._placement.services.entering = self._services.entering
         self._admission = LeaseAdmission(scope=scope, policy=self._policies.get)
         self.pods = VirtualPodReconciler(
             scope=scope,
@@ -79,6 +82,7 @@ class Session:
             self._reclaimer.controller.run,
             self._policies.controller.run,
             self._placement.run,
+            self._services.run,
             self.physical.controller.run,
             self.events.run,
             self._csinodes.informer.run,
@@ -113,12 +117,14 @@ class Session:
         self._dependents.release(ref)
         self._admission.remove(ref.uid)
         self._legacy_tokens.released(ref)
+        self._services.released(ref)
 
     def binding_changed(self) -> None:
         """Rechecks policies, nodes, copies and pods of DaemonSets after a change of the binding."""
         self._policies.recheck()
         self.nodes.recheck()
         self._dependents.binding_changed()
+        self._services.binding_changed()
         self.pods.binding_changed()
 
     def worker_returned(self) -> None:

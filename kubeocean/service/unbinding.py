@@ -39,6 +39,9 @@ T = TypeVar("T", bound=KubeObject)
 KINDS: Final[tuple[Resource[Unknown], ...]] = (objects.CONFIGMAPS, objects.SECRETS, objects.PVCS, objects.PVS)
 """Kinds that are copied to a worker beside pods."""
 
+MIRRORS: Final[tuple[Resource[Unknown], ...]] = (objects.SERVICES, objects.ENDPOINTSLICES)
+"""Kinds that are mirrored for pods, of which the hub's objects get no mark."""
+
 _PAGE = 500
 _STUCK_AFTER = 30.0
 """Seconds without progress after which a reachable worker counts as stuck; also the default grace period of pods."""
@@ -224,19 +227,22 @@ class Unbinding:
 
     async def _delete_copies(self, worker: Client, mount: Mount) -> Remaining | None:
         left: Counter[str] = Counter()
-        for kind in KINDS:
+        for kind in (*KINDS, *MIRRORS):
             try:
                 for copy in await _marked(worker, kind, mount):
                     if not copy.metadata.deletion_timestamp:
                         await _delete(worker, kind, copy.metadata)
                 left[kind.plural] = len(await _marked(worker, kind, mount))
             except Forbidden:
-                # Originals are marked before they are copied: where none is, there are no copies.
-                if await self._has_marked(kind, mount):
+                if await self._may_have_copies(kind, mount):
                     raise
         return Remaining(objects=tuple(sorted((+left).items()))) if +left else None
 
     # --- in the hub ---
+
+    async def _may_have_copies(self, kind: Resource[Unknown], mount: Mount) -> bool:
+        """Checks that objects which may not be listed can exist. Originals are marked before they are copied; the binding reports mirrors."""
+        return self._scope.binding.has_mirrors if kind in MIRRORS else await self._has_marked(kind, mount)
 
     async def _has_marked(self, kind: Resource[Unknown], mount: Mount) -> bool:
         async for meta in _pages(self._scope.host.client, kind):
