@@ -28,14 +28,18 @@ def rewrites(mount_namespace: str, *, hub_domain: str, worker_domain: str) -> li
     mirrors = f"{mount_namespace}.svc.{worker_domain}."
     answer = f"^{_BELOW}{_LABEL}--{_LABEL}[.]{_quoted(mirrors)}$"
     zones = (f"svc.{hub_domain}.{mirrors}", f"{services_zone(mount_namespace)}.", mirrors)
-    return [(f"^{_BELOW}{_LABEL}[.]{_LABEL}[.]{_quoted(zone)}$", f"{{1}}{{2}}--{{3}}.{mirrors}", answer, f"{{1}}{{2}}.{{3}}.{zone}") for zone in zones]
+    return [
+        (f"^{_BELOW}{_LABEL}[.]{_LABEL}[.]{_quoted(zone)}$", f"{{1}}{{2}}--{{3}}.{mirrors}", answer, f"{{1}}{{2}}.{{3}}.{zone}")
+        for zone in zones
+    ]
 
 
 def corefile(mount_namespace: str, *, hub_domain: str, worker_domain: str) -> str:
     """Returns the lines for the server block of the worker's Corefile, before the plugin `kubernetes`."""
     rules = rewrites(mount_namespace, hub_domain=hub_domain, worker_domain=worker_domain)
     return "".join(
-        f"rewrite stop {{\n    name regex {question} {mirror}\n    answer name {answer} {name}\n}}\n" for question, mirror, answer, name in rules
+        f"rewrite stop {{\n    name regex {question} {mirror}\n    answer name {answer} {name}\n}}\n"
+        for question, mirror, answer, name in rules
     )
 
 

@@ -18,8 +18,8 @@ from attrs import Factory, define, evolve, field, frozen
 
 from kubeocean.model import keys
 from kubeocean.model.crds import ApiServerAccess, ClusterBinding, DnsAccess
-from kubeocean.model.identity import Target, replicaset_name, workload, workload_of
 from kubeocean.model.dns import services_zone
+from kubeocean.model.identity import Target, replicaset_name, workload, workload_of
 from kubeocean.model.ownership import Ownership, classify
 from kubeocean.scope import Scope, WorkerScope
 from kubeocean.worker.cluster import WorkerCluster

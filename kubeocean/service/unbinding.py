@@ -241,7 +241,7 @@ class Unbinding:
     # --- in the hub ---
 
     async def _may_have_copies(self, kind: Resource[Unknown], mount: Mount) -> bool:
-        """Checks that objects which may not be listed can exist. Originals are marked before they are copied; the binding reports mirrors."""
+        """Checks that objects which cannot be listed may exist: originals are marked before they are copied, mirrors are reported."""
         return self._scope.binding.has_mirrors if kind in MIRRORS else await self._has_marked(kind, mount)
 
     async def _has_marked(self, kind: Resource[Unknown], mount: Mount) -> bool:

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from kubeocean.model import keys
 from kubeocean.model.ownership import Ownership, classify
 from kubeocean.scope import WorkerScope
 from kubeocean.services.leased import LeasedNamespaces
@@ -26,6 +25,7 @@ from kubeocean.services.mirror import (
 from kubeocean.services.report import mirroring
 from kubeocean.worker.cluster import BY_SERVICE, REFUSED
 from vkubelet.api.codec import encode_json
+from vkubelet.api.names import HEADLESS, SERVICE_NAME
 from vkubelet.api.objects import ENDPOINTSLICES, SERVICES, Json, Key, Pod, PodRef, Resource, Unknown
 from vkubelet.client.rest import PatchKind
 from vkubelet.control.controller import Controller
@@ -296,10 +296,10 @@ def _priority(change: Change[Unknown]) -> Priority:
 
 def _kept(endpointslice: Unknown) -> Unknown:
     """Drops of an EndpointSlice what its mirror does not contain; one of no Service is reduced to its name."""
-    body = endpointslice.body if service_of(endpointslice).name else {"metadata": {}}
-    meta = endpointslice.metadata
-    labels = {name: value for name, value in meta.labels.items() if not name.startswith(keys.DOMAIN)}
-    head = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid, "resourceVersion": meta.resource_version, "labels": labels}
+    meta, body = endpointslice.metadata, endpointslice.body if service_of(endpointslice).name else {}
+    labels = {name: meta.labels[name] for name in (SERVICE_NAME, HEADLESS) if name in meta.labels}
+    head: Json = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid, "resourceVersion": meta.resource_version}
+    head["labels"] = labels
     if meta.deletion_timestamp:
         head["deletionTimestamp"] = meta.deletion_timestamp
     kept = {name: body[name] for name in ("addressType", "endpoints", "ports") if name in body}

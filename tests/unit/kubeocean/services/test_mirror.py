@@ -25,6 +25,7 @@ from vkubelet.api.objects import Json, Key, Unknown
 
 MOUNT = Mount(OWNER, "mnt")
 WEB = Key("shop", "web")
+UDP = {"port": 53, "protocol": "UDP", "targetPort": 5353}
 
 
 def service(name: str = "web", namespace: str = "shop", *, meta: Json | None = None, **spec: Any) -> Unknown:
@@ -123,7 +124,10 @@ def test_slices_stay_as_they_are_divided_in_the_hub() -> None:
         ({"ipFamilies": ["IPv4", "IPv6"], "ipFamilyPolicy": "RequireDualStack"}, {"ipFamilyPolicy": "PreferDualStack"}),
         ({"ipFamilies": ["IPv6"]}, {"ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv6"]}),
         ({"internalTrafficPolicy": "Local"}, {"internalTrafficPolicy": "Cluster"}),
-        ({"ports": [{"port": 53, "protocol": "UDP", "targetPort": 5353}]}, {"ports": [{"port": 53, "protocol": "UDP", "targetPort": 5353}]}),
+        (
+            {"ports": [{"port": 53, "protocol": "UDP", "targetPort": 5353}]},
+            {"ports": [{"port": 53, "protocol": "UDP", "targetPort": 5353}]},
+        ),
     ],
 )
 def test_fields_by_which_clients_reach_a_service_are_kept(spec: Json, wanted: Json) -> None:
@@ -132,9 +136,7 @@ def test_fields_by_which_clients_reach_a_service_are_kept(spec: Json, wanted: Js
 
 
 def test_alias_is_mirrored_without_endpoints() -> None:
-    alias = unknown(
-        {"metadata": {"name": "db", "namespace": "shop"}, "spec": {"type": "ExternalName", "externalName": "db.example.com"}}
-    )
+    alias = unknown({"metadata": {"name": "db", "namespace": "shop"}, "spec": {"type": "ExternalName", "externalName": "db.example.com"}})
     made = desired(alias, [endpointslice(of="db")], MOUNT)
     assert made is not None and made.slices == ()
     assert made.service["spec"] == {"type": "ExternalName", "externalName": "db.example.com"}
