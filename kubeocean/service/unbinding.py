@@ -40,7 +40,7 @@ KINDS: Final[tuple[Resource[Unknown], ...]] = (objects.CONFIGMAPS, objects.SECRE
 """Kinds that are copied to a worker beside pods."""
 
 MIRRORS: Final[tuple[Resource[Unknown], ...]] = (objects.SERVICES, objects.ENDPOINTSLICES)
-"""Kinds that are mirrored for pods, of which the hub's objects get no mark."""
+"""Kinds that are mirrored for pods, whose originals get no mark."""
 
 _PAGE = 500
 _STUCK_AFTER = 30.0
@@ -234,17 +234,17 @@ class Unbinding:
                         await _delete(worker, kind, copy.metadata)
                 left[kind.plural] = len(await _marked(worker, kind, mount))
             except Forbidden:
-                if await self._may_have_copies(kind, mount):
+                # Originals are marked before they are copied: where none is, there are no copies.
+                if await self._has_marked(kind, mount):
                     raise
         return Remaining(objects=tuple(sorted((+left).items()))) if +left else None
 
     # --- in the hub ---
 
-    async def _may_have_copies(self, kind: Resource[Unknown], mount: Mount) -> bool:
-        """Checks that objects which cannot be listed may exist: originals are marked before they are copied, mirrors are reported."""
-        return self._scope.binding.has_mirrors if kind in MIRRORS else await self._has_marked(kind, mount)
-
     async def _has_marked(self, kind: Resource[Unknown], mount: Mount) -> bool:
+        if kind in MIRRORS:
+            # Their originals have no marks, but the binding reports that they were mirrored.
+            return self._scope.binding.has_mirrors
         async for meta in _pages(self._scope.host.client, kind):
             if unmark_patch(meta, mount) is not None:
                 return True
