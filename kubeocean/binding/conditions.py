@@ -23,6 +23,7 @@ PROXIER_READY = "ProxierReady"
 RETIREMENT_HELD = "RetirementHeld"
 POLICIES_SHARED = "PoliciesShared"
 SERVICES_MIRRORED = "ServicesMirrored"
+POD_NETWORK_ROUTED = "PodNetworkRouted"
 RIGHTS_MISSING = "RightsMissing"
 RIGHTS_REVOKED = "RightsRevoked"
 """Reason when rights are missing that were once granted: mirrors may exist."""
@@ -42,10 +43,10 @@ class Failure:
 
 
 @frozen
-class Mirroring:
-    """State of the mirrors of Services in the worker, as a condition."""
+class Observation:
+    """What was observed about one condition, and whether it holds."""
 
-    complete: bool
+    holds: bool
     reason: str
     message: str
 
@@ -61,8 +62,10 @@ class Health:
     held: str = ""
     shared: str = ""
     """Policies that another hub serves too, as a message."""
-    services: Mirroring | None = None
+    services: Observation | None = None
     """State of the mirrors of Services; None when there are none."""
+    network: Observation | None = None
+    """Whether pods of the worker are reached from the hub; None: no pod was probed."""
     ending: str = ""
     """What remains of a binding that is being deleted, and what that waits for."""
 
@@ -104,11 +107,14 @@ def _conditions(health: Health, before: Sequence[JsonView]) -> list[Json]:
     if health.services is not None:
         services = health.services
         if services.reason == RIGHTS_MISSING and may_have_mirrors(before):
-            services = Mirroring(False, RIGHTS_REVOKED, services.message)
-        conditions.append(_condition(SERVICES_MIRRORED, "True" if services.complete else "False", services.reason, services.message))
+            services = Observation(False, RIGHTS_REVOKED, services.message)
+        conditions.append(_condition(SERVICES_MIRRORED, "True" if services.holds else "False", services.reason, services.message))
     elif get_condition(before, SERVICES_MIRRORED) is not None and health.reachable:
         text = "spec.serviceNamespaces names no namespace, and no pod runs in the worker"
         conditions.append(_condition(SERVICES_MIRRORED, "True", "NothingToMirror", text))
+    if health.network is not None:
+        network = health.network
+        conditions.append(_condition(POD_NETWORK_ROUTED, "True" if network.holds else "False", network.reason, network.message))
     return conditions
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from attrs import evolve
 
-from kubeocean.binding.conditions import RETIREMENT_HELD, SYNCER_FAILED, Failure, Health, Mirroring, may_have_mirrors, status_patch
+from kubeocean.binding.conditions import RETIREMENT_HELD, SYNCER_FAILED, Failure, Health, Observation, may_have_mirrors, status_patch
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from vkubelet.api.objects import Key, ObjectMeta, Unknown, get_condition
@@ -107,9 +107,13 @@ class BindingReconciler:
             self.event("PoliciesShared", text, warning=True)
         self._set(evolve(self._health, shared=text if writers else ""))
 
-    def set_services(self, state: Mirroring | None) -> None:
+    def set_services(self, state: Observation | None) -> None:
         """Sets the state of the mirrors of Services; None when there are none."""
         self._set(evolve(self._health, services=state))
+
+    def set_network(self, state: Observation) -> None:
+        """Sets whether pods of the worker are reached from the hub."""
+        self._set(evolve(self._health, network=state))
 
     def set_ending(self, what: str) -> None:
         """Sets what remains of a binding that is being deleted; empty when it is not."""

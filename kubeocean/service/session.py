@@ -26,6 +26,7 @@ from kubeocean.scope import WorkerScope
 from kubeocean.service.legacy_takeover import LegacyAdoption
 from kubeocean.service.metrics_snapshot import Connected, Sources
 from kubeocean.services.reconciler import ServiceMirror
+from kubeocean.services.routes import RouteProbe
 from kubeocean.settings import KubeoceanSettings
 from kubeocean.worker.pod_streams import Backing
 from kubeocean.worker.stats import NodeStats
@@ -83,6 +84,7 @@ class Session:
             self._policies.controller.run,
             self._placement.run,
             self._services.run,
+            RouteProbe(self._scope).run,
             self.physical.controller.run,
             self.events.run,
             self._csinodes.informer.run,

@@ -62,7 +62,7 @@ class ServiceMirror:
         self.slices: Informer[Unknown] = Informer(host.client, ENDPOINTSLICES, store=store, clock=host.clock, metrics=host.metrics)
         self._leased = LeasedNamespaces(host, unused_after=scope.settings.unused_copy_after)
         self._done: set[Key] = set()
-        """Services that were reconciled by this session."""
+        """Services that were reconciled since their namespace is in scope."""
         self._progress = asyncio.Event()
         self._problems: dict[Key, str] = {}
         self.controller: Controller[Key] = Controller("services", self.reconcile, workers=8, clock=host.clock, metrics=host.metrics)
@@ -84,6 +84,8 @@ class ServiceMirror:
         """Notes a pod that is about to be created, and waits a few seconds for the mirrors of the Services of its namespace."""
         namespace = pod.metadata.namespace
         if self._leased.note(pod):
+            # Until now they may have been out of scope.
+            self._done = {key for key in self._done if key.namespace != namespace}
             self._enqueue_namespace(namespace)
         try:
             async with asyncio.timeout(_FIRST_WAIT):

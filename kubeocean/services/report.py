@@ -6,7 +6,7 @@ Invariant: equal states give equal messages; counts that change with every Servi
 from collections.abc import Iterable
 from typing import Final
 
-from kubeocean.binding.conditions import RIGHTS_MISSING, Mirroring
+from kubeocean.binding.conditions import RIGHTS_MISSING, Observation
 from kubeocean.model import keys
 from kubeocean.services.mirror import MASTER_SERVICE
 from vkubelet.api.objects import Unknown
@@ -16,7 +16,7 @@ _NAMED: Final = 5
 
 def mirroring(
     namespaces: frozenset[str], services: Iterable[Unknown], *, refused: str, problems: Iterable[str], has_dns: bool, mount_namespace: str
-) -> Mirroring | None:
+) -> Observation | None:
     """Returns the state of the mirrors of Services in these namespaces of the hub; None without a namespace.
 
     `refused` are the lists that a cluster refuses, `problems` the Services that have no mirror, `has_dns` whether pods use the hub's DNS.
@@ -25,7 +25,7 @@ def mirroring(
         return None
     if refused:
         text = f"Services are not mirrored: {refused}; in the worker, `kubeocean bind` and the chart kubeocean-worker grant the rights"
-        return Mirroring(False, RIGHTS_MISSING, f"{text}, in the hub the chart kubeocean")
+        return Observation(False, RIGHTS_MISSING, f"{text}, in the hub the chart kubeocean")
     text = f"Services of {_some(namespaces)} have mirrors in namespace {mount_namespace} of the worker; {_resolution(has_dns)}"
     listed = [str(each.key) for each in services if each.metadata.namespace in namespaces and each.key != MASTER_SERVICE]
     hashed = [each for each in listed if not keys.has_plain_name(*each.split("/"))]
@@ -34,8 +34,8 @@ def mirroring(
     failed = sorted(problems)
     if failed:
         more = f" and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
-        return Mirroring(False, "Incomplete", f"{'; '.join(failed[:_NAMED])}{more}; {text}")
-    return Mirroring(True, "Mirrored", text)
+        return Observation(False, "Incomplete", f"{'; '.join(failed[:_NAMED])}{more}; {text}")
+    return Observation(True, "Mirrored", text)
 
 
 def _resolution(has_dns: bool) -> str:

@@ -110,7 +110,7 @@ class KubeoceanWorld(World):
             self.start(f"kubeocean{number or ''}")
 
     def make(self, role: str) -> tuple[Callable[[], Awaitable[None]], Callable[[], None]]:
-        own = KubeoceanSettings(binding=BINDING, time_zone="UTC", unused_copy_after=20.0)
+        own = KubeoceanSettings(binding=BINDING, time_zone="UTC", unused_copy_after=20.0, pod_network_probe_interval=0.0)
         chosen = _settings(type(self), leads=self.scenario in self.replicas)
         runtime = Runtime(KubeoceanProvider(own), chosen, connection=Connection("https://hub.simulated:6443"), clock=self.clock)
         return runtime.run, runtime.stop

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from kubernetes import client as k8s
 
-from tests.integration.kubeocean.conftest import MakeScene, Scene
+from tests.integration.kubeocean.conftest import STARTS_WITHIN, MakeScene, Scene
 from tests.integration.tries import median_within
 from tests.support.audit import Audit, Call
 from tests.support.bound import Body, delete, get
 from tests.support.program import eventually
-from tests.support.stage import Stage, physical_name
+from tests.support.stage import Stage, away, physical_name
 from tests.support.witness import api_client
 from vkubelet.testing.cluster import ControlPlane
 
@@ -104,7 +104,7 @@ async def condition(stage: Stage, kind: str) -> Mapping[str, Any]:
 
 async def test_mirrors_follow_services_and_endpoints(mirrored: tuple[Scene, Stage]) -> None:
     made, stage = mirrored
-    ours, home, away = stage.namespace, Network(made.bound.hub), Network(made.bound.worker)
+    ours, home, there = stage.namespace, Network(made.bound.hub), Network(made.bound.worker)
     mount = made.bound.mount
     numbers = iter(range(100))
 
@@ -112,7 +112,7 @@ async def test_mirrors_follow_services_and_endpoints(mirrored: tuple[Scene, Stag
         name = f"web{next(numbers)}"
 
         async def check() -> bool:
-            return await away.service(f"{name}--{ours}", mount) is not None
+            return await there.service(f"{name}--{ours}", mount) is not None
 
         return await timed(home.create(name, ours), check, f"{name} has a mirror")
 
@@ -122,7 +122,7 @@ async def test_mirrors_follow_services_and_endpoints(mirrored: tuple[Scene, Stag
         address = f"10.1.0.{next(numbers) + 1}"
 
         async def check() -> bool:
-            return await away.endpoints(f"web0--{ours}", mount) == [address]
+            return await there.endpoints(f"web0--{ours}", mount) == [address]
 
         return await timed(home.point("web0", ours, address), check, "endpoints follow")
 
@@ -133,15 +133,15 @@ async def test_mirrors_follow_services_and_endpoints(mirrored: tuple[Scene, Stag
         changed = {"spec": {"ports": [{"name": "http", "port": port}]}}
 
         async def check() -> bool:
-            mirror = await away.service(f"web0--{ours}", mount)
+            mirror = await there.service(f"web0--{ours}", mount)
             return [each.port for each in mirror.spec.ports] == [port]
 
         return await timed(stage.home.patch("services", "web0", changed, namespace=ours), check, "ports follow")
 
     await median_within(FOLLOWS_WITHIN, ports, "ports of a mirror follow")
-    mirror = await away.service(f"web0--{ours}", mount)
+    mirror = await there.service(f"web0--{ours}", mount)
     assert mirror.spec.selector is None and mirror.spec.type == "ClusterIP" and mirror.spec.cluster_ip not in ("", "None")
-    (copy,) = [each for each in await away.all_slices(mount) if each.metadata.labels[SLICE["service"]] == f"web0--{ours}"]
+    (copy,) = [each for each in await there.all_slices(mount) if each.metadata.labels[SLICE["service"]] == f"web0--{ours}"]
     assert copy.metadata.labels[SLICE["managed"]] == "kubeocean" and copy.metadata.name == physical_name(ours, "web0")
     assert all(each.node_name is None and each.target_ref is None and each.conditions.ready for each in copy.endpoints)
 
@@ -149,8 +149,8 @@ async def test_mirrors_follow_services_and_endpoints(mirrored: tuple[Scene, Stag
         name = (await until(lambda: _some(home, ours), "a Service is left"))[0]
 
         async def check() -> bool:
-            found = await away.all_services(mount)
-            return f"{name}--{ours}" not in found and await away.endpoints(f"{name}--{ours}", mount) == []
+            found = await there.all_services(mount)
+            return f"{name}--{ours}" not in found and await there.endpoints(f"{name}--{ours}", mount) == []
 
         return await timed(home.delete(name, ours), check, "the mirror of a deleted Service is deleted")
 
@@ -164,13 +164,13 @@ async def _some(network: Network, namespace: str) -> list[str]:
 
 async def test_kinds_of_services_are_what_they_are_in_the_hub(mirrored: tuple[Scene, Stage]) -> None:
     made, stage = mirrored
-    ours, home, away, mount = stage.namespace, Network(made.bound.hub), Network(made.bound.worker), made.bound.mount
+    ours, home, there, mount = stage.namespace, Network(made.bound.hub), Network(made.bound.worker), made.bound.mount
     await home.create("headless", ours, clusterIP="None", publishNotReadyAddresses=True)
     await home.create("alias", ours, type="ExternalName", externalName="db.example.com", ports=None)
     await home.create("sticky", ours, sessionAffinity="ClientIP", type="NodePort")
 
     async def check() -> dict[str, Any] | None:
-        found = await away.all_services(mount)
+        found = await there.all_services(mount)
         wanted = {name: found.get(f"{name}--{ours}") for name in ("headless", "alias", "sticky")}
         return wanted if all(wanted.values()) else None
 
@@ -184,7 +184,7 @@ async def test_kinds_of_services_are_what_they_are_in_the_hub(mirrored: tuple[Sc
     await home.create("headless", ours)
 
     async def has_address() -> bool:
-        mirror = await away.service(f"headless--{ours}", mount)
+        mirror = await there.service(f"headless--{ours}", mount)
         return mirror is not None and mirror.spec.cluster_ip not in ("", "None")
 
     await until(has_address, "a Service that got an address is replaced")
@@ -192,8 +192,8 @@ async def test_kinds_of_services_are_what_they_are_in_the_hub(mirrored: tuple[Sc
 
 async def test_foreign_service_of_the_name_is_left_alone_and_reported(mirrored: tuple[Scene, Stage]) -> None:
     made, stage = mirrored
-    ours, home, away, mount = stage.namespace, Network(made.bound.hub), Network(made.bound.worker), made.bound.mount
-    before = await away.create(f"web--{ours}", mount, ports=[{"name": "theirs", "port": 7}])
+    ours, home, there, mount = stage.namespace, Network(made.bound.hub), Network(made.bound.worker), made.bound.mount
+    before = await there.create(f"web--{ours}", mount, ports=[{"name": "theirs", "port": 7}])
     await home.create("web", ours)
     await home.create("other", ours)
 
@@ -202,26 +202,26 @@ async def test_foreign_service_of_the_name_is_left_alone_and_reported(mirrored: 
         return said.get("status") == "False" and f"web--{ours}" in said["message"] and said["reason"] == "Incomplete"
 
     await until(reported, "the condition names the Service")
-    await until(lambda: away.service(f"other--{ours}", mount), "the other one is mirrored")
+    await until(lambda: there.service(f"other--{ours}", mount), "the other one is mirrored")
     await home.delete("web", ours)
 
     async def cleared() -> bool:
         return (await condition(stage, "ServicesMirrored")).get("status") == "True"
 
     await until(cleared, "the problem is gone with the Service")
-    after = await away.service(f"web--{ours}", mount)
+    after = await there.service(f"web--{ours}", mount)
     assert after.metadata.resource_version == before.metadata.resource_version
 
 
 async def test_namespace_of_leased_pods_is_mirrored_for_as_long_as_it_has_pods(scene: MakeScene, hub: ControlPlane) -> None:
     made = await scene(settings={"provider": {"unused_copy_after": 2.0}})
     stage = await Stage.of(made.bound, made.nodes)
-    ours, home, away, mount = stage.namespace, Network(hub), Network(made.bound.worker), made.bound.mount
+    ours, home, there, mount = stage.namespace, Network(hub), Network(made.bound.worker), made.bound.mount
     await home.create("web", ours)
-    assert await away.all_services(mount) == {}
+    assert await there.all_services(mount) == {}
     await stage.create("caller")
     physical = await stage.until_physical("caller", bool, "there")
-    mirror = await away.service(f"web--{ours}", mount)
+    mirror = await there.service(f"web--{ours}", mount)
     variables = {each["name"]: each.get("value") for each in physical["spec"]["containers"][0]["env"]}
     assert variables["WEB_SERVICE_HOST"] == mirror.spec.cluster_ip and variables["WEB_PORT"] == f"tcp://{mirror.spec.cluster_ip}:80"
     assert physical["spec"]["dnsPolicy"] == "ClusterFirst"
@@ -230,47 +230,49 @@ async def test_namespace_of_leased_pods_is_mirrored_for_as_long_as_it_has_pods(s
     await stage.home.delete("pods", "caller", ours, grace=0)
 
     async def gone() -> bool:
-        return await away.all_services(mount) == {}
+        return await there.all_services(mount) == {}
 
     await until(gone, "the mirror is deleted after the last pod")
 
 
 async def test_restart_writes_nothing_and_unbinding_leaves_what_is_not_ours(mirrored: tuple[Scene, Stage]) -> None:
     made, stage = mirrored
-    ours, home, away, mount = stage.namespace, Network(made.bound.hub), Network(made.bound.worker), made.bound.mount
+    ours, home, there, mount = stage.namespace, Network(made.bound.hub), Network(made.bound.worker), made.bound.mount
     await home.create("web", ours)
     await home.point("web", ours, "10.1.0.1", "10.1.0.2")
-    await away.create("theirs", mount)
-    await away.point("theirs", mount, "10.2.0.1")
+    await there.create("theirs", mount)
+    await there.point("theirs", mount, "10.2.0.1")
 
     async def complete() -> bool:
-        return await away.endpoints(f"web--{ours}", mount) == ["10.1.0.1", "10.1.0.2"]
+        return await there.endpoints(f"web--{ours}", mount) == ["10.1.0.1", "10.1.0.2"]
 
     await until(complete, "mirrored")
-    made.program.stop()
-    audit = Audit(made.bound.worker, made.bound.user)
-    made.program.start()
-    await home.create("later", ours)
-    await until(lambda: away.service(f"later--{ours}", mount), "the new process mirrors")
-    written = [str(each) for each in audit.writes() if each.what in ("services", "endpointslices") and "later" not in str(each)]
-    assert [each for each in written if "create services" not in each] == [], written
+    with away(made.program):
+        audit = Audit(made.bound.worker, made.bound.user)
+        await home.create("later", ours)
+
+    async def later() -> bool:
+        return any("later" in each.name for each in _mirrors(audit))
+
+    await eventually(later, "the new process mirrors", seconds=STARTS_WITHIN)
+    assert [str(each) for each in _mirrors(audit) if not each.name.startswith("later")] == []
     await delete(made.bound.hub, "clusterbinding", made.bound.name, "--wait=false")
 
     async def unbound() -> bool:
         return await get(made.bound.hub, "clusterbinding", made.bound.name) is None
 
-    await until(unbound, "unbound")
-    assert sorted(await away.all_services(mount)) == ["theirs"]
+    await eventually(unbound, "unbound", seconds=STARTS_WITHIN)
+    assert sorted(await there.all_services(mount)) == ["theirs"]
     assert [
-        each.metadata.name for each in await away.all_slices(mount) if each.metadata.name.startswith(("web", physical_name(ours, "web")))
+        each.metadata.name for each in await there.all_slices(mount) if each.metadata.name.startswith(("web", physical_name(ours, "web")))
     ] == []
-    assert await away.endpoints("theirs", mount) == ["10.2.0.1"]
+    assert await there.endpoints("theirs", mount) == ["10.2.0.1"]
     assert sorted(await home.all_services(ours)) == ["later", "web"]
 
 
 async def test_a_thousand_services_are_written_once_each_and_a_change_once_more(mirrored: tuple[Scene, Stage]) -> None:
     made, stage = mirrored
-    ours, home, away, mount = stage.namespace, Network(made.bound.hub), Network(made.bound.worker), made.bound.mount
+    ours, home, there, mount = stage.namespace, Network(made.bound.hub), Network(made.bound.worker), made.bound.mount
     audit = Audit(made.bound.worker, made.bound.user)
     places = asyncio.Semaphore(16)
 
@@ -286,16 +288,16 @@ async def test_a_thousand_services_are_written_once_each_and_a_change_once_more(
     created = time.monotonic()
 
     async def complete() -> bool:
-        slices = await away.all_slices(mount)
-        return sum(len(each.endpoints) for each in slices) == 10 * SERVICES and len(await away.all_services(mount)) == SERVICES
+        slices = await there.all_slices(mount)
+        return sum(len(each.endpoints) for each in slices) == 10 * SERVICES and len(await there.all_services(mount)) == SERVICES
 
     await eventually(complete, "all are mirrored", every=0.5)
     done = time.monotonic()
     await home.point("many-7", ours, "10.1.7.77")
-    await until(lambda: away.endpoints(f"many-7--{ours}", mount), "it has endpoints")
+    await until(lambda: there.endpoints(f"many-7--{ours}", mount), "it has endpoints")
 
     async def changed() -> bool:
-        return await away.endpoints(f"many-7--{ours}", mount) == ["10.1.7.77"]
+        return await there.endpoints(f"many-7--{ours}", mount) == ["10.1.7.77"]
 
     await until(changed, "a change follows")
 

@@ -8,7 +8,7 @@ from kubeocean.binding.conditions import (
     VALIDATION_FAILED,
     Failure,
     Health,
-    Mirroring,
+    Observation,
     may_have_mirrors,
     status_patch,
 )
@@ -104,8 +104,8 @@ def test_conditions_of_others_stay() -> None:
     assert other in written({"conditions": [other]}, Health(reachable=True))["conditions"]
 
 
-REFUSED = Health(reachable=True, services=Mirroring(False, RIGHTS_MISSING, "services is forbidden"))
-MIRRORED = Health(reachable=True, services=Mirroring(True, "Mirrored", "Services of shop have mirrors"))
+REFUSED = Health(reachable=True, services=Observation(False, RIGHTS_MISSING, "services is forbidden"))
+MIRRORED = Health(reachable=True, services=Observation(True, "Mirrored", "Services of shop have mirrors"))
 
 
 def test_rights_that_were_never_granted_are_missing_and_no_mirror_exists() -> None:

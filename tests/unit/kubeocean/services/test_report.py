@@ -14,7 +14,7 @@ def service(name: str, namespace: str = "shop") -> Unknown:
 def message(*services: Unknown, refused: str = "", problems: tuple[str, ...] = (), has_dns: bool = False) -> tuple[bool, str, str]:
     found = mirroring(frozenset({"shop"}), services, refused=refused, problems=problems, has_dns=has_dns, mount_namespace="mnt")
     assert found is not None
-    return found.complete, found.reason, found.message
+    return found.holds, found.reason, found.message
 
 
 def test_without_namespaces_there_is_nothing_to_report() -> None:
