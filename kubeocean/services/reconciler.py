@@ -11,17 +11,8 @@ from typing import Final
 
 from kubeocean.model.ownership import Ownership, classify
 from kubeocean.scope import WorkerScope
+from kubeocean.services import mirror as forms
 from kubeocean.services.leased import LeasedNamespaces
-from kubeocean.services.mirror import (
-    Mirror,
-    desired,
-    is_immutable_change,
-    must_replace,
-    original_of,
-    service_change,
-    service_of,
-    slice_differs,
-)
 from kubeocean.services.report import mirroring
 from kubeocean.worker.cluster import BY_SERVICE, REFUSED
 from vkubelet.api.codec import encode_json
@@ -58,7 +49,7 @@ class ServiceMirror:
         self._worker = scope.worker
         self._services = services
         self._has_dns = has_dns
-        store: Store[Unknown] = Store(indexes={_BY_SERVICE: lambda each: [str(service_of(each))]}, keep=_kept)
+        store: Store[Unknown] = Store(indexes={_BY_SERVICE: lambda each: [str(forms.service_of(each))]}, keep=_kept)
         self.slices: Informer[Unknown] = Informer(host.client, ENDPOINTSLICES, store=store, clock=host.clock, metrics=host.metrics)
         self._leased = LeasedNamespaces(host, unused_after=scope.settings.unused_copy_after)
         self._done: set[Key] = set()
@@ -105,7 +96,7 @@ class ServiceMirror:
         """Reconciles every Service and every mirror: `spec.serviceNamespaces` may have changed."""
         self.controller.add_many(service.key for service in self._services.store)
         for mirrors in (self._worker.services, self._worker.endpointslices):
-            self.controller.add_many(key for mirror in mirrors.store if (key := original_of(mirror)) is not None)
+            self.controller.add_many(key for mirror in mirrors.store if (key := forms.original_of(mirror)) is not None)
 
     async def reconcile(self, key: Key) -> float | None:
         """Creates, updates or deletes the mirrors of one Service; returns the seconds until the next check."""
@@ -115,7 +106,7 @@ class ServiceMirror:
             service = self._services.store.get(key)
             wanted = None
             if service is not None and self._in_scope(key.namespace):
-                wanted = desired(service, self.slices.store.by_index(_BY_SERVICE, str(key)), self._worker.mount)
+                wanted = forms.desired(service, self.slices.store.by_index(_BY_SERVICE, str(key)), self._worker.mount)
             try:
                 wait = await (self._remove(key) if wanted is None else self._write(key, wanted))
                 self._problems.pop(key, None)
@@ -155,7 +146,7 @@ class ServiceMirror:
 
     # --- writes ---
 
-    async def _write(self, key: Key, wanted: Mirror) -> float | None:
+    async def _write(self, key: Key, wanted: forms.Mirror) -> float | None:
         await self._write_service(key, wanted.service)
         names = set()
         for body in wanted.slices:
@@ -172,9 +163,9 @@ class ServiceMirror:
             live = await self._create(SERVICES, body, key)
             if live is None:
                 return
-        if must_replace(live, body):
+        if forms.must_replace(live, body):
             await self._replace(SERVICES, live, body)
-        elif (change := service_change(live, body)) is not None:
+        elif (change := forms.service_change(live, body)) is not None:
             try:
                 self._worker.services.adopt(await self._worker.client.patch(SERVICES, live.key, change, kind=PatchKind.MERGE))
             except Invalid:
@@ -187,9 +178,9 @@ class ServiceMirror:
             live = await self._create(ENDPOINTSLICES, body, key)
             if live is None:
                 return
-        if is_immutable_change(live, body):
+        if forms.is_immutable_change(live, body):
             await self._replace(ENDPOINTSLICES, live, body)
-        elif slice_differs(live, body):
+        elif forms.slice_differs(live, body):
             metadata = {**body["metadata"], "uid": live.metadata.uid, "resourceVersion": live.metadata.resource_version}
             self._worker.endpointslices.adopt(await self._worker.client.replace(ENDPOINTSLICES, {**body, "metadata": metadata}))
 
@@ -229,7 +220,7 @@ class ServiceMirror:
     async def _exists(self, key: Key) -> bool:
         """Checks that the Service exists in the hub and has a mirror."""
         try:
-            return desired(await self._scope.host.client.get(SERVICES, key), (), self._worker.mount) is not None
+            return forms.desired(await self._scope.host.client.get(SERVICES, key), (), self._worker.mount) is not None
         except NotFound:
             return False
 
@@ -247,7 +238,7 @@ class ServiceMirror:
         return [each for each in listed if self._is_ours(each, key)]
 
     def _is_ours(self, mirror: Unknown, key: Key) -> bool:
-        return classify(mirror.metadata, self._worker.mount.owner) is Ownership.OURS and original_of(mirror) == key
+        return classify(mirror.metadata, self._worker.mount.owner) is Ownership.OURS and forms.original_of(mirror) == key
 
     # --- events ---
 
@@ -260,12 +251,12 @@ class ServiceMirror:
 
     def _slice_changed(self, change: Change[Unknown]) -> None:
         for each in (change.old, change.new):
-            if each is not None and (key := service_of(each)).name:
+            if each is not None and (key := forms.service_of(each)).name:
                 self.controller.add(key, after=_COALESCED, priority=_priority(change))
 
     def _mirror_changed(self, change: Change[Unknown]) -> None:
         mirror = change.new or change.old
-        key = original_of(mirror) if mirror is not None else None
+        key = forms.original_of(mirror) if mirror is not None else None
         if mirror is not None and key is not None and self._is_ours(mirror, key):
             self.controller.add(key, after=_COALESCED, priority=_priority(change))
 
@@ -298,7 +289,7 @@ def _priority(change: Change[Unknown]) -> Priority:
 
 def _kept(endpointslice: Unknown) -> Unknown:
     """Drops of an EndpointSlice what its mirror does not contain; one of no Service is reduced to its name."""
-    meta, body = endpointslice.metadata, endpointslice.body if service_of(endpointslice).name else {}
+    meta, body = endpointslice.metadata, endpointslice.body if forms.service_of(endpointslice).name else {}
     labels = {name: meta.labels[name] for name in (SERVICE_NAME, HEADLESS) if name in meta.labels}
     head: Json = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid, "resourceVersion": meta.resource_version}
     head["labels"] = labels

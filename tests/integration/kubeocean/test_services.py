@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kubernetes import client as k8s
 
+from kubeocean.model.dns import corefile
 from tests.integration.kubeocean.conftest import STARTS_WITHIN, MakeScene, Scene
 from tests.integration.tries import median_within
 from tests.support.audit import Audit, Call
 from tests.support.bound import Body, delete, get
+from tests.support.pages import Shell, block
 from tests.support.program import eventually
 from tests.support.stage import Stage, away, physical_name
 from tests.support.witness import api_client
@@ -144,6 +147,16 @@ async def test_mirrors_follow_services_and_endpoints(mirrored: tuple[Scene, Stag
     (copy,) = [each for each in await there.all_slices(mount) if each.metadata.labels[SLICE["service"]] == f"web0--{ours}"]
     assert copy.metadata.labels[SLICE["managed"]] == "kubeocean" and copy.metadata.name == physical_name(ours, "web0")
     assert all(each.node_name is None and each.target_ref is None and each.conditions.ready for each in copy.endpoints)
+    assert (await condition(stage, "ServicesMirrored"))["status"] == "True"
+
+
+async def test_mirror_is_deleted_with_its_service(mirrored: tuple[Scene, Stage]) -> None:
+    made, stage = mirrored
+    ours, home, there, mount = stage.namespace, Network(made.bound.hub), Network(made.bound.worker), made.bound.mount
+    for number in range(5):
+        await home.create(f"web{number}", ours)
+        await home.point(f"web{number}", ours, "10.1.0.1")
+    await until(lambda: there.endpoints(f"web4--{ours}", mount), "the last one has endpoints")
 
     async def go() -> float:
         name = (await until(lambda: _some(home, ours), "a Service is left"))[0]
@@ -155,7 +168,6 @@ async def test_mirrors_follow_services_and_endpoints(mirrored: tuple[Scene, Stag
         return await timed(home.delete(name, ours), check, "the mirror of a deleted Service is deleted")
 
     await median_within(FOLLOWS_WITHIN, go, "a mirror is deleted")
-    assert (await condition(stage, "ServicesMirrored"))["status"] == "True"
 
 
 async def _some(network: Network, namespace: str) -> list[str]:
@@ -313,3 +325,19 @@ async def test_a_thousand_services_are_written_once_each_and_a_change_once_more(
 
 def _mirrors(audit: Audit) -> list[Call]:
     return [each for each in audit.writes() if each.what in ("services", "endpointslices") and each.code < 300]
+
+
+async def test_the_page_names_a_namespace_and_prints_the_rewrites(scene: MakeScene, hub: ControlPlane, tmp_path: Path) -> None:
+    made = await scene()
+    name, namespace = made.bound.name, await hub.namespace("shop")
+    await Network(hub).create("web", namespace)
+    shell = await Shell.of(tmp_path, {"hub": hub, "worker": made.bound.worker})
+    patch, read = block("use/services.md", 0).text.splitlines(keepends=True)
+    await shell.run(patch.replace("demo", name).replace('"shop"', f'"{namespace}"'))
+
+    async def reported() -> bool:
+        return f"Services of {namespace} have mirrors in namespace {made.bound.mount}" in await shell.run(read.replace("demo", name))
+
+    await eventually(reported, "the condition names the namespace", every=0.5)
+    out = await shell.run(block("use/services.md", 1), {"demo": name})
+    assert out == corefile(made.bound.mount, hub_domain="cluster.local", worker_domain="cluster.local")

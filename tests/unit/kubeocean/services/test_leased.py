@@ -19,7 +19,7 @@ def table(*pods: Pod) -> tuple[RecordingHost, LeasedNamespaces]:
     return host, LeasedNamespaces(host, unused_after=30.0)
 
 
-async def test_pods_of_an_earlier_process_count_but_finished_ones_and_those_of_the_system_do_not() -> None:
+async def test_pods_of_an_earlier_process_count_unless_finished_or_of_the_system() -> None:
     _, leased = table(caller("a"), caller("b", "done", phase="Succeeded"), caller("c", "kube-system"))
     await leased.seed()
     assert leased.namespaces() == {"shop"}
