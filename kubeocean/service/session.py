@@ -119,7 +119,6 @@ class Session:
         self._dependents.release(ref)
         self._admission.remove(ref.uid)
         self._legacy_tokens.released(ref)
-        self._services.released(ref)
 
     def binding_changed(self) -> None:
         """Rechecks policies, nodes, copies and pods of DaemonSets after a change of the binding."""

@@ -17,7 +17,7 @@ from kubeocean.services.report import mirroring
 from kubeocean.worker.cluster import BY_SERVICE, REFUSED
 from vkubelet.api.codec import encode_json
 from vkubelet.api.names import HEADLESS, SERVICE_NAME
-from vkubelet.api.objects import ENDPOINTSLICES, SERVICES, Json, Key, Pod, PodRef, Resource, Unknown
+from vkubelet.api.objects import ENDPOINTSLICES, SERVICES, Json, Key, Pod, Resource, Unknown
 from vkubelet.client.rest import PatchKind
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
@@ -51,7 +51,7 @@ class ServiceMirror:
         self._has_dns = has_dns
         store: Store[Unknown] = Store(indexes={_BY_SERVICE: lambda each: [str(forms.service_of(each))]}, keep=_kept)
         self.slices: Informer[Unknown] = Informer(host.client, ENDPOINTSLICES, store=store, clock=host.clock, metrics=host.metrics)
-        self._leased = LeasedNamespaces(host, unused_after=scope.settings.unused_copy_after)
+        self._leased = LeasedNamespaces(host, scope.worker, unused_after=scope.settings.unused_copy_after)
         self._done: set[Key] = set()
         """Services that were reconciled since their namespace is in scope."""
         self._progress = asyncio.Event()
@@ -61,10 +61,10 @@ class ServiceMirror:
         self.slices.on_change(self._slice_changed)
         for mirrors in (self._worker.services, self._worker.endpointslices):
             mirrors.on_change(self._mirror_changed)
+        self._worker.pods.on_change(self._pod_changed)
 
     async def run(self) -> None:
         """Keeps the mirrors up to date until cancelled."""
-        await self._leased.seed()
         self.binding_changed()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.slices.run())
@@ -75,9 +75,7 @@ class ServiceMirror:
         """Notes a pod that is about to be created, and waits a few seconds for the mirrors of the Services of its namespace."""
         namespace = pod.metadata.namespace
         if self._leased.note(pod):
-            # Until now they may have been out of scope.
-            self._done = {key for key in self._done if key.namespace != namespace}
-            self._enqueue_namespace(namespace)
+            self._enter(namespace)
         try:
             async with asyncio.timeout(_FIRST_WAIT):
                 while self._is_behind(namespace):
@@ -85,12 +83,6 @@ class ServiceMirror:
                     await self._progress.wait()
         except TimeoutError:
             log.debug("the Services of namespace %s are not mirrored yet", namespace)
-
-    def released(self, ref: PodRef) -> None:
-        """Enqueues the Services of the namespace of a pod whose physical pod is deleted, if it was the last one."""
-        wait = self._leased.drop(ref)
-        if wait is not None:
-            self._enqueue_namespace(ref.namespace, after=wait)
 
     def binding_changed(self) -> None:
         """Reconciles every Service and every mirror: `spec.serviceNamespaces` may have changed."""
@@ -207,7 +199,7 @@ class ServiceMirror:
         slices = self._slices_of(key)
         if not (mirrors or slices):
             return None
-        if not (self._scope.virtual.is_complete and self._services.synced):
+        if not (self._scope.virtual.is_complete and self._services.synced and self._worker.pods.synced):
             return _NOT_LISTED
         if self._in_scope(key.namespace) and await self._exists(key):
             return _NOT_LISTED
@@ -241,6 +233,20 @@ class ServiceMirror:
         return classify(mirror.metadata, self._worker.mount.owner) is Ownership.OURS and forms.original_of(mirror) == key
 
     # --- events ---
+
+    def _enter(self, namespace: str) -> None:
+        """Reconciles the Services of a namespace that may have been out of scope until now."""
+        self._done = {key for key in self._done if key.namespace != namespace}
+        self._enqueue_namespace(namespace)
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        used = self._leased.observe(change)
+        if used is not None:
+            namespace, wait = used
+            if wait:
+                self._enqueue_namespace(namespace, after=wait)
+            else:
+                self._enter(namespace)
 
     def _enqueue_namespace(self, namespace: str, *, after: float = 0.0) -> None:
         for service in self._services.store.by_index(_BY_NAMESPACE, namespace):

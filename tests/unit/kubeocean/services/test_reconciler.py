@@ -78,7 +78,7 @@ def scene() -> Scene:
     scope.virtual.complete()
     links = ServiceLinks(host, cluster)
     mirror = ServiceMirror(scope, links.informer, has_dns=lambda: False)
-    for informer in (links.informer, mirror.slices, cluster.services, cluster.endpointslices):
+    for informer in (links.informer, mirror.slices, cluster.services, cluster.endpointslices, cluster.pods):
         listed(informer)
     return Scene(hub, worker, cluster, links, mirror, host, scope)
 
