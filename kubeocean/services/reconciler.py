@@ -296,7 +296,9 @@ def _priority(change: Change[Unknown]) -> Priority:
 def _kept(endpointslice: Unknown) -> Unknown:
     """Drops of an EndpointSlice what its mirror does not contain; one of no Service is reduced to its name."""
     meta = endpointslice.metadata
-    body: Json = endpointslice.body if forms.service_of(endpointslice).name else {}
+    body: Json = {}
+    if forms.service_of(endpointslice).name:
+        body = endpointslice.body
     labels = {name: meta.labels[name] for name in (SERVICE_NAME, HEADLESS) if name in meta.labels}
     head: Json = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid, "resourceVersion": meta.resource_version}
     head["labels"] = labels
