@@ -43,6 +43,8 @@ class KubeoceanSettings:
     """A physical pod that the worker has not scheduled for so long is deleted, so that its pod is replaced elsewhere."""
     unused_copy_after: float = 300.0
     """A ConfigMap or Secret copy that no pod has used for so long is deleted."""
+    pod_network_probe_interval: float = 60.0
+    """Interval of the connections to addresses of leased pods by which the condition PodNetworkRouted is found; 0: none."""
     pod_workers: int = 32
     """Number of physical pods that are reconciled concurrently."""
     time_zone: str = ""

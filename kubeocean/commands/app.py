@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from kubeocean.commands import bind as binding
-from kubeocean.commands import bundle, calendar, clusters, logs, status, unbind
+from kubeocean.commands import bundle, calendar, clusters, dns, logs, status, unbind
 from kubeocean.commands.dialogue import Answers, Dialogue
 from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.explain import Explainer
@@ -272,6 +272,19 @@ def logs_command(
 ) -> None:
     asked = logs.Asked(follow=follow, previous=previous, tail=None if tail < 0 else tail)
     clusters.finish(logs.show(clusters.hub_of(kubeconfig, context), name, Terminal.standard(), namespace=namespace, asked=asked))
+
+
+@app.command("dns", help="print the rewrites for the worker's CoreDNS by which leased pods find Services of the computing cluster")
+def dns_command(
+    name: Name,
+    *,
+    domain: Annotated[str, typer.Option(metavar="DOMAIN", help="DNS domain of the computing cluster")] = "cluster.local",
+    worker_domain: Annotated[str, typer.Option(metavar="DOMAIN", help="DNS domain of the worker cluster")] = "cluster.local",
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+) -> None:
+    hub, terminal = clusters.hub_of(kubeconfig, context), Terminal.standard()
+    clusters.finish(dns.show(hub, name, terminal, hub_domain=domain, worker_domain=worker_domain))
 
 
 @app.command("support-bundle", help="write objects, events, logs, metrics and the results of doctor to an archive, without Secret values")

@@ -25,6 +25,8 @@ from kubeocean.policies.reconciler import ResourceLeasingPolicyReconciler
 from kubeocean.scope import WorkerScope
 from kubeocean.service.legacy_takeover import LegacyAdoption
 from kubeocean.service.metrics_snapshot import Connected, Sources
+from kubeocean.services.reconciler import ServiceMirror
+from kubeocean.services.routes import RouteProbe
 from kubeocean.settings import KubeoceanSettings
 from kubeocean.worker.pod_streams import Backing
 from kubeocean.worker.stats import NodeStats
@@ -55,6 +57,8 @@ class Session:
         self._legacy_tokens = LegacyTokens(host, worker, self._dependents.tokens)
         self.adoption = LegacyAdoption(scope)
         self._placement = Placement(scope=scope)
+        self._services = ServiceMirror(scope, self._placement.services.informer, has_dns=self._placement.uses_hub_dns)
+        self._placement.services.entering = self._services.entering
         self._admission = LeaseAdmission(scope=scope, policy=self._policies.get)
         self.pods = VirtualPodReconciler(
             scope=scope,
@@ -79,6 +83,8 @@ class Session:
             self._reclaimer.controller.run,
             self._policies.controller.run,
             self._placement.run,
+            self._services.run,
+            RouteProbe(self._scope).run,
             self.physical.controller.run,
             self.events.run,
             self._csinodes.informer.run,
@@ -119,6 +125,7 @@ class Session:
         self._policies.recheck()
         self.nodes.recheck()
         self._dependents.binding_changed()
+        self._services.binding_changed()
         self.pods.binding_changed()
 
     def worker_returned(self) -> None:
