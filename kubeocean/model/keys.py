@@ -119,6 +119,9 @@ TOKEN_EXPIRY: Final = "kubeocean.io/token-expiry"
 TOKEN_LIFE: Final = "kubeocean.io/token-life"
 SERVICE_ACCOUNT: Final = "kubeocean.io/service-account"
 
+LEDGER: Final = "kubeocean-ledger"
+"""Name of the ConfigMap in the mount namespace with the resource-seconds that were lent; the name of every copy ends with a hash."""
+
 # --- Finalizers ---------------------------------------------------------------------------------------------------------------------------
 
 FINALIZER_MANAGER: Final = "kubeocean.io/clusterbinding-manager"

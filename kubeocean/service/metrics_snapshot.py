@@ -13,6 +13,7 @@ from attrs import evolve, frozen
 from kubeocean.binding.reconciler import BindingReconciler
 from kubeocean.binding.virtual_nodes import VirtualNode
 from kubeocean.leasing.capacity import Usage
+from kubeocean.ledger.keeper import LedgerKeeper
 from kubeocean.metrics import NodeAmounts, Snapshot
 from kubeocean.model.crds import ClusterBinding
 from kubeocean.model.identity import daemonset_allowed, leaves_home
@@ -31,6 +32,7 @@ class Connected:
 
     worker: WorkerCluster
     usage: Usage
+    ledger: LedgerKeeper
 
 
 @frozen(kw_only=True)
@@ -63,6 +65,7 @@ def capture(sources: Sources, *, credentials_end: datetime | None = None) -> Cal
         dependents=_copies(worker) if worker is not None else {},
         stale=worker.stale() if worker is not None else {},
         credentials_left=(credentials_end - now).total_seconds() if credentials_end is not None else None,
+        lent=connected.ledger.lent() if connected is not None else {},
         reclaim_overdue=max((each.overdue(now) for each in sources.reclaimers), default=0.0),
     )
     nodes, virtual, binding = [_node(node, connected) for node in scope.virtual], iter(scope.host.pods), scope.binding.current

@@ -1,0 +1,159 @@
+"""What was lent equals the times of the pods in the worker, also of those that ended while the process was killed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.integration.kubeocean.conftest import MakeScene
+from tests.integration.kubeocean.console import SCRIPT
+from tests.support.bound import get
+from tests.support.program import eventually
+from tests.support.scrape import Scrape
+from tests.support.stage import Stage, away
+from vkubelet.testing.cluster import ControlPlane
+from vkubelet.testing.cluster.processes import run
+
+LEDGER = "kubeocean-ledger"
+CPU = {"keeps": 0.5, "done": 0.25, "ends-meanwhile": 1.0, "deleted": 0.75}
+Body = dict[str, Any]
+Times = Mapping[str, tuple[datetime, datetime | None]]
+
+
+def instant(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def bound_at(pod: Mapping[str, Any]) -> datetime:
+    conditions = {each["type"]: each for each in pod["status"].get("conditions", ())}
+    return instant(conditions["PodScheduled"]["lastTransitionTime"])
+
+
+def finished_at(pod: Mapping[str, Any]) -> datetime:
+    return max(instant(each["state"]["terminated"]["finishedAt"]) for each in pod["status"]["containerStatuses"])
+
+
+async def stored(stage: Stage) -> Body | None:
+    found = await stage.there.get("configmaps", LEDGER, stage.bound.mount)
+    return found["data"] if found else None
+
+
+async def stored_after(stage: Stage, moment: datetime) -> Body:
+    """The ledger, once it is complete until after that moment."""
+
+    async def check() -> Body | None:
+        data = await stored(stage)
+        return data if data is not None and instant(data["through"]) > moment else None
+
+    out: Body = await eventually(check, f"the ledger is stored after {moment}", seconds=90)
+    return out
+
+
+def totals(data: Mapping[str, str], name: str = "total") -> dict[tuple[str, str], float]:
+    """By namespace and resource."""
+    sums: dict[tuple[str, str], float] = defaultdict(float)
+    for row in csv.DictReader(io.StringIO(data[name])):
+        for resource in ("cpu", "memory", "pods"):
+            sums[row["namespace"], resource] += float(row[resource] or 0)
+    return sums
+
+
+async def create(stage: Stage, name: str, **script: str) -> None:
+    requests = {"cpu": f"{CPU[name] * 1000:g}m", "memory": "64Mi"}
+    containers = [{"name": "main", "image": "registry.invalid/app", "resources": {"requests": requests}}]
+    body = stage.body(name, script=script, restartPolicy="Never", containers=containers)
+    await stage.home.create("pods", body)
+
+
+@pytest.fixture
+def address(hub: ControlPlane) -> str:
+    return f"127.0.0.1:{hub.site.free_port()}"
+
+
+async def test_ledger_equals_the_times_of_the_pods_also_after_a_kill(scene: MakeScene, address: str, hub: ControlPlane) -> None:
+    made = await scene(nodes=2, settings={"health": {"health_address": "127.0.0.1:0", "metrics_address": address}})
+    stage = await Stage.of(made.bound, made.nodes)
+    times: dict[str, tuple[datetime, datetime | None]] = {}
+    await create(stage, "done", **{"run-for": "6"})
+    await create(stage, "deleted")
+    await create(stage, "keeps")
+    await create(stage, "ends-meanwhile", **{"run-for": "25"})
+    for name in ("deleted", "keeps", "ends-meanwhile"):
+        await stage.running(name)
+    done = await stage.until_physical("done", lambda pod: pod["status"]["phase"] == "Succeeded", "has completed")
+    times["done"] = bound_at(done), finished_at(done)
+
+    victim = await stage.physical("deleted")
+    assert victim is not None
+    await stage.home.delete("pods", "deleted", stage.namespace)
+    await stage.no_physical("deleted")
+    # Nothing in the API shows when it stopped, so the clock has to do.
+    times["deleted"] = bound_at(victim), datetime.now(UTC)
+    data = await stored_after(stage, finished_at(done))
+
+    async def without_it() -> Body | None:
+        """Stored after the pod was deleted: its time does not grow any more."""
+        now = await stored(stage)
+        return now if now is not None and instant(now["through"]) > instant(data["through"]) else None
+
+    # A write follows the deletion within a second, or half a minute after several others.
+    before = await eventually(without_it, "the ledger is stored after the deletion", seconds=90)
+    with away(made.program):
+        ended = await stage.until_physical("ends-meanwhile", lambda pod: pod["status"]["phase"] == "Succeeded", "has completed")
+    times["ends-meanwhile"] = bound_at(ended), finished_at(ended)
+    keeps = await stage.physical("keeps")
+    assert keeps is not None
+    times["keeps"] = bound_at(keeps), None
+    data = await stored_after(stage, max(finished_at(ended), instant(before["through"])))
+    await check_totals(stage, data, times)
+    await check_readers(stage, times, address, hub)
+
+
+def expected(times: Times, through: datetime) -> tuple[float, float]:
+    """Core-seconds and pod-seconds until a moment."""
+    seconds = {name: max(0.0, (min(end or through, through) - start).total_seconds()) for name, (start, end) in times.items()}
+    return sum(CPU[name] * count for name, count in seconds.items()), sum(seconds.values())
+
+
+async def check_totals(stage: Stage, data: Body, times: Times) -> None:
+    lent = totals(data)
+    cpu, pods = expected(times, instant(data["through"]))
+    # Times of the API count whole seconds.
+    assert lent[stage.namespace, "cpu"] == pytest.approx(cpu, rel=0.01, abs=1)
+    assert lent[stage.namespace, "pods"] == pytest.approx(pods, rel=0.01, abs=1)
+    assert lent[stage.namespace, "memory"] / (64 << 20) == pytest.approx(pods, rel=0.01, abs=1)
+    hours = [totals(data, name) for name in data if name.endswith("Z") and name[:2] == "20"]
+    assert sum(each[stage.namespace, "cpu"] for each in hours) == pytest.approx(lent[stage.namespace, "cpu"], abs=0.1)
+
+
+async def check_readers(stage: Stage, times: Times, address: str, hub: ControlPlane) -> None:
+    """The metric, the policy's status and the command show the same, each until its own time."""
+    name, scraped = stage.bound.name, datetime.now(UTC)
+    values = Scrape.of(address).values("kubeocean_lent_resource_seconds_total", namespace=stage.namespace, resource="cpu")
+    assert sum(values) == pytest.approx(expected(times, scraped)[0], rel=0.01, abs=1)
+
+    policy = await get(stage.bound.worker, "resourceleasingpolicies", f"all-of-{name}")
+    ledger = policy["status"]["ledger"]
+    assert instant(ledger["since"]) <= instant(ledger["from"]) <= instant(ledger["through"])
+    assert [each["name"] for each in ledger["namespaces"]] == [stage.namespace]
+    assert float(ledger["lastDay"]["cpu"]) == pytest.approx(expected(times, instant(ledger["through"]))[0], rel=0.01, abs=1)
+
+    flags = ("status", name, "--ledger", "--kubeconfig", str(hub.kubeconfig))
+    (shown,) = json.loads(await run(str(SCRIPT), *flags, "-o", "json"))["ledgers"]
+    cpu = pytest.approx(expected(times, instant(shown["through"]))[0], rel=0.01, abs=1)
+    assert {(row["policy"], row["node"], row["namespace"]) for row in shown["lastDay"]} == {
+        (f"all-of-{name}", stage.nodes[0], stage.namespace)
+    }
+    assert sum(float(row["lent"]["cpu"]) for row in shown["lastDay"]) == cpu
+    table = await run(str(SCRIPT), *flags)
+    assert stage.namespace in table and "CPU (core-h)" in table
+    lines = list(csv.DictReader(io.StringIO(await run(str(SCRIPT), *flags, "--csv"))))
+    assert {line["binding"] for line in lines} == {name}
+    assert sum(float(line["resource_seconds"]) for line in lines if line["resource"] == "cpu") == cpu
