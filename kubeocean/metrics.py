@@ -148,7 +148,10 @@ class SyncerMetrics:
 
 
 class Gauges(Collector):
-    """Gauges of one binding, and the counter of its ledger. Thousands of nodes have tens of thousands of samples, which are computed in the thread that renders them."""
+    """Gauges of one binding, and the counter of its ledger.
+
+    Thousands of nodes have tens of thousands of samples, which are computed in the thread that renders them.
+    """
 
     def __init__(self, binding: str) -> None:
         self.read: Callable[[], Callable[[], Snapshot]] | None = lambda: Snapshot

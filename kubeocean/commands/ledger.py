@@ -1,6 +1,6 @@
 """`kubeocean status --ledger [NAME]`: what was lent, in resource-seconds, from the ledger that each binding keeps in its worker.
 
-Invariant: amounts are those of the stored ledger, complete until the time that is shown with them; nothing is computed from the present pods.
+Invariant: amounts are those of the stored ledger, complete until the time that is shown with them; present pods are not read.
 """
 
 from collections.abc import Mapping, Sequence

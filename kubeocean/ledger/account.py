@@ -113,7 +113,6 @@ class Ledger:
         return sums
 
 
-
 def first_hour(now: datetime) -> datetime:
     """Returns the start of the oldest hour that is kept."""
     return hour_of(now) - (HOURS - 1) * _HOUR

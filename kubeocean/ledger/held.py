@@ -9,8 +9,8 @@ from datetime import datetime
 
 from attrs import define, evolve, field, frozen
 
-from kubeocean.ledger.account import Deciders, Ledger, Place
 from kubeocean.leasing.capacity import requested
+from kubeocean.ledger.account import Deciders, Ledger, Place
 from vkubelet.api.objects import JsonView, Pod, get_condition
 from vkubelet.api.quantity import Resources, add_resources, subtract_resources
 from vkubelet.clock import parse_rfc3339

@@ -16,11 +16,11 @@ from typing import Final, Protocol
 
 from attrs import evolve
 
+from kubeocean.leasing.policy import NodeFacts, Terms, matching
 from kubeocean.ledger.account import Ledger, Part
 from kubeocean.ledger.held import Account, held
 from kubeocean.ledger.text import Summaries, Texts, parse
 from kubeocean.ledger.turns import Turns
-from kubeocean.leasing.policy import NodeFacts, Terms, matching
 from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding, ResourceLeasingPolicy
 from kubeocean.model.ownership import Ownership, classify
@@ -252,7 +252,7 @@ class LedgerKeeper:
             self._unsaved_since, self._not_before = unsaved, now + _TICK
             await self._load()
         except NotFound:
-            self._stored, self._unsaved_since = None, unsaved
+            self._stored, self._unsaved_since = None, now
         except VKubeletError as error:
             with bind(error=str(error)):
                 log.debug("cannot store the ledger")
@@ -283,7 +283,7 @@ def _data(stored: Unknown) -> Mapping[str, str]:
 
 
 def _is_same(old: Pod, new: Pod) -> bool:
-    """Checks that nothing changed that determines what a pod holds. Most changes are those of its status, which counts for a resized pod."""
+    """Checks that nothing changed that determines what a pod holds. Most changes are those of a status, which counts for a resized pod."""
     resized = new.metadata.generation > 1 and old.status_json != new.status_json
     return not resized and not new.terminal and (old.node, old.phase, old.spec_json) == (new.node, new.phase, new.spec_json)
 

@@ -89,7 +89,9 @@ def _hour_named(name: str) -> datetime | None:
 def encode(sums: Mapping[Cell, Resources]) -> str:
     """Encodes sums as CSV: one line for each cell, one column for each resource."""
     names = resource_names(sums.values())
-    rows = ([cell.policy, cell.node, cell.namespace, *_columns(lent, names)] for cell, lent in sorted(sums.items(), key=lambda each: each[0]))
+    rows = (
+        [cell.policy, cell.node, cell.namespace, *_columns(lent, names)] for cell, lent in sorted(sums.items(), key=lambda each: each[0])
+    )
     return csv_text([*_HEAD, *names], rows)
 
 

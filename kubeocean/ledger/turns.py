@@ -9,8 +9,8 @@ from typing import Final
 
 from attrs import define, field
 
-from kubeocean.ledger.account import HOURS, Part
 from kubeocean.leasing.policy import Terms, in_force
+from kubeocean.ledger.account import HOURS, Part
 from kubeocean.model.crds import ResourceLeasingPolicy
 
 _FAR: Final = datetime.max.replace(tzinfo=UTC)

@@ -14,6 +14,7 @@ label of a policy for another binding stays; after a refusal nothing is written 
 import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Protocol
 
 from kubeocean.leasing.policy import Terms
@@ -188,7 +189,7 @@ class ResourceLeasingPolicyReconciler:
             edge=next_edge(policy.windows, zone, now),
             nodes=self._decided_by(policy.name),
             amounts=self._nodes.amounts_of(policy.name) if self._nodes is not None else None,
-            lent=(lambda: ledger.summary(policy.name)) if (ledger := self._ledger) is not None else None,
+            lent=partial(self._ledger.summary, policy.name) if self._ledger is not None else None,
         )
 
     def _decided_by(self, name: str) -> Sequence[str]:

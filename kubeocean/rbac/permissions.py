@@ -267,7 +267,13 @@ def _mounted(space: str) -> tuple[Rule, ...]:
             why="Runs the pods of the computing cluster, in this namespace only.",
             bound="guard pods",
         ),
-        Rule("configmaps secrets", f"{every} update", namespace=space, why="Copies the objects that pods refer to, and keeps the ledger.", bound=secrets),
+        Rule(
+            "configmaps secrets",
+            f"{every} update",
+            namespace=space,
+            why="Copies the objects that pods refer to, and keeps the ledger.",
+            bound=secrets,
+        ),
         Rule(
             "persistentvolumeclaims",
             every,

@@ -59,8 +59,8 @@ def stable(history: History, schedule: Schedule) -> Iterator[str]:
 
 
 def is_renewal(entry: Entry) -> bool:
-    """Whether a write only states that its writer lives, or that time has passed: a Lease, the heartbeat of a node, an Event, a token before
-    its expiry, what was lent until now.
+    """Whether a write only states that its writer lives, or that time has passed: a Lease, the heartbeat of a node, an Event, a token
+    before its expiry, what was lent until now.
     """
     if entry.resource in ("leases", "events"):
         return True

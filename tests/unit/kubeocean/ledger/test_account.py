@@ -62,7 +62,10 @@ def test_a_cell_without_a_kept_hour_is_summed_for_its_policy() -> None:
     ledger.add(other, CORE, at("2026-01-06 00:00"), at("2026-01-06 01:00"), deciders=one_policy, now=at("2026-01-06 01:00"))
     ledger.prune(at("2026-01-06 02:00"))
     assert list(ledger.hours) == [at("2026-01-06 00:00")]
-    assert {cell: lent["cpu"].value() for cell, lent in ledger.total.items()} == {Cell("p", "", ""): 1800, Cell("p", "node-2", "team-a"): 1800}
+    assert {cell: lent["cpu"].value() for cell, lent in ledger.total.items()} == {
+        Cell("p", "", ""): 1800,
+        Cell("p", "node-2", "team-a"): 1800,
+    }
 
 
 def test_sums_over_nodes_and_namespaces() -> None:

@@ -17,7 +17,9 @@ from vkubelet.clock import rfc3339
 START, EVER = at("2026-01-05 10:00"), at("2026-01-01 00:00")
 
 
-def worker_pod(phase: str = "Running", *, cpu: str = "1", bound: datetime | None = START, ended: datetime | None = None, **more: Any) -> Pod:
+def worker_pod(
+    phase: str = "Running", *, cpu: str = "1", bound: datetime | None = START, ended: datetime | None = None, **more: Any
+) -> Pod:
     """A pod as the worker has it."""
     status: dict[str, Any] = {"phase": phase}
     if bound is not None:

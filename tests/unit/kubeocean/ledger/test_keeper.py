@@ -92,8 +92,10 @@ class Process:
         self.scope.worker.policies.adopt(unknown({"metadata": meta, "spec": {"cluster": "demo"}}))
         for pod in world.pods.values():
             self.informer.adopt(pod)
-        for informer in (self.scope.worker.nodes, self.informer, self.scope.worker.policies, self.scope.hub_nodes):
-            listed(informer)
+        listed(self.scope.worker.nodes)
+        listed(self.scope.worker.policies)
+        listed(self.scope.hub_nodes)
+        listed(self.informer)
 
     def see(self, name: str, **more: Any) -> None:
         """The watch shows a pod."""

@@ -18,11 +18,11 @@ from attrs import define, field, frozen
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kubeocean.leasing.policy import Terms
 from kubeocean.ledger.account import Cell, Ledger, Part
 from kubeocean.ledger.held import Account, held
 from kubeocean.ledger.text import Texts, parse
 from kubeocean.ledger.turns import Turns
-from kubeocean.leasing.policy import Terms
 from tests.unit.kubeocean.builders import at, binding, pod, policy
 from vkubelet.api.objects import Pod
 from vkubelet.api.quantity import Resources
@@ -87,7 +87,9 @@ def life(rnd: random.Random, number: int) -> Life:
     seconds = min(int(rnd.lognormvariate(8.0, 1.2)) + 5, 12 * 3600)
     end = start + timedelta(seconds=seconds)
     resizes = sorted(rnd.randrange(1, seconds) for _ in range(rnd.choice((0, 0, 0, 1, 2))))
-    steps = [(start, rnd.randrange(100, 4000))] + [(start + timedelta(seconds=at), rnd.randrange(100, 4000)) for at in dict.fromkeys(resizes)]
+    steps = [(start, rnd.randrange(100, 4000))] + [
+        (start + timedelta(seconds=at), rnd.randrange(100, 4000)) for at in dict.fromkeys(resizes)
+    ]
     shows_end = rnd.random() < 0.9
     return Life(
         uid=f"uid-{number}",

@@ -40,7 +40,10 @@ def test_what_is_stored_is_read_again() -> None:
     assert (read.since, read.through) == (made.since, made.through)
     assert {hour: rounded(sums) for hour, sums in read.hours.items()} == {hour: rounded(sums) for hour, sums in made.hours.items()}
     assert rounded(read.total) == rounded(made.total)
-    assert data["2026-01-05T08Z"].splitlines()[:2] == ["policy,node,namespace,cpu,memory,pods", "all,node-1,team-0,1198.8,3865470566400,3600"]
+    assert data["2026-01-05T08Z"].splitlines()[:2] == [
+        "policy,node,namespace,cpu,memory,pods",
+        "all,node-1,team-0,1198.8,3865470566400,3600",
+    ]
 
 
 def test_an_hour_is_rendered_again_only_after_it_was_changed() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from kubeocean.leasing.policy import Terms
 from kubeocean.ledger.account import Part
 from kubeocean.ledger.turns import Turns
-from kubeocean.leasing.policy import Terms
 from tests.unit.kubeocean.builders import at, binding, policy
 
 TERMS = Terms.of(binding(), process_zone="UTC")
