@@ -81,7 +81,7 @@ class Snapshot:
     stale: Mapping[str, float] = field(factory=dict)
     credentials_left: float | None = None
     lent: Mapping[tuple[str, str], Resources] = field(factory=dict)
-    """Resource-seconds lent since the ledger began, by virtual node and namespace."""
+    """Resource-seconds lent since the ledger was created, by virtual node and namespace."""
     reclaim_overdue: float = 0.0
 
 

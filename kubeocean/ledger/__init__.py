@@ -1,4 +1,4 @@
-"""The ledger of one binding: the resource-seconds that its pods held in the worker, and where they are stored.
+"""The ledger of one binding: the resource-seconds that its pods reserved in the worker, and where they are stored.
 
-Invariant: what a pod held is computed from its own times in the API; a restart, another leader and a failed write count nothing twice.
+Invariant: what a pod reserved is computed from its own times in the API; a restart, another leader and a failed write count nothing twice.
 """

@@ -1,6 +1,6 @@
 """The time during which a physical pod holds the resources of its node, read from its own times in the API; and the pods that do now. Pure.
 
-Invariant: a pod that is put again in the same state changes no sum. What was counted of it before a later observation shows another end
+Invariant: a pod that is put again in the same state changes no sum. What was counted of it before a later observation shows another time of termination
 is corrected by the difference.
 """
 
@@ -88,7 +88,7 @@ class _Rate:
 class Account:
     """The running pods of a ledger by UID. What they hold is summed by place, so that counting does not iterate over the pods.
 
-    What was held before the time until which the ledger was counted when it was loaded was counted by an earlier process.
+    What was reserved before the time until which the ledger was counted when it was loaded was counted by an earlier process.
     """
 
     ledger: Ledger

@@ -1,7 +1,7 @@
 """Keeps the ledger of one connection to a worker: counts its pods, and stores the sums in the ConfigMap `kubeocean-ledger` beside them.
 
 The stored text states until when it is counted. A process that starts loads it and counts what the pods' own times show since, so time in
-which no process ran is neither lost nor counted twice, and no pod needs a mark. A pod that is deleted while no process runs counts until
+which no process ran is neither omitted nor counted twice, and no pod needs a mark. A pod that is deleted while no process runs counts until
 then; so does one that is deleted while the worker does not respond, as nothing shows when it stopped.
 
 Invariant: the ConfigMap has one writer, the owner of the mount namespace, and each write carries the resourceVersion that it is based on:
@@ -100,7 +100,7 @@ class LedgerKeeper:
         return self._summaries.of(self._account.ledger, policy, now=now)
 
     def lent(self) -> Mapping[tuple[str, str], Resources]:
-        """Returns the resource-seconds lent since the ledger began, by virtual node and namespace; no amount ever decreases."""
+        """Returns the resource-seconds lent since the ledger was created, by virtual node and namespace; no amount ever decreases."""
         binding = self._scope.binding.current
         if self._account is None or binding is None:
             return {}
@@ -110,7 +110,7 @@ class LedgerKeeper:
             if cell.node:
                 place = keys.vnode_name(binding.cluster_id, cell.node), cell.namespace
                 sums[place] = add_resources(sums.get(place, {}), amounts)
-        # A pod whose end is reported late has been counted for longer; a counter that decreases would count everything again.
+        # A pod whose termination is reported late has been counted for longer; a counter that decreases would count everything again.
         self._shown = {place: _at_least(amounts, self._shown.get(place, {})) for place, amounts in sums.items()}
         return self._shown
 

@@ -15,7 +15,7 @@ from kubeocean.model.crds import ResourceLeasingPolicy
 
 _FAR: Final = datetime.max.replace(tzinfo=UTC)
 _DETAILED: Final = timedelta(hours=HOURS)
-"""Earlier parts are in no hour of the ledger; they count for the policy that decided at the beginning of this time."""
+"""Earlier parts are in no hour of the ledger; they count for the policy that decided at the start of this time."""
 _MOST_PARTS: Final = 256
 _MOST_SETS: Final = 64
 
