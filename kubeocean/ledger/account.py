@@ -74,7 +74,7 @@ class Ledger:
         """Returns the ledger of a binding that has none yet."""
         return cls(since=now, through=now)
 
-    def add(self, place: Place, amounts: Resources, start: datetime, end: datetime, *, deciders: Deciders, now: datetime) -> None:
+    def add(self, place: Place, amounts: Resources, *, start: datetime, end: datetime, deciders: Deciders, now: datetime) -> None:
         """Adds what the amounts are in resource-seconds from `start` to `end`; subtracts them when `end` is the earlier time."""
         if end < start:
             start, end, amounts = end, start, {name: -amount for name, amount in amounts.items()}

@@ -1,7 +1,7 @@
 """The time during which a physical pod holds the resources of its node, read from its own times in the API; and the pods that do now. Pure.
 
-Invariant: a pod that is put again in the same state changes no sum. What was counted of it before a later observation shows another time of termination
-is corrected by the difference.
+Invariant: a pod that is put again in the same state changes no sum. What was counted of it before a later observation shows another time of
+termination is corrected by the difference.
 """
 
 from collections.abc import Iterator
@@ -175,9 +175,9 @@ class Account:
 
     def _count(self, place: Place, at: datetime) -> _Rate:
         rate = self._rates.setdefault(place, _Rate({}, at))
-        self.ledger.add(place, rate.amounts, rate.at, at, deciders=self.deciders, now=at)
+        self.ledger.add(place, rate.amounts, start=rate.at, end=at, deciders=self.deciders, now=at)
         rate.at = at
         return rate
 
     def _add(self, pod: Held, start: datetime, end: datetime, at: datetime) -> None:
-        self.ledger.add(pod.place, pod.amounts, start, end, deciders=self.deciders, now=at)
+        self.ledger.add(pod.place, pod.amounts, start=start, end=end, deciders=self.deciders, now=at)

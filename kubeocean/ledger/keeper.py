@@ -167,7 +167,7 @@ class LedgerKeeper:
 
     def _deciders(self, node: str, start: datetime, end: datetime) -> Sequence[Part]:
         found = self._valid(node)
-        parts = self._turns.parts(found[0], found[1], start, end) if found is not None else [Part("", start, end)]
+        parts = self._turns.parts(found[0], found[1], start=start, end=end) if found is not None else [Part("", start, end)]
         if any(not part.policy for part in parts):
             last = self._last_policy(node)
             return [evolve(part, policy=part.policy or last) for part in parts]

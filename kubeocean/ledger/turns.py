@@ -26,7 +26,7 @@ class Turns:
 
     _known: dict[tuple[object, ...], tuple[Sequence[ResourceLeasingPolicy], list[Part]]] = field(factory=dict)
 
-    def parts(self, valid: Sequence[ResourceLeasingPolicy], terms: Terms, start: datetime, end: datetime) -> list[Part]:
+    def parts(self, valid: Sequence[ResourceLeasingPolicy], terms: Terms, *, start: datetime, end: datetime) -> list[Part]:
         """Returns the parts of a time, by which of the valid policies that match a node decides; the best policy is the first."""
         if not valid:
             return [Part("", start, end)]

@@ -51,7 +51,7 @@ def after(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def test_a_pod_holds_its_requests_from_its_binding_until_its_last_container_terminated() -> None:
+def test_a_pod_holds_its_requests_from_binding_until_the_last_container_terminated() -> None:
     running = of(worker_pod())
     assert (running.start, running.end) == (START, None)
     assert {name: str(amount) for name, amount in running.amounts.items()} == {"cpu": "1", "pods": "1"}

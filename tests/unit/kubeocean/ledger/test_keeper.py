@@ -163,7 +163,7 @@ async def test_a_process_that_starts_continues_where_the_one_before_has_stored()
     assert summary["namespaces"] == [{"name": "team-a", "lastDay": summary["lastDay"]}]
 
 
-async def test_a_write_that_is_based_on_an_earlier_one_is_refused_and_what_is_stored_is_continued() -> None:
+async def test_a_refused_write_continues_what_another_process_has_stored() -> None:
     world = World()
     async with process(world) as old, process(world) as new:
         for each in (old, new):

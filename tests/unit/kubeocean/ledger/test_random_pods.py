@@ -149,7 +149,7 @@ class Process:
         ledger, turns = parse(stored.data), Turns()
 
         def deciders(node: str, start: datetime, end: datetime) -> Sequence[Part]:
-            return turns.parts(POLICIES, TERMS, start, end)
+            return turns.parts(POLICIES, TERMS, start=start, end=end)
 
         made = cls(stored, Account(ledger or Ledger.begin(now), deciders, ledger.through if ledger else BEGIN), stored.version)
         for each in everything:

@@ -16,7 +16,7 @@ NOON, MIDNIGHT = at("2026-01-05 12:00"), at("2026-01-06 00:00")
 
 
 def parts(of: Turns, start: datetime, end: datetime, *policies: str) -> list[Part]:
-    return of.parts([each for each in (DAY, NIGHT) if each.name in policies], TERMS, start, end)
+    return of.parts([each for each in (DAY, NIGHT) if each.name in policies], TERMS, start=start, end=end)
 
 
 def test_without_a_policy_a_time_is_one_part() -> None:
