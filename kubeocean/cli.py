@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from kubeocean.manager.bindings import run_manager
+from kubeocean.manager.bindings import Beside, run_manager
 from kubeocean.model import keys
 from kubeocean.provider import KubeoceanProvider
-from kubeocean.settings import KubeoceanSettings, read_manager_settings
+from kubeocean.settings import KubeoceanSettings, ManagerProcessSettings, read_manager_settings
 from vkubelet import logformat, settings
 from vkubelet.api.objects import Json
 from vkubelet.cli import add_settings_arguments, guarded, run_runtime, settings_data, split_provider_section
+from vkubelet.client.rest import Client
+from vkubelet.clock import Clock
 from vkubelet.errors import SettingsError
 
 SERVING: Final = ("run", "manager")
@@ -63,7 +65,16 @@ def _add_manager(parser: argparse.ArgumentParser) -> None:
 
 
 def _command_manager(arguments: argparse.Namespace) -> None:
-    run_manager(lambda: read_manager_settings(settings_data(arguments)))
+    run_manager(lambda: read_manager_settings(settings_data(arguments)), _dashboard)
+
+
+def _dashboard(client: Client, clock: Clock, chosen: ManagerProcessSettings) -> Beside | None:
+    if not chosen.dashboard.enabled:
+        return None
+    # Templates and pages are loaded only where they are served.
+    from kubeocean.dashboard.serving import dashboard_of
+
+    return dashboard_of(client, clock, chosen.dashboard, namespace=chosen.manager.namespace)
 
 
 def _command_run(arguments: argparse.Namespace) -> None:

@@ -14,8 +14,11 @@ from vkubelet import settings
 from vkubelet.api.names import is_dns_label
 from vkubelet.api.objects import Json, JsonView
 from vkubelet.errors import SettingsError
+from vkubelet.https import HttpsSettings
 
 MANAGER_LEASE = "kubeocean-manager"
+LEAST_READING, LONGEST_READING = 2.0, 60.0
+"""Seconds between two readings of the hub for a dashboard. Its ledger counts a reading for at most two minutes."""
 _OWN_FLAGS = (("provider", "binding"), ("instance",))
 
 
@@ -95,10 +98,27 @@ class ManagerSettings:
 
 
 @frozen(kw_only=True)
+class DashboardSettings:
+    """The section `dashboard:` of the settings file of the manager: pages for everyone whom the cluster authenticates."""
+
+    enabled: bool = False
+    """Serve the dashboard over HTTPS; each reader sees what SubjectAccessReviews of the cluster allow."""
+    interval: float = 10.0
+    """Seconds between two readings of bindings, nodes and pods while a page is open; without one they are read once a minute."""
+    server: HttpsSettings = field(factory=HttpsSettings)
+    """Its address, certificate and authentication."""
+
+    def __attrs_post_init__(self) -> None:
+        if not LEAST_READING <= self.interval <= LONGEST_READING:
+            raise SettingsError("dashboard.interval", f"must be from {LEAST_READING:g} to {LONGEST_READING:g} seconds")
+
+
+@frozen(kw_only=True)
 class ManagerProcessSettings:
     """All settings of `kubeocean manager`."""
 
     manager: ManagerSettings
+    dashboard: DashboardSettings = field(factory=DashboardSettings)
     cluster: settings.ClusterSettings = field(factory=settings.ClusterSettings)
     leader: settings.LeaderSettings = field(factory=settings.LeaderSettings)
     health: settings.HealthSettings = field(factory=settings.HealthSettings)
@@ -111,7 +131,17 @@ def read_manager_settings(data: JsonView) -> ManagerProcessSettings:
     if not isinstance(own, dict) or not own.get("image"):
         raise SettingsError("manager.image", "name the image of the processes that serve bindings")
     defaults: Json = {"leader": {"enabled": True, "namespace": own.get("namespace") or keys.NAMESPACE, "name": MANAGER_LEASE}}
-    return settings.convert(settings.merged(defaults, data), ManagerProcessSettings)
+    try:
+        return settings.convert(settings.merged(defaults, data), ManagerProcessSettings)
+    except SettingsError as error:
+        if not error.path.startswith("server."):
+            raise
+        raise in_dashboard(error) from error
+
+
+def in_dashboard(error: SettingsError) -> SettingsError:
+    """Returns the same error with the name that a setting of the listener has in the file of the manager."""
+    return SettingsError(f"dashboard.{error.path}", str(error).partition(": ")[2])
 
 
 def _check_syncer_settings(given: JsonView) -> None:

@@ -20,6 +20,7 @@ import attrs
 from vkubelet import scaffold, settings
 from vkubelet.api.objects import Json
 from vkubelet.errors import SettingsError, VKubeletError
+from vkubelet.logformat import printable
 from vkubelet.process import run_process
 from vkubelet.provider import Provider, TakesSettings, contract
 from vkubelet.runtime import Runtime
@@ -44,10 +45,10 @@ def guarded(call: Callable[[], None]) -> int:
     try:
         call()
     except SettingsError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(printable(f"error: {error}"), file=sys.stderr)
         return 2
     except VKubeletError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(printable(f"error: {error}"), file=sys.stderr)
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""Log lines as JSON, with fields that follow a task.
+"""Log lines as JSON, with fields that follow a task, and text for terminals.
 
 Invariant: a line contains text and numbers only; an object without a `__str__` of its class appears as the name of its class.
 """
@@ -6,6 +6,7 @@ Invariant: a line contains text and numbers only; an object without a `__str__` 
 import json
 import logging
 import math
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,9 @@ _OURS = ("vkubelet", "kubeocean", "vkubelet_providers")
 _OF_EVERY_RECORD = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime"})
 """Attributes that are not fields of `extra=`."""
 
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""All control characters but tab and newline; ESC starts the commands of a terminal."""
+
 _fields: ContextVar[Mapping[str, object]] = ContextVar("log_fields", default=MappingProxyType({}))
 
 
@@ -39,6 +43,11 @@ def bind(**fields: object) -> Iterator[None]:
         yield
     finally:
         _fields.reset(token)
+
+
+def printable(text: str) -> str:
+    """Returns text from elsewhere, such as an event of a pod, with control characters as `\\x1b`: a terminal would execute them."""
+    return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 class JsonFormatter(logging.Formatter):

@@ -60,7 +60,9 @@ def chart_file(chart: Path) -> str:
 
 def hub_roles() -> str:
     """Renders the manager's identity; the manager creates those of the bindings."""
-    text = template(permissions.manager_objects(namespace=SPACE), permissions.manager_rules(namespace=SPACE), chart="kubeocean")
+    objects = permissions.manager_objects(namespace=SPACE, dashboard=True)
+    text = template(objects, permissions.manager_rules(namespace=SPACE, dashboard=True), chart="kubeocean")
+    text = optional(text, "events", "list", switch="dashboard.enabled")
     return f"# {MADE}\n{text}"
 
 

@@ -13,6 +13,7 @@ import json
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType, UnionType
 from typing import Any
@@ -22,6 +23,7 @@ import typer.main
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
 from kubeocean.cli import serving_parser
 from kubeocean.dashboard.command import app
@@ -29,10 +31,12 @@ from kubeocean.metrics import Gauges, ManagerMetrics, SyncerMetrics
 from kubeocean.model import keys
 from kubeocean.rbac import permissions
 from kubeocean.rbac.guards import guards
-from kubeocean.settings import KubeoceanSettings, ManagerSettings
+from kubeocean.settings import DashboardSettings, KubeoceanSettings, ManagerSettings
 from vkubelet import api, beneath, client, clock, control, errors, logformat, metrics, provider, stats, streams
+from vkubelet.cli import _parser as runtime_parser
 from vkubelet.errors import VKubeletError
-from vkubelet.metrics import Metrics, Staleness
+from vkubelet.metrics import Durations, Metrics, Staleness
+from vkubelet.server import node_metrics
 from vkubelet.settings import Settings, _settings_class
 from vkubelet.testing.conformance import RULES
 from vkubelet_providers.mock import Mock
@@ -75,7 +79,10 @@ def settings_page() -> str:
     for name, kind in (("mock", Mock.Settings), ("process", Process.Settings)):
         lines += ["", f"## `provider:` of {name}", "", first_sentence(kind), "", *rows(kind)]
     lines += ["", "## `provider:` of minimal", "", "`node`, the name of the node (`minimal`).", ""]
-    lines += ["", "## `manager:` of kubeocean", "", first_sentence(ManagerSettings), "", *rows(ManagerSettings), ""]
+    lines += ["", "## `manager:` of kubeocean", "", first_sentence(ManagerSettings), "", *rows(ManagerSettings)]
+    for path, kind in sections(DashboardSettings, "dashboard"):
+        lines += ["", f"## `{path}:` of the manager", "", first_sentence(kind), "", *rows(kind)]
+    lines += [""]
     lines += [
         "In addition, `kubeocean manager` reads `cluster:`, `leader:` (on by default, Lease `kubeocean-manager`), `health:` and `log:`."
     ]
@@ -189,8 +196,43 @@ def metrics_page() -> str:
         "## Of the manager",
         "",
         *series_table(vars(manager)),
+        "",
+        "## Of a virtual node",
+        "",
+        "Served with TLS and authentication at the port of the node. `/metrics` also has the series of the runtime.",
+        "Those of usage exist where the provider knows the number; a provider may serve others.",
+        "",
+        *node_table(),
     ]
     return "\n".join(lines) + "\n"
+
+
+def node_table() -> list[str]:
+    """Renders a row for each series of the endpoints of a node: those of a pod about which everything is known."""
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    usage = stats.Usage(**{each.name: 1 for each in attrs.fields(stats.Usage) if each.name != "at"})
+    container = stats.ContainerStats("main", usage, started_at=now, probes=[stats.ProbeCount("Liveness")])
+    network = stats.Network("eth0", received_bytes=1, sent_bytes=1)
+    pod = stats.PodStats(provider.PodRef("default", "web", "uid", "node"), [container], network=network)
+    node = stats.NodeStats("node", [pod], cores=1, memory_bytes=1)
+    known = [({"operation_type": "sync"}, Durations())]
+    served = {
+        "/metrics": [
+            *node_metrics.pod_families("node", ()),
+            *node_metrics.queue_families("node", {"pods": 0}),
+            *node_metrics.worker_families({labels["operation_type"]: found for labels, found in known}),
+            node_metrics.status_family([({}, found) for _, found in known]),
+        ],
+        "/metrics/slis": [node_metrics.health_family(())],
+        **{f"/metrics/{each.value}": [stats.metrics(each, node, now=now)] for each in provider.MetricsEndpoint},
+    }
+    lines = ["| endpoint | series | kind | labels | meaning |", "|---|---|---|---|---|"]
+    for path, parts in served.items():
+        for family in text_string_to_metric_families(b"".join(parts).decode()):
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            labels = [label for label in dict.fromkeys(label for sample in family.samples for label in sample.labels) if label != "le"]
+            lines.append(f"| `{path}` | `{name}` | {family.type} | {', '.join(f'`{each}`' for each in labels)} | {family.documentation} |")
+    return lines
 
 
 def series_table(values: Mapping[str, object]) -> list[str]:
@@ -240,7 +282,7 @@ def permissions_page() -> str:
         ("In the hub: ServiceAccount `kubeocean-syncer-<clusterID>`", permissions.hub_rules(binding="NAME")),
         (
             "In the hub: ServiceAccount `kubeocean-manager`, in addition to those above",
-            permissions.manager_rules()[len(permissions.hub_rules()) :],
+            permissions.manager_rules(dashboard=True)[len(permissions.hub_rules()) :],
         ),
     ):
         lines += ["", f"## {title}", "", "| where | resources | verbs | reason | bounded by |", "|---|---|---|---|---|"]
@@ -332,8 +374,16 @@ def cli_page() -> str:
     for name, command in commands_of(typer.main.get_command(app)):
         lines += ["", f"## `kubeocean {name}`", "", f"{command.help[0].upper()}{command.help[1:]}."]
         flags = list(flags_of(serving[name])) if name in serving else list(parameters_of(command))
-        lines += ["", "| argument or flag | meaning |", "|---|---|", *flags] if flags else []
+        lines += [*table(flags)]
+    runtime = runtime_parser()
+    for name, parser in parsers(runtime).items():
+        (text,) = (each.help or "" for action in subcommands(runtime) for each in action._choices_actions if each.dest == name)
+        lines += ["", f"## `vkubelet {name}`", "", f"{text[0].upper()}{text[1:]}.", *table(list(flags_of(parser)))]
     return "\n".join(lines) + "\n"
+
+
+def table(flags: Sequence[str]) -> Sequence[str]:
+    return ["", "| argument or flag | meaning |", "|---|---|", *flags] if flags else []
 
 
 def commands_of(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -349,7 +399,7 @@ def parameters_of(command: Any) -> Iterator[str]:
     """Yields a table row for each argument and flag of a command."""
     for each in command.params:
         is_flag = each.param_type_name == "option"
-        names = f"{', '.join(each.opts)} {each.metavar or ''}".rstrip() if is_flag else each.metavar
+        names = f"{', '.join([*each.opts, *each.secondary_opts])} {each.metavar or ''}".rstrip() if is_flag else each.metavar
         default = f" (default: {each.default})" if is_flag and each.default not in (None, "", False) else ""
         yield row(names, f"{each.help}{default}")
 
@@ -361,8 +411,11 @@ def row(names: str, text: str) -> str:
 
 def parsers(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
     """Returns the parsers of the subcommands."""
-    groups = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    return {name: each for group in groups for name, each in group.items()}
+    return {name: each for action in subcommands(parser) for name, each in action.choices.items()}
+
+
+def subcommands(parser: argparse.ArgumentParser) -> Sequence[argparse._SubParsersAction[argparse.ArgumentParser]]:
+    return [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
 
 
 def flags_of(parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -370,7 +423,7 @@ def flags_of(parser: argparse.ArgumentParser) -> Iterator[str]:
     for action in parser._actions:
         if action.dest != "help":
             takes = "" if action.nargs == 0 else f" {'|'.join(action.choices) if action.choices else action.dest.upper()}"
-            yield row(f"{', '.join(action.option_strings)}{takes}", action.help or "")
+            yield row(f"{', '.join(action.option_strings)}{takes}".strip(), action.help or "")
 
 
 def pages() -> dict[Path, str]:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 LIST = "<!-- On the site: the list of the pages of this folder. -->"
+REASONS = "reference/conditions-events.md"
+REASON = re.compile(r"`([A-Z][A-Za-z]+)`")
 LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)\s#]+)(?:#[^)\s]*)?\)")
 
 
@@ -21,7 +23,28 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
         folder = posixpath.dirname(address)
         siblings = [each for each in files.documentation_pages() if posixpath.dirname(each.src_uri) == folder and each is not page.file]
         markdown = markdown.replace(LIST, listed([(each.name, each.content_string) for each in siblings]))
-    return without_links_outside(markdown, address)
+    return without_links_outside(anchored(markdown) if address == REASONS else markdown, address)
+
+
+def anchored(markdown: str) -> str:
+    """Returns the page of reasons with an anchor at each: where it stands in a table before the last column, else where it stands first."""
+    rows = [line for line in markdown.splitlines() if line.startswith("|")]
+    heads = {name for row in rows for name in REASON.findall(row.rpartition(" | ")[0])}
+    seen: set[str] = set()
+
+    def marked(line: str) -> str:
+        head, separator, tail = line.rpartition(" | ") if line.startswith("|") else (line, "", "")
+
+        def anchor(found: re.Match[str]) -> str:
+            name = found[1]
+            if name in seen or (name in heads and not separator):
+                return found[0]
+            seen.add(name)
+            return f'<a id="{name}"></a>{found[0]}'
+
+        return REASON.sub(anchor, head) + separator + tail
+
+    return "\n".join(map(marked, markdown.splitlines()))
 
 
 def listed(pages: Sequence[tuple[str, str]]) -> str:

@@ -50,7 +50,7 @@ time is not judged."""
 _NOT_TESTS = {"benchmarks", "support", "__pycache__"}
 _INTERRUPTED = 2
 _REASONS = 100
-"""Lines of pytest about failed tests that the summary repeats: of a long run often only the end is kept."""
+"""Lines of pytest about failed tests that the summary repeats: only the last part of a long output may be kept."""
 
 
 def left_out() -> set[str]:

@@ -16,7 +16,7 @@ from attrs import define, field
 from kubeocean.commands import clusters, logs, reading, status
 from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.output import Format, data, in_progress
-from kubeocean.commands.rights import Reader, T
+from kubeocean.commands.rights import MissingRight, Reader, T
 from kubeocean.doctor.redaction import Redactor
 from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, ClusterBinding
 from vkubelet.api import objects
@@ -54,13 +54,12 @@ class Bundle:
         async with clusters.opened(self.doctor.hub) as client:
             hub = Reader(client, self.doctor.hub)
             with in_progress("reading both clusters"):
-                found = await reading.bindings(hub, self.doctor.binding)
+                stored, found = await self._bindings(hub)
                 await self._hub(hub)
                 for binding in found:
                     await self._binding(hub, binding)
                 await self._processes(hub, found)
-                rows = await status.summaries(client, await hub.list(CLUSTERBINDINGS))
-                self._add("status.json", data(rows, Format.JSON))
+                await self._status(hub, stored)
         self._add("doctor.json", data(await self.doctor.examine(), Format.JSON))
         self._add("README.txt", _README)
         self._add("missing.txt", "\n".join(dict.fromkeys(self._missing)) + "\n")
@@ -74,6 +73,23 @@ class Bundle:
             self._files[name] = json.dumps(self._redactor.strings(json.loads(text)), indent=1)
         else:
             self._files[name] = self._redactor.text(text)
+
+    async def _bindings(self, hub: Reader) -> tuple[Sequence[objects.Unknown], Sequence[ClusterBinding]]:
+        """Reads all bindings, and those that are asked for: none where the user may not list them, or none exists. Raises CommandFailed."""
+        try:
+            stored = await hub.list(CLUSTERBINDINGS)
+        except MissingRight as error:
+            self._missing.append(str(error))
+            return (), ()
+        asked = self.doctor.binding
+        return stored, await reading.bindings(hub, asked) if asked or stored else ()
+
+    async def _status(self, hub: Reader, stored: Sequence[objects.Unknown]) -> None:
+        try:
+            with clusters.explained(hub.choice):
+                self._add("status.json", data(await status.summaries(hub.client, stored), Format.JSON))
+        except clusters.CommandFailed as error:
+            self._missing.append(f"status: {error}")
 
     # --- Objects --------------------------------------------------------------------------------------------------------------------
 

@@ -3,17 +3,17 @@
 Invariant: pods that never start on virtual nodes use no leased capacity: those of system namespaces, and of DaemonSets without consent.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from attrs import frozen
 
 from kubeocean.commands.output import amount_text, amounts_text
 from kubeocean.leasing.reclaim import LeasedPod
-from kubeocean.model import keys
+from kubeocean.model import keys, node_state
 from kubeocean.model.crds import ClusterBinding
-from kubeocean.model.identity import daemonset_allowed, leaves_home
-from vkubelet.api.objects import Node, Pod, get_condition
+from kubeocean.model.identity import enters
+from kubeocean.model.node_state import State, state_of
+from vkubelet.api.objects import Node, Pod
 from vkubelet.api.quantity import ZERO, Resources, add_resources, parse_resources, sum_resources
 
 NODE_HEAD = ("NODE", "STATE", "PODS", "CPU", "MEMORY", "FREE", "POLICY")
@@ -25,7 +25,7 @@ class NodeCapacity:
 
     node: str
     state: str
-    """Ready, NotReady, Closed, or Unschedulable."""
+    """One of `kubeocean.model.node_state`."""
     policy: str
     leased: Resources
     used: Resources | None
@@ -40,42 +40,44 @@ class NodeCapacity:
 
 def capacities(nodes: Iterable[Node], pods: Sequence[Pod] | None, binding: ClusterBinding) -> list[NodeCapacity]:
     """Computes the capacity of the virtual nodes of a binding; `pods` are those of all nodes, None where they may not be listed."""
-    used: dict[str, Resources] = defaultdict(dict)
+    own = sorted(nodes, key=lambda each: each.key)
+    used: dict[str, Resources] = {node.metadata.name: {} for node in own}
     for pod in pods or ():
-        if pod.node and not pod.terminal and leaves_home(pod.metadata) and daemonset_allowed(pod.metadata, binding):
+        if pod.node in used and not pod.terminal and enters(pod.metadata, binding):
             used[pod.node] = add_resources(used[pod.node], LeasedPod.of(pod).requests)
-    return [_capacity(node, None if pods is None else used[node.metadata.name]) for node in sorted(nodes, key=lambda each: each.key)]
+    return [_capacity(node, None if pods is None else used[node.metadata.name]) for node in own]
 
 
 def _capacity(node: Node, used: Resources | None) -> NodeCapacity:
-    state, problem = _state(node)
+    state = state_of(node)
     return NodeCapacity(
         node=node.metadata.name,
-        state=state,
+        state=state.name,
         policy=keys.deciding_policy(node.metadata.annotations),
         leased=parse_resources(node.status.get("allocatable") or {}),
         used=used,
-        problem=problem,
+        problem=_problem(node, state),
     )
 
 
-def _state(node: Node) -> tuple[str, str]:
-    ready = get_condition(node.status.get("conditions") or (), "Ready") or {}
-    taints = {taint["key"] for taint in node.spec.get("taints") or ()}
+def _problem(node: Node, state: State) -> str:
+    """Returns why no pod can be scheduled to a node, with the remedy; empty for an open one."""
     name = node.metadata.name
-    if keys.TAINT_WORKER_UNREACHABLE in taints:
-        return "NotReady", f"Node {name}: the worker cluster is unreachable; `kubeocean doctor` names the cause"
-    if ready.get("status") != "True":
-        why = ready.get("message") or ready.get("reason") or "no process reports its condition Ready"
-        return "NotReady", f"Node {name} is not Ready: {why}; `kubeocean doctor` names the cause"
-    if keys.TAINT_CLOSED in taints:
-        return "Closed", f"Node {name} is closed: no time window of its policies is open; `kubeocean plan` shows when one opens"
-    if keys.TAINT_UNSCHEDULABLE in taints:
-        physical = node.metadata.annotations.get(keys.PHYSICAL_NODE_NAME, "NODE")
-        return "Unschedulable", f"Node {name}: its physical node is cordoned; in the worker: kubectl uncordon {physical}"
-    if node.spec.get("unschedulable"):
-        return "Unschedulable", f"Node {name} is cordoned: kubectl uncordon {name}"
-    return "Ready", ""
+    match state.name:
+        case node_state.NOT_READY:
+            return f"Node {name} is not Ready: {state.why}; `kubeocean doctor` names the cause"
+        case node_state.UNREACHABLE:
+            return f"Node {name}: the worker cluster is unreachable; `kubeocean doctor` names the cause"
+        case node_state.WITHDRAWN:
+            return f"Node {name} is withdrawn: no policy leases it any more; `kubeocean explain node {name}` shows why"
+        case node_state.CLOSED:
+            return f"Node {name} is closed: no time window of its policies is open; `kubeocean plan` shows when one opens"
+        case node_state.CORDONED if state.taint == keys.TAINT_UNSCHEDULABLE:
+            physical = node.metadata.annotations.get(keys.PHYSICAL_NODE_NAME, "NODE")
+            return f"Node {name}: its physical node is cordoned; in the worker: kubectl uncordon {physical}"
+        case node_state.CORDONED:
+            return f"Node {name} is cordoned: kubectl uncordon {name}"
+    return ""
 
 
 def total(parts: Iterable[Resources | None]) -> Resources | None:

@@ -6,6 +6,7 @@ Invariant: an error about a cluster names the flag that selected it.
 import asyncio
 import importlib.metadata
 import re
+import shlex
 import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -47,10 +48,22 @@ class Choice:
         return f"{self.what} (context {self.context})" if self.context else self.what
 
     @property
+    def arguments(self) -> list[str]:
+        """Flags that select this cluster, of kubectl and of our commands that read it as their computing cluster."""
+        return [
+            *(["--kubeconfig", str(self.kubeconfig)] if self.kubeconfig else []),
+            *(["--context", self.context] if self.context else []),
+        ]
+
+    @property
     def kubectl(self) -> str:
-        """`kubectl` with the flags that select this cluster."""
-        words = ["kubectl", *(["--kubeconfig", str(self.kubeconfig)] if self.kubeconfig else [])]
-        return " ".join([*words, *(["--context", self.context] if self.context else [])])
+        """`kubectl` with these flags, quoted for a shell."""
+        return shlex.join(["kubectl", *self.arguments])
+
+    @property
+    def helm(self) -> str:
+        """`helm` with its flags for the same cluster, quoted for a shell."""
+        return shlex.join(["helm", *("--kube-context" if word == "--context" else word for word in self.arguments)])
 
 
 def check_timeout(seconds: float) -> float:

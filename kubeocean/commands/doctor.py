@@ -5,12 +5,12 @@ be read is skipped, and names the right.
 """
 
 import asyncio
+import shlex
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
-from email.utils import parsedate_to_datetime
 from itertools import groupby
 
 import aiohttp
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from kubeocean.commands import clusters, reading
 from kubeocean.commands.output import Block, Format, data, in_progress, write
@@ -18,7 +18,7 @@ from kubeocean.commands.rights import MissingRight, Reader, missing_right
 from kubeocean.commands.status import current, unmet
 from kubeocean.commands.terminal import Terminal
 from kubeocean.doctor import bindings, nodes, servers
-from kubeocean.doctor.findings import Checked, Finding
+from kubeocean.doctor.findings import Checked, Finding, error
 from kubeocean.manager.checks import Findings, check_worker, lacking_rights
 from kubeocean.manager.workloads import deployment_name
 from kubeocean.model import keys
@@ -43,16 +43,21 @@ _SELF_REVIEWS = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "S
 
 @define
 class Log:
-    """Results in the order of the checks."""
+    """Results in the order of the checks; proposed commands of ours get the flags that select `hub`."""
 
+    hub: clusters.Choice
     done: list[Checked] = field(factory=list)
 
     async def check(self, subject: str, name: str, work: Awaitable[Iterable[Finding]]) -> None:
         """Performs a check, or records why it is skipped."""
         try:
-            self.done.append(Checked(subject=subject, check=name, findings=list(await work)))
+            self.done.append(Checked(subject=subject, check=name, findings=[self._complete(each) for each in await work]))
         except (clusters.CommandFailed, ApiError) as error:
             self.done.append(Checked(subject=subject, check=name, skipped=str(error)))
+
+    def _complete(self, finding: Finding) -> Finding:
+        flags = "".join(f" {shlex.quote(word)}" for word in self.hub.arguments)
+        return evolve(finding, commands=[f"{each}{flags}" if each.startswith("kubeocean ") else each for each in finding.commands])
 
     def findings(self, subject: str) -> list[Finding]:
         return [finding for each in self.done if each.subject == subject for finding in each.findings]
@@ -64,13 +69,15 @@ class Log:
 async def server(reader: Reader, clock: Clock) -> list[Finding]:
     """Checks the version and the clock of an API server."""
     call, sent = Call("GET", "/version", "get /version", "get"), clock.now()
-    with clusters.explained(reader.choice):
-        async with reader.client.transport.open(call, aiohttp.ClientTimeout(total=_PROBE_TIMEOUT)) as response:
-            received, date = clock.now(), response.headers.get("Date")
-            body = decode_json(await response.read())
-    answered = parsedate_to_datetime(date) if date else None
+    try:
+        with clusters.explained(reader.choice, passing=Forbidden):
+            async with reader.client.transport.open(call, aiohttp.ClientTimeout(total=_PROBE_TIMEOUT)) as response:
+                received, date = clock.now(), response.headers.get("Date")
+                body = decode_json(await response.read())
+    except clusters.CommandFailed as failure:
+        return [error(str(failure))]
     title = reader.choice.title
-    return [*servers.version(title, body), *servers.clock(title, answered, sent=sent, received=received)]
+    return [*servers.version(title, body), *servers.clock(title, servers.answered(date), sent=sent, received=received)]
 
 
 async def definitions(reader: Reader, resource: Resource[Unknown], *, kubectl: str) -> list[Finding]:
@@ -108,8 +115,10 @@ class BindingExamination:
     worker: clusters.Choice | None = field(kw_only=True)
     namespace: str = field(kw_only=True)
     clock: Clock = field(kw_only=True)
-    _nodes: Sequence[Node] = field(factory=list, init=False)
-    _pods: Sequence[Pod] = field(factory=list, init=False)
+    _nodes: Sequence[Node] | None = field(default=None, init=False)
+    _pods: Sequence[Pod] | None = field(default=None, init=False)
+    _deployments: list[Unknown | None] = field(factory=list, init=False)
+    """The one of the process, or None without one, once it was read."""
 
     @property
     def subject(self) -> str:
@@ -192,18 +201,25 @@ class BindingExamination:
 
     # --- The hub --------------------------------------------------------------------------------------------------------------------
 
+    async def _virtual(self) -> Sequence[Node]:
+        """Returns the virtual nodes, read once. Raises CommandFailed, in each check that needs them."""
+        if self._nodes is None:
+            self._nodes = sorted((await reading.virtual_nodes(self.hub, self.binding)).values(), key=lambda node: node.metadata.name)
+        return self._nodes
+
     async def _ready(self) -> Iterable[Finding]:
-        self._nodes = sorted((await reading.virtual_nodes(self.hub, self.binding)).values(), key=lambda node: node.metadata.name)
-        return nodes.ready(self._nodes, kubectl=self.commands.hub)
+        return nodes.ready(await self._virtual(), kubectl=self.commands.hub)
 
     async def _deployment(self) -> Unknown | None:
-        return await self.hub.get(objects.DEPLOYMENTS, Key(self.namespace, deployment_name(self.binding.cluster_id)))
+        if not self._deployments:
+            self._deployments.append(await self.hub.get(objects.DEPLOYMENTS, Key(self.namespace, deployment_name(self.binding.cluster_id))))
+        return self._deployments[0]
 
     async def _process(self) -> Iterable[Finding]:
         deployment = await self._deployment()
         own = Selection(namespace=self.namespace, labels=f"k8s-app={deployment_name(self.binding.cluster_id)}")
         pods = await self.hub.list(objects.PODS, own) if deployment is not None else ()
-        names = {node.metadata.name for node in self._nodes}
+        names = {node.metadata.name for node in await self._virtual()}
         leases = await self.hub.list(objects.LEASES, Selection(namespace="kube-node-lease")) if names else ()
         renewed = [lease for lease in leases if lease.metadata.name in names]
         return bindings.process(self.binding, deployment, pods, leases=renewed, now=self.clock.now(), commands=self.commands)
@@ -219,11 +235,11 @@ class BindingExamination:
             missing = await lacking_rights(self.hub.client, wanted, review=lambda check: granted(self.hub.client, account, check))
         except Forbidden as error:
             raise MissingRight(missing_right(self.hub.choice, "create", objects.SUBJECTACCESSREVIEWS)) from error
-        return bindings.hub_rights(account, missing, kubectl=self.commands.hub)
+        return bindings.hub_rights(account, missing, kubectl=self.commands.hub, helm=self.hub.choice.helm)
 
     async def _kubelet_port(self) -> Iterable[Finding]:
         out: list[Finding] = []
-        for node in self._nodes[:_PROBED_NODES]:
+        for node in (await self._virtual())[:_PROBED_NODES]:
             failure = await self._proxied(f"/api/v1/nodes/{node.metadata.name}/proxy/healthz", "nodes/proxy")
             out += nodes.kubelet_port(node, failure, kubectl=self.commands.hub)
         return out
@@ -245,7 +261,7 @@ class BindingExamination:
         return None
 
     async def _certificates(self) -> Iterable[Finding]:
-        return nodes.certificates(await self.hub.list(objects.CSRS), self._nodes, kubectl=self.commands.hub)
+        return nodes.certificates(await self.hub.list(objects.CSRS), await self._virtual(), kubectl=self.commands.hub)
 
     async def _addresses(self) -> Iterable[Finding]:
         listed = await self.hub.list(objects.SERVICES)
@@ -253,20 +269,25 @@ class BindingExamination:
 
     # --- Pods of the virtual nodes --------------------------------------------------------------------------------------------------
 
+    async def _on_nodes(self) -> Sequence[Pod]:
+        """Returns the pods of the virtual nodes, read once. Raises CommandFailed, in each check that needs them."""
+        if self._pods is None:
+            names = {node.metadata.name for node in await self._virtual()}
+            self._pods = [pod for pod in await self.hub.list(objects.PODS) if pod.node in names]
+        return self._pods
+
     async def _daemonsets(self) -> Iterable[Finding]:
-        names = {node.metadata.name for node in self._nodes}
-        self._pods = [pod for pod in await self.hub.list(objects.PODS) if pod.node in names]
-        return nodes.daemonsets(self._pods, self.binding, kubectl=self.commands.hub)
+        return nodes.daemonsets(await self._on_nodes(), self.binding, kubectl=self.commands.hub)
 
     async def _waiting(self) -> Iterable[Finding]:
-        waiting = {pod.metadata.uid: pod for pod in self._pods if not pod.terminal and not pod.terminating}
+        waiting = {pod.metadata.uid: pod for pod in await self._on_nodes() if not pod.terminal and not pod.terminating}
         pending = {uid: pod for uid, pod in waiting.items() if pod.phase in ("", "Pending")}
         events = await self.hub.list(objects.EVENTS, Selection(fields="type=Warning")) if pending else ()
         bodies = [each.body for each in events]
         return [*nodes.refused(bodies, pending, self.binding, commands=self.commands), *nodes.images(waiting.values())]
 
     async def _routed(self) -> Iterable[Finding]:
-        running = next((pod for pod in self._pods if pod.phase == "Running" and pod.status.get("podIP")), None)
+        running = next((pod for pod in await self._on_nodes() if pod.phase == "Running" and pod.status.get("podIP")), None)
         if running is None:
             return ()
         path = f"{objects.PODS.path(running.metadata.namespace, f'{running.metadata.name}:{nodes.PROBED_PORT}')}/proxy/"
@@ -310,7 +331,7 @@ class Doctor:
 
     async def examine(self) -> Sequence[Checked]:
         """Performs all checks. Raises CommandFailed."""
-        log = Log()
+        log = Log(self.hub)
         async with clusters.opened(self.hub) as client:
             reader = Reader(client, self.hub)
             await HubExamination(reader, log, clock=self.clock).run()

@@ -14,6 +14,7 @@ from kubeocean.commands.output import Block, Columns, Format, amount_text, amoun
 from kubeocean.commands.reading import Snapshot
 from kubeocean.commands.rights import Reader
 from kubeocean.commands.terminal import Terminal
+from kubeocean.explain.lease import LeasedNode
 from kubeocean.explain.node import NodeExplanation, explain_node
 from kubeocean.explain.pod import PodExplanation, Surroundings, explain_pod
 from kubeocean.explain.policy import PolicyExplanation, explain_policy
@@ -52,6 +53,14 @@ class Explainer:
 
     async def node(self, name: str) -> None:
         """Explains a node, named as in the hub or as in the worker. Raises CommandFailed."""
+        with in_progress(_READING):
+            seen, leased = await self._leased(name)
+        shown = seen.virtual.get(leased.virtual)
+        made = explain_node(seen.lease, leased, instant=self.clock.now(), shown=_allocatable(shown))
+        self._print({**fields_of(made), "notes": seen.notes}, [*_notes(seen), *node_blocks(made)])
+
+    async def _leased(self, name: str) -> tuple[Snapshot, LeasedNode]:
+        """Reads the bindings until one has the node. Raises CommandFailed."""
         async with clusters.opened(self.hub) as client:
             reader = Reader(client, self.hub)
             live = await reader.get(NODES, name)
@@ -62,30 +71,28 @@ class Explainer:
                     f"Node {name} of the {self.hub.title} is no virtual node; to explain a worker's node of that name, add --binding"
                 )
             if live is not None and own is not None:
-                with in_progress(_READING):
-                    seen = await reading.snapshot(reader, own, chosen=self.worker, pods_of=live.metadata.name)
-                if self._node(seen, name):
-                    return
+                seen = await reading.snapshot(reader, own, chosen=self.worker, pods_of=live.metadata.name)
+                if (leased := seen.node(name)) is not None:
+                    return seen, leased
             failures: list[str] = []
             async for seen in reading.snapshots(reader, found if own is None else [], chosen=self.worker, failures=failures):
-                if self._node(seen, name):
-                    return
+                if (leased := seen.node(name)) is not None:
+                    return seen, leased
         text = f"no worker cluster has a node {name}; `kubectl get nodes -l {keys.CLUSTER_BINDING}` lists virtual nodes"
         raise clusters.CommandFailed("; ".join([text, *failures]))
-
-    def _node(self, seen: Snapshot, name: str) -> bool:
-        """Prints the node if the binding has it."""
-        leased = seen.node(name)
-        if leased is not None:
-            shown = seen.virtual.get(leased.virtual)
-            made = explain_node(seen.lease, leased, instant=self.clock.now(), shown=_allocatable(shown))
-            self._print({**fields_of(made), "notes": seen.notes}, [*_notes(seen), *node_blocks(made)])
-        return leased is not None
 
     # --- Policies -------------------------------------------------------------------------------------------------------------------
 
     async def policy(self, name: str) -> None:
         """Explains a policy. Raises CommandFailed."""
+        with in_progress(_READING):
+            seen, policy, exists = await self._selected(name)
+        other = other_writer(policy.finalizers, seen.worker.mount.owner)
+        made = explain_policy(seen.lease, policy, instant=self.clock.now(), binding_exists=exists, other_hub=other)
+        self._print({**fields_of(made), "notes": seen.notes}, [*_notes(seen), *policy_blocks(made)])
+
+    async def _selected(self, name: str) -> tuple[Snapshot, ResourceLeasingPolicy, bool]:
+        """Reads the bindings until a worker has the policy; also whether the binding that it names exists. Raises CommandFailed."""
         async with clusters.opened(self.hub) as client:
             reader = Reader(client, self.hub)
             found = await reading.bindings(reader, self.binding)
@@ -94,31 +101,27 @@ class Explainer:
                 policy = _meant(seen, name, found)
                 known |= {each.name for each in seen.policies}
                 if policy is not None:
-                    self._policy(seen, policy, exists=any(each.name == policy.cluster for each in found))
-                    return
+                    return seen, policy, any(each.name == policy.cluster for each in found)
         text = f"no worker cluster has a ResourceLeasingPolicy {name}; those that exist: {', '.join(sorted(known)) or 'none'}"
         raise clusters.CommandFailed("; ".join([text, *failures]))
-
-    def _policy(self, seen: Snapshot, policy: ResourceLeasingPolicy, *, exists: bool) -> None:
-        owner = seen.worker.mount.owner
-        made = explain_policy(
-            seen.lease, policy, instant=self.clock.now(), binding_exists=exists, other_hub=other_writer(policy.finalizers, owner)
-        )
-        self._print({**fields_of(made), "notes": seen.notes}, [*_notes(seen), *policy_blocks(made)])
 
     # --- Pods -----------------------------------------------------------------------------------------------------------------------
 
     async def pod(self, key: Key) -> None:
         """Explains a pod of the hub. Raises CommandFailed."""
+        with in_progress(_READING):
+            made, missing = await self._explained(key)
+        found = {**fields_of(made), "translation": summary(made.translation), "notes": missing}
+        self._print(found, [*(f"! {each}" for each in missing), *pod_blocks(made, wide=self.output is Format.WIDE)])
+
+    async def _explained(self, key: Key) -> tuple[PodExplanation, Sequence[str]]:
+        """Reads a pod and what decides about it; also what may not be read. Raises CommandFailed."""
         async with clusters.opened(self.hub) as client:
             reader = Reader(client, self.hub)
             pod = await reader.get(PODS, key)
             if pod is None:
                 raise clusters.CommandFailed(f"the {self.hub.title} has no pod {key.name} in namespace {key.namespace}; set --namespace")
-            around = await surroundings(reader, pod, worker=self.worker)
-        made = explain_pod(pod, around)
-        found = {**fields_of(made), "translation": summary(made.translation), "notes": reader.missing}
-        self._print(found, [*(f"! {each}" for each in reader.missing), *pod_blocks(made, wide=self.output is Format.WIDE)])
+            return explain_pod(pod, await surroundings(reader, pod, worker=self.worker)), reader.missing
 
 
 async def surroundings(hub: Reader, pod: Pod, *, worker: clusters.Choice | None) -> Surroundings:

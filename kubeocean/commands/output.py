@@ -21,6 +21,7 @@ from rich.text import Text
 from kubeocean.commands.terminal import Terminal
 from vkubelet.api.quantity import Quantity, Resources
 from vkubelet.clock import rfc3339
+from vkubelet.logformat import printable
 
 _PIPE_WIDTH = 10_000
 _NAMED = ("cpu", "memory")
@@ -99,7 +100,7 @@ def rendered(blocks: Sequence[Block], *, width: int, live: bool = False) -> Iter
     console = Console(width=width, force_terminal=live, color_system="auto" if live else None, highlight=False, legacy_windows=False)
     for block in blocks:
         with console.capture() as captured:
-            console.print(_table(block) if isinstance(block, Columns) else Text(block))
+            console.print(_table(block) if isinstance(block, Columns) else _text(block))
         yield from (line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
 
 
@@ -109,8 +110,12 @@ def _table(columns: Columns) -> Table:
         # A short cell is not broken: the last column has the sentences.
         table.add_column(name, no_wrap=name != columns.head[-1], overflow="fold")
     for row in columns.rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*map(_text, row))
     return table
+
+
+def _text(text: str) -> Text:
+    return Text(printable(text))
 
 
 def amounts_text(amounts: Resources, *, wide: bool = False) -> str:

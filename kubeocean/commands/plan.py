@@ -17,6 +17,7 @@ from kubeocean.rbac import permissions
 from kubeocean.rbac.rules import Rule
 from kubeocean.worker.connect import KUBECONFIG
 from vkubelet.api.codec import decode_object, encode_json
+from vkubelet.api.names import NAME_LIMIT, is_dns_subdomain
 from vkubelet.api.objects import Json, JsonView, Key, Unknown
 from vkubelet.errors import SettingsError
 
@@ -25,6 +26,7 @@ SHARED: Final = f"""\
 # PriorityClass {keys.DEFAULT_PRIORITY_CLASS} ({keys.DEFAULT_PRIORITY}) is created with the first pod, unless it exists.
 # All bindings share it, and it is deleted with the identity of the last one.
 """
+_SUFFIX: Final = "-kubeconfig"
 _FLAGS: Final = {"spec.clusterID": "--cluster-id", "spec.mountNamespace": "--mount-namespace"}
 
 
@@ -64,13 +66,16 @@ class Plan:
         return cls(
             name=flags.name,
             cluster_id=cluster_id or flags.cluster_id or flags.name,
-            secret=secret if secret.name else Key(flags.namespace, f"{flags.name}-kubeconfig"),
+            secret=secret if secret.name else Key(flags.namespace, f"{flags.name}{_SUFFIX}"),
             namespace=secret.namespace or flags.namespace,
             identity=Identity(mount_namespace=mount, metrics=flags.metrics, policy_label=flags.policy_label),
         )
 
     def check(self) -> None:
         """Validates the plan. Raises SettingsError for invalid fields, naming the flag."""
+        if not is_dns_subdomain(self.secret.name) or not is_dns_subdomain(self.name):
+            rule = "the name of an object: lower case letters, digits, '-' and '.', beginning and ending with a letter or digit"
+            raise SettingsError("NAME", f"must be {rule}, at most {NAME_LIMIT - len(_SUFFIX)} characters")
         for problem in ClusterBinding.parse(decode_object(Unknown, encode_json(self.binding))).validate():
             raise SettingsError(_FLAGS.get(problem.field, problem.field), problem.sentence)
 

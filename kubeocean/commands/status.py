@@ -23,6 +23,7 @@ from vkubelet.api.quantity import Resources, sum_resources
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock, SystemClock
 from vkubelet.errors import Forbidden, NotFound, SettingsError
+from vkubelet.logformat import printable
 
 HEAD = ("NAME", "PHASE", "NODES", "PODS", "CPU", "MEMORY", "WORKER", "POLICIES")
 UNREPORTED = "no process has reported on the ClusterBinding yet"
@@ -182,6 +183,7 @@ def lines(rows: Sequence[Summary], *, width: int, wide: bool = False, nodes: boo
         out.append(line)
         for problem in row.problems:
             out += textwrap.wrap(problem, max(width, 40), initial_indent="  ! ", subsequent_indent="    ", break_long_words=False)
+    out = list(map(printable, out))
     listed = [node for row in rows for node in row.capacity] if wide or nodes else []
     return [*out, "", *rendered([Columns(capacity.NODE_HEAD, capacity.rows(listed))], width=max(width, 200))] if listed else out
 

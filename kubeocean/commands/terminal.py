@@ -13,6 +13,7 @@ from attrs import define, field, frozen
 
 from vkubelet.clock import Clock
 from vkubelet.errors import SettingsError
+from vkubelet.logformat import printable
 
 SILENCE = 15.0
 _CLEAR = "\r\x1b[K"
@@ -88,6 +89,7 @@ class Progress:
 
     def update(self, text: str) -> None:
         """Reports the current state; to be called repeatedly."""
+        text = printable(text)
         changed, now = text != self._text, self.clock.monotonic()
         if self.terminal.live:
             self._rewrite(text, changed=changed)

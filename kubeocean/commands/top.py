@@ -6,6 +6,7 @@ something is shown.
 
 import asyncio
 import enum
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from attrs import define, field, frozen
@@ -93,11 +94,11 @@ class Top:
         async with clusters.opened(self.hub) as client:
             reader = Reader(client, self.hub)
             with in_progress("reading usage"):
-                for binding in await reading.bindings(reader, self.binding):
-                    try:
-                        rows += await self._binding(reader, binding, missing)
-                    except VKubeletError as error:
-                        missing.append(f"ClusterBinding {binding.name}: {error}")
+                found = await reading.bindings(reader, self.binding)
+                if self.view is View.HUB:
+                    rows = await self._in_hub(reader, found, missing)
+                else:
+                    rows = await self._in_workers(reader, found, missing)
         rows = merged(rows)
         if self.output.is_data:
             self.terminal.write_line(data({"rows": rows, "missing": missing}, self.output))
@@ -106,21 +107,35 @@ class Top:
         if missing and all(row.cpu is None for row in rows):
             raise SystemExit(1)
 
-    async def _binding(self, hub: Reader, binding: ClusterBinding, missing: list[str]) -> list[Row]:
-        virtual = await reading.virtual_nodes(hub, binding)
-        if self.view is View.HUB:
-            found = await read_usage(hub, list(virtual), remedy=_HUB_REMEDY)
-            nodes, pods = virtual, await hub.list(PODS)
-        else:
-            owner = await reading.owner_of(hub, binding)
-            physical = {node.metadata.annotations.get(keys.PHYSICAL_NODE_NAME, "") for node in virtual.values()}
-            async with reading.worker_reader(hub, binding, owner, chosen=self.worker) as worker:
-                found = await read_usage(worker, sorted(physical - {""}), remedy=_WORKER_REMEDY)
-                nodes = {node.metadata.name: node for node in await worker.list(NODES) if node.metadata.name in physical}
-                pods = await worker.list(PODS)
+    async def _in_hub(self, hub: Reader, bindings: Sequence[ClusterBinding], missing: list[str]) -> list[Row]:
+        """Reads the hub once, whatever the number of bindings."""
+        virtual = [await reading.virtual_nodes(hub, binding) for binding in bindings]
+        found = await read_usage(hub, [name for nodes in virtual for name in nodes], remedy=_HUB_REMEDY)
         missing += found.missing
-        own = [pod for pod in pods if pod.node in nodes and not pod.terminal]
-        return rows_of(binding, nodes, own, found=found, by=self.by)
+        pods = await hub.list(PODS)
+        return [
+            row for binding, nodes in zip(bindings, virtual, strict=True) for row in rows_of(binding, nodes, pods, found=found, by=self.by)
+        ]
+
+    async def _in_workers(self, hub: Reader, bindings: Sequence[ClusterBinding], missing: list[str]) -> list[Row]:
+        rows = list[Row]()
+        for binding in bindings:
+            try:
+                rows += await self._in_worker(hub, binding, missing)
+            except VKubeletError as error:
+                missing.append(f"ClusterBinding {binding.name}: {error}")
+        return rows
+
+    async def _in_worker(self, hub: Reader, binding: ClusterBinding, missing: list[str]) -> list[Row]:
+        virtual = await reading.virtual_nodes(hub, binding)
+        owner = await reading.owner_of(hub, binding)
+        physical = {node.metadata.annotations.get(keys.PHYSICAL_NODE_NAME, "") for node in virtual.values()}
+        async with reading.worker_reader(hub, binding, owner, chosen=self.worker) as worker:
+            found = await read_usage(worker, sorted(physical - {""}), remedy=_WORKER_REMEDY)
+            nodes = {node.metadata.name: node for node in await worker.list(NODES) if node.metadata.name in physical}
+            pods = await worker.list(PODS)
+        missing += found.missing
+        return rows_of(binding, nodes, pods, found=found, by=self.by)
 
 
 # --- Reading usage ------------------------------------------------------------------------------------------------------------------------
@@ -216,11 +231,15 @@ def pods_of(document: Json) -> Iterator[tuple[Key, Resources]]:
 
 
 def rows_of(binding: ClusterBinding, nodes: Mapping[str, Node], pods: Sequence[Pod], *, found: Usage, by: By) -> list[Row]:
-    """Computes the rows of one binding from its nodes, the pods on them, and their usage."""
+    """Computes the rows of one binding from its nodes, pods of which only those on them count, and their usage."""
+    pods = [pod for pod in pods if pod.node in nodes and not pod.terminal]
     if by is By.NAMESPACES:
         names = sorted({pod.metadata.namespace for pod in pods})
         return [_of_pods(name, [pod for pod in pods if pod.metadata.namespace == name], found) for name in names]
-    each = [_of_node(node, [pod for pod in pods if pod.node == node.metadata.name], found) for _, node in sorted(nodes.items())]
+    on_node: dict[str, list[Pod]] = defaultdict(list)
+    for pod in pods:
+        on_node[pod.node].append(pod)
+    each = [_of_node(node, on_node[name], found) for name, node in sorted(nodes.items())]
     if by is By.NODES:
         return each
     return [total(each, name=binding.name)]

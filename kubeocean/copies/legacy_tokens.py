@@ -6,7 +6,7 @@ Invariant: the volumes of a running pod are immutable, so its Secrets keep their
 import base64
 import logging
 
-from kubeocean.copies.tokens import TokenReconciler, refresh_at
+from kubeocean.copies.tokens import TokenReconciler
 from kubeocean.model import keys
 from kubeocean.model.identity import identity
 from kubeocean.model.ownership import Ownership, classify
@@ -14,7 +14,7 @@ from kubeocean.model.references import TokenSource, token_sources
 from kubeocean.worker.cluster import WorkerCluster, virtual_uid
 from vkubelet.api.objects import PODS, SECRETS, Key, Pod, PodRef, Unknown
 from vkubelet.client.rest import PatchKind
-from vkubelet.clock import parse_rfc3339, rfc3339
+from vkubelet.clock import rfc3339
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change
 from vkubelet.control.workqueue import Priority
@@ -73,18 +73,12 @@ class LegacyTokens:
             source = source_of(key.name, pod)
             if source is None:
                 return None
-            wait = self._due_in(secret, pod)
+            wait = self._tokens.due_in(secret, pod.metadata.uid)
             return wait if wait > 0 else await self._renew(secret, pod, source)
-
-    def _due_in(self, secret: Unknown, pod: Pod) -> float:
-        notes = secret.metadata.annotations
-        expiry, lifetime = notes.get(keys.TOKEN_EXPIRY, ""), notes.get(keys.TOKEN_LIFE, "")
-        if not expiry or not lifetime.isdecimal():
-            return 0.0
-        return (refresh_at(pod.metadata.uid, parse_rfc3339(expiry), lifetime=float(lifetime)) - self._host.clock.now()).total_seconds()
 
     async def _renew(self, secret: Unknown, pod: Pod, source: TokenSource) -> float:
         issued = await self._tokens.issue(pod, [source])
+        self._tokens.keep(secret.key, issued)
         annotations = {keys.TOKEN_EXPIRY: rfc3339(issued.expiry), keys.TOKEN_LIFE: str(issued.lifetime)}
         data = {_TOKEN: base64.b64encode(issued.tokens[_TOKEN].encode()).decode()}
         change = {"metadata": {"uid": secret.metadata.uid, "annotations": annotations}, "data": data}
@@ -113,10 +107,17 @@ class LegacyTokens:
     def _changed(self, change: Change[Unknown]) -> None:
         if change.old is not None:
             self._index(change.old, present=False)
+        if change.new is None:
+            self._tokens.forget(change.key)
         if change.new is not None and is_legacy(change.new):
             self._index(change.new, present=True)
         if change.new is not None and is_legacy(change.new):
             self.controller.add(change.key, after=2.0 if change.initial else 0.0, priority=Priority.LOW)
+
+    def recheck(self) -> None:
+        """Enqueues all Secrets: the clock by which tokens are due was set."""
+        for key in {key for known in self._of_pod.values() for key in known}:
+            self.controller.add(key, priority=Priority.LOW)
 
     def released(self, ref: PodRef) -> None:
         """Enqueues the Secrets of a pod whose containers have terminated."""

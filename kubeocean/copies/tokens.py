@@ -20,7 +20,7 @@ from vkubelet.api.objects import PODS, SECRETS, Key, Pod, PodRef, Unknown
 from vkubelet.clock import parse_rfc3339, rfc3339
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change
-from vkubelet.control.tokens import renewal_time, request_token, spread_of
+from vkubelet.control.tokens import KEPT, renewal_time, request_token, spread_of
 from vkubelet.control.workqueue import Priority
 from vkubelet.errors import AlreadyExists, Conflict, NotFound, Unavailable
 from vkubelet.logformat import bind
@@ -33,8 +33,6 @@ _DELIVERY = 120.0
 """Seconds until containers observe a Secret that was written: a kubelet refreshes it within 90, and its cache lags."""
 _ORPHAN_AFTER = 60.0
 _RECHECK_AFTER = 60.0
-_KEPT = 0.1
-"""Share of its lifetime in which a token is not renewed again, although by our clock, which may be ahead, it is due already."""
 _SOON = 1.0
 """Seconds after a start; pods that are still being listed are known by then."""
 
@@ -65,8 +63,8 @@ class TokenReconciler:
         self._host = host
         self._worker = worker
         self._terminated: set[str] = set()
-        self._kept: dict[str, tuple[str, float]] = {}
-        """By UID of the pod: the expiry of the tokens that were issued here, and until when they are kept, by the monotonic clock."""
+        self._kept: dict[Key, tuple[str, float]] = {}
+        """By Secret: the expiry of the tokens that were issued here, and until when they are kept, by the monotonic clock."""
         self.controller: Controller[PodRef] = Controller("tokens", self.reconcile, workers=8, clock=host.clock, metrics=host.metrics)
         worker.secrets.on_change(self._secret_changed)
 
@@ -101,7 +99,7 @@ class TokenReconciler:
             pod = self._host.pods.by_uid(ref.uid)
             if secret is None:
                 self._terminated.discard(ref.uid)
-                self._kept.pop(ref.uid, None)
+                self.forget(self._key(ref))
                 # A pod that Kubeocean (Go) created has its tokens in other Secrets.
                 uses_it = physical is not None and self._key(ref).name.encode() in physical.spec_json
                 return await self._restore(pod) if pod is not None and uses_it else None
@@ -128,22 +126,34 @@ class TokenReconciler:
         return Key(self._worker.mount.namespace, keys.token_secret_name(ref.namespace, ref.name, ref.uid))
 
     def _due_in(self, secret: Unknown, pod: Pod, sources: Sequence[TokenSource]) -> float:
-        text = secret.metadata.annotations.get(keys.TOKEN_EXPIRY, "")
-        if not text or not sources:
-            return 0.0
+        requested = min((source.expiration for source in sources), default=0)
+        return self.due_in(secret, pod.metadata.uid, requested=requested) if sources else 0.0
+
+    def due_in(self, secret: Unknown, uid: str, *, requested: float = 0.0) -> float:
+        """Returns the seconds until the tokens of a Secret are due; `requested` is their lifetime where the Secret does not contain it."""
+        notes = secret.metadata.annotations
+        text, given = notes.get(keys.TOKEN_EXPIRY, ""), notes.get(keys.TOKEN_LIFE, "")
         # The API server may limit the lifetime, so the issued one can differ from the requested one.
-        given = secret.metadata.annotations.get(keys.TOKEN_LIFE, "")
-        lifetime = float(given) if given.isdecimal() else min(source.expiration for source in sources)
-        due = refresh_at(pod.metadata.uid, parse_rfc3339(text), lifetime=lifetime)
-        wait = (due - self._host.clock.now()).total_seconds()
+        lifetime = float(given) if given.isdecimal() else requested
+        if not text or not lifetime:
+            return 0.0
+        wait = (refresh_at(uid, parse_rfc3339(text), lifetime=lifetime) - self._host.clock.now()).total_seconds()
         # The annotations of other writers are followed.
-        expiry, until = self._kept.get(pod.metadata.uid, ("", 0.0))
+        expiry, until = self._kept.get(secret.key, ("", 0.0))
         return max(wait, until - self._host.clock.monotonic()) if expiry == text else wait
+
+    def keep(self, secret: Key, issued: Issued) -> None:
+        """Notes the tokens that are now in a Secret."""
+        self._kept[secret] = rfc3339(issued.expiry), self._host.clock.monotonic() + KEPT * issued.lifetime
+
+    def forget(self, secret: Key) -> None:
+        """Drops a deleted Secret."""
+        self._kept.pop(secret, None)
 
     async def _renew(self, pod: Pod, sources: Sequence[TokenSource], *, known: Unknown | None) -> None:
         mount = self._worker.mount
         issued = await self.issue(pod, sources)
-        self._kept[pod.metadata.uid] = rfc3339(issued.expiry), self._host.clock.monotonic() + _KEPT * issued.lifetime
+        self.keep(self._key(pod.ref), issued)
         body = token_secret(
             pod, issued.tokens, owner=mount.owner, namespace=mount.namespace, expiry=issued.expiry, lifetime=issued.lifetime
         )

@@ -4,7 +4,7 @@ Invariant: a value contains everything that the pages about the hub show; what c
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -12,29 +12,19 @@ from attrs import evolve, field, frozen
 
 from kubeocean.commands.status import Summary, problems_of, summary
 from kubeocean.leasing.reclaim import LeasedPod
-from kubeocean.model import keys
-from kubeocean.model.identity import leaves_home
+from kubeocean.model import crds, identity, keys, node_state
 from vkubelet.api.objects import JsonView, Node, Pod, Unknown, get_condition
 from vkubelet.api.podspec import waiting_containers
 from vkubelet.api.quantity import Resources, add_resources, parse_resources
 from vkubelet.api.scheduling import tolerates
 from vkubelet.clock import parse_rfc3339
 
-OPEN, CLOSED, NOT_READY, UNREACHABLE, CORDONED, WITHDRAWN = "Open", "Closed", "NotReady", "Unreachable", "Cordoned", "Withdrawn"
-STATES: Final = (OPEN, CLOSED, CORDONED, WITHDRAWN, UNREACHABLE, NOT_READY)
-_BY_TAINT: Final = {
-    keys.TAINT_DELETING: WITHDRAWN,
-    keys.TAINT_WORKER_UNREACHABLE: UNREACHABLE,
-    keys.TAINT_CLOSED: CLOSED,
-    keys.TAINT_UNSCHEDULABLE: CORDONED,
-    "node.kubernetes.io/unschedulable": CORDONED,
-}
 _VNODE_TAINT: Final = {"key": keys.TAINT_VNODE, "effect": "NoSchedule", "value": ""}
 
 
 @frozen(kw_only=True)
 class NodeState:
-    """One virtual node; `requested` is the sum of the requests of its pods, empty where pods may not be listed."""
+    """One virtual node; `requested` is the sum of the requests of its pods, empty where they may not all be listed."""
 
     name: str
     binding: str
@@ -61,7 +51,7 @@ class PodState:
     created: datetime | None
     requests: Resources
     leased: bool
-    """Whether it uses leased capacity: pods of system namespaces do not."""
+    """Whether it is started in the worker, and so uses leased capacity: `model.identity.enters`."""
 
     @property
     def counts(self) -> bool:
@@ -70,18 +60,39 @@ class PodState:
 
 
 @frozen(kw_only=True)
+class Reading:
+    """What was read of the hub at one instant; None for what may not be listed."""
+
+    at: datetime
+    bindings: Sequence[Unknown] | None = ()
+    nodes: Sequence[Node] | None = ()
+    pods: Sequence[PodState] | None = None
+    namespaces: Sequence[str] | None = None
+    """The namespaces of `pods`, where those of others may not be listed; None for all."""
+    notes: Sequence[str] = ()
+
+
+@frozen(kw_only=True)
 class Fleet:
-    """The hub at one instant; `pods` is None where they may not be listed."""
+    """The hub at one instant, as computed from a reading."""
 
     at: datetime
     bindings: Sequence[Summary] = ()
     nodes: Sequence[NodeState] = ()
     pods: Sequence[PodState] | None = None
+    namespaces: Sequence[str] | None = None
     notes: Sequence[str] = ()
+    unread: Collection[str] = ()
+    """`bindings` and `nodes`, where they may not be listed: their number is not zero, but unknown."""
     by_name: Mapping[str, NodeState] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "by_name", {node.name: node for node in self.nodes})
+
+    @property
+    def complete(self) -> bool:
+        """Whether the pods of all namespaces are known, without which no sum is."""
+        return self.pods is not None and self.namespaces is None
 
     def nodes_of(self, binding: str) -> list[NodeState]:
         return [node for node in self.nodes if node.binding == binding]
@@ -90,10 +101,10 @@ class Fleet:
         return [pod for pod in self.pods or () if pod.node == node]
 
 
-def fleet_of(
-    bindings: Sequence[Unknown], nodes: Sequence[Node], pods: Sequence[PodState] | None, *, at: datetime, notes: Sequence[str] = ()
-) -> Fleet:
+def fleet_of(reading: Reading) -> Fleet:
     """Computes the state of everything from objects of the hub."""
+    bindings, nodes = reading.bindings or (), reading.nodes or ()
+    pods = reading.pods if reading.namespaces is None else None
     labels = {keys.label_value(each.metadata.name): each.metadata.name for each in bindings}
     counted = Counter(pod.node for pod in pods) if pods is not None else None
     requested: dict[str, Resources] = defaultdict(dict)
@@ -106,11 +117,13 @@ def fleet_of(
         by_label[node.metadata.labels.get(keys.CLUSTER_BINDING, "")].append(node)
     summaries = [_summary(each, by_label[keys.label_value(each.metadata.name)], counted) for each in bindings]
     return Fleet(
-        at=at,
+        at=reading.at,
         bindings=sorted(summaries, key=lambda each: each.name),
         nodes=sorted(made, key=lambda each: (each.binding, each.name)),
-        pods=pods,
-        notes=notes,
+        pods=reading.pods,
+        namespaces=reading.namespaces,
+        notes=reading.notes,
+        unread=[name for name, found in (("bindings", reading.bindings), ("nodes", reading.nodes)) if found is None],
     )
 
 
@@ -122,14 +135,14 @@ def _summary(binding: Unknown, nodes: Sequence[Node], counted: Mapping[str, int]
 
 def _node_state(node: Node, labels: Mapping[str, str], requested: Resources, counted: Mapping[str, int] | None) -> NodeState:
     meta, status = node.metadata, node.status
-    state, why = condition_of(node.spec, status)
+    state = node_state.state_of(node)
     label = meta.labels.get(keys.CLUSTER_BINDING, "")
     return NodeState(
         name=meta.name,
         binding=labels.get(label, label),
         physical=meta.annotations.get(keys.PHYSICAL_NODE_NAME, ""),
-        state=state,
-        why=why,
+        state=state.name,
+        why=state.why,
         policy=keys.deciding_policy(meta.annotations),
         offered=parse_resources(status.get("allocatable") or {}),
         requested=requested,
@@ -137,24 +150,11 @@ def _node_state(node: Node, labels: Mapping[str, str], requested: Resources, cou
     )
 
 
-def condition_of(spec: JsonView, status: JsonView) -> tuple[str, str]:
-    """Returns the state of a virtual node, and the reason that its conditions or taints report."""
-    ready = get_condition(status.get("conditions") or (), "Ready") or {}
-    if ready.get("status") != "True":
-        return NOT_READY, str(ready.get("message") or ready.get("reason") or "it has no condition Ready")
-    taints = {str(taint.get("key")): taint for taint in spec.get("taints") or ()}
-    for key, state in _BY_TAINT.items():
-        if key in taints:
-            why = str(ready.get("message") or "") if state == UNREACHABLE else f"taint {key}:{taints[key].get('effect', '')}"
-            return state, why
-    return OPEN, ""
-
-
 # --- Pods ---------------------------------------------------------------------------------------------------------------------------------
 
 
-def pod_state(pod: Pod) -> PodState:
-    """Computes the state of one pod."""
+def pod_state(pod: Pod, binding: crds.ClusterBinding | None = None) -> PodState:
+    """Computes the state of one pod; `binding` is that of its node."""
     meta = pod.metadata
     return PodState(
         namespace=meta.namespace,
@@ -165,7 +165,7 @@ def pod_state(pod: Pod) -> PodState:
         waits="" if pod.terminal else waits(pod.status),
         created=_instant(meta.creation_timestamp),
         requests=LeasedPod.of(pod).requests,
-        leased=leaves_home(meta),
+        leased=identity.enters(meta, binding),
     )
 
 
@@ -173,7 +173,7 @@ def concerns(pod: Pod, virtual: Mapping[str, object]) -> bool:
     """Checks that a pod is on a virtual node, or waits for one."""
     if pod.node or pod.terminal:
         return pod.node in virtual
-    return leaves_home(pod.metadata) and tolerates(pod.spec.get("tolerations") or (), _VNODE_TAINT)
+    return identity.leaves_home(pod.metadata) and tolerates(pod.spec.get("tolerations") or (), _VNODE_TAINT)
 
 
 def waits(status: JsonView) -> str:

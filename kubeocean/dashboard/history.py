@@ -3,13 +3,14 @@
 Invariant: both are bounded however long the process runs, and each states since when it observes; nothing is extrapolated.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Self
 
 from attrs import define, field, frozen
 
-from kubeocean.dashboard.fleet import OPEN, Fleet
+from kubeocean.dashboard.fleet import Fleet
+from kubeocean.model.node_state import OPEN
 from vkubelet.api.quantity import ZERO, Resources, sum_resources
 
 MOST_SAMPLES: Final = 360
@@ -23,7 +24,7 @@ _GIBIBYTE: Final = float(1 << 30)
 
 @frozen(kw_only=True)
 class Sample:
-    """Capacity at one instant, in cores and GiB; `requested_*` is None where pods may not be listed."""
+    """Capacity at one instant, in cores and GiB; `requested_*` is None where pods may not all be listed."""
 
     at: datetime
     open: int
@@ -56,7 +57,7 @@ def gibibytes(amounts: Resources) -> float:
 def sample_of(fleet: Fleet) -> Sample:
     """Computes the capacity that open nodes offer, and what pods on virtual nodes request (pure)."""
     offered = sum_resources(node.offered for node in fleet.nodes if node.state == OPEN)
-    requested = sum_resources(node.requested for node in fleet.nodes) if fleet.pods is not None else None
+    requested = sum_resources(node.requested for node in fleet.nodes) if fleet.complete else None
     return Sample(
         at=fleet.at,
         open=sum(node.state == OPEN for node in fleet.nodes),
@@ -92,14 +93,14 @@ class Ledger:
 
     since: datetime | None = None
     observed: timedelta = timedelta()
-    _accounts: dict[tuple[str, str], list[float]] = field(factory=dict)
+    _accounts: dict[tuple[str, str], list[float]] = field(factory=dict, alias="accounts")
     _last: Fleet | None = None
 
     def add(self, fleet: Fleet) -> None:
         """Adds the time since the last reading."""
         last, self._last = self._last, fleet
         self.since = self.since or fleet.at
-        if last is None or last.pods is None:
+        if last is None or not last.complete:
             return
         passed = fleet.at - last.at
         if not timedelta() < passed <= LONGEST_GAP:
@@ -115,6 +116,11 @@ class Ledger:
         if key not in self._accounts and len(self._accounts) >= MOST_ACCOUNTS:
             key = (OTHERS, OTHERS)
         return self._accounts.setdefault(key, [0.0, 0.0, 0.0])
+
+    def of(self, namespaces: Collection[str]) -> Self:
+        """Returns the same, of these namespaces alone."""
+        own = {key: amounts for key, amounts in self._accounts.items() if key[0] in namespaces}
+        return type(self)(since=self.since, observed=self.observed, accounts=own)
 
     def accounts(self) -> Sequence[Account]:
         """Returns the accounts, the largest first."""

@@ -14,18 +14,13 @@ from aiohttp import hdrs, web
 from attrs import define, field
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from kubeocean.commands.calendar import MOST_DAYS, local
-from kubeocean.commands.explain import both
-from kubeocean.commands.output import amount_text
-from kubeocean.commands.rights import MissingRight
+from kubeocean.commands import calendar, explain, output, rights
+from kubeocean.dashboard import live, timeline, views
 from kubeocean.dashboard.access import Access, Visit
-from kubeocean.dashboard.live import LiveUpdates
-from kubeocean.dashboard.timeline import parts
-from kubeocean.dashboard.views import age, bars, node_rows, overview, problems, states
 from kubeocean.explain.translation import summary
 from vkubelet.api.objects import Key
 from vkubelet.clock import Clock, rfc3339
-from vkubelet.errors import VKubeletError
+from vkubelet.errors import Forbidden, VKubeletError
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +42,8 @@ def templates() -> Environment:
     made = Environment(
         loader=PackageLoader("kubeocean.dashboard"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {"amount": amount_text, "instant": rfc3339, "both": both, "local": local, "age": age}
-    made.globals |= {"parts": parts}
+    made.filters |= {"amount": output.amount_text, "instant": rfc3339, "both": explain.both, "local": calendar.local, "age": views.age}
+    made.globals |= {"parts": timeline.parts, "figure": views.figure}
     return made
 
 
@@ -61,7 +56,7 @@ class Dashboard:
 
     access: Access
     clock: Clock
-    _live: LiveUpdates = field(factory=LiveUpdates)
+    _live: live.LiveUpdates = field(factory=live.LiveUpdates)
     _templates: Environment = field(factory=templates)
 
     def application(self) -> web.Application:
@@ -78,13 +73,13 @@ class Dashboard:
             "/events": self._events,
         }
         for path, page in pages.items():
-            made.router.add_get(f"/{{token}}{path}", self._admitted(page))
-        made.router.add_get("/{token}/static/{file}", self._admitted(_static))
+            made.router.add_get(f"{self.access.root}{path}", self._admitted(page))
+        made.router.add_get(f"{self.access.root}/static/{{file}}", self._admitted(_static))
         return made
 
     def _admitted(self, page: Page) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
-            return await page(request, self.access.admit(request))
+            return await page(request, await self.access.admit(request))
 
         return handle
 
@@ -95,33 +90,35 @@ class Dashboard:
         except web.HTTPException as error:
             return web.Response(status=error.status, text=error.text, content_type="text/plain")
         except VKubeletError as error:
-            return web.Response(status=403 if isinstance(error, MissingRight) else 502, text=f"{error}\n", content_type="text/plain")
+            status = 403 if isinstance(error, (rights.MissingRight, Forbidden)) else 502
+            return web.Response(status=status, text=f"{error}\n", content_type="text/plain")
 
     # --- Pages ------------------------------------------------------------------------------------------------------------------------
 
     async def _overview(self, request: web.Request, visit: Visit) -> web.StreamResponse:
-        fleet = await visit.observer.current()
-        view = overview(fleet, visit.observer.history.samples)
+        fleet = await visit.view.current()
+        view = views.overview(fleet, visit.view.samples)
         return self._page("overview.html", visit, view=view, fleet=fleet)
 
     async def _nodes(self, request: web.Request, visit: Visit) -> web.StreamResponse:
-        fleet = await visit.observer.current()
+        fleet = await visit.view.current()
         binding, state = request.query.get("binding", ""), request.query.get("state", "")
-        rows, counted = node_rows(fleet, binding=binding, state=state), states(fleet.nodes_of(binding) if binding else fleet.nodes)
+        rows = views.node_rows(fleet, binding=binding, state=state)
+        counted = views.states(fleet.nodes_of(binding) if binding else fleet.nodes)
         return self._page("nodes.html", visit, rows=rows, fleet=fleet, binding=binding, chosen=state, states=counted)
 
     async def _node(self, request: web.Request, visit: Visit) -> web.StreamResponse:
-        fleet, name = await visit.observer.current(), request.match_info["node"]
+        fleet, name = await visit.view.current(), request.match_info["node"]
         node = fleet.by_name.get(name)
         if node is None:
             return self._missing(visit, f"no virtual node {name} was read; it does not exist, or you may not list nodes")
-        read = await visit.observer.source.node(name, node.binding)
-        shown = bars([node], known=fleet.pods is not None)
+        read = await visit.view.source.node(name, node.binding)
+        shown = views.bars([node], known=fleet.complete)
         return self._page("node.html", visit, node=node, read=read, bars=shown, pods=fleet.pods_of(name), fleet=fleet)
 
     async def _pod(self, request: web.Request, visit: Visit) -> web.StreamResponse:
-        fleet, key = await visit.observer.current(), Key(request.match_info["namespace"], request.match_info["pod"])
-        found = await visit.observer.source.pod(key)
+        fleet, key = await visit.view.current(), Key(request.match_info["namespace"], request.match_info["pod"])
+        found = await visit.view.source.pod(key)
         if found is None:
             return self._missing(visit, f"namespace {key.namespace} has no pod {key.name}")
         made, notes = found
@@ -129,35 +126,35 @@ class Dashboard:
         return self._page("pod.html", visit, made=made, notes_found=notes, changes=summary(made.translation), known=known, fleet=fleet)
 
     async def _problems(self, request: web.Request, visit: Visit) -> web.StreamResponse:
-        fleet = await visit.observer.current()
-        return self._page("problems.html", visit, found=problems(fleet), fleet=fleet)
+        fleet = await visit.view.current()
+        return self._page("problems.html", visit, found=views.problems(fleet), fleet=fleet)
 
     async def _calendar(self, request: web.Request, visit: Visit) -> web.StreamResponse:
-        fleet, days = await visit.observer.current(), request.query.get("days", "3")
-        if not (days.isascii() and days.isdigit() and 0 < int(days) <= MOST_DAYS):
-            raise web.HTTPBadRequest(text=f"days: must be from 1 to {MOST_DAYS}")
-        made, failures = await visit.observer.source.timelines(int(days))
+        fleet, days = await visit.view.current(), request.query.get("days", "3")
+        if not (days.isascii() and days.isdigit() and 0 < int(days) <= calendar.MOST_DAYS):
+            raise web.HTTPBadRequest(text=f"days: must be from 1 to {calendar.MOST_DAYS}")
+        made, failures = await visit.view.source.timelines(int(days))
         return self._page("calendar.html", visit, timelines=made, failures=failures, days=int(days), choices=_DAYS, fleet=fleet)
 
     async def _ledger(self, request: web.Request, visit: Visit) -> web.StreamResponse:
-        fleet, ledger = await visit.observer.current(), visit.observer.ledger
+        fleet, ledger = await visit.view.current(), visit.view.ledger
         accounts = ledger.accounts()
         most = max((each.cpu_hours for each in accounts), default=0.0) or 1.0
         return self._page("ledger.html", visit, ledger=ledger, accounts=accounts, most=most, fleet=fleet)
 
     async def _events(self, request: web.Request, visit: Visit) -> web.StreamResponse:
-        return await self._live.serve(request, visit.observer)
+        return await self._live.serve(request, visit.view)
 
     # --- Rendering --------------------------------------------------------------------------------------------------------------------
 
     def _page(self, template: str, visit: Visit, **values: object) -> web.Response:
         text = self._templates.get_template(template).render(
-            base=visit.base, now=self.clock.now(), error=visit.observer.error, page=template.removesuffix(".html"), **values
+            base=visit.base, now=self.clock.now(), error=visit.view.error, page=template.removesuffix(".html"), **values
         )
         return web.Response(text=text, content_type="text/html")
 
     def _missing(self, visit: Visit, text: str) -> web.Response:
-        response = self._page("missing.html", visit, text=text, fleet=visit.observer.fleet)
+        response = self._page("missing.html", visit, text=text, fleet=visit.view.fleet)
         response.set_status(404)
         return response
 

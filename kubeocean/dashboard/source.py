@@ -9,19 +9,15 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from kubeocean.commands import reading
-from kubeocean.commands.calendar import Plan, Question, plans_of
-from kubeocean.commands.clusters import Choice, CommandFailed
-from kubeocean.commands.explain import surroundings
-from kubeocean.commands.rights import Reader
-from kubeocean.dashboard.fleet import Fleet, PodState, concerns, fleet_of, pod_state
+from kubeocean.commands import calendar, clusters, explain, reading, rights
+from kubeocean.dashboard.fleet import PodState, Reading, concerns, pod_state
 from kubeocean.dashboard.timeline import Timeline, timeline
 from kubeocean.explain.node import NodeExplanation, explain_node
 from kubeocean.explain.pod import PodExplanation, explain_pod
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from kubeocean.model.windows import is_open
-from vkubelet.api.objects import NODES, PODS, Key, Pod, Unknown
+from vkubelet.api.objects import NODES, PODS, Key, Node, Pod, Unknown
 from vkubelet.api.quantity import parse_resources
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
@@ -45,44 +41,51 @@ class Source:
     """Reads of one reader; `worker` names the worker cluster by flags, None to use the Secret of each binding."""
 
     client: Client
-    choice: Choice
+    choice: clusters.Choice
     clock: Clock
-    worker: Choice | None = None
+    worker: clusters.Choice | None = None
     only: str = ""
     """The one ClusterBinding that is shown; empty for all."""
-    _pods: dict[str, tuple[str, PodState]] = field(factory=dict)
-    """The state of each pod by UID, with its resourceVersion: most pods have not changed since the last reading."""
+    _pods: dict[str, tuple[object, PodState]] = field(factory=dict)
+    """The state of each pod by UID, with what it was computed from: most pods have not changed since the last reading."""
     _bindings: Mapping[str, Unknown] = field(factory=dict)
     _snapshots: SharedCache[str, reading.Snapshot] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._snapshots = SharedCache(self.clock, size=_FEW)
 
-    def _reader(self) -> Reader:
-        return Reader(self.client, self.choice)
+    def _reader(self) -> rights.Reader:
+        return rights.Reader(self.client, self.choice)
 
     # --- The hub ----------------------------------------------------------------------------------------------------------------------
 
-    async def fleet(self) -> Fleet:
+    async def read(self) -> Reading:
         """Reads bindings, virtual nodes and their pods. Raises CommandFailed when the hub does not respond."""
         hub = self._reader()
         listed = await hub.list_if_allowed(CLUSTERBINDINGS, otherwise="bindings are not shown")
-        bindings = [each for each in listed or () if self.only in ("", each.metadata.name)]
+        bindings = None if listed is None else [each for each in listed if self.only in ("", each.metadata.name)]
         selector = f"{keys.CLUSTER_BINDING}={keys.label_value(self.only)}" if self.only else keys.CLUSTER_BINDING
-        nodes = await hub.list_if_allowed(NODES, Selection(labels=selector), otherwise="nodes are not shown") or ()
+        nodes = await hub.list_if_allowed(NODES, Selection(labels=selector), otherwise="nodes are not shown")
         pods = await hub.list_if_allowed(PODS, otherwise="pods and their requests are not shown")
-        self._bindings = {each.metadata.name: each for each in bindings}
-        names = {node.metadata.name: node for node in nodes}
-        states = self._states([pod for pod in pods if concerns(pod, names)]) if pods is not None else None
-        return fleet_of(bindings, nodes, states, at=self.clock.now(), notes=hub.missing)
+        self.show(bindings or ())
+        names = {node.metadata.name: node for node in nodes or ()}
+        states = self._states([pod for pod in pods if concerns(pod, names)], names) if pods is not None else None
+        return Reading(at=self.clock.now(), bindings=bindings, nodes=nodes, pods=states, notes=hub.missing)
 
-    def _states(self, pods: Sequence[Pod]) -> list[PodState]:
+    def show(self, bindings: Sequence[Unknown]) -> None:
+        """Sets the bindings whose workers are read."""
+        self._bindings = {each.metadata.name: each for each in bindings}
+
+    def _states(self, pods: Sequence[Pod], nodes: Mapping[str, Node]) -> list[PodState]:
+        parsed = [ClusterBinding.parse(each) for each in self._bindings.values()]
+        owners = {name: reading.binding_of(node, parsed) for name, node in nodes.items()}
         known, self._pods = self._pods, {}
         for pod in pods:
-            meta = pod.metadata
+            meta, owner = pod.metadata, owners.get(pod.node)
+            basis = (meta.resource_version, owner is None or owner.run_daemonsets)
             before = known.get(meta.uid)
-            unchanged = before is not None and before[0] == meta.resource_version and meta.resource_version
-            self._pods[meta.uid] = before if before is not None and unchanged else (meta.resource_version, pod_state(pod))
+            unchanged = before is not None and before[0] == basis and meta.resource_version
+            self._pods[meta.uid] = before if before is not None and unchanged else (basis, pod_state(pod, owner))
         return [state for _, state in self._pods.values()]
 
     async def pod(self, key: Key) -> tuple[PodExplanation, Sequence[str]] | None:
@@ -91,7 +94,7 @@ class Source:
         pod = await hub.get(PODS, key)
         if pod is None:
             return None
-        made = explain_pod(pod, await surroundings(hub, pod, worker=self.worker))
+        made = explain_pod(pod, await explain.surroundings(hub, pod, worker=self.worker))
         return made, list(hub.missing)
 
     # --- The worker -------------------------------------------------------------------------------------------------------------------
@@ -100,7 +103,7 @@ class Source:
         """Explains a virtual node."""
         try:
             seen = await self._snapshot(binding)
-        except CommandFailed as error:
+        except clusters.CommandFailed as error:
             return NodeReading(notes=[str(error)])
         leased = seen.node(name)
         if leased is None:
@@ -116,8 +119,8 @@ class Source:
         for name in sorted(self._bindings):
             try:
                 seen = await self._snapshot(name)
-                (plan,) = plans_of([seen], Question(days=days), self.clock)
-            except CommandFailed as error:
+                (plan,) = calendar.plans_of([seen], calendar.Question(days=days), self.clock)
+            except clusters.CommandFailed as error:
                 # Most of these errors name the binding, but not those about rights.
                 prefix = f"ClusterBinding {name}: "
                 failures.append(prefix + str(error).removeprefix(prefix))
@@ -128,16 +131,16 @@ class Source:
     async def _snapshot(self, binding: str) -> reading.Snapshot:
         async def look_up() -> Answer[reading.Snapshot]:
             if binding not in self._bindings:
-                raise CommandFailed(f"the {self.choice.title} has no ClusterBinding {binding}, or you may not list them")
+                raise clusters.CommandFailed(f"the {self.choice.title} has no ClusterBinding {binding}, or you may not list them")
             if self.worker is not None and len(self._bindings) > 1:
-                raise CommandFailed("--worker-context names one worker of several ClusterBindings; add --binding, or omit it")
+                raise clusters.CommandFailed("--worker-context names one worker of several ClusterBindings; add --binding, or omit it")
             parsed = ClusterBinding.parse(self._bindings[binding])
             return Answer(await reading.snapshot(self._reader(), parsed, chosen=self.worker), WORKER_HELD)
 
         return await self._snapshots.get(binding, look_up)
 
 
-def _timeline(seen: reading.Snapshot, plan: Plan) -> Timeline:
+def _timeline(seen: reading.Snapshot, plan: calendar.Plan) -> Timeline:
     """Computes the page of one binding (pure)."""
     valid = [policy for policy in seen.lease.policies if policy.is_valid and policy.windows and not policy.deleting]
     start = plan.calendar.start

@@ -12,8 +12,9 @@ from attrs import frozen
 
 from kubeocean.commands.output import amount_text
 from kubeocean.commands.status import Summary
-from kubeocean.dashboard.fleet import NOT_READY, OPEN, STATES, UNREACHABLE, Fleet, NodeState, PodState
+from kubeocean.dashboard.fleet import Fleet, NodeState, PodState
 from kubeocean.dashboard.history import Sample
+from kubeocean.model.node_state import NOT_READY, OPEN, STATES, UNREACHABLE
 from vkubelet.api.quantity import ZERO, Quantity, Resources, sum_resources
 
 CRITICAL, WARNING, NOTE = "critical", "warning", "note"
@@ -205,6 +206,7 @@ class BindingRow:
     summary: Summary
     bars: Sequence[Bar]
     nodes: Sequence[NodeState]
+    open: int
     states: Sequence[tuple[str, int]]
 
 
@@ -224,13 +226,13 @@ class Overview:
 
 def overview(fleet: Fleet, samples: Sequence[Sample]) -> Overview:
     """Computes the first page; bars count nodes that are open."""
-    known = fleet.pods is not None
+    known = fleet.complete
     phases = Counter(pod.phase for pod in fleet.pods or ())
     return Overview(
         ready=sum(each.ready for each in fleet.bindings),
         states=states(fleet.nodes),
         bars=bars((node for node in fleet.nodes if node.state == OPEN), known=known),
-        pods=sorted(phases.items()) if known else None,
+        pods=sorted(phases.items()) if fleet.pods is not None else None,
         bindings=[_binding_row(each, fleet.nodes_of(each.name), known=known) for each in fleet.bindings],
         problems=problems(fleet),
         charts=charts(samples),
@@ -239,7 +241,8 @@ def overview(fleet: Fleet, samples: Sequence[Sample]) -> Overview:
 
 
 def _binding_row(binding: Summary, nodes: Sequence[NodeState], *, known: bool) -> BindingRow:
-    return BindingRow(summary=binding, bars=bars(nodes, known=known), nodes=nodes, states=states(nodes))
+    opened = [node for node in nodes if node.state == OPEN]
+    return BindingRow(summary=binding, bars=bars(opened, known=known), nodes=nodes, open=len(opened), states=states(nodes))
 
 
 def states(nodes: Iterable[NodeState]) -> list[tuple[str, int]]:
@@ -259,7 +262,7 @@ class NodeRow:
 def node_rows(fleet: Fleet, *, binding: str = "", state: str = "") -> list[NodeRow]:
     """Returns the nodes of a binding and in a state; empty values mean all."""
     chosen = [node for node in fleet.nodes if binding in ("", node.binding) and state in ("", node.state)]
-    return [NodeRow(node=node, bars=bars([node], known=fleet.pods is not None)) for node in chosen]
+    return [NodeRow(node=node, bars=bars([node], known=fleet.complete)) for node in chosen]
 
 
 def age(since: datetime, now: datetime) -> str:

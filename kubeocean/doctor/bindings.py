@@ -3,6 +3,7 @@
 Invariant: messages of the manager and of the process are repeated as they are, because users search for them.
 """
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -80,7 +81,7 @@ def rights(binding: ClusterBinding, missing: Sequence[Check], *, user: str, kube
     yield make(rights_text(missing), *commands)
 
 
-def hub_rights(account: Key, missing: Sequence[Check], *, kubectl: str) -> Iterator[Finding]:
+def hub_rights(account: Key, missing: Sequence[Check], *, kubectl: str, helm: str) -> Iterator[Finding]:
     """Checks the rights of the process's ServiceAccount in the hub."""
     if missing:
         text = f"ServiceAccount {account} may not {few(map(str, missing), 6)} in the hub; upgrade the chart kubeocean, or grant the rights"
@@ -88,7 +89,7 @@ def hub_rights(account: Key, missing: Sequence[Check], *, kubectl: str) -> Itera
         make = error if any(each.essential for each in missing) else warning
         few_roles = len({(each.namespace, each.resource) for each in missing}) <= MOST_ROLES
         one_by_one = grants(missing, name=f"{account.name}-more", user=user, kubectl=kubectl)
-        yield make(text, *(one_by_one if few_roles else ["helm upgrade kubeocean deploy/charts/kubeocean --reuse-values"]))
+        yield make(text, *(one_by_one if few_roles else [f"{helm} upgrade kubeocean deploy/charts/kubeocean --reset-then-reuse-values"]))
 
 
 def grants(missing: Iterable[Check], *, name: str, user: str, kubectl: str) -> Iterator[str]:
@@ -100,9 +101,9 @@ def grants(missing: Iterable[Check], *, name: str, user: str, kubectl: str) -> I
     for (namespace, resource, one), listed in verbs.items():
         role = "-".join(part.replace("/", "-") for part in (name, resource, one) if part)
         kind, scope = ("role", f" -n {namespace}") if namespace else ("clusterrole", "")
-        only = f" --resource-name={one}" if one else ""
+        only = f" --resource-name={shlex.quote(one)}" if one else ""
         yield f"{kubectl} create {kind} {role}{scope} --verb={','.join(listed)} --resource={resource}{only}"
-        yield f"{kubectl} create {kind}binding {role}{scope} --{kind}={role} --user={user}"
+        yield f"{kubectl} create {kind}binding {role}{scope} --{kind}={role} {shlex.quote(f'--user={user}')}"
 
 
 def guards(binding: ClusterBinding, gains: Sequence[str]) -> Iterator[Finding]:

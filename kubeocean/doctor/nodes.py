@@ -7,7 +7,6 @@ import base64
 import ipaddress
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import product
 from typing import Final
 
 from attrs import frozen
@@ -32,6 +31,9 @@ _OFF: Final = (
 )
 _LASTING: Final = frozenset({"CrashLoopBackOff", "CreateContainerConfigError", "ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff"})
 """Reasons of a kubelet that do not pass by themselves; those of the process of the binding are explained by its events."""
+
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def ready(nodes: Iterable[Node], *, kubectl: str) -> Iterator[Finding]:
@@ -60,20 +62,30 @@ def kubelet_port(node: Node, failure: ApiError | None, *, kubectl: str) -> Itera
 
 
 def certificates(requests: Iterable[Unknown], nodes: Iterable[Node], *, kubectl: str) -> Iterator[Finding]:
-    """Checks requests for certificates of the nodes' addresses that are not approved, or were denied."""
+    """Checks the latest requests for certificates of the nodes' addresses: they are not approved, or were denied."""
     addresses = {each["address"] for node in nodes for each in node.status.get("addresses") or ()}
-    for request in requests:
-        spec, status = request.body.get("spec") or {}, request.body.get("status") or {}
-        if spec.get("signerName") != SERVING or status.get("certificate") or not addresses & set(_requested(spec.get("request") or "")):
-            continue
-        name = request.metadata.name
-        decided: dict[str, JsonView] = {each["type"]: each for each in status.get("conditions") or ()}
-        if refused := decided.get("Denied") or decided.get("Failed"):
-            why = refused.get("message") or "no reason is given"
-            yield error(f"CertificateSigningRequest {name} of the kubelet port was refused: {why}", f"{kubectl} describe csr {name}")
-        elif "Approved" not in decided:
-            text = f"CertificateSigningRequest {name} of the kubelet port waits for approval; until then logs, exec and top fail"
-            yield error(text, f"{kubectl} certificate approve {name}")
+    latest: dict[str, Unknown] = {}
+    for request in sorted(requests, key=lambda each: (each.metadata.creation_timestamp, each.metadata.name)):
+        spec = request.body.get("spec") or {}
+        if spec.get("signerName") == SERVING:
+            latest |= dict.fromkeys(addresses & set(_requested(spec.get("request") or "")), request)
+    for request in {each.metadata.name: each for each in latest.values()}.values():
+        yield from _undecided(request, kubectl=kubectl)
+
+
+def _undecided(request: Unknown, *, kubectl: str) -> Iterator[Finding]:
+    name, status = request.metadata.name, request.body.get("status") or {}
+    if status.get("certificate"):
+        return
+    what = (
+        f"CertificateSigningRequest {name} of the kubelet port, requested by {request.body['spec'].get('username') or 'an unknown user'},"
+    )
+    decided: dict[str, JsonView] = {each["type"]: each for each in status.get("conditions") or ()}
+    if refused := decided.get("Denied") or decided.get("Failed"):
+        why = refused.get("message") or "no reason is given"
+        yield error(f"{what} was refused: {why}", f"{kubectl} describe csr {name}")
+    elif "Approved" not in decided:
+        yield error(f"{what} waits for approval; until then logs, exec and top fail", f"{kubectl} certificate approve {name}")
 
 
 def _requested(encoded: str) -> Iterator[str]:
@@ -91,18 +103,24 @@ def _requested(encoded: str) -> Iterator[str]:
 
 def networks(hub: Iterable[Node], worker: Iterable[Node]) -> Iterator[Finding]:
     """Checks that no real node of the hub has addresses of pods that a node of the worker has too."""
-    both = [
-        (here.metadata.name, first, there.metadata.name, second)
-        for here, there in product(hub, worker)
-        for first, second in product(_networks(here), _networks(there))
-        if first.version == second.version and first.overlaps(second)
-    ]
-    for one, first, other, second in both[:1]:
-        text = f"spec.podCIDR {first} of Node {one} in the hub overlaps {second} of Node {other} in the worker"
-        yield warning(f"{text}: pods of one cluster cannot reach those of the other; give one cluster other pod networks")
+    widest: dict[tuple[int, bool], tuple[Network, Node]] = {}
+    listed = [(network, node, in_hub) for nodes, in_hub in ((hub, True), (worker, False)) for node in nodes for network in _networks(node)]
+    # In this order a network comes after those that contain it, and two overlap only if one contains the other.
+    for network, node, in_hub in sorted(listed, key=lambda each: (each[0].version, int(each[0].network_address), each[0].prefixlen)):
+        other = widest.get((network.version, not in_hub))
+        if other is not None and other[0].overlaps(network):
+            ours, theirs = ((network, node), other) if in_hub else (other, (network, node))
+            text = (
+                f"spec.podCIDR {ours[0]} of Node {ours[1].metadata.name} in the hub overlaps {theirs[0]} of Node {theirs[1].metadata.name}"
+            )
+            yield warning(f"{text} in the worker: pods of one cluster cannot reach those of the other; give one cluster other pod networks")
+            return
+        before = widest.get((network.version, in_hub))
+        if before is None or int(network.broadcast_address) > int(before[0].broadcast_address):
+            widest[network.version, in_hub] = network, node
 
 
-def _networks(node: Node) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+def _networks(node: Node) -> list[Network]:
     spec = node.spec
     listed: Sequence[str] = spec.get("podCIDRs") or ([spec["podCIDR"]] if spec.get("podCIDR") else ())
     return [ipaddress.ip_network(each, strict=False) for each in listed]

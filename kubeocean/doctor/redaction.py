@@ -7,7 +7,8 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 
 import yaml
@@ -21,37 +22,54 @@ _SHORTEST: Final = 6
 """Length of the shortest value that is searched for: shorter ones are part of any text."""
 _WORDS: Final = "token|passw|passphrase|secret|kubeconfig|private|credential|authorization|cookie|api-?key|key-data|access-?key"
 _SENSITIVE: Final = rf"[\w.-]*(?:{_WORDS})[\w.-]*"
-_KEY: Final = re.compile(rf"(?i){_SENSITIVE}")
+_KEY: Final = re.compile(rf"(?i){_SENSITIVE}|auth")
 _REFERENCE: Final = re.compile(r"(?i)(?:name|namespace|ref|kind|type|reason)\W*$")
-_ASSIGNED: Final = re.compile(rf"(?i)(\"?{_SENSITIVE}\"?\s*(?:=|:)\s*)(\"(?:[^\"\\]|\\.)*\"|'[^']*'|[^\s,;}}\]]+)")
+_ASSIGNED: Final = re.compile(rf"(?i)(\"?(?<![\w.-]){_SENSITIVE}\"?\s*(?:=|:)\s*)(\"(?:[^\"\\]|\\.)*\"|'[^']*'|[^\s,;}}\]]+)")
 _PATTERNS: Final = (
     re.compile(r"eyJ[\w-]{8,}\.[\w-]+\.[\w-]*"),
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
     re.compile(r"(?i)(?<=bearer )\S+"),
     re.compile(r"(?i)(?<=basic )[a-z0-9+/=]{8,}"),
     re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"),
+    re.compile(r"(?i)(?:(?<=http://)|(?<=https://))[^/\s\"']+(?=@)"),
+    re.compile(r"(?i)(?:(?<=authorization: )|(?<=cookie: ))[^\"'\n\\]+"),
 )
+"""What has the form of a secret. The last two remove the rest of a URL's user, and of a header, which may have several words."""
 
 
 @frozen
 class Redactor:
-    """Removes the `known` values, longest first, and what has the form of a secret."""
+    """Removes the known values, and what has the form of a secret."""
 
-    known: tuple[str, ...] = ()
+    _known: Mapping[str, Sequence[str]] = {}
+    """Known values by their first characters: a cluster has thousands of Secrets, and a text is searched once for all of them."""
 
     @classmethod
     def of(cls, secrets: Iterable[JsonView]) -> Self:
         """Returns the redactor that knows the values of Secrets."""
-        found = {form for secret in secrets for value in values(secret) for form in _forms(value)}
-        return cls(tuple(sorted(found, key=len, reverse=True)))
+        known: dict[str, list[str]] = defaultdict(list)
+        for form in {form for secret in secrets for value in values(secret) for form in _forms(value)}:
+            known[form[:_SHORTEST]].append(form)
+        return cls(dict(known))
 
     def text(self, text: str) -> str:
         """Returns the text without secret values."""
-        for value in self.known:
-            text = text.replace(value, REMOVED)
+        text = "".join(self._unknown(text)) if self._known else text
         for pattern in _PATTERNS:
             text = pattern.sub(REMOVED, text)
         return _ASSIGNED.sub(lambda match: match[0] if _REFERENCE.search(match[1]) else f"{match[1]}{REMOVED}", text)
+
+    def _unknown(self, text: str) -> Iterator[str]:
+        """Yields the parts of a text between known values, which may overlap, with `REMOVED` for each value."""
+        kept = end = 0
+        for at in range(len(text) - _SHORTEST + 1):
+            for value in self._known.get(text[at : at + _SHORTEST], ()):
+                if text.startswith(value, at):
+                    if at >= end:
+                        yield text[kept:at]
+                        yield REMOVED
+                    kept = end = max(end, at + len(value))
+        yield text[kept:]
 
     def strings(self, value: Any) -> Any:
         """Returns decoded JSON with every string as `text` returns it."""
@@ -104,8 +122,14 @@ class Redactor:
 
 
 def values(secret: JsonView) -> Iterator[str]:
-    """Yields the values of a Secret, and the credentials inside of those that are YAML, as kubeconfigs are."""
-    for encoded in (secret.get("data") or {}).values():
+    """Yields the values of a Secret, and the credentials inside of those that are YAML, as kubeconfigs are.
+
+    Of a Secret of a ServiceAccount the token alone is secret: its other values are the name of a namespace and public certificates.
+    """
+    account = secret.get("type") == "kubernetes.io/service-account-token"
+    for key, encoded in (secret.get("data") or {}).items():
+        if account and key != "token":
+            continue
         try:
             value = base64.b64decode(encoded or "", validate=True).decode(errors="replace")
         except (binascii.Error, ValueError):

@@ -6,6 +6,7 @@ Invariant: nothing here depends on a ClusterBinding, so the checks hold for the 
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Final
 
 from kubeocean.doctor.findings import Finding, error, few, warning
@@ -22,6 +23,15 @@ def version(cluster: str, answer: JsonView) -> Iterator[Finding]:
     if found < OLDEST:
         required = ".".join(map(str, OLDEST))
         yield error(f"{cluster}: its API server is {answer.get('gitVersion') or 'unknown'}; upgrade it to {required} or newer")
+
+
+def answered(header: str | None) -> datetime | None:
+    """Parses the header Date of a response; None when it is missing, or a proxy has written another form."""
+    try:
+        found = parsedate_to_datetime(header) if header else None
+    except ValueError:
+        return None
+    return found if found is not None and found.tzinfo is not None else None
 
 
 def clock(cluster: str, answered: datetime | None, *, sent: datetime, received: datetime) -> Iterator[Finding]:

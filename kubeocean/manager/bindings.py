@@ -8,6 +8,7 @@ import logging
 import socket
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from attrs import evolve, field, frozen
 
@@ -289,10 +290,32 @@ class ClusterBindingReconciler:
         self._series.remove(name)
 
 
-class ManagerProcess(LeaderProcess):
-    """The manager; `connection` is the one to the computing cluster."""
+class Beside(Protocol):
+    """What every replica of a manager serves, whether it leads or not."""
 
-    def __init__(self, settings: ManagerProcessSettings, *, connection: Connection, clock: Clock | None = None) -> None:
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        ...
+
+    def stop_listening(self) -> None:
+        """Refuses new requests."""
+        ...
+
+
+MakeBeside = Callable[[Client, Clock, ManagerProcessSettings], Beside | None]
+
+
+class ManagerProcess(LeaderProcess):
+    """The manager; `connection` is the one to the computing cluster, `beside` makes what it serves."""
+
+    def __init__(
+        self,
+        settings: ManagerProcessSettings,
+        *,
+        connection: Connection,
+        clock: Clock | None = None,
+        beside: MakeBeside | None = None,
+    ) -> None:
         super().__init__(
             connection=connection,
             settings=settings,
@@ -310,6 +333,15 @@ class ManagerProcess(LeaderProcess):
             metrics=self.metrics,
             series=ManagerMetrics(self.metrics.registry),
         )
+        self._beside = beside(self.client, self.clock, settings) if beside is not None else None
+
+    def watch(self, group: asyncio.TaskGroup) -> None:
+        if self._beside is not None:
+            group.create_task(self._beside.run(), name="beside")
+
+    def stop_serving(self) -> None:
+        if self._beside is not None:
+            self._beside.stop_listening()
 
     async def serve(self, group: asyncio.TaskGroup) -> None:
         group.create_task(self.bindings.run(), name="bindings")
@@ -319,11 +351,11 @@ class ManagerProcess(LeaderProcess):
         return "watches are not synced" if self.leads and not self.bindings.synced else None
 
 
-def run_manager(read: Callable[[], ManagerProcessSettings]) -> None:
+def run_manager(read: Callable[[], ManagerProcessSettings], beside: MakeBeside | None = None) -> None:
     """Runs in this process until SIGTERM or SIGINT, polling `read` for changed settings. Raises VKubeletError."""
     chosen = read()
     followed = FollowedSettings(chosen, read=lambda: (read(), None))
-    run_process(lambda connection: ManagerProcess(chosen, connection=connection), followed)
+    run_process(lambda connection: ManagerProcess(chosen, connection=connection, beside=beside), followed)
 
 
 def not_written(error: ApiError) -> Failure:

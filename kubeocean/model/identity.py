@@ -110,6 +110,11 @@ def daemonset_allowed(meta: ObjectMeta, binding: ClusterBinding) -> bool:
     return not is_daemonsets(meta) or binding.run_daemonsets or meta.annotations.get(keys.RUNNING_DAEMONSET) == "true"
 
 
+def enters(meta: ObjectMeta, binding: ClusterBinding | None) -> bool:
+    """Checks that a pod on a virtual node is started in the worker; None as the binding where it is not known."""
+    return leaves_home(meta) and (binding is None or daemonset_allowed(meta, binding))
+
+
 def why_pending(meta: ObjectMeta, binding: ClusterBinding) -> str:
     """Returns why a pod of a DaemonSet stays Pending on a virtual node, and the remedy; "" for other pods, placed on the node by name."""
     keep_away = "keep the DaemonSet off virtual nodes by a node affinity: type NotIn [virtual-kubelet]"

@@ -71,9 +71,10 @@ class FailOver:
             self._since = None
             self.hold()
         self._known.clear()
-        async for node in in_batches(self._scope.host.clock, self._ordered):
-            self._reclaimer.order(node, ())
-            self._ordered.discard(node)
+        if self._ordered:
+            async for node in in_batches(self._scope.host.clock, self._ordered):
+                self._reclaimer.order(node, ())
+                self._ordered.discard(node)
 
     def _is_due(self) -> bool:
         binding = self._scope.binding.current

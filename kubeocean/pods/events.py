@@ -22,8 +22,10 @@ from vkubelet.api.names import md5_hex
 from vkubelet.api.objects import EVENTS, Json, Key, Pod, PodRef, Unknown
 from vkubelet.client.rest import PatchKind, Selection
 from vkubelet.clock import parse_rfc3339
+from vkubelet.control import restores
 from vkubelet.control.backoff import Backoff, TokenBucket
 from vkubelet.control.controller import Controller, Isolation
+from vkubelet.control.restores import is_earlier
 from vkubelet.control.workqueue import Priority
 from vkubelet.errors import AlreadyExists, Expired, Forbidden, Invalid, NotFound, VKubeletError
 from vkubelet.logformat import bind
@@ -44,6 +46,8 @@ _SAME_EVENT_AFTER = 3.0
 _POD_AWAITED = 5.0
 _POD_RECHECKED_AFTER = 1.0
 _FORBIDDEN_RETRIED_AFTER = 60.0
+_REFUSED_RETRIED_AFTER, _REFUSALS_OF_A_START = 2.0, 5
+"""Seconds, and number of attempts: an API server that has just started refuses everything until it has read its roles."""
 _MESSAGE_LIMIT = 1024
 _NAME_LIMIT = 230
 
@@ -149,7 +153,9 @@ class EventMirror:
     _isolated: Isolation = field(factory=lambda: Isolation("events of the worker"), init=False)
     _backoff: Backoff = field(factory=lambda: Backoff(first=0.2, limit=30.0, jitter=0.5), init=False)
     _version: str = field(default="", init=False)
+    _interrupted: bool = field(default=False, init=False)
     _forbidden: bool = field(default=False, init=False)
+    _refusals: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         host = self.scope.host
@@ -171,25 +177,33 @@ class EventMirror:
             wait = self._backoff.next()
             try:
                 await self._follow()
+                self._interrupted = False
             except Expired:
                 self._version = ""
             except Forbidden as error:
-                self.on_forbidden(error)
-                wait = _FORBIDDEN_RETRIED_AFTER
+                self._refusals += 1
+                wait = min(wait, _REFUSED_RETRIED_AFTER)
+                if self._refusals > _REFUSALS_OF_A_START:
+                    self.on_forbidden(error)
+                    wait = _FORBIDDEN_RETRIED_AFTER
             except VKubeletError as error:
+                self._interrupted = True
                 log.debug("cannot watch the events of the worker now: %s", error)
             await self.scope.host.clock.sleep(wait)
 
     async def _follow(self) -> None:
-        where = Selection(namespace=self.scope.worker.mount.namespace, fields="involvedObject.kind=Pod")
-        async with aclosing(self.scope.worker.client.watch(EVENTS, since=self._version, where=where)) as stream:
+        where, client = Selection(namespace=self.scope.worker.mount.namespace, fields="involvedObject.kind=Pod"), self.scope.worker.client
+        if self._interrupted and self._version and is_earlier(await restores.newest(client, EVENTS, where), self._version):
+            restores.report(client, EVENTS)
+            self._version = ""
+        async with aclosing(client.watch(EVENTS, since=self._version, where=where)) as stream:
             received = 0
             async for seen in stream:
                 received += 1
                 if received % _EVENTS_AT_ONCE == 0:
                     await self.scope.host.clock.sleep(0)
                 self._backoff.reset()
-                self._forbidden = False
+                self._forbidden, self._refusals = False, 0
                 if seen.type is EventType.BOOKMARK:
                     self._version = seen.object.metadata.resource_version
                 elif seen.type is not EventType.DELETED:

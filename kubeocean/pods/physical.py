@@ -73,6 +73,9 @@ class PhysicalPodReconciler:
                 self._silent_since.pop(ref.uid, None)
                 return await self._missing(ref)
             pod = self.scope.host.pods.by_uid(ref.uid)
+            if pod is None and not physical.terminating:
+                # A worker that was restored from a backup has the physical pods of deleted pods again.
+                self.scope.host.resync(ref)
             if pod is not None:
                 if (left := self._wait_for_first_status(pod, physical)) > 0:
                     return left
@@ -236,6 +239,9 @@ class PhysicalPodReconciler:
             self._add(change.old, priority=priority)
         if change.new is not None:
             self._add(change.new, priority=priority)
+            if change.restored and (ref := self._virtual_of(change.new)) is not None:
+                # What was changed in it since the backup is lost.
+                self.scope.host.resync(ref)
 
     def _add(self, physical: Pod, *, priority: Priority) -> None:
         ref = self._virtual_of(physical)

@@ -147,9 +147,19 @@ def hub_objects(
 # --- The manager --------------------------------------------------------------------------------------------------------------------------
 
 
-def manager_rules(*, namespace: str = keys.NAMESPACE) -> tuple[Rule, ...]:
-    """Returns the rights of `kubeocean manager`: it creates what runs a binding, and can only grant rights that it has itself."""
-    return (*hub_rules(namespace=namespace), *_manager_wide(), *_manager_roles(namespace), *_manager_namespaced(namespace))
+def manager_rules(*, namespace: str = keys.NAMESPACE, dashboard: bool = False) -> tuple[Rule, ...]:
+    """Returns the rights of `kubeocean manager`: it creates what runs a binding, and can only grant rights that it has itself.
+
+    `dashboard` adds that which only the dashboard needs; the other rights that it reads with are among those that are granted.
+    """
+    shown = (dashboard_rule(),) if dashboard else ()
+    return (*hub_rules(namespace=namespace), *_manager_wide(), *shown, *_manager_roles(namespace), *_manager_namespaced(namespace))
+
+
+def dashboard_rule() -> Rule:
+    """Returns the optional right to read Events."""
+    why = "Shows the warnings about a pod on its page of the dashboard, to readers who may list them."
+    return Rule("events", "list", essential=False, why=why)
 
 
 def _manager_wide() -> tuple[Rule, ...]:
@@ -216,11 +226,12 @@ def _manager_namespaced(namespace: str) -> tuple[Rule, ...]:
     )
 
 
-def manager_objects(*, namespace: str = keys.NAMESPACE) -> list[Json]:
+def manager_objects(*, namespace: str = keys.NAMESPACE, dashboard: bool = False) -> list[Json]:
     """Builds ServiceAccount, roles and their bindings of `kubeocean manager`."""
     subject = {"kind": "ServiceAccount", "name": MANAGER, "namespace": namespace}
     account: Json = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": MANAGER, "namespace": namespace}}
-    return [account, *granted(manager_rules(namespace=namespace), MANAGER, cluster_name=MANAGER, subject=subject)]
+    rules = manager_rules(namespace=namespace, dashboard=dashboard)
+    return [account, *granted(rules, MANAGER, cluster_name=MANAGER, subject=subject)]
 
 
 # --- The worker cluster -------------------------------------------------------------------------------------------------------------------

@@ -145,16 +145,19 @@ class Session:
             self._policies.recheck()
             self.nodes.recheck()
             self._dependents.tokens.recheck()
+            self._legacy_tokens.recheck()
 
     async def _watch_lists(self) -> None:
         """Reports on the binding which lists a reachable worker refuses."""
-        before = ""
+        before, reported = "", None
         while True:
             await self._scope.host.clock.sleep(_LISTS_CHECKED_EVERY)
             now = self.worker.unreadable() if not self._scope.reach.problem else ""
             # A watch that has just been interrupted is not worth a report.
-            self._scope.binding.set_unreadable(now if before else "")
-            before = now
+            wanted = now if before else ""
+            if wanted != reported:
+                self._scope.binding.set_unreadable(wanted)
+            before, reported = now, wanted
 
 
 async def _run(part: Callable[[], Awaitable[None]]) -> None:

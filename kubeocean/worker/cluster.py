@@ -12,7 +12,7 @@ from attrs import frozen
 from kubeocean.model import keys
 from kubeocean.model.contact import outcome_of, problem_of
 from kubeocean.model.crds import POLICIES, ClusterBinding
-from kubeocean.model.identity import daemonset_allowed, identity, leaves_home, where
+from kubeocean.model.identity import enters, identity, where
 from kubeocean.model.ownership import Ownership, classify
 from kubeocean.worker.reach import Reach
 from vkubelet.api import objects
@@ -218,4 +218,4 @@ def has_entered(pod: Pod, worker: WorkerCluster) -> bool:
 
 def holds_lease(pod: Pod, worker: WorkerCluster, binding: ClusterBinding | None) -> bool:
     """Checks that the pod uses leased capacity: it is meant for the worker, or exists in it, whatever labels and owners it got since."""
-    return has_entered(pod, worker) or (leaves_home(pod.metadata) and (binding is None or daemonset_allowed(pod.metadata, binding)))
+    return has_entered(pod, worker) or enters(pod.metadata, binding)

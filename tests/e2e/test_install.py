@@ -1,14 +1,13 @@
 """Both charts, `kubeocean bind`, and our image on a node of the computing cluster: everything works from there, and goes without a trace.
 
-Invariant: nothing of ours runs on the machine itself; the process of the binding is the manager's doing. The tests tell one story: the last
-two end it.
+Invariant: nothing of ours runs on the machine itself; the process of the binding is the manager's doing. What is typed comes from the pages
+about installation, upgrade and uninstallation, and from the README. The tests tell one story, in their order.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -17,31 +16,22 @@ from typing import Any
 import pytest
 from attrs import define, field
 
-from tests.support.bound import SYSTEM, Body, apply, condition, get, items, pod
-from tests.support.installed import (
-    CHARTS,
-    REPOSITORY,
-    TAG,
-    Helm,
-    Listed,
-    Watched,
-    differences,
-    everything,
-    image,
-    load,
-    serve_kubernetes,
-)
+from tests.support.bound import SAMPLES, SYSTEM, Body, apply, condition, get, items, pod
+from tests.support.installed import Listed, Watched, differences, everything, image, load, serve_kubernetes
 from tests.support.kubectl import Kubectl
+from tests.support.pages import Shell, block
 from tests.support.program import KUBECTL_TIMEOUT, LONG, eventually
+from vkubelet.api.codec import decode_yaml
 from vkubelet.testing.cluster import CommandFailed, ControlPlane, SimulatedNodes, Site, WorkerNode
-from vkubelet.testing.cluster.processes import run
 from vkubelet.testing.fixtures import run_apart, running
 
-BINDING, MOUNT = "plant", "kubeocean-worker"
+BINDING, MOUNT, POLICY = "demo", "kubeocean-worker", "half"
+IMAGE, FIRST, NEXT = "registry.example.com/team/kubeocean", "0.1.0", "0.2.0"
+"""As in the pages; the node of the computing cluster has it under these tags."""
+INSTALL = "lease/install.md"
+YES = "y\n"
 SYNCER = f"kubeocean-syncer-{BINDING}"
-NEXT = "next"
 MANY, SIMULATED = 200, 2
-CONSOLE = Path(sys.executable).with_name("kubeocean")
 TALKING = ["sh", "-c", "trap 'exit 0' TERM; i=0; while true; do i=$((i+1)); echo tick $i; sleep 0.2; done"]
 
 
@@ -50,7 +40,8 @@ class Plant:
     """A computing cluster with a real node, a worker cluster with two and some simulated ones; installed and bound."""
 
     site: Site
-    helm_directory: Path
+    scratch: Path
+    shell: Shell = field(init=False)
     hub: ControlPlane = field(init=False)
     worker: ControlPlane = field(init=False)
     node: WorkerNode = field(init=False)
@@ -90,29 +81,22 @@ class Plant:
         return [f"vnode-{BINDING}-{name}" for name in self.physical]
 
     async def install(self, archive: Path) -> None:
-        """As the handbook says: the worker's owner first."""
-        await load(self.node, archive, NEXT)
+        """As the page says: the worker's owner first."""
+        self.shell = await Shell.of(self.scratch, {"hub": self.hub, "worker": self.worker})
+        await load(self.node, archive, *(f"{IMAGE}:{tag}" for tag in (FIRST, NEXT)))
         await serve_kubernetes(self.node)
         self.untouched = await self.listed()
-        await Helm(self.worker, self.helm_directory)("install", "kubeocean-worker", str(CHARTS / "kubeocean-worker"))
-        await self.helm("install")
-
-    async def helm(self, verb: str, tag: str = TAG) -> None:
-        """The chart of the computing cluster, until its pods are ready."""
-        values = {"image__repository": REPOSITORY, "image__tag": tag, "image__pullPolicy": "Never", "logLevel": "DEBUG"}
-        chart = str(CHARTS / "kubeocean")
-        await Helm(self.hub, self.helm_directory)(verb, "kubeocean", chart, "--wait", KUBECTL_TIMEOUT, **values)
+        await self.shell.run(block(INSTALL, 1))
+        await self.shell.run(block(INSTALL, 3))
+        await self.hub.kubectl("rollout", "status", "deployment/kubeocean-manager", "-n", SYSTEM, KUBECTL_TIMEOUT)
 
     async def bind(self) -> None:
-        """`kubeocean bind` by somebody who is admin of both."""
+        """`kubeocean bind` by somebody who is admin of both, at a terminal."""
         self.unbound = await self.listed()
-        await self.worker.kubectl("wait", "--for=condition=Established", "crd/resourceleasingpolicies.cloud.tencent.com")
-        policy = {"apiVersion": "cloud.tencent.com/v1beta1", "kind": "ResourceLeasingPolicy", "metadata": {"name": "all"}}
-        await apply(self.worker, {**policy, "spec": {"cluster": BINDING}})
-        server = f"https://{self.worker.host_address}:{self.worker.port}"
-        files = ["--kubeconfig", str(self.hub.kubeconfig), "--worker-kubeconfig", str(self.worker.kubeconfig), "--worker-server", server]
-        await run(str(CONSOLE), "bind", BINDING, *files, "--yes", "--timeout=180")
+        await self.shell.run(block(INSTALL, 5), {"NAME": BINDING}, typed=YES)
         await eventually(self.all_ready, "all virtual nodes are Ready", seconds=LONG, every=0.5)
+        out = await self.shell.run(block(INSTALL, 6), {"NAME": BINDING})
+        assert all(name in out for name in self.vnodes)
 
     # --- What can be seen ---
 
@@ -149,7 +133,7 @@ async def _awaited(part: Callable[[], Awaitable[object]]) -> None:
 def plant(cluster_site: Site, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plant]:
     """Clusters of its own: what is listed before and after must be ours alone."""
     archive = run_apart(image())
-    made = Plant(cluster_site, tmp_path_factory.mktemp("helm"))
+    made = Plant(cluster_site, tmp_path_factory.mktemp("shell"))
 
     async def prepare() -> None:
         try:
@@ -169,7 +153,7 @@ async def test_the_manager_runs_our_image_on_a_node_of_the_computing_cluster(pla
     for name in ("kubeocean-manager", "kubeocean-syncer"):
         pods = await plant.our_pods(name)
         assert len(pods) == 2 and {each["spec"]["nodeName"] for each in pods} == {plant.node.name}
-        assert {each["spec"]["containers"][0]["image"] for each in pods} == {f"{REPOSITORY}:{TAG}"}
+        assert {each["spec"]["containers"][0]["image"] for each in pods} == {f"{IMAGE}:{FIRST}"}
         pods = await eventually(lambda name=name: all_run(plant, name), f"both of {name} run", seconds=LONG, every=0.5)
         assert all(each["status"]["containerStatuses"][0]["restartCount"] == 0 for each in pods), await plant.told()
     # The shell that looks is not what is looked for.
@@ -251,7 +235,7 @@ async def rolled_out(plant: Plant, image_tag: str) -> None:
     async def new() -> bool:
         pods = [each for each in await plant.our_pods("kubeocean-syncer") if not each["metadata"].get("deletionTimestamp")]
         ready = all(condition(each, "Ready") == "True" for each in pods)
-        return len(pods) == 2 and ready and {each["spec"]["containers"][0]["image"] for each in pods} == {f"{REPOSITORY}:{image_tag}"}
+        return len(pods) == 2 and ready and {each["spec"]["containers"][0]["image"] for each in pods} == {f"{IMAGE}:{image_tag}"}
 
     await eventually(new, f"both replicas run {image_tag}", seconds=LONG, every=0.7)
     await plant.hub.kubectl("rollout", "status", f"deployment/{SYNCER}", "-n", SYSTEM, KUBECTL_TIMEOUT)
@@ -268,7 +252,9 @@ async def test_an_upgrade_and_a_rolling_restart_change_no_pod_and_keep_nodes_rea
     async with Watched(plant.hub, *plant.vnodes) as nodes, kubectl.kubectl("logs", "--follow", "--tail=1", name) as follower:
         assert follower.stdout is not None
         assert (await asyncio.wait_for(follower.stdout.readline(), 30)).startswith(b"tick ")
-        await plant.helm("upgrade", NEXT)
+        (plant.shell.directory / "worker-values.yaml").write_text("{}")
+        (plant.shell.directory / "hub-values.yaml").write_text(json.dumps({"image": {"repository": IMAGE}}))
+        await plant.shell.run(block("operate/upgrade.md", 0))
         await rolled_out(plant, NEXT)
         await plant.hub.kubectl("rollout", "restart", f"deployment/{SYNCER}", "-n", SYSTEM)
         await rolled_out(plant, NEXT)
@@ -328,11 +314,10 @@ def left(before: Listed, after: Listed) -> dict[str, Any]:
 async def test_without_the_binding_both_clusters_are_as_they_were(plant: Plant, talking: tuple[str, str]) -> None:
     await plant.hub.kubectl("delete", "namespace", talking[0], KUBECTL_TIMEOUT)
     try:
-        await plant.hub.kubectl("delete", "clusterbinding", BINDING, KUBECTL_TIMEOUT)
-    except CommandFailed as error:
+        await plant.shell.run(block(INSTALL, 7).lines(0), {"NAME": BINDING}, typed=YES)
+    except AssertionError as error:
         error.add_note(await plant.told())
         raise
-    await plant.worker.kubectl("delete", "resourceleasingpolicies", "all", KUBECTL_TIMEOUT)
 
     async def as_before() -> bool:
         hub, worker = await plant.listed()
@@ -351,9 +336,9 @@ KEPT = sorted(2 * ["APIService", "ConfigMap", "CustomResourceDefinition", "Names
 async def test_uninstalling_leaves_definitions_and_namespaces_and_no_finalizer(plant: Plant) -> None:
     if await get(plant.hub, "clusterbinding", BINDING):
         await plant.hub.kubectl("delete", "clusterbinding", BINDING, KUBECTL_TIMEOUT)
-    await plant.hub.kubectl("delete", "secret", f"{BINDING}-kubeconfig", "-n", SYSTEM)
-    await Helm(plant.hub, plant.helm_directory)("uninstall", "kubeocean", "--wait", KUBECTL_TIMEOUT)
-    await Helm(plant.worker, plant.helm_directory)("uninstall", "kubeocean-worker", "--wait", KUBECTL_TIMEOUT)
+    await plant.worker.kubectl("delete", "resourceleasingpolicies", POLICY, KUBECTL_TIMEOUT)
+    await plant.hub.kubectl("delete", "secret", f"{BINDING}-kubeconfig", "-n", SYSTEM, "--ignore-not-found")
+    await plant.shell.run(block(INSTALL, 7).lines(1, 2))
 
     async def gone() -> bool:
         listed = await plant.listed()
@@ -362,3 +347,40 @@ async def test_uninstalling_leaves_definitions_and_namespaces_and_no_finalizer(p
         return sorted(key[0] for key in new) == KEPT
 
     await eventually(gone, "only the definitions and the two namespaces are left", seconds=LONG, every=2)
+
+
+@pytest.mark.timeout(1500)
+async def test_the_readme_leads_to_a_pod_on_a_leased_node_and_back(plant: Plant) -> None:
+    """All but `pip install .`, which would replace the packages that are tested; `python -m tests.e2e.first_contact` runs that too."""
+    began = time.monotonic()
+    readme = block("README.md", 1)
+    await plant.shell.run(readme.lines(1, 2))
+    out = await plant.shell.run(readme.lines(3), typed=YES)
+    assert "ClusterBinding" in out and "Ready" in out
+    await plant.shell.run(readme.lines(4, 5))
+    await eventually(plant.all_ready, "all virtual nodes are Ready", seconds=LONG, every=0.5)
+    namespace = await plant.hub.namespace("readme")
+    await apply(plant.hub, *on_virtual_nodes(namespace))
+    await plant.hub.kubectl("wait", "--for=condition=Available", "deployment/hello", "-n", namespace, KUBECTL_TIMEOUT)
+    print(f"from the README to a running pod on a leased node: {time.monotonic() - began:.0f} s")
+
+    async def greets() -> bool:
+        return "hello from hello-" in await plant.hub.kubectl("logs", "deploy/hello", "-n", namespace)
+
+    await eventually(greets, "the pod greets")
+    # The token is revoked and made again; the node stays.
+    await plant.shell.run(block("operate/credentials.md", 0))
+    await plant.hub.kubectl("delete", "namespace", namespace, KUBECTL_TIMEOUT)
+    await plant.shell.run(block("lease/bind.md", 2), typed=2 * YES)
+    assert await get(plant.hub, "clusterbinding", BINDING) is None
+    assert await get(plant.worker, "serviceaccount", "kubeocean-syncer", "-n", MOUNT) is None
+
+
+def on_virtual_nodes(namespace: str) -> list[Body]:
+    """The sample, not on the node of the computing cluster."""
+    body = decode_yaml((SAMPLES / "deployment.yaml").read_text())
+    body["metadata"]["namespace"] = namespace
+    names = [{"key": "kubernetes.io/hostname", "operator": "In", "values": [f"vnode-{BINDING}-node-{number}" for number in (1, 2)]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": names}]}}
+    body["spec"]["template"]["spec"]["affinity"] = {"nodeAffinity": required}
+    return [body]

@@ -10,6 +10,7 @@ import concurrent.futures
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.background import background
 from tests.support.bound import Body, Bound, apply, delete, get, items, physical, pod, running
+from tests.support.pages import Shell, block
 from tests.support.program import LONG, Program, eventually
 from vkubelet.api.quantity import Quantity
 from vkubelet.testing.cluster import CommandFailed, ControlPlane, MetricsServer, WorkerNode
@@ -31,6 +33,7 @@ BURNT = 0.1
 pytestmark = pytest.mark.usefixtures("autoscaling")
 PAGES_AGAIN = 600
 """Seconds: on a busy machine the worker's kubelet was seen to answer nothing about usage for two and a half minutes."""
+PAGE = "use/metrics.md"
 PAGES = ("stats/summary", "metrics/resource", "metrics/cadvisor", "metrics/probes")
 
 
@@ -200,7 +203,8 @@ async def autoscaled(scene: Scene) -> Scaled:
     template["metadata"] = {"labels": {"app": "load"}}
     spec = {"replicas": 1, "selector": {"matchLabels": {"app": "load"}}, "template": {k: template[k] for k in ("metadata", "spec")}}
     await apply(hub, {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "load", "namespace": namespace}, "spec": spec})
-    await hub.kubectl("autoscale", "deployment", "load", "-n", namespace, "--cpu-percent=60", "--min=1", "--max=3")
+    shell = await Shell.of(scene.bound.directory / "shell", {"hub": hub})
+    await shell.run(block(PAGE, 1).lines(2), {"deployment web": f"deployment load -n {namespace}"})
 
     async def run(count: int) -> list[Body] | None:
         pods = await items(hub, "pods", "-n", namespace)
@@ -302,6 +306,14 @@ async def of_one_moment(scene: Scene, namespace: str) -> tuple[Rows, Rows] | Non
     """Pods and nodes; None when metrics-server has looked again in between."""
     before, nodes = await usage(scene, "pod", "-n", namespace), await usage(scene, "node")
     return (before, nodes) if await usage(scene, "pod", "-n", namespace) == before else None
+
+
+async def test_commands_of_the_page_show_pods_and_nodes(scene: Scene, tmp_path: Path) -> None:
+    shell = await Shell.of(tmp_path, {"hub": scene.bound.hub})
+    await eventually(lambda: usage(scene, "pod", "-n", scene.namespace), "metrics-server has measured a pod")
+    out = await shell.run(block(PAGE, 1).lines(0, 1))
+    assert "MEMORY(bytes)" in out and scene.vnode in out
+    assert "pod_cpu_usage_seconds_total" in await shell.run(block(PAGE, 0), {"VNODE": scene.vnode})
 
 
 async def test_kubectl_top_pod_shows_what_the_pod_burns(scene: Scene) -> None:

@@ -19,7 +19,7 @@ from tests.faults import planted
 from tests.faults.model import comparison
 from tests.faults.simulation import campaign, worlds
 from tests.faults.simulation.oracles import judge
-from tests.faults.simulation.schedule import Schedule
+from tests.faults.simulation.schedule import Kind, Schedule
 
 
 def main() -> int:
@@ -31,6 +31,7 @@ def main() -> int:
     ran.add_argument("--most", type=int, default=None, help="number of schedules")
     ran.add_argument("--jobs", type=int, default=0, help="processes; default: one for each core")
     ran.add_argument("--only", nargs="*", default=(), metavar="WORLD/SCENARIO")
+    ran.add_argument("--kinds", nargs="*", default=(), type=Kind, help="single faults of these kinds only, such as dropped")
     again = commands.add_parser("replay", help="run one schedule again and print its history")
     again.add_argument("schedule", help="the line that a report shows")
     bugs = commands.add_parser("planted", help="run the default campaign on every planted bug and print the table")
@@ -62,6 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
         most=arguments.most,
         jobs=arguments.jobs,
         only=arguments.only,
+        kinds=arguments.kinds,
         on_failure=lambda outcome: print(f"failed: {outcome.schedule}: {outcome.violations[0]}", flush=True),
     )
     print(report.text())

@@ -27,7 +27,7 @@ TOGETHER = (
     " crash:9:2 refused:30:503",
     " crash:9:2 cut@hub:28:10",
     " refused:900:503",
-    " clock:12:3600",
+    " clock:12:3600 lag@hub:14:10",
     " dropped@hub:20:3",
     " dropped@hub:20:3 stall:12:20",
     " stale@hub:6:5",

@@ -261,7 +261,20 @@ class Gate(Beside):
         trap.seen.append(f"{asked.method} {asked.path}")
         if len(trap.seen) > trap.at:
             return await _dropped(trap)
-        answer = await _passed(passage, trouble, before=lambda: self._answered(trap))
+        counted = asyncio.Event()
+
+        async def before() -> bool:
+            counted.set()
+            return await self._answered(trap)
+
+        try:
+            answer = await _passed(passage, trouble, before=before)
+        except asyncio.CancelledError:
+            # Its client has given it up, as it does with a connection that it replaces: no answer will follow.
+            trap.answered += not counted.is_set()
+            if trap.answered == trap.at:
+                self._spring(trap)
+            raise
         if trap.answered == trap.at:
             await asyncio.sleep(_DIGESTED)
             self._spring(trap)

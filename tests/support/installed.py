@@ -33,11 +33,11 @@ async def image() -> Path:
     return Path(said.splitlines()[-1])
 
 
-async def load(node: WorkerNode, archive: Path, *more_tags: str) -> None:
-    """Give a node the image, under other tags as well."""
+async def load(node: WorkerNode, archive: Path, *more_names: str) -> None:
+    """Give a node the image, under other names as well."""
     await node.ctr("images", "import", str(archive))
-    for tag in more_tags:
-        await node.ctr("images", "tag", "--force", f"{REPOSITORY}:{TAG}", f"{REPOSITORY}:{tag}")
+    for name in more_names:
+        await node.ctr("images", "tag", "--force", f"{REPOSITORY}:{TAG}", name)
 
 
 async def serve_kubernetes(node: WorkerNode) -> None:

@@ -9,13 +9,16 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
 from typing import Any
 
 from attrs import frozen
 
+from vkubelet.api.objects import apply_merge
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.client.transport import Call
+from vkubelet.clock import Clock, rfc3339
 from vkubelet.errors import AlreadyExists, Conflict, NotFound
 
 Body = dict[str, Any]
@@ -138,6 +141,27 @@ class MemoryApi:
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
         yield
+
+
+class TokenApi(MemoryApi):
+    """Also issues tokens; its clock is `ahead` of that of the process, in seconds. Patches are merged."""
+
+    LIFE = 3600
+
+    def __init__(self, clock: Clock, *, ahead: float = 0.0) -> None:
+        super().__init__()
+        self.clock, self.ahead, self.issued = clock, ahead, 0
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        if call.method == "PATCH":
+            self.put(call.path, apply_merge(self.objects[call.path], json.loads(call.body or b"{}")))
+            return json.dumps(self.objects[call.path]).encode()
+        if not call.path.endswith("/token"):
+            return await super().fetch(call, timeout)
+        self.issued += 1
+        expiry = rfc3339(self.clock.now() + timedelta(seconds=self.ahead + self.LIFE))
+        status = {"token": f"token-{self.issued}", "expirationTimestamp": expiry}
+        return json.dumps({"spec": {"expirationSeconds": self.LIFE}, "status": status}).encode()
 
 
 def _item_of(path: str, collection: str) -> bool:

@@ -27,8 +27,11 @@ class ServedModel:
     refused: dict[str, set[str]] = field(factory=dict)
     broken: bool = False
     """Every request is answered with 503."""
+    requests: list[str] = field(factory=list)
+    """Method and path of every request."""
 
     async def serve(self, request: web.Request) -> web.Response:
+        self.requests.append(f"{request.method} {request.path}")
         if self.broken:
             return web.Response(status=503, text="the API server is starting")
         user = request.headers.get("Authorization", "").removeprefix("Bearer ")

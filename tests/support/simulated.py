@@ -14,14 +14,14 @@ from tests.support.program import PATIENCE, Program, eventually
 from vkubelet.testing.cluster import ControlPlane
 
 
-def simulated_nodes(worker: ControlPlane, name: str, *, nodes: int, directory: Path) -> Program:
-    """The program, not started; its nodes are `NAME-0` …, or `NAME` when there is one."""
+def simulated_nodes(worker: ControlPlane, name: str, *, nodes: int, directory: Path, label: str = "") -> Program:
+    """The program, not started; its nodes are `NAME-0` …, or `NAME` when there is one. Their label `simulated` is the name unless given."""
     settings = {
         "instance": name,
         "node": {"taint": ""},
         "server": {"node_address": worker.host_address, "main_port": 0, "approve_own_csr": True},
         "health": {"health_address": "", "metrics_address": ""},
-        "provider": {"node": name, "nodes": nodes, "resolve": False, "labels": {"type": "simulated", "simulated": name}},
+        "provider": {"node": name, "nodes": nodes, "resolve": False, "labels": {"type": "simulated", "simulated": label or name}},
     }
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / f"{name}.yaml"

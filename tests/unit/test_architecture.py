@@ -55,7 +55,7 @@ TREE = {
     "": "CHANGELOG.md CONTRIBUTING.md LICENSE Makefile Dockerfile README.md mkdocs.yml pyproject.toml "
     "deploy docs kubeocean providers tests vkubelet",
     "vkubelet": "__init__.py __main__.py beneath.py cli.py streams.py stats.py runtime.py process.py settings.py errors.py "
-    "clock.py collector.py logformat.py metrics.py health.py py.typed "
+    "clock.py collector.py logformat.py metrics.py health.py https.py py.typed "
     "api client containers control node pods provider resolve scaffold server testing",
     "providers": "__init__.py minimal.py mock process py.typed",
     "kubeocean": "__init__.py __main__.py cli.py metrics.py provider.py scope.py settings.py py.typed manifests "

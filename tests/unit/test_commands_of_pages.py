@@ -20,6 +20,7 @@ import yaml
 
 from kubeocean.cli import serving_parser
 from kubeocean.dashboard.command import app
+from tests.support.pages import blocks, pages
 from vkubelet.cli import _parser
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +38,74 @@ KUBECTL = {
     *("annotate", "apply", "autoscale", "certificate", "config", "cordon", "create", "debug", "delete", "describe", "events", "exec"),
     *("get", "label", "logs", "patch", "rollout", "run", "scale", "top", "uncordon", "wait"),
 }
+
+
+_BOUND, _ONE, _INSTALL = "tests/integration/kubeocean/test_pages.py", "tests/integration/test_pages.py", "tests/e2e/test_install.py"
+_SEEN = f"{_BOUND}::test_a_person_sees_what_is_leased"
+_WRONG = f"{_BOUND}::test_a_person_finds_what_is_wrong"
+_FIRST = f"{_BOUND}::test_the_first_bound_cluster_comes_and_goes_as_the_page_shows"
+_KUBECTL = f"{_ONE}::test_documents_are_accepted_and_commands_run"
+_README = f"{_INSTALL}::test_the_readme_leads_to_a_pod_on_a_leased_node_and_back"
+_PLANT = f"{_INSTALL}::test_the_manager_runs_our_image_on_a_node_of_the_computing_cluster"
+_TUTORIAL = "tests/integration/test_tutorial.py::test_the_page_leads_to_a_provider_that_keeps_the_rules"
+_RELEASES = "tests/integration/deploy/test_releases.py"
+_SCRIPTED = f"{_ONE}::test_a_scripted_node_answers_what_pages_ask"
+_DEMO = "tests/e2e/test_demo.py::test_demo_ends_with_live_logs_runs_again_quickly_and_goes_without_a_trace"
+NOT_RUN = "not run: "
+RUN_BY: Mapping[str, tuple[str, ...]] = {
+    "README.md": (_DEMO, _README, f"{_ONE}::test_the_node_of_the_readme_runs_a_pod"),
+    "start/first-binding.md": (f"{NOT_RUN}the session's clusters are those of `make up`", *[_FIRST] * 4),
+    "start/kind.md": (f"{NOT_RUN}kind and docker need a container engine; the commands after them are those of README.md",),
+    "start/provider.md": (f"{_ONE}::test_the_node_in_five_minutes_runs_a_pod",),
+    "lease/bind.md": (_README, _SEEN, _README),
+    "lease/install.md": (
+        f"{NOT_RUN}docker needs a container engine and a registry; the image of `make image` is loaded instead",
+        _PLANT,
+        f"{_RELEASES}::test_the_worker_chart_is_upgraded_rolled_back_and_leaves_what_is_not_its_own",
+        _PLANT,
+        _KUBECTL,
+        _PLANT,
+        _PLANT,
+        f"{_INSTALL}::test_uninstalling_leaves_definitions_and_namespaces_and_no_finalizer",
+    ),
+    "lease/lend-safely.md": (_KUBECTL,),
+    "lease/migrate.md": (_KUBECTL, _KUBECTL, _KUBECTL),
+    "lease/plan.md": (_SEEN,),
+    "lease/policies.md": (_SEEN,),
+    "use/cookbook.md": (f"{_BOUND}::test_the_recipe_for_nights_is_accepted_and_planned",),
+    "use/metrics.md": (_SCRIPTED, "tests/e2e/test_metrics.py::test_commands_of_the_page_show_pods_and_nodes"),
+    "use/network.md": (_KUBECTL,),
+    "use/volumes.md": (_KUBECTL,),
+    "operate/credentials.md": (_README, _KUBECTL),
+    "operate/dashboard.md": (
+        f"{_BOUND}::test_the_dashboard_prints_its_address",
+        f"{_RELEASES}::test_the_hub_chart_takes_former_values_and_is_upgraded_and_rolled_back",
+    ),
+    "operate/explain.md": (_SEEN, _SEEN, _SEEN),
+    "operate/find-what-is-wrong.md": (_WRONG, _WRONG, _WRONG),
+    "operate/monitor.md": (
+        "tests/integration/kubeocean/test_alerts.py::test_every_rule_fires_exactly_at_the_figures_it_names",
+        f"{NOT_RUN}jq is not among the packages of the tests",
+    ),
+    "operate/outages.md": (_KUBECTL, f"{_BOUND}::test_the_worker_is_given_up_as_the_page_says"),
+    "operate/reach-the-nodes.md": (
+        _KUBECTL,
+        _SCRIPTED,
+        f"{_ONE}::test_a_host_becomes_a_node_with_the_settings_of_the_page",
+        f"{NOT_RUN}py-spy traces a process for half a minute and is no program of this project",
+    ),
+    "operate/troubleshoot.md": (_WRONG,),
+    "operate/upgrade.md": (
+        f"{_INSTALL}::test_an_upgrade_and_a_rolling_restart_change_no_pod_and_keep_nodes_ready",
+        f"{_RELEASES}::test_the_hub_chart_takes_former_values_and_is_upgraded_and_rolled_back",
+    ),
+    "build/containers.md": (f"{_ONE}::test_a_provider_runs_with_the_rights_of_the_page_alone",),
+    "build/guide.md": ("tests/integration/test_init.py::test_projects_pass_their_tests_and_the_conformance_suite", _TUTORIAL),
+    "build/mock.md": (_SCRIPTED,),
+    "build/process.md": (f"{_ONE}::test_a_host_becomes_a_node_with_the_settings_of_the_page",),
+    "build/tutorial.md": (_TUTORIAL,) * 5,
+}
+"""The test that runs each block of a page, in their order, or why none does."""
 
 
 def commands(text: str) -> Iterator[list[str]]:
@@ -161,3 +230,12 @@ def test_commands_that_do_not_exist_are_found(line: str) -> None:
 
 def test_most_commands_are_found() -> None:
     assert sum(1 for page in PAGES for _ in commands(page.read_text())) > 80
+
+
+def test_every_block_is_run_by_a_test_or_named_with_a_reason() -> None:
+    assert {page: len(tests) for page, tests in RUN_BY.items()} == {page: len(found) for page in pages() if (found := blocks(page))}
+    run = [each for tests in RUN_BY.values() for each in tests]
+    for name in {each for each in run if not each.startswith(NOT_RUN)}:
+        module, _, function = name.partition("::")
+        assert f"def {function}(" in (ROOT / module).read_text(), name
+    assert sum(each.startswith(NOT_RUN) for each in run) <= 5

@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import attrs
 import pytest
 import yaml
 
 from kubeocean.model import keys
+from kubeocean.settings import KubeoceanSettings, ManagerSettings
+from tests.unit.test_commands_of_pages import flags
+from vkubelet.settings import Settings
+from vkubelet_providers.mock import Mock
+from vkubelet_providers.process import Process
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -67,6 +75,15 @@ def test_every_reason_of_the_code_has_a_line() -> None:
     assert not {reason: name for reason, name in found.items() if reason not in page}
 
 
+def test_every_reason_has_one_anchor_on_the_site() -> None:
+    site = runpy.run_path(str(ROOT / "deploy" / "dev" / "site.py"))
+    shown = site["anchored"]((REFERENCE / "conditions-events.md").read_text())
+    anchors = re.findall(r'<a id="(\w+)"></a>', shown)
+    assert len(anchors) == len(set(anchors))
+    assert not {reason for _, tree in sources() for reason in reasons(tree)} - set(anchors)
+    assert re.search(r'^\| <a id="FailedCreatePod"></a>`FailedCreatePod`', shown, re.MULTILINE), "at its row, not where it is mentioned"
+
+
 def test_reasons_are_found_as_texts_and_as_constants() -> None:
     text = 'A = "FirstReason"\nx.event(o, A, "a text")\nraise Unavailable("t", event="SecondReason")\nPodRejected("ThirdReason", "why")'
     assert list(reasons(ast.parse(text))) == ["FirstReason", "SecondReason", "ThirdReason"]
@@ -83,6 +100,75 @@ def test_every_mark_has_a_line() -> None:
 def test_every_field_of_a_definition_has_a_line(kind: str) -> None:
     source = {"clusterbinding": "clusterbindings", "resourceleasingpolicy": "resourceleasingpolicies"}[kind]
     schema = yaml.safe_load((ROOT / "kubeocean" / "manifests" / f"{source}.yaml").read_text())["spec"]["versions"][0]["schema"]
-    properties = schema["openAPIV3Schema"]["properties"]
-    named = set(re.findall(r"^\| `([\w.]+)", (REFERENCE / f"{kind}.md").read_text(), re.MULTILINE))
-    assert {f"{part}.{field}" for part in ("spec", "status") for field in properties[part]["properties"]} <= named
+    named = set(re.findall(r"^\| `([\w.\[\]{}]+)`", (REFERENCE / f"{kind}.md").read_text(), re.MULTILINE))
+    found = set(fields(schema["openAPIV3Schema"], ""))
+    assert len(found) > 40 and found <= named, found - named
+
+
+def fields(schema: dict[str, Any], path: str) -> Iterator[str]:
+    """Paths of all fields below spec and status, those of the entries of lists and maps too."""
+    for name, inner in schema.get("properties", {}).items():
+        at = f"{path}.{name}".lstrip(".")
+        if at not in ("apiVersion", "kind", "metadata", "spec", "status"):
+            yield at
+        if at == "spec.podPatch":
+            continue  # any fields of a pod
+        yield from fields(inner, at)
+        yield from fields(inner.get("items", {}), f"{at}[]")
+        more = inner.get("additionalProperties", {})
+        yield from fields(more if isinstance(more, dict) else {}, f"{at}{{}}")
+
+
+def test_every_flag_of_a_command_has_a_line_below_it() -> None:
+    page = (REFERENCE / "cli.md").read_text()
+    below = {title.strip(): text for title, _, text in (part.partition("\n") for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:])}
+    missing = [
+        f"{command} {flag}"
+        for command, known in flags().items()
+        for flag in sorted(known - {"-h", "--help"})
+        if flag.startswith("-")
+        if not any(re.search(rf"`[^`]*(?<![\w-]){re.escape(flag)}(?![\w-])", text) for title, text in below.items() if command in title)
+    ]
+    assert len(flags()) > 15 and not missing
+
+
+def test_every_series_has_a_line() -> None:
+    """Names of series, wherever the code has them; those of a node are composed of their level."""
+    page = (REFERENCE / "metrics.md").read_text()
+    series = re.compile(
+        r"(?:vkubelet|kubeocean|kubelet|kubernetes|container|node|pod|prober|machine)_[a-z_]+_(?:total|seconds|bytes|pods|depth|cores)"
+    )
+    texts = {
+        node.value: name
+        for name, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        if isinstance(node.value, str)
+    }
+    found = {text: name for text, name in texts.items() if series.fullmatch(text)}
+    assert len(found) >= 40
+    assert not {text: name for text, name in found.items() if f"`{text}" not in page}
+
+
+def test_every_setting_has_a_line() -> None:
+    page = (REFERENCE / "settings.md").read_text()
+    below = dict(part.partition("\n")[::2] for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:])
+    chosen = {
+        **{f"`{path}:`" if path else "Top level": kind for path, kind in classes(Settings)},
+        "`provider:` of kubeocean": KubeoceanSettings,
+        "`provider:` of mock": Mock.Settings,
+        "`provider:` of process": Process.Settings,
+        "`manager:` of kubeocean": ManagerSettings,
+    }
+    for title, kind in chosen.items():
+        nested = {path for path, _ in classes(kind)}
+        names = [each.name for each in attrs.fields(kind) if each.init and each.name not in nested]
+        assert not [name for name in names if f"| `{name}` |" not in below[title]], title
+
+
+def classes(kind: type, path: str = "") -> Iterator[tuple[str, type]]:
+    """A class of settings and those in it, by their paths."""
+    yield path, kind
+    for each in attrs.fields(attrs.resolve_types(kind)):
+        if isinstance(each.type, type) and attrs.has(each.type):
+            yield from classes(each.type, f"{path}.{each.name}".lstrip("."))

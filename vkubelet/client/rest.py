@@ -114,6 +114,12 @@ class Client:
         other.transport, other._owns_transport, other._dry = self.transport, False, self._dry
         return other
 
+    def through(self, transport: Transport) -> Client:
+        """Returns the same client over another transport, which must be open as long as it is used."""
+        other = self.fenced(self._fence)
+        other.transport = transport
+        return other
+
     def dry_run(self) -> Client:
         """Returns the same client and pool; its writes are admitted and validated by the API server, and not persisted."""
         other = self.fenced(self._fence)

@@ -17,13 +17,15 @@ from weakref import WeakSet
 
 from attrs import frozen
 
-from vkubelet.api.codec import EventType, WatchEvent, decode_list
-from vkubelet.api.objects import Key, KubeObject, Resource, Unknown
+from vkubelet.api.codec import EventType, WatchEvent
+from vkubelet.api.objects import Key, KubeObject, Resource
 from vkubelet.client.rest import Client, Selection
 from vkubelet.client.transport import Transport
 from vkubelet.clock import Clock, SystemClock, in_batches
+from vkubelet.control import restores
 from vkubelet.control.backoff import Backoff
 from vkubelet.control.controller import Isolation
+from vkubelet.control.restores import is_earlier, is_later
 from vkubelet.control.store import Store
 from vkubelet.errors import Expired, Forbidden, Invalid, NotFound, Unreachable, VKubeletError
 from vkubelet.logformat import bind
@@ -55,7 +57,8 @@ class Change(Generic[T]):
 
     `old` None: it was created; `new` None: it was deleted, or no longer matches the selectors. Both with different UIDs: it was deleted and
     created again. `initial`: it belongs to the first list, or existed when the handler was registered. `suspected`: it is missing in a
-    later list, so it was deleted at that moment, but no DELETED event was received.
+    later list, so it was deleted at that moment, but no DELETED event was received. `restored`: the server was restored from a backup, so
+    an earlier resourceVersion than before is the current one.
     """
 
     key: Key
@@ -63,6 +66,7 @@ class Change(Generic[T]):
     new: T | None
     initial: bool = False
     suspected: bool = False
+    restored: bool = False
 
     @property
     def more_than_status(self) -> bool:
@@ -103,6 +107,11 @@ class Informer(Generic[T]):
         self._synced = asyncio.Event()
         self._received_at = self._clock.monotonic()
         self._listed = ""
+        self._newest = ""
+        """The highest resourceVersion that the server has returned, also to other calls."""
+        self._listed_after = ""
+        """The same when the list began that is being read."""
+        self._stream: asyncio.Timeout | None = None
         self._restored = False
         """Whether the server has returned with an earlier state, and was not listed since."""
         self._listing: dict[Key, T] | None = None
@@ -144,14 +153,25 @@ class Informer(Generic[T]):
         """
         if obj.metadata.uid in self._deleted:
             return
+        self.record_version(obj.metadata.resource_version)
         if self._listing is not None:
             self._adopted[obj.key] = obj
-        if obj.key in self.store or _later(obj.metadata.resource_version, self._listed):
+        if obj.key in self.store or is_later(obj.metadata.resource_version, self._listed):
             self._put(obj)
+
+    def record_version(self, version: str) -> None:
+        """Records the resourceVersion of an object that another call returned: a server that later has only an earlier one was restored."""
+        if is_earlier(self._newest or "0", version):
+            self._newest = version
+
+    def saw_deleted(self, uid: str) -> bool:
+        """Checks whether a DELETED event was received for this UID, as far as remembered, and the server was not restored since."""
+        return uid in self._deleted
 
     async def run(self) -> None:
         """Watches the server until cancelled; none of its errors stops this."""
         staleness = self._metrics.watch_stale.watched(self._resource.plural, self.stale_for) if self._metrics is not None else nullcontext()
+        restores.register(self._client, self)
         try:
             with staleness:
                 await self._run()
@@ -172,13 +192,11 @@ class Informer(Generic[T]):
     async def _one_stream(self) -> VKubeletError | None:
         """Lists if necessary, then watches until the stream closes; returns the error that closed it."""
         try:
-            if self.last_error is not None and self._version:
+            if self.last_error is not None and self._is_resumable:
                 await self._ask()
-            if self._version:
-                await self._follow()
-            else:
-                await self._list_and_follow()
+            await self._until_abandoned()
         except Expired as error:
+            self.record_version(self._version)
             self._version = ""
             self._synced.clear()
             return error
@@ -187,17 +205,41 @@ class Informer(Generic[T]):
             return error
         return None
 
+    async def _until_abandoned(self) -> None:
+        scope = asyncio.timeout(None)
+        try:
+            async with scope:
+                self._stream = scope
+                await (self._follow() if self._is_resumable else self._list_and_follow())
+        except TimeoutError:
+            if not scope.expired():
+                raise
+        finally:
+            self._stream = None
+
+    @property
+    def _is_resumable(self) -> bool:
+        """Events that an abandoned stream delivered last may have set the version of a server that was restored."""
+        return bool(self._version) and not self._restored
+
+    def list_again(self) -> None:
+        """Lists everything because the server was restored from a backup; a stream that is open is abandoned."""
+        self._version = ""
+        self._synced.clear()
+        self._on_restored()
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.reschedule(asyncio.get_running_loop().time())
+
     async def _ask(self) -> None:
         """Sends a small request: a resumed watch may be silent for a minute, so after an error another call has to show that the server
         responds. One that was restored from a backup would be silent until it reaches the resourceVersion of the watch again."""
-        path, params = self._resource.path(self._where.namespace), [*self._where.params(), ("limit", "1")]
-        newest = decode_list(Unknown, await self._client.request("GET", path, params=params)).resource_version
-        if _are_numbers(newest, self._version) and _later(self._version, newest):
-            with bind(resource=str(self._resource)):
-                log.warning("the API server has returned with an earlier state; listing again")
-            self._version, self._restored = "", True
-            self._synced.clear()
-            self._deleted.clear()
+        self.record_version(self._version)
+        newest = await restores.newest(self._client, self._resource, self._where)
+        if is_earlier(newest, self._newest):
+            restores.report(self._client, self._resource)
+        # Another watch may have noticed the same meanwhile.
+        if not self._is_resumable:
             return
         self._succeeded()
 
@@ -219,7 +261,7 @@ class Informer(Generic[T]):
         await self._follow()
 
     def _begin_list(self) -> None:
-        self._listing, self._adopted = {}, {}
+        self._listing, self._adopted, self._listed_after = {}, {}, self._newest
 
     async def _stream_and_follow(self) -> bool:
         """Streams the initial events; returns False when the server does not send them, or not all of them in time."""
@@ -248,6 +290,10 @@ class Informer(Generic[T]):
             elif event.initial_end:
                 return event.object.metadata.resource_version
         return ""
+
+    def _on_restored(self) -> None:
+        self._newest, self._restored = "", True
+        self._deleted.clear()
 
     def _list(self, obj: T) -> None:
         assert self._listing is not None, "objects are listed between the begin of a list and its end"
@@ -285,12 +331,14 @@ class Informer(Generic[T]):
 
     async def _replace(self, version: str) -> None:
         """Makes the store equal to the list."""
+        if is_earlier(version, self._listed_after):
+            self._on_restored()
         listed, self._listing = self._with_adopted(self._listing or {}, version), None
         self._listed = version
         first = not self.ever_synced
         async for key in in_batches(self._clock, self.store.keys()):
             if key not in listed:
-                self._notify(Change(key, self.store.remove(key), None, suspected=True))
+                self._notify(Change(key, self.store.remove(key), None, suspected=True, restored=self._restored))
         async for new in in_batches(self._clock, listed.values()):
             with self._isolated(str(new.key)):
                 self._place_listed(new, initial=first)
@@ -305,14 +353,14 @@ class Informer(Generic[T]):
         if known is None or self._restored or not _same(new, known):
             old = self.store.remove(new.key)
             self.store.place(new)
-            self._notify(Change(new.key, old, new, initial=initial))
+            self._notify(Change(new.key, old, new, initial=initial, restored=self._restored))
 
     def _with_adopted(self, listed: dict[Key, T], version: str) -> dict[Key, T]:
         """Adds what was adopted while the list was read, if it is later, or if only a stub of it was listed."""
         for obj in self._adopted.values():
             known = listed.get(obj.key)
             stubbed = known is not None and known.metadata.uid == obj.metadata.uid and _newer(obj, known)
-            if stubbed or _later(obj.metadata.resource_version, version):
+            if stubbed or is_later(obj.metadata.resource_version, version):
                 admitted = self.store.admit(obj)
                 if admitted is not None:
                     listed[obj.key] = admitted
@@ -384,16 +432,4 @@ def _same(one: KubeObject, other: KubeObject) -> bool:
 
 
 def _newer(obj: KubeObject, known: KubeObject) -> bool:
-    return _later(obj.metadata.resource_version, known.metadata.resource_version)
-
-
-def _later(this: str, that: str) -> bool:
-    """Compares resourceVersions (KEP-5504: those of one resource are numbers of any size that increase); a stub's "" is never later."""
-    if not _are_numbers(this, that):
-        return this != that
-    one, other = this.lstrip("0"), that.lstrip("0")
-    return (len(one), one) > (len(other), other)
-
-
-def _are_numbers(*versions: str) -> bool:
-    return all(version.isascii() and version.isdigit() for version in versions)
+    return is_later(obj.metadata.resource_version, known.metadata.resource_version)

@@ -15,6 +15,8 @@ from vkubelet.clock import parse_rfc3339
 
 _OLDEST: Final = timedelta(hours=24)
 """Age at which a token is renewed, however long it is valid, as by a kubelet."""
+KEPT: Final = 0.1
+"""Share of its lifetime in which a token is not renewed again, although by our clock, which may be ahead, it is due already."""
 
 
 @frozen

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 _REMEDY = "choose another node name, or stop that kubelet and delete the Node; node.adopt_foreign: true adopts it as it is"
 
 QUIET = 1.0
-"""Minimum seconds between two writes of one Node, and the time an increase waits for more; a decrease is published at once."""
+"""Minimum seconds after a change of one Node, and the time an increase waits for more; a decrease is published at once."""
 
 
 class PodControllers(Protocol):
@@ -234,9 +234,10 @@ class Registrar:
             dropping = {taint["key"] for taint in taints} - {taint["key"] for taint in kept}
             patch = render.status_patch(live, render.still_owning(wanted, dropping), now=self._clock.now())
             if patch is not None and (repair_in := self._repairs.wait(name, render.lasting(patch))) <= 0:
+                heartbeat = render.is_heartbeat(live.status, patch)
                 live = await self._node_client(name).patch(NODES, name, patch, subresource="status")
                 self._repairs.record_write(name, render.lasting(patch))
-                self._record_write(live)
+                self._record_write(live, delays=not heartbeat)
             taints = live.spec.get("taints", [])
             kept = without_dropped(taints, wanted.taints, owned=ours)
             if kept != taints:
@@ -257,9 +258,11 @@ class Registrar:
         self._record_write(written)
         return written
 
-    def _record_write(self, written: Node) -> None:
+    def _record_write(self, written: Node, *, delays: bool = True) -> None:
+        # Windows close minutes apart, so a heartbeat is often due at that very moment: it must not keep the node open for another second.
         self._store_written(written)
-        self._written_at[written.metadata.name] = self._clock.monotonic()
+        if delays:
+            self._written_at[written.metadata.name] = self._clock.monotonic()
 
     async def _retire(self, name: str) -> float | None:
         """Retires a node: no new pods; once it is empty, Lease, Node and endpoint are removed, each when nothing needs it any more."""

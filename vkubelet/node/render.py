@@ -197,6 +197,14 @@ def lasting(patch: JsonView) -> Json:
     return {**({"metadata": metadata} if metadata else {}), **({"status": status} if status else {})}
 
 
+def is_heartbeat(live: JsonView, patch: JsonView) -> bool:
+    """Checks that a status patch repeats the conditions of the Node and changes nothing else."""
+    if lasting(patch):
+        return False
+    have = _by_type(live.get("conditions", ()))
+    return all("$patch" not in each and _same(have.get(each["type"]), each) for each in patch["status"]["conditions"])
+
+
 def _map_difference(live: Mapping[str, str], want: Mapping[str, str], owned: Collection[str]) -> Json:
     change: Json = {key: value for key, value in want.items() if live.get(key) != value}
     change.update({key: None for key in owned if key in live and key not in want})

@@ -75,6 +75,7 @@ class Pods:
             node_ips=self._node_ips,
             clock=self._clock,
             metrics=self._metrics,
+            record_version=self.informer.record_version,
             redact=self.redacted,
         )
 
@@ -256,8 +257,9 @@ class Pods:
         self._resolver.release(ref.uid)
 
     def resync_pod(self, ref: PodRef) -> None:
-        """Hands this pod to the provider again."""
+        """Hands this pod to the provider again; one that was deleted, and that the backend has again, is terminated again."""
         self._lifecycle.resync_pod(ref.uid)
+        self._orphans.check_deleted(ref)
 
     async def resolve(
         self, pod: Pod, *, files: Path | None = None, pod_ips: Sequence[str] = (), containers: Collection[str] | None = None

@@ -4,7 +4,8 @@ terminates workloads that have no pod in the API.
 Invariant: a listing is used only when the provider returned all of it; one that fails is retried within the interval and affects no other
 node. A pod is reported missing only when it is absent from complete listings that were requested after the backend had it.
 Rule `orphans-are-proven`: a workload is an orphan only when the pod watch is synced, two listings a minute apart showed it, and the API
-answers by name that this UID does not exist; too many at once raise an alarm and are not terminated.
+answers by name that this UID does not exist; too many at once raise an alarm and are not terminated. One whose deletion was observed here
+needs no listings.
 """
 
 import logging
@@ -32,6 +33,8 @@ MISSES = 2
 
 UNSYNCED = 0.5
 """Seconds to wait for the first list of pods: before it, every workload of the backend would seem unknown."""
+
+_SWEEP = "sweep"
 
 AT_LEAST, SHARE = 5, 0.1
 """A sweep terminates at most this many, or this share of all listed workloads, whichever is more."""
@@ -153,10 +156,11 @@ class Orphans:
     controller: Controller[str] = field(init=False)
     _listed: dict[str, int] = field(factory=dict, init=False)
     _suspects: dict[str, dict[str, _Suspect]] = field(factory=dict, init=False)
+    _returned: dict[str, PodRef] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.controller = Controller("orphans", self._sweep, workers=1, clock=self._clock, metrics=self._metrics)
-        self.controller.add("sweep", after=self._interval)
+        self.controller = Controller("orphans", self._reconcile, workers=1, clock=self._clock, metrics=self._metrics)
+        self.controller.add(_SWEEP, after=self._interval)
 
     def clean(self, node: str) -> bool:
         """Checks that the last listing of this node showed only known pods."""
@@ -166,6 +170,13 @@ class Orphans:
         """Drops a node that this process no longer serves."""
         self._listed.pop(node, None)
         self._suspects.pop(node, None)
+
+    def check_deleted(self, ref: PodRef) -> None:
+        """Checks a workload that the backend has. If the deletion of its pod was observed, as after the restore of a worker, it is
+        terminated without a second listing: only a read of the API is needed to prove that it is an orphan."""
+        if not self._known(ref) and self._dispatch.informer.saw_deleted(ref.uid):
+            self._returned[ref.uid] = ref
+            self.controller.add(ref.uid)
 
     def observe(self, listing: Listing) -> None:
         """Handles a listing of a node."""
@@ -182,9 +193,21 @@ class Orphans:
     def _known(self, ref: PodRef) -> bool:
         return self._lifecycle.record(ref.uid) is not None or self._dispatch.knows(ref.uid)
 
-    async def _sweep(self, key: str) -> float | None:
+    async def _reconcile(self, key: str) -> float | None:
         if not self._dispatch.informer.synced:
             return 5.0
+        return await (self._sweep() if key == _SWEEP else self._terminate_returned(key))
+
+    async def _terminate_returned(self, uid: str) -> float | None:
+        ref = self._returned.get(uid)
+        if ref is None:
+            return None
+        if not self._known(ref) and await self._is_missing(ref) and not self._known(ref):
+            self._terminate(ref)
+        self._returned.pop(uid, None)
+        return None
+
+    async def _sweep(self) -> float | None:
         ripe = [s.ref for found in self._suspects.values() for s in found.values() if self._ripe(s)]
         allowed = max(AT_LEAST, int(SHARE * sum(self._listed.values())))
         orphans = [ref for ref in ripe[: 2 * allowed + 1] if await self._is_missing(ref)]

@@ -76,6 +76,8 @@ class StatusWriter:
     _node_ips: Callable[[str], Sequence[str]]
     _clock: Clock
     _metrics: Metrics | None = None
+    _record_version: Callable[[str], None] = lambda version: None
+    """`record_version(version)` compares the resourceVersion of a write with those that the watch receives later."""
     _redact: Callable[[str, str], str] = lambda uid, text: text
     """`redact(uid, text)` removes values that must not be published about a pod."""
     controller: Controller[str] = field(init=False)
@@ -144,6 +146,9 @@ class StatusWriter:
         entry = self._entries.get(uid)
         if entry is None:
             return
+        if change.restored:
+            # What was written since the backup is lost, and its resourceVersion will be given to other changes.
+            entry.written = entry.published = None
         if entry.written is not None and _version(entry.written) >= _version(pod):
             # Once the watch has caught up, one copy of the pod is enough.
             entry.latest(pod)
@@ -232,6 +237,7 @@ class StatusWriter:
         left = status_patch(answer.status, wanted, uid=uid, resource_version="")
         entry.refused = (wanted, answer.status) if left is not None else None
         entry.published = (answer.metadata.resource_version, inputs) if left is None else None
+        self._record_version(answer.metadata.resource_version)
         self._measure(entry, inputs, pod.node)
         if answer.terminal:
             for listener in self._terminal_listeners:

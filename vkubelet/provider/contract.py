@@ -237,7 +237,8 @@ class Host(Protocol):
         ...
 
     def resync(self, pod: PodRef) -> None:
-        """Requests another `sync_pod` although the pod has not changed: something else that decides about it has."""
+        """Requests another `sync_pod` although the pod has not changed: something else that decides about it has. A pod whose deletion the
+        runtime has observed, and which the backend has again, is terminated instead."""
         ...
 
     async def resolve(

@@ -18,7 +18,7 @@ from vkubelet.api.podspec import Kind, Reference
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
 from vkubelet.control.informer import Change, Informer
-from vkubelet.control.tokens import renewal_time, request_token, spread_of
+from vkubelet.control.tokens import KEPT, renewal_time, request_token, spread_of
 from vkubelet.errors import ApiError, Forbidden, NotFound
 from vkubelet.resolve.references import Content
 from vkubelet.resolve.volumes import TokenSource
@@ -212,11 +212,12 @@ def _is_live(entry: _Entry) -> bool:
 
 @frozen
 class Token:
-    """An issued token, with the time from which on it has to be renewed."""
+    """An issued token, with the time from which on it has to be renewed; `kept_until` is monotonic."""
 
     text: str = field(repr=False)
     expiry: datetime
     due: datetime
+    kept_until: float = float("-inf")
 
 
 def due_at(uid: str, expiry: datetime, *, life: float) -> datetime:
@@ -237,8 +238,7 @@ class TokenCache:
 
     def due_in(self, uid: str) -> float | None:
         """Returns the seconds until a token of the pod is due; None: it has none."""
-        now = self._clock.now()
-        return min(((token.due - now).total_seconds() for token in self._tokens.get(uid, {}).values()), default=None)
+        return min(map(self._wait, self._tokens.get(uid, {}).values()), default=None)
 
     def forget(self, uid: str) -> None:
         """Drops the tokens of a deleted pod."""
@@ -246,7 +246,7 @@ class TokenCache:
 
     async def _read(self, pod: Pod, source: TokenSource, client: Client) -> str:
         known = self._tokens.get(pod.metadata.uid, {}).get(source)
-        if known is not None and self._clock.now() < known.due:
+        if known is not None and self._wait(known) > 0:
             return known.text
         try:
             fresh = await self._issue(pod, source, client)
@@ -258,6 +258,11 @@ class TokenCache:
         self._tokens.setdefault(pod.metadata.uid, {})[source] = fresh
         return fresh.text
 
+    def _wait(self, token: Token) -> float:
+        """Returns the seconds until a token is due."""
+        return max((token.due - self._clock.now()).total_seconds(), token.kept_until - self._clock.monotonic())
+
     async def _issue(self, pod: Pod, source: TokenSource, client: Client) -> Token:
         issued = await request_token(client, pod, audience=source.audience, expiration=source.expiration)
-        return Token(issued.text, issued.expiry, due_at(pod.metadata.uid, issued.expiry, life=issued.lifetime))
+        due = due_at(pod.metadata.uid, issued.expiry, life=issued.lifetime)
+        return Token(issued.text, issued.expiry, due, self._clock.monotonic() + KEPT * issued.lifetime)

@@ -14,7 +14,7 @@ from attrs import define, evolve, field
 from vkubelet.api.objects import PODS, SERVICES, JsonView, Node, Pod, Unknown
 from vkubelet.api.podspec import Kind, Reference, environment_references, file_references, pull_secrets
 from vkubelet.client.rest import Client
-from vkubelet.clock import Clock
+from vkubelet.clock import Clock, in_batches, steps
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.recorder import ObjectReference, Recorder
@@ -90,6 +90,7 @@ class Resolver:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._objects.run(), name="objects of pods")
             group.create_task(self.controller.run(), name="files of pods")
+            group.create_task(self._watch_clock(), name="wall clock")
             await self._services_wanted.wait()
             await self._services.run()
 
@@ -272,6 +273,12 @@ class Resolver:
             return await self._tokens.read(pod, token_sources(volume), self.node_client(pod.node))
         except ApiError as error:
             raise ValueError(f"failed to fetch token: {_message_of(error)}") from error
+
+    async def _watch_clock(self) -> None:
+        """Rechecks tokens after the wall clock was set: a wait until they are due does not notice that."""
+        async for _ in steps(self.clock):
+            async for uid in in_batches(self.clock, self._records):
+                self.controller.add(uid, priority=Priority.LOW)
 
     async def _refresh(self, uid: str) -> float | None:
         """Updates the volumes of a pod; returns the seconds until the next time."""

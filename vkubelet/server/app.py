@@ -26,9 +26,9 @@ from vkubelet.server.listeners import MAIN
 from vkubelet.server.logs import ContainerLogs
 from vkubelet.server.node_pods import NodePods
 from vkubelet.server.portforward import PortForwards
+from vkubelet.server.ports import admit
 from vkubelet.server.remotecommand import ACCEPTED_HEADER
 from vkubelet.server.statuses import HIDDEN, http_status
-from vkubelet.server.takeover import connection_of
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,6 @@ class Routes:
     streams: ContainerStreams
     port_forwards: PortForwards
     clock: Clock
-    is_current: Callable[[web.BaseRequest], bool]
     stops: Callable[[], bool]
     traffic: Traffic
     endpoints: Sequence[Endpoints] = ()
@@ -74,7 +73,6 @@ class Routes:
 
     def application(self) -> web.Application:
         application = web.Application(middlewares=[self._observe, self._admit])
-        application.on_response_prepare.append(self._prepare)
         router = application.router
         # allow_head is off: a HEAD on a stream would open it.
         router.add_get("/containerLogs/{namespace}/{pod}/{container}", self.logs.serve, allow_head=False)
@@ -97,9 +95,7 @@ class Routes:
             raise web.HTTPServiceUnavailable(text=STOPPING)
         caller = await self.gate.authenticate(request)
         await self.gate.authorize(caller.user, request, node=self._node_asked_about(request, caller))
-        connection = connection_of(request)
-        if connection is not None:
-            connection.admit()
+        admit(request)
         if not self.debugging and is_debug(served_path(request)):
             return web.Response(status=405, text=HANDLERS_OFF)
         return await handler(request)
@@ -126,14 +122,6 @@ class Routes:
             with bind(status=response.status, seconds=round(self.clock.monotonic() - begin, 3)):
                 log.debug("request served")
         return response
-
-    async def _prepare(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Closes the connection after the response when its certificate or client CA was replaced, when the server stops, or when no
-        request on it was allowed. The Server header is not sent."""
-        response.headers.popall(hdrs.SERVER, None)
-        if not self.is_current(request) and not isinstance(response, web.WebSocketResponse):
-            response.force_close()
-            response.headers["Connection"] = "close"
 
     async def _answered(self, request: web.Request, handler: Route) -> web.StreamResponse:
         try:

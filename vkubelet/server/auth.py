@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from aiohttp import hdrs, web
-from attrs import frozen
+from attrs import field, frozen
 
 from vkubelet.api.objects import SUBJECTACCESSREVIEWS, TOKENREVIEWS, Json
 from vkubelet.client.rest import Client
@@ -70,12 +70,16 @@ ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
 
 @frozen
 class Question:
-    """Whether `user` may do `verb` on this subresource of nodes. An empty node means: of all nodes."""
+    """Whether `user` may do `verb` on a subresource of nodes, or on another resource. An empty name means: on all of them."""
 
     user: User
     verb: str
-    subresource: str
-    node: str
+    subresource: str = ""
+    name: str = ""
+    resource: str = field(default="nodes", kw_only=True)
+    group: str = field(default="", kw_only=True)
+    namespace: str = field(default="", kw_only=True)
+    """Empty for what has no namespace, and for all namespaces."""
 
 
 class Gate:
@@ -102,7 +106,7 @@ class Gate:
         asked = f"user={user.name}, verb={right.verb}, resource=nodes"
         for subresource in right.subresources:
             try:
-                allowed = await self._may(Question(user, right.verb, subresource, node))
+                allowed = await self.may(Question(user, right.verb, subresource, node))
             except ApiError as error:
                 with bind(error=str(error)):
                     log.warning("authorization failed")
@@ -139,7 +143,9 @@ class Gate:
                 log.warning("token review failed")
             return None
 
-    async def _may(self, question: Question) -> bool:
+    async def may(self, question: Question) -> bool:
+        """Asks the cluster whether a user has a right. Raises ApiError."""
+
         async def look_up() -> Answer[bool]:
             review = {"spec": access_review(question)}
             answer = await with_retry(partial(self._client.create, SUBJECTACCESSREVIEWS, review), clock=self._clock)
@@ -206,9 +212,12 @@ def _decoded(text: str) -> str:
 def access_review(question: Question) -> Json:
     """Returns the spec of a SubjectAccessReview."""
     user = question.user
-    resource: Json = {"verb": question.verb, "version": "v1", "resource": "nodes", "subresource": question.subresource}
-    if question.node:
-        resource["name"] = question.node
+    resource: Json = {"verb": question.verb, "resource": question.resource}
+    if not question.group:
+        resource["version"] = "v1"
+    for key in ("group", "subresource", "name", "namespace"):
+        if value := getattr(question, key):
+            resource[key] = value
     review: Json = {"user": user.name, "groups": list(user.groups), "resourceAttributes": resource}
     if user.uid:
         review["uid"] = user.uid

@@ -47,6 +47,8 @@ class Subject:
     """Subject of the certificate, and the IP addresses and DNS names for which it must be valid; owner "" is the process."""
 
     name: str
+    is_node: bool = True
+    """Whether it is that of a kubelet, as the signer kubelet-serving requires."""
     changed: asyncio.Event = field(factory=asyncio.Event, init=False)
     _wanted: dict[str, tuple[str, ...]] = field(factory=dict, init=False)
 
@@ -135,7 +137,7 @@ class Certificates:
 
     async def _sign_here(self, subject: Subject) -> None:
         while True:
-            pair = x509.self_signed(subject.name, subject.all, now=self.clock.now())
+            pair = x509.self_signed(subject.name, subject.all, now=self.clock.now(), is_node=subject.is_node)
             self._serve(pair)
             await self._until_due(pair, subject)
 

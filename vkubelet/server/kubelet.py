@@ -5,25 +5,23 @@ Invariant: it listens from entering its context to `stop_listening`, and only `o
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from aiohttp import web
 from attrs import define, field
 
 from vkubelet.api.objects import JsonView
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
-from vkubelet.errors import SettingsError, Unavailable
+from vkubelet.errors import Unavailable
 from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
 from vkubelet.provider import PodStore, Provider
 from vkubelet.server.app import Endpoints, Routes, Traffic
 from vkubelet.server.auth import Gate
-from vkubelet.server.certificates import Certificates, ClientCa, Subject
+from vkubelet.server.certificates import Subject
 from vkubelet.server.exec import ContainerStreams
 from vkubelet.server.listeners import MAIN, Endpoint, Listeners, ports_for, published_addresses
 from vkubelet.server.logs import ContainerLogs, NodeLogs
@@ -31,20 +29,12 @@ from vkubelet.server.node_endpoints import Health, NodeEndpoints, kubelet_config
 from vkubelet.server.node_metrics import MetricsEndpoints, UsageEndpoints
 from vkubelet.server.node_pods import NodePods
 from vkubelet.server.portforward import PortForwards
+from vkubelet.server.ports import TlsPorts
 from vkubelet.server.remotecommand import Streaming
 from vkubelet.server.settings import ServerSettings
-from vkubelet.server.takeover import Connection, Connections, Http, connection_of
-from vkubelet.server.tls import Pair, ServingTls
 
 log = logging.getLogger(__name__)
 
-STREAMS_END = 10.0
-"""Seconds that open streams get at a stop."""
-SESSIONS_END = 2.0
-"""Seconds that sessions of exec, attach and port-forward get before they are cancelled, and then to notify their clients."""
-
-_KEEP_ALIVE = 90.0
-_LONGEST_HEADER = 65536
 _ADDRESS_RETRY = 5.0
 _CERTIFICATE_WITHIN = 5.0
 """Seconds after the first node was declared; a process that approves its own requests needs a tenth of one."""
@@ -77,27 +67,24 @@ class KubeletServer:
     due: Callable[[str], Mapping[str, int]] = _nothing_due
     configuration: JsonView = field(factory=dict)
     _addresses: tuple[str, ...] = field(init=False)
-    _tls: ServingTls = field(init=False, factory=ServingTls)
-    _listeners: Listeners = field(init=False)
-    _connections: Connections = field(init=False)
-    _names: Subject = field(init=False)
-    _certificates: Certificates = field(init=False)
-    _client_ca: ClientCa = field(init=False)
-    _runner: web.AppRunner | None = field(init=False, default=None)
-    _stops: bool = field(init=False, default=False)
+    _ports: TlsPorts = field(init=False)
     _certified: asyncio.Event = field(init=False, factory=asyncio.Event)
     _certified_by: float = field(init=False, default=0.0)
 
     def __attrs_post_init__(self) -> None:
-        settings, limits = self.settings, self.settings.limits
-        self._addresses = settings.node_addresses
-        self._listeners = Listeners(self._serve, self._tls, bind_address=settings.bind_address, limits=limits)
-        self._connections = Connections(self._listeners.strangers, limits)
-        self._names = Subject(name=self.instance)
-        self._certificates = Certificates(
-            settings=settings, client=self.client, clock=self.clock, install=self._install, metrics=self.metrics
+        self._addresses = self.settings.node_addresses
+        self._ports = TlsPorts(
+            client=self.client,
+            clock=self.clock,
+            settings=self.settings,
+            subject=Subject(name=self.instance),
+            metrics=self.metrics,
+            installed=lambda pair: self._certified.set(),
         )
-        self._client_ca = ClientCa(settings, self.client, self.clock, self._tls.trust)
+
+    @property
+    def _listeners(self) -> Listeners:
+        return self._ports.listeners
 
     @property
     def main_port(self) -> int | None:
@@ -107,11 +94,7 @@ class KubeletServer:
     @property
     def problem(self) -> str | None:
         """Reason why requests cannot be served now; None when they can."""
-        if self._runner is None:
-            return "not started"
-        if not self._tls.has_certificate:
-            return "no serving certificate yet"
-        return None if self._tls.trusts_clients or self.settings.token_review else "no client CA yet"
+        return self._ports.problem
 
     async def open(
         self, node: str, *, preferred_port: int | None = None, alone: bool | None = False, addresses: Collection[str] = ()
@@ -123,7 +106,7 @@ class KubeletServer:
         Unavailable when no port is free or no own address is known yet.
         """
         settings = self.settings
-        await self._client_ca.tried.wait()
+        await self._ports.client_ca.tried.wait()
         await self._first_certificate()
         address, *also = await self._published_addresses()
         if settings.listening == "shared":
@@ -134,7 +117,7 @@ class KubeletServer:
             self._listeners.take_main(node)
             ports = ports_for(node, preferred_port, first=settings.port_first, last=settings.port_last)
             port = await self._listeners.open(node, ports)
-        self._names.want(node, addresses)
+        self._ports.subject.want(node, addresses)
         return Endpoint(address, port, tuple(also))
 
     @property
@@ -153,55 +136,27 @@ class KubeletServer:
     async def close(self, node: str) -> None:
         """Stops listening for a node; open streams continue."""
         self._listeners.close(node)
-        self._names.drop(node)
+        self._ports.subject.drop(node)
         self.metrics.remove_node(node)
 
     def stop_listening(self) -> None:
         """Stops accepting connections, and requests on open ones; streams continue until the context exits."""
-        self._stops = True
-        self._listeners.close_all()
+        self._ports.stop_listening()
 
     async def run(self) -> None:
         """Keeps certificate and client CA up to date, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._client_ca.run(), name="client CA")
-            group.create_task(self._certify(), name="serving certificate")
+        await self._ports.run(self._until_addresses_known)
 
     async def __aenter__(self) -> Self:
-        self._certificates.prepare()
-        self._client_ca.load_file()
-        runner = web.AppRunner(self._routes().application(), handler_cancellation=True, shutdown_timeout=STREAMS_END)
-        await runner.setup()
-        self._runner = runner
-        await self._listeners.__aenter__()
-        if self.settings.main_port is not False:
-            await self._open_main(int(self.settings.main_port))
+        await self._ports.start(self._routes().application())
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop_listening()
-        await self._listeners.__aexit__(None, None, None)
-        await self._connections.stop(within=SESSIONS_END)
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
-
-    def _serve(self) -> Connection:
-        if self._runner is None or self._runner.server is None:
-            raise RuntimeError("the kubelet server is not started")
-        http = Http(
-            self._runner.server,
-            loop=asyncio.get_running_loop(),
-            access_log=None,  # type: ignore[arg-type]  # off, as aiohttp documents
-            keepalive_timeout=_KEEP_ALIVE,
-            max_line_size=_LONGEST_HEADER,
-            max_field_size=_LONGEST_HEADER,
-        )
-        return self._connections.protocol(http)
+        await self._ports.stop()
 
     def _routes(self) -> Routes:
         node_pods = NodePods(self.pods, self._listeners)
-        streaming = Streaming(clock=self.clock, metrics=self.metrics, settings=self.settings, connections=self._connections)
+        streaming = Streaming(clock=self.clock, metrics=self.metrics, settings=self.settings, connections=self._ports.connections)
         return Routes(
             gate=Gate(self.client, self.clock, settings=self.settings),
             node_pods=node_pods,
@@ -209,8 +164,7 @@ class KubeletServer:
             streams=ContainerStreams(provider=self.provider, node_pods=node_pods, streaming=streaming),
             port_forwards=PortForwards(provider=self.provider, node_pods=node_pods, streaming=streaming),
             clock=self.clock,
-            is_current=self._is_current,
-            stops=lambda: self._stops,
+            stops=lambda: self._ports.stops,
             traffic=Traffic(self.metrics, self.clock),
             endpoints=self._endpoints(node_pods),
             debugging=self.settings.debug.handlers,
@@ -231,29 +185,10 @@ class KubeletServer:
             NodeLogs(provider=self.provider, node_pods=node_pods, clock=self.clock, metrics=self.metrics, enabled=debug.node_logs),
         )
 
-    def _is_current(self, request: web.BaseRequest) -> bool:
-        connection = request.transport.get_extra_info("ssl_object") if request.transport else None
-        origin = connection_of(request)
-        if self._stops or origin is None or not origin.goes_on:
-            return False
-        return isinstance(connection, ssl.SSLObject) and self._tls.is_current(connection)
-
-    async def _open_main(self, port: int) -> None:
-        try:
-            await self._listeners.open(MAIN, (port,))
-        except Unavailable as error:
-            await self.__aexit__(None, None, None)
-            remedy = "set another, 0 for any free one, or off"
-            raise SettingsError("server.main_port", f"{port} is taken on {self.settings.bind_address}; {remedy}") from error
-
     async def _published_addresses(self) -> tuple[str, ...]:
         if not self._addresses:
             self._addresses = await published_addresses(self.settings.bind_address, self.client.connection.url)
         return self._addresses
-
-    def _install(self, pair: Pair) -> None:
-        self._tls.install(pair)
-        self._certified.set()
 
     async def _first_certificate(self) -> None:
         """Waits for the first certificate, but not long: approval may take days, and a kubelet is Ready without it."""
@@ -263,10 +198,6 @@ class KubeletServer:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._certified_by - now):
                     await self._certified.wait()
-
-    async def _certify(self) -> None:
-        self._names.want("", await self._until_addresses_known())
-        await self._certificates.run(self._names)
 
     async def _until_addresses_known(self) -> tuple[str, ...]:
         while True:

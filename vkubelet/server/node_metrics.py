@@ -5,7 +5,7 @@ forwarded unchanged, or reduced.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 import attrs
@@ -50,7 +50,7 @@ class MetricsEndpoints:
             *pod_families(node, self.node_pods.all(request)),
             *queue_families(node, self.due(node)),
             *worker_families(self.metrics.pod_worker.of(node)),
-            durations("kubelet_pod_status_sync_duration_seconds", "From a change to the written status.", self._status_durations(node)),
+            status_family(self._status_durations(node)),
         )
         return web.Response(body=b"".join(parts), headers={"Content-Type": EXPOSITION})
 
@@ -59,10 +59,7 @@ class MetricsEndpoints:
 
     async def slis(self, request: web.Request) -> web.Response:
         self.node_pods.single_node(request)
-        failing = failing_checks(self.health)
-        samples: list[Sample] = [({"name": name, "type": "healthz"}, name not in failing, None) for name in CHECKS]
-        text = family("kubernetes_healthcheck", "gauge", "Whether a health check succeeds.", samples=samples)
-        return web.Response(body=text, headers={"Content-Type": EXPOSITION})
+        return web.Response(body=health_family(failing_checks(self.health)), headers={"Content-Type": EXPOSITION})
 
 
 # --- Pure -------------------------------------------------------------------------------------------------------------------------------
@@ -118,6 +115,15 @@ def worker_families(operations: Mapping[str, Durations]) -> Iterator[bytes]:
     yield durations("kubelet_pod_worker_duration_seconds", "Calls of the provider for one pod.", told)
     failed: list[Sample] = [(labels, found.failed, None) for labels, found in told]
     yield family("vkubelet_pod_worker_failures_total", "counter", "Those of them that failed.", samples=failed)
+
+
+def status_family(told: Iterable[tuple[Labels, Durations]]) -> bytes:
+    return durations("kubelet_pod_status_sync_duration_seconds", "From a change to the written status.", told)
+
+
+def health_family(failing: Collection[str]) -> bytes:
+    samples: list[Sample] = [({"name": name, "type": "healthz"}, name not in failing, None) for name in CHECKS]
+    return family("kubernetes_healthcheck", "gauge", "Whether a health check succeeds.", samples=samples)
 
 
 def durations(name: str, text: str, told: Iterable[tuple[Labels, Durations]]) -> bytes:

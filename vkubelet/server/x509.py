@@ -41,14 +41,15 @@ def certificate_request(key: bytes, name: str, *, addresses: Sequence[str]) -> b
     return builder.sign(_load_key(key), hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
-def self_signed(name: str, addresses: Sequence[str], *, now: datetime) -> Pair:
+def self_signed(name: str, addresses: Sequence[str], *, now: datetime, is_node: bool = True) -> Pair:
     """Returns a self-signed certificate, valid for a year."""
     key = new_key()
     private = _load_key(key)
+    subject = _subject(name) if is_node else x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = (
         x509.CertificateBuilder()
-        .subject_name(_subject(name))
-        .issuer_name(_subject(name))
+        .subject_name(subject)
+        .issuer_name(subject)
         .public_key(private.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _SKEW)

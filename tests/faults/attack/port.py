@@ -216,9 +216,9 @@ class Port:
         while self._left() and self.loop.moment < began + LONGEST_END:
             await self.advance(10.0)
         assert not self._left(), f"tasks left: {self._left()}"
-        assert not self.server._connections._held, "a session is left"
+        assert not self.server._ports.connections._held, "a session is left"
         assert not len(self.server._listeners.strangers), "a stranger's place is left"
-        assert not list(self.server._runner.server.connections), "a connection is left"  # type: ignore[union-attr]
+        assert not list(self.server._ports.runner.server.connections), "a connection is left"  # type: ignore[union-attr]
         for metric in (self.metrics.streams, self.metrics.http_inflight):
             busy = [sample for family in metric.collect() for sample in family.samples if sample.value]
             assert not busy, f"counted as open: {busy}"
@@ -319,11 +319,12 @@ async def serving() -> AsyncIterator[Port]:
     port = Port(server, metrics, _handshakes(server), reviews)
     gate = WatchedGate(hub, clock, settings=settings)
     application = attrs.evolve(server._routes(), gate=gate).application()
+    application.on_response_prepare.append(server._ports._prepare)
     for route in application.router.routes():
         route._handler = port.watch(route.handler)
     runner = web.AppRunner(application, handler_cancellation=True, access_log=None)
     await runner.setup()
-    server._runner = runner
+    server._ports.runner = runner
     server._listeners._nodes[PORT] = NODE
     logging.getLogger().addHandler(port.complaints)
     port.loop.set_exception_handler(port.report_error)
@@ -345,8 +346,8 @@ def _handshakes(server: KubeletServer) -> dict[str | None, ssl.SSLObject]:
     """The server's ends of finished TLS handshakes, by the user of the client certificate."""
     authority = Authority.create("fuzzing", SystemClock())
     serving = authority.server("node", ["127.0.0.1"])
-    server._install(Pair(serving.certificate, serving.key))
-    server._tls.trust(authority.pair.certificate.decode())
+    server._ports._install(Pair(serving.certificate, serving.key))
+    server._ports.tls.trust(authority.pair.certificate.decode())
     return {user: _handshake(server, authority, user) for user in CERTIFICATES}
 
 
@@ -356,7 +357,7 @@ def _handshake(server: KubeletServer, authority: Authority, user: str | None) ->
     if user is not None:
         _load(context, authority, user)
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
-    served = server._tls.context.wrap_bio(up, down, server_side=True)
+    served = server._ports.tls.context.wrap_bio(up, down, server_side=True)
     calling = context.wrap_bio(down, up, server_hostname="127.0.0.1")
     ends = [calling, served]
     for _ in range(20):

@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 import yaml
 from attrs import frozen
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from tests.integration.kubeocean.conftest import MakeScene, Scene
 from tests.integration.kubeocean.outages import SHORT, all_nodes, is_released, now, renewed_after
@@ -31,7 +34,10 @@ from vkubelet.testing.cluster.pki import LIFETIME, Authority, KeyFiles, write_ku
 
 SHORT_LIVED = 45.0
 """Seconds."""
+TOKEN_LIVES = 20.0
 REPORTED_WITHIN = 60.0
+EXPIRED_WITHIN = TOKEN_LIVES + 70.0 + 2 * REPORTED_WITHIN
+"""Seconds: the token is read within a minute, and the API server is more generous than its expiry."""
 RECOVERED_WITHIN = 90.0
 """Seconds: files are read again after a minute."""
 ACCOUNT = "trusted"
@@ -77,7 +83,7 @@ class Trust:
     def restore(self) -> None:
         self.gate.present(self.plane, self.valid)
 
-    async def reported(self, case: str, *words: str) -> None:
+    async def reported(self, case: str, *words: str, seconds: float = REPORTED_WITHIN) -> None:
         """A condition of the binding has these words."""
 
         async def check() -> str:
@@ -85,16 +91,16 @@ class Trust:
             messages = [f"{each['type']}={each['status']}: {each['message']}" for each in body["status"]["conditions"]]
             return next((each for each in messages if all(word in each for word in words) and "=True" not in each), "")
 
-        print(f"{case}: {await self._wait(check, f'{case} is reported: {words}', REPORTED_WITHIN)}")
+        print(f"{case}: {await self._wait(check, f'{case} is reported: {words}', seconds)}")
 
-    async def logged(self, case: str, since: int, *words: str) -> None:
+    async def logged(self, case: str, since: int, *words: str, seconds: float = REPORTED_WITHIN) -> None:
         """The log has these words since a line: where the hub is not reached, no condition can be written."""
 
         def check() -> str:
             lines = (json.dumps(line) for line in self.scene.program.messages()[since:])
             return next((line for line in lines if all(word in line for word in words)), "")
 
-        print(f"{case}: {await self._wait(check, f'{case} is logged: {words}', REPORTED_WITHIN)}")
+        print(f"{case}: {await self._wait(check, f'{case} is logged: {words}', seconds)}")
 
     async def recovered(self, case: str) -> None:
         """The nodes are open, and a new pod runs."""
@@ -141,6 +147,25 @@ async def _account(plane: ControlPlane) -> tuple[str, str]:
     return f"system:serviceaccount:{SYSTEM}:{ACCOUNT}", token.strip()
 
 
+def _expiring(plane: ControlPlane, token: str, *, seconds: float) -> str:
+    """The same token with an earlier expiry, which TokenRequest does not give: signed with the key of the cluster.
+
+    An API server accepts a token for a minute longer (go-jose, DefaultLeeway), and caches that for ten seconds.
+    """
+    header, body = token.split(".")[:2]
+    claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    claims |= {"exp": int(time.time() + seconds)}
+    signed = f"{header}.{_segment(json.dumps(claims).encode())}"
+    key = serialization.load_pem_private_key(plane.ca.with_name("service-account.key").read_bytes(), password=None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    r, s = decode_dss_signature(key.sign(signed.encode(), ec.ECDSA(hashes.SHA256())))
+    return f"{signed}.{_segment(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
+
+
+def _segment(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     made = tmp_path / "trust"
@@ -180,14 +205,23 @@ async def test_trust_between_process_and_worker_is_lost_and_restored(
 
         user, token = await _account(worker)
         await apply(worker, *roles_for(user, "worker-rbac.yaml", name=f"{made.bound.name}-account", namespaces=_mount(made)))
-        by_token = write_kubeconfig(directory / "token", worker.name, server=worker.url, ca=worker.ca.read_bytes(), client=token)
-        await apply(made.bound.hub, made.bound.kubeconfig_secret(by_token.read_text()))
-        await trust.recovered("kubeconfig with a token")
+        await _use_token(trust, _expiring(worker, token, seconds=TOKEN_LIVES))
+        await trust.recovered("kubeconfig with a token that expires soon")
+        await trust.reported("expired token", "put a valid kubeconfig into the Secret", seconds=EXPIRED_WITHIN)
+        await _use_token(trust, token)
+        await trust.recovered("renewed token")
         await worker.kubectl("delete", "serviceaccount", ACCOUNT, "-n", SYSTEM)
         await trust.reported("revoked token", "put a valid kubeconfig into the Secret")
         await apply(made.bound.hub, made.bound.kubeconfig_secret(usual))
         await trust.recovered("revoked token")
         assert uid_of(await trust.stage.running("stays"))
+
+
+async def _use_token(trust: Trust, token: str) -> None:
+    """The Secret gets a kubeconfig with this token."""
+    worker, bound = trust.plane, trust.scene.bound
+    file = write_kubeconfig(trust.directory / "token", worker.name, server=worker.url, ca=worker.ca.read_bytes(), client=token)
+    await apply(bound.hub, bound.kubeconfig_secret(file.read_text()))
 
 
 def _mount(scene: Scene) -> dict[str, str]:
@@ -239,6 +273,12 @@ async def test_trust_between_process_and_hub_is_lost_and_restored(gate: Gate, sc
             await trust.logged("rotated CA of the hub", since, "certificate")
             bundle.write_bytes(rotated)
             await trust.recovered("rotated CA of the hub")
+
+            since = len(made.program.messages())
+            secret.write_text(_expiring(hub, token, seconds=TOKEN_LIVES))
+            await trust.logged("expired token of the hub", since, "nauthorized", seconds=EXPIRED_WITHIN)
+            secret.write_text(token)
+            await trust.recovered("expired token of the hub")
 
             since = len(made.program.messages())
             await hub.kubectl("delete", "serviceaccount", ACCOUNT, "-n", SYSTEM)

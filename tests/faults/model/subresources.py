@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
+from tests.faults.model.budgets import spent
 from tests.faults.model.deletions import Deleter, check_preconditions
 from tests.faults.model.kinds import Kind, Kinds, Route
 from tests.faults.model.refusals import Refusal, bad_request
@@ -96,6 +97,7 @@ class Subresources:
             raise bad_request("name in URL does not match name in Eviction object")
         options: Body = dict(body.get("deleteOptions") or {})
         preconditions = dict(options.get("preconditions") or {})
+        self._spend_budget(route, request, stored.body)
         check_preconditions(route, stored, preconditions)
         known = stored.body
         reason = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
@@ -108,6 +110,13 @@ class Subresources:
         if self._storage.get(route.kind, (route.namespace, route.name)) is not None:
             self._deleter.delete(Route(route.kind, route.namespace, route.name, ""), request, options)
         return success()
+
+    def _spend_budget(self, route: Route, request: Request, pod: Body) -> None:
+        budgets = self._kinds.get("policy", "v1", "poddisruptionbudgets")
+        stored = [each.body for (namespace, _), each in self._storage.table(budgets).now.items() if namespace == route.namespace]
+        changed = spent(pod, stored, now=self._now())
+        if changed is not None:
+            self._put(Route(budgets, route.namespace, changed["metadata"]["name"], ""), request, changed, verb="evict")
 
     # --- Tokens ---------------------------------------------------------------------------------------------------------------------
 

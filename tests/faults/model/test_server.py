@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from vkubelet.errors import AlreadyExists, Conflict, Expired, Forbidden, Invalid
 
 Body = dict[str, Any]
 START = datetime(2026, 1, 1, tzinfo=UTC)
+A = Key("default", "a")
 MANIFESTS = Path(__file__).parents[3] / "kubeocean" / "manifests"
 
 
@@ -78,9 +80,6 @@ def client(model: ApiModel) -> Client:
 def pod(name: str = "a", *, node: str = "n", **metadata: Any) -> Body:
     spec = {"containers": [{"name": "main", "image": "busybox"}], **({"nodeName": node} if node else {})}
     return {"metadata": {"name": name, "namespace": "default", **metadata}, "spec": spec}
-
-
-A = Key("default", "a")
 
 
 async def conflict_of(call: Any) -> str:
@@ -274,6 +273,27 @@ async def test_eviction_deletes_with_a_condition(client: Client) -> None:
     await client.create(PODS, body, namespace="default", subresource="eviction", parent="a")
     left = await client.get(PODS, A)
     assert left.terminating and [each["type"] for each in left.status["conditions"]] == ["DisruptionTarget"]
+
+
+async def test_eviction_is_refused_by_a_budget_until_it_allows_one(client: Client, model: ApiModel) -> None:
+    path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    for name in "ab":
+        await client.create(PODS, pod(name, labels={"app": "web"}))
+        await client.patch(PODS, Key("default", name), {"status": ready}, kind=PatchKind.MERGE, subresource="status")
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "app", "operator": "Exists"}]}}
+    model.call("POST", path, {"metadata": {"name": "web"}, "spec": spec}, user="person")
+    evict = partial(client.create, PODS, namespace="default", subresource="eviction")
+    with pytest.raises(TooManyRequests, match="violate the pod's disruption budget"):
+        await evict({"metadata": {"name": "a"}}, parent="a")
+    status = {"observedGeneration": 1, "disruptionsAllowed": 1, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2}
+    model.call("PATCH", f"{path}/web/status", {"status": status}, user="controller", content_type="application/merge-patch+json")
+    await evict({"metadata": {"name": "a"}}, parent="a")
+    found = model.get("policy", "v1", "poddisruptionbudgets", "default", "web") or {}
+    assert found["status"]["disruptionsAllowed"] == 0 and list(found["status"]["disruptedPods"]) == ["a"]
+    with pytest.raises(TooManyRequests, match="violate the pod's disruption budget"):
+        await evict({"metadata": {"name": "b"}}, parent="b")
+    assert (await client.get(PODS, A)).terminating and not (await client.get(PODS, Key("default", "b"))).terminating
 
 
 async def test_dependents_go_with_their_owner(model: ApiModel, client: Client) -> None:

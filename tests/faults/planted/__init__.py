@@ -26,8 +26,9 @@ _TABLE = re.compile(r"(?<=<!-- planted bugs: made by `make docs` from the patche
 _RECORDED = ("Found-by: ", "Found-after: ", "Oracle: ")
 COPIED = (".editable", "kubeocean", "providers", "pyproject.toml", "tests/__init__.py", "tests/faults", "vkubelet")
 DEFAULT_SEED = 1
-DEFAULT_SCHEDULES = 650
-"""The bounded campaign of `make test`: each write site with each kind of fault once, and the other faults of each scenario once."""
+DEFAULT_SCHEDULES = 800
+"""The bounded campaign of `make test`: each write site with each kind of fault once, the other faults of each scenario once, and some write
+sites in a second scenario."""
 MOST_SCHEDULES = 6000
 """Schedules after which a planted bug counts as missed; `make faults` runs more of them in its default time."""
 

@@ -7,10 +7,14 @@ directly, so it is never behind.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tests.faults.model.refusals import Refusal
+from tests.faults.simulation.loop import START
 from vkubelet.clock import rfc3339
+from vkubelet.server import x509
+from vkubelet.server.certificates import PUBLISHED
 
 if TYPE_CHECKING:
     from tests.faults.simulation.world import World
@@ -26,6 +30,11 @@ _EVICTED_AFTER = 300.0
 _ORPHANED_AFTER = 40.0
 _PATIENCE = 1200
 """Seconds after which a person no longer waits for the deletion of a pod."""
+
+
+@lru_cache
+def _client_ca() -> str:
+    return x509.self_signed("client-ca", ("192.0.2.1",), now=START).certificate.decode()
 
 
 def pod_body(name: str, *, restart: str = "Always", annotations: Mapping[str, str] | None = None, **spec: Any) -> Body:
@@ -54,6 +63,8 @@ class ControlPlane:
         self.sets: dict[str, Body] = {}
         self._renewed: dict[str, tuple[str, float]] = {}
         self._unready: dict[str, float] = {}
+        self._sound: dict[str, Body | None] = {}
+        """Nodes as they were when nothing was to do for them, unless their Lease expires."""
         self._evicted: set[str] = set()
         self._nodeless: dict[str, float] = {}
         self._asked: list[str] = []
@@ -65,6 +76,12 @@ class ControlPlane:
         self.world.every(1.0, self.name, self.reconcile_sets)
         self.world.every(2.0, self.name, self.judge_nodes)
         self.world.every(5.0, self.name, self.collect_pods)
+
+    def publish_client_ca(self) -> None:
+        """Creates the ConfigMap by which servers know the CA of client certificates."""
+        meta = {"name": PUBLISHED.name, "namespace": PUBLISHED.namespace}
+        body = {"metadata": meta, "data": {"client-ca-file": _client_ca()}}
+        self.model.call("POST", f"/api/v1/namespaces/{PUBLISHED.namespace}/configmaps", body, user="kube-apiserver")
 
     def attempt(self, user: str, method: str, path: str, body: Body | None = None, **more: Any) -> Body | None:
         """Writes as a user of this cluster; returns the answer, None when it is refused."""
@@ -86,10 +103,11 @@ class ControlPlane:
         self._try_to_create(body, namespace)
 
     def _try_to_create(self, body: Body, namespace: str) -> None:
-        if self.attempt("person", "POST", f"/api/v1/namespaces/{namespace}/pods", body) is None:
+        name = body["metadata"]["name"]
+        if self.pod(name, namespace) is not None or self.attempt("person", "POST", f"/api/v1/namespaces/{namespace}/pods", body) is None:
             self.world.network.later(2.0, self._try_to_create, body, namespace)
         else:
-            self._asked.remove(body["metadata"]["name"])
+            self._asked.remove(name)
 
     async def created(self, name: str) -> None:
         """Waits until a person has created a pod of this name: what they do to it next is not meant for its predecessor."""
@@ -200,11 +218,15 @@ class ControlPlane:
             # A renewal counts only with a later time than the last, as in the node lifecycle controller.
             if name not in self._renewed or self._renewed[name][0] < renewed:
                 self._renewed[name] = (renewed, now)
+            if node is self._sound.get(name) and now - self._renewed[name][1] <= _GRACE:
+                continue
             if now - self._renewed[name][1] > _GRACE and condition(node, "Ready").get("status") != "Unknown":
                 stale = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "lastTransitionTime": self._now()}
                 self.merge(f"/api/v1/nodes/{name}/status", {"status": {"conditions": [stale]}}, user="node-controller", strategic=True)
             self._taint(name)
             self._evict(name)
+            unchanged = self.model.get("", "v1", "nodes", "", name) is node
+            self._sound[name] = node if unchanged and is_ready(node) else None
         return True
 
     def _taint(self, name: str) -> None:

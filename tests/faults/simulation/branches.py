@@ -1,14 +1,16 @@
 """Runs schedules that have a beginning in common together: the process is forked where they part.
 
 Invariant: the history of a schedule is the same whether it is run alone or with others; a process runs on only as long as all of its
-schedules have had the same faults.
+schedules have had the same faults. No more processes run at a time than there are slots.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
+import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
@@ -38,12 +40,44 @@ def point_of(fault: Fault) -> Point:
     return of_event(fault.side, fault.at) if fault.kind in OF_EVENTS else of_second(fault.at)
 
 
-class Branch:
-    """The schedules of this process: of one scenario and seed, and with the same faults so far."""
+class Slots:
+    """How many more processes may run, in all processes of a campaign."""
 
-    def __init__(self, schedules: Sequence[Schedule]) -> None:
+    def __init__(self, number: int) -> None:
+        self._source, self._sink = os.pipe()
+        os.set_blocking(self._source, False)
+        os.write(self._sink, bytes(number))
+
+    def take(self) -> bool:
+        """Takes a slot if there is one."""
+        try:
+            return bool(os.read(self._source, 1))
+        except BlockingIOError:
+            return False
+
+    def give(self) -> None:
+        """Returns a slot."""
+        os.write(self._sink, bytes(1))
+
+    def close(self) -> None:
+        os.close(self._source)
+        os.close(self._sink)
+
+
+class Branch:
+    """The schedules of this process: of one scenario and seed, and with the same faults so far.
+
+    Of those that are due after `until`, a time of the machine, only one is run.
+    """
+
+    def __init__(self, schedules: Sequence[Schedule], *, slots: Slots | None = None, until: float = math.inf) -> None:
         assert len({schedule.with_faults(()) for schedule in schedules}) == 1, "schedules of different scenarios or seeds"
         self.schedules = list(schedules)
+        self._slots = slots
+        self._until = until
+        self._beside: list[int] = []
+        """Processes with slots of their own."""
+        self._has_slot = slots is not None
         self._points = {point_of(fault) for schedule in schedules for fault in schedule.faults}
 
     def seconds(self) -> list[int]:
@@ -57,30 +91,48 @@ class Branch:
         return self.common(lambda schedule: tuple(fault for fault in schedule.faults if point_of(fault) == point))
 
     def common(self, feature: Callable[[Schedule], K]) -> K:
-        """Returns what all schedules of this process have in common: for each other value a copy of the process runs to its end first."""
+        """Returns what all schedules of this process have in common; a copy of the process runs to its end for each other value."""
         groups: dict[K, list[Schedule]] = {}
         for schedule in self.schedules:
             groups.setdefault(feature(schedule), []).append(schedule)
         *others, last = sorted(groups.items(), key=lambda group: len(group[1]))
         for value, schedules in others:
-            if _is_copy():
+            if time.monotonic() < self._until and self._is_copy():
                 self.schedules = schedules
                 return value
         value, self.schedules = last
         return value
 
+    def end(self) -> None:
+        """Waits for the copies of this process, and returns its slot. Raises ChildProcessError."""
+        for process in self._beside:
+            _wait(process)
+        if self._has_slot and self._slots is not None:
+            self._slots.give()
 
-def _is_copy() -> bool:
-    """Forks: returns True in the new process, and False in the other one when the new one has ended. Raises ChildProcessError."""
-    loop, state = asyncio.get_running_loop(), random.getstate()
-    child = os.fork()
-    if child == 0:
-        # Python seeds its generator again in a new process.
-        random.setstate(state)
-        # asyncio knows the loop that runs by the id of the process.
-        asyncio._set_running_loop(loop)
-        return True
-    _, status = os.waitpid(child, 0)
+    def _is_copy(self) -> bool:
+        """Forks: returns True in the new process; False in the other one, at once if a slot is free, else when the new one has ended.
+
+        Raises ChildProcessError.
+        """
+        loop, state = asyncio.get_running_loop(), random.getstate()
+        free = self._slots is not None and self._slots.take()
+        child = os.fork()
+        if child == 0:
+            self._beside, self._has_slot = [], free
+            # Python seeds its generator again in a new process.
+            random.setstate(state)
+            # asyncio knows the loop that runs by the id of the process.
+            asyncio._set_running_loop(loop)
+            return True
+        if free:
+            self._beside.append(child)
+        else:
+            _wait(child)
+        return False
+
+
+def _wait(process: int) -> None:
+    _, status = os.waitpid(process, 0)
     if status:
         raise ChildProcessError(f"a simulation ended with the status {status}")
-    return False

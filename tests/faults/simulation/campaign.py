@@ -9,22 +9,30 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing
+from functools import partial
 from itertools import islice
 from multiprocessing.connection import Connection, wait
 
 from attrs import define, field
 
+from tests.faults.simulation.branches import Slots
 from tests.faults.simulation.plan import bases, campaign
-from tests.faults.simulation.schedule import Schedule
+from tests.faults.simulation.schedule import Kind, Schedule
 from tests.faults.simulation.shrink import shrink
 from tests.faults.simulation.worlds import Outcome, judged, scenarios, start
 
 _SHOWN = 20
-_BATCH = 640
-"""Schedules that are planned at a time: the more, the more of them have a beginning in common."""
+_BATCH, _LARGE_BATCH = 640, 1280
+"""Schedules that are planned at a time, where the first failure ends a campaign and where not: the more, the more of them have a
+beginning in common, and the less evenly are scenarios served by a campaign that has no time left."""
+_SLOT_CHECKED_EVERY = 1.0
 _SHRUNK = 5
 """Failures that are shrunk: many failures usually have one cause."""
+
+
+Plan = Callable[[Sequence[Outcome]], Iterator[Schedule]]
 
 
 @define
@@ -89,18 +97,21 @@ def run(
     most: int | None = None,
     jobs: int = 0,
     only: Sequence[str] = (),
+    kinds: Collection[Kind] = (),
     stop: bool = False,
     on_failure: Callable[[Outcome], None] = lambda outcome: None,
 ) -> Report:
     """Runs a campaign of `most` schedules or so many seconds, whatever is less; `only` names scenarios as `world/scenario`.
 
-    `jobs` is the number of processes that run at a time, 0 for one on each core. With `stop` the first failure ends it, unshrunk.
-    `on_failure` is called for each failure at once: a long campaign may be interrupted.
+    With `kinds` it runs single faults of these, and no combinations. `jobs` is the number of processes that run at a time, 0 for one on
+    each core. With `stop` the first failure ends it, unshrunk. `on_failure` is called for each failure at once: a long campaign may be
+    interrupted.
     """
     began, report = time.monotonic(), Report(seed)
     chosen = [each for each in scenarios() if not only or "/".join(each) in only]
     known: list[Outcome] = []
-    for schedules in _batches(chosen, seed, known=known, most=math.inf if most is None else most):
+    plan = partial(campaign, seed=seed, kinds=kinds)
+    for schedules in _batches(bases(chosen, seed), plan, known=known, most=most, size=_BATCH if stop else _LARGE_BATCH):
         outcomes: list[Outcome] = []
         for outcome in run_all(schedules, jobs or os.cpu_count() or 1, until=began + seconds):
             outcomes.append(outcome)
@@ -120,35 +131,48 @@ def run(
     return report
 
 
-def _batches(chosen: Sequence[tuple[str, str]], seed: int, *, known: Sequence[Outcome], most: float) -> Iterator[list[Schedule]]:
+def _batches(first: list[Schedule], plan: Plan, *, known: Sequence[Outcome], most: int | None, size: int) -> Iterator[list[Schedule]]:
     """Yields the schedules of a campaign in parts, first those without faults, whose outcomes are `known` when the next part is made."""
-    first = bases(chosen, seed)
     yield first
-    planned, number = campaign(sorted(known, key=lambda outcome: str(outcome.schedule)), seed), len(first)
-    while batch := list(islice(planned, int(min(most - number, _BATCH)))):
+    planned, number = plan(sorted(known, key=lambda outcome: str(outcome.schedule))), len(first)
+    while batch := list(islice(planned, size if most is None else min(most - number, size))):
         number += len(batch)
         yield batch
 
 
 def run_all(schedules: Sequence[Schedule], jobs: int, *, until: float = math.inf) -> Iterator[Outcome]:
-    """Runs schedules, those of one scenario and seed together; starts none of them after `until`. Raises ChildProcessError."""
+    """Runs schedules, those of one scenario and seed together, in so many processes; starts none of them after `until`.
+
+    Raises ChildProcessError.
+    """
     groups: dict[Schedule, list[Schedule]] = {}
     for schedule in dict.fromkeys(schedules):
         groups.setdefault(schedule.with_faults(()), []).append(schedule)
     waiting = sorted(groups.values(), key=len)
     running: dict[Connection, int] = {}
-    while running or (waiting and time.monotonic() < until):
-        while waiting and len(running) < jobs and time.monotonic() < until:
-            process, receiver = start(waiting.pop())
-            running[receiver] = process
-        for receiver in wait(list(running)):
-            assert isinstance(receiver, Connection)
-            try:
-                yield receiver.recv()
-            except EOFError:
+    with closing(Slots(jobs)) as slots:
+        while running or (waiting and time.monotonic() < until):
+            while waiting and time.monotonic() < until and slots.take():
+                process, receiver = start(waiting.pop(), slots=slots, until=until)
+                running[receiver] = process
+            for receiver in wait(list(running), timeout=_SLOT_CHECKED_EVERY if waiting else None):
+                assert isinstance(receiver, Connection)
+                outcome = _received(receiver)
+                if outcome is not None:
+                    yield outcome
+                    continue
                 _, status = os.waitpid(running.pop(receiver), 0)
                 if status:
-                    raise ChildProcessError(f"a simulation ended with the status {status}") from None
+                    raise ChildProcessError(f"a simulation ended with the status {status}")
+
+
+def _received(receiver: Connection) -> Outcome | None:
+    """Returns the next outcome of a process, or None when it sends no more."""
+    try:
+        outcome: Outcome = receiver.recv()
+    except EOFError:
+        return None
+    return outcome
 
 
 def _different(failed: Sequence[Outcome]) -> list[Outcome]:

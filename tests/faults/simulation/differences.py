@@ -20,9 +20,7 @@ def changed_paths(old: Body | None, new: Body | None) -> frozenset[str]:
 
 
 def _compare(old: Any, new: Any, path: str, found: set[str]) -> None:
-    # A write leaves most parts of an object as they are: the same objects in memory.
-    if old is new or old == new:
-        return
+    """Adds the paths of two values that differ."""
     before, after = _members(old), _members(new)
     if before is None and after is None:
         found.add(path)
@@ -31,8 +29,14 @@ def _compare(old: Any, new: Any, path: str, found: set[str]) -> None:
         if members is None and value is not None:
             found.add(path)
     before, after = before or {}, after or {}
-    for name in before.keys() | after.keys():
-        _compare(before.get(name), after.get(name), f"{path}/{name}", found)
+    for name, other in after.items():
+        one = before.get(name)
+        # A write leaves most parts of an object as they are: the same objects in memory.
+        if one is not other and one != other:
+            _compare(one, other, f"{path}/{name}", found)
+    for name, one in before.items():
+        if one is not None and name not in after:
+            _compare(one, None, f"{path}/{name}", found)
 
 
 def _members(value: Any) -> Mapping[str, Any] | None:

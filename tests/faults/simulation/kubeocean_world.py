@@ -31,7 +31,7 @@ BINDING = "demo"
 MOUNT = "leased"
 _VOLUME: Body = {"name": "settings", "configMap": {"name": "settings"}}
 _BINDINGS = f"/apis/{crds.GROUP}/{crds.VERSION}/clusterbindings"
-_POLICIES = f"/apis/{crds.GROUP}/{crds.VERSION}/resourceleasingpolicies"
+POLICIES_PATH = f"/apis/{crds.GROUP}/{crds.VERSION}/resourceleasingpolicies"
 _KUBECONFIG = """
 apiVersion: v1
 kind: Config
@@ -54,6 +54,13 @@ def definition(resource: Resource[Any]) -> Body:
     return found
 
 
+@lru_cache
+def _settings(world: type[KubeoceanWorld], *, leads: bool) -> Settings:
+    """The settings of a process."""
+    own = settings.merged(settings.merged(_LOCAL, world.local), {"leader": {"enabled": True}} if leads else {})
+    return settings.convert(settings.merged(runtime_defaults(BINDING), own), Settings)
+
+
 class KubeoceanWorld(World):
     """Scenarios of one binding."""
 
@@ -69,10 +76,13 @@ class KubeoceanWorld(World):
         "failover": "fails_over",
     }
     replicas: ClassVar = {"leaders": 2}
+    local: ClassVar[Body] = {}
+    """Further settings of the process."""
 
     def build(self) -> None:
         self.hub, self.worker = ControlPlane(self, "hub"), ControlPlane(self, "worker")
         self.kubelets = Kubelets(self, self.worker)
+        self.hub.publish_client_ca()
         self.hub.model.define(definition(crds.CLUSTERBINDINGS))
         self.worker.model.define(definition(crds.POLICIES))
         for plane, namespace in ((self.hub, keys.NAMESPACE), (self.hub, keys.FAKE_NAMESPACE), (self.worker, MOUNT)):
@@ -95,8 +105,7 @@ class KubeoceanWorld(World):
 
     def make(self, role: str) -> tuple[Callable[[], Awaitable[None]], Callable[[], None]]:
         own = KubeoceanSettings(binding=BINDING, time_zone="UTC", unused_copy_after=20.0)
-        leads = {"leader": {"enabled": True}} if self.scenario in self.replicas else {}
-        chosen = settings.convert(settings.merged(settings.merged(runtime_defaults(BINDING), _LOCAL), leads), Settings)
+        chosen = _settings(type(self), leads=self.scenario in self.replicas)
         runtime = Runtime(KubeoceanProvider(own), chosen, connection=Connection("https://hub.simulated:6443"), clock=self.clock)
         return runtime.run, runtime.stop
 
@@ -121,7 +130,7 @@ class KubeoceanWorld(World):
     def policy(self, name: str, spec: Body) -> None:
         """Creates a ResourceLeasingPolicy in the worker, or changes it."""
         body = {**_head("ResourceLeasingPolicy", name), "spec": {"cluster": BINDING, **spec}}
-        self.worker.model.apply(f"{_POLICIES}/{name}", body, user="owner")
+        self.worker.model.apply(f"{POLICIES_PATH}/{name}", body, user="owner")
 
     def configure(self, value: str) -> None:
         """Creates the ConfigMap that pods of StatefulSets use, or changes it."""

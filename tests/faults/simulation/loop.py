@@ -14,7 +14,8 @@ import contextvars
 import heapq
 import math
 import random
-from collections.abc import Callable, Coroutine, Iterable
+import types
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
@@ -24,6 +25,8 @@ _MOST_CALLBACKS = 200_000
 """Callbacks at one moment of virtual time after which the program counts as running in circles."""
 
 _CLOSES = 20
+_TASKS = 500
+"""Tasks that may have ended before they are forgotten, beside as many as there are."""
 
 START = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
 """Wall clock at the virtual time 0: a Monday morning."""
@@ -39,42 +42,45 @@ class Stuck(RuntimeError):
 class _Hashed:
     """Has a hash that does not depend on the address in memory, so that sets of these have the same order in every process."""
 
-    _number: int
+    _number = 0
+    _loop: SimulatedLoop
 
     def __hash__(self) -> int:
+        if not self._number:
+            self._number = self._loop.next_number()
         return self._number
 
 
 class SimulatedTask(_Hashed, asyncio.Task[Any]):
     """A task with a number."""
 
-    def __init__(self, coro: Coroutine[Any, Any, Any], *, number: int, process: str, **rest: Any) -> None:
-        self._number = number
-        self.process = process
-        super().__init__(coro, **rest)
-
 
 class SimulatedFuture(_Hashed, asyncio.Future[Any]):
     """A future with a number."""
 
-    def __init__(self, *, number: int, loop: asyncio.AbstractEventLoop) -> None:
-        self._number = number
-        super().__init__(loop=loop)
 
+class _Call:
+    """A callback that is ready or has a time. Smaller than `asyncio.Handle`: most of what a simulation does is to call back."""
 
-class _Handle(asyncio.Handle):
-    """A callback that is ready, made without asking the loop whether it debugs: most of what a simulation does is to call back."""
+    __slots__ = ("args", "callback", "context", "off", "time")
 
-    __slots__ = ()
+    def __init__(self, callback: Any, args: Any, context: contextvars.Context | None, time: float = 0.0) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = contextvars.copy_context() if context is None else context
+        self.off = False
+        """Whether it was cancelled."""
+        self.time = time
 
-    def __init__(self, callback: Any, args: Any, loop: Any, context: contextvars.Context | None) -> None:
-        self._context = contextvars.copy_context() if context is None else context
-        self._loop = loop
-        self._callback = callback
-        self._args = args
-        self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
+    def cancel(self) -> None:
+        self.off = True
+        self.callback = self.args = None
+
+    def cancelled(self) -> bool:
+        return self.off
+
+    def when(self) -> float:
+        return self.time
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
@@ -86,19 +92,20 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._numbers = 0
         self._timers = 0
-        self._due: list[tuple[float, int, Any]] = []
-        """Heap of timers, by time and number."""
+        self._due: list[tuple[float, int, _Call | SimulatedFuture]] = []
+        """Heap of timers, by time and number; a future is set when it is due."""
         self._at_once = 0
         self._moments: list[float] = []
         self._on_moment: Callable[[float], None] = lambda moment: None
         self._dead: set[str] = set()
-        self._stalled: dict[str, list[asyncio.Handle]] = {}
-        self._tasks: dict[int, SimulatedTask] = {}
+        self._stalled: dict[str, list[_Call]] = {}
+        self._tasks: list[tuple[str, SimulatedTask]] = []
+        """Those that have not ended, and some that have; with their processes."""
+        self._most_tasks = _TASKS
         self.callbacks = 0
         """Number of callbacks run."""
         self.problems: list[str] = []
         """Exceptions that no task has handled."""
-        self.set_task_factory(self._new_task)
         self.set_exception_handler(self._unhandled)
 
     # --- what asyncio requires of a loop ---
@@ -107,8 +114,20 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self._now
 
     def create_future(self) -> asyncio.Future[Any]:
+        return SimulatedFuture(loop=self)
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None) -> SimulatedTask:
+        task = SimulatedTask(coro, loop=self, name=name, context=context)
+        self._tasks.append((PROCESS.get() if context is None else context.get(PROCESS, ""), task))
+        if len(self._tasks) > self._most_tasks:
+            self._tasks = self._unfinished()
+            self._most_tasks = 2 * len(self._tasks) + _TASKS
+        return task
+
+    def next_number(self) -> int:
+        """Returns the number of a task or future that is put into a set."""
         self._numbers += 1
-        return SimulatedFuture(number=self._numbers, loop=self)
+        return self._numbers
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         """Runs the function in a callback of its own; it takes no virtual time."""
@@ -122,31 +141,33 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def remove_reader(self, fd: Any) -> bool:
         return False
 
-    def call_soon(self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
-        handle = _Handle(callback, args, self, context)
-        self._ready.append(handle)  # type: ignore[attr-defined]
-        return handle
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:
+        call = _Call(callback, args, context)
+        self._ready.append(call)  # type: ignore[attr-defined]
+        return call
 
-    def call_at(
-        self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.TimerHandle:
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:
+        call = _Call(callback, args, context, when)
         self._timers += 1
-        heapq.heappush(self._due, (when, self._timers, timer))
-        return timer
+        heapq.heappush(self._due, (when, self._timers, call))
+        return call
 
-    def call_later(
-        self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.TimerHandle:
-        # However short, a wait takes time: a program that waits for a moment that rounding puts a trifle later must reach it.
-        when = max(self._now + delay, math.nextafter(self._now, math.inf)) if delay > 0 else self._now
-        return self.call_at(when, callback, *args, context=context)
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:
+        return self.call_at(self._after(delay), callback, *args, context=context)
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Does nothing: a cancelled timer is dropped when it is due."""
-
-    def call_soon_threadsafe(self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
+    def call_soon_threadsafe(self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:
         return self.call_soon(callback, *args, context=context)
+
+    def after(self, delay: float) -> asyncio.Future[Any]:
+        """Returns a future that is done in so many seconds."""
+        future = SimulatedFuture(loop=self)
+        self._timers += 1
+        heapq.heappush(self._due, (self._after(delay), self._timers, future))
+        return future
+
+    def _after(self, delay: float) -> float:
+        # However short, a wait takes time: a program that waits for a moment that rounding puts a trifle later must reach it.
+        return max(self._now + delay, math.nextafter(self._now, math.inf)) if delay > 0 else self._now
 
     def _process_events(self, event_list: Any) -> None:
         raise AssertionError("there are no sockets in a simulation")
@@ -164,22 +185,25 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self._take_due(ready)
         dead, stalled = self._dead, self._stalled
         for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle._cancelled:
+            call = ready.popleft()
+            if call.off:
                 continue
             if dead or stalled:
-                process = handle._context.get(PROCESS, "")
+                process = call.context.get(PROCESS, "")
                 if process and (process in dead or process in stalled):
                     if process not in dead:
-                        stalled[process].append(handle)
+                        stalled[process].append(call)
                     continue
             self.callbacks += 1
-            handle._run()
+            try:
+                call.context.run(call.callback, *call.args)
+            except Exception as error:
+                self.problems.append(f"Exception in callback {call.callback!r}: {error!r}")
 
     def _advance(self) -> None:
         due, moments = self._due, self._moments
         while True:
-            while due and due[0][2]._cancelled:
+            while due and _is_off(due[0][2]):
                 heapq.heappop(due)
             if not due:
                 raise Stuck("every task waits, and no timer is set")
@@ -191,27 +215,22 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def _take_due(self, ready: Any) -> None:
         waiting, now = self._due, self._now
-        due: list[tuple[float, int, Any]] = []
+        due = []
         while waiting and waiting[0][0] <= now:
             timer = heapq.heappop(waiting)
-            if not timer[2]._cancelled:
+            if not _is_off(timer[2]):
                 due.append(timer)
         if len(due) > 1:
             self._rng.shuffle(due)
             due.sort(key=itemgetter(0))
-        ready.extend(timer[2] for timer in due)
+        for _, _, each in due:
+            if isinstance(each, _Call):
+                ready.append(each)
+            else:
+                each.set_result(None)
 
-    def _new_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **rest: Any) -> SimulatedTask:
-        self._numbers += 1
-        context = rest.get("context")
-        process = PROCESS.get() if context is None else context.get(PROCESS, "")
-        task = SimulatedTask(coro, number=self._numbers, process=process, loop=loop, **rest)
-        self._tasks[self._numbers] = task
-        task.add_done_callback(self._drop)
-        return task
-
-    def _drop(self, task: SimulatedTask) -> None:
-        self._tasks.pop(task._number, None)
+    def _unfinished(self) -> list[tuple[str, SimulatedTask]]:
+        return [each for each in self._tasks if not each[1].done()]
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -248,12 +267,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def tasks_of(self, process: str) -> list[str]:
         """Returns the names of the unfinished tasks of a process."""
-        return [task.get_name() for task in self._tasks.values() if task.process == process]
+        return [task.get_name() for owner, task in self._unfinished() if owner == process]
 
     def dispose(self) -> None:
         """Closes all coroutines, after what they did was judged: left to the garbage collector they would disturb a later simulation."""
         self.set_exception_handler(lambda loop, context: None)
-        for task in list(self._tasks.values()):
+        for _, task in self._unfinished():
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             _close(task.get_coro())
         self._tasks.clear()
@@ -267,7 +286,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 class LoopClock:
     """The product's Clock on the time of the loop. `skew` moves the wall clock alone, as an administrator or NTP does."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, start: datetime = START) -> None:
+    def __init__(self, loop: SimulatedLoop, *, start: datetime = START) -> None:
         self._loop = loop
         self._start = start
         self.skew = timedelta()
@@ -279,7 +298,20 @@ class LoopClock:
         return self._loop.time()
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(max(0.0, seconds))
+        if seconds > 0:
+            await self._loop.after(seconds)
+        else:
+            await _turn()
+
+
+@types.coroutine
+def _turn() -> Generator[None, None, None]:
+    """Lets the other tasks that are ready run, as `asyncio.sleep(0)`."""
+    yield
+
+
+def _is_off(timer: _Call | SimulatedFuture) -> bool:
+    return timer.off if isinstance(timer, _Call) else timer.done()
 
 
 def _settle(future: asyncio.Future[Any], func: Callable[..., Any], args: Iterable[Any]) -> None:

@@ -5,15 +5,15 @@ Invariant: the backend is the only place where workloads run, and each start and
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
 from attrs import define, field
 
 from tests.faults.simulation.actors import ControlPlane, pod_body
+from tests.faults.simulation.branches import Branch
 from tests.faults.simulation.churn import churn
 from tests.faults.simulation.history import Workload
-from tests.faults.simulation.schedule import Schedule
 from tests.faults.simulation.world import LIST_INTERVAL, World
 from vkubelet.client.connection import Connection
 from vkubelet.runtime import Runtime
@@ -57,12 +57,13 @@ class MockWorld(World):
     name = "mock"
     scenarios: ClassVar = {"pods": "pods", "churn": "churn"}
 
-    def __init__(self, schedules: Sequence[Schedule]) -> None:
-        super().__init__(schedules)
+    def __init__(self, branch: Branch) -> None:
+        super().__init__(branch)
         self.backend = RecordedBackend(world=self)
 
     def build(self) -> None:
         self.hub = ControlPlane(self, "hub")
+        self.hub.publish_client_ca()
         self.hub.run()
         self.start("vkubelet")
 

@@ -170,25 +170,28 @@ class SimulatedTransport(Transport):
             call.allow()
         future: asyncio.Future[Any] = self._network.loop.create_future()
         self._send(call, future, self._handle)
+        answer: bytes = await self._answered(call, future, timeout)
+        return answer
+
+    async def _answered(self, call: Call, future: Answer, timeout: float | None) -> Any:
+        timer = None if timeout is None else self._network.loop.call_later(timeout, self._give_up, call, future)
         try:
-            async with asyncio.timeout(timeout):
-                answer: bytes = await future
-                return answer
-        except TimeoutError as error:
-            # A connection that stayed silent is closed, and the next request needs another one.
+            return await future
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _give_up(self, call: Call, future: Answer) -> None:
+        """Closes a connection that stayed silent: the next request needs another one."""
+        if not future.done():
             self._connected = False
-            raise Unreachable(call.attempt, "no response within the time limit") from error
+            future.set_exception(Unreachable(call.attempt, "no response within the time limit"))
 
     @asynccontextmanager
     async def open(self, call: Call, timeout: aiohttp.ClientTimeout) -> AsyncIterator[Any]:
         future: asyncio.Future[Any] = self._network.loop.create_future()
         self._send(call, future, self._watch)
-        try:
-            async with asyncio.timeout(timeout.connect if timeout.total is None else timeout.total):
-                stream: SimulatedStream = await future
-        except TimeoutError as error:
-            self._connected = False
-            raise Unreachable(call.attempt, "no response within the time limit") from error
+        stream: SimulatedStream = await self._answered(call, future, timeout.connect if timeout.total is None else timeout.total)
         stream.silence = timeout.sock_read
         try:
             yield stream
@@ -219,14 +222,14 @@ class SimulatedTransport(Transport):
             self._answer(side, future, refusal(call, 503))
             return
         if not counts(call):
-            network.spawn(handle(side, call, future, process))
+            handle(side, call, future, process)
             return
         number = len(network.writes) + 1
         site = site_of(side.name, call)
         fault = network.fault_of_write(number)
         network.writes.append(Sent(number, now, process, site, call.path, fault.kind.value if fault else ""))
         if fault is None:
-            network.spawn(handle(side, call, future, process))
+            handle(side, call, future, process)
             return
         network.note(fault.kind, site)
         match fault.kind:
@@ -235,30 +238,21 @@ class SimulatedTransport(Transport):
             case Kind.REFUSED:
                 self._answer(side, future, refusal(call, int(fault.value)))
             case Kind.SLOW:
-                network.later(fault.value, network.spawn, handle(side, call, future, process))
+                network.later(fault.value, handle, side, call, future, process)
             case Kind.LOST:
-                nowhere: asyncio.Future[Any] = network.loop.create_future()
-                network.spawn(handle(side, call, nowhere, process))
+                handle(side, call, network.loop.create_future(), process)
                 if not fault.value:
                     self._answer(side, future, Unreachable(call.attempt, "connection reset by peer"))
             case Kind.SEVERED:
-                network.spawn(self._sever(side, call, future, handle, process=process, fault=fault))
+                handle(side, call, network.loop.create_future(), process)
+                # Before the event of this write is sent.
+                network.close(side, fault.value)
+                self._answer(side, future, Unreachable(call.attempt, "connection reset by peer"))
             case Kind.CRASH:
-                network.spawn(self._crash(side, call, handle, process, fault))
+                handle(side, call, network.loop.create_future(), process)
+                network.on_crash(process, fault.value)
 
-    async def _crash(self, side: Side, call: Call, handle: Callable[..., Any], process: str, fault: Fault) -> None:
-        nowhere: asyncio.Future[Any] = self._network.loop.create_future()
-        await handle(side, call, nowhere, process)
-        self._network.on_crash(process, fault.value)
-
-    async def _sever(self, side: Side, call: Call, future: Answer, handle: Handle, *, process: str, fault: Fault) -> None:
-        nowhere: Answer = self._network.loop.create_future()
-        await handle(side, call, nowhere, process)
-        # Before the event of this write is sent.
-        self._network.close(side, fault.value)
-        self._answer(side, future, Unreachable(call.attempt, "connection reset by peer"))
-
-    async def _handle(self, side: Side, call: Call, future: asyncio.Future[Any], process: str) -> None:
+    def _handle(self, side: Side, call: Call, future: asyncio.Future[Any], process: str) -> None:
         try:
             answer: Any = side.model.serve(request_of(call, process))
         except Refusal as refused:
@@ -272,7 +266,10 @@ class SimulatedTransport(Transport):
             return
         network.later(network.latency(), _fail if isinstance(answer, Exception) else _succeed, future, answer)
 
-    async def _watch(self, side: Side, call: Call, future: asyncio.Future[Any], process: str) -> None:
+    def _watch(self, side: Side, call: Call, future: asyncio.Future[Any], process: str) -> None:
+        self._network.spawn(self._serve_watch(side, call, future, process))
+
+    async def _serve_watch(self, side: Side, call: Call, future: asyncio.Future[Any], process: str) -> None:
         if not dict(call.params).get("resourceVersion") and not await side.model.is_fresh():
             self._answer(side, future, refusal(call, 504))
             return
@@ -314,8 +311,12 @@ class SimulatedStream:
     async def readany(self) -> bytes:
         while not self._received:
             self._waiter = self._network.loop.create_future()
-            async with asyncio.timeout(self.silence):
+            timer = self._network.loop.call_later(self.silence, _fail, self._waiter, TimeoutError()) if self.silence is not None else None
+            try:
                 await self._waiter
+            finally:
+                if timer is not None:
+                    timer.cancel()
         found = self._received.popleft()
         if isinstance(found, Exception):
             raise found

@@ -1,14 +1,14 @@
 """The schedules of a campaign: every write and event of every scenario with every kind of fault, then combinations at random.
 
-Invariant: the same seed and the same product give the same schedules in the same order; each write site meets each kind of fault once
-before any of them meets one again.
+Invariant: the same seed and the same product give the same schedules in the same order; each write site meets each kind of fault once,
+then once in each scenario, before any of them meets one again.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
 from tests.faults.simulation.schedule import OF_EVENTS, OF_WRITES, Fault, Kind, Schedule
 from tests.faults.simulation.worlds import Outcome
@@ -98,13 +98,17 @@ def bases(scenarios: Iterable[tuple[str, str]], seed: int) -> list[Schedule]:
     return [Schedule(world, scenario, seed) for world, scenario in scenarios]
 
 
-def campaign(found: Sequence[Outcome], seed: int) -> Iterator[Schedule]:
-    """Yields all schedules of a campaign: the single faults in turns of one for each aim, then combinations of faults."""
+def campaign(found: Sequence[Outcome], seed: int, kinds: Collection[Kind] = ()) -> Iterator[Schedule]:
+    """Yields all schedules of a campaign: the single faults, those of each aim first, and then combinations of faults.
+
+    With `kinds` only single faults of these.
+    """
     rng = random.Random(seed)
     groups: dict[tuple[str, ...], list[Schedule]] = {}
     for base in found:
         for schedule in enumerated(base):
-            groups.setdefault(aim(base, schedule.faults[0]), []).append(schedule)
+            if not kinds or schedule.faults[0].kind in kinds:
+                groups.setdefault(aim(base, schedule.faults[0]), []).append(schedule)
     turns = list(groups.values())
     rng.shuffle(turns)
     last = {base.schedule: base.last_writes for base in found}
@@ -112,8 +116,23 @@ def campaign(found: Sequence[Outcome], seed: int) -> Iterator[Schedule]:
         rng.shuffle(group)
         # A later write to the same object would repair what the fault has done.
         group.sort(key=lambda schedule: _is_repaired(schedule, last[schedule.with_faults(())]))
-    yield from (schedule for turn in zip_longest(*turns) for schedule in turn if schedule is not None)
-    yield from combined(found, rng)
+    yield from (group[0] for group in turns)
+    yield from _by_scenario(turns)
+    if not kinds:
+        yield from combined(found, rng)
+
+
+def _by_scenario(turns: Sequence[Sequence[Schedule]]) -> Iterator[Schedule]:
+    """Yields what is left of groups after their first schedules: one for each scenario that had none, then all others in turns."""
+    first: list[Schedule] = []
+    rest: list[list[Schedule]] = []
+    for group in turns:
+        parts: dict[str, list[Schedule]] = {}
+        for schedule in group:
+            parts.setdefault(schedule.scenario, []).append(schedule)
+        first += [part[0] for part in parts.values() if part[0] is not group[0]]
+        rest += [part[1:] for part in parts.values()]
+    return chain(first, (schedule for turn in zip_longest(*rest) for schedule in turn if schedule is not None))
 
 
 def _is_repaired(schedule: Schedule, last: Collection[int]) -> bool:

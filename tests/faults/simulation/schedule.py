@@ -78,7 +78,9 @@ class Fault:
     @property
     def lasts(self) -> float:
         """Seconds for which a fault that has a time is in effect."""
-        return STALE_FOR if self.kind is Kind.STALE else max(self.value, 0.0)
+        if self.kind is Kind.CLOCK:
+            return 0.0
+        return STALE_FOR if self.kind is Kind.STALE else self.value
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -41,6 +41,21 @@ def test_each_write_site_meets_each_kind_of_fault_before_one_returns() -> None:
     assert len(set(planned)) == len(set(planned[: len(set(planned))])) < single
 
 
+def test_each_write_site_meets_each_kind_of_fault_per_scenario_before_one_returns() -> None:
+    bases = {scenario: evolve(BASE, schedule=Schedule("mock", scenario, 1)) for scenario in ("pods", "churn")}
+    planned = list(islice(campaign(list(bases.values()), 1), 2 * len(list(enumerated(BASE)))))
+    aims = [aim(bases[schedule.scenario], schedule.faults[0]) for schedule in planned]
+    in_scenarios = [(schedule.scenario, *each) for schedule, each in zip(planned, aims, strict=True)]
+    assert len(set(aims[: len(set(aims))])) == len(set(aims))
+    assert len(set(in_scenarios[: len(set(in_scenarios))])) == len(set(in_scenarios)) > len(set(aims))
+
+
+def test_a_campaign_of_some_kinds_has_each_of_their_single_faults_once() -> None:
+    planned = list(campaign([BASE], 1, kinds=(Kind.DROPPED, Kind.STALE)))
+    assert len(planned) == len(set(planned))
+    assert set(planned) == {each for each in enumerated(BASE) if each.faults[0].kind in (Kind.DROPPED, Kind.STALE)}
+
+
 def test_a_failing_schedule_is_shrunk_to_what_it_needs() -> None:
     needed = (Fault(Kind.CRASH, 3, 20.0), Fault(Kind.CUT, 10, 600.0, "hub"))
     noise = tuple(Fault(Kind.LOST, number) for number in range(1, 7))

@@ -5,12 +5,11 @@ Invariant: whatever happens is decided by the schedule alone; what happened is r
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import count
@@ -51,9 +50,9 @@ class World:
     """Seconds after the last wish after which also amounts are reported that the product reports at most three times in 90 s."""
     quiet_for: ClassVar[float] = 60.0
 
-    def __init__(self, schedules: Sequence[Schedule]) -> None:
-        self.branch = Branch(schedules)
-        self.scenario, seed = schedules[0].scenario, schedules[0].seed
+    def __init__(self, branch: Branch) -> None:
+        self.branch = branch
+        self.scenario, seed = branch.schedules[0].scenario, branch.schedules[0].seed
         self.rng = random.Random(f"{self.name}/{self.scenario}/{seed}")
         self.loop = SimulatedLoop(self.rng)
         self.clock = LoopClock(self.loop)
@@ -123,7 +122,7 @@ class World:
         self.history.marks.append((self.loop.time(), what, about))
 
     async def pause(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        await self.clock.sleep(seconds)
 
     def wish(self, text: str, check: Callable[[], str | None]) -> None:
         """States what must hold at the end; `check` returns what is not so, or None."""
@@ -236,19 +235,19 @@ class World:
     async def _settle(self, since: float, *, brief: bool, within: float) -> None:
         """Waits until the desired state holds, at most so long, and has held for a minute in which only renewals are written.
 
-        A minute that begins earlier counts as well once the last process that was started again has terminated orphans. Without faults
-        the whole time is waited for.
+        Then the last process that was started again has had the time to terminate orphans. Without faults the whole time is waited for.
         """
         until = since + within
         begin = until if self.branch.common(lambda each: not each.faults) else since
         for number in count(1):
-            if self.loop.time() >= begin + self.quiet_for:
+            now = self.loop.time()
+            if now >= begin + self.quiet_for and (now >= until or now > self._restarted + 4 * LIST_INTERVAL):
                 break
             await self.pause(_POLLED_EVERY)
             now = self.loop.time()
             if brief and number * _POLLED_EVERY == self.prompt_within:
                 self._check_wishes(f"{self.prompt_within:g} s after the last change")
-            if now <= until and begin < until and not (self._is_quiet() and now > self._restarted + 4 * LIST_INTERVAL):
+            if now <= until and begin < until and not self._is_quiet():
                 begin = now
         self.history.judged_from = begin
 

@@ -6,16 +6,18 @@ Invariant: what is found in a schedule does not depend on the schedules that are
 from __future__ import annotations
 
 import gc
+import math
 import os
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
-from multiprocessing import Pipe
+from multiprocessing import Lock, Pipe
 from multiprocessing.connection import Connection
 
 from attrs import frozen
 
+from tests.faults.simulation.branches import Branch, Slots
 from tests.faults.simulation.history import History
 from tests.faults.simulation.kubeocean_world import KubeoceanWorld
 from tests.faults.simulation.mock_world import MockWorld
@@ -52,7 +54,7 @@ def scenarios() -> list[tuple[str, str]]:
 
 def play(schedule: Schedule) -> History:
     """Runs a schedule. Raises KeyError for a world or scenario that does not exist."""
-    return WORLDS[schedule.world]([schedule]).run()
+    return WORLDS[schedule.world](Branch([schedule])).run()
 
 
 def judged(schedule: Schedule) -> Outcome:
@@ -75,12 +77,13 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def start(schedules: Sequence[Schedule]) -> tuple[int, Connection]:
+def start(schedules: Sequence[Schedule], *, slots: Slots | None = None, until: float = math.inf) -> tuple[int, Connection]:
     """Runs schedules of one scenario and seed in a new process; returns its id, and what receives each `Outcome` until it is closed.
 
-    Each part that schedules have in common is run once.
+    Each part that schedules have in common is run once. Further processes use `slots`, and begin before `until`.
     """
     receiver, sender = Pipe(duplex=False)
+    writes = Lock()
     process = os.fork()
     if process:
         sender.close()
@@ -89,10 +92,13 @@ def start(schedules: Sequence[Schedule]) -> tuple[int, Connection]:
     status = 1
     try:
         gc.disable()
-        world = WORLDS[schedules[0].world](schedules)
+        world = WORLDS[schedules[0].world](Branch(schedules, slots=slots, until=until))
         history = world.run(disposes=False)
         for schedule in world.branch.schedules:
-            sender.send(_outcome(schedule, history))
+            outcome = _outcome(schedule, history)
+            with writes:
+                sender.send(outcome)
+        world.branch.end()
         status = 0
     except BaseException:
         traceback.print_exc()

@@ -14,7 +14,7 @@ from typing import Any
 from attrs import define
 
 from kubeocean.commands.clusters import Choice
-from kubeocean.dashboard.access import Access
+from kubeocean.dashboard.access import TokenAccess, TokenPath
 from kubeocean.dashboard.observer import Observer
 from kubeocean.dashboard.server import Dashboard, listening
 from kubeocean.dashboard.source import Source
@@ -252,7 +252,6 @@ async def standing(*, user: str = ADMIN, nodes: int = 24, pods: int = 60, hostil
         connection = connection_from_kubeconfig(hub.kubeconfig(user).encode())
         async with Client(connection, field_manager="dashboard") as client:
             observer = Observer(Source(client, Choice("computing cluster", "--context"), clock), clock, 10.0)
-            access = Access(observer)
-            async with listening(Dashboard(access, clock).application(), "127.0.0.1", 0) as port:
-                access.port = port
-                yield Stand(hub, worker, clock, observer, port, access.token)
+            path = TokenPath()
+            async with listening(Dashboard(TokenAccess(observer, path), clock).application(), "127.0.0.1", 0) as path.port:
+                yield Stand(hub, worker, clock, observer, path.port, path.token)

@@ -54,9 +54,36 @@ async def test_the_browser_gets_the_address_in_a_file_that_others_cannot_read(tm
                 await process.wait()
 
 
+async def test_a_browser_of_the_terminal_loads_the_page_before_it_exits(tmp_path: Path) -> None:
+    """Such a browser is waited for, as lynx or w3m without a display."""
+    browser, loaded = tmp_path / "browser.py", tmp_path / "loaded"
+    browser.write_text(
+        "import pathlib, re, sys, urllib.parse, urllib.request\n"
+        "page = pathlib.Path(urllib.parse.urlsplit(sys.argv[1]).path).read_text()\n"
+        "address = re.findall(r'url=([^\"]+)', page)[0]\n"
+        f"pathlib.Path({str(loaded)!r}).write_bytes(urllib.request.urlopen(address, timeout=20).read())\n"
+    )
+    hub, _ = filled(ManualClock(NOW), pods=0)
+    async with served(hub) as api:
+        kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig", ADMIN)
+        environment = {**os.environ, "BROWSER": f"{sys.executable} {browser} %s"}
+        command = (str(SCRIPT), "dashboard", "--kubeconfig", str(kubeconfig))
+        process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE, env=environment)
+        try:
+            await eventually(lambda: loaded.exists() and "Overview" in loaded.read_text(), "the browser has loaded the page")
+        finally:
+            process.kill()
+            await process.wait()
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
-    [(("--interval", "0"), 2, "interval"), (("--port", "99999"), 2, "port"), (("--binding", "x", "--kubeconfig", "/absent"), 2, "absent")],
+    [
+        (("--interval", "0"), 2, "interval"),
+        (("--interval", "600"), 2, "interval"),
+        (("--port", "99999"), 2, "port"),
+        (("--binding", "x", "--kubeconfig", "/absent"), 2, "absent"),
+    ],
 )
 async def test_a_wrong_flag_is_refused_by_its_name(arguments: tuple[str, ...], code: int, words: str) -> None:
     process = await asyncio.create_subprocess_exec(str(SCRIPT), "dashboard", "--no-open", *arguments, stdout=PIPE, stderr=PIPE)

@@ -47,7 +47,12 @@ EVERYTHING: dict[str, Body] = {
             "replicas": 1,
             "settings": {"provider": {"probe_interval": 5}, "server": {"main_port": 10260, "port_last": 16999}},
         },
-        "networkPolicy": {"metricsFrom": [{"namespaceSelector": {}}], "kubeletFrom": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]},
+        "dashboard": {"enabled": True, "port": 9443, "certificateSecret": "dashboard-tls"},
+        "networkPolicy": {
+            "metricsFrom": [{"namespaceSelector": {}}],
+            "kubeletFrom": [{"ipBlock": {"cidr": "192.0.2.0/24"}}],
+            "dashboardFrom": [{"podSelector": {}}],
+        },
         "metrics": {
             "serviceMonitor": {"enabled": True, "labels": {"team": "x"}},
             "prometheusRule": {"enabled": True, "severities": {"KubeoceanPodsPending": "info"}, "runbookUrl": "https://docs.example.com/r"},
@@ -108,6 +113,8 @@ def test_roles_of_the_manager_are_those_the_code_names(helm: str) -> None:
     assert granted(rendered(helm, HUB)) == granted(permissions.manager_objects())
     elsewhere = rendered(helm, HUB, {"namespace": {"name": "elsewhere"}})
     assert granted(elsewhere) == granted(permissions.manager_objects(namespace="elsewhere"))
+    shown = rendered(helm, HUB, {"dashboard": {"enabled": True}})
+    assert granted(shown) == granted(permissions.manager_objects(dashboard=True))
 
 
 def test_roles_in_the_worker_are_those_the_code_names(helm: str) -> None:
@@ -138,6 +145,23 @@ def test_the_manager_understands_its_settings(helm: str) -> None:
         "probe_interval": 5,
     }
     assert read.manager.node_selector == {"pool": "infra"} and read.log.level == "DEBUG"
+    assert read.dashboard.enabled and (read.dashboard.server.port, read.dashboard.server.certificate) == (9443, "files")
+
+
+def test_the_dashboard_is_off_by_default_and_has_a_service_for_its_port(helm: str) -> None:
+    off = rendered(helm, HUB)
+    (config,) = [body for body in off if body["kind"] == "ConfigMap"]
+    assert not read_manager_settings(decode_yaml(config["data"]["settings.yaml"])).dashboard.enabled
+    assert not [body for body in off if body["metadata"]["name"] == "kubeocean-dashboard"]
+    bodies = rendered(helm, HUB, EVERYTHING[HUB])
+    (service,) = [body for body in bodies if body["kind"] == "Service" and body["metadata"]["name"] == "kubeocean-dashboard"]
+    made = deployment(helm, EVERYTHING[HUB])
+    labels, (container,) = made["spec"]["template"]["metadata"]["labels"], made["spec"]["template"]["spec"]["containers"]
+    (port,) = service["spec"]["ports"]
+    assert selects({"matchLabels": service["spec"]["selector"]}, labels) and port["port"] == 9443
+    assert {"name": port["targetPort"], "containerPort": 9443} in container["ports"]
+    (volume,) = [each for each in made["spec"]["template"]["spec"]["volumes"] if each["name"] == "dashboard-certificate"]
+    assert volume["secret"]["secretName"] == "dashboard-tls"
 
 
 def deployment(helm: str, values: Mapping[str, Any]) -> Body:
@@ -286,7 +310,7 @@ def test_network_policies_open_what_is_listened_on_to_the_pods_that_listen(helm:
         return any(each["port"] <= port <= each.get("endPort", each["port"]) and each["protocol"] == "TCP" for each in opened(name))
 
     manager, syncer = ports_of(pods["manager"]), ports_of(pods["syncer"])
-    assert [each["port"] for each in opened("manager")] == [manager["metrics"]]
+    assert {each["port"] for each in opened("manager")} == {manager["metrics"], manager.get("dashboard", manager["metrics"])}
     assert is_open("syncer", syncer["metrics"]) and is_open("syncer", syncer["kubelet"])
     # Probes of a kubelet come from the pod's own node, which no policy can shut out.
     assert not is_open("manager", manager["health"]) and not is_open("syncer", syncer["health"])
@@ -297,7 +321,7 @@ def test_network_policies_open_what_is_listened_on_to_the_pods_that_listen(helm:
 
 def test_a_monitor_finds_the_metrics_of_every_pod_of_ours(helm: str) -> None:
     bodies = rendered(helm, HUB, EVERYTHING[HUB])
-    (service,) = [body for body in bodies if body["kind"] == "Service"]
+    (service,) = [body for body in bodies if body["kind"] == "Service" and body["metadata"]["name"] == "kubeocean-metrics"]
     (monitor,) = [body for body in bodies if body["kind"] == "ServiceMonitor"]
     assert selects(monitor["spec"]["selector"], service["metadata"]["labels"])
     assert monitor["spec"]["namespaceSelector"]["matchNames"] == [service["metadata"]["namespace"]] == [keys.NAMESPACE]

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.bound import SYSTEM
 from tests.support.installed import CHARTS, Helm
+from tests.support.pages import Shell, block
 from tests.support.program import KUBECTL_TIMEOUT, eventually
 from vkubelet.testing.cluster import ControlPlane, Options, Site
 from vkubelet.testing.fixtures import running
@@ -64,6 +65,10 @@ async def test_the_worker_chart_is_upgraded_rolled_back_and_leaves_what_is_not_i
     # The release of the same name adopts what remained.
     await helm("install", WORKER, chart)
     assert await names(plane, "serviceaccount", "-n", WORKER, "--field-selector=metadata.name=kubeocean-syncer")
+    # A release for another hub.
+    shell = await Shell.of(tmp_path / "shell", {"worker": plane})
+    await shell.run(block("lease/install.md", 2))
+    assert await names(plane, "serviceaccount", "-n", "kubeocean-other", "--field-selector=metadata.name=kubeocean-syncer")
 
 
 @pytest.mark.timeout(600)
@@ -83,9 +88,11 @@ async def test_the_hub_chart_takes_former_values_and_is_upgraded_and_rolled_back
     # The class exists, and the quota of the chart covers its pods.
     await eventually(lambda: created(plane), "a pod of the manager is created")
 
-    await helm("rollback", HUB, "1")
-    spec = await deployment(plane)
-    assert "priorityClassName" not in spec and spec["containers"][0]["image"].endswith(":v1")
+    shell = await Shell.of(tmp_path / "shell", {"hub": plane})
+    await shell.run(block("operate/upgrade.md", 1))
+    rolled_back = await deployment(plane)
+    await shell.run(block("operate/dashboard.md", 1))
+    assert "priorityClassName" not in rolled_back and rolled_back["containers"][0]["image"].endswith(":v1")
     await helm("uninstall", HUB)
     assert await names(plane, "secret", "-n", SYSTEM) == ["secret/demo-kubeconfig"], "helm's own records are in its namespace"
     assert "customresourcedefinition.apiextensions.k8s.io/clusterbindings.cloud.tencent.com" in await names(plane, "crd")

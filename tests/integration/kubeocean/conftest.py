@@ -30,12 +30,18 @@ STARTS_WITHIN = 90.0
 
 @frozen(kw_only=True)
 class Scene:
-    """A binding `bound` with `nodes` of the worker, served by `program`."""
+    """A binding `bound` with `nodes` of the worker, served by `program`; each node has a kubelet of its own if it was made `apart`."""
 
     bound: Bound
     nodes: list[str]
     program: Program
-    kubelet: Program
+    kubelets: list[Program]
+
+    @property
+    def kubelet(self) -> Program:
+        """The only one."""
+        (kubelet,) = self.kubelets
+        return kubelet
 
     @property
     def vnodes(self) -> list[str]:
@@ -58,10 +64,15 @@ FROM_WORKER = {
 def scenes(stack: AsyncExitStack, hub: ControlPlane, worker: ControlPlane, directory: Path) -> MakeScene:
     """Makes scenes that are undone with `stack`."""
 
-    async def make(*, nodes: int = 1, start: bool = True, policies: Callable[[Bound], list[Body]] | None = None, **more: Any) -> Scene:
+    async def make(
+        *, nodes: int = 1, apart: bool = False, start: bool = True, policies: Callable[[Bound], list[Body]] | None = None, **more: Any
+    ) -> Scene:
         name = f"s{next(_numbers)}"
-        kubelet = stack.enter_context(simulated_nodes(worker, f"sim-{name}", nodes=nodes, directory=directory))
-        physical = names(f"sim-{name}", nodes)
+        physical, label = names(f"sim-{name}", nodes), f"sim-{name}"
+        kubelets = [
+            stack.enter_context(simulated_nodes(worker, each, nodes=count, directory=directory, label=label))
+            for each, count in ([(node, 1) for node in physical] if apart else [(label, nodes)])
+        ]
         stack.push_async_callback(worker.kubectl, "delete", "node", *physical, "--ignore-not-found", "--wait=false")
         spec = {"nodeSelector": only_simulated(f"sim-{name}"), "metadataFromWorker": FROM_WORKER, **more.pop("spec", {})}
         bound = Bound(hub=hub, worker=worker, name=name, directory=directory, spec=spec, **more)
@@ -72,7 +83,7 @@ def scenes(stack: AsyncExitStack, hub: ControlPlane, worker: ControlPlane, direc
         stack.push(program)
         if start:
             program.start()
-        made = Scene(bound=bound, nodes=physical, program=program, kubelet=kubelet)
+        made = Scene(bound=bound, nodes=physical, program=program, kubelets=kubelets)
         if start:
             await made.ready()
         return made

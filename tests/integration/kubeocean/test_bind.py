@@ -210,7 +210,7 @@ async def tells(served: Served) -> None:
         name, phase, nodes, pods, *used, worker, policies = row.split()
         assert (name, phase, nodes, pods, worker) == (console.bound.name, "Ready", "1/1", "0", "reachable")
         assert policies == f"all-of-{name}" and all(each.startswith("0/") and len(each) > 2 for each in used)
-        assert node_head.split()[:2] == ["NODE", "STATE"] and node.split()[1] == "Ready" and node.split()[-1] == policies
+        assert node_head.split()[:2] == ["NODE", "STATE"] and node.split()[1] == "Open" and node.split()[-1] == policies
 
     async def tells_programs() -> None:
         (told,) = decoded(await console.status("-o", "json"))

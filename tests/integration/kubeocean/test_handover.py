@@ -16,7 +16,7 @@ from tests.support.kubectl import Kubectl
 from tests.support.program import PATIENCE, Program, eventually
 from tests.support.scrape import Scrape
 from tests.support.stage import Stage
-from vkubelet.server.kubelet import STREAMS_END
+from vkubelet.server.ports import STREAMS_END
 from vkubelet.testing.cluster import ControlPlane
 
 HANDED_ON_WITHIN = STREAMS_END

@@ -61,10 +61,18 @@ class Computing:
         return {"manager": own, "health": {"health_address": "127.0.0.1:0", "metrics_address": "127.0.0.1:0"}}
 
     def manager(
-        self, name: str, *, metrics_port: int = 0, kubeconfig: Path | None = None, leader: Body | None = None, **settings: Any
+        self,
+        name: str,
+        *,
+        metrics_port: int = 0,
+        kubeconfig: Path | None = None,
+        leader: Body | None = None,
+        dashboard: Body | None = None,
+        **settings: Any,
     ) -> Program:
         """`kubeocean manager`, not started; `settings` are those of the section `manager`."""
         body = {**self.settings(**settings), **({"leader": leader} if leader is not None else {})}
+        body |= {"dashboard": dashboard} if dashboard is not None else {}
         body["health"]["metrics_address"] = f"127.0.0.1:{metrics_port}"
         path = self.directory / f"{name}.yaml"
         path.write_text(yaml.safe_dump(body))

@@ -16,7 +16,7 @@ from tests.support.spdy_client import connected, upgrade_request
 from vkubelet.api.codec import decode_yaml
 from vkubelet.control.recorder import BURST
 from vkubelet.server import spdy_frames as spdy
-from vkubelet.server.kubelet import STREAMS_END
+from vkubelet.server.ports import STREAMS_END
 from vkubelet.testing.cluster import ControlPlane
 
 TALKATIVE = str(Path(__file__).with_name("talkative.py"))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from vkubelet import settings
-from vkubelet.cli import find_provider, main, make_provider, read_settings
-from vkubelet.errors import SettingsError
+from vkubelet.cli import find_provider, guarded, main, make_provider, read_settings
+from vkubelet.errors import SettingsError, Unavailable
 from vkubelet.testing.clock import ManualClock
 
 PROVIDER = """
@@ -199,3 +199,11 @@ async def test_a_live_edit_to_a_wrong_setting_is_reported_and_changes_nothing(
     assert len(said) == 2
     assert said[0].startswith("the changed settings file is invalid, the settings stay unchanged: ")
     assert said[1] == "changed settings take effect only after a restart"
+
+
+def test_an_error_of_a_cluster_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    def failing() -> None:
+        raise Unavailable("the worker answers: \x1b[2Jgone")
+
+    assert guarded(failing) == 1
+    assert capsys.readouterr().err == "error: the worker answers: \\x1b[2Jgone\n"

@@ -16,7 +16,7 @@ from attrs import define, field, frozen
 from vkubelet.api.objects import Json, JsonView, Pod, PodRef
 from vkubelet.api.podspec import CONTAINER_STATUSES, containers
 from vkubelet.clock import Clock
-from vkubelet.errors import NotSupported, Unavailable
+from vkubelet.errors import NoSuchPod, NotSupported, Unavailable
 from vkubelet.provider import Host, NodeDescription, PodFailure, PodReport, Provider, SupportsPolling, contract
 from vkubelet.testing.conformance.rules import Broken
 
@@ -226,9 +226,9 @@ def status_names(status: JsonView) -> Iterator[str]:
 
 def observed(inner: Provider, recording: Recording) -> Provider:
     """Returns the same provider, recorded."""
-    body: dict[str, object] = {"run": _run(inner, recording), "sync_pod": _sync(inner, recording)}
+    body: dict[str, object] = {"run": _run(inner, recording), "sync_pod": _sync(inner, recording), "delete_pod": _delete(inner, recording)}
     if isinstance(inner, SupportsPolling):
-        body |= {"delete_pod": _delete_polled(inner, recording), "list_pods": _list_polled(inner, recording)}
+        body["list_pods"] = _list_polled(inner, recording)
     for kind in (Provider, *(CAPABILITIES[name] for name, has in capabilities_of(inner).items() if has)):
         for name in _members(kind):
             member = getattr(inner, name)
@@ -282,11 +282,20 @@ def _sync(inner: Provider, recording: Recording) -> Callable[[object, Pod], Awai
     return sync_pod
 
 
-def _delete_polled(inner: Provider, recording: Recording) -> Callable[[object, PodRef, float], Awaitable[None]]:
+def _delete(inner: Provider, recording: Recording) -> Callable[[object, PodRef, float], Awaitable[None]]:
+    polled = isinstance(inner, SupportsPolling)
+
     async def delete_pod(self: object, pod: PodRef, grace: float) -> None:
-        with recording.calling("delete_pod", pod):
-            await inner.delete_pod(pod, grace)
-        recording.ending[pod.uid] = pod
+        try:
+            with recording.calling("delete_pod", pod):
+                await inner.delete_pod(pod, grace)
+        except NoSuchPod:
+            # It counts as `pod_gone`, of a provider that is polled too.
+            recording.ending.pop(pod.uid, None)
+            recording.add_report(Reported(pod, None, recording.clock.monotonic()))
+            raise
+        if polled:
+            recording.ending[pod.uid] = pod
 
     return delete_pod
 

@@ -79,6 +79,18 @@ manager:
   recheck_interval: {{ .Values.manager.recheckInterval }}
   syncer_settings:
     {{- include "kubeocean.syncerSettings" . | nindent 4 }}
+{{- if .Values.dashboard.enabled }}
+dashboard:
+  enabled: true
+  interval: {{ .Values.dashboard.interval }}
+  server:
+    port: {{ .Values.dashboard.port }}
+    {{- if .Values.dashboard.certificateSecret }}
+    certificate: files
+    certificate_file: /etc/kubeocean-dashboard/tls.crt
+    key_file: /etc/kubeocean-dashboard/tls.key
+    {{- end }}
+{{- end }}
 leader:
   enabled: true
   namespace: {{ .Values.namespace.name }}

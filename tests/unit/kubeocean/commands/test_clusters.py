@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,11 @@ def test_workers_context_is_read_from_the_hubs_kubeconfig_unless_it_has_its_own(
     hub = hub_of(Path("both"), "")
     assert worker_of(None, "away", hub=hub).kubeconfig == Path("both")
     assert worker_of(Path("own"), "away", hub=hub).kubectl == "kubectl --kubeconfig own --context away"
+
+
+def test_commands_select_the_same_cluster_in_any_shell() -> None:
+    here = Choice("computing cluster", "--context", kubeconfig=Path("/home/a b/config"), context="it's $HOME")
+    expected = ["--kubeconfig", "/home/a b/config", "--context", "it's $HOME"]
+    assert shlex.split(here.kubectl) == ["kubectl", *expected]
+    assert shlex.split(here.helm) == ["helm", *expected[:2], "--kube-context", expected[3]]
+    assert Choice("worker cluster", "").kubectl == "kubectl"

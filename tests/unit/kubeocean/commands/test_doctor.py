@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from kubeocean.commands.doctor import blocks, result
-from kubeocean.doctor.findings import Checked, error, few, warning
+from kubeocean.commands.clusters import Choice
+from kubeocean.commands.doctor import Log, blocks, result
+from kubeocean.doctor.findings import Checked, Finding, error, few, warning
 
 DONE = [
     Checked(subject="hub", check="API server"),
@@ -37,3 +38,14 @@ def test_a_check_counts_as_its_worst_finding() -> None:
 
 def test_long_lists_of_names_are_shortened() -> None:
     assert (few("abc"), few("abcde"), few([])) == ("a, b, c", "a, b, c and 2 more", "")
+
+
+async def test_proposed_commands_select_the_examined_hub() -> None:
+    log = Log(Choice("computing cluster", "", context="my hub"))
+
+    async def found() -> list[Finding]:
+        return [error("it does not run", "kubeocean logs demo", "kubectl get pods")]
+
+    await log.check("hub", "process", found())
+    ((finding,),) = [each.findings for each in log.done]
+    assert list(finding.commands) == ["kubeocean logs demo --context 'my hub'", "kubectl get pods"]

@@ -64,3 +64,10 @@ def test_small_resources_are_shown_only_wide() -> None:
     amounts = parse_resources({"cpu": "4", "memory": "8Gi", "pods": "110", "nvidia.com/gpu": "1", "example.com/none": "0"})
     assert amounts_text(amounts) == "cpu 4, memory 8Gi, nvidia.com/gpu 1"
     assert amounts_text(amounts, wide=True) == "cpu 4, memory 8Gi, example.com/none 0, nvidia.com/gpu 1, pods 110"
+
+
+def test_texts_of_a_cluster_cannot_command_the_terminal() -> None:
+    hostile = "a\x1b]52;c;ZXZpbA==\x07 \x9b2Jb\r"
+    for live in (False, True):
+        drawn = "".join(rendered([hostile, Columns(("A",), [[hostile]])], width=80, live=live))
+        assert drawn.count("a\\x1b]52;c;ZXZpbA==\\x07 \\x9b2Jb\\x0d") == 2 and "\x1b]" not in drawn and "\x9b" not in drawn

@@ -43,7 +43,9 @@ def test_what_can_not_be_changed_is_refused_by_its_flag(flags: BindFlags, flag: 
 
 
 @pytest.mark.parametrize(
-    ("flags", "flag"), [(BindFlags(name="a" * 25), "--cluster-id"), (BindFlags(name="x", mount_namespace="A"), "--mount-namespace")]
+    ("flags", "flag"),
+    [(BindFlags(name="a" * 25), "--cluster-id"), (BindFlags(name="x", mount_namespace="A"), "--mount-namespace")]
+    + [(BindFlags(name=name, cluster_id="fine"), "NAME") for name in ("Frankfurt", "a_b", "-a", "a" * 243)],
 )
 def test_what_a_binding_may_not_say_is_refused_before_anything_is_made(flags: BindFlags, flag: str) -> None:
     plan = Plan.of(flags)

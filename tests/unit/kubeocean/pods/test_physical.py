@@ -17,6 +17,7 @@ from vkubelet.api.objects import Json, Pod, get_condition
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.client.transport import Call
+from vkubelet.control.informer import Change
 from vkubelet.errors import NotFound
 from vkubelet.provider import PodFailure
 from vkubelet.testing.host import RecordingHost
@@ -73,6 +74,30 @@ async def test_new_pod_is_not_lost_when_the_clocks_of_the_clusters_differ() -> N
     assert await reconciler.reconcile(virtual.ref) == 295.0
     await host.manual_clock.advance(95)
     assert await reconciler.reconcile(virtual.ref) == 200.0
+
+
+async def test_physical_pod_without_virtual_pod_is_handed_to_the_runtime() -> None:
+    """Only the runtime knows whether the virtual pod was deleted, or was not listed yet."""
+    host, worker, reconciler, virtual = stand()
+    host.pods.remove(virtual)
+    body = body_of(virtual, nodeName="w")
+    worker.pods.adopt(physical(body, resourceVersion="5"))
+    await reconciler.reconcile(virtual.ref)
+    assert host.resynced == [virtual.ref] and not host.statuses
+    worker.pods.adopt(physical(body, resourceVersion="6", deletionTimestamp="2026-01-01T00:00:00Z"))
+    await reconciler.reconcile(virtual.ref)
+    assert host.resynced == [virtual.ref]
+
+
+async def test_pod_of_a_restored_worker_is_synced_again() -> None:
+    """Labels, images and ephemeral containers that it got since the backup are lost."""
+    host, worker, reconciler, virtual = stand()
+    found = physical(body_of(virtual, nodeName="w"), resourceVersion="5")
+    worker.pods.adopt(found)
+    assert not host.resynced
+    for restored in (False, True):
+        reconciler._on_change(Change(found.key, found, found, restored=restored))
+    assert host.resynced == [virtual.ref]
 
 
 def test_pod_that_the_worker_lost_is_failed_once_with_an_event() -> None:

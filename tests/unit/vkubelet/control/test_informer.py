@@ -11,7 +11,7 @@ import pytest
 from vkubelet.api.codec import EventType, ObjectList, WatchEvent, encode_json
 from vkubelet.api.objects import PODS, Key, Pod
 from vkubelet.control import informer as module
-from vkubelet.control.informer import Change, Informer, _later
+from vkubelet.control.informer import Change, Informer
 from vkubelet.control.store import Store
 from vkubelet.errors import Invalid, Unreachable
 from vkubelet.testing.clock import ManualClock
@@ -344,50 +344,3 @@ async def test_server_that_returns_after_a_long_outage_is_listed_within_ten_seco
             await clock.advance(10.0)
             assert informer.synced and versions(informer) == truth(api)
             running.cancel()
-
-
-async def test_server_restored_from_a_backup_is_listed_again() -> None:
-    """A watch from a resourceVersion that the restored server has not reached yet would be silent until it has."""
-    api, clock = Api(), ManualClock()
-    for name in NAMES:
-        api.put(name)
-    backup, version = dict(api.objects), api.version
-    informer: Informer[Pod] = Informer(api, PODS, clock=clock)  # type: ignore[arg-type]
-    changes = list[Change[Pod]]()
-    informer.on_change(changes.append)
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(informer.run())
-        await clock.advance(5.0)
-        api.delete("a")
-        api.put("b")
-        api.put("d")
-        await clock.settle()
-        assert versions(informer) == truth(api)
-        api.leave()
-        await clock.advance(30.0)
-        api.restore(backup, version)
-        api.put("c")
-        await clock.advance(15.0)
-        assert versions(informer) == truth(api)
-        api.put("e")
-        await clock.settle()
-        assert versions(informer) == truth(api)
-        running.cancel()
-    assert [change.suspected for change in changes if change.key.name == "d"] == [False, True]
-
-
-@pytest.mark.parametrize(
-    ("this", "that", "later"),
-    [
-        ("10", "9", True),
-        ("9", "10", False),
-        ("9" * 5000, "1", True),
-        ("007", "7", False),
-        ("²", "1", True),
-        ("²", "²", False),
-        ("", "1", True),
-        ("1", "", True),
-    ],
-)
-def test_versions_compare_as_numbers_of_any_size_and_others_only_differ(this: str, that: str, later: bool) -> None:
-    assert _later(this, that) is later

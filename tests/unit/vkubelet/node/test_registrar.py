@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tests.faults.model.server import ApiModel
 from tests.support.memory_api import MemoryApi
 from vkubelet.api.codec import encode_json
 from vkubelet.api.names import INSTANCE, OWNED
 from vkubelet.api.objects import Json, Lease, Node
+from vkubelet.client.rest import Client
 from vkubelet.clock import rfc3339_micro
 from vkubelet.control.store import Store
 from vkubelet.errors import VKubeletError
@@ -20,7 +22,7 @@ from vkubelet.node.declared import DeclaredNodes
 from vkubelet.node.lease import LeaseKeeper, LeaseSettings
 from vkubelet.node.registrar import Registrar, foreign_kubelet
 from vkubelet.node.render import Endpoint
-from vkubelet.provider import NodeDescription
+from vkubelet.provider import NodeDescription, Taint
 from vkubelet.testing.clock import ManualClock
 from vkubelet.testing.host import RecordedEvents
 
@@ -48,21 +50,23 @@ class Scene:
         version: str = "",
         renewed: bool = False,
         adopt_foreign: bool = False,
+        server: Client | None = None,
+        clock: ManualClock | None = None,
     ) -> None:
-        self.api, self.clock, self.dispatch = MemoryApi(), ManualClock(), Dispatched()
+        self.api, self.clock, self.dispatch = MemoryApi(), clock or ManualClock(), Dispatched()
         status = {"nodeInfo": {"kubeletVersion": version}, "capacity": {"cpu": "64"}}
         metadata = {"name": "worker-1", "uid": "u", "labels": labels or {}, "annotations": annotations or {}}
         self.api.put(NODE, {"metadata": metadata, "spec": {}, "status": status})
         if renewed:
             self.api.put(LEASE, {"metadata": {"name": "worker-1"}, "spec": {"renewTime": rfc3339_micro(self.clock.now())}})
-        client, nodes = self.api.client(), DeclaredNodes(self.clock)
+        client, nodes = server or self.api.client(), DeclaredNodes(self.clock)
         settings, metrics = LeaseSettings(), Metrics(CollectorRegistry())
         parts: dict[str, Any] = {
             "client": client,
             "node_client": lambda name: client,
             "nodes": nodes,
-            "live": Store(),
-            "store_written": lambda node: None,
+            "live": (live := Store[Node]()),
+            "store_written": live.put,
             "leases": LeaseKeeper(lambda name: client, identity="me", clock=self.clock, settings=settings, metrics=metrics),
             "pods": self.dispatch,
             "recorder": RecordedEvents(),
@@ -71,6 +75,7 @@ class Scene:
             "close_endpoint": None,
         }
         self.registrar = Registrar(**parts, adopt_foreign=adopt_foreign)
+        self.nodes = nodes
         nodes.declare(NodeDescription("worker-1", {"cpu": "4"}))
 
     async def _endpoint(self, node: str, port: int | None) -> Endpoint:
@@ -125,6 +130,34 @@ async def test_name_is_free_when_the_other_kubelet_has_stopped_renewing_its_leas
     await made.clock.advance(40.0)
     await made.registrar.reconcile("worker-1")
     assert made.dispatch.enabled == ["worker-1"]
+
+
+async def test_a_node_closes_at_once_after_its_heartbeat_and_a_second_after_a_change() -> None:
+    clock = ManualClock()
+    model = ApiModel(now=clock.now)
+    made = Scene(server=model.client("us", clock=clock), clock=clock)
+
+    def taints() -> list[str]:
+        node = model.get("", "v1", "nodes", "", "worker-1") or {"spec": {}}
+        return [taint["key"] for taint in node["spec"].get("taints") or ()]
+
+    def closing(key: str) -> NodeDescription:
+        return NodeDescription("worker-1", {"cpu": "4"}, taints=(Taint(key, "NoSchedule"),))
+
+    await made.registrar.reconcile("worker-1")
+    made.nodes.declare(closing("first"))
+    assert await made.registrar.reconcile("worker-1") == 1.0 and "first" not in taints()
+    await clock.advance(1.0)
+    due = await made.registrar.reconcile("worker-1")
+    assert due is not None and "first" in taints()
+
+    await clock.advance(due)
+    written = len(model.storage.history)
+    await made.registrar.reconcile("worker-1")
+    assert len(model.storage.history) == written + 1, "the heartbeat"
+    made.nodes.declare(closing("second"))
+    await made.registrar.reconcile("worker-1")
+    assert "second" in taints()
 
 
 NOW = ManualClock().now()

@@ -71,6 +71,13 @@ def test_unchanged_node_is_reported_again_after_five_minutes_with_heartbeats_onl
     assert set(patch["status"]) == {"conditions"}
     assert {c["lastHeartbeatTime"] for c in patch["status"]["conditions"]} == {rfc3339(later)}
     assert {c["lastTransitionTime"] for c in patch["status"]["conditions"]} == {rfc3339(NOW)}
+    assert render.is_heartbeat(written(wanted()).status, patch)
+
+
+def test_a_changed_condition_is_no_heartbeat() -> None:
+    live = written(wanted())
+    patch = render.status_patch(live, wanted(health=Health("Stopped", "the provider stopped")), now=NOW)
+    assert patch is not None and set(patch["status"]) == {"conditions"} and not render.is_heartbeat(live.status, patch)
 
 
 def test_heartbeat_of_a_clock_that_was_set_back_since_does_not_hold_up_the_report() -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.support.memory_api import MemoryApi
 from vkubelet.api.objects import PodRef
 from vkubelet.client.rest import Client
+from vkubelet.errors import NoSuchPod
 from vkubelet.pods import Pods
 from vkubelet.pods.dispatch import Dispatch, DispatchMode
 from vkubelet.pods.listing import Lister, Listing, PodSettings, Polling
@@ -60,6 +61,61 @@ async def test_polling_is_back_at_its_interval_within_one_interval(fault: Fault,
     after = [at for at in provider.listed if at >= back]
     assert [at - back <= interval for at in after[:1]] == [True]
     assert {round(later - earlier, 6) for earlier, later in pairwise(after)} == {interval}
+
+
+class Backend(Minimal):
+    """One that notes what it has to terminate, and has nothing of it afterwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deleted: list[str] = []
+
+    async def delete_pod(self, pod: PodRef, grace: float) -> None:
+        self.deleted.append(pod.uid)
+        raise NoSuchPod(pod.name)
+
+
+@pytest.mark.parametrize("exists_again", [False, True])
+async def test_workload_that_returns_after_its_pod_was_deleted_is_terminated(exists_again: bool) -> None:
+    """As many as there are: the deletion of each was observed, and the API is read for each. What was never seen waits for two listings."""
+    api, clock, provider = MemoryApi(), ManualClock(), Backend()
+    client = api.client()
+    pods = Pods(
+        provider=provider,
+        client=client,
+        node_client=lambda node: client,
+        recorder=RecordedEvents(),
+        clock=clock,
+        node=lambda name: None,
+        node_ips=lambda name: (),
+    )
+    refs = [PodRef("d", f"p{number}", f"uid-{number}", "n") for number in range(7)]
+    paths = [f"/api/v1/namespaces/d/pods/{ref.name}" for ref in refs]
+    bodies = [{"metadata": {"name": r.name, "namespace": "d", "uid": r.uid}, "spec": {"nodeName": "n", "containers": []}} for r in refs]
+    for path, body in zip(paths, bodies, strict=True):
+        api.put(path, body)
+    pods.enable("n")
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(run()) for run in (pods.informer.run, pods.run)]
+        await clock.advance(5.0)
+        for path in paths:
+            api.delete(path)
+        await clock.advance(40.0)
+        assert sorted(set(provider.deleted)) == [ref.uid for ref in refs]
+        provider.deleted.clear()
+        if exists_again:
+            # The watch has not delivered this yet.
+            api.objects |= dict(zip(paths, bodies, strict=True))
+        for ref in [*refs, PodRef("d", "never-seen", "uid-never-seen", "n")]:
+            pods.resync_pod(ref)
+        await clock.settle()
+        for ref in refs:
+            # As a provider does that reports each change of it.
+            pods.resync_pod(ref)
+        await clock.advance(1.0)
+        for task in tasks:
+            task.cancel()
+    assert sorted(set(provider.deleted)) == ([] if exists_again else [ref.uid for ref in refs])
 
 
 def test_report_of_one_pod_that_fails_affects_no_other() -> None:

@@ -121,7 +121,7 @@ class Recording(Gate):
         self.asked: list[Question] = []
         self.allows: Callable[[], bool] = lambda: True
 
-    async def _may(self, question: Question) -> bool:
+    async def may(self, question: Question) -> bool:
         self.asked.append(question)
         return self.allows()
 

@@ -118,6 +118,23 @@ async def test_list_of_a_polled_provider_says_what_runs_and_what_has_ended() -> 
     assert [report.containers for report in recording.reports] == [frozenset({"main"}), None]
 
 
+@pytest.mark.parametrize("kind", [Minimal, Polled])
+async def test_a_deletion_of_a_pod_that_the_backend_does_not_have_counts_as_gone(kind: type[Minimal]) -> None:
+    class Strict(kind):  # type: ignore[misc, valid-type]
+        async def delete_pod(self, pod: PodRef, grace: float) -> None:
+            if self.pods.pop(pod.uid, None) is None:
+                raise NoSuchPod(f"no pod {pod.key}")
+
+    provider, pod = Strict(), make_pod(node="minimal")
+    made, recording = recorded(provider)
+    provider.pods[pod.ref.uid] = all_running(pod)
+    await made.delete_pod(pod.ref, 1.0)
+    assert recording.gone_at("uid-web") is None
+    with pytest.raises(NoSuchPod):
+        await made.delete_pod(pod.ref, 0.0)
+    assert recording.gone_at("uid-web") is not None and [report.containers for report in recording.reports] == [None]
+
+
 async def test_first_sync_after_a_restart_notes_whether_the_backend_held_the_pod() -> None:
     provider = Minimal()
     provider.host = RecordingHost()

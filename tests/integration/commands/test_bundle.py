@@ -1,0 +1,68 @@
+"""What `kubeocean support-bundle` writes where something is missing, which is when people need it."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from kubeocean.commands.bundle import Bundle
+from kubeocean.commands.clusters import Choice, CommandFailed
+from kubeocean.commands.doctor import Doctor
+from kubeocean.commands.output import Format
+from kubeocean.commands.terminal import Terminal
+from kubeocean.model import keys
+from kubeocean.model.crds import CLUSTERBINDINGS, definition
+from tests.faults.model.server import ApiModel
+from tests.support.served_model import ServedModel, served
+from vkubelet.api.codec import decode_yaml
+from vkubelet.testing.clock import ManualClock
+
+USER = "operator"
+
+
+@asynccontextmanager
+async def hub() -> AsyncIterator[ServedModel]:
+    """A hub in which the chart was installed and nothing was bound yet."""
+    model = ApiModel(now=ManualClock().now)
+    model.define(decode_yaml(definition(CLUSTERBINDINGS)))
+    model.apply(f"/api/v1/namespaces/{keys.NAMESPACE}", {"metadata": {"name": keys.NAMESPACE}}, user=USER)
+    async with served(model) as made:
+        yield made
+
+
+async def bundle(api: ServedModel, folder: Path, *, name: str = "") -> dict[str, str]:
+    """The files of the archive, by name."""
+    choice = Choice("computing cluster", "--kubeconfig", api.write_kubeconfig(folder / "kubeconfig", USER))
+    doctor = Doctor(hub=choice, worker=None, binding=name, terminal=Terminal(io.StringIO()), output=Format.JSON)
+    await Bundle(doctor, folder / "made.tar.gz").run()
+    with tarfile.open(folder / "made.tar.gz") as archive:
+        found = {entry.name: (archive.extractfile(entry) or io.BytesIO()).read().decode() for entry in archive}
+    return {name.removeprefix("made/"): text for name, text in found.items()}
+
+
+async def test_a_hub_without_bindings_gives_a_bundle(tmp_path: Path) -> None:
+    async with hub() as api:
+        files = await bundle(api, tmp_path)
+    assert {"hub/nodes.json", "hub/deployments.json", "doctor.json", "status.json"} <= files.keys()
+
+
+@pytest.mark.parametrize("resource", ["nodes", "clusterbindings"])
+async def test_what_may_not_be_read_is_listed_and_does_not_prevent_the_bundle(tmp_path: Path, resource: str) -> None:
+    async with hub() as api:
+        path = "/apis/cloud.tencent.com/v1beta1/clusterbindings/demo"
+        spec = {"clusterID": "demo", "mountNamespace": "mnt", "secretRef": {"name": "s", "namespace": keys.NAMESPACE}}
+        api.model.apply(path, {"metadata": {"name": "demo"}, "spec": spec}, user=USER)
+        api.refused[USER] = {resource}
+        files = await bundle(api, tmp_path)
+    assert resource in files["missing.txt"] and "hub/deployments.json" in files
+
+
+async def test_an_unknown_binding_is_named(tmp_path: Path) -> None:
+    async with hub() as api:
+        with pytest.raises(CommandFailed, match="has no ClusterBinding absent"):
+            await bundle(api, tmp_path, name="absent")
