@@ -14,7 +14,7 @@ from kubeocean.commands.output import Block, Columns, Format, data, write
 from kubeocean.commands.rights import Reader
 from kubeocean.commands.terminal import Terminal
 from kubeocean.ledger.account import Cell, Ledger, first_hour, without_nodes
-from kubeocean.ledger.text import LONG_HEAD, csv_text, decimals, long_rows, parse
+from kubeocean.ledger.text import LONG_HEAD, csv_text, decimals, long_rows, ordered, parse
 from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding
 from kubeocean.model.ownership import Ownership, classify
@@ -113,15 +113,14 @@ def _start(ledger: Ledger) -> datetime:
 
 
 def _cells(sums: Mapping[Cell, Resources]) -> list[Json]:
-    ordered = sorted(sums.items(), key=lambda each: each[0])
-    return [{"policy": cell.policy, "node": cell.node, "namespace": cell.namespace, "lent": decimals(lent)} for cell, lent in ordered]
+    return [{"policy": cell.policy, "node": cell.node, "namespace": cell.namespace, "lent": decimals(lent)} for cell, lent in ordered(sums)]
 
 
 def _rows(binding: str, ledger: Ledger, *, nodes: bool) -> list[Sequence[str]]:
     day = ledger.last_day(ledger.through)
     sums = day if nodes else without_nodes(day)
     rows: list[Sequence[str]] = []
-    for cell, lent in sorted(sums.items(), key=lambda each: each[0]):
+    for cell, lent in ordered(sums):
         others = ", ".join(f"{name} {_hours(lent[name])}" for name in sorted(lent) if name not in _SHOWN)
         place = (cell.policy or "-", cell.namespace or "*", *((cell.node or "*",) if nodes else ()))
         cpu, memory = (lent.get(name, ZERO) for name in _SHOWN)

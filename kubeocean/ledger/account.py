@@ -31,7 +31,7 @@ class Place:
     namespace: str
 
 
-@frozen(order=True)
+@frozen
 class Cell:
     """The policy by which something was lent, the physical node and the hub namespace; ALL for several nodes or namespaces."""
 

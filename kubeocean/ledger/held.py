@@ -134,10 +134,24 @@ class Account:
 
     def advance(self, now: datetime) -> None:
         """Counts everything until now."""
+        for place in self.places:
+            self.count(place, now)
+        self.complete(now)
+
+    @property
+    def places(self) -> list[Place]:
+        """Where pods hold something now."""
+        return list(self._rates)
+
+    def count(self, place: Place, now: datetime) -> None:
+        """Counts what is held at one place until now."""
+        if place in self._rates:
+            self._count(place, now)
+
+    def complete(self, now: datetime) -> None:
+        """Notes that every place was counted until now."""
         for uid in [uid for uid, pod in self._later.items() if pod.start <= now]:
             self._start(uid, self._later.pop(uid), now)
-        for place in list(self._rates):
-            self._count(place, now)
         self.ledger.prune(now)
         self.ledger.through = now
 

@@ -9,17 +9,19 @@ after a conflict the stored ledger is loaded again. Nothing is counted, and noth
 """
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final, Protocol
 
 from attrs import evolve
 
 from kubeocean.leasing.policy import NodeFacts, Terms, matching
-from kubeocean.ledger.account import Ledger, Part
+from kubeocean.ledger.account import Cell, Ledger, Part
 from kubeocean.ledger.held import Account, held
-from kubeocean.ledger.text import Summaries, Texts, parse
+from kubeocean.ledger.text import Summaries, Texts, hours_of, parse, read_hour
 from kubeocean.ledger.turns import Turns
 from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding, ResourceLeasingPolicy
@@ -36,6 +38,8 @@ from vkubelet.logformat import bind
 log = logging.getLogger(__name__)
 
 _TICK: Final = 1.0
+_COUNTED_EVERY: Final = 5.0
+_PLACES: Final = 200
 _AT_REST: Final = 300.0
 """Seconds between two writes while pods run and none starts, changes or stops."""
 _STILL: Final = 1.0
@@ -73,6 +77,8 @@ class LedgerKeeper:
         self._contact = scope.host.clock.now()
         self._shown: dict[tuple[str, str], Resources] = {}
         now = scope.host.clock.monotonic()
+        self._counted_at = -math.inf
+        self._policies_due = False
         self._unsaved_since: float | None = None
         self._saved_at = self._not_before = now
         self._written: deque[float] = deque(maxlen=_BURST)
@@ -89,6 +95,7 @@ class LedgerKeeper:
             await self._clock.sleep(_AFTER_AN_ERROR)
         while True:
             await self._clock.sleep(_TICK)
+            await self._count()
             if self._is_due():
                 await self._save()
 
@@ -96,19 +103,22 @@ class LedgerKeeper:
         """Returns the field `ledger` of the status of a policy; None before the ledger was loaded."""
         if self._account is None:
             return None
-        now = self._advanced(self._account)
-        return self._summaries.of(self._account.ledger, policy, now=now)
+        return self._summaries.of(self._account.ledger, policy, now=self._account.ledger.through)
 
-    def lent(self) -> Mapping[tuple[str, str], Resources]:
-        """Returns the resource-seconds lent since the ledger was created, by virtual node and namespace; no amount ever decreases."""
+    def lent(self) -> Callable[[], Mapping[tuple[str, str], Resources]]:
+        """Captures the ledger; the returned function, which may run in another thread, returns the resource-seconds lent since it was
+        created, by virtual node and namespace, of which none ever decreases.
+        """
         binding = self._scope.binding.current
         if self._account is None or binding is None:
-            return {}
-        self._advanced(self._account)
+            return dict
+        return partial(self._lent, dict(self._account.ledger.total), binding.cluster_id)
+
+    def _lent(self, total: Mapping[Cell, Resources], cluster_id: str) -> Mapping[tuple[str, str], Resources]:
         sums: dict[tuple[str, str], Resources] = {}
-        for cell, amounts in self._account.ledger.total.items():
+        for cell, amounts in total.items():
             if cell.node:
-                place = keys.vnode_name(binding.cluster_id, cell.node), cell.namespace
+                place = keys.vnode_name(cluster_id, cell.node), cell.namespace
                 sums[place] = add_resources(sums.get(place, {}), amounts)
         # A pod whose termination is reported late has been counted for longer; a counter that decreases would count everything again.
         self._shown = {place: _at_least(amounts, self._shown.get(place, {})) for place, amounts in sums.items()}
@@ -151,19 +161,27 @@ class LedgerKeeper:
     def _is_in_contact(self) -> bool:
         return self._worker.pods.synced and not self._scope.reach.lost and not self._scope.reach.problem
 
-    def _advanced(self, account: Account) -> datetime:
-        now = self._present()
-        account.advance(now)
-        return now
+    async def _count(self) -> None:
+        """Counts everything until now, at most every few seconds, in turns that delay no Lease: a thousand nodes are many places."""
+        account, now, changed = self._account, self._present(), self._policies_due
+        recent = self._clock.monotonic() < self._counted_at + _COUNTED_EVERY
+        if account is None or recent and not changed and not self._is_due():
+            return
+        self._counted_at = self._clock.monotonic()
+        async for place in in_batches(self._clock, account.places, size=_PLACES):
+            account.count(place, now)
+        account.complete(now)
+        if changed:
+            # Until now it was counted by the policies as they were.
+            self._own, self._policies_due = list(self._policies.current), False
+            self._matching.clear()
+        async for _ in in_batches(self._clock, self._summaries.steps(account.ledger, now=now), size=1):
+            pass
 
     # --- who decided ---
 
     def _policies_changed(self) -> None:
-        """Counts by the policies as they were, and continues with those that exist now."""
-        if self._account is not None:
-            self._advanced(self._account)
-        self._own = list(self._policies.current)
-        self._matching.clear()
+        self._policies_due = True
 
     def _deciders(self, node: str, start: datetime, end: datetime) -> Sequence[Part]:
         found = self._valid(node)
@@ -213,7 +231,10 @@ class LedgerKeeper:
         if stored is not None and not self._is_ours(stored):
             log.warning("ConfigMap %s of the worker has no mark of this binding; the ledger is not stored", key)
         now = self._present()
-        ledger = parse(_data(stored)) if stored is not None and self._is_ours(stored) else None
+        data = _data(stored) if stored is not None and self._is_ours(stored) else {}
+        if (ledger := parse(data, hours=False)) is not None:
+            async for hour in in_batches(self._clock, hours_of(data), size=1):
+                read_hour(ledger, data, hour)
         counted = ledger.through if ledger is not None else _EVER
         account = Account(ledger or Ledger.begin(now), self._deciders, counted)
         self._stored, self._account = stored, account
@@ -241,12 +262,13 @@ class LedgerKeeper:
     async def _save(self) -> None:
         account, now = self._account, self._clock.monotonic()
         assert account is not None, "a ledger is stored after it was loaded"
-        self._advanced(account)
         unsaved, self._unsaved_since = self._unsaved_since, None
         self._saved_at = now
         self._written.append(now)
         try:
-            await self._write(self._texts.render(account.ledger))
+            async for _ in in_batches(self._clock, self._texts.steps(account.ledger), size=1):
+                pass
+            await self._write(self._texts.data)
         except (AlreadyExists, Conflict):
             # Another process has counted until later: what it stored is continued.
             self._unsaved_since, self._not_before = unsaved, now + _TICK

@@ -65,12 +65,12 @@ def capture(sources: Sources, *, credentials_end: datetime | None = None) -> Cal
         dependents=_copies(worker) if worker is not None else {},
         stale=worker.stale() if worker is not None else {},
         credentials_left=(credentials_end - now).total_seconds() if credentials_end is not None else None,
-        lent=connected.ledger.lent() if connected is not None else {},
         reclaim_overdue=max((each.overdue(now) for each in sources.reclaimers), default=0.0),
     )
     nodes, virtual, binding = [_node(node, connected) for node in scope.virtual], iter(scope.host.pods), scope.binding.current
     # Both only copy references here: tens of thousands of pods are filtered in the other thread.
     physical = worker.backing_pods() if worker is not None else iter(())
+    lent = connected.ledger.lent() if connected is not None else dict
 
     def counted() -> Snapshot:
         return evolve(
@@ -78,6 +78,7 @@ def capture(sources: Sources, *, credentials_end: datetime | None = None) -> Cal
             nodes=[_figures(node) for node in nodes],
             virtual_pods=Counter(_phase(pod) for pod in virtual if _is_counted(pod, binding)),
             physical_pods=Counter(map(_phase, physical)),
+            lent=lent(),
         )
 
     return counted

@@ -76,8 +76,9 @@ def test_the_text_is_bounded_whatever_the_number_of_namespaces() -> None:
 
 def test_text_that_cannot_be_read_counts_for_nothing() -> None:
     assert parse({}) is None and parse({"through": "soon"}) is None
-    text = "policy,node,namespace,cpu\np,n,s,1.5\np,n\np,n,t,many\n\x00"
+    text = "policy,node,namespace,cpu\np,n,s,1.5\np,n\np,n,t,many\np,n,u,--1\np,n,v,1.5.5\n\n\x00"
     assert decode(text) == {Cell("p", "n", "s"): parse_resources({"cpu": "1500m"})}
+    assert decode("policy,node,namespace,cpu\np,n,s,-2.25\n")[Cell("p", "n", "s")] == parse_resources({"cpu": "-2250m"})
     assert decode("nonsense") == {} == decode("")
     read = parse({"through": "2026-01-05T10:30:00Z", "2026-01-05T09Z": encode({}), "2026-99-05T09Z": "", "other": "x"})
     assert read is not None and list(read.hours) == [at("2026-01-05 09:00")]
