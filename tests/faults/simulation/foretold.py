@@ -138,8 +138,10 @@ class _Observer:
     def _held(self, calendar: Calendar, edge: Edge, name: str, node: str, deadline: float, observed: Mapping[str, float]) -> None:
         """Checks a pod that a budget protects until its deadline, unless the node changes before it: then it stays, or has other terms."""
         second = second_of(edge.at)
-        if deadline > second:
-            tried = [at for at in self._attempts(name) if at >= second]
+        attempts = self._attempts(name)
+        tried = [at for at in attempts if at >= second]
+        # An eviction that was refused before the reading is repeated after its back-off, not at the moment of the reading.
+        if deadline > second and (edge is not calendar.now or tried == attempts):
             self._is_at("attempt", name, second, tried[0] if tried else None)
         changes = [(second_of(each.at), change.after) for each in calendar.edges for change in each.changes if node in change.nodes]
         if deadline < self._until and not [
