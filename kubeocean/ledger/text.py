@@ -13,18 +13,8 @@ from typing import Final
 
 from attrs import define, field
 
-from kubeocean.ledger.account import (
-    ALL,
-    Cell,
-    Ledger,
-    Sums,
-    first_hour,
-    hour_of,
-    of_policy,
-    resource_names,
-    without_namespaces,
-    without_nodes,
-)
+from kubeocean.ledger import account
+from kubeocean.ledger.account import Cell, Ledger, Sums
 from vkubelet.api.objects import Json
 from vkubelet.api.quantity import Quantity, Resources, sum_resources
 from vkubelet.clock import parse_rfc3339, rfc3339, rfc3339_micro
@@ -39,7 +29,7 @@ _THOUSANDTH = 1_000_000
 _DECIMAL = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,9})?")
 
 
-_SHRUNK: Final[Sequence[Callable[[Sums], Sums]]] = (lambda sums: sums, without_nodes, without_namespaces)
+_SHRUNK: Final[Sequence[Callable[[Sums], Sums]]] = (lambda sums: sums, account.without_nodes, account.without_namespaces)
 """What is stored of the sums of an hour: all cells, then fewer."""
 
 
@@ -109,14 +99,14 @@ def name_of(hour: datetime) -> str:
 
 def _hour_named(name: str) -> datetime | None:
     try:
-        return hour_of(parse_rfc3339(f"{name[:-1]}:00:00Z")) if name.endswith("Z") else None
+        return account.hour_of(parse_rfc3339(f"{name[:-1]}:00:00Z")) if name.endswith("Z") else None
     except ValueError:
         return None
 
 
 def encode(sums: Mapping[Cell, Resources]) -> str:
     """Encodes sums as CSV: one line for each cell, one column for each resource."""
-    names = resource_names(sums.values())
+    names = account.resource_names(sums.values())
     rows = ([cell.policy, cell.node, cell.namespace, *_columns(lent, names)] for cell, lent in ordered(sums))
     return csv_text([*_HEAD, *names], rows)
 
@@ -180,7 +170,7 @@ def long_rows(ledger: Ledger, binding: str) -> Iterator[Sequence[str]]:
     """Yields a row for each hour, cell and resource: hour, binding, policy, node, namespace, resource, resource-seconds."""
     for hour in sorted(ledger.hours):
         for cell, lent in ordered(ledger.hours[hour]):
-            for name in resource_names([lent]):
+            for name in account.resource_names([lent]):
                 yield [rfc3339(hour), binding, cell.policy, cell.node, cell.namespace, name, decimal(lent[name])]
 
 
@@ -195,12 +185,12 @@ class Summaries:
 
     def of(self, ledger: Ledger, policy: str, *, now: datetime) -> Json:
         """Returns the field `ledger` of the status of a policy."""
-        oldest = first_hour(now)
+        oldest = account.first_hour(now)
         for _ in self.steps(ledger, now=now):
             pass
         by_name: dict[str, list[Resources]] = {}
         for _, sums in self._by_namespace.values():
-            for cell, lent in of_policy(sums, policy).items():
+            for cell, lent in account.of_policy(sums, policy).items():
                 by_name.setdefault(cell.namespace, []).append(lent)
         spaces = {name: sum_resources(parts) for name, parts in by_name.items()}
         return {
@@ -208,13 +198,13 @@ class Summaries:
             "from": rfc3339(max(oldest, ledger.since)),
             "through": rfc3339(ledger.through),
             "lastDay": decimals(sum_resources(spaces.values())),
-            "total": decimals(sum_resources(of_policy(ledger.total, policy).values())),
+            "total": decimals(sum_resources(account.of_policy(ledger.total, policy).values())),
             "namespaces": [{"name": name, "lastDay": decimals(lent)} for name, lent in _largest(spaces)],
         }
 
     def steps(self, ledger: Ledger, *, now: datetime) -> Iterator[None]:
         """Computes the sums by namespace that `of` needs, one hour in a step."""
-        oldest = first_hour(now)
+        oldest = account.first_hour(now)
         self._by_namespace = {hour: known for hour, known in self._by_namespace.items() if hour in ledger.hours and hour >= oldest}
         for hour in [hour for hour in ledger.hours if hour >= oldest]:
             self._by_namespace[hour] = self._hour(ledger, hour)
@@ -222,7 +212,7 @@ class Summaries:
 
     def _hour(self, ledger: Ledger, hour: datetime) -> tuple[int, Sums]:
         known, changes = self._by_namespace.get(hour), ledger.changes[hour]
-        return known if known is not None and known[0] == changes else (changes, without_nodes(ledger.hours[hour]))
+        return known if known is not None and known[0] == changes else (changes, account.without_nodes(ledger.hours[hour]))
 
 
 def _largest(spaces: Mapping[str, Resources]) -> list[tuple[str, Resources]]:
@@ -232,4 +222,4 @@ def _largest(spaces: Mapping[str, Resources]) -> list[tuple[str, Resources]]:
         name, lent = entry
         return (-lent.get("cpu", Quantity()), -lent.get("memory", Quantity()), name)
 
-    return sorted(((name, lent) for name, lent in spaces.items() if name != ALL), key=size)[:MOST_NAMESPACES_NAMED]
+    return sorted(((name, lent) for name, lent in spaces.items() if name != account.ALL), key=size)[:MOST_NAMESPACES_NAMED]

@@ -8,6 +8,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from tests.integration.kubeocean.conftest import MakeScene
 from tests.integration.kubeocean.console import SCRIPT
 from tests.support.bound import get
+from tests.support.pages import Shell, block
 from tests.support.program import eventually
 from tests.support.scrape import Scrape
 from tests.support.stage import Stage, away
@@ -77,7 +79,9 @@ def address(hub: ControlPlane) -> str:
     return f"127.0.0.1:{hub.site.free_port()}"
 
 
-async def test_ledger_equals_the_times_of_the_pods_also_after_a_kill(scene: MakeScene, address: str, hub: ControlPlane) -> None:
+async def test_ledger_equals_the_times_of_the_pods_also_after_a_kill(
+    scene: MakeScene, address: str, hub: ControlPlane, tmp_path: Path
+) -> None:
     made = await scene(nodes=2, settings={"health": {"health_address": "127.0.0.1:0", "metrics_address": address}})
     stage = await Stage.of(made.bound, made.nodes)
     times: dict[str, tuple[datetime, datetime | None]] = {}
@@ -114,6 +118,17 @@ async def test_ledger_equals_the_times_of_the_pods_also_after_a_kill(scene: Make
     data = await stored_after(stage, max(finished_at(ended), instant(before["through"])))
     await check_totals(stage, data, times)
     await check_readers(stage, times, address, hub)
+    shell = await Shell.of(tmp_path, {"hub": hub, "worker": stage.bound.worker})
+    name = stage.bound.name
+    replaced = {
+        "status --ledger": f"status {name} --ledger",
+        "demo": name,
+        "night": f"all-of-{name}",
+        "kubeocean-worker": stage.bound.mount,
+    }
+    out = await shell.run(block("lease/ledger.md", 0), replaced)
+    assert "CPU (core-h)" in out and '"lastDay"' in out and "through:" in out
+    assert (tmp_path / "lent.csv").read_text().startswith("hour,binding,policy")
 
 
 def expected(times: Times, through: datetime) -> tuple[float, float]:
