@@ -144,7 +144,7 @@ class Account:
         return list(self._rates)
 
     def count(self, place: Place, now: datetime) -> None:
-        """Counts what is held at one place until now."""
+        """Counts what one place reserves until now."""
         if place in self._rates:
             self._count(place, now)
 
