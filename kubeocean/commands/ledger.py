@@ -20,7 +20,7 @@ from kubeocean.model.crds import ClusterBinding
 from kubeocean.model.ownership import Ownership, classify
 from vkubelet.api.objects import CONFIGMAPS, Json, Key
 from vkubelet.api.quantity import ZERO, Quantity, Resources
-from vkubelet.clock import rfc3339
+from vkubelet.clock import rfc3339, rfc3339_micro
 from vkubelet.errors import SettingsError, VKubeletError
 
 _HOUR: Final = 3600
@@ -90,7 +90,7 @@ def body(binding: str, ledger: Ledger) -> Json:
         "binding": binding,
         "since": rfc3339(ledger.since),
         "from": rfc3339(_start(ledger)),
-        "through": rfc3339(ledger.through),
+        "through": rfc3339_micro(ledger.through),
         "lastDay": _cells(ledger.last_day(ledger.through)),
         "total": _cells(ledger.total),
     }

@@ -196,7 +196,7 @@ class Summaries:
         return {
             "since": rfc3339(ledger.since),
             "from": rfc3339(max(oldest, ledger.since)),
-            "through": rfc3339(ledger.through),
+            "through": rfc3339_micro(ledger.through),
             "lastDay": decimals(sum_resources(spaces.values())),
             "total": decimals(sum_resources(account.of_policy(ledger.total, policy).values())),
             "namespaces": [{"name": name, "lastDay": decimals(lent)} for name, lent in _largest(spaces)],

@@ -88,7 +88,7 @@ def test_the_summary_of_a_policy_names_the_namespaces_that_borrowed_most() -> No
     made = ledger(nodes=3, namespaces=MOST_NAMESPACES_NAMED + 5)
     made.add(Place("node-2", "team-9"), {"cpu": Quantity.of(1)}, start=NOW - timedelta(seconds=10), end=NOW, deciders=by_node, now=NOW)
     summary = Summaries().of(made, "all", now=NOW)
-    assert summary["through"] == "2026-01-05T10:30:00Z" and summary["from"] == summary["since"] == "2026-01-05T07:29:58Z"
+    assert summary["through"] == "2026-01-05T10:30:00.000000Z" and summary["from"] == summary["since"] == "2026-01-05T07:29:58Z"
     assert len(summary["namespaces"]) == MOST_NAMESPACES_NAMED
     assert summary["namespaces"][0]["name"] == "team-9" and summary["namespaces"][1]["name"] == "team-0"
     seconds = 2 * (MOST_NAMESPACES_NAMED + 5) * 10801.5
