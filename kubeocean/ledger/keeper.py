@@ -103,6 +103,7 @@ class LedgerKeeper:
         """Returns the field `ledger` of the status of a policy; None before the ledger was loaded."""
         if self._account is None:
             return None
+        self._count_few(self._account)
         return self._summaries.of(self._account.ledger, policy, now=self._account.ledger.through)
 
     def lent(self) -> Callable[[], Mapping[tuple[str, str], Resources]]:
@@ -112,6 +113,7 @@ class LedgerKeeper:
         binding = self._scope.binding.current
         if self._account is None or binding is None:
             return dict
+        self._count_few(self._account)
         return partial(self._lent, dict(self._account.ledger.total), binding.cluster_id)
 
     def _lent(self, total: Mapping[Cell, Resources], cluster_id: str) -> Mapping[tuple[str, str], Resources]:
@@ -160,6 +162,11 @@ class LedgerKeeper:
 
     def _is_in_contact(self) -> bool:
         return self._worker.pods.synced and not self._scope.reach.lost and not self._scope.reach.problem
+
+    def _count_few(self, account: Account) -> None:
+        """Counts everything until now if that takes one short turn; else readers get the last count, which is seconds old."""
+        if len(account.places) <= _PLACES:
+            account.advance(self._present())
 
     async def _count(self) -> None:
         """Counts everything until now, at most every few seconds, in turns that delay no Lease: a thousand nodes are many places."""
