@@ -140,11 +140,15 @@ class History:
         return {entry.uid for entry in removed if entry.user not in self.ours}
 
     def may_stop_until(self, uid: str) -> float:
-        """Returns the second until which a pod may take to stop, by the deletions that others requested in the hub."""
-        until = math.inf
+        """Returns the second until which a pod may take to stop, by the deletions that others requested in the hub.
+
+        An API server counts the grace period of a repeated request from the first one.
+        """
+        until = first = math.inf
         for entry in self.entries:
             if entry.cluster == "hub" and entry.resource == "pods" and entry.uid == uid and entry.user not in self.ours:
                 meta = entry.new["metadata"] if entry.new is not None else {"deletionTimestamp": "now"}
                 if meta.get("deletionTimestamp"):
-                    until = min(until, entry.seconds + float(meta.get("deletionGracePeriodSeconds") or 0))
+                    first = min(first, entry.seconds)
+                    until = min(until, max(entry.seconds, first + float(meta.get("deletionGracePeriodSeconds") or 0)))
         return until

@@ -156,6 +156,15 @@ def test_a_workload_killed_before_its_grace_period_is_over_is_found() -> None:
     assert not found(oracles.grace_is_kept, history(asked, forced, workloads=[start(1.0, "a"), killed]))
 
 
+def test_a_grace_period_that_is_shortened_counts_from_the_first_deletion() -> None:
+    deleted = pod(deleted=True, deletionGracePeriodSeconds=30)
+    asked = entry(3.0, "person", "delete", "pods/web-0", pod(), deleted)
+    shortened = entry(7.0, "person", "delete", "pods/web-0", deleted, pod(deleted=True, deletionGracePeriodSeconds=10))
+    killed = [evolve(end(second, "a"), killed=True) for second in (8.0, 13.0)]
+    assert len(found(oracles.grace_is_kept, history(asked, shortened, workloads=[start(1.0, "a"), killed[0]]))) == 1
+    assert not found(oracles.grace_is_kept, history(asked, shortened, workloads=[start(1.0, "a"), killed[1]]))
+
+
 def test_a_changed_field_of_another_writer_is_found() -> None:
     theirs = entry(1.0, "person", "patch", "nodes/n", node("True"), {**node("True"), "metadata": {"name": "n", "labels": {"a": "1"}}})
     ours = entry(2.0, US, "patch", "nodes/n", theirs.new, {**node("True"), "metadata": {"name": "n", "labels": {"a": "2"}}})
