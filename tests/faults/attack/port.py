@@ -181,7 +181,7 @@ class Port:
 
     def connect(self, certificate: str | None) -> Caller:
         line = Line(self.security[certificate])
-        connection = self.server._serve()
+        connection = self.server._ports._serve()
         line.protocol = connection
         connection.connection_made(line)
         return Caller(self, line, connection, certificate)

@@ -52,7 +52,7 @@ async def listening() -> AsyncIterator[KubeletServer]:
         settings=settings,
     )
     async with made as server, asyncio.TaskGroup() as group:
-        certify = group.create_task(server._certify())
+        certify = group.create_task(server._ports._certify(server._until_addresses_known))
         await eventually(lambda: server.problem is None, "a certificate is there")
         yield server
         certify.cancel()

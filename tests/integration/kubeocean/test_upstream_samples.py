@@ -111,7 +111,7 @@ async def example(hub: ControlPlane, worker: ControlPlane, tmp_path: Path) -> As
         await apply(hub, bound.kubeconfig_secret())
         await worker.kubectl("apply", "-f", "-", stdin=ALWAYS)
         await hub.kubectl("apply", "-f", "-", stdin=BINDING)
-        made = Scene(bound=bound, nodes=[NODE], program=stack.enter_context(bound.program()), kubelet=kubelet)
+        made = Scene(bound=bound, nodes=[NODE], program=stack.enter_context(bound.program()), kubelets=[kubelet])
         await made.ready()
         yield made
 

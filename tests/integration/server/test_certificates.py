@@ -115,7 +115,7 @@ async def test_streams_over_a_connection_of_an_old_client_ca_do_not_keep_it_open
                 async with session.get(url) as response:
                     assert await response.text() == "once\n"
             stranger = self_signed("stranger", ["192.0.2.7"], now=SystemClock().now())
-            stand.server._tls.trust(stranger.certificate.decode())
+            stand.server._ports.tls.trust(stranger.certificate.decode())
             async with session.get(url) as response:
                 await response.read()
             with pytest.raises((aiohttp.ClientError, OSError)):

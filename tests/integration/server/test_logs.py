@@ -17,7 +17,7 @@ from vkubelet.api.objects import Pod
 from vkubelet.clock import SystemClock
 from vkubelet.errors import BadRequest, NoSuchContainer, NoSuchPod, Unavailable
 from vkubelet.provider import LogOptions
-from vkubelet.server import Endpoint, kubelet
+from vkubelet.server import Endpoint, ports
 from vkubelet.testing.cluster import ClusterError, ControlPlane
 
 NOW = datetime.now(UTC)
@@ -311,7 +311,7 @@ async def test_no_timer_of_the_server_ends_a_log_that_says_nothing(
     hub: ControlPlane, namespace: str, node: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The longest of them is shortened, so that the silence outlasts it many times."""
-    monkeypatch.setattr(kubelet, "_KEEP_ALIVE", 0.1)
+    monkeypatch.setattr(ports, "_KEEP_ALIVE", 0.1)
     async with serving(hub, Backend()) as stand:
         endpoint = await stand.node(node)
         pod = await stand.pod(namespace, node)
