@@ -270,7 +270,7 @@ def _worker_wide() -> tuple[Rule, ...]:
 def _mounted(space: str) -> tuple[Rule, ...]:
     every = f"{READ} create patch delete"
     owner = "Annotates the mount namespace with the binding that owns it."
-    space_ = "The mount namespace, which contains nothing but copies."
+    space_ = "The mount namespace, which contains nothing but copies and the ledger."
     secrets = f"guard secrets. {space_}"
     mirrors = "Mirrors Services of the hub for leased pods, with the endpoints that they have there."
     return (
@@ -281,7 +281,13 @@ def _mounted(space: str) -> tuple[Rule, ...]:
             why="Runs the pods of the computing cluster, in this namespace only.",
             bound="guard pods",
         ),
-        Rule("configmaps secrets", f"{every} update", namespace=space, why="Copies the objects that pods refer to.", bound=secrets),
+        Rule(
+            "configmaps secrets",
+            f"{every} update",
+            namespace=space,
+            why="Copies the objects that pods refer to, and keeps the ledger.",
+            bound=secrets,
+        ),
         Rule(
             "persistentvolumeclaims",
             every,

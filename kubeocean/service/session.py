@@ -11,6 +11,7 @@ from attrs import evolve
 
 from kubeocean.copies.dependents import Dependents
 from kubeocean.copies.legacy_tokens import LegacyTokens
+from kubeocean.ledger.keeper import LedgerKeeper
 from kubeocean.nodes.csinodes import CSINodeReconciler
 from kubeocean.nodes.hostports import HostPortReconciler
 from kubeocean.nodes.reclaim import Reclaimer
@@ -50,6 +51,8 @@ class Session:
         host, settings = scope.host, scope.settings
         self._reclaimer = Reclaimer(host, per_second=settings.evictions_per_second)
         self._policies = ResourceLeasingPolicyReconciler(scope)
+        self._ledger = LedgerKeeper(scope, self._policies)
+        self._policies.set_ledger(self._ledger)
         self._withdrawal = Withdrawal(scope)
         self.nodes = PhysicalNodeReconciler(scope, policies=self._policies, withdrawal=self._withdrawal, reclaimer=self._reclaimer)
         self._dependents = Dependents(scope)
@@ -82,6 +85,7 @@ class Session:
             self.adoption.run,
             self._reclaimer.controller.run,
             self._policies.controller.run,
+            self._ledger.run,
             self._placement.run,
             self._services.run,
             RouteProbe(self._scope).run,
@@ -112,7 +116,7 @@ class Session:
 
     def sources(self, lasting: Sources) -> Sources:
         """Returns the sources of the metrics during this session."""
-        connected = Connected(worker=self.worker, usage=self.nodes.usage)
+        connected = Connected(worker=self.worker, usage=self.nodes.usage, ledger=self._ledger)
         return evolve(lasting, connected=connected, reclaimers=(*lasting.reclaimers, self._reclaimer))
 
     def _released(self, ref: PodRef) -> None:

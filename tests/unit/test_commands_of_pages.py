@@ -69,6 +69,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
         _PLANT,
         f"{_INSTALL}::test_uninstalling_leaves_definitions_and_namespaces_and_no_finalizer",
     ),
+    "lease/ledger.md": ("tests/integration/kubeocean/test_ledger.py::test_ledger_equals_the_times_of_the_pods_also_after_a_kill",),
     "lease/lend-safely.md": (_KUBECTL,),
     "lease/migrate.md": (_KUBECTL, _KUBECTL, _KUBECTL),
     "lease/plan.md": (_SEEN,),
