@@ -105,7 +105,7 @@ class HubExamination:
 
 
 async def worker_rights(binding: ClusterBinding, worker: Client, found: Findings, *, kubectl: str) -> list[Finding]:
-    """Returns what the user of `worker` lacks, and may do beyond need. Who that is, an API server may refuse to say."""
+    """Returns what the user of `worker` lacks, and may do beyond need. An API server may refuse to name that user."""
     out: list[Finding] = []
     if found.missing:
         try:

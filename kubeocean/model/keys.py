@@ -132,7 +132,7 @@ SERVICE_ACCOUNT: Final = "kubeocean.io/service-account"
 VIRTUAL_SERVICE: Final = "kubeocean.io/virtual-service"
 """Annotation of the mirror of an EndpointSlice: the name of its Service in the hub."""
 LEDGER: Final = "kubeocean-ledger"
-"""Name of the ConfigMap in the mount namespace with the resource-seconds that were lent; the name of every copy ends with a hash."""
+"""Name of the ConfigMap in the mount namespace with the resource-seconds that were lent; names of copies have a hash."""
 
 # --- Finalizers ---------------------------------------------------------------------------------------------------------------------------
 

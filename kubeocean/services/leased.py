@@ -1,6 +1,6 @@
 """Namespaces of the hub that have pods in the worker.
 
-Invariant: a namespace counts until its last physical pod has been gone for a while, so a rollout or a new process deletes no mirrors.
+Invariant: a namespace counts until its last physical pod was deleted a while ago, so a rollout or a new process deletes no mirrors.
 """
 
 from kubeocean.worker.cluster import BY_VIRTUAL_NAMESPACE, WorkerCluster

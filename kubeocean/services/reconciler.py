@@ -1,6 +1,6 @@
 """Reconciles the mirrors of Services: of the namespaces that the binding names, and of those that have leased pods.
 
-Invariant: a mirror is deleted only if it is ours and its Service is proven to be gone or out of scope; lists that are not complete, or
+Invariant: a mirror is deleted only if it is ours and its Service is proven to be deleted or out of scope; lists that are not complete, or
 refused, delete nothing. Keys are those of the Services in the hub; calls for one never overlap.
 """
 
