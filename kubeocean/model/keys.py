@@ -11,6 +11,7 @@ import hashlib
 import ipaddress
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from attrs import field, frozen
@@ -19,6 +20,10 @@ from vkubelet.api.names import LABEL_LIMIT, hashed, is_label_value, md5_hex, sho
 from vkubelet.api.objects import ObjectMeta
 
 DOMAIN: Final = "kubeocean.io/"
+
+_CACHED_MARKS: Final = 256
+_CACHED_NAMES: Final = 4096
+"""Every event of a pod derives its name in the worker, and the mark of its owner, a dozen times."""
 
 # --- Ownership of objects -----------------------------------------------------------------------------------------------------------------
 
@@ -194,7 +199,7 @@ class Owner:
     @property
     def mark(self) -> str:
         """One label value for both: the clusterID for people, and a hash that distinguishes hubs."""
-        return f"{self.cluster_id}-{md5_hex(f'{self.hub_uid}/{self.cluster_id}')}"
+        return _mark(self.hub_uid, self.cluster_id)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -216,6 +221,12 @@ def vnode_name(cluster_id: str, node: str) -> str:
     return short_name(f"vnode-{cluster_id}-{node}", limit=_VNODE_LIMIT)
 
 
+@lru_cache(_CACHED_MARKS)
+def _mark(hub_uid: str, cluster_id: str) -> str:
+    return f"{cluster_id}-{md5_hex(f'{hub_uid}/{cluster_id}')}"
+
+
+@lru_cache(_CACHED_NAMES)
 def physical_name(namespace: str, name: str) -> str:
     """Returns the name in the worker of a pod, ConfigMap, Secret or claim; the namespace is empty for cluster-scoped objects."""
     return hashed(name, f"{namespace}/{name}")

@@ -5,6 +5,7 @@ Invariant: the result depends only on the arguments and contains no heartbeat, s
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Final
 
 from attrs import evolve
@@ -28,6 +29,8 @@ _LOCAL_ANNOTATIONS: Final = frozenset({"node.alpha.kubernetes.io/ttl", names.LAS
 _RESERVED: Final = ("node-restriction.kubernetes.io", "node-role.kubernetes.io")
 """Domains of labels that only the owner of a cluster gives its nodes: to keep pods off other nodes, and to name roles."""
 
+_CACHED_LABELS: Final = 4096
+
 _RUNTIME: Final = "vkubelet.io/"
 """Prefix of what our own runtime records on a Node; it may serve the nodes of the worker too."""
 
@@ -38,6 +41,7 @@ def eligible(labels: Mapping[str, str]) -> bool:
     return not types & _VIRTUAL_TYPES and labels.get(keys.NODE_TYPE) != keys.VIRTUAL_KUBELET
 
 
+@lru_cache(_CACHED_LABELS)
 def stays_in_worker(label: str) -> bool:
     """Returns whether a label of a physical node stays in the worker, since hub components would trust it as one of the hub's owner."""
     domain = label.partition("/")[0]

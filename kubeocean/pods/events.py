@@ -207,7 +207,7 @@ class EventMirror:
                 if seen.type is EventType.BOOKMARK:
                     self._version = seen.object.metadata.resource_version
                 elif seen.type is not EventType.DELETED:
-                    with self._isolated(str(seen.object.key)):
+                    with self._isolated(seen.object.key):
                         self.on_event(seen.object)
 
     def on_event(self, obj: Unknown) -> None:

@@ -293,12 +293,9 @@ def _is_silence(error: aiohttp.ClientConnectorError) -> bool:
 async def chunks(response: aiohttp.ClientResponse, attempt: str) -> AsyncGenerator[bytes, None]:
     """Yields the body as it arrives; each chunk is at least one byte. Raises Unreachable when it is interrupted."""
     content = response.content
-    while True:
-        with unreachable(attempt):
-            chunk = await content.readany()
-        if not chunk:
-            return
-        yield chunk
+    with unreachable(attempt):
+        while chunk := await content.readany():
+            yield chunk
 
 
 class _Connector(aiohttp.TCPConnector):

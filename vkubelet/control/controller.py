@@ -8,8 +8,8 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
 from functools import cache, partial
+from types import TracebackType
 from typing import Generic, TypeVar
 
 from vkubelet import errors
@@ -21,6 +21,7 @@ from vkubelet.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
+A = TypeVar("A")
 K = TypeVar("K", bound=Hashable)
 
 Reconcile = Callable[[K], Awaitable[float | None]]
@@ -106,7 +107,8 @@ class Controller(Generic[K]):
                 # A callback, because a task that is cancelled before its first step runs no `finally`.
                 task.add_done_callback(partial(self._finished, key))
                 # One start per iteration of the loop: a burst of keys must not block it while Leases and probes are due.
-                await self._clock.sleep(0)
+                if self.queue.has_due:
+                    await self._clock.sleep(0)
 
     async def _queue_many(self) -> None:
         while True:
@@ -208,26 +210,40 @@ def _result(error: Exception) -> str:
     return "retry" if error.retryable or isinstance(error, _EXPECTED) else "error"
 
 
+Part = Callable[..., object] | None
+
+
 class Isolation:
-    """Contexts for the items of a loop: calling it with the name of an item returns its context; `loop` names the loop in log lines."""
+    """Contexts for the items of a loop: calling it with an item, whose text names it, returns its context; `loop` names the loop in log
+    lines."""
 
     def __init__(self, loop: str) -> None:
         self._loop = loop
-        self._failed: OrderedDict[tuple[str, Callable[..., object] | None], str] = OrderedDict()
+        self._failed: OrderedDict[tuple[str, Part], str] = OrderedDict()
 
-    @contextmanager
-    def __call__(self, item: str, *, part: Callable[..., object] | None = None) -> Iterator[None]:
+    def __call__(self, item: object, *, part: Part = None) -> "_Isolated":
         """Logs and drops what is raised inside the `with`; `part` is one of several functions that handle the item."""
+        return _Isolated(self, item, part)
+
+    def call(self, part: Callable[[A], object], argument: A, item: object) -> None:
+        """Calls a function that handles an item; logs and drops what it raises."""
         try:
-            yield
+            part(argument)
         except errors.LeadershipLost:
             raise
         except Exception as error:
-            self._log_once(item, part, error)
+            self.log_once(item, part, error)
         else:
-            self._failed.pop((item, part), None)
+            self.succeeded(item, part)
 
-    def _log_once(self, item: str, part: Callable[..., object] | None, error: Exception) -> None:
+    def succeeded(self, item: object, part: Part) -> None:
+        """Notes that an item was handled: its next error is new."""
+        if self._failed:
+            self._failed.pop((str(item), part), None)
+
+    def log_once(self, item: object, part: Part, error: Exception) -> None:
+        """Logs the error of an item, unless it is the one that the item had before."""
+        item = str(item)
         known = self._failed.get((item, part))
         self._failed[item, part] = text = repr(error)
         self._failed.move_to_end((item, part))
@@ -236,3 +252,24 @@ class Isolation:
         if known != text:
             with bind(loop=self._loop, item=item, part=getattr(part, "__qualname__", "")):
                 log.error("item skipped after an unexpected error; the loop continues", exc_info=error)
+
+
+class _Isolated:
+    """The context of one item."""
+
+    __slots__ = ("_isolation", "_item", "_part")
+
+    def __init__(self, isolation: Isolation, item: object, part: Part) -> None:
+        self._isolation, self._item, self._part = isolation, item, part
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if error is None:
+            self._isolation.succeeded(self._item, self._part)
+            return False
+        if isinstance(error, errors.LeadershipLost) or not isinstance(error, Exception):
+            return False
+        self._isolation.log_once(self._item, self._part, error)
+        return True

@@ -143,7 +143,7 @@ class Informer(Generic[T]):
         """
         self._handlers.append(handler)
         for obj in self.store:
-            self._call(handler, Change(obj.key, None, obj, initial=True))
+            self._isolated.call(handler, Change(obj.key, None, obj, initial=True), obj.key)
 
     def adopt(self, obj: T) -> None:
         """Adds an object that another call returned, unless the watch has already delivered something later.
@@ -299,7 +299,7 @@ class Informer(Generic[T]):
         assert self._listing is not None, "objects are listed between the begin of a list and its end"
         # An object that `keep` cannot judge stays unchanged: unknown does not mean deleted.
         admitted = self.store.get(obj.key)
-        with self._isolated(str(obj.key)):
+        with self._isolated(obj.key):
             admitted = self.store.admit(obj)
         if admitted is not None:
             self._listing[obj.key] = admitted
@@ -318,7 +318,7 @@ class Informer(Generic[T]):
         number = 0
         async for event in events:
             self._on_event(event)
-            with self._isolated(str(event.object.key)):
+            with self._isolated(event.object.key):
                 if event.type is EventType.DELETED:
                     self._remove(event.object)
                 elif event.type is not EventType.BOOKMARK:
@@ -340,7 +340,7 @@ class Informer(Generic[T]):
             if key not in listed:
                 self._notify(Change(key, self.store.remove(key), None, suspected=True, restored=self._restored))
         async for new in in_batches(self._clock, listed.values()):
-            with self._isolated(str(new.key)):
+            with self._isolated(new.key):
                 self._place_listed(new, initial=first)
         self._version, self._restored = version, False
         self._received_at = self._clock.monotonic()
@@ -388,11 +388,7 @@ class Informer(Generic[T]):
 
     def _notify(self, change: Change[T]) -> None:
         for handler in self._handlers:
-            self._call(handler, change)
-
-    def _call(self, handler: Callable[[Change[T]], None], change: Change[T]) -> None:
-        with self._isolated(str(change.key), part=handler):
-            handler(change)
+            self._isolated.call(handler, change, change.key)
 
     def _failed(self, error: VKubeletError) -> None:
         self._synced.clear()

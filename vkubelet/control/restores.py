@@ -66,5 +66,5 @@ def is_later(this: str, that: str) -> bool:
     return (len(one), one) > (len(other), other)
 
 
-def _are_numbers(*versions: str) -> bool:
-    return all(version.isascii() and version.isdigit() for version in versions)
+def _are_numbers(one: str, other: str) -> bool:
+    return one.isascii() and one.isdigit() and other.isascii() and other.isdigit()

@@ -64,6 +64,11 @@ class Workqueue(Generic[K]):
     def __contains__(self, key: K) -> bool:
         return key in self._waiting or key in self._again
 
+    @property
+    def has_due(self) -> bool:
+        """Whether `get` may return at once; keys that were discarded since they became due count too."""
+        return bool(self._due)
+
     def is_due(self, key: K) -> bool:
         """Checks whether the key waits for nothing but a worker."""
         entry = self._waiting.get(key)

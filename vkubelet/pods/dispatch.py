@@ -146,13 +146,13 @@ class Dispatch:
             self._deliver(Change(change.key, None, new, initial=change.initial))
             return
         was_stub = change.old is not None and old is None
-        self._deliver(evolve(change, old=old, new=new, initial=change.initial or was_stub))
+        seen_whole = old is change.old and new is change.new
+        self._deliver(change if seen_whole else evolve(change, old=old, new=new, initial=change.initial or was_stub))
 
     def _deliver(self, change: Change[Pod]) -> None:
         self._count(change.old, change.new)
         for listener in self._listeners:
-            with self._isolated(str(change.key), part=listener):
-                listener(change)
+            self._isolated.call(listener, change, change.key)
 
     def _count(self, old: Pod | None, new: Pod | None) -> None:
         if self._metrics is None or (old is not None and new is not None and old.phase == new.phase):

@@ -117,7 +117,7 @@ class Polling:
     def observe(self, listing: Listing) -> None:
         """Handles a listing of a node; a report that fails affects no other."""
         for report in listing.reports:
-            with self._isolated(str(report.pod.key)):
+            with self._isolated(report.pod.key):
                 self._report(report)
         listed = {report.pod.uid for report in listing.reports}
         before, misses = self._misses.pop(listing.node, {}), dict[str, int]()
@@ -127,7 +127,7 @@ class Polling:
                 continue
             misses[uid] = before.get(uid, 0) + 1
             if record.sent_deadline is not None or misses[uid] >= MISSES:
-                with self._isolated(str(record.ref.key)):
+                with self._isolated(record.ref.key):
                     self._on_missing(record.ref)
         if misses:
             self._misses[listing.node] = misses
