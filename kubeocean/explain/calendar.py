@@ -53,8 +53,8 @@ class Change:
 class Eviction:
     """An eviction of a pod, tried from `at` on; where a PodDisruptionBudget forbids it, the pod is deleted at `deadline`.
 
-    `decided_again` is the first change of the node before the deadline. A pod that a budget holds until then stays, or has another
-    deadline: that depends on which pods a budget protects, and budgets are not read.
+    `decided_again` is the first change of the node before the deadline. A pod that a budget protects until then stays, or has another
+    deadline: that depends on which pods budgets protect, and budgets are not read.
     """
 
     pod: PodRef
@@ -211,7 +211,7 @@ def calendar(lease: Lease, *, start: datetime, until: datetime) -> Calendar:
 
 
 def _with_next_decision(eviction: Eviction, moves: Sequence[tuple[datetime, str]]) -> Eviction:
-    """Adds the first change of the node before the deadline, at which the grace period of a closed node expires by NoExecute."""
+    """Adds the first change of the node before the deadline, except the NoExecute by which its grace period expires."""
     at, deadline = eviction.at, eviction.deadline
     again = [when for when, effect in moves if at < when < deadline or (at < when == deadline and effect != NO_EXECUTE)]
     return evolve(eviction, decided_again=min(again, default=None))

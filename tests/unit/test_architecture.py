@@ -52,7 +52,7 @@ MAY_USE: dict[str, set[str]] = {
 }
 
 TREE = {
-    "": "CHANGELOG.md CONTRIBUTING.md LICENSE Makefile Dockerfile README.md mkdocs.yml pyproject.toml "
+    "": "CHANGELOG.md CONTRIBUTING.md LICENSE Makefile Dockerfile README.md SECURITY.md mkdocs.yml pyproject.toml "
     "deploy docs kubeocean providers tests vkubelet",
     "vkubelet": "__init__.py __main__.py beneath.py cli.py streams.py stats.py runtime.py process.py settings.py errors.py "
     "clock.py collector.py logformat.py metrics.py health.py https.py py.typed "
