@@ -217,8 +217,17 @@ class WorkerCluster:
         return (keys.vnode_name(self.mount.owner.cluster_id, node.metadata.name),)
 
     def _pod_indexes(self) -> PodIndexes:
+        last: tuple[Pod | None, PodRef | None] = None, None
+
         def filed_by(value: Callable[[PodRef], str]) -> Callable[[Pod], Iterable[str]]:
-            return lambda pod: (value(ref),) if (ref := self.backed(pod)) is not None else ()
+            return lambda pod: (value(ref),) if (ref := backed(pod)) is not None else ()
+
+        def backed(pod: Pod) -> PodRef | None:
+            # Both indexes ask for the same pod, one after the other.
+            nonlocal last
+            if last[0] is not pod:
+                last = pod, self.backed(pod)
+            return last[1]
 
         return {BY_VIRTUAL_NODE: filed_by(lambda ref: ref.node), BY_VIRTUAL_NAMESPACE: filed_by(lambda ref: ref.namespace)}
 

@@ -88,7 +88,8 @@ def storage_references(volume: JsonView, pod: str) -> Iterator[Reference]:
         yield Reference(Kind.CLAIM, ephemeral_claim(pod, volume["name"]))
     yield from _named((Kind.SECRET, volume.get("azureFile")), field="secretName")
     for kind, name in SECRET_VOLUMES.items():
-        yield from _named((Kind.SECRET, (volume.get(kind) or {}).get(name)))
+        if kind in volume:
+            yield from _named((Kind.SECRET, (volume[kind] or {}).get(name)))
 
 
 def pull_secrets(spec: JsonView) -> list[str]:

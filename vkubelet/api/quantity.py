@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterable, Mapping
-from functools import total_ordering
+from functools import lru_cache, total_ordering
 from typing import Final, Literal
 
 from attrs import frozen
@@ -27,6 +27,9 @@ _TEXT: Final = re.compile(r"([+-]?)([0-9]+\.?[0-9]*|\.[0-9]+)(?:([eE][+-]?[0-9]+
 # Far beyond every real amount; keeps a hostile "1e999999999" from filling the memory.
 _LONGEST: Final = 100
 _LARGEST_EXPONENT: Final = 60
+
+_CACHED: Final = 4096
+"""Texts whose quantity is stored: pods and nodes of a cluster repeat a few."""
 
 
 class Format(enum.Enum):
@@ -50,24 +53,7 @@ class Quantity:
         """Parses text, or a JSON number. Parts below a billionth are rounded away from zero. Raises ValueError."""
         if isinstance(value, bool):
             raise ValueError(f"not a quantity: {value!r}")
-        text = value if isinstance(value, str) else repr(value)
-        match = _TEXT.fullmatch(text) if len(text) <= _LONGEST else None
-        if match is None:
-            raise ValueError(f"not a quantity: {text[:_LONGEST]!r}")
-        sign, number, exponent, suffix = match.groups()
-        whole, _, fraction = number.partition(".")
-        digits, shift = int(whole + fraction), 9 - len(fraction)
-        multiplier, format_ = 1, Format.DECIMAL
-        if exponent:
-            shift, format_ = shift + int(exponent[1:]), Format.EXPONENT
-        elif suffix in _BINARY:
-            multiplier, format_ = 1024 ** _BINARY[suffix], Format.BINARY
-        else:
-            shift += _DECIMAL[suffix]
-        nanos = _shifted(digits * multiplier, shift, text)
-        if format_ is Format.BINARY and 0 < nanos < _NANO:
-            format_ = Format.DECIMAL
-        return cls(-nanos if sign == "-" else nanos, format_)
+        return _parsed(value if isinstance(value, str) else repr(value))
 
     @classmethod
     def of(cls, units: int, format_: Format = Format.DECIMAL) -> Quantity:
@@ -181,6 +167,27 @@ def subtract_resources(a: Resources, b: Resources) -> dict[str, Quantity]:
 def max_resources(a: Resources, b: Resources) -> dict[str, Quantity]:
     """Returns the larger amount, by name; an amount on only one side is used unchanged."""
     return {**a, **{name: max(a[name], amount) if name in a else amount for name, amount in b.items()}}
+
+
+@lru_cache(_CACHED)
+def _parsed(text: str) -> Quantity:
+    match = _TEXT.fullmatch(text) if len(text) <= _LONGEST else None
+    if match is None:
+        raise ValueError(f"not a quantity: {text[:_LONGEST]!r}")
+    sign, number, exponent, suffix = match.groups()
+    whole, _, fraction = number.partition(".")
+    digits, shift = int(whole + fraction), 9 - len(fraction)
+    multiplier, format_ = 1, Format.DECIMAL
+    if exponent:
+        shift, format_ = shift + int(exponent[1:]), Format.EXPONENT
+    elif suffix in _BINARY:
+        multiplier, format_ = 1024 ** _BINARY[suffix], Format.BINARY
+    else:
+        shift += _DECIMAL[suffix]
+    nanos = _shifted(digits * multiplier, shift, text)
+    if format_ is Format.BINARY and 0 < nanos < _NANO:
+        format_ = Format.DECIMAL
+    return Quantity(-nanos if sign == "-" else nanos, format_)
 
 
 def _shifted(digits: int, shift: int, text: str) -> int:

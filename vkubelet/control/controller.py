@@ -21,6 +21,7 @@ from vkubelet.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
+A = TypeVar("A")
 K = TypeVar("K", bound=Hashable)
 
 Reconcile = Callable[[K], Awaitable[float | None]]
@@ -224,13 +225,25 @@ class Isolation:
         """Logs and drops what is raised inside the `with`; `part` is one of several functions that handle the item."""
         return _Isolated(self, item, part)
 
+    def call(self, part: Callable[[A], object], argument: A, item: object) -> None:
+        """Calls a function that handles an item; logs and drops what it raises."""
+        try:
+            part(argument)
+        except errors.LeadershipLost:
+            raise
+        except Exception as error:
+            self.log_once(item, part, error)
+        else:
+            self.succeeded(item, part)
+
     def succeeded(self, item: object, part: Part) -> None:
         """Notes that an item was handled: its next error is new."""
         if self._failed:
             self._failed.pop((str(item), part), None)
 
-    def log_once(self, item: str, part: Part, error: Exception) -> None:
+    def log_once(self, item: object, part: Part, error: Exception) -> None:
         """Logs the error of an item, unless it is the one that the item had before."""
+        item = str(item)
         known = self._failed.get((item, part))
         self._failed[item, part] = text = repr(error)
         self._failed.move_to_end((item, part))
@@ -242,7 +255,7 @@ class Isolation:
 
 
 class _Isolated:
-    """The context of one item. A watch enters several for each event, and one made of a generator costs four times as much."""
+    """The context of one item."""
 
     __slots__ = ("_isolation", "_item", "_part")
 
@@ -258,5 +271,5 @@ class _Isolated:
             return False
         if isinstance(error, errors.LeadershipLost) or not isinstance(error, Exception):
             return False
-        self._isolation.log_once(str(self._item), self._part, error)
+        self._isolation.log_once(self._item, self._part, error)
         return True

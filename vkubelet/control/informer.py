@@ -143,7 +143,7 @@ class Informer(Generic[T]):
         """
         self._handlers.append(handler)
         for obj in self.store:
-            self._call(handler, Change(obj.key, None, obj, initial=True))
+            self._isolated.call(handler, Change(obj.key, None, obj, initial=True), obj.key)
 
     def adopt(self, obj: T) -> None:
         """Adds an object that another call returned, unless the watch has already delivered something later.
@@ -388,11 +388,7 @@ class Informer(Generic[T]):
 
     def _notify(self, change: Change[T]) -> None:
         for handler in self._handlers:
-            self._call(handler, change)
-
-    def _call(self, handler: Callable[[Change[T]], None], change: Change[T]) -> None:
-        with self._isolated(change.key, part=handler):
-            handler(change)
+            self._isolated.call(handler, change, change.key)
 
     def _failed(self, error: VKubeletError) -> None:
         self._synced.clear()

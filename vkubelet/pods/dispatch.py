@@ -152,8 +152,7 @@ class Dispatch:
     def _deliver(self, change: Change[Pod]) -> None:
         self._count(change.old, change.new)
         for listener in self._listeners:
-            with self._isolated(change.key, part=listener):
-                listener(change)
+            self._isolated.call(listener, change, change.key)
 
     def _count(self, old: Pod | None, new: Pod | None) -> None:
         if self._metrics is None or (old is not None and new is not None and old.phase == new.phase):
