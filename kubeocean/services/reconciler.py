@@ -304,5 +304,5 @@ def _kept(endpointslice: Unknown) -> Unknown:
     head["labels"] = labels
     if meta.deletion_timestamp:
         head["deletionTimestamp"] = meta.deletion_timestamp
-    kept = {name: body[name] for name in ("addressType", "endpoints", "ports") if name in body}
+    kept: Json = {name: body[name] for name in ("addressType", "endpoints", "ports") if name in body}
     return Unknown.decode(encode_json({"metadata": head, **kept}))
