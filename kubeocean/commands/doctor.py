@@ -105,7 +105,7 @@ class HubExamination:
 
 
 async def worker_rights(binding: ClusterBinding, worker: Client, found: Findings, *, kubectl: str) -> list[Finding]:
-    """Returns what the user of `worker` lacks, and may do beyond need. Some API servers do not return who that is."""
+    """Returns what the user of `worker` lacks, and may do beyond need. An API server may refuse to name that user."""
     out: list[Finding] = []
     if found.missing:
         try:

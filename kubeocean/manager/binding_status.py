@@ -9,7 +9,16 @@ from datetime import datetime
 
 from attrs import frozen
 
-from kubeocean.binding.conditions import CONNECTED, CONNECTIVITY_FAILED, PROXIER_READY, READY, SYNCER_FAILED, SYNCER_READY, Failure
+from kubeocean.binding.conditions import (
+    CONNECTED,
+    CONNECTIVITY_FAILED,
+    PROXIER_READY,
+    READY,
+    RIGHTS_MISSING,
+    SYNCER_FAILED,
+    SYNCER_READY,
+    Failure,
+)
 from kubeocean.manager.workloads import CONTAINER
 from kubeocean.rbac.rules import Check
 from vkubelet.api.objects import Json, JsonView, Pod, Unknown, get_condition, set_condition
@@ -17,7 +26,6 @@ from vkubelet.api.objects import Json, JsonView, Pod, Unknown, get_condition, se
 PERMITTED = "Permitted"
 GUARDED = "Guarded"
 STALLED = "Stalled"
-RIGHTS_MISSING = "RightsMissing"
 INITIALIZING = "Initializing"
 _NAMED = 12
 _NOT_CHECKED = "no request was sent to the worker cluster yet"

@@ -50,6 +50,8 @@ class Target:
     overrides: Overrides = Overrides()
     services: Mapping[str, str] = {}
     """Environment variables by which containers find the Services of the pod's namespace."""
+    services_zone: str = ""
+    """DNS zone in which the worker's DNS finds mirrors of Services, by namespace; empty where none are mirrored."""
 
     @classmethod
     def of(

@@ -6,6 +6,7 @@ Invariant: of pods outside the mount namespace only resources and ports are cach
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from attrs import frozen
 
@@ -17,6 +18,7 @@ from kubeocean.model.ownership import Ownership, classify
 from kubeocean.worker.reach import Reach
 from vkubelet.api import objects
 from vkubelet.api.codec import encode_json
+from vkubelet.api.names import SERVICE_NAME
 from vkubelet.api.objects import Json, JsonView, Key, Node, ObjectMeta, Pod, PodRef, Resource, Unknown
 from vkubelet.api.scheduling import reserved_spec
 from vkubelet.client.rest import Client, Selection
@@ -30,8 +32,10 @@ log = logging.getLogger(__name__)
 
 BY_VIRTUAL_NODE = "virtual-node"
 BY_VIRTUAL_NAMESPACE = "virtual-namespace"
+BY_SERVICE = "service"
+"""Index of mirrored EndpointSlices: the name of the mirror of their Service."""
 
-_REFUSED = (Forbidden, NotFound, Unauthorized)
+REFUSED = (Forbidden, NotFound, Unauthorized)
 
 
 @frozen
@@ -44,6 +48,10 @@ class Mount:
     def copy_key(self, key: Key) -> Key:
         """Returns the key of the physical pod or the copy of a hub object."""
         return Key(self.namespace, keys.physical_name(key.namespace, key.name))
+
+    def service_key(self, key: Key) -> Key:
+        """Returns the key of the mirror of a Service of the hub."""
+        return Key(self.namespace, keys.service_name(key.namespace, key.name))
 
 
 def cost_of(pod: Pod) -> Pod:
@@ -107,6 +115,10 @@ def claim_of(copy: Unknown) -> Unknown:
     return Unknown(head_of(copy).metadata, encode_json({"spec": {"volumeName": volume}, "status": sizes}))
 
 
+def _services_of(mirror: Unknown) -> Iterable[str]:
+    return (mirror.metadata.labels.get(SERVICE_NAME, ""),)
+
+
 class WorkerCluster:
     """Client and caches of one connection to the worker."""
 
@@ -124,6 +136,9 @@ class WorkerCluster:
         self.configmaps = heads(client, objects.CONFIGMAPS, where=ours, clock=clock)
         self.secrets = heads(client, objects.SECRETS, where=ours, clock=clock)
         self.claims: Informer[Unknown] = Informer(client, objects.PVCS, where=ours, store=Store(keep=claim_of), clock=clock)
+        self.services: Informer[Unknown] = Informer(client, objects.SERVICES, where=ours, clock=clock)
+        of_service: Store[Unknown] = Store(indexes={BY_SERVICE: _services_of})
+        self.endpointslices: Informer[Unknown] = Informer(client, objects.ENDPOINTSLICES, where=ours, store=of_service, clock=clock)
 
     @property
     def complete(self) -> bool:
@@ -137,13 +152,15 @@ class WorkerCluster:
 
     def stale(self) -> dict[str, float]:
         """Returns the seconds since the last response on each watch, by resource; without refused watches, which `unreadable` reports."""
-        informers = [each for each in vars(self).values() if isinstance(each, Informer)]
-        return {each.resource.plural: each.stale_for() for each in informers if not isinstance(each.last_error, _REFUSED)}
+        return {each.resource.plural: each.stale_for() for each in self._informers() if not isinstance(each.last_error, REFUSED)}
+
+    def _informers(self) -> list[Informer[Any]]:
+        return [each for each in vars(self).values() if isinstance(each, Informer)]
 
     def unreadable(self) -> str:
         """Returns which of the worker's lists are refused, and why; empty when none is."""
         errors = [informer.last_error for informer in (self.nodes, self.pods, self.policies, self.configmaps, self.secrets)]
-        return "; ".join(str(error) for error in errors if isinstance(error, _REFUSED))
+        return "; ".join(str(error) for error in errors if isinstance(error, REFUSED))
 
     def physical_pod(self, ref: PodRef) -> Pod | None:
         """Returns the physical pod of exactly this virtual pod from the cache."""
@@ -173,7 +190,7 @@ class WorkerCluster:
     async def run(self, reach: Reach) -> None:
         """Runs all informers and the probe until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for informer in (self.nodes, self.pods, self.policies, self.configmaps, self.secrets, self.claims, self.csinodes):
+            for informer in self._informers():
                 group.create_task(informer.run())
             group.create_task(self._probe(reach))
 

@@ -1,0 +1,53 @@
+"""Computes the condition ServicesMirrored: which names of Services resolve in leased pods, and what is missing. Pure.
+
+Invariant: equal states give equal messages; counts that change with every Service are not part of them.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from kubeocean.binding.conditions import RIGHTS_MISSING, Observation
+from kubeocean.model import keys
+from kubeocean.services.mirror import MASTER_SERVICE
+from vkubelet.api.objects import Unknown
+
+_NAMED: Final = 5
+
+
+def mirroring(
+    namespaces: frozenset[str], services: Iterable[Unknown], *, refused: str, problems: Iterable[str], has_dns: bool, mount_namespace: str
+) -> Observation | None:
+    """Returns the state of the mirrors of Services in these namespaces of the hub; None without a namespace.
+
+    `refused` are the lists that a cluster refuses, `problems` the Services that have no mirror, `has_dns` whether pods use the hub's DNS.
+    """
+    if not namespaces:
+        return None
+    if refused:
+        text = f"Services are not mirrored: {refused}; in the worker, `kubeocean bind` and the chart kubeocean-worker grant the rights"
+        return Observation(False, RIGHTS_MISSING, f"{text}, in the hub the chart kubeocean")
+    text = f"Services of {_some(namespaces)} have mirrors in namespace {mount_namespace} of the worker; {_resolution(has_dns)}"
+    listed = [str(each.key) for each in services if each.metadata.namespace in namespaces and each.key != MASTER_SERVICE]
+    hashed = [each for each in listed if not keys.has_plain_name(*each.split("/"))]
+    if hashed and not has_dns:
+        text += f"; no name leads to {_some(hashed)}, whose names and namespaces have more than 61 characters or contain --"
+    failed = sorted(problems)
+    if failed:
+        more = f" and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
+        return Observation(False, "Incomplete", f"{'; '.join(failed[:_NAMED])}{more}; {text}")
+    return Observation(True, "Mirrored", text)
+
+
+def _resolution(has_dns: bool) -> str:
+    if has_dns:
+        return "names resolve by the DNS of the hub, to the addresses in the hub; the variables of Services contain those of the mirrors"
+    return (
+        "NAME, NAME.NAMESPACE and the full name resolve if the DNS of the worker has the rewrites that `kubeocean dns` prints;"
+        " the variables of Services contain the addresses of the mirrors"
+    )
+
+
+def _some(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    more = f" and {len(ordered) - _NAMED} more" if len(ordered) > _NAMED else ""
+    return f"{', '.join(ordered[:_NAMED])}{more}"
