@@ -3,7 +3,7 @@
 Invariant: equal health renders no patch; a message names the invalid field and the remedy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from attrs import frozen
@@ -157,3 +157,10 @@ def _syncer(health: Health) -> Json:
 
 def _condition(kind: str, status: str, reason: str, message: str) -> Json:
     return {"type": kind, "status": status, "reason": reason, "message": message}
+
+
+def few(names: Iterable[str], most: int = 3, *, separator: str = ", ") -> str:
+    """Joins some names for a message: `a, b, c and 4 more`."""
+    found = list(names)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return separator.join(found[:most]) + more

@@ -18,6 +18,7 @@ from kubeocean.binding.conditions import (
     SYNCER_FAILED,
     SYNCER_READY,
     Failure,
+    few,
 )
 from kubeocean.manager.workloads import CONTAINER
 from kubeocean.rbac.rules import Check
@@ -50,9 +51,8 @@ class ObservedBinding:
 def rights_text(missing: Sequence[Check]) -> str:
     """Lists the rights by name, the essential ones first."""
     ordered = sorted(missing, key=lambda check: not check.essential)
-    named = ", ".join(str(check) for check in ordered[:_NAMED])
-    more = f" and {len(ordered) - _NAMED} more" if len(ordered) > _NAMED else ""
-    return f"spec.secretRef: the user of the kubeconfig may not {named}{more} in the worker cluster; grant these rights there"
+    named = few(map(str, ordered), _NAMED)
+    return f"spec.secretRef: the user of the kubeconfig may not {named} in the worker cluster; grant these rights there"
 
 
 def unguarded_text(gains: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ Invariant: equal states give equal messages; counts that change with every Servi
 from collections.abc import Iterable
 from typing import Final
 
-from kubeocean.binding.conditions import RIGHTS_MISSING, Observation
+from kubeocean.binding.conditions import RIGHTS_MISSING, Observation, few
 from kubeocean.model import keys
 from kubeocean.services.mirror import MASTER_SERVICE
 from vkubelet.api.objects import Unknown
@@ -26,15 +26,15 @@ def mirroring(
     if refused:
         text = f"Services are not mirrored: {refused}; in the worker, `kubeocean bind` and the chart kubeocean-worker grant the rights"
         return Observation(False, RIGHTS_MISSING, f"{text}, in the hub the chart kubeocean")
-    text = f"Services of {_some(namespaces)} have mirrors in namespace {mount_namespace} of the worker; {_resolution(has_dns)}"
+    named = few(sorted(namespaces), _NAMED)
+    text = f"Services of {named} have mirrors in namespace {mount_namespace} of the worker; {_resolution(has_dns)}"
     listed = [str(each.key) for each in services if each.metadata.namespace in namespaces and each.key != MASTER_SERVICE]
     hashed = [each for each in listed if not keys.has_plain_name(*each.split("/"))]
     if hashed and not has_dns:
-        text += f"; no name leads to {_some(hashed)}, whose names and namespaces have more than 61 characters or contain --"
+        text += f"; no name leads to {few(sorted(hashed), _NAMED)}, whose names and namespaces have more than 61 characters or contain --"
     failed = sorted(problems)
     if failed:
-        more = f" and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
-        return Observation(False, "Incomplete", f"{'; '.join(failed[:_NAMED])}{more}; {text}")
+        return Observation(False, "Incomplete", f"{few(failed, _NAMED, separator='; ')}; {text}")
     return Observation(True, "Mirrored", text)
 
 
@@ -45,9 +45,3 @@ def _resolution(has_dns: bool) -> str:
         "NAME, NAME.NAMESPACE and the full name resolve if the DNS of the worker has the rewrites that `kubeocean dns` prints;"
         " the variables of Services contain the addresses of the mirrors"
     )
-
-
-def _some(names: Iterable[str]) -> str:
-    ordered = sorted(names)
-    more = f" and {len(ordered) - _NAMED} more" if len(ordered) > _NAMED else ""
-    return f"{', '.join(ordered[:_NAMED])}{more}"
