@@ -9,10 +9,11 @@ from typing import Final
 
 from attrs import frozen
 
+from kubeocean.copies.bodies import copy_of, missing_marks
 from kubeocean.model import keys
 from kubeocean.worker.cluster import Mount
 from vkubelet.api.names import HEADLESS, SERVICE_NAME, SLICE_MANAGED_BY
-from vkubelet.api.objects import ENDPOINTSLICES, SERVICES, Json, JsonView, Key, ObjectMeta, Unknown
+from vkubelet.api.objects import ENDPOINTSLICES, SERVICES, Json, JsonView, Key, Unknown
 
 MASTER_SERVICE: Final = Key("default", "kubernetes")
 _OF_ALIASES: Final = ("type", "externalName", "ports")
@@ -61,9 +62,8 @@ def service_of(endpointslice: Unknown) -> Key:
 
 def original_of(mirror: Unknown) -> Key | None:
     """Returns the Service of the hub to which a mirror of either kind belongs; None when it names none."""
-    notes = mirror.metadata.annotations
-    name = notes.get(keys.VIRTUAL_SERVICE) or notes.get(keys.VIRTUAL_NAME, "")
-    return Key(notes.get(keys.VIRTUAL_NAMESPACE, ""), name) if name else None
+    found, service = copy_of(mirror.metadata), mirror.metadata.annotations.get(keys.VIRTUAL_SERVICE)
+    return Key(found.namespace, service) if found is not None and service else found
 
 
 def service_change(live: Unknown, wanted: Json) -> Json | None:
@@ -72,7 +72,7 @@ def service_change(live: Unknown, wanted: Json) -> Json | None:
     ours: JsonView = wanted["spec"]
     compared = _OF_ALIASES if ours["type"] == _EXTERNAL else _OF_OTHERS
     change: Json = {name: ours.get(name) for name in compared if _differs(name, spec, ours)}
-    metadata = _missing_marks(live.metadata, wanted)
+    metadata = missing_marks(live.metadata, wanted, prefix="")
     if not (change or metadata):
         return None
     patch: Json = {"metadata": {"uid": live.metadata.uid, "resourceVersion": live.metadata.resource_version, **metadata}}
@@ -88,7 +88,7 @@ def slice_differs(live: Unknown, wanted: Json) -> bool:
     """Checks that the mirror of an EndpointSlice differs from the desired one."""
     body = live.body
     return any((body.get(name) or None) != (wanted.get(name) or None) for name in _SLICE_CONTENT) or bool(
-        _missing_marks(live.metadata, wanted)
+        missing_marks(live.metadata, wanted, prefix="")
     )
 
 
@@ -161,7 +161,7 @@ def _differs(name: str, live: JsonView, wanted: JsonView) -> bool:
 
 def _slice(endpointslice: Unknown, service: Key, mount: Mount) -> Json:
     meta, body = endpointslice.metadata, endpointslice.body
-    metadata = _metadata(key_of(meta), mount.copy_key(key_of(meta)), mount)
+    metadata = _metadata(endpointslice.key, mount.copy_key(endpointslice.key), mount)
     metadata["labels"] |= {SERVICE_NAME: mount.service_key(service).name, SLICE_MANAGED_BY: keys.MANAGED}
     if HEADLESS in meta.labels:
         metadata["labels"][HEADLESS] = meta.labels[HEADLESS]
@@ -184,11 +184,6 @@ def _endpoint(endpoint: JsonView) -> Json:
     return {**out, "hostname": endpoint["hostname"]} if endpoint.get("hostname") else out
 
 
-def key_of(meta: ObjectMeta) -> Key:
-    """Returns the key of an object."""
-    return Key(meta.namespace, meta.name)
-
-
 def _metadata(original: Key, mirror: Key, mount: Mount) -> Json:
     """Returns our marks alone: controllers of the worker act on labels and annotations of users, such as those of load balancers."""
     origin = {keys.VIRTUAL_NAME: original.name, keys.VIRTUAL_NAMESPACE: original.namespace}
@@ -198,12 +193,3 @@ def _metadata(original: Key, mirror: Key, mount: Mount) -> Json:
         "labels": dict(mount.owner.labels),
         "annotations": {**mount.owner.annotations, **origin},
     }
-
-
-def _missing_marks(live: ObjectMeta, wanted: Json) -> Json:
-    out: Json = {}
-    for field, found in (("labels", live.labels), ("annotations", live.annotations)):
-        missing = {key: value for key, value in wanted["metadata"][field].items() if found.get(key) != value}
-        if missing:
-            out[field] = missing
-    return out
