@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.support.memory_api import Body, MemoryApi
+from tests.unit.vkubelet.pods.running import pods_of
 from vkubelet.api.objects import Pod, PodRef
 from vkubelet.client.transport import Call
 from vkubelet.control.informer import Change
 from vkubelet.errors import Unreachable
-from vkubelet.pods import Pods
 from vkubelet.pods.status_writer import StatusWriter
 from vkubelet.provider import Host, PodFailure, PodReport
 from vkubelet.testing.clock import ManualClock
-from vkubelet.testing.host import PodTable, RecordedEvents
+from vkubelet.testing.host import PodTable
 
 PATH = "/api/v1/namespaces/d/pods/web"
 BODY: Body = {
@@ -80,15 +80,7 @@ async def test_lost_pod_stays_lost_when_its_backend_becomes_unreachable_at_once(
     api, clock = Restorable(), ManualClock()
     api.put(PATH, BODY)
     client, ref = api.client(), PodRef("d", "web", "uid-web", "n")
-    pods = Pods(
-        provider=Silent(),
-        client=client,
-        node_client=lambda node: client,
-        recorder=RecordedEvents(),
-        clock=clock,
-        node=lambda name: None,
-        node_ips=lambda name: (),
-    )
+    pods = pods_of(Silent(), client, clock)
     pods.enable("n")
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run()) for run in (pods.informer.run, pods.run)]
@@ -108,15 +100,7 @@ async def test_status_whose_write_a_restored_server_has_lost_is_published_again(
     api, clock = Restorable(), ManualClock()
     api.put(PATH, BODY)
     client = api.client()
-    pods = Pods(
-        provider=Silent(),
-        client=client,
-        node_client=lambda node: client,
-        recorder=RecordedEvents(),
-        clock=clock,
-        node=lambda name: None,
-        node_ips=lambda name: (),
-    )
+    pods = pods_of(Silent(), client, clock)
     pods.enable("n")
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run()) for run in (pods.informer.run, pods.run)]
