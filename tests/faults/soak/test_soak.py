@@ -24,7 +24,7 @@ from tests.support.stage import Stage
 from vkubelet.testing.cluster import ControlPlane
 
 SHORT = 2.0
-"""Minutes, unless the environment says more."""
+"""Minutes, unless the environment sets more."""
 NODES = 4
 WINDOWED = NODES - 1
 """The node whose window opens and closes; its pods are not timed."""

@@ -210,8 +210,8 @@ async def test_foreign_service_of_the_name_is_left_alone_and_reported(mirrored: 
     await home.create("other", ours)
 
     async def reported() -> bool:
-        said = await condition(stage, "ServicesMirrored")
-        return said.get("status") == "False" and f"web--{ours}" in said["message"] and said["reason"] == "Incomplete"
+        found = await condition(stage, "ServicesMirrored")
+        return found.get("status") == "False" and f"web--{ours}" in found["message"] and found["reason"] == "Incomplete"
 
     await until(reported, "the condition names the Service")
     await until(lambda: there.service(f"other--{ours}", mount), "the other one is mirrored")

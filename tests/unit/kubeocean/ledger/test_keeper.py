@@ -179,12 +179,12 @@ async def test_a_refused_write_continues_what_another_process_has_stored() -> No
 
 async def test_a_ledger_without_our_mark_is_not_written() -> None:
     world = World()
-    world.model.call("POST", PATH, {"metadata": {"name": keys.LEDGER}, "data": {"note": "of somebody else"}}, user="owner")
+    world.model.call("POST", PATH, {"metadata": {"name": keys.LEDGER}, "data": {"note": "of another client"}}, user="owner")
     async with process(world) as made:
         made.see("one")
         await world.clock.advance(601)
         assert made.keeper.lent()()[("vnode-demo-node-1", "team-a")]["cpu"].value() in range(595, 602)
-    assert world.stored is not None and world.stored["data"] == {"note": "of somebody else"}
+    assert world.stored is not None and world.stored["data"] == {"note": "of another client"}
 
 
 async def test_without_contact_nothing_is_stored_and_a_pod_counts_until_the_last_contact() -> None:
