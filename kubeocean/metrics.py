@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from attrs import field, frozen
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
@@ -80,6 +80,8 @@ class Snapshot:
     dependents: Mapping[str, int] = field(factory=dict)
     stale: Mapping[str, float] = field(factory=dict)
     credentials_left: float | None = None
+    lent: Mapping[tuple[str, str], Resources] = field(factory=dict)
+    """Resource-seconds lent since the ledger was created, by virtual node and namespace."""
     reclaim_overdue: float = 0.0
 
 
@@ -146,17 +148,20 @@ class SyncerMetrics:
 
 
 class Gauges(Collector):
-    """Gauges of one binding. Thousands of nodes have tens of thousands of samples, which are computed in the thread that renders them."""
+    """Gauges of one binding, and the counter of its ledger.
+
+    Thousands of nodes have tens of thousands of samples, which are computed in the thread that renders them.
+    """
 
     def __init__(self, binding: str) -> None:
         self.read: Callable[[], Callable[[], Snapshot]] | None = lambda: Snapshot
         self._binding = binding
 
-    def describe(self) -> Iterable[GaugeMetricFamily]:
+    def describe(self) -> Iterable[Metric]:
         """Yields every family without samples, also those without a current value."""
         return (family for family in self._families(Snapshot(ready=True, credentials_left=0.0)))
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
+    def collect(self) -> Iterable[Metric]:
         if self.read is None:
             return ()
         late, families = _Late(self._families, self.read()), list(self.describe())
@@ -164,8 +169,9 @@ class Gauges(Collector):
             family.samples = _LateSamples(late, family.name)
         return families
 
-    def _families(self, now: Snapshot) -> Iterator[GaugeMetricFamily]:
+    def _families(self, now: Snapshot) -> Iterator[Metric]:
         yield from self._of_nodes(now.nodes)
+        yield self._of_the_ledger(now.lent)
         yield from self._of_pods(now)
         yield from self._of_the_binding(now)
 
@@ -198,6 +204,14 @@ class Gauges(Collector):
         dependents = {(kind,): count for kind, count in now.dependents.items()}
         yield _gauge("kubeocean_dependents", "Copies in the worker of objects that pods refer to.", dependents, labels=["kind"])
 
+    def _of_the_ledger(self, lent: Mapping[tuple[str, str], Resources]) -> Metric:
+        text = "Resource-seconds lent to pods of a hub namespace on a node, in cores, bytes and numbers, times seconds."
+        family = CounterMetricFamily("kubeocean_lent_resource_seconds", text, labels=["clusterbinding", "node", "namespace", "resource"])
+        for place, amounts in lent.items():
+            for name, amount in amounts.items():
+                family.add_metric((self._binding, *place, name), _number(amount))
+        return family
+
     def _of_the_binding(self, now: Snapshot) -> Iterator[GaugeMetricFamily]:
         own, labels = (self._binding,), ["clusterbinding"]
         phase = {(now.phase,): 1.0} if now.phase else {}
@@ -217,7 +231,7 @@ class Gauges(Collector):
 class _Late:
     """Samples of a scrape by family, computed when the first of them is rendered."""
 
-    def __init__(self, families: Callable[[Snapshot], Iterable[GaugeMetricFamily]], snapshot: Callable[[], Snapshot]) -> None:
+    def __init__(self, families: Callable[[Snapshot], Iterable[Metric]], snapshot: Callable[[], Snapshot]) -> None:
         self._families = families
         self._snapshot = snapshot
 

@@ -20,6 +20,7 @@ MANAGER_LEASE = "kubeocean-manager"
 LEAST_READING, LONGEST_READING = 2.0, 60.0
 """Seconds between two readings of the hub for a dashboard. Its ledger counts a reading for at most two minutes."""
 _OWN_FLAGS = (("provider", "binding"), ("instance",))
+_OWN_VARIABLES = frozenset({"POD_IP", "POD_NAME"})
 
 
 @frozen(kw_only=True)
@@ -42,6 +43,8 @@ class KubeoceanSettings:
     """A physical pod that the worker has not scheduled for so long is deleted, so that its pod is replaced elsewhere."""
     unused_copy_after: float = 300.0
     """A ConfigMap or Secret copy that no pod has used for so long is deleted."""
+    pod_network_probe_interval: float = 60.0
+    """Interval of the connections to addresses of leased pods by which the condition PodNetworkRouted is found; 0: none."""
     pod_workers: int = 32
     """Number of physical pods that are reconciled concurrently."""
     time_zone: str = ""
@@ -74,6 +77,28 @@ class ManagerSettings:
     """Labels of the nodes on which they may run; virtual nodes never count."""
     topology_spread: Sequence[Mapping[str, Any]] = ()
     """Topology spread constraints of their pods; one without a labelSelector applies to the pods of the same binding."""
+    affinity: Mapping[str, Any] = {}
+    """Affinity of their pods; virtual nodes are always excluded, and without a podAntiAffinity the replicas prefer different nodes."""
+    pod_annotations: Mapping[str, str] = {}
+    """Annotations of their pods."""
+    pod_labels: Mapping[str, str] = {}
+    """Labels of their pods, in addition to those that select them."""
+    pod_security_context: Mapping[str, Any] = {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "runAsGroup": 65532,
+        "fsGroup": 65532,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    """Security context of their pods, which replaces the default."""
+    extra_env: Sequence[Mapping[str, Any]] = ()
+    """Environment variables of the container, such as HTTPS_PROXY and NO_PROXY."""
+    extra_volumes: Sequence[Mapping[str, Any]] = ()
+    """Volumes of their pods, such as CA certificates of a proxy."""
+    extra_volume_mounts: Sequence[Mapping[str, Any]] = ()
+    """Where the container mounts these volumes."""
+    service_account_annotations: Mapping[str, str] = {}
+    """Annotations of their ServiceAccount."""
     syncer_settings: Mapping[str, Any] = {}
     """Merged over the settings file of each of these processes, such as `provider: {time_zone: Europe/Berlin}`."""
     recheck_interval: float = 60.0
@@ -94,6 +119,9 @@ class ManagerSettings:
             raise SettingsError("manager.recheck_interval", "must be more than 0 seconds, and so must manager.retry_limit")
         if self.workers < 1:
             raise SettingsError("manager.workers", "must be at least 1")
+        for variable in self.extra_env:
+            if variable.get("name") in _OWN_VARIABLES:
+                raise SettingsError("manager.extra_env", f"{variable['name']} is set by the manager; remove it")
         _check_syncer_settings(self.syncer_settings)
 
 

@@ -28,6 +28,8 @@ HUB, WORKER = CHARTS / "kubeocean", CHARTS / "kubeocean-worker"
 SPACE = "NAMESPACE"
 MADE = "Made by `make manifests` from kubeocean/rbac/permissions.py and guards.py; change the rights there."
 _LABELS: Json = {"LABELS": "LABELS"}
+_ACCOUNTS = {HUB.name: "manager.serviceAccount", WORKER.name: "serviceAccount"}
+"""Values with the annotations of the ServiceAccount."""
 _NODES = "NODES"
 _PRIORITY = "PRIORITY"
 _REQUIRED = {HUB.name: ("--set=image.repository=kubeocean",)}
@@ -113,6 +115,11 @@ def template(objects: Sequence[Json], rules: Sequence[Rule], *, chart: str) -> s
     labelled = [{**body, "metadata": {**body["metadata"], "labels": _LABELS}} for body in objects]
     text = commented(labelled, rules)
     text = text.replace("    LABELS: LABELS\n", f'    {{{{- include "{chart}.labels" . | nindent 4 }}}}\n')
+    account = "kind: ServiceAccount\nmetadata:\n(?:  .*\n)+"
+    annotations = (
+        f"{{{{- with .Values.{_ACCOUNTS[chart]}.annotations }}}}\n  annotations:\n    {{{{- toYaml . | nindent 4 }}}}\n  {{{{- end }}}}"
+    )
+    text = re.sub(f"^{account}", rf"\g<0>  {annotations}\n", text, flags=re.MULTILINE)
     text = text.replace(f"{permissions.SYNCER}-{SPACE}", f'{{{{ include "{chart}.clusterRole" . }}}}')
     return text.replace(SPACE, "{{ .Values.namespace.name }}")
 

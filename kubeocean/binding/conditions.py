@@ -3,7 +3,7 @@
 Invariant: equal health renders no patch; a message names the invalid field and the remedy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from attrs import frozen
@@ -22,6 +22,11 @@ SYNCER_READY = "SyncerReady"
 PROXIER_READY = "ProxierReady"
 RETIREMENT_HELD = "RetirementHeld"
 POLICIES_SHARED = "PoliciesShared"
+SERVICES_MIRRORED = "ServicesMirrored"
+POD_NETWORK_ROUTED = "PodNetworkRouted"
+RIGHTS_MISSING = "RightsMissing"
+RIGHTS_REVOKED = "RightsRevoked"
+"""Reason when rights are missing that were once granted: mirrors may exist."""
 TERMINATING = "Terminating"
 
 NO_ANSWER = "the worker cluster does not respond; check its API server and the network to it"
@@ -37,6 +42,15 @@ class Failure:
     """State of the worker cluster that the failure proves."""
 
 
+@frozen
+class Observation:
+    """What was observed about one condition, and whether it holds."""
+
+    holds: bool
+    reason: str
+    message: str
+
+
 @frozen(kw_only=True)
 class Health:
     """Observed health of a binding; `reachable` None means that the worker was not contacted yet, `unreachable` why it is not."""
@@ -48,6 +62,10 @@ class Health:
     held: str = ""
     shared: str = ""
     """Policies that another hub serves too, as a message."""
+    services: Observation | None = None
+    """State of the mirrors of Services; None when there are none."""
+    network: Observation | None = None
+    """Whether pods of the worker are reached from the hub; None: no pod was probed."""
     ending: str = ""
     """What remains of a binding that is being deleted, and what that waits for."""
 
@@ -86,7 +104,24 @@ def _conditions(health: Health, before: Sequence[JsonView]) -> list[Json]:
         conditions.append(_condition(POLICIES_SHARED, "True", "ServedByAnotherHub", health.shared))
     elif get_condition(before, POLICIES_SHARED) is not None:
         conditions.append(_condition(POLICIES_SHARED, "False", "NotShared", "no other hub serves the policies of this ClusterBinding"))
+    if health.services is not None:
+        services = health.services
+        if services.reason == RIGHTS_MISSING and may_have_mirrors(before):
+            services = Observation(False, RIGHTS_REVOKED, services.message)
+        conditions.append(_condition(SERVICES_MIRRORED, "True" if services.holds else "False", services.reason, services.message))
+    elif get_condition(before, SERVICES_MIRRORED) is not None and health.reachable:
+        text = "spec.serviceNamespaces names no namespace, and no pod runs in the worker"
+        conditions.append(_condition(SERVICES_MIRRORED, "True", "NothingToMirror", text))
+    if health.network is not None:
+        network = health.network
+        conditions.append(_condition(POD_NETWORK_ROUTED, "True" if network.holds else "False", network.reason, network.message))
     return conditions
+
+
+def may_have_mirrors(conditions: Sequence[JsonView]) -> bool:
+    """Checks that Services were mirrored once: the condition has had another reason than missing rights."""
+    condition = get_condition(conditions, SERVICES_MIRRORED)
+    return condition is not None and condition.get("reason") != RIGHTS_MISSING
 
 
 def _ready(health: Health) -> Json:
@@ -122,3 +157,10 @@ def _syncer(health: Health) -> Json:
 
 def _condition(kind: str, status: str, reason: str, message: str) -> Json:
     return {"type": kind, "status": status, "reason": reason, "message": message}
+
+
+def few(names: Iterable[str], most: int = 3, *, separator: str = ", ") -> str:
+    """Joins some names for a message: `a, b, c and 4 more`."""
+    found = list(names)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return separator.join(found[:most]) + more

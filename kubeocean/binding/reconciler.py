@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from attrs import evolve
 
-from kubeocean.binding.conditions import RETIREMENT_HELD, SYNCER_FAILED, Failure, Health, status_patch
+from kubeocean.binding.conditions import RETIREMENT_HELD, SYNCER_FAILED, Failure, Health, Observation, may_have_mirrors, status_patch
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from vkubelet.api.objects import Key, ObjectMeta, Unknown, get_condition
@@ -107,6 +107,14 @@ class BindingReconciler:
             self.event("PoliciesShared", text, warning=True)
         self._set(evolve(self._health, shared=text if writers else ""))
 
+    def set_services(self, state: Observation | None) -> None:
+        """Sets the state of the mirrors of Services; None when there are none."""
+        self._set(evolve(self._health, services=state))
+
+    def set_network(self, state: Observation) -> None:
+        """Sets whether pods of the worker are reached from the hub."""
+        self._set(evolve(self._health, network=state))
+
     def set_ending(self, what: str) -> None:
         """Sets what remains of a binding that is being deleted; empty when it is not."""
         self._set(evolve(self._health, ending=what))
@@ -147,6 +155,11 @@ class BindingReconciler:
     def unbinds(self) -> bool:
         """Whether the binding is being deleted, and waits for us."""
         return self.current is not None and not self.gone and self.current.deleting and keys.FINALIZER_SYNCER in self.current.finalizers
+
+    @property
+    def has_mirrors(self) -> bool:
+        """Whether Services may have mirrors in the worker: not if its lists have been refused from the start."""
+        return self.current is not None and may_have_mirrors(self.current.status.get("conditions") or ())
 
     async def _write_finalizers(self, wanted: Callable[[Sequence[str]], Sequence[str]]) -> None:
         """Writes the finalizers after a live read, because the manager writes them too."""

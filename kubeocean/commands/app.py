@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from kubeocean.commands import bind as binding
-from kubeocean.commands import bundle, calendar, clusters, logs, status, unbind
+from kubeocean.commands import bundle, calendar, clusters, dns, ledger, logs, status, unbind
 from kubeocean.commands.dialogue import Answers, Dialogue
 from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.explain import Explainer
@@ -22,6 +22,7 @@ from kubeocean.commands.terminal import Terminal
 from kubeocean.commands.top import By, Top, View
 from kubeocean.model import keys
 from vkubelet.api.objects import Key
+from vkubelet.errors import SettingsError
 
 TEXT = "Leases nodes of worker clusters to a computing cluster, where they are virtual nodes."
 EPILOG = "Exit codes: 0 success, 1 failure, not Ready or an error found, 2 wrong flags or settings, 130 interrupted."
@@ -208,9 +209,21 @@ def status_command(
     context: Context = "",
     output: Output = Format.TABLE,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="print again whenever something changes, until interrupted")] = False,
+    lent: Annotated[bool, typer.Option("--ledger", help="show what was lent in the last 24 hours, from the ledger in each worker")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="with --ledger: print resource-seconds by hour, node and namespace as CSV")] = False,
+    worker_context: ReadContext = "",
+    worker_kubeconfig: WorkerKubeconfig = None,
 ) -> None:
+    hub = clusters.hub_of(kubeconfig, context)
+    if lent or csv:
+        if watch:
+            raise SettingsError("--watch", "prints the bindings; leave it out with --ledger")
+        worker = chosen_worker(hub, worker_kubeconfig, worker_context)
+        asked = ledger.Asked(hub=hub, worker=worker, binding=name, output=output, csv=csv)
+        clusters.finish(ledger.show(asked, Terminal.standard()))
+        return
     shown = status.watch if watch else status.show
-    clusters.finish(shown(clusters.hub_of(kubeconfig, context), name, Terminal.standard(), output=output))
+    clusters.finish(shown(hub, name, Terminal.standard(), output=output))
 
 
 @app.command("plan", help="show what time windows change in the next days, and which pods are evicted when")
@@ -285,6 +298,19 @@ def logs_command(
 ) -> None:
     asked = logs.Asked(follow=follow, previous=previous, tail=None if tail < 0 else tail)
     clusters.finish(logs.show(clusters.hub_of(kubeconfig, context), name, Terminal.standard(), namespace=namespace, asked=asked))
+
+
+@app.command("dns", help="print the rewrites for the worker's CoreDNS by which leased pods find Services of the computing cluster")
+def dns_command(
+    name: Name,
+    *,
+    domain: Annotated[str, typer.Option(metavar="DOMAIN", help="DNS domain of the computing cluster")] = "cluster.local",
+    worker_domain: Annotated[str, typer.Option(metavar="DOMAIN", help="DNS domain of the worker cluster")] = "cluster.local",
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+) -> None:
+    hub, terminal = clusters.hub_of(kubeconfig, context), Terminal.standard()
+    clusters.finish(dns.show(hub, name, terminal, hub_domain=domain, worker_domain=worker_domain))
 
 
 @app.command("support-bundle", help="write objects, events, logs, metrics and the results of doctor to an archive, without Secret values")

@@ -183,7 +183,13 @@ def changed(change: Change, *, wide: bool = False) -> str:
 
 def _eviction(eviction: Eviction, zones: dict[str, str]) -> tuple[str, ...]:
     zone = zone_of(eviction, zones)
-    return (local(eviction.at, zone), local(eviction.deadline, zone), str(eviction.pod.key), eviction.node, eviction.why)
+    return (local(eviction.at, zone), latest(eviction, zone), str(eviction.pod.key), eviction.node, eviction.why)
+
+
+def latest(eviction: Eviction, zone: str) -> str:
+    """Returns the deadline, and from when on it is another one for a pod that a PodDisruptionBudget holds."""
+    deadline, again = local(eviction.deadline, zone), eviction.decided_again
+    return deadline if again is None else f"{deadline}; decided again {local(again, zone)}"
 
 
 def zone_of(eviction: Eviction, zones: dict[str, str]) -> str:

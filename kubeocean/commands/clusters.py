@@ -42,6 +42,8 @@ class Choice:
     flags: str
     kubeconfig: Path | None = None
     context: str = ""
+    other_worker: str = "or name the worker cluster by --worker-context"
+    """How the reader of this cluster chooses other credentials for the worker of `{binding}`."""
 
     @property
     def title(self) -> str:

@@ -104,6 +104,19 @@ class HubExamination:
 # --- One binding --------------------------------------------------------------------------------------------------------------------------
 
 
+async def worker_rights(binding: ClusterBinding, worker: Client, found: Findings, *, kubectl: str) -> list[Finding]:
+    """Returns what the user of `worker` lacks, and may do beyond need. An API server may refuse to name that user."""
+    out: list[Finding] = []
+    if found.missing:
+        try:
+            status = (await worker.create(_SELF_REVIEWS, {})).body.get("status") or {}
+        except ApiError:
+            status = {}
+        user = (status.get("userInfo") or {}).get("username", "USER")
+        out += bindings.rights(binding, found.missing, user=user, kubectl=kubectl)
+    return [*out, *bindings.guards(binding, found.unguarded or ())]
+
+
 @define
 class BindingExamination:
     """Examines one binding from both sides; `worker` is the worker cluster as named by flags."""
@@ -166,17 +179,9 @@ class BindingExamination:
             out.append(bindings.connection(self.binding, found.problem, has_secret=stored is not None, commands=self.commands))
         if isinstance(target, Target):
             out += bindings.credentials(self.binding, target.connection.expires, now=self.clock.now())
-            out += await self._rights(target, found)
+            async with Client(target.connection, field_manager=reading.FIELD_MANAGER, clock=self.clock) as worker:
+                out += await worker_rights(self.binding, worker, found, kubectl=self.commands.worker)
         return out
-
-    async def _rights(self, target: Target, found: Findings) -> list[Finding]:
-        out: list[Finding] = []
-        if found.missing:
-            async with Client(target.connection, field_manager=reading.FIELD_MANAGER, clock=self.clock) as client:
-                review = await client.create(_SELF_REVIEWS, {})
-            user = ((review.body.get("status") or {}).get("userInfo") or {}).get("username", "USER")
-            out += bindings.rights(self.binding, found.missing, user=user, kubectl=self.commands.worker)
-        return [*out, *bindings.guards(self.binding, found.unguarded or ())]
 
     async def _worker(self) -> None:
         """Checks the worker as the user may read it: with the flags' kubeconfig, else with that of the Secret."""

@@ -97,7 +97,8 @@ async def worker_reader(hub: Reader, binding: ClusterBinding, owner: keys.Owner,
 
 
 async def _by_secret(hub: Reader, binding: ClusterBinding, owner: keys.Owner) -> tuple[Choice, Connection]:
-    secret, instead = Key(binding.secret.namespace, binding.secret.name), "or name the worker cluster by --worker-context"
+    secret = Key(binding.secret.namespace, binding.secret.name)
+    instead = hub.choice.other_worker.format(binding=binding.name)
     try:
         await hub.get(SECRETS, secret)
         with explained(hub.choice):

@@ -10,12 +10,11 @@ from contextlib import suppress
 
 from attrs import frozen
 
-from kubeocean.binding.conditions import CONNECTED, CONNECTIVITY_FAILED, READY, RETIREMENT_HELD, VALIDATION_FAILED
+from kubeocean.binding.conditions import CONNECTED, CONNECTIVITY_FAILED, READY, RETIREMENT_HELD, RIGHTS_MISSING, VALIDATION_FAILED
 from kubeocean.commands import capacity, clusters
 from kubeocean.commands.capacity import NodeCapacity
 from kubeocean.commands.output import Columns, Format, data, rendered
 from kubeocean.commands.terminal import Terminal, table
-from kubeocean.manager.binding_status import RIGHTS_MISSING
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from vkubelet.api.objects import NODES, PODS, Json, JsonView, Node, Pod, Unknown, get_condition

@@ -129,11 +129,11 @@ def unmark_patch(meta: ObjectMeta, mount: Mount) -> Json | None:
     return {"metadata": metadata}
 
 
-def missing_marks(meta: ObjectMeta, wanted: Json) -> Json:
-    """Returns those of our desired labels and annotations that are missing on an object (pure)."""
+def missing_marks(meta: ObjectMeta, wanted: Json, *, prefix: str = keys.DOMAIN) -> Json:
+    """Returns those of our desired labels and annotations, the ones with this prefix, that are missing on an object (pure)."""
     out: Json = {}
     for field, live in (("labels", meta.labels), ("annotations", meta.annotations)):
-        missing = {key: value for key, value in wanted["metadata"][field].items() if key.startswith(keys.DOMAIN) and live.get(key) != value}
+        missing = {key: value for key, value in wanted["metadata"][field].items() if key.startswith(prefix) and live.get(key) != value}
         if missing:
             out[field] = missing
     return out

@@ -44,7 +44,7 @@ class Dependents:
         self._scope = scope
         self.users = Users(scope.host.pods, concerns=self._goes_to_the_worker)
         self.tokens = TokenReconciler(scope.host, scope.worker)
-        self._tenants = Tenants(scope.worker)
+        self.tenants = Tenants(scope.worker, scope.host.clock)
         self.copies = {
             Kind.CONFIGMAP: self._reconciler(
                 CopyKind(self._configmap, made_with=self._bundle), Kind.CONFIGMAP, CONFIGMAPS, scope.worker.configmaps
@@ -79,7 +79,7 @@ class Dependents:
         Raises Unavailable with a message for the user when a mandatory object is missing, ApiError when a cluster rejects a request.
         """
         self.users.note(pod)
-        await self._tenants.ensure(pod.metadata.namespace)
+        await self.tenants.ensure(pod.metadata.namespace)
         for reference in named.objects:
             await self._ensure_one(pod, reference)
         await self.tokens.ensure(pod, named.tokens)
@@ -122,7 +122,7 @@ class Dependents:
 
     async def _ensure_secret(self, key: Key) -> None:
         """Creates the copy of a Secret for a volume, which may name Secrets of any namespace."""
-        await self._tenants.ensure(key.namespace)
+        await self.tenants.ensure(key.namespace)
         try:
             await self.copies[Kind.SECRET].ensure(key)
         except OriginalMissing as error:

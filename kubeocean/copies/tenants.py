@@ -22,9 +22,12 @@ from kubeocean.rbac.tenants import (
 from kubeocean.worker.cluster import WorkerCluster
 from kubeocean.worker.connect import may
 from vkubelet.api.objects import NAMESPACES, ROLEBINDINGS, Json, Key, Unknown
+from vkubelet.clock import Clock
 from vkubelet.errors import AlreadyExists, Forbidden, NotFound, Unavailable
 
 _RETRY_AFTER: Final = 10.0
+_REFUSED_FOR: Final = 5.0
+"""Seconds; less than until a refused pod is retried."""
 NOT_PREPARED: Final = "NamespaceNotPrepared"
 """Event of a pod whose worker namespace is missing or may not be used."""
 
@@ -32,10 +35,13 @@ NOT_PREPARED: Final = "NamespaceNotPrepared"
 class Tenants:
     """Ensures the namespaces of one connection."""
 
-    def __init__(self, worker: WorkerCluster) -> None:
+    def __init__(self, worker: WorkerCluster, clock: Clock) -> None:
         self._worker = worker
         self._mount = worker.mount
         self._locks: dict[str, asyncio.Lock] = {}
+        self._clock = clock
+        self._refusals: dict[str, tuple[float, str]] = {}
+        """When a namespace may be tried again, and why it was refused: many pods and Services ask for one."""
         self._granted: set[str] = set()
         """UIDs of namespaces of ours whose other objects exist."""
 
@@ -47,7 +53,7 @@ class Tenants:
         async with self._locks.setdefault(space, asyncio.Lock()):
             found = self._worker.namespaces.store.get(Key("", space))
             if found is None:
-                found = await self._make(namespace, space)
+                found = await self._make_unless_refused(namespace, space)
             if found.metadata.deletion_timestamp:
                 raise _refused(f"namespace {space} of the worker cluster is being deleted")
             home = found.metadata.annotations.get(keys.VIRTUAL_NAMESPACE, namespace)
@@ -56,6 +62,18 @@ class Tenants:
             if classify(found.metadata, self._mount.owner) is Ownership.OURS and found.metadata.uid not in self._granted:
                 await self._grant(space)
                 self._granted.add(found.metadata.uid)
+
+    async def _make_unless_refused(self, namespace: str, space: str) -> Unknown:
+        until, why = self._refusals.pop(space, (0.0, ""))
+        if self._clock.monotonic() < until:
+            self._refusals[space] = until, why
+            raise _refused(why)
+        try:
+            return await self._make(namespace, space)
+        except Unavailable as error:
+            if error.waiting == NOT_PREPARED:
+                self._refusals[space] = self._clock.monotonic() + _REFUSED_FOR, str(error)
+            raise
 
     async def _make(self, namespace: str, space: str) -> Unknown:
         """Creates the namespace, unless it exists or may not be created."""

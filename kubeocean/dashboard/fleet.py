@@ -15,10 +15,13 @@ from kubeocean.leasing.reclaim import LeasedPod
 from kubeocean.model import crds, identity, keys, node_state
 from vkubelet.api.objects import JsonView, Node, Pod, Unknown, get_condition
 from vkubelet.api.podspec import waiting_containers
-from vkubelet.api.quantity import Resources, add_resources, parse_resources
+from vkubelet.api.quantity import Resources, parse_resources, sum_resources
 from vkubelet.api.scheduling import tolerates
-from vkubelet.clock import parse_rfc3339
+from vkubelet.clock import Clock, in_batches, parse_rfc3339
 
+_PODS: Final = 2_000
+_NODES: Final = 200
+"""Pods and nodes that are counted in one turn of the event loop, which takes some milliseconds."""
 _VNODE_TAINT: Final = {"key": keys.TAINT_VNODE, "effect": "NoSchedule", "value": ""}
 
 
@@ -101,17 +104,22 @@ class Fleet:
         return [pod for pod in self.pods or () if pod.node == node]
 
 
-def fleet_of(reading: Reading) -> Fleet:
-    """Computes the state of everything from objects of the hub."""
+async def fleet_of(reading: Reading, clock: Clock) -> Fleet:
+    """Computes the state of everything from objects of the hub; other tasks of the loop run between batches."""
     bindings, nodes = reading.bindings or (), reading.nodes or ()
     pods = reading.pods if reading.namespaces is None else None
     labels = {keys.label_value(each.metadata.name): each.metadata.name for each in bindings}
-    counted = Counter(pod.node for pod in pods) if pods is not None else None
-    requested: dict[str, Resources] = defaultdict(dict)
-    for pod in pods or ():
+    counted = Counter[str]() if pods is not None else None
+    requests: dict[str, list[Resources]] = defaultdict(list)
+    async for pod in in_batches(clock, pods or (), size=_PODS):
+        if counted is not None:
+            counted[pod.node] += 1
         if pod.counts:
-            requested[pod.node] = add_resources(requested[pod.node], pod.requests)
-    made = [_node_state(node, labels, requested.get(node.metadata.name, {}), counted) for node in nodes]
+            requests[pod.node].append(pod.requests)
+    made = [
+        _node_state(node, labels, sum_resources(requests.get(node.metadata.name, ())), counted)
+        async for node in in_batches(clock, nodes, size=_NODES)
+    ]
     by_label: dict[str, list[Node]] = defaultdict(list)
     for node in nodes:
         by_label[node.metadata.labels.get(keys.CLUSTER_BINDING, "")].append(node)

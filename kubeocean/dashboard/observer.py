@@ -105,10 +105,14 @@ class Observer:
     async def _read(self) -> None:
         before, failed = self.fleet, self.error
         try:
-            self.reading, self.error = await self.source.read(), ""
-            self.fleet = fleet_of(self.reading)
-            self.history.add(sample_of(self.fleet))
-            self.ledger.add(self.fleet)
+            reading = await self.source.read()
+            fleet = await fleet_of(reading, self.clock)
+            self.reading, self.fleet, self.error = reading, fleet, ""
+            # Each sums the requests of all pods, so each has a turn of the loop.
+            await self.clock.sleep(0)
+            self.history.add(sample_of(fleet))
+            self.ledger.add(fleet)
+            await self.clock.sleep(0)
         except CommandFailed as error:
             self.error = str(error)
         self._read_at = self.clock.monotonic()

@@ -146,7 +146,7 @@ class BoundedView:
         known = self.cache.get(rights)
         if known is None or known[0] is not reading:
             shown = bounded(reading, rights, self.source.choice)
-            known = self.cache[rights] = (reading, fleet_of(shown))
+            known = self.cache[rights] = (reading, await fleet_of(shown, self.source.clock))
         self.fleet = known[1]
         self.source.show(reading.bindings or () if rights.bindings else ())
         return self.fleet

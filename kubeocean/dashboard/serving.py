@@ -36,7 +36,11 @@ SERVICE: Final = "kubeocean-dashboard"
 PREFIX: Final = "X-Forwarded-Prefix"
 """Header with the path below which a proxy serves the pages."""
 _PREFIX: Final = re.compile(r"(/[A-Za-z0-9_-]+)*")
-_HUB: Final = Choice("computing cluster", "the manager's access to it")
+_HUB: Final = Choice(
+    "computing cluster",
+    "the manager's access to it",
+    other_worker="or read the worker with your own credentials: kubeocean dashboard --binding {binding} --worker-context CTX",
+)
 
 
 def names_of(namespace: str) -> Sequence[str]:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from attrs import frozen
 
-from kubeocean.commands.calendar import Entry, Plan, entries, local, zone_of
+from kubeocean.commands.calendar import Entry, Plan, entries, latest, local, zone_of
 from kubeocean.explain.calendar import Eviction
 from kubeocean.explain.node import Amount
 
@@ -44,7 +44,7 @@ class Due:
 
     @property
     def deadline(self) -> str:
-        return local(self.eviction.deadline, self.zone)
+        return latest(self.eviction, self.zone)
 
 
 @frozen(kw_only=True)

@@ -11,8 +11,8 @@ from typing import Final
 
 from attrs import frozen
 
-from kubeocean.binding.conditions import VALIDATION_FAILED, Failure
-from kubeocean.doctor.findings import Finding, error, few, warning
+from kubeocean.binding.conditions import VALIDATION_FAILED, Failure, few
+from kubeocean.doctor.findings import Finding, error, warning
 from kubeocean.explain.lease import Lease as Terms
 from kubeocean.explain.policy import explain_policy
 from kubeocean.manager.binding_status import STARTING, process_health, rights_text, unguarded_text

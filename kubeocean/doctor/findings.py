@@ -5,7 +5,7 @@ case that the user replaces.
 """
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from attrs import frozen
 
@@ -46,10 +46,3 @@ def error(problem: str, *commands: str) -> Finding:
 
 def warning(problem: str, *commands: str) -> Finding:
     return Finding(Level.WARNING, problem, commands)
-
-
-def few(names: Iterable[str], most: int = 3) -> str:
-    """Joins some names: `a, b, c and 4 more`."""
-    found = list(names)
-    more = f" and {len(found) - most} more" if len(found) > most else ""
-    return ", ".join(found[:most]) + more

@@ -12,8 +12,9 @@ from typing import Final
 from attrs import frozen
 from cryptography import x509
 
+from kubeocean.binding.conditions import few
 from kubeocean.doctor.bindings import Commands
-from kubeocean.doctor.findings import Finding, error, few, warning
+from kubeocean.doctor.findings import Finding, error, warning
 from kubeocean.model.crds import ClusterBinding
 from kubeocean.model.identity import daemonset_allowed, leaves_home, why_pending
 from vkubelet.api.objects import JsonView, Key, Node, Pod, Unknown, get_condition

@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-from kubeocean.doctor.findings import Finding, error, few, warning
+from kubeocean.binding.conditions import few
+from kubeocean.doctor.findings import Finding, error, warning
 from vkubelet.api.objects import JsonView
 
 OLDEST: Final = (1, 30)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 
 from attrs import evolve, frozen
 
 from kubeocean.explain.lease import Lease, LeasedNode
-from kubeocean.leasing.policy import Decision, decide
+from kubeocean.leasing.policy import NO_EXECUTE, Decision, decide
 from kubeocean.leasing.reclaim import Order
 from kubeocean.leasing.reclaim_plan import ReclaimPlan, reclaim_plan
 from kubeocean.model.crds import ResourceLeasingPolicy
@@ -23,6 +23,8 @@ from vkubelet.api.objects import PodRef
 from vkubelet.api.quantity import Resources, sum_resources
 from vkubelet.clock import parse_rfc3339, rfc3339
 
+_WEEK = timedelta(days=7)
+"""After which windows repeat: a node that no window changes in this time stays as it is."""
 _MOST_EDGES = 10_000
 """Bound on the edges of a calendar: a window has at least a minute."""
 
@@ -49,13 +51,18 @@ class Change:
 
 @frozen(kw_only=True)
 class Eviction:
-    """An eviction of a pod, tried from `at` on; where a PodDisruptionBudget forbids it, the pod is deleted at `deadline`."""
+    """An eviction of a pod, tried from `at` on; where a PodDisruptionBudget forbids it, the pod is deleted at `deadline`.
+
+    `decided_again` is the first change of the node before the deadline. A pod that a budget protects until then stays, or has another
+    deadline: that depends on which pods budgets protect, and budgets are not read.
+    """
 
     pod: PodRef
     node: str
     at: datetime
     deadline: datetime
     why: str
+    decided_again: datetime | None = None
 
 
 @frozen(kw_only=True)
@@ -171,12 +178,21 @@ def calendar(lease: Lease, *, start: datetime, until: datetime) -> Calendar:
     offers: dict[str, Offer] = {}
     changes: dict[datetime, Sequence[Change]] = {}
     evictions: dict[datetime, Sequence[Eviction]] = {}
-    for made in steps(lease, start=start, until=until):
+    moves: dict[str, list[tuple[datetime, str]]] = defaultdict(list)
+    last = until
+    for made in steps(lease, start=start, until=until + _WEEK):
         instant = made[0].at if made else start
-        if instant > start:
-            changes[instant] = _changes(made, offers)
-        evictions[instant] = _evictions(made)
+        if instant > last:
+            break
+        found = _changes(made, offers) if instant > start else ()
+        for change in found:
+            for name in change.nodes:
+                moves[name].append((instant, change.after.effect))
         offers |= {each.node.facts.name: each.offer for each in made}
+        if instant <= until:
+            changes[instant], evictions[instant] = found, _evictions(made)
+            last = max([last, *(each.deadline for each in evictions[instant])])
+    evictions = {at: [_with_next_decision(each, moves[each.node]) for each in found] for at, found in evictions.items()}
     windows = _windows(lease, start, until)
     instants = sorted(
         {*windows, *(at for at, found in changes.items() if found), *(at for at, found in evictions.items() if found)} - {start}
@@ -192,6 +208,13 @@ def calendar(lease: Lease, *, start: datetime, until: datetime) -> Calendar:
         for at in instants
     ]
     return Calendar(start=start, until=until, now=Edge(at=start, evictions=evictions.get(start, ())), edges=edges)
+
+
+def _with_next_decision(eviction: Eviction, moves: Sequence[tuple[datetime, str]]) -> Eviction:
+    """Adds the first change of the node before the deadline, except the NoExecute by which its grace period expires."""
+    at, deadline = eviction.at, eviction.deadline
+    again = [when for when, effect in moves if at < when < deadline or (at < when == deadline and effect != NO_EXECUTE)]
+    return evolve(eviction, decided_again=min(again, default=None))
 
 
 def _windows(lease: Lease, start: datetime, until: datetime) -> Mapping[datetime, Mapping[bool, list[str]]]:

@@ -38,8 +38,7 @@ class Usage:
         before = self._pods.get(pod.metadata.uid)
         if not pod.node or pod.phase not in _COUNTED:
             return self.remove(pod.metadata.uid)
-        requests = {name: amount for name, amount in effective_requests(reserved_spec(pod.spec, pod.status)).items() if amount}
-        now = _Counted(pod.node, leased, add_resources(requests, _ONE_POD))
+        now = _Counted(pod.node, leased, requested(pod))
         if before == now:
             return frozenset()
         changed = self.remove(pod.metadata.uid)
@@ -67,6 +66,12 @@ class Usage:
     def leased(self, node: str) -> Resources:
         """Returns the requests of pods leased by this binding; "pods" counts them."""
         return self._sums.get((node, True), {})
+
+
+def requested(pod: Pod) -> Resources:
+    """Returns what a pod requests, as the scheduler counts it; "pods" counts the pod itself."""
+    amounts = effective_requests(reserved_spec(pod.spec, pod.status))
+    return add_resources({name: amount for name, amount in amounts.items() if amount}, _ONE_POD)
 
 
 def left_over(allocatable: Resources, used: Resources) -> dict[str, Quantity]:

@@ -116,7 +116,7 @@ def decide(
     if not valid:
         return Decision(exists=False, reason=_INVALID if found else _NO_POLICY)
     turn = _turn(valid, terms, instant)
-    deciding = turn.deciding or (turn.before.policy if turn.before else valid[0])
+    deciding = turn.in_force
     is_closed = turn.deciding is None
     since = (closed_since or instant) if is_closed else None
     grace_ends = since + deciding.grace if since and deciding.force_reclaim else None
@@ -145,6 +145,12 @@ def matching(policies: Iterable[ResourceLeasingPolicy], *, node: NodeFacts, term
     return sorted(found, key=lambda policy: (-policy.priority, policy.created, policy.name))
 
 
+def in_force(valid: Sequence[ResourceLeasingPolicy], *, terms: Terms, instant: datetime) -> tuple[ResourceLeasingPolicy, datetime | None]:
+    """Returns which of the valid policies that match a node, best first, decides or decided last, and the next window edge."""
+    turn = _turn(valid, terms, instant)
+    return turn.in_force, turn.until
+
+
 def ended(policies: Iterable[ResourceLeasingPolicy], *, node: NodeFacts, terms: Terms, instant: datetime) -> Ended | None:
     """Returns the policy whose lease of this node expired last, by the clock alone; None when none expired within two weeks.
 
@@ -163,6 +169,11 @@ class _Turn:
     until: datetime | None
     deciding: ResourceLeasingPolicy | None
     before: Ended | None
+
+    @property
+    def in_force(self) -> ResourceLeasingPolicy:
+        """The policy that decides, or decided last while none is open."""
+        return self.deciding or (self.before.policy if self.before else self.of[0])
 
 
 _turns: Final[dict[tuple[object, ...], _Turn]] = {}

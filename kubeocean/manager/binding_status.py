@@ -9,7 +9,17 @@ from datetime import datetime
 
 from attrs import frozen
 
-from kubeocean.binding.conditions import CONNECTED, CONNECTIVITY_FAILED, PROXIER_READY, READY, SYNCER_FAILED, SYNCER_READY, Failure
+from kubeocean.binding.conditions import (
+    CONNECTED,
+    CONNECTIVITY_FAILED,
+    PROXIER_READY,
+    READY,
+    RIGHTS_MISSING,
+    SYNCER_FAILED,
+    SYNCER_READY,
+    Failure,
+    few,
+)
 from kubeocean.manager.workloads import CONTAINER
 from kubeocean.rbac.rules import Check
 from vkubelet.api.objects import Json, JsonView, Pod, Unknown, get_condition, set_condition
@@ -17,7 +27,6 @@ from vkubelet.api.objects import Json, JsonView, Pod, Unknown, get_condition, se
 PERMITTED = "Permitted"
 GUARDED = "Guarded"
 STALLED = "Stalled"
-RIGHTS_MISSING = "RightsMissing"
 INITIALIZING = "Initializing"
 _NAMED = 12
 _NOT_CHECKED = "no request was sent to the worker cluster yet"
@@ -42,9 +51,8 @@ class ObservedBinding:
 def rights_text(missing: Sequence[Check]) -> str:
     """Lists the rights by name, the essential ones first."""
     ordered = sorted(missing, key=lambda check: not check.essential)
-    named = ", ".join(str(check) for check in ordered[:_NAMED])
-    more = f" and {len(ordered) - _NAMED} more" if len(ordered) > _NAMED else ""
-    return f"spec.secretRef: the user of the kubeconfig may not {named}{more} in the worker cluster; grant these rights there"
+    named = few(map(str, ordered), _NAMED)
+    return f"spec.secretRef: the user of the kubeconfig may not {named} in the worker cluster; grant these rights there"
 
 
 def unguarded_text(gains: Sequence[str]) -> str:

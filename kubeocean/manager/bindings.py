@@ -12,8 +12,8 @@ from typing import Protocol
 
 from attrs import evolve, field, frozen
 
-from kubeocean.binding.conditions import CONNECTIVITY_FAILED, SYNCER_FAILED, Failure
-from kubeocean.manager.binding_status import RIGHTS_MISSING, ObservedBinding, ProcessHealth, first_status, rights_text, status_patch
+from kubeocean.binding.conditions import CONNECTIVITY_FAILED, RIGHTS_MISSING, SYNCER_FAILED, Failure
+from kubeocean.manager.binding_status import ObservedBinding, ProcessHealth, first_status, rights_text, status_patch
 from kubeocean.manager.checks import Findings, check_worker
 from kubeocean.manager.owned import ForeignObject, OwnedObjects
 from kubeocean.manager.removal import Removal

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from attrs import frozen
 
-from kubeocean.binding.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure
-from kubeocean.manager.binding_status import RIGHTS_MISSING, rights_text
+from kubeocean.binding.conditions import CONNECTIVITY_FAILED, RIGHTS_MISSING, VALIDATION_FAILED, Failure
+from kubeocean.manager.binding_status import rights_text
 from kubeocean.model.crds import ClusterBinding
 from kubeocean.model.ownership import Mark, Ownership, classify
 from kubeocean.rbac import permissions

@@ -29,7 +29,7 @@ SETTINGS_FILE: Final = "settings.yaml"
 _CONFIG: Final = "/etc/kubeocean"
 _TLS: Final = "/etc/kubeocean-tls"
 _STATE: Final = "/var/lib/kubeocean"
-_USER: Final = 65532
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _KUBELET_PORT: Final = 10250
 _HEALTH_PORT: Final = 8081
 _METRICS_PORT: Final = 8080
@@ -101,6 +101,9 @@ def desired_objects(binding: ClusterBinding, settings: ManagerSettings) -> tuple
     name = deployment_name(binding.cluster_id)
     chosen = syncer_settings(binding, settings)
     identity = permissions.hub_objects(name, namespace=settings.namespace, binding=binding.name, namespaces=False)
+    for body in identity:
+        if body["kind"] == "ServiceAccount" and settings.service_account_annotations:
+            body["metadata"] = {**body["metadata"], "annotations": dict(settings.service_account_annotations)}
     bodies = [*identity, _config_map(name, settings, chosen), _service(binding, settings)]
     if settings.replicas > 1:
         bodies.append(_disruption_budget(binding, settings))
@@ -229,7 +232,10 @@ def _deployment(binding: ClusterBinding, settings: ManagerSettings, chosen: Json
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
             "selector": {"matchLabels": labels},
             "template": {
-                "metadata": {"labels": {**labels, **_common_labels(binding)}, "annotations": {keys.SETTINGS_HASH: _digest(counted)}},
+                "metadata": {
+                    "labels": {**settings.pod_labels, **labels, **_common_labels(binding)},
+                    "annotations": {**settings.pod_annotations, keys.SETTINGS_HASH: _digest(counted)},
+                },
                 "spec": _pod(binding, settings, chosen),
             },
         },
@@ -243,17 +249,12 @@ def _pod(binding: ClusterBinding, settings: ManagerSettings, chosen: Json) -> Js
     volumes += [{"name": "state", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}]
     if certificate:
         volumes.append({"name": "certificate", "secret": {"secretName": certificate}})
+    volumes += _decoded(settings.extra_volumes)
     spec: Json = {
         "serviceAccountName": name,
         "terminationGracePeriodSeconds": 30,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
-            "fsGroup": _USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "affinity": _affinity(binding),
+        "securityContext": _decoded(settings.pod_security_context),
+        "affinity": _affinity(binding, settings.affinity),
         "containers": [_container(binding, settings, chosen)],
         "volumes": volumes,
     }
@@ -278,12 +279,13 @@ def _container(binding: ClusterBinding, settings: ManagerSettings, chosen: Json)
     mounts += [{"name": "state", "mountPath": _STATE}, {"name": "tmp", "mountPath": "/tmp"}]
     if own_certificate(binding, settings):
         mounts.append({"name": "certificate", "mountPath": _TLS, "readOnly": True})
+    mounts += _decoded(settings.extra_volume_mounts)
     return {
         "name": CONTAINER,
         "image": settings.image,
         "imagePullPolicy": settings.image_pull_policy,
         "command": command,
-        "env": [_downward("POD_IP", "status.podIP"), _downward("POD_NAME", "metadata.name")],
+        "env": [_downward("POD_IP", "status.podIP"), _downward("POD_NAME", "metadata.name"), *_decoded(settings.extra_env)],
         "ports": [{"name": called, "containerPort": port, "protocol": "TCP"} for called, port in ports.items() if port],
         **(_probes() if ports["health"] else {}),
         "resources": _decoded(settings.resources),
@@ -317,15 +319,20 @@ def _port(address: str) -> int:
     return int(address.rpartition(":")[2] or 0)
 
 
-def _affinity(binding: ClusterBinding) -> Json:
-    """Excludes virtual nodes, which would stop with the process that they run; prefers different nodes for the replicas."""
+def _affinity(binding: ClusterBinding, given: Mapping[str, Any]) -> Json:
+    """Excludes virtual nodes, which would stop with the process that they run; by default prefers different nodes for the replicas."""
     ours = {"key": keys.NODE_TYPE, "operator": "NotIn", "values": [keys.VIRTUAL_KUBELET]}
     go = {"key": "node.kubernetes.io/instance-type", "operator": "NotIn", "values": [keys.VIRTUAL_NODE_TYPE]}
     apart = {"labelSelector": {"matchLabels": selector_labels(binding)}, "topologyKey": "kubernetes.io/hostname"}
-    return {
-        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [ours, go]}]}},
+    affinity: Json = {
         "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": apart}]},
+        **_decoded(given),
     }
+    nodes = affinity.get("nodeAffinity") or {}
+    # A node has to match one of the terms, so each of them excludes virtual nodes.
+    terms = (nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
+    terms = [{**term, "matchExpressions": [*(term.get("matchExpressions") or ()), ours, go]} for term in terms]
+    return {**affinity, "nodeAffinity": {**nodes, _REQUIRED: {"nodeSelectorTerms": terms}}}
 
 
 def _spread(binding: ClusterBinding, constraints: Sequence[Mapping[str, Any]]) -> list[Json]:

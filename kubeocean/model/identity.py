@@ -3,6 +3,7 @@
 Invariant: everything in the domain kubeocean.io on a physical pod is ours; no such key of a user in the hub is copied.
 """
 
+import hashlib
 from collections.abc import Mapping
 from typing import Final, Self
 
@@ -11,8 +12,10 @@ from attrs import frozen
 from kubeocean.model import keys
 from kubeocean.model.crds import ApiServerAccess, ClusterBinding, DnsAccess
 from kubeocean.model.overrides import Overrides
+from vkubelet.api.codec import encode_json
 from vkubelet.api.names import LAST_APPLIED, MIRROR_POD
 from vkubelet.api.objects import Key, ObjectMeta, Pod, PodRef
+from vkubelet.api.podspec import CONTAINERS
 
 # Big and of no use in the worker, or read by the kubelet as a mark that it created the pod itself.
 _LEFT_AT_HOME: Final = frozenset(
@@ -47,6 +50,8 @@ class Target:
     overrides: Overrides = Overrides()
     services: Mapping[str, str] = {}
     """Environment variables by which containers find the Services of the pod's namespace."""
+    services_zone: str = ""
+    """DNS zone in which the worker's DNS finds mirrors of Services, by namespace; empty where none are mirrored."""
 
     @classmethod
     def of(
@@ -171,7 +176,18 @@ def marks(pod: Pod, target: Target) -> keys.ExpectedMetadata:
     }
     if meta.generation:
         annotations[keys.VIRTUAL_GENERATION] = str(meta.generation)
+    if digest := digest_of_changes(pod):
+        annotations[keys.VIRTUAL_SPEC] = digest
     return keys.ExpectedMetadata(labels, annotations)
+
+
+def digest_of_changes(pod: Pod) -> str:
+    """Returns the digest for VIRTUAL_SPEC; "" for a pod whose spec is as it was created, which its UID identifies."""
+    if pod.metadata.generation <= 1:
+        return ""
+    parts = [[(each.get("name"), each.get("image"), each.get("resources")) for each in pod.spec.get(kind) or ()] for kind in CONTAINERS]
+    content = [parts, pod.spec.get("tolerations"), pod.spec.get("activeDeadlineSeconds")]
+    return hashlib.sha256(encode_json(content)).hexdigest()[:16]
 
 
 def is_internal(key: str) -> bool:

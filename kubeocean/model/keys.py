@@ -94,6 +94,9 @@ VIRTUAL_POD_UID: Final = "kubeocean.io/virtual-pod-uid"
 VIRTUAL_NODE_NAME: Final = "kubeocean.io/virtual-node-name"
 VIRTUAL_GENERATION: Final = "kubeocean.io/virtual-generation"
 """Annotation of a physical pod: the generation of the virtual pod that it reflects."""
+VIRTUAL_SPEC: Final = "kubeocean.io/virtual-spec"
+"""Annotation of a physical pod: digest of what users may change in the spec that it reflects. A hub that was restored from a backup gives a
+generation to another change. Without it, the generation alone counts."""
 PHYSICAL_POD_NAMESPACE: Final = "kubeocean.io/physical-pod-namespace"
 PHYSICAL_POD_NAME: Final = "kubeocean.io/physical-pod-name"
 PHYSICAL_POD_UID: Final = "kubeocean.io/physical-pod-uid"
@@ -127,6 +130,11 @@ TOKEN_SECRET: Final = "kubeocean.io/service-account-token"
 TOKEN_EXPIRY: Final = "kubeocean.io/token-expiry"
 TOKEN_LIFE: Final = "kubeocean.io/token-life"
 SERVICE_ACCOUNT: Final = "kubeocean.io/service-account"
+
+VIRTUAL_SERVICE: Final = "kubeocean.io/virtual-service"
+"""Annotation of the mirror of an EndpointSlice: the name of its Service in the hub."""
+LEDGER: Final = "kubeocean-ledger"
+"""Name of the ConfigMap in the mount namespace with the resource-seconds that were lent; names of copies have a hash."""
 
 # --- Finalizers ---------------------------------------------------------------------------------------------------------------------------
 
@@ -263,6 +271,19 @@ def _mark(hub_uid: str, cluster_id: str) -> str:
 def physical_name(namespace: str, name: str) -> str:
     """Returns the name in the worker of a pod, ConfigMap, Secret or claim; the namespace is empty for cluster-scoped objects."""
     return hashed(name, f"{namespace}/{name}")
+
+
+def service_name(namespace: str, name: str) -> str:
+    """Returns the name in the worker of the mirror of a Service: `name--namespace`, to which a DNS server rewrites `name.namespace`.
+
+    A name that is too long, or that could be split in two ways, is hashed like that of other copies; no rewrite leads to it.
+    """
+    return f"{name}--{namespace}" if has_plain_name(namespace, name) else physical_name(namespace, name)
+
+
+def has_plain_name(namespace: str, name: str) -> bool:
+    """Checks that `service_name` is not a hash."""
+    return len(name) + len(namespace) + 2 <= LABEL_LIMIT and "--" not in name and "--" not in namespace
 
 
 def token_secret_name(namespace: str, pod: str, uid: str) -> str:

@@ -15,7 +15,7 @@ from attrs import evolve, field, frozen
 
 from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding
-from kubeocean.model.identity import Target, daemonset_allowed, leaves_home, marks, propagated, where, workload_of
+from kubeocean.model.identity import Target, daemonset_allowed, digest_of_changes, leaves_home, marks, propagated, where, workload_of
 from kubeocean.model.overrides import images_of, patched_keys, remembered, virtual_images
 from kubeocean.model.ownership import Ownership, classify
 from kubeocean.model.references import untranslatable
@@ -76,7 +76,8 @@ class Changed:
         """Returns the changes without the record that the generation was sent completely."""
         if self.main is None:
             return self
-        return evolve(self, main=_unless_empty({**self.main, "metadata": _without(self.main["metadata"], keys.VIRTUAL_GENERATION)}))
+        metadata = _without(_without(self.main["metadata"], keys.VIRTUAL_GENERATION), keys.VIRTUAL_SPEC)
+        return evolve(self, main=_unless_empty({**self.main, "metadata": metadata}))
 
     def without_resize(self, pending: Pending) -> Changed:
         """Returns the changes without the resize; `main` records why it is pending, unless that is recorded already."""
@@ -111,13 +112,16 @@ def is_current(pod: Pod, physical: Pod, owner: keys.Owner) -> bool:
     It avoids the comparison of `changes` for nearly all pods; False does not mean that there is a difference.
     """
     meta, spec = physical.metadata, pod.spec
-    if not _is_reflected(pod, physical) or keys.WORKLOAD_TYPE not in meta.labels or spec.get("ephemeralContainers"):
+    if not _has_generation(pod, physical) or keys.WORKLOAD_TYPE not in meta.labels or spec.get("ephemeralContainers"):
         return False
     if keys.RESIZE_PENDING in meta.annotations or keys.VIRTUAL_IMAGES in meta.annotations:
         return False
     made_by, expected = workload_of(physical, pod), propagated(pod)
     ours = marks(pod, Target(owner=owner, node=physical.node, namespace=meta.namespace, workload=made_by))
     annotations = {**ours.annotations, keys.EXPECTED_METADATA: expected.encode()}
+    if keys.VIRTUAL_SPEC not in meta.annotations:
+        # An upgrade changes no pod.
+        annotations.pop(keys.VIRTUAL_SPEC, None)
     if _missing(meta.labels, ours.labels) or _missing(meta.annotations, annotations):
         return False
     images = {container["name"]: container.get("image") for container in containers(physical.spec)}
@@ -167,9 +171,15 @@ def _patch(physical: Pod, *, metadata: JsonView | None = None, spec: JsonView | 
     return patch
 
 
-def _is_reflected(pod: Pod, physical: Pod) -> bool:
+def _has_generation(pod: Pod, physical: Pod) -> bool:
     sent = physical.metadata.annotations.get(keys.VIRTUAL_GENERATION)
     return bool(pod.metadata.generation) and sent == str(pod.metadata.generation)
+
+
+def _is_reflected(pod: Pod, physical: Pod) -> bool:
+    digest = digest_of_changes(pod)
+    is_same = not digest or physical.metadata.annotations.get(keys.VIRTUAL_SPEC, digest) == digest
+    return is_same and _has_generation(pod, physical)
 
 
 def _metadata(pod: Pod, physical: Pod, target: Target) -> Json:
@@ -183,6 +193,8 @@ def _metadata(pod: Pod, physical: Pod, target: Target) -> Json:
             entries.pop(key, None)
     labels |= _missing(physical.metadata.labels, ours.labels)
     annotations |= _missing(physical.metadata.annotations, ours.annotations)
+    if _is_reflected(pod, physical):
+        annotations.pop(keys.VIRTUAL_SPEC, None)
     if before not in (desired, desired.shortened) or not text:
         annotations[keys.EXPECTED_METADATA] = desired.encode()
     return {name: entries for name, entries in (("labels", labels), ("annotations", annotations)) if entries}

@@ -11,17 +11,20 @@ pods created from then on.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from attrs import Factory, define, evolve, field, frozen
 
 from kubeocean.model import keys
 from kubeocean.model.crds import ApiServerAccess, ClusterBinding, DnsAccess
+from kubeocean.model.dns import services_zone
 from kubeocean.model.identity import Target, replicaset_name, workload, workload_of
+from kubeocean.model.ownership import Ownership, classify
 from kubeocean.scope import Scope, WorkerScope
+from kubeocean.worker.cluster import WorkerCluster
 from vkubelet.api.codec import encode_json
-from vkubelet.api.objects import PRIORITYCLASSES, REPLICASETS, SERVICES, Key, ObjectMeta, Pod, Unknown
+from vkubelet.api.objects import PRIORITYCLASSES, REPLICASETS, SERVICES, Json, Key, ObjectMeta, Pod, Unknown
 from vkubelet.client.rest import Selection
 from vkubelet.control.informer import Informer
 from vkubelet.control.store import Store
@@ -39,6 +42,16 @@ _REMEMBERED: Final = 2000
 """ReplicaSets whose Deployment is remembered."""
 _BINDING_RETRIED_AFTER: Final = 10.0
 _BY_NAMESPACE: Final = "namespace"
+_ADDRESSING: Final = (
+    "type",
+    "clusterIP",
+    "externalName",
+    "ports",
+    "ipFamilies",
+    "sessionAffinity",
+    "sessionAffinityConfig",
+    "publishNotReadyAddresses",
+)
 
 
 @frozen
@@ -87,18 +100,23 @@ class HubAccess:
 
 
 class ServiceLinks:
-    """Watches the Services of the hub.
+    """Watches the Services of the hub; variables contain the address of a Service's mirror in the worker, where it has one.
 
     The variables of the API server's own are omitted: `spec.apiServerAccess` defines how pods in the worker reach it.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, worker: WorkerCluster) -> None:
+        self._worker = worker
+        self.entering: Callable[[Pod], Awaitable[None]] | None = None
+        """Waits until the Services of a pod's namespace are mirrored."""
         store: Store[Unknown] = Store(indexes={_BY_NAMESPACE: lambda service: [service.metadata.namespace]}, keep=addresses_of)
         self.informer: Informer[Unknown] = Informer(host.client, SERVICES, store=store, clock=host.clock, metrics=host.metrics)
 
     async def find(self, pod: Pod) -> Mapping[str, str]:
         """Returns the variables for a pod that is about to be created. Raises Unavailable while the Services were never listed."""
         await listed(self.informer)
+        if self.entering is not None:
+            await self.entering(pod)
         return self.known(pod)
 
     def known(self, pod: Pod) -> Mapping[str, str]:
@@ -107,8 +125,15 @@ class ServiceLinks:
         if pod.spec.get("enableServiceLinks") is False:
             return {}
         services = self.informer.store.by_index(_BY_NAMESPACE, namespace)
-        others = [service.body for service in services if service.key != (MASTER_NAMESPACE, MASTER)]
+        others = [self._reachable(service) for service in services if service.key != (MASTER_NAMESPACE, MASTER)]
         return service_variables(others, namespace=namespace, links=True)
+
+    def _reachable(self, service: Unknown) -> Json:
+        body, mirror = service.body, self._worker.services.store.get(self._worker.mount.service_key(service.key))
+        if mirror is not None and classify(mirror.metadata, self._worker.mount.owner) is Ownership.OURS:
+            address = (mirror.body.get("spec") or {}).get("clusterIP") or ""
+            body["spec"] = {**(body.get("spec") or {}), "clusterIP": address}
+        return body
 
 
 @define(kw_only=True, eq=False)
@@ -117,9 +142,14 @@ class Placement:
 
     scope: WorkerScope
     access: HubAccess = Factory(lambda self: HubAccess(self.scope), takes_self=True)
-    services: ServiceLinks = Factory(lambda self: ServiceLinks(self.scope.host), takes_self=True)
+    services: ServiceLinks = Factory(lambda self: ServiceLinks(self.scope.host, self.scope.worker), takes_self=True)
     _replicasets: dict[str, ObjectMeta] = field(factory=dict, init=False)
     _has_priority_class: bool = field(default=False, init=False)
+
+    def uses_hub_dns(self) -> bool:
+        """Returns whether pods in the worker use the DNS of the hub."""
+        binding = self.scope.binding.current
+        return (binding is not None and binding.dns is not None) or self.access.known.dns is not None
 
     async def run(self) -> None:
         """Watches the Services of the hub until cancelled."""
@@ -144,7 +174,8 @@ class Placement:
             api_server=access.api_server,
             dns=access.dns,
         )
-        return evolve(target, namespace=self._namespace_of(pod), services=await self.services.find(pod))
+        services = await self.services.find(pod)
+        return evolve(target, namespace=self._namespace_of(pod), services=services, services_zone=self._zone())
 
     def known_target(self, pod: Pod, physical: Pod, binding: ClusterBinding) -> Target:
         """Returns the Target of a pod that exists in the worker; its labels record the workload that created it."""
@@ -161,6 +192,10 @@ class Placement:
 
     def _namespace_of(self, pod: Pod) -> str:
         return self.scope.worker.mount.namespace_of(pod.metadata.namespace)
+
+    def _zone(self) -> str:
+        worker = self.scope.worker
+        return services_zone(worker.mount.namespace) if worker.services.ever_synced else ""
 
     async def ensure_priority_class(self, target: Target) -> None:
         """Creates Kubeocean's own class in the worker unless it exists; a class that the binding names is left to its owner."""
@@ -231,8 +266,10 @@ def _address(service: Unknown) -> str:
 
 
 def addresses_of(service: Unknown) -> Unknown:
-    """Returns the Service with only its name, address and ports."""
+    """Returns the Service with only its name, and the fields by which clients reach it."""
     meta, spec = service.metadata, service.body.get("spec") or {}
     head = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid, "resourceVersion": meta.resource_version}
-    kept = {name: spec[name] for name in ("clusterIP", "ports") if spec.get(name)}
+    if meta.deletion_timestamp:
+        head["deletionTimestamp"] = meta.deletion_timestamp
+    kept = {name: spec[name] for name in _ADDRESSING if spec.get(name)}
     return Unknown.decode(encode_json({"metadata": head, "spec": kept}))

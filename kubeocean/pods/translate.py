@@ -68,6 +68,8 @@ def physical_pod(pod: Pod, target: Target) -> Json:
     _set_hostname(spec, pod, domain=target.domain)
     spec |= _placement(target)
     set_dns(spec, target.dns, namespace=pod.metadata.namespace)
+    if target.dns is None and target.services_zone:
+        _search_mirrors(spec, f"{pod.metadata.namespace}.{target.services_zone}", domain=target.domain)
     if aliases := host_aliases(spec.get("hostAliases") or (), target.api_server, domain=target.domain):
         spec["hostAliases"] = aliases
     _rename_volumes(spec, pod)
@@ -216,9 +218,7 @@ def set_dns(spec: Json, access: DnsAccess | None, *, namespace: str) -> None:
 
     ClusterFirst with `hostNetwork` means the node's own DNS (documented for `dnsPolicy`), so it is not changed.
     """
-    policy = spec.get("dnsPolicy") or "ClusterFirst"
-    of_the_node = policy == "ClusterFirst" and spec.get("hostNetwork")
-    if access is None or policy not in _FOLLOWS_CLUSTER or of_the_node:
+    if access is None or not _uses_cluster_dns(spec):
         return
     config: JsonView = spec.get("dnsConfig") or {}
     searches = [f"{namespace}.svc.{access.domain}", f"svc.{access.domain}", access.domain]
@@ -227,6 +227,28 @@ def set_dns(spec: Json, access: DnsAccess | None, *, namespace: str) -> None:
         "nameservers": _distinct([*access.servers, *(config.get("nameservers") or ())])[:_MOST_SERVERS],
         "searches": _fitting(_distinct([*searches, *(config.get("searches") or ())])),
         "options": _options({"ndots": {"name": "ndots", "value": "5"}}, config.get("options") or ()),
+    }
+
+
+def _uses_cluster_dns(spec: JsonView) -> bool:
+    policy = spec.get("dnsPolicy") or "ClusterFirst"
+    return policy in _FOLLOWS_CLUSTER and not (policy == "ClusterFirst" and spec.get("hostNetwork"))
+
+
+def _search_mirrors(spec: Json, zone: str, *, domain: str) -> None:
+    """Adds the zone in which the worker's DNS finds the Services of the pod's namespace.
+
+    The kubelet of the worker puts the zone of the mount namespace before it, in which `name.namespace` and full names are found. `ndots`
+    makes resolvers search full names too, also those of single pods.
+    """
+    if not _uses_cluster_dns(spec):
+        return
+    config: JsonView = spec.get("dnsConfig") or {}
+    ndots = {"name": "ndots", "value": str(f"pod.service.namespace.svc.{domain}".count(".") + 1)}
+    spec["dnsConfig"] = {
+        **config,
+        "searches": _fitting(_distinct([*(config.get("searches") or ()), zone])),
+        "options": _options({"ndots": ndots}, config.get("options") or ()),
     }
 
 

@@ -14,6 +14,7 @@ label of a policy for another binding stays; after a refusal nothing is written 
 import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Protocol
 
 from kubeocean.leasing.policy import Terms
@@ -57,6 +58,13 @@ class LeasedNodes(Protocol):
         """Returns what those nodes offer and lease; None while that is unknown."""
 
 
+class LentAmounts(Protocol):
+    """The ledger as needed here."""
+
+    def summary(self, policy: str) -> Json | None:
+        """Returns what was lent by this policy, as its status shows it; None while that is unknown."""
+
+
 class ResourceLeasingPolicyReconciler:
     """Maintains finalizer and status of our policies; decisions about nodes follow `current`."""
 
@@ -69,6 +77,7 @@ class ResourceLeasingPolicyReconciler:
         self._parsed: dict[str, ResourceLeasingPolicy] = {}
         self._last_sent: dict[str, Json] = {}
         self._nodes: LeasedNodes | None = None
+        self._ledger: LentAmounts | None = None
         self._pace = Pace(host.clock)
         self._others: dict[str, tuple[float, str]] = {}
         """Since when another hub writes the status of a policy, and the mark of that hub; by policy."""
@@ -102,6 +111,10 @@ class ResourceLeasingPolicyReconciler:
     def set_nodes(self, nodes: LeasedNodes) -> None:
         """Sets the source for which nodes a policy decides about; while it lists any, a deleted policy keeps its finalizer."""
         self._nodes = nodes
+
+    def set_ledger(self, ledger: LentAmounts) -> None:
+        """Sets the source for what was lent."""
+        self._ledger = ledger
 
     def recount(self, name: str) -> None:
         """Enqueues a policy that decides about more or fewer nodes than before."""
@@ -176,6 +189,7 @@ class ResourceLeasingPolicyReconciler:
             edge=next_edge(policy.windows, zone, now),
             nodes=self._decided_by(policy.name),
             amounts=self._nodes.amounts_of(policy.name) if self._nodes is not None else None,
+            lent=partial(self._ledger.summary, policy.name) if self._ledger is not None else None,
         )
 
     def _decided_by(self, name: str) -> Sequence[str]:

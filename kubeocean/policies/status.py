@@ -1,7 +1,8 @@
 """Computes the amounts and the desired status of a ResourceLeasingPolicy, and when it is worth a write. Pure but for the clock.
 
 Invariant: equal verdicts render no patch. Phase, conditions, edge and nodes are written at once; the amounts, which change with every pod,
-are written when they have been stable for a moment, after half a minute at the latest, and on average at most every half minute.
+are written when they have been stable for a moment, after half a minute at the latest, and on average at most every half minute. What was
+lent, which changes with every second, is part of each write, and causes one only after several minutes.
 
 The amounts of a policy are the sums over the nodes put last under it. They are updated node by node, because a policy may decide about
 thousands of nodes; reading them does not iterate over the nodes.
@@ -9,8 +10,8 @@ thousands of nodes; reading them does not iterate over the nodes.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Final
 
 from attrs import define, field, frozen
@@ -18,12 +19,17 @@ from attrs import define, field, frozen
 from kubeocean.model.crds import ResourceLeasingPolicy
 from vkubelet.api.objects import Json, JsonView, set_condition
 from vkubelet.api.quantity import Resources, add_resources, format_resources, subtract_resources
-from vkubelet.clock import Clock, rfc3339
+from vkubelet.clock import Clock, parse_rfc3339, rfc3339
 
 MOST_NODES_NAMED: Final = 32
 
 AMOUNTS: Final = ("offered", "leased")
-_ADDED: Final = frozenset({"observedGeneration", "timeZone", "nextEdge", "decidingNodes", "nodes", *AMOUNTS})
+_LEDGER: Final = "ledger"
+_LENT: Final = ("lastDay", "total")
+_OF_AMOUNTS: Final = frozenset({*AMOUNTS, _LEDGER})
+_LEDGER_EVERY: Final = timedelta(minutes=4)
+"""Time after which the ledger is worth a write; policies without changes are reconciled every five minutes."""
+_ADDED: Final = frozenset({"observedGeneration", "timeZone", "nextEdge", "decidingNodes", "nodes", *_OF_AMOUNTS})
 """Status fields that the definition of Kubeocean (Go) lacks; where that definition is installed the API server drops them."""
 
 _STILL: Final = 1.0
@@ -46,7 +52,7 @@ class Verdict:
     """The input of a policy's desired status.
 
     `problems` is empty for a valid one, `zone` names the zone in force, `nodes` are the physical nodes it decides about now; without
-    `amounts`, while they are incomplete, the reported ones stay.
+    `amounts`, while they are incomplete, the reported ones stay. `lent` returns what was lent until now, None while that is unknown.
     """
 
     problems: str
@@ -55,6 +61,7 @@ class Verdict:
     edge: datetime | None = None
     nodes: Sequence[str] = ()
     amounts: Amounts | None = None
+    lent: Callable[[], Json | None] | None = None
 
 
 @frozen
@@ -90,10 +97,18 @@ def status_change(policy: ResourceLeasingPolicy, verdict: Verdict, *, now: datet
         **_amounts(verdict, present),
     }
     differing = {name for name, value in status.items() if present.get(name) != value}
+    if (ledger := _ledger(verdict, present.get(_LEDGER) or {}, now=now, due=bool(differing))) is not None:
+        status[_LEDGER] = ledger
+        differing.add(_LEDGER)
     if not differing:
         return None
     patch = {**status, **{name: _replacing(policy.status.get(name) or {}, status[name]) for name in AMOUNTS}}
-    only_amounts = differing <= set(AMOUNTS)
+    if ledger is not None:
+        written = policy.status.get(_LEDGER) or {}
+        patch[_LEDGER] = {**ledger, **{name: _replacing(written.get(name) or {}, ledger[name]) for name in _LENT}}
+    elif _LEDGER in present:
+        status[_LEDGER] = present[_LEDGER]
+    only_amounts = differing <= _OF_AMOUNTS
     repeated = not only_amounts and last_sent is not None and _without_times(last_sent) == _without_times(status)
     return Report(status, {"status": {**patch, "lastAppliedTime": rfc3339(now)}}, only_amounts, repeated)
 
@@ -102,8 +117,22 @@ def _without_times(status: JsonView) -> Json:
     """Returns a status without amounts, and without the times at which another client's writes changed its conditions."""
     fields = ("type", "status", "reason", "message", "observedGeneration")
     conditions = [{name: each.get(name) for name in fields} for each in status.get("conditions") or ()]
-    rest = {name: value for name, value in status.items() if name not in AMOUNTS}
+    rest = {name: value for name, value in status.items() if name not in _OF_AMOUNTS}
     return {**rest, "conditions": sorted(conditions, key=lambda each: str(each["type"]))}
+
+
+def _ledger(verdict: Verdict, written: JsonView, *, now: datetime, due: bool) -> Json | None:
+    """Returns what was lent until now, when it is to be written: with other changes, or when what is written is old and differs."""
+    try:
+        old = now - parse_rfc3339(written["through"]) >= _LEDGER_EVERY
+    except (KeyError, TypeError, ValueError):
+        old = True
+    if verdict.lent is None or not (due or old):
+        return None
+    lent = verdict.lent()
+    if lent is None or not (due or any(lent[name] != (written.get(name) or {}) for name in _LENT)):
+        return None
+    return lent
 
 
 def _amounts(verdict: Verdict, present: JsonView) -> Json:

@@ -14,7 +14,8 @@ from attrs import frozen
 from kubeocean.model import keys
 from kubeocean.model.crds import GROUP, POLICIES
 from kubeocean.model.references import MACHINES, SECRETS_OF
-from vkubelet.api.objects import NAMESPACES, PODS, PRIORITYCLASSES, PVS, SECRETS, Json, Resource
+from vkubelet.api.names import SLICE_MANAGED_BY
+from vkubelet.api.objects import ENDPOINTSLICES, NAMESPACES, PODS, PRIORITYCLASSES, PVS, SECRETS, SERVICES, Json, Resource
 
 API: Final = "admissionregistration.k8s.io"
 MOUNT_NAMESPACE: Final = "mount namespace"
@@ -75,7 +76,8 @@ def guards(mount_namespace: str, *, policy_label: bool = True, max_priority: str
     `tenants`: claims may also be in namespaces whose names have it and "-" as prefix.
     """
     label = (_node_label(),) if policy_label else ()
-    return (_leases(), _mount(), _pods(max_priority), _secrets(), _classes(), _volumes(mount_namespace, tenants=tenants), *label)
+    volumes, mirrors = _volumes(mount_namespace, tenants=tenants), (_services(), _slices())
+    return (_leases(), _mount(), _pods(max_priority), _secrets(), _classes(), volumes, *mirrors, *label)
 
 
 def _leases() -> Guard:
@@ -246,6 +248,36 @@ def _volumes(space: str, *, tenants: bool) -> Guard:
     )
 
 
+def _services() -> Guard:
+    types = "!has(object.spec.type) || object.spec.type in ['ClusterIP', 'ExternalName']"
+    addresses = "!has(object.spec.externalIPs) || object.spec.externalIPs.size() == 0"
+    selector = "!has(object.spec.selector) || object.spec.selector.size() == 0"
+    return Guard(
+        name="services",
+        why="The right to create Services would include ports of every node, load balancers, and traffic of the worker to any address.",
+        resources=("services",),
+        operations=("CREATE", "UPDATE"),
+        rules=(
+            Rule(types, "Services of a hub must be of type ClusterIP or ExternalName"),
+            Rule(addresses, "Services of a hub must not have externalIPs"),
+            Rule(selector, "Services of a hub must not select pods of the worker"),
+        ),
+    )
+
+
+def _slices() -> Guard:
+    managed = f"has({_OBJECT}.metadata.labels) && '{SLICE_MANAGED_BY}' in {_OBJECT}.metadata.labels"
+    ours = f"{managed} && {_OBJECT}.metadata.labels['{SLICE_MANAGED_BY}'] == '{keys.MANAGED}'"
+    return Guard(
+        name="endpointslices",
+        why="The right to write EndpointSlices would include those of the worker's own Services.",
+        group=ENDPOINTSLICES.group,
+        resources=(ENDPOINTSLICES.plural,),
+        operations=("CREATE", "UPDATE", "DELETE"),
+        rules=(Rule(ours, f"a hub may write only EndpointSlices with the label {SLICE_MANAGED_BY}: {keys.MANAGED}"),),
+    )
+
+
 # --- Objects ------------------------------------------------------------------------------------------------------------------------------
 
 
@@ -331,6 +363,24 @@ def trials(mount_namespace: str) -> tuple[Trial, ...]:
                     "annotations": {"kubernetes.io/service-account.name": "default"},
                 },
                 "type": _TOKEN_SECRETS[0],
+            },
+        ),
+        Trial(
+            gains="open ports of every node of the worker",
+            resource=SERVICES,
+            body={
+                "metadata": {"generateName": "kubeocean-trial-", "namespace": mount_namespace},
+                "spec": {"type": "NodePort", "ports": [{"port": 1}]},
+            },
+        ),
+        Trial(
+            gains="write EndpointSlices of the worker's own Services",
+            resource=ENDPOINTSLICES,
+            body={
+                "metadata": {"generateName": "kubeocean-trial-", "namespace": mount_namespace},
+                "addressType": "IPv4",
+                "endpoints": [],
+                "ports": [],
             },
         ),
     )

@@ -22,6 +22,7 @@ MANAGER: Final = "kubeocean-manager"
 
 _LEASES: Final = "coordination.k8s.io"
 _CERTIFICATES: Final = "certificates.k8s.io"
+_DISCOVERY: Final = "discovery.k8s.io"
 _STORAGE: Final = "storage.k8s.io"
 _LEASE_NAMESPACE: Final = "kube-node-lease"
 _AUTHENTICATION_READER: Final = "extension-apiserver-authentication-reader"
@@ -91,6 +92,7 @@ def _hub_pods() -> tuple[Rule, ...]:
         Rule(
             "services", READ, why="Finds the addresses of the API server, the DNS and the Services of this cluster for pods in the worker."
         ),
+        Rule("endpointslices", READ, group=_DISCOVERY, essential=False, why="Mirrors the endpoints of Services to the worker."),
         Rule("events", "create patch", why="Records Events.", bound="Not limited: an Event can be about any object."),
     )
 
@@ -276,8 +278,9 @@ def mounted_rules(space: str) -> tuple[Rule, ...]:
 def _mounted(space: str) -> tuple[Rule, ...]:
     every = f"{READ} create patch delete"
     owner = "Annotates the mount namespace with the binding that owns it."
-    space_ = "The mount namespace, which contains nothing but copies."
+    space_ = "The mount namespace, which contains nothing but copies and the ledger."
     secrets = f"guard secrets. {space_}"
+    mirrors = "Mirrors Services of the hub and their endpoints for leased pods."
     return (
         Rule(
             "pods",
@@ -286,7 +289,13 @@ def _mounted(space: str) -> tuple[Rule, ...]:
             why="Runs the pods of the computing cluster, in this namespace only.",
             bound="guard pods",
         ),
-        Rule("configmaps secrets", f"{every} update", namespace=space, why="Copies the objects that pods refer to.", bound=secrets),
+        Rule(
+            "configmaps secrets",
+            f"{every} update",
+            namespace=space,
+            why="Copies the objects that pods refer to, and keeps the ledger.",
+            bound=secrets,
+        ),
         Rule(
             "persistentvolumeclaims",
             every,
@@ -294,6 +303,16 @@ def _mounted(space: str) -> tuple[Rule, ...]:
             essential=False,
             why="Copies the claims of pods.",
             bound=f"{space_} ResourceQuota limits their storage.",
+        ),
+        Rule("services", every, namespace=space, essential=False, why=mirrors, bound="guard services"),
+        Rule(
+            "endpointslices",
+            f"{every} update",
+            group=_DISCOVERY,
+            namespace=space,
+            essential=False,
+            why=mirrors,
+            bound=f"guard endpointslices. {space_}",
         ),
         Rule("events", "list watch", namespace=space, essential=False, why="Mirrors the Events of pods to the hub."),
         Rule("namespaces", "get patch", names=space, namespace=space, essential=False, why=owner, bound="guard namespace"),

@@ -13,6 +13,7 @@ from attrs import evolve, frozen
 from kubeocean.binding.reconciler import BindingReconciler
 from kubeocean.binding.virtual_nodes import VirtualNode
 from kubeocean.leasing.capacity import Usage
+from kubeocean.ledger.keeper import LedgerKeeper
 from kubeocean.metrics import NodeAmounts, Snapshot
 from kubeocean.model.crds import ClusterBinding
 from kubeocean.model.identity import daemonset_allowed, leaves_home
@@ -31,6 +32,7 @@ class Connected:
 
     worker: WorkerCluster
     usage: Usage
+    ledger: LedgerKeeper
 
 
 @frozen(kw_only=True)
@@ -68,6 +70,7 @@ def capture(sources: Sources, *, credentials_end: datetime | None = None) -> Cal
     nodes, virtual, binding = [_node(node, connected) for node in scope.virtual], iter(scope.host.pods), scope.binding.current
     # Both only copy references here: tens of thousands of pods are filtered in the other thread.
     physical = worker.backing_pods() if worker is not None else iter(())
+    lent = connected.ledger.lent() if connected is not None else dict
 
     def counted() -> Snapshot:
         return evolve(
@@ -75,6 +78,7 @@ def capture(sources: Sources, *, credentials_end: datetime | None = None) -> Cal
             nodes=[_figures(node) for node in nodes],
             virtual_pods=Counter(_phase(pod) for pod in virtual if _is_counted(pod, binding)),
             physical_pods=Counter(map(_phase, physical)),
+            lent=lent(),
         )
 
     return counted

@@ -11,6 +11,7 @@ from attrs import evolve
 
 from kubeocean.copies.dependents import Dependents
 from kubeocean.copies.legacy_tokens import LegacyTokens
+from kubeocean.ledger.keeper import LedgerKeeper
 from kubeocean.nodes.csinodes import CSINodeReconciler
 from kubeocean.nodes.hostports import HostPortReconciler
 from kubeocean.nodes.reclaim import Reclaimer
@@ -25,6 +26,8 @@ from kubeocean.policies.reconciler import ResourceLeasingPolicyReconciler
 from kubeocean.scope import WorkerScope
 from kubeocean.service.legacy_takeover import LegacyAdoption
 from kubeocean.service.metrics_snapshot import Connected, Sources
+from kubeocean.services.reconciler import ServiceMirror
+from kubeocean.services.routes import RouteProbe
 from kubeocean.settings import KubeoceanSettings
 from kubeocean.worker.pod_streams import Backing
 from kubeocean.worker.stats import NodeStats
@@ -48,6 +51,8 @@ class Session:
         host, settings = scope.host, scope.settings
         self._reclaimer = Reclaimer(host, per_second=settings.evictions_per_second)
         self._policies = ResourceLeasingPolicyReconciler(scope)
+        self._ledger = LedgerKeeper(scope, self._policies)
+        self._policies.set_ledger(self._ledger)
         self._withdrawal = Withdrawal(scope)
         self.nodes = PhysicalNodeReconciler(scope, policies=self._policies, withdrawal=self._withdrawal, reclaimer=self._reclaimer)
         self._dependents = Dependents(scope)
@@ -55,6 +60,10 @@ class Session:
         self._legacy_tokens = LegacyTokens(host, worker, self._dependents.tokens)
         self.adoption = LegacyAdoption(scope)
         self._placement = Placement(scope=scope)
+        self._services = ServiceMirror(
+            scope, self._placement.services.informer, prepare=self._dependents.tenants.ensure, has_dns=self._placement.uses_hub_dns
+        )
+        self._placement.services.entering = self._services.entering
         self._admission = LeaseAdmission(scope=scope, policy=self._policies.get)
         self.pods = VirtualPodReconciler(
             scope=scope,
@@ -78,7 +87,10 @@ class Session:
             self.adoption.run,
             self._reclaimer.controller.run,
             self._policies.controller.run,
+            self._ledger.run,
             self._placement.run,
+            self._services.run,
+            RouteProbe(self._scope).run,
             self.physical.controller.run,
             self.events.run,
             self._csinodes.informer.run,
@@ -106,7 +118,7 @@ class Session:
 
     def sources(self, lasting: Sources) -> Sources:
         """Returns the sources of the metrics during this session."""
-        connected = Connected(worker=self.worker, usage=self.nodes.usage)
+        connected = Connected(worker=self.worker, usage=self.nodes.usage, ledger=self._ledger)
         return evolve(lasting, connected=connected, reclaimers=(*lasting.reclaimers, self._reclaimer))
 
     def _released(self, ref: PodRef) -> None:
@@ -119,6 +131,7 @@ class Session:
         self._policies.recheck()
         self.nodes.recheck()
         self._dependents.binding_changed()
+        self._services.binding_changed()
         self.pods.binding_changed()
 
     def worker_returned(self) -> None:

@@ -39,6 +39,9 @@ T = TypeVar("T", bound=KubeObject)
 KINDS: Final[tuple[Resource[Unknown], ...]] = (objects.CONFIGMAPS, objects.SECRETS, objects.PVCS, objects.PVS)
 """Kinds that are copied to a worker beside pods."""
 
+MIRRORS: Final[tuple[Resource[Unknown], ...]] = (objects.SERVICES, objects.ENDPOINTSLICES)
+"""Kinds that are mirrored for pods, whose originals get no mark."""
+
 _PAGE = 500
 _STUCK_AFTER = 30.0
 """Seconds without progress after which a reachable worker counts as stuck; also the default grace period of pods."""
@@ -225,7 +228,7 @@ class Unbinding:
 
     async def _delete_copies(self, worker: Client, mount: Mount) -> Remaining | None:
         left: Counter[str] = Counter()
-        for kind in KINDS:
+        for kind in (*KINDS, *MIRRORS):
             try:
                 for copy in await _marked(worker, kind, mount):
                     if not copy.metadata.deletion_timestamp:
@@ -240,6 +243,9 @@ class Unbinding:
     # --- in the hub ---
 
     async def _has_marked(self, kind: Resource[Unknown], mount: Mount) -> bool:
+        if kind in MIRRORS:
+            # Their originals have no marks, but the binding reports that they were mirrored.
+            return self._scope.binding.has_mirrors
         async for meta in _pages(self._scope.host.client, kind):
             if unmark_patch(meta, mount) is not None:
                 return True

@@ -6,7 +6,7 @@ Invariant: of pods outside the namespaces of the binding only resources and port
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Self
+from typing import Any, Self
 
 from attrs import frozen
 
@@ -19,6 +19,7 @@ from kubeocean.worker.reach import Reach
 from kubeocean.worker.spread import SpreadInformer
 from vkubelet.api import objects
 from vkubelet.api.codec import encode_json
+from vkubelet.api.names import SERVICE_NAME
 from vkubelet.api.objects import Json, JsonView, Key, Node, ObjectMeta, Pod, PodRef, Resource, Unknown
 from vkubelet.api.scheduling import reserved_spec
 from vkubelet.client.rest import Client, Selection
@@ -32,8 +33,10 @@ log = logging.getLogger(__name__)
 
 BY_VIRTUAL_NODE = "virtual-node"
 BY_VIRTUAL_NAMESPACE = "virtual-namespace"
+BY_SERVICE = "service"
+"""Index of mirrored EndpointSlices: the key of the mirror of their Service."""
 
-_REFUSED = (Forbidden, NotFound, Unauthorized)
+REFUSED = (Forbidden, NotFound, Unauthorized)
 
 
 @frozen
@@ -75,6 +78,17 @@ class Mount:
         """Returns the key of the physical pod or the copy of a hub object."""
         return Key(self.namespace_of(key.namespace), keys.physical_name(key.namespace, key.name))
 
+    def service_key(self, key: Key) -> Key:
+        """Returns the key of the mirror of a Service of the hub, which keeps its name in a namespace of its tenant's own."""
+        name = keys.service_name(key.namespace, key.name) if self.is_shared else key.name
+        return Key(self.namespace_of(key.namespace), name)
+
+    def is_resolved(self, service: Key) -> bool:
+        """Checks that a DNS server can compute the key of the mirror of a Service of the hub: neither name is a hash."""
+        if self.is_shared:
+            return keys.has_plain_name(service.namespace, service.name)
+        return self.namespace_of(service.namespace) == f"{self.namespace}-{service.namespace}"
+
 
 def cost_of(pod: Pod) -> Pod:
     """Reduces a pod of others to what it takes from its node: resources, as the scheduler counts them, and host ports."""
@@ -99,6 +113,8 @@ def _costs(containers: Sequence[JsonView]) -> list[Json]:
 
 
 PodIndexes = dict[str, Callable[[Pod], Iterable[str]]]
+Indexes = dict[str, Callable[[Unknown], Iterable[str]]]
+Keep = Callable[[Unknown], Unknown]
 
 
 def virtual_uid(meta: ObjectMeta) -> str:
@@ -137,6 +153,10 @@ def claim_of(copy: Unknown) -> Unknown:
     return Unknown(head_of(copy).metadata, encode_json({"spec": {"volumeName": volume}, "status": sizes}))
 
 
+def _services_of(mirror: Unknown) -> Iterable[str]:
+    return (str(Key(mirror.metadata.namespace, mirror.metadata.labels.get(SERVICE_NAME, ""))),)
+
+
 class WorkerCluster:
     """Client and caches of one connection to the worker."""
 
@@ -152,9 +172,11 @@ class WorkerCluster:
         self.pods: Informer[Pod] = Informer(client, objects.PODS, store=Store(indexes=self._pod_indexes(), keep=self._keep), clock=clock)
         self.policies: Informer[Unknown] = Informer(client, POLICIES, clock=clock)
         self.csinodes: Informer[Unknown] = Informer(client, objects.CSINODES, clock=clock)
-        self.configmaps = self._copies(objects.CONFIGMAPS, head_of)
-        self.secrets = self._copies(objects.SECRETS, head_of)
-        self.claims = self._copies(objects.PVCS, claim_of)
+        self.configmaps = self._copies(objects.CONFIGMAPS, keep=head_of)
+        self.secrets = self._copies(objects.SECRETS, keep=head_of)
+        self.claims = self._copies(objects.PVCS, keep=claim_of)
+        self.services = self._copies(objects.SERVICES)
+        self.endpointslices = self._copies(objects.ENDPOINTSLICES, indexes={BY_SERVICE: _services_of})
 
     @property
     def complete(self) -> bool:
@@ -168,16 +190,17 @@ class WorkerCluster:
 
     def stale(self) -> dict[str, float]:
         """Returns the seconds since the last response on each watch, by resource; without refused watches, which `unreadable` reports."""
-        informers = [each for each in vars(self).values() if isinstance(each, Informer)]
-        if self.mount.is_shared:
-            informers.remove(self.namespaces)
-        return {each.resource.plural: each.stale_for() for each in informers if not isinstance(each.last_error, _REFUSED)}
+        return {each.resource.plural: each.stale_for() for each in self._informers() if not isinstance(each.last_error, REFUSED)}
+
+    def _informers(self) -> list[Informer[Any]]:
+        idle = self.namespaces if self.mount.is_shared else None
+        return [each for each in vars(self).values() if isinstance(each, Informer) and each is not idle]
 
     def unreadable(self) -> str:
         """Returns which of the worker's lists are refused, and why; empty when none is."""
         spaces = () if self.mount.is_shared else (self.namespaces,)
         errors = [informer.last_error for informer in (self.nodes, self.pods, self.policies, self.configmaps, self.secrets, *spaces)]
-        return "; ".join(str(error) for error in errors if isinstance(error, _REFUSED))
+        return "; ".join(str(error) for error in errors if isinstance(error, REFUSED))
 
     def physical_pod(self, ref: PodRef) -> Pod | None:
         """Returns the physical pod of exactly this virtual pod from the cache."""
@@ -207,10 +230,8 @@ class WorkerCluster:
     async def run(self, reach: Reach) -> None:
         """Runs all informers and the probe until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for informer in (self.nodes, self.pods, self.policies, self.configmaps, self.secrets, self.claims, self.csinodes):
+            for informer in self._informers():
                 group.create_task(informer.run())
-            if not self.mount.is_shared:
-                group.create_task(self.namespaces.run())
             group.create_task(self._probe(reach))
 
     async def _probe(self, reach: Reach) -> None:
@@ -232,15 +253,17 @@ class WorkerCluster:
     def _keep(self, pod: Pod) -> Pod:
         return pod if self.mount.includes(pod.metadata.namespace) else cost_of(pod)
 
-    def _copies(self, resource: Resource[Unknown], keep: Callable[[Unknown], Unknown]) -> Informer[Unknown]:
+    def _copies(self, resource: Resource[Unknown], *, keep: Keep | None = None, indexes: Indexes | None = None) -> Informer[Unknown]:
         """Creates the informer of the copies of one kind: of each tenant's namespace alone, as the rights of the identity are."""
         client, clock, labels = self.client, self._clock, f"{keys.MANAGED_BY}={keys.MANAGED}"
 
-        def of(namespace: str) -> Informer[Unknown]:
+        def of(namespace: str, *, indexes: Indexes | None = None) -> Informer[Unknown]:
             where = Selection(namespace=namespace, labels=labels)
-            return Informer(client, resource, where=where, store=Store(keep=keep), clock=clock)
+            return Informer(client, resource, where=where, store=Store(keep=keep, indexes=indexes), clock=clock)
 
-        return of(self.mount.namespace) if self.mount.is_shared else SpreadInformer(client, resource, of=of, namespaces=self.namespaces)
+        if self.mount.is_shared:
+            return of(self.mount.namespace, indexes=indexes)
+        return SpreadInformer(client, resource, of=of, namespaces=self.namespaces, indexes=indexes)
 
     def _virtual_nodes(self, node: Node) -> Iterable[str]:
         return (keys.vnode_name(self.mount.owner.cluster_id, node.metadata.name),)

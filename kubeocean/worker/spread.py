@@ -5,7 +5,7 @@ no object with it that its own watch has not reported as deleted.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from vkubelet.api.objects import Key, Resource, Unknown
 from vkubelet.client.rest import Client
@@ -17,13 +17,19 @@ class SpreadInformer(Informer[Unknown]):
     """Behaves as one informer; `of` creates that of one namespace, `namespaces` is the set, run by its owner."""
 
     def __init__(
-        self, client: Client, resource: Resource[Unknown], *, of: Callable[[str], Informer[Unknown]], namespaces: Informer[Unknown]
+        self,
+        client: Client,
+        resource: Resource[Unknown],
+        *,
+        of: Callable[[str], Informer[Unknown]],
+        namespaces: Informer[Unknown],
+        indexes: Mapping[str, Callable[[Unknown], Iterable[str]]] | None = None,
     ) -> None:
         self._of = of
         self._namespaces = namespaces
         self._parts: dict[str, Informer[Unknown]] = {}
         self._added = asyncio.Event()
-        super().__init__(client, resource, store=Store())
+        super().__init__(client, resource, store=Store(indexes=indexes))
         namespaces.on_change(self._namespace_changed)
 
     @property

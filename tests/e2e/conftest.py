@@ -37,6 +37,7 @@ def served(
         name="e2e",
         directory=tmp_path_factory.mktemp("e2e"),
         spec={"nodeSelector": {"nodeSelectorTerms": [term]}},
+        settings={"provider": {"pod_network_probe_interval": 2.0}},
         shows_usage=True,
     )
     run_apart(bound.install())

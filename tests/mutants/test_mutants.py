@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[2]
 PATCHES = sorted(Path(__file__).parent.glob("*.patch"))
 COPIED = (".editable", "deploy", "docs", "kubeocean", "providers", "pyproject.toml", "tests", "vkubelet", "README.md")
 LEAST = 16
+UNFINISHED = shutil.ignore_patterns("*.pyc.*")
+"""Bytecode that a process beside is writing, which may be gone before it is copied."""
 SPARED = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 """Plugins without which tests run as well; importing Hypothesis takes longer than most of these tests."""
 SECONDS = 60
@@ -41,7 +43,7 @@ def mutant(patch: Path, tree: Path) -> Path:
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, tree / name, symlinks=True)  # with the bytecode, which stays valid as times are kept
+            shutil.copytree(source, tree / name, symlinks=True, ignore=UNFINISHED)  # with the bytecode, which stays valid as times are kept
         else:
             shutil.copy(source, tree / name)
     # Without a repository of its own, git would look for one above and skip what the patch names.

@@ -180,6 +180,8 @@ class Bound:
             "health": {"health_address": "127.0.0.1:0", "metrics_address": "127.0.0.1:0"},
             "log": {"level": "DEBUG"},
             **self.settings,
+            # Simulated pods have addresses that nothing answers, and tests send nothing to other machines.
+            "provider": {"pod_network_probe_interval": 0.0, **self.settings.get("provider", {})},
         }
         self.directory.mkdir(parents=True, exist_ok=True)
         config = self.directory / f"{self.name}.yaml"

@@ -42,6 +42,7 @@ KUBECTL = {
 
 _BOUND, _ONE, _INSTALL = "tests/integration/kubeocean/test_pages.py", "tests/integration/test_pages.py", "tests/e2e/test_install.py"
 _SEEN = f"{_BOUND}::test_a_person_sees_what_is_leased"
+_SERVICES = "tests/integration/kubeocean/test_services.py::test_the_page_names_a_namespace_and_prints_the_rewrites"
 _WRONG = f"{_BOUND}::test_a_person_finds_what_is_wrong"
 _FIRST = f"{_BOUND}::test_the_first_bound_cluster_comes_and_goes_as_the_page_shows"
 _KUBECTL = f"{_ONE}::test_documents_are_accepted_and_commands_run"
@@ -68,6 +69,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
         _PLANT,
         f"{_INSTALL}::test_uninstalling_leaves_definitions_and_namespaces_and_no_finalizer",
     ),
+    "lease/ledger.md": ("tests/integration/kubeocean/test_ledger.py::test_ledger_equals_the_times_of_the_pods_also_after_a_kill",),
     "lease/lend-safely.md": (_KUBECTL,),
     "lease/migrate.md": (_KUBECTL, _KUBECTL, _KUBECTL),
     "lease/plan.md": (_SEEN,),
@@ -76,6 +78,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "use/cookbook.md": (f"{_BOUND}::test_the_recipe_for_nights_is_accepted_and_planned",),
     "use/metrics.md": (_SCRIPTED, "tests/e2e/test_metrics.py::test_commands_of_the_page_show_pods_and_nodes"),
     "use/network.md": (_KUBECTL,),
+    "use/services.md": (_SERVICES, _SERVICES),
     "use/volumes.md": (_KUBECTL,),
     "operate/credentials.md": (_README, _KUBECTL),
     "operate/dashboard.md": (

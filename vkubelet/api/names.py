@@ -28,6 +28,9 @@ EXCLUDE_FROM_LOAD_BALANCERS: Final = "node.kubernetes.io/exclude-from-external-l
 NODE_ROLE_PREFIX: Final = "node-role.kubernetes.io/"
 MIRROR_POD: Final = "kubernetes.io/config.mirror"
 ATTACH_BY_CONTROLLER: Final = "volumes.kubernetes.io/controller-managed-attach-detach"
+SERVICE_NAME: Final = "kubernetes.io/service-name"
+SLICE_MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
+HEADLESS: Final = "service.kubernetes.io/headless"
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 TAINT_NOT_READY: Final = "node.kubernetes.io/not-ready"

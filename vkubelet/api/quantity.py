@@ -152,11 +152,16 @@ def add_resources(a: Resources, b: Resources) -> dict[str, Quantity]:
 
 
 def sum_resources(parts: Iterable[Resources]) -> Resources:
-    """Returns the sum of all parts, by name."""
-    total: Resources = {}
+    """Returns the sum of all parts, by name, as `add_resources` would, but without an object for each step."""
+    nanos: dict[str, int] = {}
+    formats: dict[str, Format] = {}
     for part in parts:
-        total = add_resources(total, part)
-    return total
+        for name, amount in part.items():
+            before = nanos.get(name, 0)
+            if not before:
+                formats[name] = amount.format
+            nanos[name] = before + amount.nanos
+    return {name: Quantity(amount, formats[name]) for name, amount in nanos.items()}
 
 
 def subtract_resources(a: Resources, b: Resources) -> dict[str, Quantity]:

@@ -221,27 +221,27 @@ class Isolation:
         self._loop = loop
         self._failed: OrderedDict[tuple[str, Part], str] = OrderedDict()
 
-    def __call__(self, item: object, *, part: Part = None) -> "_Isolated":
-        """Logs and drops what is raised inside the `with`; `part` is one of several functions that handle the item."""
-        return _Isolated(self, item, part)
+    def __call__(self, item: object) -> "_Isolated":
+        """Logs and drops what is raised inside the `with`."""
+        return _Isolated(self, item)
 
     def call(self, part: Callable[[A], object], argument: A, item: object) -> None:
-        """Calls a function that handles an item; logs and drops what it raises."""
+        """Calls one of several functions that handle an item; logs and drops what it raises."""
         try:
             part(argument)
         except errors.LeadershipLost:
             raise
         except Exception as error:
-            self.log_once(item, part, error)
+            self.log_once(error, item, part)
         else:
             self.succeeded(item, part)
 
-    def succeeded(self, item: object, part: Part) -> None:
+    def succeeded(self, item: object, part: Part = None) -> None:
         """Notes that an item was handled: its next error is new."""
         if self._failed:
             self._failed.pop((str(item), part), None)
 
-    def log_once(self, item: object, part: Part, error: Exception) -> None:
+    def log_once(self, error: Exception, item: object, part: Part = None) -> None:
         """Logs the error of an item, unless it is the one that the item had before."""
         item = str(item)
         known = self._failed.get((item, part))
@@ -257,19 +257,19 @@ class Isolation:
 class _Isolated:
     """The context of one item."""
 
-    __slots__ = ("_isolation", "_item", "_part")
+    __slots__ = ("_isolation", "_item")
 
-    def __init__(self, isolation: Isolation, item: object, part: Part) -> None:
-        self._isolation, self._item, self._part = isolation, item, part
+    def __init__(self, isolation: Isolation, item: object) -> None:
+        self._isolation, self._item = isolation, item
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         if error is None:
-            self._isolation.succeeded(self._item, self._part)
+            self._isolation.succeeded(self._item)
             return False
         if isinstance(error, errors.LeadershipLost) or not isinstance(error, Exception):
             return False
-        self._isolation.log_once(self._item, self._part, error)
+        self._isolation.log_once(error, self._item)
         return True

@@ -18,7 +18,7 @@ from vkubelet.metrics import Metrics
 from vkubelet.pods.dispatch import Dispatch, DispatchMode, PodCache
 from vkubelet.pods.lifecycle import Lifecycle
 from vkubelet.pods.listing import Lister, Orphans, PodSettings, Polling
-from vkubelet.pods.status import failed_status
+from vkubelet.pods.status import End
 from vkubelet.pods.status_writer import MERGE, StatusWriter
 from vkubelet.provider import AdmitsPods, PodFailure, PodReport, Provider, ResolvedPod, SupportsPolling
 from vkubelet.provider.admission import Admission
@@ -245,11 +245,9 @@ class Pods:
         self._status_writer.set_pod_status(ref, status, annotations)
 
     def fail_pod(self, ref: PodRef, failure: PodFailure) -> None:
-        """Records that a pod which the backend no longer has is Failed."""
-        pod = self.store.by_uid(ref.uid)
-        if pod is not None:
-            status = failed_status(pod, failure.reason, message=failure.message, now=self._clock.now())
-            self._status_writer.set_pod_status(ref, status)
+        """Records that a pod which the backend no longer has is Failed; no later status reverts that."""
+        if self.store.by_uid(ref.uid) is not None:
+            self._status_writer.end(ref.uid, End(failure.reason, failure.message, failed=True))
 
     def pod_gone(self, ref: PodRef) -> None:
         """Records that the backend has nothing left of this pod."""

@@ -148,6 +148,9 @@ class Lifecycle:
             record.missing = True
             self.controller.add(ref.uid)
             return
+        if self._dispatch.informer.saw_deleted(ref.uid):
+            # If a hub that is restored from a backup has the pod again, the provider has to check again too.
+            return
         self._missing_early[ref.uid] = None
         if len(self._missing_early) > MISSING_EARLY:
             self._missing_early.pop(next(iter(self._missing_early)))

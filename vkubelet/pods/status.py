@@ -120,11 +120,6 @@ def end_status(pod: Pod, wanted: JsonView, *, now: datetime, end: End) -> Json:
     return _settled(previous, result, now=now)
 
 
-def failed_status(pod: Pod, reason: str, *, message: str, now: datetime) -> Json:
-    """Returns the status of a pod that is rejected or missing."""
-    return end_status(pod, compute_status(pod, None, now=now), now=now, end=End(reason, message, failed=True))
-
-
 def _close(conditions: dict[str, Json], phase: str) -> None:
     """Makes a terminal pod not ready, whatever its containers reported last."""
     for kind in ("Ready", "ContainersReady"):

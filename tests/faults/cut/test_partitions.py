@@ -7,21 +7,24 @@ The hub of `vkubelet run`: tests/integration/runtime/test_outages.py. One node o
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 
+import pytest
 from attrs import define, field, frozen
 
-from tests.faults.cut.choice import Choice
-from tests.integration.kubeocean.conftest import MakeScene, Scene
+from tests.faults.cut.choice import WHOLE, Choice
+from tests.integration.kubeocean.conftest import STARTS_WITHIN, MakeScene, Scene
 from tests.integration.kubeocean.outages import SHORT, is_released
 from tests.support.audit import Audit
 from tests.support.bound import Body, condition
 from tests.support.cable import Cable
 from tests.support.program import eventually
+from tests.support.simulated import all_ready, names, simulated_nodes
 from tests.support.stage import Stage, physical_name, uid_of, virtual_uid
 from tests.support.witness import Record, watching
 from vkubelet.testing.cluster import ControlPlane
@@ -70,7 +73,9 @@ CASES = [
     *(Case("worker", kind, seconds, "FailOver") for kind, seconds in (("silent", 10.0), ("cut", 60.0), ("silent", 60.0))),
 ]
 LONG = [Case("worker", "cut", 600.0), Case("worker", "silent", 600.0, "FailOver"), Case("hub", "cut", 600.0)]
-"""Of the whole run, side by side."""
+"""Side by side."""
+BYSTANDERS = 8
+"""Healthy nodes of the hub: where more than 55 % of a few nodes are unhealthy, its controllers evict nothing."""
 BEARABLE = [
     {"key": "kubeocean.io/vnode", "operator": "Exists"},
     {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"},
@@ -184,10 +189,25 @@ async def test_both_clusters_are_in_step_soon_after_a_side_returns(
     short = [case for case in CASES if case.seconds == 10.0]
     of_a_side = [choice.random.choice([case for case in short if case.side == side]) for side in SIDES]
     pairs = [CASES[at : at + AT_ONCE] for at in range(0, len(CASES), AT_ONCE)]
-    for cases in [*pairs, LONG] if choice.whole else [of_a_side]:
-        async with asyncio.TaskGroup() as group:
-            for case in cases:
-                group.create_task(_returns(case, hub=hub, worker=worker, scene=scene, directory=tmp_path))
+    for cases in pairs if choice.whole else [of_a_side]:
+        await _side_by_side(cases, hub=hub, worker=worker, scene=scene, directory=tmp_path)
+
+
+@pytest.mark.skipif(WHOLE not in os.environ, reason="takes ten minutes: python -m tests.faults.cut -k ten_minutes")
+async def test_both_clusters_are_in_step_soon_after_ten_minutes(
+    hub: ControlPlane, worker: ControlPlane, scene: MakeScene, tmp_path: Path
+) -> None:
+    bystanders = names("bystander", BYSTANDERS)
+    with simulated_nodes(hub, "bystander", nodes=BYSTANDERS, directory=tmp_path):
+        await all_ready(hub, bystanders, seconds=STARTS_WITHIN)
+        await _side_by_side(LONG, hub=hub, worker=worker, scene=scene, directory=tmp_path)
+    await hub.kubectl("delete", "node", *bystanders, "--wait=false")
+
+
+async def _side_by_side(cases: Sequence[Case], *, hub: ControlPlane, worker: ControlPlane, scene: MakeScene, directory: Path) -> None:
+    async with asyncio.TaskGroup() as group:
+        for case in cases:
+            group.create_task(_returns(case, hub=hub, worker=worker, scene=scene, directory=directory))
 
 
 async def _returns(case: Case, *, hub: ControlPlane, worker: ControlPlane, scene: MakeScene, directory: Path) -> None:

@@ -7,6 +7,7 @@ the commit.
 import asyncio
 import io
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -92,7 +93,8 @@ class Upgrade:
         """The earlier process has started the pods, and has stopped."""
         self.round += 1
         if self.scene.program.alive:
-            assert self.scene.program.terminate() == 0, self.scene.program.tail()
+            # It may have been started a moment ago: until it has imported everything, the signal ends it.
+            assert self.scene.program.terminate() in (0, -signal.SIGTERM), self.scene.program.tail()
         self.earlier.start()
         for fate in ("changed", "deleted"):
             await self.stage.create(self._name(fate), terminationGracePeriodSeconds=1)

@@ -27,6 +27,7 @@ _API = {
     "rbac": "rbac/v1",
     "scheduling": "scheduling/v1",
     "certificates": "certificates/v1",
+    "discovery": "discovery/v1",
 }
 _ROOTS = [
     "core.Pod",
@@ -56,6 +57,7 @@ _ROOTS = [
     "rbac.ClusterRoleBinding",
     "scheduling.PriorityClass",
     "certificates.CertificateSigningRequest",
+    "discovery.EndpointSlice",
 ]
 _ALIASES = {"v1": "core", "corev1": "core", "metav1": "meta", "apiv1": "core", "apicorev1": "core"}
 _SCALARS = {

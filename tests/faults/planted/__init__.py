@@ -25,6 +25,8 @@ PAGE = ROOT / "docs" / "reference" / "reliability.md"
 _TABLE = re.compile(r"(?<=<!-- planted bugs: made by `make docs` from the patches -->\n).*?(?=<!-- end of planted bugs -->)", re.DOTALL)
 _RECORDED = ("Found-by: ", "Found-after: ", "Oracle: ")
 COPIED = (".editable", "kubeocean", "providers", "pyproject.toml", "tests/__init__.py", "tests/faults", "vkubelet")
+UNFINISHED = shutil.ignore_patterns("*.pyc.*")
+"""Bytecode that a process beside is writing, which may be gone before it is copied."""
 DEFAULT_SEED = 1
 DEFAULT_SCHEDULES = 800
 """The bounded campaign of `make test`: each write site with each kind of fault once, the other faults of each scenario once, and some write
@@ -63,7 +65,7 @@ def tree(planted: Planted) -> Iterator[Path]:
             source, target = ROOT / name, place / name
             target.parent.mkdir(parents=True, exist_ok=True)
             if source.is_dir():
-                shutil.copytree(source, target, symlinks=True)  # with the bytecode, which stays valid as times are kept
+                shutil.copytree(source, target, symlinks=True, ignore=UNFINISHED)  # with the bytecode, which stays valid as times are kept
             elif source.exists():
                 shutil.copy(source, target)
         # Without a repository of its own, git would look for one above and skip what the patch names.

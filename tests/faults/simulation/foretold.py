@@ -12,8 +12,7 @@ from datetime import datetime
 
 from attrs import define, field, frozen
 
-from kubeocean.explain.calendar import Calendar, Change, Edge, Offer
-from kubeocean.leasing.policy import NO_EXECUTE
+from kubeocean.explain.calendar import Calendar, Change, Edge, Eviction, Offer
 from kubeocean.model import keys
 from tests.faults.simulation.actors import NAMESPACE
 from tests.faults.simulation.branches import Branch
@@ -125,7 +124,7 @@ class _Observer:
                 if each.node in skipped:
                     continue
                 if name in self._foretold.guarded:
-                    self._held(calendar, edge, name, each.node, second_of(each.deadline), observed)
+                    self._held(calendar, edge, each, observed)
                 else:
                     self._is_at("eviction", name, second, observed.get(name))
             # Where a budget holds a pod, what happens later on that node is not foretold.
@@ -135,19 +134,22 @@ class _Observer:
             if self._foretold.second < at < self._until and node not in skipped:
                 self._found.expect("eviction", name in foretold, f"{name} on {node} was evicted at {at:.3f} s, which was not foretold")
 
-    def _held(self, calendar: Calendar, edge: Edge, name: str, node: str, deadline: float, observed: Mapping[str, float]) -> None:
-        """Checks a pod that a budget protects until its deadline, unless the node changes before it: then it stays, or has other terms."""
-        second = second_of(edge.at)
+    def _held(self, calendar: Calendar, edge: Edge, each: Eviction, observed: Mapping[str, float]) -> None:
+        """Checks a pod that a budget protects until its deadline, unless the node changes before it: until then it stays."""
+        name, second, deadline = each.pod.name, second_of(edge.at), second_of(each.deadline)
         attempts = self._attempts(name)
         tried = [at for at in attempts if at >= second]
         # An eviction that was refused before the reading is repeated after its back-off, not at the moment of the reading.
         if deadline > second and (edge is not calendar.now or tried == attempts):
             self._is_at("attempt", name, second, tried[0] if tried else None)
-        changes = [(second_of(each.at), change.after) for each in calendar.edges for change in each.changes if node in change.nodes]
-        if deadline < self._until and not [
-            at for at, after in changes if second < at < deadline or (at == deadline and after.effect != NO_EXECUTE)
-        ]:
-            self._is_at("deadline", name, deadline, observed.get(name))
+        gone = observed.get(name)
+        if each.decided_again is not None:
+            again = second_of(each.decided_again)
+            self._found.expect(
+                "kept", gone is None or gone >= again, f"{name} was foretold to stay until {again:.0f} s, and left at {gone}"
+            )
+        elif deadline < self._until:
+            self._is_at("deadline", name, deadline, gone)
 
     def _is_at(self, kind: str, name: str, second: float, observed: float | None) -> None:
         near = observed is not None and second <= observed <= second + ACTED_WITHIN

@@ -21,6 +21,7 @@ from tests.faults.simulation.schedule import Kind, Schedule
 from tests.faults.simulation.world import LIST_INTERVAL, World
 from vkubelet import settings
 from vkubelet.api.codec import decode_yaml
+from vkubelet.api.names import SERVICE_NAME
 from vkubelet.api.objects import Resource
 from vkubelet.client.connection import Connection
 from vkubelet.runtime import Runtime
@@ -30,6 +31,10 @@ Body = dict[str, Any]
 BINDING = "demo"
 MOUNT = "leased"
 _VOLUME: Body = {"name": "settings", "configMap": {"name": "settings"}}
+THEIRS = "of-the-owner"
+"""A Service of the worker's owner among the mirrors."""
+_SERVICES = f"/api/v1/namespaces/{NAMESPACE}/services"
+_SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
 _BINDINGS = f"/apis/{crds.GROUP}/{crds.VERSION}/clusterbindings"
 POLICIES_PATH = f"/apis/{crds.GROUP}/{crds.VERSION}/resourceleasingpolicies"
 _KUBECONFIG = """
@@ -74,8 +79,10 @@ class KubeoceanWorld(World):
         "leaders": "leaders",
         "return": "comes_back",
         "failover": "fails_over",
+        "services": "services",
         "tenants": "pods",
         "tenants-unbind": "unbind",
+        "tenants-services": "services",
     }
     replicas: ClassVar = {"leaders": 2}
     local: ClassVar[Body] = {}
@@ -113,7 +120,7 @@ class KubeoceanWorld(World):
             self.start(f"kubeocean{number or ''}")
 
     def make(self, role: str) -> tuple[Callable[[], Awaitable[None]], Callable[[], None]]:
-        own = KubeoceanSettings(binding=BINDING, time_zone="UTC", unused_copy_after=20.0)
+        own = KubeoceanSettings(binding=BINDING, time_zone="UTC", unused_copy_after=20.0, pod_network_probe_interval=0.0)
         chosen = _settings(type(self), leads=self.scenario in self.replicas)
         runtime = Runtime(KubeoceanProvider(own), chosen, connection=Connection("https://hub.simulated:6443"), clock=self.clock)
         return runtime.run, runtime.stop
@@ -154,6 +161,35 @@ class KubeoceanWorld(World):
             if (body["metadata"].get("annotations") or {}).get(keys.VIRTUAL_NAME) == "settings"
         ]
         return None if copies == [value] else f"copies have {copies}, not {value}"
+
+    def serve(self, name: str, port: int, *addresses: str) -> None:
+        """Creates a Service with one EndpointSlice, or changes both."""
+        spec = {"type": "ClusterIP", "clusterIP": "None", "ports": [{"name": "http", "port": port, "protocol": "TCP"}]}
+        self.hub.model.apply(f"{_SERVICES}/{name}", {"metadata": {"name": name}, "spec": spec}, user="person")
+        body = {
+            "metadata": {"name": name, "labels": {SERVICE_NAME: name}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [each], "nodeName": "somewhere"} for each in addresses],
+            "ports": [{"name": "http", "port": port, "protocol": "TCP"}],
+        }
+        self.hub.model.apply(f"{_SLICES}/{name}", body, user="endpoint-controller")
+
+    def mirrored(self, **wanted: tuple[int, list[str]]) -> str | None:
+        """Returns how the mirrors differ from Services with one port and these addresses."""
+        ports = {
+            body["metadata"]["name"]: body["spec"]["ports"][0]["port"]
+            for body in self.worker.model.objects("", "v1", "services", self.space)
+        }
+        addresses: dict[str, list[str]] = {}
+        for body in self.worker.model.objects("discovery.k8s.io", "v1", "endpointslices", self.space):
+            found = [address for each in body.get("endpoints") or () for address in each["addresses"]]
+            addresses.setdefault(body["metadata"]["labels"][SERVICE_NAME], []).extend(found)
+        seen = {name: (port, addresses.pop(name, [])) for name, port in ports.items()}
+        suffix = f"--{NAMESPACE}" if self.space == MOUNT else ""
+        expected = {f"{name}{suffix}": each for name, each in wanted.items()} | {THEIRS: (7, [])}
+        if addresses:
+            return f"EndpointSlices of {sorted(addresses)} have no Service"
+        return None if seen == expected else f"mirrors are {seen}, not {expected}"
 
     def vnodes(self) -> list[str]:
         return [node["metadata"]["name"] for node in self.hub.nodes()]
@@ -269,7 +305,7 @@ class KubeoceanWorld(World):
         hub.create_pod(pod_body("job", restart="Never", annotations={RUN_FOR: "40"}))
         hub.create_pod(pod_body("victim"))
         await self.pause(25.0)
-        victims = [pod for pod in self.worker.pods(MOUNT) if pod["metadata"]["annotations"].get(keys.VIRTUAL_POD_NAME) == "victim"]
+        victims = [pod for pod in self.worker.pods(self.space) if pod["metadata"]["annotations"].get(keys.VIRTUAL_POD_NAME) == "victim"]
         for pod in victims:
             self.worker.attempt("owner", "DELETE", path_of(pod), {})
         hub.delete_pod("web-0")
@@ -293,6 +329,27 @@ class KubeoceanWorld(World):
         else:
             self.wish("bare pod", lambda: hub.unready(["bare"]))
         self.wish("StatefulSet web", lambda: hub.unready(["web-0", "web-1"]))
+        self._always()
+
+    async def services(self) -> None:
+        """Services of a leased namespace come, change, get other endpoints, and go, beside one of the worker's owner."""
+        hub = self.hub
+        theirs = {"metadata": {"name": THEIRS}, "spec": {"ports": [{"port": 7, "protocol": "TCP"}]}}
+        self.worker.model.call("POST", f"/api/v1/namespaces/{self.space}/services", theirs, user="owner")
+        await self.pause(5.0)
+        self.serve("web", 80, "10.8.0.1")
+        hub.stateful("web", replicas=1)
+        await self.pause(8.0)
+        self.serve("db", 5432, "10.8.0.2", "10.8.0.3")
+        self.serve("gone", 1, "10.8.0.9")
+        await self.pause(4.0)
+        self.serve("web", 80, "10.8.0.1", "10.8.0.4")
+        self.serve("db", 5433, "10.8.0.3")
+        await self.pause(4.0)
+        hub.attempt("person", "DELETE", f"{_SERVICES}/gone")
+        hub.attempt("endpoint-controller", "DELETE", f"{_SLICES}/gone")
+        self.wish("StatefulSet web", lambda: hub.unready(["web-0"]))
+        self.wish("mirrors", lambda: self.mirrored(web=(80, ["10.8.0.1", "10.8.0.4"]), db=(5433, ["10.8.0.3"])))
         self._always()
 
     def _always(self) -> None:

@@ -15,6 +15,7 @@ from tests.faults.simulation.history import Body, Entry, History
 from tests.faults.simulation.schedule import Kind, Schedule
 
 _HEARTBEAT = {"lastHeartbeatTime", "renewTime"}
+_LEDGER = "kubeocean-ledger"
 _TERMINAL = ("Succeeded", "Failed")
 _OUTAGES = (Kind.CUT, Kind.CLOSED, Kind.BROKEN)
 _WITHDRAWN = ("vkubelet.io/retiring", "kubeocean.io/vnode-deleting")
@@ -58,10 +59,16 @@ def stable(history: History, schedule: Schedule) -> Iterator[str]:
 
 
 def is_renewal(entry: Entry) -> bool:
-    """Whether a write only states that its writer lives: a Lease, the heartbeat of a node, an Event, a token before its expiry."""
+    """Whether a write only states that its writer lives, or that time has passed: a Lease, the heartbeat of a node, an Event, a token
+    before its expiry, what was lent until now.
+    """
     if entry.resource in ("leases", "events"):
         return True
     paths = entry.changed
+    if entry.resource == "configmaps":
+        return entry.name == _LEDGER
+    if entry.resource == "resourceleasingpolicies":
+        return all(path.startswith("/status/ledger") or path == "/status/lastAppliedTime" for path in paths)
     if entry.resource == "nodes":
         return all(path.rpartition("/")[2] in _HEARTBEAT for path in paths)
     return entry.resource == "secrets" and entry.old is not None and entry.new is not None and is_token(entry.new)

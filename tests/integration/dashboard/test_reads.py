@@ -13,8 +13,13 @@ from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.output import Format
 from kubeocean.commands.terminal import Terminal
 from kubeocean.commands.top import By, Top, View
+from kubeocean.dashboard import source
+from kubeocean.dashboard.observer import Observer
 from tests.integration.dashboard.clusters import ADMIN, BINDINGS, NOW, filled
 from tests.support.served_model import served
+from tests.support.turns import counted_turns
+from vkubelet.client.connection import connection_from_kubeconfig
+from vkubelet.client.rest import Client
 from vkubelet.testing.clock import ManualClock
 
 
@@ -39,3 +44,17 @@ async def test_doctor_reads_the_deployment_of_a_binding_once(tmp_path: Path) -> 
     path = "GET /apis/apps/v1/namespaces/kubeocean-system/deployments/kubeocean-syncer-oslo"
     assert asked[path] == 1, asked
     assert {"process", "rights in the hub"} <= {each.check for each in done}
+
+
+async def test_pods_are_read_in_pages_and_processed_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that Leases of the manager are renewed while a dashboard reads many pods."""
+    clock = ManualClock(NOW)
+    hub, _ = filled(clock, pods=1200)
+    async with served(hub) as api, Client(connection_from_kubeconfig(api.kubeconfig(ADMIN).encode())) as client:
+        async with counted_turns() as turns:
+            monkeypatch.setattr(source, "pod_state", turns.counted(source.pod_state))
+            observer = Observer(source.Source(client, clusters.Choice("computing cluster", "--context"), clock), clock, 10.0)
+            fleet = await observer.current()
+        pages = Counter(api.requests)["GET /api/v1/pods"]
+    assert fleet.pods is not None and turns.calls.total() == len(fleet.pods) > 1000
+    assert pages >= 3 and max(turns.calls.values()) <= 200, turns.calls

@@ -116,6 +116,9 @@ async def test_the_worker_is_shown_to_readers_of_the_secret_of_its_binding(hub: 
         assert "Allocatable" not in page.text and f"{stand.mark}-half decides" not in page.text
         calendar = await stand.get("/calendar", without)
         assert "you may not get secrets" in calendar.text
+        # The page has no flags: the remedy is a command, with the name of the binding.
+        assert f"kubeocean dashboard --binding {stand.mark} --worker-context CTX" in calendar.text, calendar.text
+        assert "or name the worker cluster" not in calendar.text + page.text
         all_rights = await stand.reader(NODES, BINDINGS, PODS, NAMESPACES, EVENTS, SECRETS)
         page = await stand.shown(f"/nodes/{stand.node}", all_rights, "Allocatable")
         assert f"{stand.mark}-half" in page.text and all(team in page.text for team in stand.teams), page.text

@@ -28,17 +28,29 @@ from vkubelet.server.settings import ServerSettings
 from vkubelet.testing.cluster import CommandFailed, ControlPlane
 from vkubelet.testing.fixtures import run_apart
 
+POOL = {"key": "pool", "operator": "In", "values": ["infra"]}
 PLACED = {
     "priorityClassName": "important",
     "tolerations": [{"key": "infra", "operator": "Exists"}],
     "nodeSelector": {"pool": "infra"},
     "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway"}],
     "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}},
+    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [POOL]}]}}},
+    "podAnnotations": {"sidecar.istio.io/inject": "false"},
+    "podLabels": {"team": "platform"},
+    # OpenShift chooses the user.
+    "podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None},
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+    "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+    "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/ssl/extra", "readOnly": True}],
+    "serviceAccount": {"annotations": {"example.com/role": "kubeocean"}},
 }
 EVERYTHING: dict[str, Body] = {
     HUB: {
         "image": {"repository": "example.invalid/team/kubeocean", "digest": f"sha256:{'a' * 64}"},
         "imagePullSecrets": [{"name": "registry"}],
+        "commonLabels": {"cost-center": "17"},
+        "namespace": {"labels": {"zone": "infra"}, "annotations": {"owner": "platform"}},
         "timeZone": "Europe/Berlin",
         "logLevel": "DEBUG",
         "manager": {**PLACED, "replicas": 3},
@@ -47,7 +59,12 @@ EVERYTHING: dict[str, Body] = {
             "replicas": 1,
             "settings": {"provider": {"probe_interval": 5}, "server": {"main_port": 10260, "port_last": 16999}},
         },
-        "dashboard": {"enabled": True, "port": 9443, "certificateSecret": "dashboard-tls"},
+        "dashboard": {
+            "enabled": True,
+            "port": 9443,
+            "certificateSecret": "dashboard-tls",
+            "service": {"annotations": {"protocol": "HTTPS"}},
+        },
         "networkPolicy": {
             "metricsFrom": [{"namespaceSelector": {}}],
             "kubeletFrom": [{"ipBlock": {"cidr": "192.0.2.0/24"}}],
@@ -55,10 +72,18 @@ EVERYTHING: dict[str, Body] = {
         },
         "metrics": {
             "serviceMonitor": {"enabled": True, "labels": {"team": "x"}},
-            "prometheusRule": {"enabled": True, "severities": {"KubeoceanPodsPending": "info"}, "runbookUrl": "https://docs.example.com/r"},
+            "prometheusRule": {
+                "enabled": True,
+                "severities": {"KubeoceanPodsPending": "info"},
+                "runbookUrl": "https://docs.example.com/r",
+                "alertLabels": {"team": "platform"},
+            },
         },
     },
     WORKER: {
+        "commonLabels": {"cost-center": "17"},
+        "namespace": {"labels": {"zone": "leased"}, "annotations": {"owner": "platform"}},
+        "serviceAccount": {"annotations": {"example.com/role": "hub"}},
         "usage": {"enabled": True, "nodes": ["node-1", "node-2"]},
         "policyLabel": {"enabled": True},
         "quota": {"enabled": True, "preset": "small", "hard": {"requests.cpu": "100", "pods": 500}},
@@ -183,6 +208,12 @@ def test_values_reach_the_manager_and_a_changed_setting_restarts_it(helm: str) -
 
 
 WRONG = [
+    ({"manager": {"affinity": {"nodeAfinity": {}}}}, "nodeAfinity"),
+    ({"manager": {"podLabels": {"app.kubernetes.io/name": "x"}}}, "app.kubernetes.io/name"),
+    ({"syncer": {"extraEnv": [{"name": "POD_IP", "value": "10.0.0.1"}]}}, "/syncer/extraEnv/0/name"),
+    ({"syncer": {"extraVolumes": [{"name": "tmp", "emptyDir": {}}]}}, "/syncer/extraVolumes/0/name"),
+    ({"commonLabels": {"helm.sh/chart": "x"}}, "helm.sh/chart"),
+    ({"metrics": {"prometheusRule": {"alertLabels": {"severity": "low"}}}}, "severity"),
     ({"manager": {"replicas": 0}}, "/manager/replicas"),
     ({"manager": {"replica": 2}}, "replica"),
     ({"image": {"pullPolicy": "Sometimes"}}, "/image/pullPolicy"),
@@ -335,7 +366,7 @@ def test_a_monitor_finds_the_metrics_of_every_pod_of_ours(helm: str) -> None:
 def test_alerts_have_the_severities_and_the_runbook_of_the_values(helm: str) -> None:
     (rule,) = [body for body in rendered(helm, HUB, EVERYTHING[HUB]) if body["kind"] == "PrometheusRule"]
     made = {each["alert"]: each for group in rule["spec"]["groups"] for each in group["rules"]}
-    assert made["KubeoceanPodsPending"]["labels"]["severity"] == "info"
+    assert made["KubeoceanPodsPending"]["labels"] == {"severity": "info", "team": "platform"}
     assert made["KubeoceanPodsPending"]["annotations"]["runbook_url"] == "https://docs.example.com/r#kubeoceanpodspending"
     (plain,) = [
         body for body in rendered(helm, HUB, {"metrics": {"prometheusRule": {"enabled": True}}}) if body["kind"] == "PrometheusRule"

@@ -101,12 +101,16 @@ async def test_pods_start_without_the_services_and_follow_them_when_they_come_mo
     first = await made(stage, "alone")
     await stage.running("alone")
     assert environment(first["spec"]["containers"][0]) == {"HOSTNAME": "alone"}
-    assert first["spec"]["dnsPolicy"] == "ClusterFirst" and "dnsConfig" not in first["spec"] and "hostAliases" not in first["spec"]
+    assert first["spec"]["dnsPolicy"] == "ClusterFirst" and "hostAliases" not in first["spec"]
+    mirrors = [f"{stage.namespace}.{stage.bound.mount}.kubeocean.internal"]
+    assert first["spec"]["dnsConfig"] == {"searches": mirrors, "options": [{"name": "ndots", "value": "6"}]}
     said = await stage.event(stage.bound.name, "NoApiServerAccess", namespace="default")
     assert "spec.apiServerAccess" in said["message"] and "kubernetes-intranet" in said["message"]
 
     linked = {"metadata": {"name": "db", "namespace": stage.namespace}, "spec": {"ports": [{"port": 5432}]}}
-    address = (await stage.home.create("services", linked))["spec"]["clusterIP"]
+    await stage.home.create("services", linked)
+    mirror = await eventually(lambda: stage.there.get("services", f"db--{stage.namespace}", stage.bound.mount), "the Service has a mirror")
+    address = mirror["spec"]["clusterIP"]
     await load_balancer(stage, *API_SERVER, address="10.98.0.1", port=6443)
     await load_balancer(stage, *DNS, address="10.98.0.2", port=53)
 

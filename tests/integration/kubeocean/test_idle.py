@@ -106,7 +106,11 @@ async def test_idle_for_three_minutes_only_leases_and_the_status_of_nodes_are_wr
         seconds=IDLE.total_seconds() + PATIENCE,
         every=1,
     )
-    assert [str(call) for call in idle.writes(idle.there)] == []
+    there = Counter((call.verb, call.what) for call in idle.writes(idle.there))
+    # Every five minutes while pods run, so at most once in three.
+    for ledger in ("configmaps", "resourceleasingpolicies/status"):
+        assert there.pop(("patch", ledger), 0) <= 1
+    assert not there, there
     home = Counter((call.verb, call.what, call.name) for call in idle.writes(idle.home))
     print(f"{len(idle.home.calls())} calls at home, {len(idle.there.calls())} in the worker since the start; idle: {dict(home)}")
     for node in idle.scene.vnodes:

@@ -58,7 +58,7 @@ async def longest_turns() -> Mapping[str, Stall]:
 async def scraped(world: World, made: Process) -> Stall:
     """While all pods are due; the samples are made by another thread."""
     metrics, served = Metrics(CollectorRegistry()), BindingReconciler(world.host, "demo")
-    connected = Connected(worker=made.worker, usage=made.nodes.usage)
+    connected = Connected(worker=made.worker, usage=made.nodes.usage, ledger=made.ledger)
     shared = scope(world.host, binding=served, virtual=made.virtual)
     sources = Sources(scope=shared, reclaimers=[made.reclaimer], connected=connected)
     SyncerMetrics(metrics.provider, binding="demo").follow(lambda: capture(sources))

@@ -15,6 +15,7 @@ from attrs import define, field
 
 from kubeocean.binding.reconciler import BindingReconciler
 from kubeocean.binding.virtual_nodes import VirtualNodes
+from kubeocean.ledger.keeper import LedgerKeeper
 from kubeocean.model import keys
 from kubeocean.nodes.reclaim import Reclaimer
 from kubeocean.nodes.reconciler import PhysicalNodeReconciler
@@ -121,6 +122,7 @@ class Process:
         listed(served.informer)
         connected = worker_scope(host, self.worker, binding=served, virtual=self.virtual, hub_nodes=world.hub_nodes)
         self.policies = ResourceLeasingPolicyReconciler(connected)
+        self.ledger = LedgerKeeper(connected, self.policies)
         self.nodes = PhysicalNodeReconciler(connected, policies=self.policies, withdrawal=Withdrawal(connected), reclaimer=self.reclaimer)
 
     def take(self, kind: Literal["policies", "local"], body: Json) -> None:

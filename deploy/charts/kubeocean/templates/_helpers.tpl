@@ -49,11 +49,35 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "kubeocean.managerSelector" -}}
 app.kubernetes.io/name: kubeocean-manager
 app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{/* Excludes virtual nodes, which depend on this process: a node has to match one of the terms, so each of them does. */}}
+{{- define "kubeocean.managerAffinity" -}}
+{{- $expressions := list (dict "key" "type" "operator" "NotIn" "values" (list "virtual-kubelet")) -}}
+{{- $expressions = append $expressions (dict "key" "node.kubernetes.io/instance-type" "operator" "NotIn" "values" (list "vnode")) -}}
+{{- $required := "requiredDuringSchedulingIgnoredDuringExecution" -}}
+{{- $affinity := deepCopy .Values.manager.affinity -}}
+{{- $nodes := $affinity.nodeAffinity | default dict -}}
+{{- $given := dig "nodeSelectorTerms" list (get $nodes $required | default dict) | default (list dict) -}}
+{{- $terms := list -}}
+{{- range $given -}}
+{{- $terms = append $terms (set . "matchExpressions" (concat (.matchExpressions | default list) $expressions)) -}}
+{{- end -}}
+{{- $_ := set $affinity "nodeAffinity" (set $nodes $required (dict "nodeSelectorTerms" $terms)) -}}
+{{- if not (hasKey $affinity "podAntiAffinity") -}}
+{{- $selector := dict "matchLabels" (include "kubeocean.managerSelector" . | fromYaml) -}}
+{{- $apart := dict "weight" 100 "podAffinityTerm" (dict "topologyKey" "kubernetes.io/hostname" "labelSelector" $selector) -}}
+{{- $_ := set $affinity "podAntiAffinity" (dict "preferredDuringSchedulingIgnoredDuringExecution" (list $apart)) -}}
+{{- end -}}
+{{- toYaml $affinity -}}
 {{- end }}
 
 {{/* What the process of each binding is told. */}}
@@ -76,6 +100,14 @@ manager:
   tolerations: {{ toJson .Values.syncer.tolerations }}
   node_selector: {{ toJson .Values.syncer.nodeSelector }}
   topology_spread: {{ include "kubeocean.topologySpreadConstraints" .Values.syncer }}
+  affinity: {{ toJson .Values.syncer.affinity }}
+  pod_annotations: {{ toJson .Values.syncer.podAnnotations }}
+  pod_labels: {{ toJson .Values.syncer.podLabels }}
+  pod_security_context: {{ toJson .Values.syncer.podSecurityContext }}
+  extra_env: {{ toJson .Values.syncer.extraEnv }}
+  extra_volumes: {{ toJson .Values.syncer.extraVolumes }}
+  extra_volume_mounts: {{ toJson .Values.syncer.extraVolumeMounts }}
+  service_account_annotations: {{ toJson .Values.syncer.serviceAccount.annotations }}
   recheck_interval: {{ .Values.manager.recheckInterval }}
   syncer_settings:
     {{- include "kubeocean.syncerSettings" . | nindent 4 }}

@@ -2,7 +2,16 @@
 
 from datetime import timedelta
 
-from kubeocean.binding.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure, Health, status_patch
+from kubeocean.binding.conditions import (
+    CONNECTIVITY_FAILED,
+    RIGHTS_MISSING,
+    VALIDATION_FAILED,
+    Failure,
+    Health,
+    Observation,
+    may_have_mirrors,
+    status_patch,
+)
 from tests.unit.kubeocean.builders import at
 from vkubelet.api.objects import Json, JsonView, get_condition
 
@@ -93,3 +102,23 @@ def test_a_binding_that_ends_says_what_is_left_whatever_else_is_wrong() -> None:
 def test_conditions_of_others_stay() -> None:
     other = {"type": "Theirs", "status": "True", "reason": "X", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     assert other in written({"conditions": [other]}, Health(reachable=True))["conditions"]
+
+
+REFUSED = Health(reachable=True, services=Observation(False, RIGHTS_MISSING, "services is forbidden"))
+MIRRORED = Health(reachable=True, services=Observation(True, "Mirrored", "Services of shop have mirrors"))
+
+
+def test_rights_that_were_never_granted_are_missing_and_no_mirror_exists() -> None:
+    status = written({}, REFUSED)
+    assert said(status, "ServicesMirrored") == ("False", "RightsMissing") and not may_have_mirrors(status["conditions"])
+
+
+def test_rights_that_were_withdrawn_leave_mirrors_also_after_a_restart() -> None:
+    status = written(written({}, MIRRORED), REFUSED)
+    assert said(status, "ServicesMirrored") == ("False", "RightsRevoked") and may_have_mirrors(status["conditions"])
+    assert status_patch(status, REFUSED, generation=3, now=NOW) is None
+
+
+def test_condition_of_mirrors_exists_only_once_there_were_some() -> None:
+    assert get_condition(written({}, Health(reachable=True))["conditions"], "ServicesMirrored") is None
+    assert said(written(written({}, MIRRORED), Health(reachable=True)), "ServicesMirrored") == ("True", "NothingToMirror")

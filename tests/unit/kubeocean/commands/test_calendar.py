@@ -43,6 +43,12 @@ def test_edges_are_shown_by_both_clocks_with_amounts_and_evictions() -> None:
     assert evicted.startswith("Mon 05 Jan 08:00 UTC  Mon 05 Jan 08:10 UTC")
 
 
+def test_a_deadline_that_another_window_may_change_is_shown_as_such() -> None:
+    soon = policy("soon", {"timeWindows": [{"start": "08:05", "end": "08:07"}], "priority": 1}, uid="s")
+    (evicted,) = (line for line in text(plan(NIGHT, soon)) if "default/web-1" in line)
+    assert evicted.startswith("Mon 05 Jan 08:00 UTC  Mon 05 Jan 08:10 UTC; decided again Mon 05 Jan 08:05 UTC")
+
+
 def test_a_window_that_changes_no_node_is_shown_as_such() -> None:
     shadowed = policy("shadowed", {"timeWindows": [{"start": "08:00", "end": "08:59"}], "priority": -5}, uid="s")
     assert sum("no node changes" in line for line in text(plan(policy("always"), shadowed))) == 2

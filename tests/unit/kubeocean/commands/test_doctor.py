@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from kubeocean.binding.conditions import few
 from kubeocean.commands.clusters import Choice
-from kubeocean.commands.doctor import Log, blocks, result
-from kubeocean.doctor.findings import Checked, Finding, error, few, warning
+from kubeocean.commands.doctor import Log, blocks, result, worker_rights
+from kubeocean.doctor.findings import Checked, Finding, error, warning
+from kubeocean.manager.checks import Findings
+from kubeocean.rbac.rules import Check
+from tests.support.memory_api import MemoryApi
+from tests.unit.kubeocean.builders import binding
+from vkubelet.client.transport import Call
+from vkubelet.errors import NotFound
 
 DONE = [
     Checked(subject="hub", check="API server"),
@@ -49,3 +56,19 @@ async def test_proposed_commands_select_the_examined_hub() -> None:
     await log.check("hub", "process", found())
     ((finding,),) = [each.findings for each in log.done]
     assert list(finding.commands) == ["kubeocean logs demo --context 'my hub'", "kubectl get pods"]
+
+
+class _Older(MemoryApi):
+    """A worker before Kubernetes 1.28, which does not serve SelfSubjectReviews."""
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        assert call.path.endswith("/selfsubjectreviews")
+        raise NotFound(call.attempt, "the server could not find the requested resource")
+
+
+async def test_missing_rights_are_found_although_the_worker_does_not_say_whose() -> None:
+    lacking = Check(group="", resource="pods", subresource="", verb="create", namespace="mount")
+    found = Findings(missing=[lacking], unguarded=["delete nodes"])
+    missing, unguarded = await worker_rights(binding(), _Older().client(), found, kubectl="kubectl")
+    assert "create pods" in missing.problem and any("USER" in command for command in missing.commands)
+    assert "delete nodes" in unguarded.problem

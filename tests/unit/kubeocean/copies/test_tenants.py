@@ -10,10 +10,10 @@ from kubeocean.copies.tenants import NOT_PREPARED, Tenants
 from kubeocean.model import keys
 from kubeocean.worker.cluster import Mount, WorkerCluster
 from tests.support.memory_api import Body, MemoryApi
-from tests.unit.kubeocean.builders import OWNER
+from tests.unit.kubeocean.builders import OWNER, unknown
 from vkubelet.client.transport import Call
-from vkubelet.clock import SystemClock
 from vkubelet.errors import Forbidden, Unavailable, Unreachable
+from vkubelet.testing.clock import ManualClock
 
 SPACE = "/api/v1/namespaces/mnt-red"
 MADE = [
@@ -30,6 +30,7 @@ class Worker(MemoryApi):
         super().__init__()
         self.creates, self.guarded = creates, guarded
         self.lost_after = -1
+        self.clock = ManualClock()
         self.put("/api/v1/namespaces/mnt", {"metadata": {"name": "mnt", "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}})
         self.writes.clear()
 
@@ -50,9 +51,9 @@ class Worker(MemoryApi):
     def tenants(self) -> Tenants:
         """Those of a process that has just started and has listed the namespaces."""
         mount = Mount(OWNER, "mnt", keys.PER_NAMESPACE)
-        worker = WorkerCluster(self.client(), mount, clock=SystemClock(), probe_interval=10)
+        worker = WorkerCluster(self.client(), mount, clock=self.clock, probe_interval=10)
         worker.namespaces.ever_synced = True
-        return Tenants(worker)
+        return Tenants(worker, self.clock)
 
     def existing(self, labels: Body) -> None:
         self.put(SPACE, {"metadata": {"name": "mnt-red", "uid": "u-1", "labels": labels}})
@@ -77,6 +78,24 @@ async def test_a_namespace_without_our_label_is_refused_whatever_the_rights(labe
     worker = Worker()
     worker.existing(labels)
     assert "exists without the label kubeocean.io/tenant-of=mnt" in await refusal(worker.tenants())
+    assert not worker.writes
+
+
+async def test_refusal_is_checked_again_after_seconds_or_once_the_namespace_is_observed() -> None:
+    worker = Worker()
+    worker.existing({})
+    tenants = worker.tenants()
+    first = await refusal(tenants)
+    worker.existing({keys.TENANT_OF: "mnt"})
+    assert await refusal(tenants) == first, "many pods and Services of one namespace are one question"
+    await worker.clock.advance(5.0)
+    await tenants.ensure("red")
+
+    other = worker.tenants()
+    worker.existing({})
+    await refusal(other)
+    other._worker.namespaces.adopt(unknown({"metadata": {"name": "mnt-red", "resourceVersion": "99", "labels": {keys.TENANT_OF: "mnt"}}}))
+    await other.ensure("red")
     assert not worker.writes
 
 
@@ -118,5 +137,6 @@ async def test_a_process_that_stops_after_any_write_leaves_what_the_next_complet
 async def test_one_mapping_for_all_asks_nothing() -> None:
     worker = Worker()
     mount = Mount(OWNER, "mnt")
-    await Tenants(WorkerCluster(worker.client(), mount, clock=SystemClock(), probe_interval=10)).ensure("red")
+    cluster = WorkerCluster(worker.client(), mount, clock=worker.clock, probe_interval=10)
+    await Tenants(cluster, worker.clock).ensure("red")
     assert not worker.writes

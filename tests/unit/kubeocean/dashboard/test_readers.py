@@ -20,6 +20,7 @@ from tests.unit.kubeocean.builders import node, pod
 from tests.unit.kubeocean.commands.test_status import cond, stored
 from tests.unit.kubeocean.dashboard.test_history import START
 from tests.unit.kubeocean.dashboard.test_history import pod as state_of_pod
+from vkubelet.testing.clock import ManualClock
 
 HUB = Choice("computing cluster", "")
 NODE = node(
@@ -37,12 +38,13 @@ READING = Reading(
         for team in ("red", "blue")
     ],
 )
+CLOCK = ManualClock(START)
 WORDS = {"bindings": "the worker does not respond", "nodes": "vnode-secret", "red": "pod-red", "blue": "pod-blue"}
 
 
-def pages(rights: Rights) -> str:
+async def pages(rights: Rights) -> str:
     """All pages that are made of the reading."""
-    fleet = fleet_of(bounded(READING, rights, HUB))
+    fleet = await fleet_of(bounded(READING, rights, HUB), CLOCK)
     made = templates()
     common: dict[str, object] = {"base": "", "now": START, "error": "", "fleet": fleet}
     texts = [
@@ -58,21 +60,23 @@ def pages(rights: Rights) -> str:
 @pytest.mark.parametrize(
     ("bindings", "nodes", "pods", "namespaces"), [*product((True, False), (True, False), (True, False), ((), ("red",), ("blue", "red")))]
 )
-def test_a_page_shows_what_the_rights_cover_and_nothing_else(bindings: bool, nodes: bool, pods: bool, namespaces: tuple[str, ...]) -> None:
-    text = pages(Rights(bindings=bindings, nodes=nodes, pods=pods, namespaces=() if pods else namespaces))
+async def test_a_page_shows_what_the_rights_cover_and_nothing_else(
+    bindings: bool, nodes: bool, pods: bool, namespaces: tuple[str, ...]
+) -> None:
+    text = await pages(Rights(bindings=bindings, nodes=nodes, pods=pods, namespaces=() if pods else namespaces))
     covered = {"bindings": bindings, "nodes": nodes, "red": pods or "red" in namespaces, "blue": pods or "blue" in namespaces}
     assert {kind: word in text for kind, word in WORDS.items()} == covered
     named = {kind: f"you may not list {kind}" in text for kind in ("clusterbindings", "nodes", "pods")}
     assert named == {"clusterbindings": not bindings, "nodes": not nodes, "pods": not pods}
 
 
-def test_sums_are_unknown_where_pods_of_some_namespaces_are() -> None:
-    part = fleet_of(bounded(READING, Rights(bindings=True, nodes=True, pods=False, namespaces=("red",)), HUB))
+async def test_sums_are_unknown_where_pods_of_some_namespaces_are() -> None:
+    part = await fleet_of(bounded(READING, Rights(bindings=True, nodes=True, pods=False, namespaces=("red",)), HUB), CLOCK)
     assert [each.namespace for each in part.pods or ()] == ["red"] and not part.complete
     assert part.nodes[0].pods is None and part.nodes[0].requested == {} and part.bindings[0].pods is None
     assert overview(part, ()).bars[0].used == "?" and dict(overview(part, ()).pods or ()) == {"Pending": 1}
-    whole = fleet_of(bounded(READING, Rights(bindings=True, nodes=True, pods=True), HUB))
-    assert evolve(whole, notes=()) == fleet_of(READING) and list(whole.notes) == []
+    whole = await fleet_of(bounded(READING, Rights(bindings=True, nodes=True, pods=True), HUB), CLOCK)
+    assert evolve(whole, notes=()) == await fleet_of(READING, CLOCK) and list(whole.notes) == []
 
 
 async def test_namespaces_are_asked_about_only_where_pods_may_not_all_be_listed() -> None:

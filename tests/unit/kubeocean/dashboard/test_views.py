@@ -9,18 +9,22 @@ import pytest
 from attrs import evolve
 
 from kubeocean.commands.capacity import capacities
+from kubeocean.dashboard import fleet as fleet_module
 from kubeocean.dashboard.fleet import Fleet, Reading, concerns, fleet_of, pod_state
 from kubeocean.dashboard.history import sample_of
 from kubeocean.dashboard.server import templates
 from kubeocean.dashboard.views import CRITICAL, NOTE, WARNING, age, bar, charts, node_rows, overview, problems, states, stuck
 from kubeocean.model import keys
+from tests.support.turns import counted_turns
 from tests.unit.kubeocean.builders import at, binding, node, pod
 from tests.unit.kubeocean.commands.test_status import READY, cond, stored
 from tests.unit.kubeocean.dashboard.test_history import START, fleet
 from tests.unit.kubeocean.dashboard.test_history import pod as state_of_pod
 from vkubelet.api.quantity import parse_resources
+from vkubelet.testing.clock import ManualClock
 
 NOW = at("2026-01-05 09:00")
+CLOCK = ManualClock(NOW)
 IS_READY = {"conditions": [{"type": "Ready", "status": "True"}]}
 
 
@@ -31,7 +35,7 @@ def test_pods_of_virtual_nodes_and_those_that_wait_for_one_are_shown() -> None:
     assert not concerns(pod({"nodeName": "", **tolerant}, namespace="kube-system"), {})
 
 
-def test_requests_of_running_pods_alone_fill_a_node() -> None:
+async def test_requests_of_running_pods_alone_fill_a_node() -> None:
     resources = {"containers": [{"name": "m", "image": "i", "resources": {"requests": {"cpu": "2"}}}]}
     virtual = node(
         status={**IS_READY, "allocatable": {"cpu": "4"}},
@@ -40,15 +44,15 @@ def test_requests_of_running_pods_alone_fill_a_node() -> None:
         annotations={keys.PHYSICAL_NODE_NAME: "node-1", keys.POLICIES_APPLIED: "half,Open"},
     )
     found = [pod(resources, uid="a"), pod(resources, uid="b", status={"phase": "Succeeded"})]
-    made = fleet_of(Reading(bindings=[stored(*READY)], nodes=[virtual], pods=[pod_state(each) for each in found], at=NOW))
+    made = await fleet_of(Reading(bindings=[stored(*READY)], nodes=[virtual], pods=[pod_state(each) for each in found], at=NOW), CLOCK)
     (only,) = made.nodes
     assert (only.binding, only.physical, only.policy, only.pods) == ("demo", "node-1", "half", 2)
     assert str(only.requested["cpu"]) == "2" and made.bindings[0].nodes_ready == 1
-    unread = fleet_of(Reading(bindings=[stored(*READY)], nodes=[virtual], pods=None, at=NOW))
+    unread = await fleet_of(Reading(bindings=[stored(*READY)], nodes=[virtual], pods=None, at=NOW), CLOCK)
     assert unread.nodes[0].pods is None and overview(unread, ()).pods is None and overview(unread, ()).bars[0].used == "?"
 
 
-def test_pods_of_daemonsets_are_leased_only_with_consent_as_status_counts_them() -> None:
+async def test_pods_of_daemonsets_are_leased_only_with_consent_as_status_counts_them() -> None:
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u"}
     resources = {"containers": [{"name": "m", "image": "i", "resources": {"requests": {"cpu": "2"}}}]}
     made = pod(resources, ownerReferences=[owner])
@@ -56,13 +60,13 @@ def test_pods_of_daemonsets_are_leased_only_with_consent_as_status_counts_them()
         owned = binding({"runningDaemonsetByDefault": consents})
         assert pod_state(made, owned).leased is consents
         virtual = node(name=made.node, labels={keys.CLUSTER_BINDING: "demo"}, status={**IS_READY, "allocatable": {"cpu": "4"}})
-        (state,) = fleet_of(Reading(bindings=[stored(*READY)], nodes=[virtual], pods=[pod_state(made, owned)], at=NOW)).nodes
+        (state,) = (await fleet_of(Reading(bindings=[stored(*READY)], nodes=[virtual], pods=[pod_state(made, owned)], at=NOW), CLOCK)).nodes
         (counted,) = capacities([virtual], [made], owned)
         assert (str(state.requested["cpu"]) if state.requested else None) == cpu
         assert (str((counted.used or {})["cpu"]) if counted.used else None) == cpu
 
 
-def test_problems_are_sorted_by_severity_and_grouped_by_reason() -> None:
+async def test_problems_are_sorted_by_severity_and_grouped_by_reason() -> None:
     nodes = [
         node(
             status={"conditions": [{"type": "Ready", "status": "False", "message": "gone"}]},
@@ -72,10 +76,11 @@ def test_problems_are_sorted_by_severity_and_grouped_by_reason() -> None:
         for n in range(5)
     ]
     waits = pod(status={"phase": "Pending", "containerStatuses": [{"name": "m", "state": {"waiting": {"reason": "ErrImagePull"}}}]})
-    made = fleet_of(
+    made = await fleet_of(
         Reading(
             bindings=[stored(cond("Ready", "False", "m"), phase="Failed")], nodes=nodes, pods=[pod_state(waits)], at=NOW, notes=["no right"]
-        )
+        ),
+        CLOCK,
     )
     found = problems(made)
     assert [each.severity for each in found] == [CRITICAL, CRITICAL, WARNING, NOTE]
@@ -117,9 +122,9 @@ def test_a_chart_needs_two_samples_and_stays_inside_its_frame() -> None:
             assert 0 <= x <= 300 and 0 <= y <= 60
 
 
-def test_a_binding_without_nodes_and_a_hub_without_bindings_have_pages() -> None:
+async def test_a_binding_without_nodes_and_a_hub_without_bindings_have_pages() -> None:
     assert overview(Fleet(at=NOW, pods=[]), ()).bindings == []
-    (row,) = overview(fleet_of(Reading(bindings=[stored(*READY)], nodes=[], pods=[], at=NOW)), ()).bindings
+    (row,) = overview((await fleet_of(Reading(bindings=[stored(*READY)], nodes=[], pods=[], at=NOW), CLOCK)), ()).bindings
     assert row.bars[0].size == "0" and row.states == []
 
 
@@ -142,12 +147,12 @@ def large(count: int, *, pods: int = 20) -> Reading:
     return Reading(bindings=bindings, nodes=nodes, pods=states, at=NOW)
 
 
-def seconds(reading: Reading) -> dict[str, float]:
+async def seconds(reading: Reading) -> dict[str, float]:
     """The CPU time in which a reading becomes its largest pages, the best of three attempts."""
     rendered, took = templates(), dict.fromkeys(PAGES, float("inf"))
     for page in PAGES * 3:
         began = time.process_time()
-        made = fleet_of(reading)
+        made = await fleet_of(reading, CLOCK)
         values: dict[str, object] = (
             {"view": overview(made, [sample_of(made)] * 300)}
             if page == "overview.html"
@@ -160,12 +165,19 @@ def seconds(reading: Reading) -> dict[str, float]:
     return took
 
 
-def test_a_thousand_nodes_with_twenty_pods_each_take_less_than_a_second_of_cpu() -> None:
-    took = seconds(large(1000))
+async def test_a_thousand_nodes_with_twenty_pods_each_take_less_than_a_second_of_cpu() -> None:
+    took = await seconds(large(1000))
     assert max(took.values()) < 1.0, took
 
 
-def test_the_time_of_a_page_grows_with_the_nodes_and_no_faster() -> None:
+async def test_nodes_are_counted_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with counted_turns() as turns:
+        monkeypatch.setattr(fleet_module, "_node_state", turns.counted(fleet_module._node_state))
+        made = await fleet_of(large(1000, pods=1), CLOCK)
+    assert len(made.nodes) == turns.calls.total() == 1000 and max(turns.calls.values()) <= 200, turns.calls
+
+
+async def test_the_time_of_a_page_grows_with_the_nodes_and_no_faster() -> None:
     """Four times as many nodes take four times as long; sixteen times, if one were compared with every other."""
-    few, many = seconds(large(250)), seconds(large(1000))
+    few, many = await seconds(large(250)), await seconds(large(1000))
     assert all(many[page] < 8 * few[page] for page in PAGES), (few, many)

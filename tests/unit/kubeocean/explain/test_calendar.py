@@ -128,6 +128,24 @@ def test_a_hand_over_to_a_smaller_policy_evicts_only_the_excess() -> None:
     assert [(each.pod.name, each.deadline) for each in handed.evictions] == [("web-1", at("2026-01-05 08:10"))]
 
 
+def test_a_deadline_is_marked_where_the_node_changes_before_it() -> None:
+    """Its pods are held by budgets that are not read: a pod that is still there at 08:05 is decided about again."""
+    soon = policy("soon", {"timeWindows": [{"start": "08:05", "end": "08:07"}], "priority": 1}, uid="soon")
+    closes = of_a_day(lease(NIGHT, soon)).edges[0]
+    assert [(each.deadline, each.decided_again) for each in closes.evictions] == [(at("2026-01-05 08:10"), at("2026-01-05 08:05"))] * 2
+    alone = of_a_day(lease(NIGHT)).edges[0]
+    assert [each.decided_again for each in alone.evictions] == [None, None], "that the grace period ends is no other decision"
+    late = policy("late", {"timeWindows": [{"start": "08:10", "end": "08:20"}]}, uid="late")
+    assert {each.decided_again for each in of_a_day(lease(NIGHT, late)).edges[0].evictions} == {at("2026-01-05 08:10")}
+
+
+def test_changes_after_the_calendar_count_for_deadlines_in_it() -> None:
+    soon = policy("soon", {"timeWindows": [{"start": "08:05", "end": "08:07"}], "priority": 1}, uid="soon")
+    made = calendar(lease(NIGHT, soon), start=at("2026-01-05 07:00"), until=at("2026-01-05 08:02"))
+    assert [edge.at for edge in made.edges] == [at("2026-01-05 08:00")]
+    assert {each.decided_again for each in made.evictions} == {at("2026-01-05 08:05")}
+
+
 def test_a_policy_without_windows_has_no_edges() -> None:
     assert of_a_day(lease(policy("always"))).edges == []
 

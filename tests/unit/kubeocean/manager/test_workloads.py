@@ -14,6 +14,7 @@ from tests.unit.kubeocean.builders import binding
 from vkubelet import settings as runtime
 from vkubelet.api.codec import decode_yaml
 from vkubelet.api.objects import Json
+from vkubelet.errors import SettingsError
 
 DEMO = binding(uid="uid-b")
 
@@ -85,6 +86,57 @@ def test_pods_never_run_on_virtual_nodes_whatever_they_tolerate() -> None:
     assert {"key": "node.kubernetes.io/instance-type", "operator": "NotIn", "values": ["vnode"]} in expressions
 
 
+VIRTUAL = [
+    {"key": "type", "operator": "NotIn", "values": ["virtual-kubelet"]},
+    {"key": "node.kubernetes.io/instance-type", "operator": "NotIn", "values": ["vnode"]},
+]
+
+
+def test_every_term_of_a_given_affinity_excludes_virtual_nodes() -> None:
+    pool, preferred = {"key": "pool", "operator": "In", "values": ["infra"]}, [{"weight": 1, "preference": {"matchExpressions": []}}]
+    field = {"key": "metadata.name", "operator": "In", "values": ["node-1"]}
+    terms = [{"matchExpressions": [pool]}, {"matchFields": [field]}]
+    nodes = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms},
+        "preferredDuringSchedulingIgnoredDuringExecution": preferred,
+    }
+    found = template(affinity={"nodeAffinity": nodes})["spec"]["affinity"]
+    assert found["nodeAffinity"] == {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [pool, *VIRTUAL]}, {"matchFields": [field], "matchExpressions": VIRTUAL}]
+        },
+        "preferredDuringSchedulingIgnoredDuringExecution": preferred,
+    }
+    assert found["podAntiAffinity"] == template()["spec"]["affinity"]["podAntiAffinity"]
+    apart = template(affinity={"podAntiAffinity": {}, "podAffinity": {"x": []}})["spec"]["affinity"]
+    assert apart["podAntiAffinity"] == {} and apart["podAffinity"] == {"x": []} and apart["nodeAffinity"] != nodes
+
+
+def test_given_marks_reach_the_pods_and_do_not_replace_those_that_select_them() -> None:
+    plain = template()["metadata"]
+    marked = template(pod_labels={"team": "x", "k8s-app": "mine"}, pod_annotations={"scan": "no"})["metadata"]
+    assert marked["labels"] == {**plain["labels"], "team": "x"}
+    assert marked["annotations"] == {**plain["annotations"], "scan": "no"}
+    account = made("ServiceAccount", service_account_annotations={"role": "arn"})
+    assert account["metadata"]["annotations"]["role"] == "arn" and "role" not in made("ServiceAccount")["metadata"]["annotations"]
+
+
+def test_a_given_security_context_replaces_the_default() -> None:
+    given = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert template(pod_security_context=given)["spec"]["securityContext"] == given
+
+
+def test_variables_and_volumes_come_in_addition_to_those_of_the_process() -> None:
+    variable, volume = {"name": "HTTPS_PROXY", "value": "http://proxy:3128"}, {"name": "ca", "configMap": {"name": "ca"}}
+    mount = {"name": "ca", "mountPath": "/etc/ssl/extra"}
+    more: dict[str, Any] = {"extra_env": [variable], "extra_volumes": [volume], "extra_volume_mounts": [mount]}
+    assert container(**more)["env"] == [*container()["env"], variable]
+    assert container(**more)["volumeMounts"] == [*container()["volumeMounts"], mount]
+    assert template(**more)["spec"]["volumes"] == [*template()["spec"]["volumes"], volume]
+    with pytest.raises(SettingsError, match="manager.extra_env: POD_IP is set by the manager"):
+        chosen(extra_env=[{"name": "POD_IP", "value": "10.0.0.1"}])
+
+
 def test_the_process_is_told_its_binding_its_settings_and_its_address() -> None:
     main = container()
     command = " ".join(main["command"])
@@ -134,6 +186,8 @@ OTHERS: list[Json] = [
     {"replicas": 3},
     {"syncer_settings": {"provider": {"pod_workers": 1}}},
     {"priority_class": "x"},
+    {"affinity": {"podAffinity": {}}},
+    {"pod_annotations": {"a": "b"}},
 ]
 
 

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kubeocean.model.crds import ClusterBinding
-from kubeocean.model.identity import Target
+from kubeocean.model.identity import Target, digest_of_changes
 from kubeocean.model.keys import ExpectedMetadata, Owner, physical_name
 from kubeocean.pods.changes import (
     Changed,
@@ -44,6 +44,11 @@ NOT_NOW = Pending("Deferred", "other pods of the virtual node leave too little c
 
 def created(web: Pod) -> Pod:
     return physical(physical_pod(web, TARGET))
+
+
+def reflects(web: Pod) -> Json:
+    """What is recorded on the physical pod about the generation of an edited pod."""
+    return {"kubeocean.io/virtual-generation": str(web.metadata.generation), "kubeocean.io/virtual-spec": digest_of_changes(web)}
 
 
 def edited(live: Pod, *, labels: Json | None = None, annotations: Json | None = None, spec: Json | None = None) -> Pod:
@@ -152,7 +157,7 @@ def test_images_deadline_and_tolerations_travel_down() -> None:
     live = edited(created(before), spec={"tolerations": [theirs, *SPEC["tolerations"]]})
     assert changes(after, live, TARGET).main == (
         {
-            "metadata": {**UID, "annotations": {"kubeocean.io/virtual-generation": "2"}},
+            "metadata": {**UID, "annotations": reflects(after)},
             "spec": {
                 "initContainers": [{"name": "init", "image": "init:2"}],
                 "containers": [{"name": "main", "image": "app:2"}],
@@ -175,14 +180,15 @@ def test_ephemeral_containers_are_added_translated_to_those_that_exist() -> None
     second = {"name": "two", "image": "d:1", "envFrom": [{"secretRef": {"name": "key"}}]}
     third = {"name": "three", "image": "d:1", "targetContainerName": "main", "stdin": True, "tty": True}
     live = edited(created(pod(SPEC)), spec={"ephemeralContainers": [first]})
-    after = changes(pod({**SPEC, "ephemeralContainers": [first, second, third]}, generation=2), live, TARGET)
+    debugged = pod({**SPEC, "ephemeralContainers": [first, second, third]}, generation=2)
+    after = changes(debugged, live, TARGET)
     env = [{"name": "HOSTNAME", "value": "web"}]
     translated = {**second, "env": env, "envFrom": [{"secretRef": {"name": physical_name("default", "key")}}]}
     assert after.ephemeral == {
         "two": {"metadata": UID, "spec": {"ephemeralContainers": [translated]}},
         "three": {"metadata": UID, "spec": {"ephemeralContainers": [{**third, "env": env}]}},
     }
-    assert after.main == {"metadata": {**UID, "annotations": {"kubeocean.io/virtual-generation": "2"}}}
+    assert after.main == {"metadata": {**UID, "annotations": reflects(debugged)}}
 
 
 def test_ephemeral_container_with_an_unknown_reference_is_left_out_and_the_pod_lives() -> None:
@@ -215,9 +221,9 @@ def test_resize_that_is_not_sent_is_recorded_on_the_physical_pod() -> None:
     after, live = pod(with_resources(requests={"cpu": "3"}), generation=2), created(pod(SPEC))
     found = changes(after, live, TARGET)
     assert found.resize is not None
-    assert found.main == {"metadata": {**UID, "annotations": {"kubeocean.io/virtual-generation": "2"}}}
+    assert found.main == {"metadata": {**UID, "annotations": reflects(after)}}
     held = found.without_resize(NEVER)
-    note = {"kubeocean.io/resize-pending": str(NEVER), "kubeocean.io/virtual-generation": "2"}
+    note = {"kubeocean.io/resize-pending": str(NEVER), **reflects(after)}
     assert held.resize is None and held.main == {"metadata": {**UID, "annotations": note}}
 
 
@@ -368,3 +374,29 @@ def test_what_counts_as_current_has_no_difference(labels: Json, lost: set[str], 
     web = pod({**SPEC, "containers": [{**SPEC["containers"][0], "image": image}]}, labels=labels, generation=generation)
     if is_current(web, live, OWNER):
         assert not changes(web, live, TARGET)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"containers": [{**SPEC["containers"][0], "image": "app:3"}]},
+        {"containers": [{**SPEC["containers"][0], "resources": {"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"cpu": "2"}}}]},
+        {"tolerations": [*SPEC["tolerations"], {"key": "c", "operator": "Exists"}]},
+        {"activeDeadlineSeconds": 90},
+    ],
+    ids=["image", "resources", "tolerations", "deadline"],
+)
+def test_change_that_got_the_generation_of_another_in_a_restored_hub_is_sent(change: Json) -> None:
+    """The hub was restored to before the edit to app:2, and the next edit got generation 2 again before anybody saw generation 1."""
+    lost = pod({**SPEC, "containers": [{**SPEC["containers"][0], "image": "app:2"}]}, generation=2)
+    live = created(lost)
+    assert not changes(lost, live, TARGET)
+    found = changes(pod({**SPEC, **change}, generation=2), live, TARGET)
+    sent = [patch["spec"] for patch in (found.main, found.resize) if patch and "spec" in patch]
+    (kind,) = change
+    assert any(kind in spec for spec in sent), found
+
+
+def test_physical_pod_of_an_earlier_version_without_a_digest_is_left_as_it_is() -> None:
+    edited_once = pod({**SPEC, "activeDeadlineSeconds": 60}, generation=2)
+    assert not changes(edited_once, edited(created(edited_once), annotations={"kubeocean.io/virtual-spec": None}), TARGET)

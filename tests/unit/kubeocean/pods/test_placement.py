@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kubeocean.model.keys import Owner
 from kubeocean.pods.placement import Placement, ServiceLinks, addresses_of
-from tests.unit.kubeocean.builders import binding, pod, unknown, worker_scope
+from tests.unit.kubeocean.builders import OWNER, binding, pod, unknown, worker_scope
 from vkubelet.api.objects import Json, Unknown
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
@@ -58,7 +59,8 @@ def service(name: str, namespace: str, address: str) -> Unknown:
 
 @pytest.fixture
 def links() -> ServiceLinks:
-    found = ServiceLinks(RecordingHost(client=Client(Connection("https://192.0.2.1"))))
+    host = RecordingHost(client=Client(Connection("https://192.0.2.1")))
+    found = ServiceLinks(host, worker_scope(host).worker)
     for each in (service("db", "ml", "10.1.1.1"), service("other", "web", "10.1.1.2"), service("headless", "ml", "None")):
         found.informer.adopt(each)
     found.informer.adopt(service("kubernetes", "default", "10.1.0.1"))
@@ -77,6 +79,23 @@ async def test_services_of_the_pods_own_namespace_are_given(links: ServiceLinks)
         "DB_PORT_5432_TCP_PORT": "5432",
         "DB_PORT_5432_TCP_ADDR": "10.1.1.1",
     }
+
+
+def mirror(links: ServiceLinks, *, address: str, owner: Owner = OWNER) -> None:
+    """The worker's cache shows a Service under the name of the mirror of ml/db."""
+    meta = {"name": "db--ml", "namespace": "mnt", "uid": "m", "resourceVersion": "1", "labels": owner.labels}
+    links._worker.services.adopt(unknown({"metadata": {**meta, "annotations": owner.annotations}, "spec": {"clusterIP": address}}))
+
+
+def test_variables_contain_the_address_of_the_mirror(links: ServiceLinks) -> None:
+    mirror(links, address="10.97.0.9")
+    found = links.known(pod(namespace="ml"))
+    assert (found["DB_SERVICE_HOST"], found["DB_PORT"]) == ("10.97.0.9", "tcp://10.97.0.9:5432")
+
+
+def test_service_of_another_owner_with_the_name_of_a_mirror_is_not_given(links: ServiceLinks) -> None:
+    mirror(links, address="10.97.0.9", owner=Owner("another-hub", "demo"))
+    assert links.known(pod(namespace="ml"))["DB_SERVICE_HOST"] == "10.1.1.1"
 
 
 def test_pod_without_service_links_gets_none(links: ServiceLinks) -> None:

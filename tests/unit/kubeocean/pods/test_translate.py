@@ -6,7 +6,7 @@ import pytest
 from attrs import evolve
 
 from kubeocean.model.crds import ApiServerAccess, DnsAccess
-from kubeocean.model.identity import Workload
+from kubeocean.model.identity import Workload, digest_of_changes
 from kubeocean.model.keys import ExpectedMetadata, physical_name, token_secret_name
 from kubeocean.pods.changes import changes
 from kubeocean.pods.translate import api_server_environment, host_aliases, physical_pod, set_dns
@@ -49,6 +49,7 @@ def test_metadata_names_the_virtual_pod_and_the_owner() -> None:
         "kubeocean.io/virtual-pod-uid": "uid-1",
         "kubeocean.io/virtual-node-name": "vnode-demo-node-1",
         "kubeocean.io/virtual-generation": "4",
+        "kubeocean.io/virtual-spec": digest_of_changes(web),
         "kubeocean.io/service-account": "default",
     }
     assert metadata.keys() == {"name", "namespace", "labels", "annotations"}
@@ -337,6 +338,32 @@ def test_without_dns_of_the_hub_the_workers_stays() -> None:
     spec: Json = {"dnsPolicy": "ClusterFirst"}
     set_dns(spec, None, namespace="default")
     assert spec == {"dnsPolicy": "ClusterFirst"}
+
+
+MIRRORED = evolve(TARGET, services_zone="mnt.kubeocean.internal")
+
+
+def test_pod_with_the_workers_dns_searches_the_mirrors_of_its_namespace() -> None:
+    spec = physical_pod(pod({"dnsConfig": {"searches": ["corp.example"]}}), MIRRORED)["spec"]
+    assert "dnsPolicy" not in spec
+    assert spec["dnsConfig"] == {
+        "searches": ["corp.example", "default.mnt.kubeocean.internal"],
+        "options": [{"name": "ndots", "value": "6"}],
+    }
+
+
+def test_ndots_of_the_user_stays() -> None:
+    options = [{"name": "ndots", "value": "2"}]
+    assert physical_pod(pod({"dnsConfig": {"options": options}}), MIRRORED)["spec"]["dnsConfig"]["options"] == options
+
+
+@pytest.mark.parametrize("spec", [{"dnsPolicy": "Default"}, {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["1.1.1.1"]}}])
+def test_pod_with_a_dns_of_its_own_searches_no_mirrors(spec: Json) -> None:
+    assert physical_pod(pod(spec), MIRRORED)["spec"].get("dnsConfig") == spec.get("dnsConfig")
+
+
+def test_with_dns_of_the_hub_mirrors_are_not_searched() -> None:
+    assert physical_pod(pod(), evolve(MIRRORED, dns=DNS))["spec"]["dnsConfig"] == HUB_DNS
 
 
 def test_users_dns_config_is_merged() -> None:

@@ -395,14 +395,14 @@ def test_other_items_are_handled_after_one_that_failed(error: Exception, caplog:
 def test_an_error_that_stays_is_logged_once_per_item_and_part(caplog: pytest.LogCaptureFixture) -> None:
     isolated = Isolation("loop")
 
-    def fail(item: str, text: str, *, part: type | None = None) -> None:
-        with isolated(item, part=part):
+    def fail(item: str, text: str) -> None:
+        with isolated(item):
             raise ValueError(text)
 
     for _ in range(5):
         fail("a", "odd")
         fail("b", "odd")
-        fail("b", "odd", part=int)
+        isolated.call(int, "odd", "b")
     assert errors(caplog) == 3
     fail("a", "other")
     assert errors(caplog) == 4

@@ -8,10 +8,10 @@ from itertools import pairwise
 import pytest
 
 from tests.support.memory_api import Body, MemoryApi
+from tests.unit.vkubelet.pods.running import pods_of
 from vkubelet.api.objects import Pod, PodRef
 from vkubelet.client.transport import Call
 from vkubelet.errors import Conflict, NoSuchPod, TooManyRequests, Unavailable
-from vkubelet.pods import Pods
 from vkubelet.pods.lifecycle import TERMINATE_AGAIN
 from vkubelet.provider import Host, PodReport
 from vkubelet.testing.clock import ManualClock
@@ -65,15 +65,7 @@ async def deletions_of(
     api, clock, events = server(), ManualClock(), RecordedEvents()
     api.put(PATH, body())
     client, provider = api.client(), Failing(clock, error)
-    pods = Pods(
-        provider=provider,
-        client=client,
-        node_client=lambda node: client,
-        recorder=events,
-        clock=clock,
-        node=lambda name: None,
-        node_ips=lambda name: (),
-    )
+    pods = pods_of(provider, client, clock, recorder=events)
     pods.enable("n")
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run()) for run in (pods.informer.run, pods.run)]
@@ -119,3 +111,35 @@ async def test_failed_deletion_is_shown_as_an_event_without_the_text_of_an_unkno
 async def test_removal_of_a_terminated_pod_is_repeated_after_a_conflict() -> None:
     _, _, api = await deletions_of(NoSuchPod("nothing is left"), seconds=30, server=Refusing)
     assert PATH not in api.objects
+
+
+class Syncing(Failing):
+    """A provider that notes which pods it is asked to run."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock, NoSuchPod("nothing is left"))
+        self.synced: list[str] = []
+
+    async def sync_pod(self, pod: Pod) -> None:
+        self.synced.append(pod.metadata.uid)
+
+
+async def test_pod_that_a_restored_hub_has_again_is_judged_by_the_provider_anew() -> None:
+    """What the provider reported missing after the deletion is no proof about the pod that the backup brings back."""
+    api, clock, events = MemoryApi(), ManualClock(), RecordedEvents()
+    client, provider = api.client(), Syncing(clock)
+    pods = pods_of(provider, client, clock, recorder=events)
+    pods.enable("n")
+    api.put(PATH, body())
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(run()) for run in (pods.informer.run, pods.run)]
+        await clock.advance(5.0)
+        api.delete(PATH)
+        await clock.advance(40.0)
+        pods.pod_gone(PodRef("d", "web", "uid-web", "n"))
+        api.put(PATH, body())
+        await clock.advance(5.0)
+        for task in tasks:
+            task.cancel()
+    assert provider.synced == ["uid-web", "uid-web"]
+    assert not events.events

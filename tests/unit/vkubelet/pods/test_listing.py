@@ -10,16 +10,15 @@ from typing import cast
 import pytest
 
 from tests.support.memory_api import MemoryApi
+from tests.unit.vkubelet.pods.running import pods_of
 from vkubelet.api.objects import PodRef
 from vkubelet.client.rest import Client
 from vkubelet.errors import NoSuchPod
-from vkubelet.pods import Pods
 from vkubelet.pods.dispatch import Dispatch, DispatchMode
 from vkubelet.pods.listing import Lister, Listing, PodSettings, Polling
 from vkubelet.provider import PodReport, Provider
 from vkubelet.testing.clock import ManualClock
 from vkubelet.testing.conformance.faults import Fault, Faults, faulty
-from vkubelet.testing.host import RecordedEvents
 from vkubelet_providers.minimal import Minimal
 
 
@@ -80,15 +79,7 @@ async def test_workload_that_returns_after_its_pod_was_deleted_is_terminated(exi
     """As many as there are: the deletion of each was observed, and the API is read for each. What was never seen waits for two listings."""
     api, clock, provider = MemoryApi(), ManualClock(), Backend()
     client = api.client()
-    pods = Pods(
-        provider=provider,
-        client=client,
-        node_client=lambda node: client,
-        recorder=RecordedEvents(),
-        clock=clock,
-        node=lambda name: None,
-        node_ips=lambda name: (),
-    )
+    pods = pods_of(provider, client, clock)
     refs = [PodRef("d", f"p{number}", f"uid-{number}", "n") for number in range(7)]
     paths = [f"/api/v1/namespaces/d/pods/{ref.name}" for ref in refs]
     bodies = [{"metadata": {"name": r.name, "namespace": "d", "uid": r.uid}, "spec": {"nodeName": "n", "containers": []}} for r in refs]
@@ -120,15 +111,7 @@ async def test_workload_that_returns_after_its_pod_was_deleted_is_terminated(exi
 
 def test_report_of_one_pod_that_fails_affects_no_other() -> None:
     client, clock = MemoryApi().client(), ManualClock()
-    pods = Pods(
-        provider=Polled(clock, 1.0),
-        client=client,
-        node_client=lambda node: client,
-        recorder=RecordedEvents(),
-        clock=clock,
-        node=lambda name: None,
-        node_ips=lambda name: (),
-    )
+    pods = pods_of(Polled(clock, 1.0), client, clock)
     lifecycle = pods._lifecycle
     odd, plain, *missing = (PodRef("d", name, f"uid-{name}", "n") for name in ("odd", "plain", "odd-missing", "missing"))
     for ref in missing:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from tests.support.memory_api import Body, MemoryApi
+from tests.unit.vkubelet.pods.running import pods_of
 from vkubelet.api.objects import Pod, PodRef
 from vkubelet.control.recorder import Recorder
-from vkubelet.pods import Pods
 from vkubelet.pods.lifecycle import IN_FLIGHT, WORKERS
 from vkubelet.provider import Host, PodReport
 from vkubelet.testing.clock import ManualClock
@@ -51,15 +51,7 @@ async def test_deletions_are_carried_out_while_more_syncs_hang_than_there_are_wo
     for number in range(count):
         api.put(f"/api/v1/namespaces/d/pods/p{number}", body(f"p{number}"))
     client = api.client()
-    pods = Pods(
-        provider=provider,
-        client=client,
-        node_client=lambda node: client,
-        recorder=Recorder(client, "vkubelet", clock=clock),
-        clock=clock,
-        node=lambda name: None,
-        node_ips=lambda name: (),
-    )
+    pods = pods_of(provider, client, clock, recorder=Recorder(client, "vkubelet", clock=clock))
     pods.enable("n")
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run()) for run in (pods.informer.run, pods.run)]

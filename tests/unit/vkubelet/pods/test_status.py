@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from vkubelet.api.objects import Json, JsonView, Pod
-from vkubelet.pods.status import End, adopt_status, compute_status, end_status, failed_status, status_patch
+from vkubelet.pods.status import End, adopt_status, compute_status, end_status, status_patch
 from vkubelet.provider import ContainerReport, PodReport, Running, Terminated, Waiting, all_running
 from vkubelet.testing.host import make_pod, with_status
 
@@ -90,7 +90,8 @@ def test_reason_goes_with_the_phase_it_belongs_to() -> None:
 
 
 def test_rejected_pod_is_failed_with_reason_and_shows_no_containers() -> None:
-    status = failed_status(make_pod(), "OutOfcpu", message="no room", now=NOW)
+    pod = make_pod()
+    status = end_status(pod, compute_status(pod, None, now=NOW), now=NOW, end=End("OutOfcpu", "no room", failed=True))
     assert (status["phase"], status["reason"], status["message"]) == ("Failed", "OutOfcpu", "no room")
     assert "containerStatuses" not in status
     assert condition(status, "Ready")["status"] == "False"
@@ -99,7 +100,7 @@ def test_rejected_pod_is_failed_with_reason_and_shows_no_containers() -> None:
 
 def test_lost_pod_shows_its_containers_as_ended() -> None:
     pod = with_status(make_pod(), running(make_pod()))
-    status = failed_status(pod, "ProviderLost", message="gone", now=LATER)
+    status = end_status(pod, compute_status(pod, None, now=LATER), now=LATER, end=End("ProviderLost", "gone", failed=True))
     assert status["phase"] == "Failed"
     assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 137
     assert condition(status, "Ready") == {

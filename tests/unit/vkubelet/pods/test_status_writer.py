@@ -1,4 +1,4 @@
-"""What was written before the API server was restored from a backup is written again."""
+"""Which status is published where several follow each other quickly, and after the API server was restored from a backup."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.support.memory_api import Body, MemoryApi
+from tests.unit.vkubelet.pods.running import pods_of
 from vkubelet.api.objects import Pod, PodRef
 from vkubelet.client.transport import Call
 from vkubelet.control.informer import Change
 from vkubelet.errors import Unreachable
-from vkubelet.pods import Pods
 from vkubelet.pods.status_writer import StatusWriter
-from vkubelet.provider import Host, PodReport
+from vkubelet.provider import Host, PodFailure, PodReport
 from vkubelet.testing.clock import ManualClock
-from vkubelet.testing.host import PodTable, RecordedEvents
+from vkubelet.testing.host import PodTable
 
 PATH = "/api/v1/namespaces/d/pods/web"
 BODY: Body = {
@@ -75,19 +75,32 @@ class Restorable(MemoryApi):
         self.objects, self._version, self.away, self.silent = dict(objects), version, False, False
 
 
+async def test_lost_pod_stays_lost_when_its_backend_becomes_unreachable_at_once() -> None:
+    """A provider that publishes all its pods as not ready knows of each what the watch has delivered: that it runs."""
+    api, clock = Restorable(), ManualClock()
+    api.put(PATH, BODY)
+    client, ref = api.client(), PodRef("d", "web", "uid-web", "n")
+    pods = pods_of(Silent(), client, clock)
+    pods.enable("n")
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(run()) for run in (pods.informer.run, pods.run)]
+        await clock.advance(5.0)
+        pods.set_pod_status(ref, {"phase": "Running"})
+        await clock.advance(1.0)
+        pods.fail_pod(ref, PodFailure("PhysicalPodLost", "it was deleted"))
+        pods.set_pod_status(ref, {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]})
+        await clock.advance(1.0)
+        for task in tasks:
+            task.cancel()
+    status = api.objects[PATH]["status"]
+    assert (status["phase"], status["reason"]) == ("Failed", "PhysicalPodLost")
+
+
 async def test_status_whose_write_a_restored_server_has_lost_is_published_again() -> None:
     api, clock = Restorable(), ManualClock()
     api.put(PATH, BODY)
     client = api.client()
-    pods = Pods(
-        provider=Silent(),
-        client=client,
-        node_client=lambda node: client,
-        recorder=RecordedEvents(),
-        clock=clock,
-        node=lambda name: None,
-        node_ips=lambda name: (),
-    )
+    pods = pods_of(Silent(), client, clock)
     pods.enable("n")
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run()) for run in (pods.informer.run, pods.run)]
