@@ -12,6 +12,7 @@ from kubernetes import client as k8s
 from kubeocean.rbac.permissions import SYNCER, worker_guards, worker_objects
 from kubeocean.rbac.tenants import tenant_guards, tenant_objects, wide_objects
 from tests.integration.kubeocean.conftest import MakeScene, Scene
+from tests.integration.kubeocean.test_services import Network, condition, until
 from tests.integration.kubeocean.test_unbinding import delete_binding, gone
 from tests.support.bound import Body, apply, get
 from tests.support.program import eventually
@@ -145,6 +146,98 @@ async def versions(scene: Scene, spaces: list[str]) -> dict[str, str]:
             if each["metadata"].get("namespace", each["metadata"]["name"]) in (*spaces, scene.bound.mount):
                 out[each["metadata"]["uid"]] = each["metadata"]["resourceVersion"]
     return out
+
+
+async def test_services_of_tenants_with_equal_names_are_mirrored_side_by_side(scene: MakeScene) -> None:
+    made = await tenants(scene)
+    mount, home, there = made.bound.mount, Network(made.bound.hub), Network(made.bound.worker)
+    one, other = [await Stage.of(made.bound, made.nodes) for _ in range(2)]
+    addresses = {one.namespace: "10.1.0.1", other.namespace: "10.1.0.2"}
+    spaces = {stage.namespace: await prepare(made, stage) for stage in (one, other)}
+    for stage in (one, other):
+        await home.create("web", stage.namespace)
+        await home.point("web", stage.namespace, addresses[stage.namespace])
+        await stage.create("caller")
+    for stage in (one, other):
+        await stage.running("caller")
+        space = spaces[stage.namespace]
+        await _points(there, space, addresses[stage.namespace])
+        mirror = await there.service("web", space)
+        (physical,) = (await get(made.bound.worker, "pods", "-n", space))["items"]
+        variables = {each["name"]: each.get("value") for each in physical["spec"]["containers"][0]["env"]}
+        assert variables["WEB_SERVICE_HOST"] == mirror.spec.cluster_ip and mirror.spec.selector is None
+        assert physical["spec"]["dnsConfig"]["searches"] == [f"{stage.namespace}.{mount}.kubeocean.internal"]
+    assert await there.all_services(mount) == {} and await there.all_slices(mount) == []
+    text = f"have mirrors in the namespaces {mount}-* of the worker"
+    assert text in (await condition(one, "ServicesMirrored"))["message"]
+
+    await home.delete("web", one.namespace)
+
+    async def deleted() -> bool:
+        return await there.all_services(spaces[one.namespace]) == {} and await there.all_slices(spaces[one.namespace]) == []
+
+    await until(deleted, "the mirror is deleted with its Service")
+    await _points(there, spaces[other.namespace], addresses[other.namespace])
+    await delete_binding(made)
+    await gone(made)
+    assert await there.all_services(spaces[other.namespace]) == {} and await there.all_slices(spaces[other.namespace]) == []
+
+
+async def _points(network: Network, space: str, address: str) -> None:
+    """Waits until a namespace has one Service, `web`, with one endpoint."""
+
+    async def check() -> bool:
+        return list(await network.all_services(space)) == ["web"] and await network.endpoints("web", space) == [address]
+
+    await until(check, f"the one Service of {space} leads to {address} alone")
+
+
+async def test_a_named_namespace_without_pods_is_mirrored_once_it_is_prepared(scene: MakeScene) -> None:
+    made = await tenants(scene)
+    home, there = Network(made.bound.hub), Network(made.bound.worker)
+    stage = await Stage.of(made.bound, made.nodes)
+    await home.create("web", stage.namespace)
+    await home.point("web", stage.namespace, "10.1.0.1")
+    change = {"spec": {"serviceNamespaces": [stage.namespace]}}
+    await made.bound.hub.kubectl("patch", "clusterbinding", made.bound.name, "--type=merge", "-p", json.dumps(change))
+
+    async def reported() -> bool:
+        found = await condition(stage, "ServicesMirrored")
+        return found.get("reason") == "Incomplete" and f"--tenant {stage.namespace}" in found["message"]
+
+    await until(reported, "the condition names what its owner does")
+    space = await prepare(made, stage)
+    await _points(there, space, "10.1.0.1")
+
+    async def cleared() -> bool:
+        return (await condition(stage, "ServicesMirrored")).get("status") == "True"
+
+    await until(cleared, "the condition is true")
+
+    worker, mount = made.bound.worker, made.bound.mount
+    token = (await worker.kubectl("create", "token", SYNCER, "-n", mount)).strip()
+    api = reviewer(f"https://127.0.0.1:{worker.port}", str(worker.ca), token)
+    for what, path, body, words in network_attempts(mount, space):
+        status, text = status_of(api, "POST", path, body)
+        assert status == 403 and words in text, f"{what}: {status} {text}"
+
+
+def network_attempts(mount: str, space: str) -> list[tuple[str, str, Body, str]]:
+    """Writes of the identity to the network of the worker that the policies or its rights refuse: as `attempts`."""
+    services, slices = "/api/v1/namespaces/{}/services", "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"
+
+    def service(**spec: Any) -> Body:
+        return {"metadata": {"name": "mine"}, "spec": {"ports": [{"port": 80}], **spec}}
+
+    part = {"metadata": {"name": "mine"}, "addressType": "IPv4", "endpoints": [], "ports": []}
+    return [
+        ("a port of every node", services.format(space), service(type="NodePort"), "must be of type ClusterIP"),
+        ("traffic to any address", services.format(space), service(externalIPs=["192.0.2.1"]), "must not have externalIPs"),
+        ("pods of the tenant", services.format(space), service(selector={"a": "b"}), "must not select pods"),
+        ("another's endpoints", slices.format(space), part, "only EndpointSlices with the label"),
+        ("a namespace of others", services.format("default"), service(), "is forbidden"),
+        ("endpoints of others", slices.format("default"), part, "is forbidden"),
+    ]
 
 
 async def test_an_unprepared_namespace_is_refused_and_unbinding_keeps_those_of_others(scene: MakeScene) -> None:
