@@ -7,6 +7,7 @@ import re
 import pytest
 
 from kubeocean.model import keys
+from kubeocean.rbac.guards import guards
 from kubeocean.rbac.tenants import (
     guards_of_tenants,
     tenant_guards,
@@ -40,12 +41,12 @@ def test_rights_over_tenants_are_bound_in_their_namespaces_alone(creates: bool) 
 
 
 def test_every_right_to_write_states_what_bounds_it() -> None:
-    guards = {guard.name for guard in guards_of_tenants(MOUNT)} | {"pods", "secrets"}
+    known = {guard.name for guard in (*guards_of_tenants(MOUNT), *guards(MOUNT))}
     rules = [rule for rule in (*tenant_rules(MOUNT), *wide_rules(MOUNT, creates=True)) if rule.writes]
     assert all(rule.bound for rule in rules)
     for rule in rules:
         for name in re.findall(r"^guard ([\w-]+)", rule.bound):
-            assert name in guards
+            assert name in known
     assert not any(rule.writes for rule in wide_rules(MOUNT))
 
 
