@@ -118,6 +118,12 @@ async def test_two_tenants_with_equal_names_share_nothing_and_reach_nothing_of_e
     token = next(each for each in map(json.loads, secrets[names[0]]) if "word" not in each)
     assert_opens_nothing(made, base64.b64decode(next(iter(token.values()))).decode(), spaces=names, at_home=other.namespace)
 
+    placed = {name: (await get(made.bound.worker, "pods", "-n", name))["items"][0] for name in names}
+    policies = (await get(made.bound.worker, "networkpolicies", "-A"))["items"]
+    for source in names:
+        for target in names:
+            assert admits(policies, placed[source], placed[target]) is (source == target), "pods of one tenant alone reach its pods"
+
     before = await versions(made, names)
     made.program.kill()
     made.program.start()
@@ -125,6 +131,30 @@ async def test_two_tenants_with_equal_names_share_nothing_and_reach_nothing_of_e
     await one.create("later")
     await one.running("later")
     assert before.items() <= (await versions(made, names)).items(), "a restart writes to nothing that exists"
+
+
+def admits(policies: list[Body], source: Body, target: Body) -> bool:
+    """Decides as a network plugin about a connection between pods. No plugin enforces policies here; the objects are what is checked."""
+    into = target["metadata"]["namespace"]
+    selecting = [
+        each["spec"]
+        for each in policies
+        if each["metadata"]["namespace"] == into
+        and "Ingress" in each["spec"]["policyTypes"]
+        and selects(each["spec"].get("podSelector") or {}, target)
+    ]
+    rules = [rule for spec in selecting for rule in spec.get("ingress") or ()]
+    return not selecting or any("from" not in rule or any(is_peer(peer, source, into) for peer in rule["from"]) for rule in rules)
+
+
+def is_peer(peer: Body, source: Body, into: str) -> bool:
+    assert set(peer) == {"podSelector"}, f"this judge knows no other peers: {peer}"
+    return source["metadata"]["namespace"] == into and selects(peer["podSelector"], source)
+
+
+def selects(selector: Body, pod: Body) -> bool:
+    assert set(selector) <= {"matchLabels"}, f"this judge knows no expressions: {selector}"
+    return (selector.get("matchLabels") or {}).items() <= (pod["metadata"].get("labels") or {}).items()
 
 
 def assert_opens_nothing(scene: Scene, token: str, *, spaces: list[str], at_home: str) -> None:
