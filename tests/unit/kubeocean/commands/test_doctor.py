@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from kubeocean.binding.conditions import few
 from kubeocean.commands.clusters import Choice
 from kubeocean.commands.doctor import Log, blocks, result, worker_rights
-from kubeocean.binding.conditions import few
 from kubeocean.doctor.findings import Checked, Finding, error, warning
 from kubeocean.manager.checks import Findings
 from kubeocean.rbac.rules import Check
