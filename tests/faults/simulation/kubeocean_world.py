@@ -82,7 +82,7 @@ class KubeoceanWorld(World):
         "services": "services",
         "tenants": "pods",
         "tenants-unbind": "unbind",
-        "tenants-services": "services",
+        "tenants-services": "prepared_late",
     }
     replicas: ClassVar = {"leaders": 2}
     local: ClassVar[Body] = {}
@@ -105,8 +105,8 @@ class KubeoceanWorld(World):
         self.policy("all", {})
         if self.scenario.startswith("tenants"):
             self.space = f"{MOUNT}-{NAMESPACE}"
-            prepared = {"metadata": {"name": self.space, "labels": {keys.TENANT_OF: MOUNT}}}
-            self.worker.model.call("POST", "/api/v1/namespaces", prepared, user="owner")
+            if self.scenario != "tenants-services":
+                self.prepare()
             self.bind(namespaceMapping=keys.PER_NAMESPACE)
         else:
             self.bind()
@@ -142,6 +142,11 @@ class KubeoceanWorld(World):
             **spec,
         }
         self.hub.model.apply(f"{_BINDINGS}/{BINDING}", {**_head("ClusterBinding", BINDING), "spec": body}, user="admin")
+
+    def prepare(self) -> None:
+        """Creates the worker namespace of the tenant, with the consent of its owner."""
+        body = {"metadata": {"name": self.space, "labels": {keys.TENANT_OF: MOUNT}}}
+        self.worker.model.call("POST", "/api/v1/namespaces", body, user="owner")
 
     def policy(self, name: str, spec: Body) -> None:
         """Creates a ResourceLeasingPolicy in the worker, or changes it."""
@@ -351,6 +356,14 @@ class KubeoceanWorld(World):
         self.wish("StatefulSet web", lambda: hub.unready(["web-0"]))
         self.wish("mirrors", lambda: self.mirrored(web=(80, ["10.8.0.1", "10.8.0.4"]), db=(5433, ["10.8.0.3"])))
         self._always()
+
+    async def prepared_late(self) -> None:
+        """As `services`, in the namespace of a tenant that the worker's owner prepares while a pod and a Service wait for it."""
+        self.serve("web", 80, "10.8.0.1")
+        self.hub.stateful("web", replicas=1)
+        await self.pause(12.0)
+        self.prepare()
+        await self.services()
 
     def _always(self) -> None:
         self.wish("nodes", lambda: self.hub.unready_nodes(2))
