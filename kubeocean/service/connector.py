@@ -19,7 +19,7 @@ from kubeocean.model.ownership import Ownership, classify
 from kubeocean.scope import Scope
 from kubeocean.service.session import Session
 from kubeocean.settings import KubeoceanSettings
-from kubeocean.worker.cluster import WorkerCluster, head_of
+from kubeocean.worker.cluster import REFUSED, WorkerCluster, head_of
 from kubeocean.worker.connect import Target, find_target, prove
 from vkubelet.api.objects import SECRETS, Unknown
 from vkubelet.client.rest import Client, Selection
@@ -32,7 +32,11 @@ log = logging.getLogger(__name__)
 
 def _left_in(worker: WorkerCluster) -> str:
     """Returns how many objects of this binding a worker has, by kind, for users; "" for none."""
-    informers = {"ConfigMaps": worker.configmaps, "Secrets": worker.secrets, "PersistentVolumeClaims": worker.claims}
+    copies = {"ConfigMaps": worker.configmaps, "Secrets": worker.secrets, "PersistentVolumeClaims": worker.claims}
+    mirrors = {"Services": worker.services, "EndpointSlices": worker.endpointslices}
+    # Without the optional rights there are no mirrors.
+    readable = {kind: each for kind, each in mirrors.items() if not isinstance(each.last_error, REFUSED)}
+    informers = {**copies, **readable}
     if not (worker.pods.synced and all(each.synced for each in informers.values())):
         return "objects that have not been listed yet"
     owner = worker.mount.owner
@@ -105,12 +109,19 @@ class Connector:
         The session stops after the check, so that no pod is created before the mapping is recorded.
         """
         session, wanted = self.session, binding.requested_mapping
-        if session is None or wanted == binding.mapping or self._scope.binding.ending:
+        if session is None or self._scope.binding.ending:
+            return None
+        waits = wanted != binding.mapping
+        runs = waits and any(
+            not pod.terminal for node in self._scope.hub_nodes.store for pod in self._scope.host.pods.on_node(node.metadata.name)
+        )
+        session.services.withdraw(withdrawn=waits and not runs)
+        if not waits:
             return None
         text = (
             f"spec.namespaceMapping: {wanted} takes effect when nothing of this binding is in the worker; until then {binding.mapping} does"
         )
-        if any(not pod.terminal for node in self._scope.hub_nodes.store for pod in self._scope.host.pods.on_node(node.metadata.name)):
+        if runs:
             return Failure(VALIDATION_FAILED, f"{text}: pods run on its virtual nodes; delete them, or restore the field")
         if left := _left_in(session.worker):
             return Failure(VALIDATION_FAILED, f"{text}: {left} exist in the worker cluster; they are deleted once no pod needs them")

@@ -296,10 +296,9 @@ async def _marked(worker: Client, kind: Resource[T], mount: Mount) -> list[T]:
 
 
 async def _spaces(worker: Client, mount: Mount) -> list[str]:
-    """Returns the namespaces of the worker with objects of this binding. Raises ApiError."""
-    if mount.is_shared:
-        return [mount.namespace]
-    return [each.metadata.name for each in (await worker.list(objects.NAMESPACES, mount.tenants)).items]
+    """Returns the namespaces of the worker with objects of this binding: that of the ledger too. Raises ApiError."""
+    tenants = [] if mount.is_shared else (await worker.list(objects.NAMESPACES, mount.tenants)).items
+    return [mount.namespace, *(each.metadata.name for each in tenants)]
 
 
 async def _delete_spaces(worker: Client, mount: Mount) -> None:

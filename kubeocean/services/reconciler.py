@@ -66,6 +66,7 @@ class ServiceMirror:
         self._leased = LeasedNamespaces(host, scope.worker, unused_after=scope.settings.unused_copy_after)
         self._done: set[Key] = set()
         """Services that were reconciled since their namespace is in scope."""
+        self._withdrawn = False
         self._progress = asyncio.Event()
         self._problems: dict[Key, str] = {}
         self.controller: Controller[Key] = Controller("services", self.reconcile, workers=8, clock=host.clock, metrics=host.metrics)
@@ -103,6 +104,12 @@ class ServiceMirror:
         for mirrors in (self._worker.services, self._worker.endpointslices):
             self.controller.add_many(key for mirror in mirrors.store if (key := forms.original_of(mirror)) is not None)
 
+    def withdraw(self, *, withdrawn: bool) -> None:
+        """Deletes the mirrors of namespaces that only the binding names, as another mapping waits for that; or creates them again."""
+        if withdrawn != self._withdrawn:
+            self._withdrawn = withdrawn
+            self.binding_changed()
+
     async def reconcile(self, key: Key) -> float | None:
         """Creates, updates or deletes the mirrors of one Service; returns the seconds until the next check."""
         with bind(service=str(key)):
@@ -139,10 +146,11 @@ class ServiceMirror:
 
     def _named(self) -> frozenset[str]:
         binding = self._scope.binding.current
-        return frozenset(binding.service_namespaces if binding is not None else ())
+        return frozenset(binding.service_namespaces if binding is not None and not self._withdrawn else ())
 
     def _lists(self) -> tuple[Informer[Unknown], ...]:
-        return (self._services, self.slices, self._worker.services, self._worker.endpointslices)
+        spaces = () if self._worker.mount.is_shared else (self._worker.namespaces,)
+        return (self._services, self.slices, self._worker.services, self._worker.endpointslices, *spaces)
 
     def _is_listed(self) -> bool:
         return all(each.ever_synced for each in self._lists())

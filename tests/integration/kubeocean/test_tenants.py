@@ -289,6 +289,11 @@ async def test_an_unprepared_namespace_is_refused_and_unbinding_keeps_those_of_o
 
     await eventually(refused, "the foreign namespace is refused")
     assert set(await spaces(made, "pods")) == {space}
+
+    async def ledger() -> Body | None:
+        return await get(worker, "configmap", "kubeocean-ledger", "-n", made.bound.mount)
+
+    await eventually(ledger, "the ledger is stored in the mount namespace")
     await delete_binding(made)
     await gone(made)
     for name in (space, foreign):
@@ -296,6 +301,7 @@ async def test_an_unprepared_namespace_is_refused_and_unbinding_keeps_those_of_o
         assert kept is not None and not kept["metadata"].get("deletionTimestamp"), "made by the worker's owner, who keeps it"
     for kind in ("pods", "configmaps", "secrets"):
         assert await spaces(made, kind) == {}
+    assert await ledger() is None
 
 
 async def test_namespaces_are_created_only_within_the_admission_policies(scene: MakeScene) -> None:
@@ -372,8 +378,12 @@ async def test_a_mapping_changes_only_while_nothing_is_in_the_worker(scene: Make
     await apply(worker, *for_user(tenant, made.bound.user, "kubeocean-tenant"))
     await furnish(stage, "red")
     await stage.running("web")
+    home, there = Network(made.bound.hub), Network(worker)
+    await home.create("db", stage.namespace)
+    await until(lambda: there.service(f"db--{stage.namespace}", mount), "mirrored into the mount namespace")
 
-    change = {"spec": {"namespaceMapping": "PerNamespace"}}
+    # Named, so that its mirrors do not go with the last pod.
+    change = {"spec": {"namespaceMapping": "PerNamespace", "serviceNamespaces": [stage.namespace]}}
     await made.bound.hub.kubectl("patch", "clusterbinding", name, "--type=merge", "-p", json.dumps(change))
     text = "until then Single does: pods run on its virtual nodes; delete them, or restore the field"
     await ready_says(made, text)
@@ -396,6 +406,8 @@ async def test_a_mapping_changes_only_while_nothing_is_in_the_worker(scene: Make
     await stage.create("after")
     await stage.running("after")
     assert set(await spaces(made, "pods")) == {f"{mount}-{stage.namespace}"}
+    await until(lambda: there.service("db", f"{mount}-{stage.namespace}"), "mirrored into the namespace of the tenant")
+    assert await there.all_services(mount) == {}
 
 
 def for_user(bodies: list[Body], user: str, only: str) -> list[Body]:

@@ -260,3 +260,26 @@ async def test_nothing_is_deleted_while_the_namespace_of_any_tenant_is_not_liste
     spread.cluster.services.adopt(unknown(body.service))
     spread.cluster.namespaces.adopt(unknown({"metadata": {"name": "mnt-third", "uid": "third", "resourceVersion": "1"}}))
     assert await spread.mirror.reconcile(WEB) is not None and spread.worker.writes == []
+
+
+async def test_mirrors_of_named_namespaces_are_withdrawn_and_created_again(scene: Scene) -> None:
+    scene.serve(service())
+    scene.mirrored(bodies()[0])
+    scene.mirror.withdraw(withdrawn=True)
+    await scene.mirror.reconcile(WEB)
+    assert scene.writes == [("DELETE", "services/web--shop")]
+    scene.cluster.services.store.remove(Key("mnt", "web--shop"))
+    scene.mirror.withdraw(withdrawn=False)
+    await scene.mirror.reconcile(WEB)
+    assert [method for method, _ in scene.writes] == ["DELETE", "POST"]
+
+
+async def test_mirrors_of_leased_namespaces_stay_when_named_ones_are_withdrawn(scene: Scene) -> None:
+    caller = pod(namespace="shop")
+    scene.host.pods.put(caller)
+    scene.mirror._leased.note(caller)
+    scene.serve(service())
+    scene.mirrored(bodies()[0])
+    scene.mirror.withdraw(withdrawn=True)
+    await scene.mirror.reconcile(WEB)
+    assert scene.writes == []
