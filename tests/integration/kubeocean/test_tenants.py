@@ -291,7 +291,8 @@ async def test_an_unprepared_namespace_is_refused_and_unbinding_keeps_those_of_o
     assert set(await spaces(made, "pods")) == {space}
 
     async def ledger() -> Body | None:
-        return await get(worker, "configmap", "kubeocean-ledger", "-n", made.bound.mount)
+        found: Body | None = await get(worker, "configmap", "kubeocean-ledger", "-n", made.bound.mount)
+        return found
 
     await eventually(ledger, "the ledger is stored in the mount namespace")
     await delete_binding(made)
