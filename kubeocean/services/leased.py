@@ -44,9 +44,13 @@ class LeasedNamespaces:
 
     def uses(self, namespace: str) -> bool:
         """Checks that the namespace has pods in the worker, or had some a moment ago."""
+        return self._has_pods(namespace) or self.left(namespace) is not None
+
+    def left(self, namespace: str) -> float | None:
+        """Returns the seconds for which a namespace whose last pod is deleted still counts; None once it does not, or while it has pods."""
         since = self._unused_since.get(namespace)
-        recently = since is not None and self._host.clock.monotonic() - since < self._unused_after
-        return recently or self._has_pods(namespace)
+        left = 0.0 if since is None or self._has_pods(namespace) else since + self._unused_after - self._host.clock.monotonic()
+        return left if left > 0 else None
 
     def namespaces(self) -> frozenset[str]:
         """Returns the namespaces that are in use."""

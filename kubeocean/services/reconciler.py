@@ -6,7 +6,7 @@ refused, delete nothing. Keys are those of the Services in the hub; calls for on
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from kubeocean.copies.tenants import NOT_PREPARED
@@ -113,7 +113,7 @@ class ServiceMirror:
     async def reconcile(self, key: Key) -> float | None:
         """Creates, updates or deletes the mirrors of one Service; returns the seconds until the next check."""
         with bind(service=str(key)):
-            if not self._is_listed():
+            if not all(each.ever_synced for each in (*self._essential(), *self._worker.mirrors_of(key.namespace))):
                 return _NOT_LISTED
             service = self._services.store.get(key)
             wanted = None
@@ -137,6 +137,8 @@ class ServiceMirror:
                 wait = _COALESCED
             self._done.add(key)
             self._progress.set()
+            if wait is None and wanted is not None and key.namespace not in self._named():
+                return self._leased.left(key.namespace)
             return wait
 
     # --- scope ---
@@ -148,17 +150,17 @@ class ServiceMirror:
         binding = self._scope.binding.current
         return frozenset(binding.service_namespaces if binding is not None and not self._withdrawn else ())
 
-    def _lists(self) -> tuple[Informer[Unknown], ...]:
-        spaces = () if self._worker.mount.is_shared else (self._worker.namespaces,)
-        return (self._services, self.slices, self._worker.services, self._worker.endpointslices, *spaces)
-
-    def _is_listed(self) -> bool:
-        return all(each.ever_synced for each in self._lists())
+    def _essential(self) -> list[Informer[Unknown]]:
+        """Returns the informers without which nothing is mirrored: those of tenants concern one tenant each."""
+        worker = self._worker
+        of_worker = (worker.services, worker.endpointslices) if worker.mount.is_shared else (worker.namespaces,)
+        return [self._services, self.slices, *of_worker]
 
     def _is_behind(self, namespace: str) -> bool:
-        if any(isinstance(each.last_error, REFUSED) for each in self._lists()):
+        """Checks that Services of a namespace have to be mirrored yet. A tenant's rights may follow the label of its namespace."""
+        if any(isinstance(each.last_error, REFUSED) for each in self._essential()):
             return False
-        if not self._is_listed():
+        if not all(each.ever_synced for each in (*self._essential(), *self._worker.mirrors_of(namespace))):
             return True
         return any(each.metadata.namespace == namespace and each.key not in self._done for each in self._services.store)
 
@@ -304,13 +306,14 @@ class ServiceMirror:
         """Reports on the binding what is mirrored, and what is missing, when that has changed."""
         while True:
             await self._scope.host.clock.sleep(_REPORTED_EVERY)
-            refused = "; ".join(str(each.last_error) for each in self._lists() if isinstance(each.last_error, REFUSED))
-            if refused or self._is_listed():
+            refused = "; ".join(_refusals(self._essential()))
+            if refused or all(each.ever_synced for each in self._essential()):
+                tenants = () if self._worker.mount.is_shared else (self._worker.services, self._worker.endpointslices)
                 state = mirroring(
                     self._leased.namespaces() | self._named(),
                     self._services.store,
                     refused=refused,
-                    problems=self._problems.values(),
+                    problems=[*self._problems.values(), *_refusals(tenants)],
                     has_dns=self._has_dns(),
                     mount=self._worker.mount,
                 )
@@ -319,6 +322,10 @@ class ServiceMirror:
 
 class _Foreign(Exception):
     """An object of another owner has the name that a mirror needs."""
+
+
+def _refusals(informers: Iterable[Informer[Unknown]]) -> list[str]:
+    return [str(each.last_error) for each in informers if isinstance(each.last_error, REFUSED)]
 
 
 def _priority(change: Change[Unknown]) -> Priority:

@@ -223,6 +223,12 @@ class WorkerCluster:
         name = self.mount.copy_key(original).name.encode()
         return any(name in pod.spec_json for pod in self.pods.store.by_index(BY_VIRTUAL_NAMESPACE, original.namespace))
 
+    def mirrors_of(self, namespace: str) -> list[Informer[Unknown]]:
+        """Returns the informers of the mirrors of one hub namespace; none for a tenant without a namespace in the worker."""
+        space, both = self.mount.namespace_of(namespace), (self.services, self.endpointslices)
+        parts = (each.part(space) if isinstance(each, SpreadInformer) else each for each in both)
+        return [part for part in parts if part is not None]
+
     def node_of(self, virtual_node: str) -> Node | None:
         """Returns the physical node behind a virtual one."""
         found = self.nodes.store.by_index(BY_VIRTUAL_NODE, virtual_node)

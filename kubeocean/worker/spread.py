@@ -71,6 +71,10 @@ class SpreadInformer(Informer[Unknown]):
         if part is not None:
             part.adopt(obj)
 
+    def part(self, namespace: str) -> Informer[Unknown] | None:
+        """Returns the informer of one namespace; None for one that has never been in the set."""
+        return self._parts.get(namespace)
+
     async def listed(self, namespace: str) -> None:
         """Waits until one namespace of the set is listed."""
         await self._parts[namespace].wait_synced()

@@ -10,15 +10,17 @@ from attrs import Factory, define, frozen
 from kubeocean.copies.tenants import NOT_PREPARED
 from kubeocean.model.keys import PER_NAMESPACE, Owner
 from kubeocean.pods.placement import ServiceLinks
+from kubeocean.pods.translate import physical_pod
 from kubeocean.services.mirror import desired
 from kubeocean.services.reconciler import ServiceMirror
 from kubeocean.worker.cluster import Mount, WorkerCluster
 from kubeocean.worker.spread import SpreadInformer
 from tests.support.memory_api import MemoryApi
-from tests.unit.kubeocean.builders import OWNER, binding, pod, unknown, worker_scope
+from tests.unit.kubeocean.builders import OWNER, TARGET, binding, physical, pod, unknown, worker_scope
 from tests.unit.kubeocean.services.test_mirror import MOUNT, WEB, endpointslice, service
 from tests.unit.kubeocean.world import listed
 from vkubelet.api.objects import Json, Key, Unknown
+from vkubelet.control.informer import Change
 from vkubelet.errors import Forbidden, Unavailable
 from vkubelet.testing.host import RecordingHost
 
@@ -252,14 +254,26 @@ async def test_an_unprepared_namespace_is_a_problem_until_it_is_prepared(spread:
     assert WEB not in spread.mirror._problems and [each.method for each in spread.worker.writes] == ["POST"]
 
 
-async def test_nothing_is_deleted_while_the_namespace_of_any_tenant_is_not_listed(spread: Scene) -> None:
+async def test_nothing_is_deleted_while_the_namespace_of_its_tenant_is_not_listed(spread: Scene) -> None:
     """Rule `unknown-is-not-gone`."""
     body = desired(service(), (), spread.cluster.mount)
     assert body is not None
     body.service["metadata"] |= {"uid": "web", "resourceVersion": "1"}
     spread.cluster.services.adopt(unknown(body.service))
-    spread.cluster.namespaces.adopt(unknown({"metadata": {"name": "mnt-third", "uid": "third", "resourceVersion": "1"}}))
+    (part, _) = spread.cluster.mirrors_of("shop")
+    part.ever_synced = False
     assert await spread.mirror.reconcile(WEB) is not None and spread.worker.writes == []
+    part.ever_synced = True
+    (other, _) = spread.cluster.mirrors_of("other")
+    other.ever_synced, other.last_error = False, Forbidden("list services", "forbidden", status=403)
+    await spread.mirror.reconcile(WEB)
+    assert [each.method for each in spread.worker.writes] == ["DELETE"], "another tenant's list prevents nothing"
+
+
+async def test_pod_of_a_tenant_waits_while_the_rights_in_its_namespace_take_effect(spread: Scene) -> None:
+    (part, _) = spread.cluster.mirrors_of("shop")
+    part.ever_synced, part.last_error = False, Forbidden("list services", "forbidden", status=403)
+    assert spread.mirror._is_behind("shop") and not spread.mirror._is_behind("other")
 
 
 async def test_mirrors_of_named_namespaces_are_withdrawn_and_created_again(scene: Scene) -> None:
@@ -283,3 +297,24 @@ async def test_mirrors_of_leased_namespaces_stay_when_named_ones_are_withdrawn(s
     scene.mirror.withdraw(withdrawn=True)
     await scene.mirror.reconcile(WEB)
     assert scene.writes == []
+
+
+async def test_a_reconcile_while_a_namespace_is_still_in_use_is_repeated_when_it_is_not(scene: Scene) -> None:
+    """One that was due anyway takes the place of that which the deletion of the last pod has queued for later."""
+    found = physical(physical_pod(pod(name="caller", namespace="ml"), TARGET))
+    scene.cluster.pods.store.put(found)
+    scene.mirror._pod_changed(Change(found.key, None, found))
+    scene.serve(service("db", "ml"))
+    made = desired(service("db", "ml"), (), MOUNT)
+    assert made is not None
+    scene.mirrored(made.service)
+    db = Key("ml", "db")
+    assert await scene.mirror.reconcile(db) is None
+    scene.cluster.pods.store.remove(found.key)
+    scene.mirror._pod_changed(Change(found.key, found, None))
+    await scene.host.clock.advance(1.0)
+    left = await scene.mirror.reconcile(db)
+    assert left == scene.scope.settings.unused_copy_after - 1.0 and scene.writes == []
+    await scene.host.clock.advance(left)
+    assert await scene.mirror.reconcile(db) is None
+    assert scene.writes == [("DELETE", "services/db--ml")]
