@@ -3,6 +3,8 @@
 Invariant: a namespace counts until its last physical pod was deleted a while ago, so a rollout or a new process deletes no mirrors.
 """
 
+import math
+
 from kubeocean.worker.cluster import BY_VIRTUAL_NAMESPACE, WorkerCluster
 from vkubelet.api.objects import Pod
 from vkubelet.control.informer import Change
@@ -36,7 +38,7 @@ class LeasedNamespaces:
         if change.new is not None:
             self._entering.get(ref.namespace, set()).discard(ref.uid)
             return (ref.namespace, 0.0) if self._add(ref.namespace) else None
-        if self._has_pods(ref.namespace) or ref.namespace not in self._known:
+        if self._has_physical(ref.namespace) or self._is_entered(ref.namespace) or ref.namespace not in self._known:
             return None
         self._known.discard(ref.namespace)
         self._unused_since[ref.namespace] = self._host.clock.monotonic()
@@ -44,12 +46,18 @@ class LeasedNamespaces:
 
     def uses(self, namespace: str) -> bool:
         """Checks that the namespace has pods in the worker, or had some a moment ago."""
-        return self._has_pods(namespace) or self.left(namespace) is not None
+        return self._has_physical(namespace) or self.left(namespace) is not None
 
     def left(self, namespace: str) -> float | None:
-        """Returns the seconds for which a namespace whose last pod is deleted still counts; None once it does not, or while it has pods."""
-        since = self._unused_since.get(namespace)
-        left = 0.0 if since is None or self._has_pods(namespace) else since + self._unused_after - self._host.clock.monotonic()
+        """Returns the seconds after which a namespace without physical pods may no longer count; None while it has some, or does not count.
+
+        No change of a physical pod reports the end of a pod that is deleted before it has one.
+        """
+        if self._has_physical(namespace):
+            return None
+        if self._is_entered(namespace):
+            return self._unused_after
+        left = self._unused_since.get(namespace, -math.inf) + self._unused_after - self._host.clock.monotonic()
         return left if left > 0 else None
 
     def namespaces(self) -> frozenset[str]:
@@ -63,6 +71,8 @@ class LeasedNamespaces:
         self._unused_since.pop(namespace, None)
         return is_new
 
-    def _has_pods(self, namespace: str) -> bool:
-        entering = any(self._host.pods.by_uid(uid) is not None for uid in self._entering.get(namespace, ()))
-        return entering or bool(self._worker.pods.store.by_index(BY_VIRTUAL_NAMESPACE, namespace))
+    def _has_physical(self, namespace: str) -> bool:
+        return bool(self._worker.pods.store.by_index(BY_VIRTUAL_NAMESPACE, namespace))
+
+    def _is_entered(self, namespace: str) -> bool:
+        return any(self._host.pods.by_uid(uid) is not None for uid in self._entering.get(namespace, ()))
