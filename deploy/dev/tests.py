@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -31,8 +32,9 @@ PARTS: Mapping[str, Sequence[str]] = {
     "safety": (_SAFETY,),
     "conformance": ("tests/conformance",),
     "manager": ("tests/integration/manager",),
+    "campaign": ("tests/faults/test_campaign.py",),
     "faults": (
-        *(f"tests/faults/{name}" for name in ("simulation", "test_campaign.py", "model/test_server.py", "model/test_patches.py")),
+        *(f"tests/faults/{name}" for name in ("simulation", "model/test_server.py", "model/test_patches.py")),
         *(f"tests/faults/attack/{name}" for name in ("test_definitions.py", "test_fuzz.py")),
         _COMPUTED,
     ),
@@ -45,9 +47,9 @@ when it exits. Of the faults, those that need no real cluster and are not judged
 loads the machine as far as possible, and compares that to times."""
 SIDE_BY_SIDE = 3
 """Parts with clusters that run at the same time, as they wait for a part of their time."""
-BEHIND = ("faults", "unit", "mutants")
+BEHIND = ("campaign", "faults", "unit", "mutants")
 """Parts that run one after the other beside all of these, with CPU that those leave: they need no clusters, and a time that they judge is
-virtual or that of the CPU."""
+virtual or that of the CPU. Those that are left when all parts with clusters are started run like those."""
 _BEHIND_NICE = 3
 """Half of the weight of others. It is not less because some of these tests take ten seconds of CPU and have limits of minutes."""
 _behind: set[int] = set()
@@ -62,6 +64,7 @@ _ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {
 }
 """Of parts: a program of `ALONE` costs what it costs its users, its imports included, and has all cores; real kubelets take long on a busy
 machine, and their time is not judged."""
+Ended = tuple[int, list[str]]
 _NOT_TESTS = {"benchmarks", "support", "__pycache__"}
 _INTERRUPTED = 2
 _REASONS = 100
@@ -74,13 +77,13 @@ def left_out() -> set[str]:
     return {folder.name for folder in Path("tests").iterdir() if folder.is_dir()} - named - _NOT_TESTS
 
 
-def run(part: str) -> tuple[int, list[str]]:
+def run(part: str, *, behind: bool = False) -> Ended:
     """Runs one part, shown line by line: returns its exit code, why tests failed, which ones, and its last line."""
     command = (sys.executable, "-m", "pytest", "--durations=10", "--durations-min=10", *PARTS[part])
     environment = {**_GO, **os.environ, "VKUBELET_CLUSTER_LOGS": f"build/cluster-logs/{part}"}
     environment |= _ENVIRONMENTS.get(part, {})
     lines: list[str] = []
-    with start(command, environment, behind=part in BEHIND) as process:
+    with start(command, environment, behind=behind) as process:
         assert process.stdout is not None
         for line in process.stdout:
             lines.append(line)
@@ -123,21 +126,27 @@ def main() -> int:
     # Ctrl-C is for the tests, which remove what they have started; then their summary is printed. It is a handler and not "ignore", which
     # child processes would keep, also those to which the tests send it.
     signal.signal(signal.SIGINT, interrupt)
+    ended: dict[str, Ended] = {}
+    choosing = threading.Lock()
 
-    def run_unless_interrupted(part: str) -> tuple[int, list[str]]:
-        if interrupted.is_set():
-            return _INTERRUPTED, [f"{part}: not run\n"]
-        return run(part)
+    def following(queues: Sequence[deque[str]]) -> str:
+        with choosing:
+            return next((queue.popleft() for queue in queues if queue), "")
 
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool, ThreadPoolExecutor(1) as last:
-        behind = last.map(run_unless_interrupted, BEHIND)
-        ended = list(pool.map(run_unless_interrupted, (part for part in PARTS if part not in {*BEHIND, "alone"})))
-        ended += behind
-    ended.append(run_unless_interrupted("alone"))
+    def run_all(*queues: deque[str], behind: bool = False) -> None:
+        while part := following(queues):
+            ended[part] = (_INTERRUPTED, [f"{part}: not run\n"]) if interrupted.is_set() else run(part, behind=behind)
+
+    first, last = deque(part for part in PARTS if part not in {*BEHIND, "alone"}), deque(BEHIND)
+    with ThreadPoolExecutor(SIDE_BY_SIDE + 1) as pool:
+        working = [pool.submit(run_all, last, behind=True), *(pool.submit(run_all, first, last) for _ in range(SIDE_BY_SIDE))]
+    for each in working:
+        each.result()
+    run_all(deque(["alone"]))
     print()
-    for _, said in ended:
-        sys.stdout.writelines(said)
-    return max((code for code, _ in ended), key=abs)
+    for part in PARTS:
+        sys.stdout.writelines(ended[part][1])
+    return max((code for code, _ in ended.values()), key=abs)
 
 
 if __name__ == "__main__":
