@@ -19,7 +19,7 @@ class Reader:
 
 def test_an_equal_spec_is_read_once_for_each_text() -> None:
     reader = Reader()
-    assert [reader.recall(bytes(b"{}"), text) for text in "aab"] == [2, 2, 2]
+    assert [reader.recall(b"{}", text) for text in "aab"] == [2, 2, 2]
     assert reader.read == [(b"{}", "a"), (b"{}", "b")]
 
 
