@@ -175,7 +175,7 @@ class Placement:
             dns=access.dns,
         )
         services = await self.services.find(pod)
-        return evolve(target, namespace=self._namespace_of(pod), services=services, services_zone=self._zone())
+        return evolve(target, namespace=self._namespace_of(pod), services=services, services_zone=self._zone(pod))
 
     def known_target(self, pod: Pod, physical: Pod, binding: ClusterBinding) -> Target:
         """Returns the Target of a pod that exists in the worker; its labels record the workload that created it."""
@@ -193,9 +193,10 @@ class Placement:
     def _namespace_of(self, pod: Pod) -> str:
         return self.scope.worker.mount.namespace_of(pod.metadata.namespace)
 
-    def _zone(self) -> str:
+    def _zone(self, pod: Pod) -> str:
         worker = self.scope.worker
-        return services_zone(worker.mount.namespace) if worker.services.ever_synced else ""
+        is_mirrored = all(each.ever_synced for each in worker.mirrors_of(pod.metadata.namespace))
+        return services_zone(worker.mount.namespace) if is_mirrored else ""
 
     async def ensure_priority_class(self, target: Target) -> None:
         """Creates Kubeocean's own class in the worker unless it exists; a class that the binding names is left to its owner."""
