@@ -9,7 +9,7 @@ from attrs import Factory, define, frozen
 
 from kubeocean.copies.tenants import NOT_PREPARED
 from kubeocean.model.keys import PER_NAMESPACE, Owner
-from kubeocean.pods.placement import ServiceLinks
+from kubeocean.pods.placement import Placement, ServiceLinks
 from kubeocean.pods.translate import physical_pod
 from kubeocean.services.mirror import desired
 from kubeocean.services.reconciler import ServiceMirror
@@ -297,6 +297,13 @@ async def test_mirrors_of_leased_namespaces_stay_when_named_ones_are_withdrawn(s
     scene.mirror.withdraw(withdrawn=True)
     await scene.mirror.reconcile(WEB)
     assert scene.writes == []
+
+
+async def test_pods_of_a_tenant_search_mirrors_once_its_own_lists_are_complete(spread: Scene) -> None:
+    placement = Placement(scope=spread.scope)
+    (unlisted, _) = spread.cluster.mirrors_of("other")
+    unlisted.ever_synced = False
+    assert placement._zone(pod(namespace="shop")) == "mnt.kubeocean.internal" and placement._zone(pod(namespace="other")) == ""
 
 
 async def test_a_reconcile_while_a_namespace_is_still_in_use_is_repeated_when_it_is_not(scene: Scene) -> None:
