@@ -5,6 +5,7 @@ Invariant: objects are classified and counted by the caches of the process, fill
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from attrs import evolve, field, frozen
 
@@ -24,10 +25,14 @@ from vkubelet.api.names import SYSTEM_NAMESPACE
 from vkubelet.api.objects import NAMESPACES, NODES, PODS, SECRETS, Key, Node, Pod
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client, Selection
-from vkubelet.clock import SystemClock
+from vkubelet.clock import SystemClock, in_batches
 from vkubelet.errors import SettingsError
 
+T = TypeVar("T")
+
 FIELD_MANAGER = "kubeocean-reader"
+_BATCH = 200
+"""Pods or nodes that are processed in one turn of the event loop, which takes some milliseconds."""
 
 
 @frozen(kw_only=True)
@@ -129,9 +134,9 @@ async def snapshot(hub: Reader, binding: ClusterBinding, *, chosen: Choice | Non
         policies = [ResourceLeasingPolicy.parse(obj) for obj in await reader.list(POLICIES)]
         for node in await reader.list(NODES):
             worker.nodes.adopt(node)
-        for pod in await reader.list(PODS):
+        async for pod in _in_turns(await reader.list(PODS)):
             worker.pods.adopt(pod)
-    lease = lease_of(binding, worker=worker, policies=policies, virtual=virtual, pods=pods or ())
+    lease = await lease_of(binding, worker=worker, policies=policies, virtual=virtual, pods=pods or ())
     notes = [*hub.missing, *reader.missing, *(f"ClusterBinding {binding.name}: {each}" for each in binding.validate())]
     if binding.deleting:
         notes.append(f"ClusterBinding {binding.name} is being deleted: its nodes are withdrawn whatever the policies are")
@@ -156,10 +161,15 @@ async def snapshots(hub: Reader, found: Sequence[ClusterBinding], *, chosen: Cho
         yield made
 
 
-# --- Decisions' input (pure) --------------------------------------------------------------------------------------------------------------
+# --- Decisions' input ---------------------------------------------------------------------------------------------------------------------
 
 
-def lease_of(
+def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+    """Yields the items of a large cluster; other tasks of the loop run between batches, as in the manager with its dashboard."""
+    return in_batches(SystemClock(), items, size=_BATCH)
+
+
+async def lease_of(
     binding: ClusterBinding,
     *,
     worker: WorkerCluster,
@@ -170,21 +180,21 @@ def lease_of(
     """Computes the lease of a binding from objects of both clusters, as the process of the binding does from its caches."""
     own = [policy for policy in policies if policy.cluster == binding.name]
     usage = Usage()
-    for pod in list(worker.pods.store):
+    async for pod in _in_turns(worker.pods.store):
         usage.put(pod, leased=worker.backed(pod) is not None)
-    leased = _leased_pods(pods, worker, binding)
+    leased = await _leased_pods(pods, worker, binding)
     nodes = [
         _leased_node(
             node, binding=binding, usage=usage, live=virtual.get(keys.vnode_name(binding.cluster_id, node.metadata.name)), pods=leased
         )
-        for node in sorted(worker.nodes.store, key=lambda each: each.metadata.name)
+        async for node in _in_turns(sorted(worker.nodes.store, key=lambda each: each.metadata.name))
     ]
     return Lease(terms=_terms(binding, own), policies=own, nodes=nodes)
 
 
-def _leased_pods(pods: Iterable[Pod], worker: WorkerCluster, binding: ClusterBinding) -> dict[str, list[LeasedPod]]:
+async def _leased_pods(pods: Iterable[Pod], worker: WorkerCluster, binding: ClusterBinding) -> dict[str, list[LeasedPod]]:
     leased: dict[str, list[LeasedPod]] = {}
-    for pod in pods:
+    async for pod in _in_turns(pods):
         if pod.node and not pod.terminating and not pod.terminal and holds_lease(pod, worker, binding):
             leased.setdefault(pod.node, []).append(LeasedPod.of(pod))
     return leased
