@@ -12,6 +12,7 @@ from attrs import evolve, field, frozen
 from kubeocean.binding.virtual_nodes import description_of
 from kubeocean.commands.clusters import Choice, CommandFailed, connection_of, explained
 from kubeocean.commands.rights import Reader
+from kubeocean.explain.budgets import Budgets
 from kubeocean.explain.lease import Lease, LeasedNode
 from kubeocean.leasing.capacity import Usage
 from kubeocean.leasing.policy import NodeFacts, Terms
@@ -22,7 +23,7 @@ from kubeocean.nodes.describe import closed_since, eligible, lease_record
 from kubeocean.worker.cluster import Mount, WorkerCluster, holds_lease
 from kubeocean.worker.connect import Target, find_target
 from vkubelet.api.names import SYSTEM_NAMESPACE
-from vkubelet.api.objects import NAMESPACES, NODES, PODS, SECRETS, Key, Node, Pod
+from vkubelet.api.objects import NAMESPACES, NODES, PDBS, PODS, SECRETS, Key, Node, Pod
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import SystemClock, in_batches
@@ -129,6 +130,7 @@ async def snapshot(hub: Reader, binding: ClusterBinding, *, chosen: Choice | Non
     virtual = await virtual_nodes(hub, binding)
     where = Selection(fields=f"spec.nodeName={pods_of}") if pods_of else Selection()
     pods = await hub.list_if_allowed(PODS, where, otherwise="pods of virtual nodes are not shown, and no eviction is foretold")
+    budgets = await hub.list_if_allowed(PDBS, otherwise="evictions that a PodDisruptionBudget blocks are not marked") if pods else ()
     async with worker_reader(hub, binding, owner, chosen=chosen) as reader:
         worker = empty_worker(reader.client, binding, owner)
         policies = [ResourceLeasingPolicy.parse(obj) for obj in await reader.list(POLICIES)]
@@ -137,6 +139,9 @@ async def snapshot(hub: Reader, binding: ClusterBinding, *, chosen: Choice | Non
         async for pod in _in_turns(await reader.list(PODS)):
             worker.pods.adopt(pod)
     lease = await lease_of(binding, worker=worker, policies=policies, virtual=virtual, pods=pods or ())
+    if budgets is not None:
+        leased = {each.ref.uid for node in lease.nodes for each in node.pods}
+        lease = evolve(lease, budgets=Budgets.of(budgets, [pod for pod in pods or () if pod.metadata.uid in leased]))
     notes = [*hub.missing, *reader.missing, *(f"ClusterBinding {binding.name}: {each}" for each in binding.validate())]
     if binding.deleting:
         notes.append(f"ClusterBinding {binding.name} is being deleted: its nodes are withdrawn whatever the policies are")

@@ -74,7 +74,7 @@ class Source:
         self.show(bindings or ())
         names = {node.metadata.name: node for node in nodes or ()}
         waiting = None if pods is None else deque(pods)
-        # Only what waits is held from here on, so that no turn of the loop frees all pods.
+        # Only what waits is referred to from here on, so that no turn of the loop frees all pods.
         del pods
         states = await self._states(waiting, names) if waiting is not None else None
         return Reading(at=self.clock.now(), bindings=bindings, nodes=nodes, pods=states, notes=hub.missing)

@@ -1,7 +1,8 @@
 """Foretells what the time windows of a binding's policies do: the nodes that change at each edge, and the pods that are evicted.
 
 Invariant: each state follows from the one before by `leasing.policy.decide` and `leasing.reclaim_plan.reclaim_plan`, which the process of
-the binding calls at the same instants. Pods, policies and local usage stay as they are now, and an evicted pod leaves at once.
+the binding calls at the same instants. Pods, policies, budgets and local usage stay as they are now, and a pod whose eviction is granted
+leaves at once.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
-from attrs import evolve, frozen
+from attrs import define, evolve, field, frozen
 
+from kubeocean.explain.budgets import Budgets, Disruptions
 from kubeocean.explain.lease import Lease, LeasedNode
 from kubeocean.leasing.policy import NO_EXECUTE, Decision, decide
 from kubeocean.leasing.reclaim import Order
@@ -51,18 +53,21 @@ class Change:
 
 @frozen(kw_only=True)
 class Eviction:
-    """An eviction of a pod, tried from `at` on; where a PodDisruptionBudget forbids it, the pod is deleted at `deadline`.
-
-    `decided_again` is the first change of the node before the deadline. A pod that a budget protects until then stays, or has another
-    deadline: that depends on which pods budgets protect, and budgets are not read.
-    """
+    """An eviction of a pod, tried from `at` on; where a PodDisruptionBudget forbids it, the pod is deleted at `deadline`."""
 
     pod: PodRef
     node: str
     at: datetime
     deadline: datetime
     why: str
+    blocked_by: str = ""
+    """The PodDisruptionBudget that forbids the eviction at first, as `namespace/name`."""
+    allows: int = 0
+    """Disruptions that it allows at a time; with 0 it holds the pod until the deadline, or until it may stay."""
+    stays: datetime | None = None
+    """When a blocked pod is no longer to leave, because its node opens or offers enough before the deadline."""
     decided_again: datetime | None = None
+    """The first change of the node before the deadline, where it is not known whether the pod has left until then."""
 
 
 @frozen(kw_only=True)
@@ -119,6 +124,20 @@ class Step:
     at: datetime
     decision: Decision
     orders: Sequence[Order]
+    """For pods that leave, and for those that a budget holds on the node."""
+    blocked: Mapping[str, str]
+    """The budget that forbids the eviction of a pod, by UID."""
+
+    @property
+    def blocked_until(self) -> datetime | None:
+        """The first deadline of a pod that stays on the node until then."""
+        there = {pod.ref.uid for pod in self.node.pods}
+        return min((order.until for order in self.orders if order.pod.uid in there), default=None)
+
+    @property
+    def next_decision(self) -> datetime | None:
+        """When to decide again."""
+        return min(filter(None, (self.decision.next_edge, self.blocked_until)), default=None)
 
     @property
     def offer(self) -> Offer:
@@ -127,21 +146,25 @@ class Step:
         return Offer(policy=policy, open=decision.open, effect=decision.effect, amounts=decision.amounts)
 
 
-def step(lease: Lease, node: LeasedNode, instant: datetime) -> Step:
+def step(lease: Lease, node: LeasedNode, *, instant: datetime, disruptions: Disruptions) -> Step:
     """Decides about a node at an instant, as the reconciler of physical nodes does, and again once the evicted pods have left."""
     orders: list[Order] = []
+    blocked: dict[str, str] = {}
     while True:
         decision, plan = _decided(lease, node, instant)
-        leaving = {order.pod.uid for order in plan.orders} if plan is not None else frozenset()
+        ordered = plan.orders if plan is not None else ()
+        # A deletion does not ask a budget.
+        blocked |= {order.pod.uid: disruptions.blocking(order.pod.uid) for order in ordered if order.until > instant}
+        leaving = {order.pod.uid for order in ordered if not disruptions.keeps(blocked.get(order.pod.uid, ""))}
         node = evolve(
             node,
             pods=[pod for pod in node.pods if pod.ref.uid not in leaving],
             record=plan.record if plan is not None else None,
             closed_since=_recorded(decision.closed_since),
         )
-        if plan is None or not leaving:
-            return Step(node=node, at=instant, decision=decision, orders=orders)
-        orders += plan.orders
+        orders += [order for order in ordered if order.pod.uid in leaving or not leaving]
+        if not leaving:
+            return Step(node=node, at=instant, decision=decision, orders=orders, blocked=blocked)
 
 
 def _decided(lease: Lease, node: LeasedNode, instant: datetime) -> tuple[Decision, ReclaimPlan | None]:
@@ -163,10 +186,11 @@ def steps(lease: Lease, *, start: datetime, until: datetime) -> Iterator[Sequenc
         if not due or min(due) > until:
             return
         instant = min(due)
-        made = [step(lease, node, instant) for node in due.pop(instant)]
+        disruptions = Disruptions(lease.budgets or Budgets())
+        made = [step(lease, node, instant=instant, disruptions=disruptions) for node in due.pop(instant)]
         for each in made:
-            if each.decision.next_edge is not None:
-                due.setdefault(each.decision.next_edge, []).append(each.node)
+            if each.next_decision is not None:
+                due.setdefault(each.next_decision, []).append(each.node)
         yield made
 
 
@@ -177,7 +201,7 @@ def calendar(lease: Lease, *, start: datetime, until: datetime) -> Calendar:
     """Computes all edges after `start`, up to `until`."""
     offers: dict[str, Offer] = {}
     changes: dict[datetime, Sequence[Change]] = {}
-    evictions: dict[datetime, Sequence[Eviction]] = {}
+    leaving = _Evictions(lease.budgets)
     moves: dict[str, list[tuple[datetime, str]]] = defaultdict(list)
     last = until
     for made in steps(lease, start=start, until=until + _WEEK):
@@ -190,13 +214,15 @@ def calendar(lease: Lease, *, start: datetime, until: datetime) -> Calendar:
                 moves[name].append((instant, change.after.effect))
         offers |= {each.node.facts.name: each.offer for each in made}
         if instant <= until:
-            changes[instant], evictions[instant] = found, _evictions(made)
-            last = max([last, *(each.deadline for each in evictions[instant])])
-    evictions = {at: [_with_next_decision(each, moves[each.node]) for each in found] for at, found in evictions.items()}
+            changes[instant] = found
+        for each in made:
+            last = max(last, leaving.add(each, shown=instant <= until))
+    evictions: dict[datetime, list[Eviction]] = defaultdict(list)
+    for eviction in leaving.entries:
+        certain = lease.budgets is not None and not eviction.allows
+        evictions[eviction.at].append(eviction if certain else _with_next_decision(eviction, moves[eviction.node]))
     windows = _windows(lease, start, until)
-    instants = sorted(
-        {*windows, *(at for at, found in changes.items() if found), *(at for at, found in evictions.items() if found)} - {start}
-    )
+    instants = sorted({*windows, *(at for at, found in changes.items() if found), *evictions} - {start})
     edges = [
         Edge(
             at=at,
@@ -256,9 +282,37 @@ def _changes(made: Sequence[Step], before: Mapping[str, Offer]) -> Sequence[Chan
     ]
 
 
-def _evictions(made: Sequence[Step]) -> Sequence[Eviction]:
-    return [
-        Eviction(pod=order.pod, node=each.node.facts.name, at=each.at, deadline=max(order.until, each.at), why=order.why)
-        for each in made
-        for order in each.orders
-    ]
+@define
+class _Evictions:
+    """The evictions in the order of time; one of a pod that a budget keeps is completed when the pod leaves, or may stay."""
+
+    _budgets: Budgets | None
+    entries: list[Eviction] = field(factory=list)
+    _open: dict[str, dict[str, int]] = field(factory=lambda: defaultdict(dict))
+    """Place in `entries` by node and UID, of the pods that are kept."""
+
+    def add(self, made: Step, *, shown: bool) -> datetime:
+        """Adds a step, of which new evictions are `shown` or not; returns the latest deadline of those that are added or not completed."""
+        before, there = self._open.pop(made.node.facts.name, {}), {pod.ref.uid for pod in made.node.pods}
+        latest = made.at
+        for order in made.orders:
+            uid, deadline = order.pod.uid, max(order.until, made.at)
+            place = before.pop(uid, None)
+            if place is not None:
+                self.entries[place] = evolve(self.entries[place], deadline=deadline)
+            elif shown:
+                place = len(self.entries)
+                self.entries.append(self._eviction(made, order, deadline))
+            if place is not None:
+                latest = max(latest, deadline)
+                if uid in there:
+                    self._open[made.node.facts.name][uid] = place
+        for place in before.values():
+            self.entries[place] = evolve(self.entries[place], stays=made.at)
+        return latest
+
+    def _eviction(self, made: Step, order: Order, deadline: datetime) -> Eviction:
+        budget = made.blocked.get(order.pod.uid, "")
+        allows = self._budgets.allowed[budget] if self._budgets is not None and budget else 0
+        node = made.node.facts.name
+        return Eviction(pod=order.pod, node=node, at=made.at, deadline=deadline, why=order.why, blocked_by=budget, allows=allows)
