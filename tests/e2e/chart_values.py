@@ -65,7 +65,7 @@ async def values_are_in_force(hub: ControlPlane, *, pods: Callable[[str], Awaita
         try:
             await hub.kubectl("get", "--raw", proxied)
         except CommandFailed as error:
-            return "Unauthorized" in error.stderr
+            return "must be logged in" in error.stderr
         return False
 
     await eventually(asks, "the dashboard asks for credentials", seconds=LONG, every=0.5)

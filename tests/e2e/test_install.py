@@ -168,7 +168,7 @@ async def test_the_manager_runs_our_image_on_a_node_of_the_computing_cluster(pla
         return status["phase"] == "Ready" and conditions.items() >= {"Ready": "True", "Connected": "True"}.items()
 
     await eventually(told_ready, "the binding says that it is Ready", every=0.5)
-    hub, worker = (tables(await plane.kubectl("get", "nodes", "-o", "wide")) for plane in (plant.hub, plant.worker))
+    hub, worker = [tables(await plane.kubectl("get", "nodes", "-o", "wide")) for plane in (plant.hub, plant.worker)]
     node, physical = hub[plant.vnodes[0]], worker[plant.physical[0]]
     for column in ("OS-IMAGE", "KERNEL-VERSION", "CONTAINER-RUNTIME"):
         assert node[column] == physical[column] not in ("", "<unknown>"), column
@@ -238,13 +238,15 @@ async def versions(plant: Plant, namespace: str) -> dict[str, tuple[str, str]]:
     return {each["metadata"]["name"]: (each["metadata"]["uid"], each["metadata"]["resourceVersion"]) for each in pods}
 
 
-async def rolled_out(plant: Plant, image_tag: str) -> None:
-    async def new() -> bool:
-        pods = [each for each in await plant.our_pods("kubeocean-syncer") if not each["metadata"].get("deletionTimestamp")]
-        ready = all(condition(each, "Ready") == "True" for each in pods)
-        return len(pods) == 2 and ready and {each["spec"]["containers"][0]["image"] for each in pods} == {f"{IMAGE}:{image_tag}"}
+async def replicas(plant: Plant, image_tag: str, name: str) -> list[Body] | None:
+    """The pods of a program, once both are Ready with this image."""
+    pods = [each for each in await plant.our_pods(name) if not each["metadata"].get("deletionTimestamp")]
+    ready = len(pods) == 2 and all(condition(each, "Ready") == "True" for each in pods)
+    return pods if ready and {each["spec"]["containers"][0]["image"] for each in pods} == {f"{IMAGE}:{image_tag}"} else None
 
-    await eventually(new, f"both replicas run {image_tag}", seconds=LONG, every=0.7)
+
+async def rolled_out(plant: Plant, image_tag: str) -> None:
+    await eventually(partial(replicas, plant, image_tag, "kubeocean-syncer"), f"both replicas run {image_tag}", seconds=LONG, every=0.7)
     await plant.hub.kubectl("rollout", "status", f"deployment/{SYNCER}", "-n", SYSTEM, KUBECTL_TIMEOUT)
 
 
@@ -264,7 +266,7 @@ async def test_an_upgrade_and_a_rolling_restart_change_no_pod_and_keep_nodes_rea
         await plant.hub.kubectl("create", "configmap", "extra", "-n", SYSTEM, f"--from-literal=word={WORD}")
         await plant.shell.run(block("operate/upgrade.md", 0))
         await rolled_out(plant, NEXT)
-        await values_are_in_force(plant.hub, pods=partial(all_run, plant))
+        await values_are_in_force(plant.hub, pods=partial(replicas, plant, NEXT))
         await plant.hub.kubectl("rollout", "restart", f"deployment/{SYNCER}", "-n", SYSTEM)
         await rolled_out(plant, NEXT)
         # The stream ends with the process that serves it, and does not hang.
@@ -286,7 +288,7 @@ async def test_a_rollback_returns_to_the_former_values_and_changes_no_pod(plant:
         await rolled_out(plant, FIRST)
         assert nodes.seen >= len(plant.vnodes) and not nodes.unready, await plant.told()
     for name in ("kubeocean-manager", "kubeocean-syncer"):
-        for each in await eventually(lambda name=name: all_run(plant, name), f"both of {name} run", seconds=LONG, every=0.5):
+        for each in await eventually(partial(replicas, plant, FIRST, name), f"both of {name} run", seconds=LONG, every=0.5):
             spec = each["spec"]
             assert "team" not in each["metadata"]["labels"] and spec["securityContext"]["runAsUser"] == 65532
             assert not spec.get("topologySpreadConstraints") and all(volume["name"] != "extra" for volume in spec["volumes"])
