@@ -129,15 +129,16 @@ class Step:
     """The budget that forbids the eviction of a pod, by UID."""
 
     @property
-    def blocked_until(self) -> datetime | None:
-        """The first deadline of a pod that stays on the node until then."""
+    def deadlines(self) -> Mapping[str, datetime]:
+        """When the pods that a budget keeps on the node are deleted, by UID."""
         there = {pod.ref.uid for pod in self.node.pods}
-        return min((order.until for order in self.orders if order.pod.uid in there), default=None)
+        return {order.pod.uid: order.until for order in self.orders if order.pod.uid in there}
 
     @property
     def next_decision(self) -> datetime | None:
         """When to decide again."""
-        return min(filter(None, (self.decision.next_edge, self.blocked_until)), default=None)
+        edge = [self.decision.next_edge] if self.decision.next_edge is not None else []
+        return min([*edge, *self.deadlines.values()], default=None)
 
     @property
     def offer(self) -> Offer:
@@ -181,17 +182,24 @@ def _recorded(instant: datetime | None) -> datetime | None:
 
 def steps(lease: Lease, *, start: datetime, until: datetime) -> Iterator[Sequence[Step]]:
     """Yields the decisions about all nodes at the start, then at each instant about those that are due."""
-    due: dict[datetime, list[LeasedNode]] = {start: [node for node in lease.nodes if not node.excluded]}
+    due: dict[datetime, list[tuple[LeasedNode, Mapping[str, datetime]]]] = {
+        start: [(node, {}) for node in lease.nodes if not node.excluded]
+    }
     for _ in range(_MOST_EDGES):
         if not due or min(due) > until:
             return
         instant = min(due)
         disruptions = Disruptions(lease.budgets or Budgets())
-        made = [step(lease, node, instant=instant, disruptions=disruptions) for node in due.pop(instant)]
+        made = [step(lease, _without_deleted(*each, instant), instant=instant, disruptions=disruptions) for each in due.pop(instant)]
         for each in made:
             if each.next_decision is not None:
-                due.setdefault(each.next_decision, []).append(each.node)
+                due.setdefault(each.next_decision, []).append((each.node, each.deadlines))
         yield made
+
+
+def _without_deleted(node: LeasedNode, deadlines: Mapping[str, datetime], instant: datetime) -> LeasedNode:
+    """Removes the pods whose deadline has come; an edge at the same instant changes nothing for them."""
+    return evolve(node, pods=[pod for pod in node.pods if deadlines.get(pod.ref.uid) is None or deadlines[pod.ref.uid] > instant])
 
 
 # --- Edges --------------------------------------------------------------------------------------------------------------------------------
@@ -220,7 +228,7 @@ def calendar(lease: Lease, *, start: datetime, until: datetime) -> Calendar:
     evictions: dict[datetime, list[Eviction]] = defaultdict(list)
     for eviction in leaving.entries:
         certain = lease.budgets is not None and not eviction.allows
-        evictions[eviction.at].append(eviction if certain else _with_next_decision(eviction, moves[eviction.node]))
+        evictions[eviction.at].append(_with_next_decision(eviction, moves[eviction.node], certain=certain))
     windows = _windows(lease, start, until)
     instants = sorted({*windows, *(at for at, found in changes.items() if found), *evictions} - {start})
     edges = [
@@ -236,11 +244,18 @@ def calendar(lease: Lease, *, start: datetime, until: datetime) -> Calendar:
     return Calendar(start=start, until=until, now=Edge(at=start, evictions=evictions.get(start, ())), edges=edges)
 
 
-def _with_next_decision(eviction: Eviction, moves: Sequence[tuple[datetime, str]]) -> Eviction:
-    """Adds the first change of the node before the deadline, except the NoExecute by which its grace period expires."""
+def _with_next_decision(eviction: Eviction, moves: Sequence[tuple[datetime, str]], *, certain: bool) -> Eviction:
+    """Adds the first change of the node before the deadline, except the NoExecute by which its grace period expires.
+
+    Where budgets are read and allow none, it is `certain` which pods are left: only a change at the deadline itself may come before the
+    deletion or after it.
+    """
     at, deadline = eviction.at, eviction.deadline
-    again = [when for when, effect in moves if at < when < deadline or (at < when == deadline and effect != NO_EXECUTE)]
-    return evolve(eviction, decided_again=min(again, default=None))
+    if certain and (not eviction.blocked_by or eviction.stays is not None):
+        return eviction
+    again = [when for when, effect in moves if at < when == deadline and effect != NO_EXECUTE]
+    earlier = [] if certain else [when for when, _ in moves if at < when < deadline]
+    return evolve(eviction, decided_again=min([*earlier, *again], default=None))
 
 
 def _windows(lease: Lease, start: datetime, until: datetime) -> Mapping[datetime, Mapping[bool, list[str]]]:
@@ -308,7 +323,8 @@ class _Evictions:
                 if uid in there:
                     self._open[made.node.facts.name][uid] = place
         for place in before.values():
-            self.entries[place] = evolve(self.entries[place], stays=made.at)
+            if self.entries[place].deadline > made.at:
+                self.entries[place] = evolve(self.entries[place], stays=made.at)
         return latest
 
     def _eviction(self, made: Step, order: Order, deadline: datetime) -> Eviction:

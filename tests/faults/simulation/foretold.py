@@ -112,18 +112,23 @@ class _Observer:
         """Compares pods and times in both directions."""
         observed = self._removed()
         foretold: set[str] = set()
+        skipped: set[str] = set()
         for edge in (calendar.now, *calendar.edges):
             second = second_of(edge.at)
             if second > self._until:
                 break
             for each in edge.evictions:
                 foretold.add(each.pod.name)
+                if each.node in skipped:
+                    continue
                 if each.blocked_by:
                     self._blocked(calendar, edge, each, observed)
                 else:
                     self._is_at("eviction", each.pod.name, second, observed.get(each.pod.name))
+            # What a node that changes at a deadline does with the pod is not foretold, nor what follows from that.
+            skipped |= {each.node for each in edge.evictions if each.decided_again is not None}
         for name, at in observed.items():
-            if self._foretold.second < at < self._until:
+            if self._foretold.second < at < self._until and self._node_of(name) not in skipped:
                 text = f"{name} on {self._node_of(name)} was evicted at {at:.3f} s, which was not foretold"
                 self._found.expect("eviction", name in foretold, text)
 
@@ -140,6 +145,10 @@ class _Observer:
         if each.stays is not None:
             text = f"{name} was foretold to stay from {second_of(each.stays):.0f} s on, and left at {gone}"
             self._found.expect("kept", gone is None or gone > second_of(each.stays) + ACTED_WITHIN, text)
+        elif each.decided_again is not None:
+            self._found.expect(
+                "kept", gone is None or gone >= deadline, f"{name} was foretold to stay until {deadline:.0f} s, and left at {gone}"
+            )
         elif deadline < self._until:
             self._is_at("deadline", name, deadline, gone)
 

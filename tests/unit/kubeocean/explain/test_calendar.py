@@ -166,6 +166,16 @@ def test_a_blocked_pod_may_stay_once_its_node_opens_again() -> None:
     assert [each.decided_again for each in made.evictions if not each.blocked_by] == [None], "it has left at 08:00"
 
 
+def test_a_change_at_the_deadline_of_a_blocked_pod_is_marked() -> None:
+    """Whether the process deletes the pod or decides about its node first is not known."""
+    late = policy("late", {"timeWindows": [{"start": "08:10", "end": "08:20"}]}, uid="late")
+    found = of_a_day(guarded(NIGHT, late, allows=0)).edges[0].evictions
+    assert {(each.blocked_by, each.deadline, each.stays, each.decided_again) for each in found} == {
+        ("default/web", at("2026-01-05 08:10"), None, at("2026-01-05 08:10"))
+    }
+    assert {each.decided_again for each in of_a_day(guarded(NIGHT, allows=0)).edges[0].evictions} == {None}
+
+
 def test_a_blocked_pod_gets_the_deadline_of_the_policy_that_decides_last() -> None:
     """The window of another policy opens for two minutes, offers nothing, and evicts with a longer grace when it closes."""
     nothing = {"resourceLimits": [limit("cpu", percent=0)], "forceReclaim": True, "gracefulReclaimPeriodSeconds": 1800}
