@@ -43,7 +43,7 @@ _SETTLED_SECONDS = 10.0
 _UNANSWERED_LIMIT = 10.0
 """Seconds between two attempts where the server does not load itself by answering: it is not reached, or refuses without work."""
 _FAILURES_UNTIL_WARNING = 3
-_DELETED_REMEMBERED, _DELETED_SECONDS = 10_000, 120.0
+_DELETED_REMEMBERED, _DELETED_SECONDS = 10_000, 300.0
 """UIDs, and seconds: far more than a call may take that returns an object as it was before its deletion."""
 _YIELD_EVERY = 20
 """Objects, each of which may cost its handlers some tenths of a millisecond."""

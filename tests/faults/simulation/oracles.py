@@ -13,6 +13,7 @@ from attrs import frozen
 
 from tests.faults.simulation.history import Body, Entry, History
 from tests.faults.simulation.schedule import Kind, Schedule
+from vkubelet.clock import parse_rfc3339
 
 _HEARTBEAT = {"lastHeartbeatTime", "renewTime"}
 _LEDGER = "kubeocean-ledger"
@@ -142,6 +143,28 @@ def grace_is_kept(history: History, schedule: Schedule) -> Iterator[str]:
             yield f"{event.seconds:.3f} s: {event.name} ({event.uid}) was killed, although it may take until {until:.3f} s"
 
 
+def grace_is_passed_on(history: History, schedule: Schedule) -> Iterator[str]:
+    """A repeated deletion of a physical pod does not end it earlier than its user has allowed, as far as clocks are right."""
+    if any(fault.kind is Kind.CLOCK for fault in schedule.faults):
+        return
+    asked: dict[str, float] = {}
+    for entry in history.entries:
+        if entry.resource != "pods":
+            continue
+        if entry.cluster == "hub":
+            asked[entry.uid] = _ends_at(entry.new) if entry.new is not None else -math.inf
+        elif entry.user in history.ours and entry.new is not None and _ends_at(entry.old) < math.inf:
+            until = asked.get(history.virtual_uid(entry.new), -math.inf)
+            if _ends_at(entry.new) < min(until, _ends_at(entry.old)) - _ROUNDING and until < math.inf:
+                yield f"{entry.line()}: ends {until - _ends_at(entry.new):.0f} s before the time that the pod was granted"
+
+
+def _ends_at(pod: Body | None) -> float:
+    """Returns when the grace period of a pod is over; never for one that is not deleted."""
+    text = ((pod or {}).get("metadata") or {}).get("deletionTimestamp")
+    return parse_rfc3339(text).timestamp() if text else math.inf
+
+
 def _ended_in_hub(entry: Entry, history: History) -> Iterator[str]:
     assert entry.old is not None
     meta, before = entry.old["metadata"], entry.old.get("status") or {}
@@ -211,6 +234,20 @@ def _is_shared(entry: Entry, path: str) -> bool:
 def nothing_left(history: History, schedule: Schedule) -> Iterator[str]:
     """A process that stopped in order has left no task and no port."""
     yield from history.left
+
+
+def owners_exist(history: History, schedule: Schedule) -> Iterator[str]:
+    """At the end, what we have created for an owner has one that exists: a garbage collector would delete it again and again."""
+    live: dict[tuple[str, str], Entry] = {}
+    for entry in history.entries:
+        live.pop((entry.cluster, entry.object), None)
+        if entry.new is not None:
+            live[entry.cluster, entry.object] = entry
+    uids = {(entry.cluster, entry.uid) for entry in live.values()}
+    for entry in live.values():
+        owners = [each["uid"] for each in (entry.new or {})["metadata"].get("ownerReferences") or ()]
+        if entry.creator in history.ours and owners and not any((entry.cluster, uid) in uids for uid in owners):
+            yield f"{entry.cluster} {entry.object} is owned by {', '.join(owners)}, which does not exist"
 
 
 # --- (f) nodes ---------------------------------------------------------------------------------------------------------------------------
@@ -320,8 +357,10 @@ ORACLES: Mapping[str, Oracle] = {
     "b: not removed while live": removed_while_live,
     "c: healthy pods stay": healthy_pods_stay,
     "c: grace is kept": grace_is_kept,
+    "c: grace is passed on": grace_is_passed_on,
     "d: foreign fields stay": foreign_fields_stay,
     "e: nothing left": nothing_left,
+    "e: owners exist": owners_exist,
     "f: nodes ready": nodes_ready,
     "f: nodes stay open": nodes_stay_open,
     "g: no process dies": no_problems,
