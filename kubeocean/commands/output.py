@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kubeocean.commands.terminal import Terminal
+from vkubelet.api.objects import PodRef
 from vkubelet.api.quantity import Quantity, Resources
 from vkubelet.clock import rfc3339
 from vkubelet.logformat import printable
@@ -60,6 +61,8 @@ def encoded(value: object) -> Any:
         return str(value)
     if attrs.has(type(value)):
         return encoded(fields_of(cast(attrs.AttrsInstance, value)))
+    if isinstance(value, PodRef):
+        return encoded(value._asdict())
     if isinstance(value, Mapping):
         return {str(key): encoded(inner) for key, inner in value.items()}
     if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str):

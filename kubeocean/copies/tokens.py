@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 from datetime import datetime
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from kubeocean.copies.bodies import token_secret
 from kubeocean.model import keys
@@ -222,4 +222,4 @@ class TokenReconciler:
 
 def _without_node(ref: PodRef) -> PodRef:
     """Returns the reference without the node of its pod, which the Secret does not contain."""
-    return evolve(ref, node="")
+    return ref._replace(node="")

@@ -14,7 +14,7 @@ from kubeocean.model.crds import ResourceLeasingPolicy
 from kubeocean.model.keys import TAINT_CLOSED
 from vkubelet.api.objects import Pod, PodRef
 from vkubelet.api.quantity import ZERO, Quantity, Resources, add_resources, subtract_resources, sum_resources
-from vkubelet.api.scheduling import effective_requests, tolerates
+from vkubelet.api.scheduling import requests_of, tolerates
 
 _CLOSED: Final = {"key": TAINT_CLOSED, "effect": "NoExecute", "value": "true"}
 
@@ -79,7 +79,7 @@ class LeasedPod:
             ref=pod.ref,
             priority=spec.get("priority") or 0,
             created=pod.metadata.creation_timestamp,
-            requests=add_resources(effective_requests(spec), {"pods": Quantity.of(1)}),
+            requests=add_resources(requests_of(pod.spec_json), {"pods": Quantity.of(1)}),
             tolerates_closed=tolerates(endless, _CLOSED),
         )
 

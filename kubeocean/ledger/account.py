@@ -7,9 +7,9 @@ the sums of the kept hours never exceed `HOURS` hours.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
-from attrs import define, evolve, field, frozen
+from attrs import define, field, frozen
 
 from vkubelet.api.quantity import Quantity, Resources, add_resources
 
@@ -23,16 +23,14 @@ ALL: Final = ""
 """Node and namespace of a cell that stands for several of them."""
 
 
-@frozen
-class Place:
+class Place(NamedTuple):
     """The physical node of a pod, and its namespace in the hub."""
 
     node: str
     namespace: str
 
 
-@frozen
-class Cell:
+class Cell(NamedTuple):
     """The policy by which something was lent, the physical node and the hub namespace; ALL for several nodes or namespaces."""
 
     policy: str
@@ -136,7 +134,7 @@ def of_policy(sums: Mapping[Cell, Resources], policy: str) -> Sums:
 
 def without_nodes(sums: Mapping[Cell, Resources]) -> Sums:
     """Returns the sums over all nodes."""
-    return _collapsed(sums, lambda cell: evolve(cell, node=ALL))
+    return _collapsed(sums, lambda cell: cell._replace(node=ALL))
 
 
 def without_namespaces(sums: Mapping[Cell, Resources]) -> Sums:

@@ -107,7 +107,7 @@ def workload_of(physical: Pod, pod: Pod) -> Workload:
 
 def is_daemonsets(meta: ObjectMeta) -> bool:
     """Checks that a DaemonSet owns the pod."""
-    return any(owner.kind == "DaemonSet" for owner in meta.owner_references)
+    return bool(meta.owner_references) and any(owner.kind == "DaemonSet" for owner in meta.owner_references)
 
 
 def daemonset_allowed(meta: ObjectMeta, binding: ClusterBinding) -> bool:

@@ -12,7 +12,9 @@ from typing import Final
 from attrs import frozen
 
 from vkubelet.api import podspec
-from vkubelet.api.objects import JsonView, Pod
+from vkubelet.api.codec import decode_json
+from vkubelet.api.memo import by_spec
+from vkubelet.api.objects import Json, JsonView, Pod
 from vkubelet.errors import PodRejected
 
 UNSUPPORTED: Final = "UnsupportedReference"
@@ -84,13 +86,18 @@ def references(pod: Pod) -> References:
 
     Raises PodRejected("UnsupportedReference") for references that cannot be translated.
     """
-    spec = pod.spec
+    return _references(pod.spec_json, pod.metadata.name)
+
+
+@by_spec
+def _references(spec_json: bytes, name: str) -> References:
+    spec: Json = decode_json(spec_json)
     check(spec)
     left_out = untranslatable(spec)
     if left_out:
         spec["ephemeralContainers"] = [each for each in spec["ephemeralContainers"] if each["name"] not in left_out]
     found: dict[tuple[podspec.Kind, str], bool] = {}
-    for reference in _objects(spec, pod.metadata.name):
+    for reference in _objects(spec, name):
         key = reference.kind, reference.name
         found[key] = found.get(key, True) and reference.optional
     objects = tuple(podspec.Reference(kind, name, optional) for (kind, name), optional in found.items() if name)

@@ -7,7 +7,7 @@ for it and its kubelet has observed that. Internal data of the two clusters is n
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 from kubeocean.model import keys
 from kubeocean.model.crds import names_key
@@ -91,13 +91,13 @@ def virtual_annotations(pod: Pod, physical: Pod, *, allowed: Sequence[str] = ())
         keys.PHYSICAL_POD_OF: pod.metadata.uid,
     }
     mine = pod.metadata.annotations
-    added = _added(physical, "annotations", mine, expected=_expected(physical).annotations, allowed=allowed)
+    added = _added(physical, "annotations", mine, allowed=allowed)
     return added | {key: value for key, value in place.items() if mine.get(key) != value}
 
 
 def virtual_labels(pod: Pod, physical: Pod, *, allowed: Sequence[str] = ()) -> dict[str, str]:
     """Returns the labels to write to the virtual pod: the allowed ones that were added to the physical pod."""
-    return _added(physical, "labels", pod.metadata.labels, expected=_expected(physical).labels, allowed=allowed)
+    return _added(physical, "labels", pod.metadata.labels, allowed=allowed)
 
 
 def _expected(physical: Pod) -> keys.ExpectedMetadata:
@@ -105,15 +105,19 @@ def _expected(physical: Pod) -> keys.ExpectedMetadata:
     return keys.ExpectedMetadata.decode(text) or keys.ExpectedMetadata()
 
 
-def _added(
-    physical: Pod, kind: str, published: Mapping[str, str], *, expected: Mapping[str, str], allowed: Sequence[str]
-) -> dict[str, str]:
+Kind = Literal["labels", "annotations"]
+
+
+def _added(physical: Pod, kind: Kind, published: Mapping[str, str], *, allowed: Sequence[str]) -> dict[str, str]:
     """Returns the entries that the worker added under keys that the binding allows and the user never had.
 
     Services, controllers and autoscalers of the hub act on labels and annotations of pods, so no others may come from a worker.
     """
-    backing = physical.metadata.labels if kind == "labels" else physical.metadata.annotations
-    known = published.keys() | expected.keys() | patched_keys(physical.metadata, kind)
+    if not allowed:
+        return {}
+    metadata, expected = physical.metadata, _expected(physical)
+    backing, sent = (metadata.labels, expected.labels) if kind == "labels" else (metadata.annotations, expected.annotations)
+    known = published.keys() | sent.keys() | patched_keys(physical.metadata, kind)
     return {key: value for key, value in backing.items() if key not in known and names_key(allowed, key) and not is_internal(key)}
 
 

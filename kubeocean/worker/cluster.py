@@ -127,6 +127,7 @@ class WorkerCluster:
         self.mount = mount
         self._clock = clock
         self.probe_interval = probe_interval
+        self._backed: tuple[tuple[Pod, PodRef | None], ...] = ()
         ours = Selection(namespace=mount.namespace, labels=f"{keys.MANAGED_BY}={keys.MANAGED}")
         indexes = {BY_VIRTUAL_NODE: self._virtual_nodes}
         self.nodes: Informer[Node] = Informer(client, objects.NODES, store=Store(indexes=indexes), clock=clock)
@@ -217,24 +218,22 @@ class WorkerCluster:
         return (keys.vnode_name(self.mount.owner.cluster_id, node.metadata.name),)
 
     def _pod_indexes(self) -> PodIndexes:
-        last: tuple[Pod | None, PodRef | None] = None, None
-
         def filed_by(value: Callable[[PodRef], str]) -> Callable[[Pod], Iterable[str]]:
-            return lambda pod: (value(ref),) if (ref := backed(pod)) is not None else ()
-
-        def backed(pod: Pod) -> PodRef | None:
-            # Both indexes ask for the same pod, one after the other.
-            nonlocal last
-            if last[0] is not pod:
-                last = pod, self.backed(pod)
-            return last[1]
+            return lambda pod: (value(ref),) if (ref := self.backed(pod)) is not None else ()
 
         return {BY_VIRTUAL_NODE: filed_by(lambda ref: ref.node), BY_VIRTUAL_NAMESPACE: filed_by(lambda ref: ref.namespace)}
 
     def backed(self, pod: Pod) -> PodRef | None:
         """Returns the virtual pod of one of ours; a pod created from its YAML under another name backs none."""
+        # One change is filed by two indexes and passed to some handlers, each with the pod before it and the pod after it.
+        for known, ref in self._backed:
+            if known is pod:
+                return ref
         ref = identity(pod.metadata) if classify(pod.metadata, self.mount.owner) is Ownership.OURS else None
-        return ref if ref is not None and pod.key == self.mount.copy_key(ref.key) else None
+        if ref is not None and pod.key != self.mount.copy_key(ref.key):
+            ref = None
+        self._backed = ((pod, ref), *self._backed[:1])
+        return ref
 
 
 def has_entered(pod: Pod, worker: WorkerCluster) -> bool:
@@ -244,4 +243,4 @@ def has_entered(pod: Pod, worker: WorkerCluster) -> bool:
 
 def holds_lease(pod: Pod, worker: WorkerCluster, binding: ClusterBinding | None) -> bool:
     """Checks that the pod uses leased capacity: it is meant for the worker, or exists in it, whatever labels and owners it got since."""
-    return has_entered(pod, worker) or enters(pod.metadata, binding)
+    return enters(pod.metadata, binding) or has_entered(pod, worker)

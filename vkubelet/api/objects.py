@@ -44,8 +44,7 @@ class Key(NamedTuple):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-@frozen
-class PodRef:
+class PodRef(NamedTuple):
     """One incarnation of a pod, and the node it is bound to.
 
     As text the parts are joined by "_", which no Kubernetes name contains: `default_web_4f5c…_node-1` fits a job comment, and a label value

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from vkubelet.api.codec import decode_json
+from vkubelet.api.memo import by_spec
 from vkubelet.api.objects import JsonView
 from vkubelet.api.podspec import PLANNED_CONTAINER_STATUSES, PLANNED_CONTAINERS
 from vkubelet.api.quantity import Quantity, Resources, add_resources, format_resources, max_resources, parse_resources, sum_resources
@@ -31,6 +33,21 @@ def effective_requests(spec: JsonView) -> dict[str, Quantity]:
             start = max_resources(start, add_resources(own, sidecars))
     needed = max_resources(add_resources(running, sidecars), start)
     return add_resources({**needed, **_requests(spec)}, _amounts(spec.get("overhead")))
+
+
+@by_spec
+def _requests_of(spec_json: bytes, _: str) -> Resources:
+    return effective_requests(decode_json(spec_json))
+
+
+def requests_of(spec_json: bytes) -> Resources:
+    """Returns the `effective_requests` of a spec as JSON."""
+    return _requests_of(spec_json, "")
+
+
+def is_resized(status_json: bytes) -> bool:
+    """Returns False for a status as JSON by which `allocated_spec` and `reserved_spec` change nothing."""
+    return b'"allocatedResources"' in status_json or b'"resources"' in status_json
 
 
 def allocated_spec(spec: JsonView, status: JsonView) -> JsonView:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Protocol, Self, TypeVar, cast
 
 import aiohttp
-from attrs import evolve, frozen
+from attrs import frozen
 
 from vkubelet.api.codec import ObjectList, WatchEvent, decode_json, decode_list, decode_object, encode_json
 from vkubelet.api.objects import Json, JsonView, Key, KubeObject, ObjectMeta, PodRef, Resource
@@ -286,7 +286,7 @@ class Client:
     async def _write(self, call: Call) -> bytes:
         # Reviews (TokenReview and the like) are queries sent by POST; a follower may send them.
         if self._fence is not None and not call.resource.endswith("reviews"):
-            call = evolve(call, allow=self._fence.check)
+            call.allow = self._fence.check
         async with self.transport.writing():
             return await self.transport.fetch(call, self.connection.timeouts.write)
 

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import AddrInfoType
-from attrs import field, frozen
+from attrs import define, field, frozen
 from yarl import URL
 
 from vkubelet import logformat
@@ -48,7 +48,7 @@ _OUR_OWN = frozenset(
 """Errors for which this process could not even try to connect."""
 
 
-@frozen
+@define
 class Call:
     """One request. `attempt` is its name in messages; `verb` and `resource` are its labels in metrics."""
 
@@ -91,7 +91,7 @@ class Transport:
         self._writes = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
-        self._turns = Turns()
+        self._turns = Turns(clock.monotonic)
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
@@ -233,6 +233,10 @@ class Transport:
 async def _complete(response: aiohttp.ClientResponse, call: Call) -> bytes:
     """Reads a complete body. Raises ServerError for one that is too long, before it is in memory."""
     longest = LONGEST_ANSWER if call.longest is None else call.longest
+    announced = response.content_length
+    if announced is not None and announced <= longest and "Content-Encoding" not in response.headers:
+        with unreachable(call.attempt):
+            return await response.read()
     parts: list[bytes] = []
     size = 0
     async for part in chunks(response, call.attempt):

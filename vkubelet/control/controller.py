@@ -38,6 +38,9 @@ _OUTAGE_LIMIT = 5.0
 _FAILED_ITEMS = 1000
 """Items whose last error is stored; a loop with more failing items logs some of them again."""
 
+_STARTED_AT_ONCE = 4
+"""Reconciles that are started before other tasks run again."""
+
 _ADDED_AT_ONCE = 100
 """Keys that `add_many` takes before other tasks run again."""
 
@@ -99,6 +102,7 @@ class Controller(Generic[K]):
         async with asyncio.TaskGroup() as group:
             group.create_task(self.queue.run(), name=f"{self.name} timer")
             group.create_task(self._queue_many(), name=f"{self.name} batches")
+            started = 0
             while True:
                 await self._slots.acquire()
                 key = await self.queue.get()
@@ -106,8 +110,9 @@ class Controller(Generic[K]):
                 self._running[key] = task
                 # A callback, because a task that is cancelled before its first step runs no `finally`.
                 task.add_done_callback(partial(self._finished, key))
-                # One start per iteration of the loop: a burst of keys must not block it while Leases and probes are due.
-                if self.queue.has_due:
+                # Few starts per iteration of the loop: a burst of keys must not block it while Leases and probes are due.
+                started += 1
+                if self.queue.has_due and started % _STARTED_AT_ONCE == 0:
                     await self._clock.sleep(0)
 
     async def _queue_many(self) -> None:
@@ -219,7 +224,8 @@ class Isolation:
 
     def __init__(self, loop: str) -> None:
         self._loop = loop
-        self._failed: OrderedDict[tuple[str, Part], str] = OrderedDict()
+        self.failed: OrderedDict[tuple[str, Part], str] = OrderedDict()
+        """Last errors by item and part; empty in most loops, which then call nothing for a success."""
 
     def __call__(self, item: object) -> "_Isolated":
         """Logs and drops what is raised inside the `with`."""
@@ -234,21 +240,21 @@ class Isolation:
         except Exception as error:
             self.log_once(error, item, part)
         else:
-            self.succeeded(item, part)
+            if self.failed:
+                self.succeeded(item, part)
 
     def succeeded(self, item: object, part: Part = None) -> None:
         """Notes that an item was handled: its next error is new."""
-        if self._failed:
-            self._failed.pop((str(item), part), None)
+        self.failed.pop((str(item), part), None)
 
     def log_once(self, error: Exception, item: object, part: Part = None) -> None:
         """Logs the error of an item, unless it is the one that the item had before."""
         item = str(item)
-        known = self._failed.get((item, part))
-        self._failed[item, part] = text = repr(error)
-        self._failed.move_to_end((item, part))
-        if len(self._failed) > _FAILED_ITEMS:
-            self._failed.popitem(last=False)
+        known = self.failed.get((item, part))
+        self.failed[item, part] = text = repr(error)
+        self.failed.move_to_end((item, part))
+        if len(self.failed) > _FAILED_ITEMS:
+            self.failed.popitem(last=False)
         if known != text:
             with bind(loop=self._loop, item=item, part=getattr(part, "__qualname__", "")):
                 log.error("item skipped after an unexpected error; the loop continues", exc_info=error)
@@ -267,7 +273,8 @@ class _Isolated:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         if error is None:
-            self._isolation.succeeded(self._item)
+            if self._isolation.failed:
+                self._isolation.succeeded(self._item)
             return False
         if isinstance(error, errors.LeadershipLost) or not isinstance(error, Exception):
             return False

@@ -61,9 +61,10 @@ class Store(Generic[T]):
 
     def place(self, admitted: T) -> None:
         """Stores what `admit` returned, under a key that is free."""
-        self._objects[admitted.key] = admitted
+        key = admitted.key
+        self._objects[key] = admitted
         for index, value in self._filed(admitted):
-            self._indexes[index].setdefault(value, {})[admitted.key] = admitted
+            self._indexes[index].setdefault(value, {})[key] = admitted
 
     def remove(self, key: Key) -> T | None:
         """Removes an object and returns it."""

@@ -37,8 +37,12 @@ class Demand:
 
     @classmethod
     def of(cls, pod: Pod) -> Self:
-        spec = scheduling.allocated_spec(pod.spec, pod.status)
-        return cls({**scheduling.effective_requests(spec), "pods": _ONE}, scheduling.host_ports(spec), hash(pod.spec_json))
+        if scheduling.is_resized(pod.status_json):
+            spec = scheduling.allocated_spec(pod.spec, pod.status)
+            requests: Resources = scheduling.effective_requests(spec)
+        else:
+            spec, requests = pod.spec, scheduling.requests_of(pod.spec_json)
+        return cls({**requests, "pods": _ONE}, scheduling.host_ports(spec), hash(pod.spec_json))
 
 
 @define

@@ -1,63 +1,87 @@
-"""How many tasks pass in one turn of the event loop."""
+"""How long tasks pass in one turn of the event loop."""
 
 import asyncio
 from collections import Counter
 
-from vkubelet.client.turns import Turns
+from vkubelet.client.turns import LONGEST, RELEASED, Turns
 
 
-async def _passed(turns: Turns, order: list[tuple[int, int]], *, tasks: int, times: int, cancelled: frozenset[int] = frozenset()) -> None:
-    turn = 0
+class Passing:
+    """Tasks that take turns, each of which works for some seconds then."""
 
-    async def count() -> None:
-        nonlocal turn
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.now = 0.0
+        self.turns = Turns(lambda: self.now)
+        self.order = list[tuple[int, int]]()
+        self.turn = 0
+
+    async def _count(self) -> None:
         while True:
-            turn += 1
+            self.turn += 1
             await asyncio.sleep(0)
 
-    async def work(number: int) -> None:
+    async def _work(self, number: int, times: int) -> None:
         for _ in range(times):
-            await turns.take()
-            order.append((turn, number))
+            await self.turns.take()
+            self.order.append((self.turn, number))
+            self.now += self.seconds
 
-    async with asyncio.TaskGroup() as group:
-        counting = group.create_task(count())
-        working = [group.create_task(work(number)) for number in range(tasks)]
-        await asyncio.sleep(0)
-        for number in cancelled:
-            working[number].cancel()
-        await asyncio.wait(working)
-        counting.cancel()
+    async def run(self, *, tasks: int, times: int = 1, cancelled: frozenset[int] = frozenset()) -> None:
+        async with asyncio.TaskGroup() as group:
+            counting = group.create_task(self._count())
+            working = [group.create_task(self._work(number, times)) for number in range(tasks)]
+            await asyncio.sleep(0)
+            for number in cancelled:
+                working[number].cancel()
+            await asyncio.wait(working)
+            counting.cancel()
+
+    def each_turn(self) -> list[int]:
+        """How many tasks passed in each turn, in their order."""
+        return list(Counter(turn for turn, _ in self.order).values())
 
 
-async def test_no_turn_has_more_than_its_size_and_none_is_left_unused() -> None:
-    order = list[tuple[int, int]]()
-    await _passed(Turns(3), order, tasks=20, times=5)
-    assert Counter(number for _, number in order) == dict.fromkeys(range(20), 5)
-    assert max(Counter(turn for turn, _ in order).values()) == 3
-    assert order[-1][0] - order[0][0] <= 100 / 3 + 1
+async def test_short_tasks_pass_in_one_turn() -> None:
+    passing = Passing(0.0)
+    await passing.run(tasks=100)
+    assert passing.each_turn() == [100]
+
+
+async def test_no_task_passes_after_a_turn_has_lasted_too_long() -> None:
+    passing = Passing(LONGEST * 0.4)
+    await passing.run(tasks=3 + 2 * RELEASED + 1)
+    assert passing.each_turn() == [3, RELEASED, RELEASED, 1], "as many as have time, then a few of those who wait in each turn"
+
+
+async def test_no_turn_is_left_unused() -> None:
+    passing = Passing(LONGEST)
+    await passing.run(tasks=20, times=5)
+    assert Counter(number for _, number in passing.order) == dict.fromkeys(range(20), 5)
+    assert max(passing.each_turn()) == RELEASED
+    assert passing.order[-1][0] - passing.order[0][0] <= 2 + 100 / RELEASED
 
 
 async def test_tasks_pass_in_the_order_in_which_they_came() -> None:
-    order = list[tuple[int, int]]()
-    await _passed(Turns(3), order, tasks=20, times=1)
-    assert [number for _, number in order] == [*range(20)]
+    passing = Passing(LONGEST)
+    await passing.run(tasks=20)
+    assert [number for _, number in passing.order] == [*range(20)]
 
 
 async def test_cancelled_tasks_take_no_place() -> None:
-    order = list[tuple[int, int]]()
-    await _passed(Turns(2), order, tasks=12, times=1, cancelled=frozenset(range(4, 12)))
-    assert [number for _, number in order] == [0, 1, 2, 3]
-    assert order[-1][0] - order[0][0] <= 2
+    passing = Passing(LONGEST)
+    await passing.run(tasks=20, cancelled=frozenset(range(1, 12)))
+    assert [number for _, number in passing.order] == [0, *range(12, 20)]
+    assert passing.each_turn() == [1, 8]
 
 
 async def test_a_task_passes_at_once_after_the_others() -> None:
-    turns, order = Turns(2), list[tuple[int, int]]()
-    await _passed(turns, order, tasks=5, times=1)
+    passing = Passing(LONGEST)
+    await passing.run(tasks=20)
     await asyncio.sleep(0)
-    taking = turns.take()
+    taking = passing.turns.take()
     try:
         taking.send(None)
-        raise AssertionError("the task waits although the turn has place")
+        raise AssertionError("the task waits although the turn has time")
     except StopIteration:
         pass

@@ -423,4 +423,4 @@ def test_memory_of_failed_items_is_bounded() -> None:
     for number in range(1010):
         with isolated(str(number)):
             raise ValueError("odd")
-    assert len(isolated._failed) == 1000
+    assert len(isolated.failed) == 1000
