@@ -22,6 +22,8 @@ _OUTAGES = (Kind.CUT, Kind.CLOSED, Kind.BROKEN)
 _WITHDRAWN = ("vkubelet.io/retiring", "kubeocean.io/vnode-deleting")
 _ROUNDING = 2.0
 """Seconds by which times of the API may be off: they have no fractions, and periods are rounded to whole seconds."""
+_IN_FLIGHT = 5.0
+"""Seconds for which a write may be on its way."""
 _PATIENT = 21.0
 """Seconds of outages that must never show in a node: a Lease lasts 40 s and is at most 10 s old when they begin."""
 
@@ -237,17 +239,23 @@ def nothing_left(history: History, schedule: Schedule) -> Iterator[str]:
 
 
 def owners_exist(history: History, schedule: Schedule) -> Iterator[str]:
-    """At the end, what we have created for an owner has one that exists: a garbage collector would delete it again and again."""
+    """What we write for an owner has one that exists, at the end: a garbage collector would delete it again and again.
+
+    An object that was written last before its owner was removed is left to the garbage collector, which is not simulated.
+    """
     live: dict[tuple[str, str], Entry] = {}
+    removed: dict[tuple[str, str], float] = {}
     for entry in history.entries:
         live.pop((entry.cluster, entry.object), None)
-        if entry.new is not None:
+        if entry.new is None:
+            removed[entry.cluster, entry.uid] = entry.seconds
+        else:
             live[entry.cluster, entry.object] = entry
-    uids = {(entry.cluster, entry.uid) for entry in live.values()}
     for entry in live.values():
         owners = [each["uid"] for each in (entry.new or {})["metadata"].get("ownerReferences") or ()]
-        if entry.creator in history.ours and owners and not any((entry.cluster, uid) in uids for uid in owners):
-            yield f"{entry.cluster} {entry.object} is owned by {', '.join(owners)}, which does not exist"
+        until = max((removed.get((entry.cluster, uid), math.inf) for uid in owners), default=math.inf)
+        if entry.user in history.ours and entry.seconds > until + _IN_FLIGHT:
+            yield f"{entry.line()}: its owner was removed at {until:.3f} s"
 
 
 # --- (f) nodes ---------------------------------------------------------------------------------------------------------------------------
@@ -347,8 +355,6 @@ def _holder(entry: Entry) -> str:
     holder = ((entry.new or {}).get("spec") or {}).get("holderIdentity") or ""
     return str(holder).partition("_")[0]
 
-
-_IN_FLIGHT = 5.0
 
 Oracle = Callable[[History, Schedule], Iterable[str]]
 ORACLES: Mapping[str, Oracle] = {

@@ -182,11 +182,12 @@ def test_a_repeated_deletion_that_ends_a_pod_earlier_is_found() -> None:
 
 def test_an_object_of_an_owner_that_does_not_exist_is_found() -> None:
     owned = {"metadata": {"name": "n", "uid": "l1", "ownerReferences": [{"uid": "n1"}]}}
-    lease = entry(2.0, US, "create", "leases/n", None, owned, creator=US)
-    made = entry(1.0, US, "create", "nodes/n", None, node("True"), creator=US)
+    lease = entry(2.0, US, "create", "leases/n", None, owned)
     removed = entry(3.0, "person", "delete", "nodes/n", node("True"), None)
-    assert not found(oracles.owners_exist, history(made, lease))
-    assert len(found(oracles.owners_exist, history(made, lease, removed))) == 1
+    renewed = entry(13.0, US, "update", "leases/n", owned, owned)
+    assert not found(oracles.owners_exist, history(lease))
+    assert not found(oracles.owners_exist, history(lease, removed)), "the garbage collector deletes it"
+    assert len(found(oracles.owners_exist, history(lease, removed, renewed))) == 1
 
 
 def test_a_changed_field_of_another_writer_is_found() -> None:
