@@ -100,7 +100,7 @@ class _Recent(Generic[V]):
         now = self._clock.monotonic()
         while self._values and next(iter(self._values.values()))[0] < now - self._seconds:
             self._values.popitem(last=False)
-        _, value = self._values.pop(key, None) or (now, self._make())
+        _, value = self._values.pop(key) if key in self._values else (now, self._make())
         self._values[key] = now, value
         if len(self._values) > _REMEMBERED:
             self._values.popitem(last=False)
