@@ -17,6 +17,7 @@ from kubeocean.worker.cluster import has_entered, holds_lease
 from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import JsonView, Key, Node, Pod
 from vkubelet.api.scheduling import tolerates
+from vkubelet.control.informer import Change
 from vkubelet.errors import NotAdmitted, Unavailable
 from vkubelet.provider import Admission, NodeDescription
 
@@ -51,6 +52,12 @@ class LeaseAdmission:
     def remove(self, uid: str) -> None:
         """Drops the decision about a pod: it is deleted, or has a physical pod after all."""
         self._admission.forget(uid)
+
+    def hub_node_changed(self, change: Change[Node]) -> None:
+        """Drops a node that is deleted in the hub and no longer declared; one that another client deleted is registered again."""
+        if change.new is None and self.scope.virtual.get(change.key.name) is None:
+            for uid in self._observed.pop(change.key.name, frozenset()):
+                self._admission.forget(uid)
 
     def _observe(self, node: str) -> None:
         """Passes the current pods of a node to the admission; the pod store reports no changes."""

@@ -4,7 +4,7 @@ Invariant: a namespace counts until its last physical pod was deleted a while ag
 """
 
 from kubeocean.worker.cluster import BY_VIRTUAL_NAMESPACE, WorkerCluster
-from vkubelet.api.objects import Pod
+from vkubelet.api.objects import Pod, PodRef
 from vkubelet.control.informer import Change
 from vkubelet.provider import Host
 
@@ -33,24 +33,40 @@ class LeasedNamespaces:
         ref = self._worker.backed(pod) if pod is not None else None
         if ref is None:
             return None
-        if change.new is not None:
-            self._entering.get(ref.namespace, set()).discard(ref.uid)
-            return (ref.namespace, 0.0) if self._add(ref.namespace) else None
-        if self._has_pods(ref.namespace) or ref.namespace not in self._known:
-            return None
-        self._known.discard(ref.namespace)
-        self._unused_since[ref.namespace] = self._host.clock.monotonic()
-        return ref.namespace, self._unused_after
+        if change.new is None:
+            return self._left(ref.namespace)
+        self._entered(ref)
+        return (ref.namespace, 0.0) if self._add(ref.namespace) else None
+
+    def released(self, ref: PodRef) -> tuple[str, float] | None:
+        """Drops a pod that has nothing in the worker, and maybe never had; returns what `observe` does."""
+        self._entered(ref)
+        return self._left(ref.namespace)
 
     def uses(self, namespace: str) -> bool:
         """Checks that the namespace has pods in the worker, or had some a moment ago."""
         since = self._unused_since.get(namespace)
-        recently = since is not None and self._host.clock.monotonic() - since < self._unused_after
-        return recently or self._has_pods(namespace)
+        if since is not None and self._host.clock.monotonic() - since < self._unused_after:
+            return True
+        self._unused_since.pop(namespace, None)
+        return self._has_pods(namespace)
 
     def namespaces(self) -> frozenset[str]:
         """Returns the namespaces that are in use."""
         return frozenset(namespace for namespace in {*self._known, *self._unused_since} if self.uses(namespace))
+
+    def _entered(self, ref: PodRef) -> None:
+        entering = self._entering.get(ref.namespace, set())
+        entering.discard(ref.uid)
+        if not entering:
+            self._entering.pop(ref.namespace, None)
+
+    def _left(self, namespace: str) -> tuple[str, float] | None:
+        if self._has_pods(namespace) or namespace not in self._known:
+            return None
+        self._known.discard(namespace)
+        self._unused_since[namespace] = self._host.clock.monotonic()
+        return namespace, self._unused_after
 
     def _add(self, namespace: str) -> bool:
         """Returns whether the namespace was not known; its mirrors may be deleted by now."""

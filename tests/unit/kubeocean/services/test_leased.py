@@ -84,3 +84,14 @@ def test_pod_whose_physical_pod_is_deleted_before_it_does_not_count() -> None:
     scene.leased.note(caller("a"))
     scene.runs(caller("a"))
     assert scene.ends(caller("a")) == ("shop", 30.0)
+
+
+async def test_pods_deleted_before_they_have_a_physical_pod_leave_nothing_behind() -> None:
+    scene = Scene()
+    scene.host.pods.put(caller("a"))
+    scene.leased.note(caller("a"))
+    scene.host.pods.remove(caller("a"))
+    assert scene.leased.released(caller("a").ref) == ("shop", 30.0), "mirrors made for it are deleted later"
+    assert scene.leased.released(caller("a").ref) is None
+    await scene.host.manual_clock.advance(30.0)
+    assert not scene.leased.uses("shop") and scene.leased.namespaces() == frozenset()
