@@ -38,7 +38,7 @@ NEVER: Final = 2**30
 """Full passes are started here alone."""
 SMALL: Final = 400_000
 """Memory blocks, a few for each object, that a small process may gain without a full pass."""
-SHORT: Final = 0.05
+SHORT: Final = 0.04
 """Seconds that a pass may take which does not wait until the memory has doubled."""
 LITTLE: Final = 10_000
 """Memory blocks, about a megabyte, that a process may gain besides a fiftieth until a short pass."""
