@@ -2,17 +2,19 @@
 
 A full pass traverses every container object and blocks the event loop meanwhile: 0.7 s at 20,000 pods. Most objects that survive a pass are
 part of a cache; they are frozen here, so that no pass traverses them again. Reference counts still free them; only cycles among frozen
-objects remain until the next full pass.
+objects remain until the next full pass: those of an error that was kept while its call waited for a retry, for one. So a process for which
+a full pass is short runs one whenever its memory has grown a little.
 
 Python starts a pass after so many allocations more than frees. A process that replaces the objects of its cache frees as many as it
 allocates: no pass starts, while new objects accumulate for the next one. So passes over new objects are started here, by time.
 
-Invariant: a full pass runs only after the memory of the process has doubled since the one before; between two of them nothing here takes
-longer than a pass over the objects of the last tenth of a second. (Counting frozen objects does: Python traverses them.)
+Invariant: a full pass that is not short runs only after the memory of the process has doubled since the one before; between two of them
+nothing here takes longer than a pass over the objects of the last tenth of a second. (Counting frozen objects does: Python traverses them.)
 """
 
 import gc
 import logging
+import math
 import sys
 import time
 from typing import Final
@@ -36,11 +38,19 @@ NEVER: Final = 2**30
 """Full passes are started here alone."""
 SMALL: Final = 400_000
 """Memory blocks, a few for each object, that a small process may gain without a full pass."""
+SHORT: Final = 0.04
+"""Seconds that a pass may take which does not wait until the memory has doubled."""
+LITTLE: Final = 10_000
+"""Memory blocks, about a megabyte, that a process may gain besides a fiftieth until a short pass."""
 
 
-def full_pass_is_due(blocks: int, after_last: int) -> bool:
-    """Returns whether the allocated memory blocks have doubled; `after_last` is their number after the last full pass."""
-    return blocks > 2 * after_last + SMALL
+def full_pass_is_due(blocks: int, after_last: int, *, took: float = math.inf) -> bool:
+    """Returns whether the allocated memory blocks have doubled, or have grown a little if the pass will be short.
+
+    `after_last` is their number after the last full pass, which took so many seconds.
+    """
+    is_short = took * blocks <= SHORT * after_last
+    return blocks > 2 * after_last + SMALL or (is_short and blocks > 1.02 * after_last + LITTLE)
 
 
 @define
@@ -48,6 +58,7 @@ class Collector:
     """The garbage collector of this process; call `start` once, before anything is cached."""
 
     _after_last: int = 0
+    _took: float = math.inf
     _passes: int = 0
 
     def start(self) -> None:
@@ -64,11 +75,10 @@ class Collector:
     def check(self) -> None:
         """Freezes new objects, or every object in a full pass, for which it checks at each call number `GROWTH_CHECKED`."""
         self._passes += 1
-        if self._passes % GROWTH_CHECKED == 0 and full_pass_is_due(sys.getallocatedblocks(), self._after_last):
-            began = time.thread_time()
+        if self._passes % GROWTH_CHECKED == 0 and full_pass_is_due(sys.getallocatedblocks(), self._after_last, took=self._took):
             gc.unfreeze()
             self._collect()
-            with bind(seconds=round(time.thread_time() - began, 3), blocks=self._after_last):
+            with bind(seconds=round(self._took, 3), blocks=self._after_last):
                 log.debug("full pass of the garbage collector")
         else:
             # Existing garbage must not be frozen with the rest.
@@ -76,6 +86,8 @@ class Collector:
             gc.freeze()
 
     def _collect(self) -> None:
+        began = time.thread_time()
         gc.collect()
         gc.freeze()
+        self._took = time.thread_time() - began
         self._after_last = sys.getallocatedblocks()

@@ -87,6 +87,7 @@ class LedgerKeeper:
     async def run(self) -> None:
         """Loads the ledger once the worker is listed, then counts and stores until cancelled."""
         self._worker.pods.on_change(self._pod_changed)
+        self._worker.nodes.on_change(self._node_changed)
         await self._worker.wait_complete()
         await self._scope.hub_nodes.wait_synced()
         await self._scope.binding.informer.wait_synced()
@@ -186,6 +187,10 @@ class LedgerKeeper:
             pass
 
     # --- who decided ---
+
+    def _node_changed(self, change: Change[Node]) -> None:
+        if change.new is None:
+            self._matching.pop(change.key.name, None)
 
     def _policies_changed(self) -> None:
         self._policies_due = True

@@ -19,6 +19,7 @@ from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import JsonView, Key, Node, Pod
 from vkubelet.api.quantity import Resources, add_resources, parse_resources
 from vkubelet.api.scheduling import effective_requests, tolerates
+from vkubelet.control.informer import Change
 from vkubelet.errors import NotAdmitted, Unavailable
 from vkubelet.provider import Admission, NodeDescription
 
@@ -77,6 +78,12 @@ class LeaseAdmission:
         refusal = why_refused(policy.shares, pod.metadata.namespace, effective_requests(pod.spec), used=used, leased=leased)
         if refusal:
             raise NotAdmitted("OutOfNamespaceShare", f"ResourceLeasingPolicy {policy.name}: {refusal}")
+
+    def hub_node_changed(self, change: Change[Node]) -> None:
+        """Drops a node that is deleted in the hub and no longer declared; one that another client deleted is registered again."""
+        if change.new is None and self.scope.virtual.get(change.key.name) is None:
+            for uid in self._observed.pop(change.key.name, frozenset()):
+                self.remove(uid)
 
     def _observe(self, node: str) -> None:
         """Passes the current pods of a node to the admission; the pod store reports no changes."""

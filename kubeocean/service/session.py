@@ -110,6 +110,7 @@ class Session:
         self.nodes.hub_node_changed(change)
         self._csinodes.hub_node_changed(change)
         self._host_ports.hub_node_changed(change)
+        self._admission.hub_node_changed(change)
 
     def take_settings(self, settings: KubeoceanSettings) -> None:
         """Applies changed intervals and rates."""
@@ -125,6 +126,7 @@ class Session:
         self._dependents.release(ref)
         self._admission.remove(ref.uid)
         self._legacy_tokens.released(ref)
+        self.services.released(ref)
 
     def binding_changed(self) -> None:
         """Rechecks policies, nodes, copies and pods of DaemonSets after a change of the binding."""

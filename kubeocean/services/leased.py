@@ -6,7 +6,7 @@ Invariant: a namespace counts until its last physical pod was deleted a while ag
 import math
 
 from kubeocean.worker.cluster import BY_VIRTUAL_NAMESPACE, WorkerCluster
-from vkubelet.api.objects import Pod
+from vkubelet.api.objects import Pod, PodRef
 from vkubelet.control.informer import Change
 from vkubelet.provider import Host
 
@@ -35,34 +35,44 @@ class LeasedNamespaces:
         ref = self._worker.backed(pod) if pod is not None else None
         if ref is None:
             return None
-        if change.new is not None:
-            self._entering.get(ref.namespace, set()).discard(ref.uid)
-            return (ref.namespace, 0.0) if self._add(ref.namespace) else None
-        if self._has_physical(ref.namespace) or self._is_entered(ref.namespace) or ref.namespace not in self._known:
-            return None
-        self._known.discard(ref.namespace)
-        self._unused_since[ref.namespace] = self._host.clock.monotonic()
-        return ref.namespace, self._unused_after
+        if change.new is None:
+            return self._left(ref.namespace)
+        self._entered(ref)
+        return (ref.namespace, 0.0) if self._add(ref.namespace) else None
+
+    def released(self, ref: PodRef) -> tuple[str, float] | None:
+        """Drops a pod that has nothing in the worker, and maybe never had; returns what `observe` does."""
+        self._entered(ref)
+        return self._left(ref.namespace)
 
     def uses(self, namespace: str) -> bool:
         """Checks that the namespace has pods in the worker, or had some a moment ago."""
-        return self._has_physical(namespace) or self.left(namespace) is not None
+        if self.left(namespace) is not None:
+            return True
+        self._unused_since.pop(namespace, None)
+        return self._has_pods(namespace)
 
     def left(self, namespace: str) -> float | None:
-        """Returns the seconds after which a namespace without physical pods may no longer count; None while it has some, or does not count.
-
-        No change of a physical pod reports the end of a pod that is deleted before it has one.
-        """
-        if self._has_physical(namespace):
-            return None
-        if self._is_entered(namespace):
-            return self._unused_after
+        """Returns the seconds for which a namespace whose last pod is deleted still counts; None for any other."""
         left = self._unused_since.get(namespace, -math.inf) + self._unused_after - self._host.clock.monotonic()
         return left if left > 0 else None
 
     def namespaces(self) -> frozenset[str]:
         """Returns the namespaces that are in use."""
         return frozenset(namespace for namespace in {*self._known, *self._unused_since} if self.uses(namespace))
+
+    def _entered(self, ref: PodRef) -> None:
+        entering = self._entering.get(ref.namespace, set())
+        entering.discard(ref.uid)
+        if not entering:
+            self._entering.pop(ref.namespace, None)
+
+    def _left(self, namespace: str) -> tuple[str, float] | None:
+        if self._has_pods(namespace) or namespace not in self._known:
+            return None
+        self._known.discard(namespace)
+        self._unused_since[namespace] = self._host.clock.monotonic()
+        return namespace, self._unused_after
 
     def _add(self, namespace: str) -> bool:
         """Returns whether the namespace was not known; its mirrors may be deleted by now."""
@@ -71,8 +81,6 @@ class LeasedNamespaces:
         self._unused_since.pop(namespace, None)
         return is_new
 
-    def _has_physical(self, namespace: str) -> bool:
-        return bool(self._worker.pods.store.by_index(BY_VIRTUAL_NAMESPACE, namespace))
-
-    def _is_entered(self, namespace: str) -> bool:
-        return any(self._host.pods.by_uid(uid) is not None for uid in self._entering.get(namespace, ()))
+    def _has_pods(self, namespace: str) -> bool:
+        entering = any(self._host.pods.by_uid(uid) is not None for uid in self._entering.get(namespace, ()))
+        return entering or bool(self._worker.pods.store.by_index(BY_VIRTUAL_NAMESPACE, namespace))

@@ -18,7 +18,7 @@ from kubeocean.services.report import mirroring
 from kubeocean.worker.cluster import BY_SERVICE, REFUSED
 from vkubelet.api.codec import encode_json
 from vkubelet.api.names import HEADLESS, SERVICE_NAME
-from vkubelet.api.objects import ENDPOINTSLICES, SERVICES, Json, Key, Pod, Resource, Unknown
+from vkubelet.api.objects import ENDPOINTSLICES, SERVICES, Json, Key, Pod, PodRef, Resource, Unknown
 from vkubelet.client.rest import PatchKind
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
@@ -98,6 +98,10 @@ class ServiceMirror:
         except TimeoutError:
             log.debug("the Services of namespace %s are not mirrored yet", namespace)
 
+    def released(self, ref: PodRef) -> None:
+        """Drops a pod that has nothing in the worker, and maybe never had."""
+        self._use_changed(self._leased.released(ref))
+
     def binding_changed(self) -> None:
         """Reconciles every Service and every mirror: `spec.serviceNamespaces` may have changed."""
         self.controller.add_many(service.key for service in self._services.store)
@@ -135,7 +139,7 @@ class ServiceMirror:
                     wait = _RECHECK_AFTER
             except (NotFound, Conflict):
                 wait = _COALESCED
-            self._done.add(key)
+            self._done.add(key) if service is not None else self._done.discard(key)
             self._progress.set()
             if wait is None and wanted is not None and key.namespace not in self._named():
                 return self._leased.left(key.namespace)
@@ -269,13 +273,16 @@ class ServiceMirror:
         self._enqueue_namespace(namespace)
 
     def _pod_changed(self, change: Change[Pod]) -> None:
-        used = self._leased.observe(change)
-        if used is not None:
-            namespace, wait = used
-            if wait:
-                self._enqueue_namespace(namespace, after=wait)
-            else:
-                self._enter(namespace)
+        self._use_changed(self._leased.observe(change))
+
+    def _use_changed(self, used: tuple[str, float] | None) -> None:
+        if used is None:
+            return
+        namespace, wait = used
+        if wait:
+            self._enqueue_namespace(namespace, after=wait)
+        else:
+            self._enter(namespace)
 
     def _enqueue_namespace(self, namespace: str, *, after: float = 0.0) -> None:
         for service in self._services.store.by_index(_BY_NAMESPACE, namespace):

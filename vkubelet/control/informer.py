@@ -43,7 +43,8 @@ _SETTLED_SECONDS = 10.0
 _UNANSWERED_LIMIT = 10.0
 """Seconds between two attempts where the server does not load itself by answering: it is not reached, or refuses without work."""
 _FAILURES_UNTIL_WARNING = 3
-_DELETED_REMEMBERED = 10_000
+_DELETED_REMEMBERED, _DELETED_SECONDS = 10_000, 300.0
+"""UIDs, and seconds: far more than a call may take that returns an object as it was before its deletion."""
 _YIELD_EVERY = 20
 """Objects, each of which may cost its handlers some tenths of a millisecond."""
 
@@ -116,7 +117,7 @@ class Informer(Generic[T]):
         """Whether the server has returned with an earlier state, and was not listed since."""
         self._listing: dict[Key, T] | None = None
         self._adopted: dict[Key, T] = {}
-        self._deleted: OrderedDict[str, None] = OrderedDict()
+        self._deleted: OrderedDict[str, float] = OrderedDict()
 
     @property
     def resource(self) -> Resource[T]:
@@ -382,8 +383,9 @@ class Informer(Generic[T]):
             self._notify(Change(obj.key, self.store.remove(obj.key), None))
 
     def _remember_deleted(self, uid: str) -> None:
-        self._deleted[uid] = None
-        if len(self._deleted) > _DELETED_REMEMBERED:
+        now = self._clock.monotonic()
+        self._deleted[uid] = now
+        while len(self._deleted) > _DELETED_REMEMBERED or next(iter(self._deleted.values())) < now - _DELETED_SECONDS:
             self._deleted.popitem(last=False)
 
     def _notify(self, change: Change[T]) -> None:

@@ -31,6 +31,8 @@ BURST = 25
 """Events about one object at once, and then one per REFILL seconds, as client-go's spam filter."""
 REFILL = 300.0
 _REMEMBERED = 4096
+_SAME_SERIES = 600.0
+"""Seconds since the last of equal events after which the next one is a new Event, as client-go's aggregation interval."""
 _MESSAGE_LIMIT = 1024
 _NAME_LIMIT = 230
 _ATTEMPTS = 3
@@ -86,19 +88,23 @@ class _Series:
 
 
 class _Recent(Generic[V]):
-    """The most recently used values, by key."""
+    """The most recently used values, by key; those that were not used for so many seconds are dropped."""
 
-    def __init__(self, make: Callable[[], V]) -> None:
+    def __init__(self, make: Callable[[], V], *, clock: Clock, seconds: float) -> None:
         self._make = make
-        self._values: OrderedDict[object, V] = OrderedDict()
+        self._clock = clock
+        self._seconds = seconds
+        self._values: OrderedDict[object, tuple[float, V]] = OrderedDict()
 
     def __getitem__(self, key: object) -> V:
-        if key not in self._values:
-            self._values[key] = self._make()
-        self._values.move_to_end(key)
+        now = self._clock.monotonic()
+        while self._values and next(iter(self._values.values()))[0] < now - self._seconds:
+            self._values.popitem(last=False)
+        _, value = self._values.pop(key) if key in self._values else (now, self._make())
+        self._values[key] = now, value
         if len(self._values) > _REMEMBERED:
             self._values.popitem(last=False)
-        return self._values[key]
+        return value
 
 
 class Recorder:
@@ -120,8 +126,11 @@ class Recorder:
         self._redact = redact
         self._clock = clock
         self._pending: OrderedDict[_Content, _Series] = OrderedDict()
-        self._written: _Recent[_Series] = _Recent(lambda: _Series(0, clock.now(), clock.now()))
-        self._buckets: _Recent[TokenBucket] = _Recent(lambda: TokenBucket(1 / REFILL, BURST, clock=clock))
+        self._written: _Recent[_Series] = _Recent(lambda: _Series(0, clock.now(), clock.now()), clock=clock, seconds=_SAME_SERIES)
+        # After that time a bucket is full again.
+        self._buckets: _Recent[TokenBucket] = _Recent(
+            lambda: TokenBucket(1 / REFILL, BURST, clock=clock), clock=clock, seconds=REFILL * BURST
+        )
         self._wake = asyncio.Event()
         self._written_out = asyncio.Event()
         self._written_out.set()

@@ -170,6 +170,7 @@ class Registrar:
         """Deletes Lease and Node of a drained node. Raises ApiError."""
         live = self._find(name)
         self._nodes.remove(name)
+        self._repairs.remove(name)
         await self._leases.release(name)
         if live is not None:
             await self._delete_node(live, "the process stops and shutdown.nodes is delete")
@@ -287,6 +288,7 @@ class Registrar:
         self._written_at.pop(name, None)
         self._unwritten_since.pop(name, None)
         self._registered.discard(name)
+        self._repairs.remove(name)
         self._nodes.remove_undeclared(name)
         log.info("node removed")
         return None

@@ -13,6 +13,7 @@ from attrs import frozen
 
 from tests.faults.simulation.history import Body, Entry, History
 from tests.faults.simulation.schedule import Kind, Schedule
+from vkubelet.clock import parse_rfc3339
 
 _HEARTBEAT = {"lastHeartbeatTime", "renewTime"}
 _LEDGER = "kubeocean-ledger"
@@ -21,6 +22,8 @@ _OUTAGES = (Kind.CUT, Kind.CLOSED, Kind.BROKEN)
 _WITHDRAWN = ("vkubelet.io/retiring", "kubeocean.io/vnode-deleting")
 _ROUNDING = 2.0
 """Seconds by which times of the API may be off: they have no fractions, and periods are rounded to whole seconds."""
+_IN_FLIGHT = 5.0
+"""Seconds for which a write may be on its way."""
 _PATIENT = 21.0
 """Seconds of outages that must never show in a node: a Lease lasts 40 s and is at most 10 s old when they begin."""
 
@@ -142,6 +145,28 @@ def grace_is_kept(history: History, schedule: Schedule) -> Iterator[str]:
             yield f"{event.seconds:.3f} s: {event.name} ({event.uid}) was killed, although it may take until {until:.3f} s"
 
 
+def grace_is_passed_on(history: History, schedule: Schedule) -> Iterator[str]:
+    """A repeated deletion of a physical pod does not end it earlier than its user has allowed, as far as clocks are right."""
+    if any(fault.kind is Kind.CLOCK for fault in schedule.faults):
+        return
+    asked: dict[str, float] = {}
+    for entry in history.entries:
+        if entry.resource != "pods":
+            continue
+        if entry.cluster == "hub":
+            asked[entry.uid] = _ends_at(entry.new) if entry.new is not None else -math.inf
+        elif entry.user in history.ours and entry.new is not None and _ends_at(entry.old) < math.inf:
+            until = asked.get(history.virtual_uid(entry.new), -math.inf)
+            if _ends_at(entry.new) < min(until, _ends_at(entry.old)) - _ROUNDING and until < math.inf:
+                yield f"{entry.line()}: ends {until - _ends_at(entry.new):.0f} s before the time that the pod was granted"
+
+
+def _ends_at(pod: Body | None) -> float:
+    """Returns when the grace period of a pod is over; never for one that is not deleted."""
+    text = ((pod or {}).get("metadata") or {}).get("deletionTimestamp")
+    return parse_rfc3339(text).timestamp() if text else math.inf
+
+
 def _ended_in_hub(entry: Entry, history: History) -> Iterator[str]:
     assert entry.old is not None
     meta, before = entry.old["metadata"], entry.old.get("status") or {}
@@ -211,6 +236,26 @@ def _is_shared(entry: Entry, path: str) -> bool:
 def nothing_left(history: History, schedule: Schedule) -> Iterator[str]:
     """A process that stopped in order has left no task and no port."""
     yield from history.left
+
+
+def owners_exist(history: History, schedule: Schedule) -> Iterator[str]:
+    """What we write for an owner has one that exists, at the end: a garbage collector would delete it again and again.
+
+    An object that was written last before its owner was removed is left to the garbage collector, which is not simulated.
+    """
+    live: dict[tuple[str, str], Entry] = {}
+    removed: dict[tuple[str, str], float] = {}
+    for entry in history.entries:
+        live.pop((entry.cluster, entry.object), None)
+        if entry.new is None:
+            removed[entry.cluster, entry.uid] = entry.seconds
+        else:
+            live[entry.cluster, entry.object] = entry
+    for entry in live.values():
+        owners = [each["uid"] for each in (entry.new or {})["metadata"].get("ownerReferences") or ()]
+        until = max((removed.get((entry.cluster, uid), math.inf) for uid in owners), default=math.inf)
+        if entry.user in history.ours and entry.seconds > until + _IN_FLIGHT:
+            yield f"{entry.line()}: its owner was removed at {until:.3f} s"
 
 
 # --- (f) nodes ---------------------------------------------------------------------------------------------------------------------------
@@ -311,8 +356,6 @@ def _holder(entry: Entry) -> str:
     return str(holder).partition("_")[0]
 
 
-_IN_FLIGHT = 5.0
-
 Oracle = Callable[[History, Schedule], Iterable[str]]
 ORACLES: Mapping[str, Oracle] = {
     "a: eventually stable": stable,
@@ -320,8 +363,10 @@ ORACLES: Mapping[str, Oracle] = {
     "b: not removed while live": removed_while_live,
     "c: healthy pods stay": healthy_pods_stay,
     "c: grace is kept": grace_is_kept,
+    "c: grace is passed on": grace_is_passed_on,
     "d: foreign fields stay": foreign_fields_stay,
     "e: nothing left": nothing_left,
+    "e: owners exist": owners_exist,
     "f: nodes ready": nodes_ready,
     "f: nodes stay open": nodes_stay_open,
     "g: no process dies": no_problems,

@@ -165,6 +165,31 @@ def test_a_grace_period_that_is_shortened_counts_from_the_first_deletion() -> No
     assert not found(oracles.grace_is_kept, history(asked, shortened, workloads=[start(1.0, "a"), killed[1]]))
 
 
+def test_a_repeated_deletion_that_ends_a_pod_earlier_is_found() -> None:
+    def until(minute: int) -> Body:
+        return pod(deletionTimestamp=f"2026-01-05T08:{minute:02}:00Z", annotations={"virtual-uid": "u1"})
+
+    asked = entry(1.0, "person", "delete", "pods/web-0", pod(), until(5))
+    first = entry(2.0, US, "delete", "pods/leased", pod(annotations={"virtual-uid": "u1"}), until(5), cluster="worker")
+    again = entry(20.0, US, "delete", "pods/leased", until(5), until(4), cluster="worker")
+    key = {"virtual_uid_key": "virtual-uid"}
+    assert not found(oracles.grace_is_passed_on, history(asked, first, **key))
+    assert len(found(oracles.grace_is_passed_on, history(asked, first, again, **key))) == 1
+    assert not found(oracles.grace_is_passed_on, history(asked, first, again, **key), CALM.with_faults([Fault(Kind.CLOCK, 9, 3600)]))
+    shortened = entry(10.0, "person", "delete", "pods/web-0", until(5), until(4))
+    assert not found(oracles.grace_is_passed_on, history(asked, first, shortened, again, **key))
+
+
+def test_an_object_of_an_owner_that_does_not_exist_is_found() -> None:
+    owned = {"metadata": {"name": "n", "uid": "l1", "ownerReferences": [{"uid": "n1"}]}}
+    lease = entry(2.0, US, "create", "leases/n", None, owned)
+    removed = entry(3.0, "person", "delete", "nodes/n", node("True"), None)
+    renewed = entry(13.0, US, "update", "leases/n", owned, owned)
+    assert not found(oracles.owners_exist, history(lease))
+    assert not found(oracles.owners_exist, history(lease, removed)), "the garbage collector deletes it"
+    assert len(found(oracles.owners_exist, history(lease, removed, renewed))) == 1
+
+
 def test_a_changed_field_of_another_writer_is_found() -> None:
     theirs = entry(1.0, "person", "patch", "nodes/n", node("True"), {**node("True"), "metadata": {"name": "n", "labels": {"a": "1"}}})
     ours = entry(2.0, US, "patch", "nodes/n", theirs.new, {**node("True"), "metadata": {"name": "n", "labels": {"a": "2"}}})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import math
+import sys
 import time
 import weakref
 from collections.abc import Iterator
@@ -35,6 +37,29 @@ def made() -> Iterator[Collector]:
 )
 def test_a_full_pass_is_due_when_the_memory_blocks_have_doubled(blocks: int, after_last: int, due: bool) -> None:
     assert full_pass_is_due(blocks, after_last) is due
+
+
+@pytest.mark.parametrize(
+    ("blocks", "took", "due"),
+    [(512_000, 0.02, False), (530_000, 0.02, True), (530_000, 0.04, False), (980_000, 0.02, True), (1_020_000, 0.02, False)],
+)
+def test_a_short_full_pass_is_due_when_the_memory_blocks_have_grown_a_little(blocks: int, took: float, due: bool) -> None:
+    assert full_pass_is_due(blocks, 500_000, took=took) is due
+
+
+def test_garbage_that_was_frozen_does_not_add_up_in_a_small_process(made: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The test process may be none.
+    monkeypatch.setattr(collector, "SHORT", math.inf)
+
+    def blocks_after(rounds: int) -> int:
+        for number in range(rounds * collector.GROWTH_CHECKED):
+            kept = [Cycle() for _ in range(200)]
+            made.check()
+            assert kept and number >= 0
+        return sys.getallocatedblocks()
+
+    before = blocks_after(10)
+    assert blocks_after(20) < 1.05 * before + collector.LITTLE
 
 
 def test_what_is_loaded_at_the_start_is_looked_at_by_no_pass(made: Collector) -> None:

@@ -86,16 +86,12 @@ def test_pod_whose_physical_pod_is_deleted_before_it_does_not_count() -> None:
     assert scene.ends(caller("a")) == ("shop", 30.0)
 
 
-async def test_use_without_physical_pods_is_to_be_checked_again() -> None:
+async def test_pods_deleted_before_they_have_a_physical_pod_leave_nothing_behind() -> None:
     scene = Scene()
     scene.host.pods.put(caller("a"))
     scene.leased.note(caller("a"))
-    assert scene.leased.left("shop") == 30.0, "it may be deleted before it has a physical pod"
-    scene.runs(caller("a"))
-    assert scene.leased.left("shop") is None
     scene.host.pods.remove(caller("a"))
-    scene.ends(caller("a"))
-    await scene.host.clock.advance(10.0)
-    assert scene.leased.left("shop") == 20.0 and scene.leased.uses("shop")
-    await scene.host.clock.advance(20.0)
-    assert scene.leased.left("shop") is None and not scene.leased.uses("shop")
+    assert scene.leased.released(caller("a").ref) == ("shop", 30.0), "mirrors made for it are deleted later"
+    assert scene.leased.released(caller("a").ref) is None
+    await scene.host.manual_clock.advance(30.0)
+    assert not scene.leased.uses("shop") and scene.leased.namespaces() == frozenset()

@@ -1,0 +1,142 @@
+"""Further scenarios of a binding: what the owner of a worker does, budgets that refuse evictions, and a second outage.
+
+Invariant: each scenario states by itself what must hold, so that it fails without any fault when its rule is broken.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from kubeocean.model import keys
+from tests.faults.simulation.actors import NAMESPACE, condition, pod_body
+from tests.faults.simulation.kubelet import STOP_DELAY
+from tests.faults.simulation.kubeocean_world import BINDING, MOUNT, THEIRS, KubeoceanWorld
+from tests.faults.simulation.schedule import Fault, Kind
+
+Body = dict[str, Any]
+_VOLUME: Body = {"name": "settings", "configMap": {"name": "settings"}}
+_GUARDED = {"labels": {"guarded": "yes"}}
+_CLOSES = 120.0
+"""Second at which the window of the policy closes."""
+_GRACE = 40.0
+_ENDED: Body = {"timeWindows": [{"start": "08:00", "end": "08:01"}], "forceReclaim": True, "gracefulReclaimPeriodSeconds": int(_GRACE)}
+_OPEN: Body = {**_ENDED, "timeWindows": [{"start": "00:00", "end": "20:00"}]}
+_GIVEN_UP = 60
+
+
+class OwnersWorld(KubeoceanWorld):
+    """All scenarios of one binding."""
+
+    scenarios: ClassVar = {
+        **KubeoceanWorld.scenarios,
+        "copies": "copies",
+        "guarded": "guarded",
+        "reopened": "reopened",
+        "outages": "outages",
+        "shared": "shared",
+    }
+
+    async def copies(self) -> None:
+        """The owner of the worker deletes a copy; then a pod with a long grace period is deleted."""
+        hub = self.hub
+        await self.pause(5.0)
+        self.configure("one")
+        hub.stateful("web", replicas=1, volumes=[_VOLUME])
+        hub.create_pod(pod_body("slow", annotations={STOP_DELAY: "25"}, terminationGracePeriodSeconds=300))
+        await self.pause(10.0)
+        for body in self.worker.model.objects("", "v1", "configmaps", MOUNT):
+            if (body["metadata"].get("annotations") or {}).get(keys.VIRTUAL_NAME) == "settings":
+                self.worker.attempt("owner", "DELETE", f"/api/v1/namespaces/{MOUNT}/configmaps/{body['metadata']['name']}")
+        await self.pause(5.0)
+        hub.delete_pod("slow")
+        self.wish("StatefulSet web", lambda: hub.unready(["web-0"]))
+        self.wish("copy of a ConfigMap", lambda: self.configured("one"))
+        self.wish("deleted pod", lambda: hub.existing(["slow"]))
+        self._always()
+
+    async def guarded(self) -> None:
+        """A window closes, a budget refuses the evictions, and the process is started again: pods leave when the grace period is over."""
+        self.history.may_end |= {"web-0"}
+        await self._closing()
+        await self.pause(25.0)
+        for process in list(self.running.values()):
+            self.crash(process, 2.0)
+        await self.pause(_GRACE - 10.0)
+        self.expect("closed window", self._is_open)
+        self.policy("all", _OPEN)
+        self.wish("StatefulSet web", lambda: self.hub.unready(["web-0"]))
+        self._always()
+
+    async def reopened(self) -> None:
+        """A window closes, a budget refuses the evictions, and the window opens again before the grace period is over: pods stay."""
+        await self._closing()
+        await self.pause(20.0)
+        self.policy("all", _OPEN)
+        if not self.branch.common(lambda schedule: schedule.is_brief):
+            # An outage or a restart may delay what the process learns by as much.
+            self.history.may_end |= {"web-0"}
+        await self.pause(_GRACE)
+        self.wish("StatefulSet web", lambda: self.hub.unready(["web-0"]))
+        self._always()
+
+    async def _closing(self) -> None:
+        """Closes the window of a node with a pod that a budget protects."""
+        self.policy("all", _ENDED)
+        path = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
+        spec = {"maxUnavailable": 0, "selector": {"matchLabels": _GUARDED["labels"]}}
+        self.hub.model.call("POST", path, {"metadata": {"name": "guarded"}, "spec": spec}, user="person")
+        status = {"observedGeneration": 1, "disruptionsAllowed": 0, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1}
+        self.hub.merge(f"{path}/guarded/status", {"status": status}, user="disruption-controller")
+        await self.pause(5.0)
+        self.hub.stateful("web", replicas=1)
+        await self.pause(5.0)
+        self.hub.label_pod("web-0", "guarded", "yes")
+        await self.pause(_CLOSES - self.loop.time())
+
+    async def outages(self) -> None:
+        """The worker is silent until pods are given up, answers, and is silent again for less than that: the nodes stay Ready."""
+        hub = self.hub
+        self.bind(onUnreachable={"mode": "FailOver", "afterSeconds": _GIVEN_UP})
+        self.history.may_end |= {"web-0"}
+        self.history.may_be_unready |= {f"vnode-{BINDING}-one", f"vnode-{BINDING}-two"}
+        await self.pause(5.0)
+        hub.stateful("web", replicas=1)
+        await self.pause(10.0)
+        self.network.begin(Fault(Kind.CUT, 0, _GIVEN_UP + 60.0, "worker"))
+        await self.pause(_GIVEN_UP + 60.0)
+        await self.pause(60.0)
+        self.wish("StatefulSet web", lambda: hub.unready(["web-0"]))
+        self._always()
+        self.expect("nodes after the first outage", lambda: hub.unready_nodes(2))
+        self.network.begin(Fault(Kind.CUT, 0, _GIVEN_UP - 5.0, "worker"))
+        await self.pause(_GIVEN_UP - 8.0)
+        self.expect("nodes in the second outage", self._given_up)
+
+    def _given_up(self) -> str | None:
+        """Returns which nodes are Unknown."""
+        bad = [node["metadata"]["name"] for node in self.hub.nodes() if condition(node, "Ready").get("status") != "True"]
+        return f"not Ready: {bad}" if bad else None
+
+    async def shared(self) -> None:
+        """A binding is deleted whose mount namespace contains objects of others with the label of leased objects."""
+        self.history.may_be_unready |= {f"vnode-{BINDING}-one", f"vnode-{BINDING}-two"}
+        places = (f"/api/v1/namespaces/{MOUNT}/configmaps", f"/api/v1/namespaces/{MOUNT}/secrets", "/api/v1/persistentvolumes")
+        for path in places:
+            self.worker.model.call("POST", path, _of_others(path), user="owner")
+        await self.unbind()
+        self.wishes = [each for each in self.wishes if each[0] != "worker"]
+        self.wish("worker", lambda: self._marked_besides(THEIRS))
+
+    def _marked_besides(self, name: str) -> str | None:
+        found = self._marked()
+        left = [each for each in (found or "").removeprefix("left: ").split(", ") if each and not each.endswith(name)]
+        return f"left: {', '.join(left)}" if left else None
+
+
+def _of_others(path: str) -> Body:
+    """Returns an object of a binding of another hub."""
+    another = keys.Owner("another-hub", "another")
+    body: Body = {"metadata": {"name": THEIRS, "labels": {**another.labels}, "annotations": {**another.annotations}}}
+    if path.endswith("volumes"):
+        body["spec"] = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/x"}}
+    return body
