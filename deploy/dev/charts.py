@@ -65,6 +65,7 @@ def hub_roles() -> str:
     objects = permissions.manager_objects(namespace=SPACE, dashboard=True)
     text = template(objects, permissions.manager_rules(namespace=SPACE, dashboard=True), chart="kubeocean")
     text = optional(text, "events", "list", switch="dashboard.enabled")
+    text = optional(text, "poddisruptionbudgets", "list", group="policy", switch="dashboard.enabled")
     return f"# {MADE}\n{text}"
 
 
@@ -104,9 +105,9 @@ def template(objects: Sequence[Json], rules: Sequence[Rule], *, chart: str) -> s
     return text.replace(SPACE, "{{ .Values.namespace.name }}")
 
 
-def optional(text: str, resource: str, verb: str, *, switch: str) -> str:
+def optional(text: str, resource: str, verb: str, *, group: str = '""', switch: str) -> str:
     """Makes the one rule that grants exactly this conditional on a value."""
-    rule = rf'(  # [^\n]*\n  - apiGroups: \[""\]\n    resources: \[{resource}\]\n    verbs: \[{verb}\]\n)'
+    rule = rf"(  # [^\n]*\n  - apiGroups: \[{group}\]\n    resources: \[{resource}\]\n    verbs: \[{verb}\]\n)"
     found, count = re.subn(rule, rf"  {{{{- if .Values.{switch} }}}}\n\1  {{{{- end }}}}\n", text)
     assert count == 1, f"{resource} {verb} is granted {count} times"
     return found

@@ -10,43 +10,61 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
 ALONE = ("tests/integration/runtime/test_scale.py", "tests/integration/runtime/test_thousand_nodes.py")
 _SAFETY = "tests/integration/kubeocean/safety"
 """The rules of docs/explanation/safety-rules.md, about as long as all else of kubeocean."""
+_COMPUTED = "tests/integration/server/test_fuzz.py"
+"""A minute of CPU without a cluster."""
 PARTS: Mapping[str, Sequence[str]] = {
     "runtime": (
         "tests/integration",
-        *(f"--ignore={path}" for path in ("tests/integration/kubeocean", "tests/integration/manager", *ALONE)),
+        *(f"--ignore={path}" for path in ("tests/integration/kubeocean", "tests/integration/manager", _COMPUTED, *ALONE)),
     ),
     "kubeocean": ("tests/integration/kubeocean", f"--ignore={_SAFETY}"),
     "end-to-end": ("tests/e2e", "--timeout=1500"),
     "safety": (_SAFETY,),
-    "unit": ("tests/unit",),
     "conformance": ("tests/conformance",),
-    "mutants": ("tests/mutants",),
-    "faults": (
-        *(f"tests/faults/{name}" for name in ("simulation", "test_campaign.py", "model/test_server.py", "model/test_patches.py")),
-        *(f"tests/faults/attack/{name}" for name in ("test_definitions.py", "test_fuzz.py")),
-    ),
     "manager": ("tests/integration/manager",),
+    "campaign": ("tests/faults/test_campaign.py",),
+    "faults": (
+        *(f"tests/faults/{name}" for name in ("simulation", "model/test_server.py", "model/test_patches.py")),
+        *(f"tests/faults/attack/{name}" for name in ("test_definitions.py", "test_fuzz.py")),
+        _COMPUTED,
+    ),
+    "unit": ("tests/unit",),
+    "mutants": ("tests/mutants",),
     "alone": ALONE,
 }
-"""Arguments of the pytest processes, the longest first; each has separate clusters, which are removed when it exits. Of the faults, those
-that need no real cluster and are not judged by memory or time. No other tests run beside "alone": it loads the machine as far as possible,
-and compares that to times."""
+"""Arguments of the pytest processes, those with clusters by their time, the longest first; each has separate clusters, which are removed
+when it exits. Of the faults, those that need no real cluster and are not judged by memory or time. No other tests run beside "alone": it
+loads the machine as far as possible, and compares that to times."""
 SIDE_BY_SIDE = 3
-"""Parts that run at the same time, as they wait for a part of their time."""
+"""Parts with clusters that run at the same time, as they wait for a part of their time."""
+BEHIND = ("campaign", "faults", "unit", "mutants")
+"""Parts that run one after the other beside all of these, with CPU that those leave: they need no clusters, and a time that they judge is
+virtual or that of the CPU. Those that are left when all parts with clusters are started run like those."""
+_BEHIND_NICE = 3
+"""Half of the weight of others. It is not less because some of these tests take ten seconds of CPU and have limits of minutes."""
+_behind: set[int] = set()
+"""Sessions that the terminal's Ctrl-C does not reach."""
+_GO = {"GOGC": "400", "GOMAXPROCS": "1"}
+"""For the programs of the clusters. Memory is plenty and CPU is scarce: they collect garbage at five times what they need instead of at
+twice. Idle threads that search for work take a sixth of their CPU where many programs share few cores."""
 _ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {
-    "alone": {"VKUBELET_COLD_PROGRAMS": "1"},
+    # 0: as many threads as there are cores.
+    "alone": {"VKUBELET_COLD_PROGRAMS": "1", "GOMAXPROCS": "0"},
     "end-to-end": {"VKUBELET_PATIENCE": "300"},
 }
-"""Of parts: a program of `ALONE` costs what it costs its users, its imports included; real kubelets take long on a busy machine, and their
-time is not judged."""
+"""Of parts: a program of `ALONE` costs what it costs its users, its imports included, and has all cores; real kubelets take long on a busy
+machine, and their time is not judged."""
+Ended = tuple[int, list[str]]
 _NOT_TESTS = {"benchmarks", "support", "__pycache__"}
 _INTERRUPTED = 2
 _REASONS = 100
@@ -59,47 +77,76 @@ def left_out() -> set[str]:
     return {folder.name for folder in Path("tests").iterdir() if folder.is_dir()} - named - _NOT_TESTS
 
 
-def run(part: str) -> tuple[int, list[str]]:
+def run(part: str, *, behind: bool = False) -> Ended:
     """Runs one part, shown line by line: returns its exit code, why tests failed, which ones, and its last line."""
     command = (sys.executable, "-m", "pytest", "--durations=10", "--durations-min=10", *PARTS[part])
-    # Memory is plenty and CPU is scarce: the programs of the clusters collect garbage at five times what they need instead of at twice.
-    environment = {"GOGC": "400", **os.environ, "VKUBELET_CLUSTER_LOGS": f"build/cluster-logs/{part}"}
+    environment = {**_GO, **os.environ, "VKUBELET_CLUSTER_LOGS": f"build/cluster-logs/{part}"}
     environment |= _ENVIRONMENTS.get(part, {})
     lines: list[str] = []
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environment
-    ) as process:
+    with start(command, environment, behind=behind) as process:
         assert process.stdout is not None
         for line in process.stdout:
             lines.append(line)
             sys.stdout.write(f"{part}: {line}")
             sys.stdout.flush()
+    _behind.discard(process.pid)
     reasons = [line for line in lines if line.startswith("E   ")][:_REASONS]
     failed = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
     return process.returncode, [*reasons, *failed, *(f"{part}: {line}" for line in lines[-1:])]
+
+
+def start(command: Sequence[str], environment: Mapping[str, str], *, behind: bool) -> subprocess.Popen[str]:
+    """Starts a process with one pipe for all that it prints.
+
+    Linux gives each session the same share of the CPU, whatever the niceness of its processes, and has a niceness of the session itself
+    (sched(7), autogroup). So a process that runs behind others gets a separate session.
+    """
+    pipe, both = subprocess.PIPE, subprocess.STDOUT
+    process = subprocess.Popen(command, stdout=pipe, stderr=both, text=True, errors="replace", env=environment, start_new_session=behind)
+    if behind:
+        _behind.add(process.pid)
+        os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _BEHIND_NICE)
+        with suppress(FileNotFoundError):
+            Path(f"/proc/{process.pid}/autogroup").write_text(str(_BEHIND_NICE))
+    return process
 
 
 def main() -> int:
     if left_out():
         print(f"error: {', '.join(sorted(left_out()))} below tests/ is in no part; name it in {__file__}", file=sys.stderr)
         return 2
+    interrupted = threading.Event()
+
+    def interrupt(number: int, frame: object) -> None:
+        interrupted.set()
+        for session in list(_behind):
+            with suppress(ProcessLookupError):
+                os.killpg(session, signal.SIGINT)
+
     # Ctrl-C is for the tests, which remove what they have started; then their summary is printed. It is a handler and not "ignore", which
     # child processes would keep, also those to which the tests send it.
-    interrupted = threading.Event()
-    signal.signal(signal.SIGINT, lambda number, frame: interrupted.set())
+    signal.signal(signal.SIGINT, interrupt)
+    ended: dict[str, Ended] = {}
+    choosing = threading.Lock()
 
-    def run_unless_interrupted(part: str) -> tuple[int, list[str]]:
-        if interrupted.is_set():
-            return _INTERRUPTED, [f"{part}: not run\n"]
-        return run(part)
+    def following(queues: Sequence[deque[str]]) -> str:
+        with choosing:
+            return next((queue.popleft() for queue in queues if queue), "")
 
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        ended = list(pool.map(run_unless_interrupted, (part for part in PARTS if part != "alone")))
-    ended.append(run_unless_interrupted("alone"))
+    def run_all(*queues: deque[str], behind: bool = False) -> None:
+        while part := following(queues):
+            ended[part] = (_INTERRUPTED, [f"{part}: not run\n"]) if interrupted.is_set() else run(part, behind=behind)
+
+    first, last = deque(part for part in PARTS if part not in {*BEHIND, "alone"}), deque(BEHIND)
+    with ThreadPoolExecutor(SIDE_BY_SIDE + 1) as pool:
+        working = [pool.submit(run_all, last, behind=True), *(pool.submit(run_all, first, last) for _ in range(SIDE_BY_SIDE))]
+    for each in working:
+        each.result()
+    run_all(deque(["alone"]))
     print()
-    for _, said in ended:
-        sys.stdout.writelines(said)
-    return max((code for code, _ in ended), key=abs)
+    for part in PARTS:
+        sys.stdout.writelines(ended[part][1])
+    return max((code for code, _ in ended.values()), key=abs)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from vkubelet.testing.cluster.binaries import PROGRAMS, cache_directory, kubernetes_flags
@@ -98,9 +98,34 @@ def module(version: str) -> str:
     go = re.search(r"^go (\S+)$", text, flags=re.MULTILINE)
     staging = re.findall(r"^\s+(k8s\.io/\S+) v0\.0\.0$", text, flags=re.MULTILINE)
     assert go is not None and staging, f"the go.mod of {version} is not as expected"
-    other = version.replace("v1.", "v0.", 1)
     lines = ["module control-plane", f"go {go[1]}", f"require k8s.io/kubernetes {version}"]
-    return "\n".join([*lines, *(f"replace {name} => {name} {other}" for name in staging)]) + "\n"
+    found = available(staging, version.replace("v1.", "v0.", 1))
+    return "\n".join([*lines, *(f"replace {name} => {name} {chosen}" for name, chosen in found.items())]) + "\n"
+
+
+def available(names: Sequence[str], version: str) -> dict[str, str]:
+    """Returns the version of each module: this one, or the latest patch before it, where the proxy of modules does not have it."""
+    asked = subprocess.run(("go", "mod", "download", "-json", *(f"{name}@{version}" for name in names)), stdout=subprocess.PIPE, text=True)
+    missing = {each["Path"] for each in documents(asked.stdout) if each.get("Error")}
+    return {name: patch_before(name, version) if name in missing else version for name in names}
+
+
+def documents(text: str) -> Iterator[dict[str, str]]:
+    """Yields the objects of a stream of JSON."""
+    decoder, at = json.JSONDecoder(), 0
+    while text[at:].strip():
+        at += len(text[at:]) - len(text[at:].lstrip())
+        found, at = decoder.raw_decode(text, at)
+        yield found
+
+
+def patch_before(name: str, version: str) -> str:
+    minor, _, patch = version.rpartition(".")
+    listed = output("go", "list", "-m", "-versions", name).split()[1:]
+    known = [int(each.removeprefix(f"{minor}.")) for each in listed if re.fullmatch(rf"{re.escape(minor)}\.\d+", each)]
+    chosen = f"{minor}.{max(each for each in known if each < int(patch))}"
+    print(f"{name} {version} is not available; {chosen} is used instead", flush=True)
+    return chosen
 
 
 def control_plane(version: str) -> Path:

@@ -21,6 +21,7 @@ from vkubelet.errors import SettingsError
 
 MOST_DAYS = 31
 HEAD = ("LOCAL TIME", "UTC", "POLICY", "CHANGE", "NODES", "EVICTS")
+EVICTED = ("EVICTED", "DELETED AT THE LATEST", "POD", "NODE", "BLOCKED BY", "WHY")
 
 
 @frozen(kw_only=True)
@@ -118,7 +119,7 @@ def blocks(plan: Plan, *, wide: bool) -> list[Block]:
     out += ["", Columns(HEAD, rows)] if rows else ["No window opens or closes in this time."]
     if made.evictions:
         out += ["", "Pods that are evicted, if they still exist then:", ""]
-        out.append(Columns(("EVICTED", "DELETED AT THE LATEST", "POD", "NODE", "WHY"), [_eviction(each, zones) for each in made.evictions]))
+        out.append(Columns(EVICTED, [_eviction(each, zones) for each in made.evictions]))
     return [*out, ""]
 
 
@@ -183,13 +184,22 @@ def changed(change: Change, *, wide: bool = False) -> str:
 
 def _eviction(eviction: Eviction, zones: dict[str, str]) -> tuple[str, ...]:
     zone = zone_of(eviction, zones)
-    return (local(eviction.at, zone), latest(eviction, zone), str(eviction.pod.key), eviction.node, eviction.why)
+    return (local(eviction.at, zone), latest(eviction, zone), str(eviction.pod.key), eviction.node, blocked_by(eviction), eviction.why)
 
 
 def latest(eviction: Eviction, zone: str) -> str:
-    """Returns the deadline, and from when on it is another one for a pod that a PodDisruptionBudget holds."""
+    """Returns the deadline; for a pod that a PodDisruptionBudget holds, also from when on it may stay, or is decided about again."""
+    if eviction.stays is not None:
+        return f"none; it may stay from {local(eviction.stays, zone)}"
     deadline, again = local(eviction.deadline, zone), eviction.decided_again
     return deadline if again is None else f"{deadline}; decided again {local(again, zone)}"
+
+
+def blocked_by(eviction: Eviction) -> str:
+    """Returns the PodDisruptionBudget that forbids the eviction at first, and how many it allows at a time."""
+    if not eviction.blocked_by:
+        return "no budget"
+    return f"{eviction.blocked_by}, which allows {eviction.allows or 'none'}{' at a time' if eviction.allows else ''}"
 
 
 def zone_of(eviction: Eviction, zones: dict[str, str]) -> str:

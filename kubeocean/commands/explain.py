@@ -14,6 +14,7 @@ from kubeocean.commands.output import Block, Columns, Format, amount_text, amoun
 from kubeocean.commands.reading import Snapshot
 from kubeocean.commands.rights import Reader
 from kubeocean.commands.terminal import Terminal
+from kubeocean.explain.budgets import Budgets
 from kubeocean.explain.lease import LeasedNode
 from kubeocean.explain.node import NodeExplanation, explain_node
 from kubeocean.explain.pod import PodExplanation, Surroundings, explain_pod
@@ -24,7 +25,7 @@ from kubeocean.model.crds import POLICIES, ClusterBinding, ResourceLeasingPolicy
 from kubeocean.model.identity import Target, workload
 from kubeocean.policies.reconciler import other_writer
 from kubeocean.worker.cluster import holds_lease
-from vkubelet.api.objects import EVENTS, NODES, PODS, Key, Node, Pod
+from vkubelet.api.objects import EVENTS, NODES, PDBS, PODS, Key, Node, Pod
 from vkubelet.api.quantity import Resources, parse_resources
 from vkubelet.client.rest import Selection
 from vkubelet.clock import Clock, SystemClock, rfc3339
@@ -159,6 +160,8 @@ async def _in_worker(hub: Reader, pod: Pod, *, node: Node, binding: ClusterBindi
     listed = await hub.list_if_allowed(PODS, on_node, otherwise="other pods of the node are not counted")
     others = [each for each in listed or () if each.metadata.uid != pod.metadata.uid and holds_lease(each, cache, binding)]
     name = node.metadata.annotations.get(keys.PHYSICAL_NODE_NAME, "")
+    where = Selection(namespace=pod.metadata.namespace)
+    budgets = await hub.list_if_allowed(PDBS, where, otherwise="whether a PodDisruptionBudget blocks its eviction is not known")
     return Surroundings(
         node=node,
         others=[each for each in others if not each.terminal],
@@ -167,6 +170,7 @@ async def _in_worker(hub: Reader, pod: Pod, *, node: Node, binding: ClusterBindi
         target=Target.of(binding, owner=owner, node=name, workload=workload(pod.metadata)),
         physical=physical,
         worker_read=read,
+        blocked_by=Budgets.of(budgets or (), [pod]).forbidding(pod.metadata.uid),
     )
 
 
@@ -226,6 +230,8 @@ def node_blocks(made: NodeExplanation) -> list[Block]:
             "",
             Columns(("RESOURCE", "ALLOCATABLE", "LOCAL PODS", "LEFT", "OFFERED", "LEASED", "FREE", f"LIMITS OF {made.policy}"), rows),
         ]
+    if made.blocked:
+        out.append(f"Pods whose eviction a PodDisruptionBudget blocks until a grace period ends: {', '.join(made.blocked)}")
     if made.policies:
         verdicts = [(each.policy, "decides" if each.decides else "no", each.why) for each in made.policies]
         out += ["", Columns(("POLICY", "DECIDES", "WHY"), verdicts)]
@@ -259,6 +265,9 @@ def pod_blocks(made: PodExplanation, *, wide: bool) -> list[Block]:
         place = f"pod {made.physical_pod}" if made.physical_pod else "no pod yet"
         out.append(f"Worker of ClusterBinding {made.binding}: {place}, node {made.physical_node or 'unknown'}")
     out += [f"- {reason}" for reason in made.why] or ["Nothing keeps it from running."]
+    if made.blocked_by:
+        until = "when its lease ends, it stays until the grace period ends"
+        out.append(f"PodDisruptionBudget {made.blocked_by} allows no eviction of it now: {until}.")
     out += _translation(made, wide=wide)
     if made.events:
         out += ["", "Warnings, the latest first:", *(f"  {event}" for event in made.events[:10])]

@@ -5,12 +5,14 @@ Invariant: objects are classified and counted by the caches of the process, fill
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from attrs import evolve, field, frozen
 
 from kubeocean.binding.virtual_nodes import description_of
 from kubeocean.commands.clusters import Choice, CommandFailed, connection_of, explained
 from kubeocean.commands.rights import Reader
+from kubeocean.explain.budgets import Budgets
 from kubeocean.explain.lease import Lease, LeasedNode
 from kubeocean.leasing.capacity import Usage
 from kubeocean.leasing.policy import NodeFacts, Terms
@@ -21,13 +23,17 @@ from kubeocean.nodes.describe import closed_since, eligible, lease_record
 from kubeocean.worker.cluster import Mount, WorkerCluster, holds_lease
 from kubeocean.worker.connect import Target, find_target
 from vkubelet.api.names import SYSTEM_NAMESPACE
-from vkubelet.api.objects import NAMESPACES, NODES, PODS, SECRETS, Key, Node, Pod
+from vkubelet.api.objects import NAMESPACES, NODES, PDBS, PODS, SECRETS, Key, Node, Pod
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client, Selection
-from vkubelet.clock import SystemClock
+from vkubelet.clock import SystemClock, in_batches
 from vkubelet.errors import SettingsError
 
+T = TypeVar("T")
+
 FIELD_MANAGER = "kubeocean-reader"
+_BATCH = 200
+"""Pods or nodes that are processed in one turn of the event loop, which takes some milliseconds."""
 
 
 @frozen(kw_only=True)
@@ -124,14 +130,18 @@ async def snapshot(hub: Reader, binding: ClusterBinding, *, chosen: Choice | Non
     virtual = await virtual_nodes(hub, binding)
     where = Selection(fields=f"spec.nodeName={pods_of}") if pods_of else Selection()
     pods = await hub.list_if_allowed(PODS, where, otherwise="pods of virtual nodes are not shown, and no eviction is foretold")
+    budgets = await hub.list_if_allowed(PDBS, otherwise="evictions that a PodDisruptionBudget blocks are not marked") if pods else ()
     async with worker_reader(hub, binding, owner, chosen=chosen) as reader:
         worker = empty_worker(reader.client, binding, owner)
         policies = [ResourceLeasingPolicy.parse(obj) for obj in await reader.list(POLICIES)]
         for node in await reader.list(NODES):
             worker.nodes.adopt(node)
-        for pod in await reader.list(PODS):
+        async for pod in _in_turns(await reader.list(PODS)):
             worker.pods.adopt(pod)
-    lease = lease_of(binding, worker=worker, policies=policies, virtual=virtual, pods=pods or ())
+    lease = await lease_of(binding, worker=worker, policies=policies, virtual=virtual, pods=pods or ())
+    if budgets is not None:
+        leased = {each.ref.uid for node in lease.nodes for each in node.pods}
+        lease = evolve(lease, budgets=Budgets.of(budgets, [pod for pod in pods or () if pod.metadata.uid in leased]))
     notes = [*hub.missing, *reader.missing, *(f"ClusterBinding {binding.name}: {each}" for each in binding.validate())]
     if binding.deleting:
         notes.append(f"ClusterBinding {binding.name} is being deleted: its nodes are withdrawn whatever the policies are")
@@ -156,10 +166,15 @@ async def snapshots(hub: Reader, found: Sequence[ClusterBinding], *, chosen: Cho
         yield made
 
 
-# --- Decisions' input (pure) --------------------------------------------------------------------------------------------------------------
+# --- Decisions' input ---------------------------------------------------------------------------------------------------------------------
 
 
-def lease_of(
+def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+    """Yields the items of a large cluster; other tasks of the loop run between batches, as in the manager with its dashboard."""
+    return in_batches(SystemClock(), items, size=_BATCH)
+
+
+async def lease_of(
     binding: ClusterBinding,
     *,
     worker: WorkerCluster,
@@ -170,21 +185,21 @@ def lease_of(
     """Computes the lease of a binding from objects of both clusters, as the process of the binding does from its caches."""
     own = [policy for policy in policies if policy.cluster == binding.name]
     usage = Usage()
-    for pod in list(worker.pods.store):
+    async for pod in _in_turns(worker.pods.store):
         usage.put(pod, leased=worker.backed(pod) is not None)
-    leased = _leased_pods(pods, worker, binding)
+    leased = await _leased_pods(pods, worker, binding)
     nodes = [
         _leased_node(
             node, binding=binding, usage=usage, live=virtual.get(keys.vnode_name(binding.cluster_id, node.metadata.name)), pods=leased
         )
-        for node in sorted(worker.nodes.store, key=lambda each: each.metadata.name)
+        async for node in _in_turns(sorted(worker.nodes.store, key=lambda each: each.metadata.name))
     ]
     return Lease(terms=_terms(binding, own), policies=own, nodes=nodes)
 
 
-def _leased_pods(pods: Iterable[Pod], worker: WorkerCluster, binding: ClusterBinding) -> dict[str, list[LeasedPod]]:
+async def _leased_pods(pods: Iterable[Pod], worker: WorkerCluster, binding: ClusterBinding) -> dict[str, list[LeasedPod]]:
     leased: dict[str, list[LeasedPod]] = {}
-    for pod in pods:
+    async for pod in _in_turns(pods):
         if pod.node and not pod.terminating and not pod.terminal and holds_lease(pod, worker, binding):
             leased.setdefault(pod.node, []).append(LeasedPod.of(pod))
     return leased

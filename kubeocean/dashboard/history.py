@@ -12,6 +12,7 @@ from attrs import define, field, frozen
 from kubeocean.dashboard.fleet import Fleet
 from kubeocean.model.node_state import OPEN
 from vkubelet.api.quantity import ZERO, Resources, sum_resources
+from vkubelet.clock import Clock, in_batches
 
 MOST_SAMPLES: Final = 360
 MOST_ACCOUNTS: Final = 500
@@ -19,6 +20,8 @@ OTHERS: Final = "(others)"
 LONGEST_GAP: Final = timedelta(minutes=2)
 """Time between two readings over which the first one counts; a longer gap was not observed."""
 _HOUR: Final = 3600.0
+_PODS: Final = 2_000
+"""Pods that are counted in one turn of the event loop."""
 _GIBIBYTE: Final = float(1 << 30)
 
 
@@ -96,8 +99,8 @@ class Ledger:
     _accounts: dict[tuple[str, str], list[float]] = field(factory=dict, alias="accounts")
     _last: Fleet | None = None
 
-    def add(self, fleet: Fleet) -> None:
-        """Adds the time since the last reading."""
+    async def add(self, fleet: Fleet, clock: Clock) -> None:
+        """Adds the time since the last reading; other tasks of the loop run between batches."""
         last, self._last = self._last, fleet
         self.since = self.since or fleet.at
         if last is None or not last.complete:
@@ -107,7 +110,7 @@ class Ledger:
             return
         self.observed += passed
         hours = passed.total_seconds() / _HOUR
-        for key, (amounts, pods) in _requested(last).items():
+        for key, (amounts, pods) in (await _requested(last, clock)).items():
             account = self._account(key)
             for at, amount in enumerate((cores(amounts), gibibytes(amounts), float(pods))):
                 account[at] += amount * hours
@@ -131,10 +134,11 @@ class Ledger:
         return sorted(made, key=lambda each: (-each.cpu_hours, -each.memory_gib_hours, each.namespace, each.binding))
 
 
-def _requested(fleet: Fleet) -> Mapping[tuple[str, str], tuple[Resources, int]]:
+async def _requested(fleet: Fleet, clock: Clock) -> Mapping[tuple[str, str], tuple[Resources, int]]:
     found: dict[tuple[str, str], list[Resources]] = {}
-    for pod in fleet.pods or ():
+    async for pod in in_batches(clock, fleet.pods or (), size=_PODS):
         node = fleet.by_name.get(pod.node)
         if pod.counts and node is not None:
             found.setdefault((pod.namespace, node.binding), []).append(pod.requests)
+    await clock.sleep(0)
     return {key: (sum_resources(parts), len(parts)) for key, parts in found.items()}

@@ -108,10 +108,8 @@ class Observer:
             reading = await self.source.read()
             fleet = await fleet_of(reading, self.clock)
             self.reading, self.fleet, self.error = reading, fleet, ""
-            # Each sums the requests of all pods, so each has a turn of the loop.
-            await self.clock.sleep(0)
             self.history.add(sample_of(fleet))
-            self.ledger.add(fleet)
+            await self.ledger.add(fleet, self.clock)
             await self.clock.sleep(0)
         except CommandFailed as error:
             self.error = str(error)

@@ -19,7 +19,7 @@ from kubeocean.dashboard import live, timeline, views
 from kubeocean.dashboard.access import Access, Visit
 from kubeocean.explain.translation import summary
 from vkubelet.api.objects import Key
-from vkubelet.clock import Clock, rfc3339
+from vkubelet.clock import Clock, in_batches, rfc3339
 from vkubelet.errors import Forbidden, VKubeletError
 
 log = logging.getLogger(__name__)
@@ -35,12 +35,21 @@ HEADERS: Final = {
 }
 STATIC: Final = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _DAYS: Final = (1, 3, 7, 14)
+_SHARED: Final = ("macros.html", "base.html")
+"""Templates that all pages use."""
+_PARTS: Final = 2_000
+"""Parts of a page that are rendered in one turn of the event loop: the rows of 80 nodes, in 10 ms."""
 
 
 def templates() -> Environment:
     """Returns the templates; every value is escaped."""
     made = Environment(
-        loader=PackageLoader("kubeocean.dashboard"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("kubeocean.dashboard"),
+        autoescape=True,
+        auto_reload=False,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     made.filters |= {"amount": output.amount_text, "instant": rfc3339, "both": explain.both, "local": calendar.local, "age": views.age}
     made.globals |= {"parts": timeline.parts, "figure": views.figure}
@@ -98,63 +107,70 @@ class Dashboard:
     async def _overview(self, request: web.Request, visit: Visit) -> web.StreamResponse:
         fleet = await visit.view.current()
         view = views.overview(fleet, visit.view.samples)
-        return self._page("overview.html", visit, view=view, fleet=fleet)
+        return await self._page("overview.html", visit, view=view, fleet=fleet)
 
     async def _nodes(self, request: web.Request, visit: Visit) -> web.StreamResponse:
         fleet = await visit.view.current()
         binding, state = request.query.get("binding", ""), request.query.get("state", "")
         rows = views.node_rows(fleet, binding=binding, state=state)
         counted = views.states(fleet.nodes_of(binding) if binding else fleet.nodes)
-        return self._page("nodes.html", visit, rows=rows, fleet=fleet, binding=binding, chosen=state, states=counted)
+        return await self._page("nodes.html", visit, rows=rows, fleet=fleet, binding=binding, chosen=state, states=counted)
 
     async def _node(self, request: web.Request, visit: Visit) -> web.StreamResponse:
         fleet, name = await visit.view.current(), request.match_info["node"]
         node = fleet.by_name.get(name)
         if node is None:
-            return self._missing(visit, f"no virtual node {name} was read; it does not exist, or you may not list nodes")
+            return await self._missing(visit, f"no virtual node {name} was read; it does not exist, or you may not list nodes")
         read = await visit.view.source.node(name, node.binding)
         shown = views.bars([node], known=fleet.complete)
-        return self._page("node.html", visit, node=node, read=read, bars=shown, pods=fleet.pods_of(name), fleet=fleet)
+        return await self._page("node.html", visit, node=node, read=read, bars=shown, pods=fleet.pods_of(name), fleet=fleet)
 
     async def _pod(self, request: web.Request, visit: Visit) -> web.StreamResponse:
         fleet, key = await visit.view.current(), Key(request.match_info["namespace"], request.match_info["pod"])
         found = await visit.view.source.pod(key)
         if found is None:
-            return self._missing(visit, f"namespace {key.namespace} has no pod {key.name}")
+            return await self._missing(visit, f"namespace {key.namespace} has no pod {key.name}")
         made, notes = found
         known = made.node in fleet.by_name
-        return self._page("pod.html", visit, made=made, notes_found=notes, changes=summary(made.translation), known=known, fleet=fleet)
+        return await self._page(
+            "pod.html", visit, made=made, notes_found=notes, changes=summary(made.translation), known=known, fleet=fleet
+        )
 
     async def _problems(self, request: web.Request, visit: Visit) -> web.StreamResponse:
         fleet = await visit.view.current()
-        return self._page("problems.html", visit, found=views.problems(fleet), fleet=fleet)
+        return await self._page("problems.html", visit, found=views.problems(fleet), fleet=fleet)
 
     async def _calendar(self, request: web.Request, visit: Visit) -> web.StreamResponse:
         fleet, days = await visit.view.current(), request.query.get("days", "3")
         if not (days.isascii() and days.isdigit() and 0 < int(days) <= calendar.MOST_DAYS):
             raise web.HTTPBadRequest(text=f"days: must be from 1 to {calendar.MOST_DAYS}")
         made, failures = await visit.view.source.timelines(int(days))
-        return self._page("calendar.html", visit, timelines=made, failures=failures, days=int(days), choices=_DAYS, fleet=fleet)
+        return await self._page("calendar.html", visit, timelines=made, failures=failures, days=int(days), choices=_DAYS, fleet=fleet)
 
     async def _ledger(self, request: web.Request, visit: Visit) -> web.StreamResponse:
         fleet, ledger = await visit.view.current(), visit.view.ledger
         accounts = ledger.accounts()
         most = max((each.cpu_hours for each in accounts), default=0.0) or 1.0
-        return self._page("ledger.html", visit, ledger=ledger, accounts=accounts, most=most, fleet=fleet)
+        return await self._page("ledger.html", visit, ledger=ledger, accounts=accounts, most=most, fleet=fleet)
 
     async def _events(self, request: web.Request, visit: Visit) -> web.StreamResponse:
         return await self._live.serve(request, visit.view)
 
     # --- Rendering --------------------------------------------------------------------------------------------------------------------
 
-    def _page(self, template: str, visit: Visit, **values: object) -> web.Response:
-        text = self._templates.get_template(template).render(
+    async def _page(self, template: str, visit: Visit, **values: object) -> web.Response:
+        """Renders a page; other tasks of the loop run between batches of its parts, and between the templates that are compiled first."""
+        async for name in in_batches(self.clock, _SHARED, size=1):
+            self._templates.get_template(name)
+        await self.clock.sleep(0)
+        rendering = self._templates.get_template(template).generate(
             base=visit.base, now=self.clock.now(), error=visit.view.error, page=template.removesuffix(".html"), **values
         )
+        text = "".join([part async for part in in_batches(self.clock, rendering, size=_PARTS)])
         return web.Response(text=text, content_type="text/html")
 
-    def _missing(self, visit: Visit, text: str) -> web.Response:
-        response = self._page("missing.html", visit, text=text, fleet=visit.view.fleet)
+    async def _missing(self, visit: Visit, text: str) -> web.Response:
+        response = await self._page("missing.html", visit, text=text, fleet=visit.view.fleet)
         response.set_status(404)
         return response
 

@@ -4,7 +4,9 @@ Invariant: every object that a page shows was read by the one client of this sou
 the Secret of a binding; nothing is written. The worker of a binding is read at most once in `WORKER_HELD` seconds.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from attrs import define, field, frozen
@@ -71,19 +73,22 @@ class Source:
         pods = await hub.list_if_allowed(PODS, otherwise="pods and their requests are not shown")
         self.show(bindings or ())
         names = {node.metadata.name: node for node in nodes or ()}
-        states = await self._states(pods, names) if pods is not None else None
+        waiting = None if pods is None else deque(pods)
+        # Only what waits is referred to from here on, so that no turn of the loop frees all pods.
+        del pods
+        states = await self._states(waiting, names) if waiting is not None else None
         return Reading(at=self.clock.now(), bindings=bindings, nodes=nodes, pods=states, notes=hub.missing)
 
     def show(self, bindings: Sequence[Unknown]) -> None:
         """Sets the bindings whose workers are read."""
         self._bindings = {each.metadata.name: each for each in bindings}
 
-    async def _states(self, pods: Sequence[Pod], nodes: Mapping[str, Node]) -> list[PodState]:
-        """Returns the states of the pods that concern the nodes; other tasks of the loop run between batches."""
+    async def _states(self, pods: deque[Pod], nodes: Mapping[str, Node]) -> list[PodState]:
+        """Returns the states of the pods that concern the nodes, and empties `pods`; other tasks of the loop run between batches."""
         parsed = [ClusterBinding.parse(each) for each in self._bindings.values()]
         owners = {name: reading.binding_of(node, parsed) for name, node in nodes.items()}
         known, self._pods = self._pods, {}
-        async for pod in in_batches(self.clock, pods, size=_BATCH):
+        async for pod in in_batches(self.clock, _drained(pods), size=_BATCH):
             if not concerns(pod, nodes):
                 continue
             meta, owner = pod.metadata, owners.get(pod.node)
@@ -124,13 +129,12 @@ class Source:
         for name in sorted(self._bindings):
             try:
                 seen = await self._snapshot(name)
-                (plan,) = calendar.plans_of([seen], calendar.Question(days=days), self.clock)
+                # A second for 1,000 nodes, in which other tasks of the loop run.
+                made.append(await asyncio.to_thread(_timeline, seen, days, self.clock))
             except clusters.CommandFailed as error:
                 # Most of these errors name the binding, but not those about rights.
                 prefix = f"ClusterBinding {name}: "
                 failures.append(prefix + str(error).removeprefix(prefix))
-                continue
-            made.append(_timeline(seen, plan))
         return made, failures
 
     async def _snapshot(self, binding: str) -> reading.Snapshot:
@@ -145,8 +149,14 @@ class Source:
         return await self._snapshots.get(binding, look_up)
 
 
-def _timeline(seen: reading.Snapshot, plan: calendar.Plan) -> Timeline:
-    """Computes the page of one binding (pure)."""
+def _drained(pods: deque[Pod]) -> Iterator[Pod]:
+    while pods:
+        yield pods.popleft()
+
+
+def _timeline(seen: reading.Snapshot, days: int, clock: Clock) -> Timeline:
+    """Computes the page of one binding from values that do not change."""
+    (plan,) = calendar.plans_of([seen], calendar.Question(days=days), clock)
     valid = [policy for policy in seen.lease.policies if policy.is_valid and policy.windows and not policy.deleting]
     start = plan.calendar.start
     opened = frozenset(policy.name for policy in valid if is_open(policy.windows, seen.lease.zone_of(policy), start))

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from attrs import frozen
 
-from kubeocean.commands.calendar import Entry, Plan, entries, latest, local, zone_of
+from kubeocean.commands.calendar import Entry, Plan, blocked_by, entries, latest, local, zone_of
 from kubeocean.explain.calendar import Eviction
 from kubeocean.explain.node import Amount
 
@@ -45,6 +45,10 @@ class Due:
     @property
     def deadline(self) -> str:
         return latest(self.eviction, self.zone)
+
+    @property
+    def blocked_by(self) -> str:
+        return blocked_by(self.eviction)
 
 
 @frozen(kw_only=True)

@@ -132,7 +132,7 @@ def stuck(pod: PodState, now: datetime) -> str:
     if pod.phase not in ("Pending", "Running", "Terminating"):
         return ""
     reason = pod.waits.partition(":")[0]
-    failing = any(word in reason for word in _FAILING)
+    failing = bool(reason) and any(word in reason for word in _FAILING)
     late = pod.phase == "Pending" and pod.created is not None and now - pod.created > SLOW_START
     if failing or late:
         place = "" if pod.node else ", not scheduled"

@@ -1,7 +1,8 @@
 """Foretells what the time windows of a binding's policies do: the nodes that change at each edge, and the pods that are evicted.
 
 Invariant: each state follows from the one before by `leasing.policy.decide` and `leasing.reclaim_plan.reclaim_plan`, which the process of
-the binding calls at the same instants. Pods, policies and local usage stay as they are now, and an evicted pod leaves at once.
+the binding calls at the same instants. Pods, policies, budgets and local usage stay as they are now, and a pod whose eviction is granted
+leaves at once.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
-from attrs import evolve, frozen
+from attrs import define, evolve, field, frozen
 
+from kubeocean.explain.budgets import Budgets, Disruptions
 from kubeocean.explain.lease import Lease, LeasedNode
 from kubeocean.leasing.policy import NO_EXECUTE, Decision, decide
 from kubeocean.leasing.reclaim import Order
@@ -51,18 +53,21 @@ class Change:
 
 @frozen(kw_only=True)
 class Eviction:
-    """An eviction of a pod, tried from `at` on; where a PodDisruptionBudget forbids it, the pod is deleted at `deadline`.
-
-    `decided_again` is the first change of the node before the deadline. A pod that a budget protects until then stays, or has another
-    deadline: that depends on which pods budgets protect, and budgets are not read.
-    """
+    """An eviction of a pod, tried from `at` on; where a PodDisruptionBudget forbids it, the pod is deleted at `deadline`."""
 
     pod: PodRef
     node: str
     at: datetime
     deadline: datetime
     why: str
+    blocked_by: str = ""
+    """The PodDisruptionBudget that forbids the eviction at first, as `namespace/name`."""
+    allows: int = 0
+    """Disruptions that it allows at a time; with 0 it holds the pod until the deadline, or until it may stay."""
+    stays: datetime | None = None
+    """When a blocked pod is no longer to leave, because its node opens or offers enough before the deadline."""
     decided_again: datetime | None = None
+    """The first change of the node before the deadline, where it is not known whether the pod has left until then."""
 
 
 @frozen(kw_only=True)
@@ -119,6 +124,21 @@ class Step:
     at: datetime
     decision: Decision
     orders: Sequence[Order]
+    """For pods that leave, and for those that a budget holds on the node."""
+    blocked: Mapping[str, str]
+    """The budget that forbids the eviction of a pod, by UID."""
+
+    @property
+    def deadlines(self) -> Mapping[str, datetime]:
+        """When the pods that a budget keeps on the node are deleted, by UID."""
+        there = {pod.ref.uid for pod in self.node.pods}
+        return {order.pod.uid: order.until for order in self.orders if order.pod.uid in there}
+
+    @property
+    def next_decision(self) -> datetime | None:
+        """When to decide again."""
+        edge = [self.decision.next_edge] if self.decision.next_edge is not None else []
+        return min([*edge, *self.deadlines.values()], default=None)
 
     @property
     def offer(self) -> Offer:
@@ -127,21 +147,25 @@ class Step:
         return Offer(policy=policy, open=decision.open, effect=decision.effect, amounts=decision.amounts)
 
 
-def step(lease: Lease, node: LeasedNode, instant: datetime) -> Step:
+def step(lease: Lease, node: LeasedNode, *, instant: datetime, disruptions: Disruptions) -> Step:
     """Decides about a node at an instant, as the reconciler of physical nodes does, and again once the evicted pods have left."""
     orders: list[Order] = []
+    blocked: dict[str, str] = {}
     while True:
         decision, plan = _decided(lease, node, instant)
-        leaving = {order.pod.uid for order in plan.orders} if plan is not None else frozenset()
+        ordered = plan.orders if plan is not None else ()
+        # A deletion does not ask a budget.
+        blocked |= {order.pod.uid: disruptions.blocking(order.pod.uid) for order in ordered if order.until > instant}
+        leaving = {order.pod.uid for order in ordered if not disruptions.keeps(blocked.get(order.pod.uid, ""))}
         node = evolve(
             node,
             pods=[pod for pod in node.pods if pod.ref.uid not in leaving],
             record=plan.record if plan is not None else None,
             closed_since=_recorded(decision.closed_since),
         )
-        if plan is None or not leaving:
-            return Step(node=node, at=instant, decision=decision, orders=orders)
-        orders += plan.orders
+        orders += [order for order in ordered if order.pod.uid in leaving or not leaving]
+        if not leaving:
+            return Step(node=node, at=instant, decision=decision, orders=orders, blocked=blocked)
 
 
 def _decided(lease: Lease, node: LeasedNode, instant: datetime) -> tuple[Decision, ReclaimPlan | None]:
@@ -158,16 +182,24 @@ def _recorded(instant: datetime | None) -> datetime | None:
 
 def steps(lease: Lease, *, start: datetime, until: datetime) -> Iterator[Sequence[Step]]:
     """Yields the decisions about all nodes at the start, then at each instant about those that are due."""
-    due: dict[datetime, list[LeasedNode]] = {start: [node for node in lease.nodes if not node.excluded]}
+    due: dict[datetime, list[tuple[LeasedNode, Mapping[str, datetime]]]] = {
+        start: [(node, {}) for node in lease.nodes if not node.excluded]
+    }
     for _ in range(_MOST_EDGES):
         if not due or min(due) > until:
             return
         instant = min(due)
-        made = [step(lease, node, instant) for node in due.pop(instant)]
+        disruptions = Disruptions(lease.budgets or Budgets())
+        made = [step(lease, _without_deleted(*each, instant), instant=instant, disruptions=disruptions) for each in due.pop(instant)]
         for each in made:
-            if each.decision.next_edge is not None:
-                due.setdefault(each.decision.next_edge, []).append(each.node)
+            if each.next_decision is not None:
+                due.setdefault(each.next_decision, []).append((each.node, each.deadlines))
         yield made
+
+
+def _without_deleted(node: LeasedNode, deadlines: Mapping[str, datetime], instant: datetime) -> LeasedNode:
+    """Removes the pods whose deadline has come; an edge at the same instant changes nothing for them."""
+    return evolve(node, pods=[pod for pod in node.pods if deadlines.get(pod.ref.uid) is None or deadlines[pod.ref.uid] > instant])
 
 
 # --- Edges --------------------------------------------------------------------------------------------------------------------------------
@@ -177,7 +209,7 @@ def calendar(lease: Lease, *, start: datetime, until: datetime) -> Calendar:
     """Computes all edges after `start`, up to `until`."""
     offers: dict[str, Offer] = {}
     changes: dict[datetime, Sequence[Change]] = {}
-    evictions: dict[datetime, Sequence[Eviction]] = {}
+    leaving = _Evictions(lease.budgets)
     moves: dict[str, list[tuple[datetime, str]]] = defaultdict(list)
     last = until
     for made in steps(lease, start=start, until=until + _WEEK):
@@ -190,13 +222,15 @@ def calendar(lease: Lease, *, start: datetime, until: datetime) -> Calendar:
                 moves[name].append((instant, change.after.effect))
         offers |= {each.node.facts.name: each.offer for each in made}
         if instant <= until:
-            changes[instant], evictions[instant] = found, _evictions(made)
-            last = max([last, *(each.deadline for each in evictions[instant])])
-    evictions = {at: [_with_next_decision(each, moves[each.node]) for each in found] for at, found in evictions.items()}
+            changes[instant] = found
+        for each in made:
+            last = max(last, leaving.add(each, shown=instant <= until))
+    evictions: dict[datetime, list[Eviction]] = defaultdict(list)
+    for eviction in leaving.entries:
+        certain = lease.budgets is not None and not eviction.allows
+        evictions[eviction.at].append(_with_next_decision(eviction, moves[eviction.node], certain=certain))
     windows = _windows(lease, start, until)
-    instants = sorted(
-        {*windows, *(at for at, found in changes.items() if found), *(at for at, found in evictions.items() if found)} - {start}
-    )
+    instants = sorted({*windows, *(at for at, found in changes.items() if found), *evictions} - {start})
     edges = [
         Edge(
             at=at,
@@ -210,11 +244,18 @@ def calendar(lease: Lease, *, start: datetime, until: datetime) -> Calendar:
     return Calendar(start=start, until=until, now=Edge(at=start, evictions=evictions.get(start, ())), edges=edges)
 
 
-def _with_next_decision(eviction: Eviction, moves: Sequence[tuple[datetime, str]]) -> Eviction:
-    """Adds the first change of the node before the deadline, except the NoExecute by which its grace period expires."""
+def _with_next_decision(eviction: Eviction, moves: Sequence[tuple[datetime, str]], *, certain: bool) -> Eviction:
+    """Adds the first change of the node before the deadline, except the NoExecute by which its grace period expires.
+
+    Where budgets are read and allow none, it is `certain` which pods are left: only a change at the deadline itself may come before the
+    deletion or after it.
+    """
     at, deadline = eviction.at, eviction.deadline
-    again = [when for when, effect in moves if at < when < deadline or (at < when == deadline and effect != NO_EXECUTE)]
-    return evolve(eviction, decided_again=min(again, default=None))
+    if certain and (not eviction.blocked_by or eviction.stays is not None):
+        return eviction
+    again = [when for when, effect in moves if at < when == deadline and effect != NO_EXECUTE]
+    earlier = [] if certain else [when for when, _ in moves if at < when < deadline]
+    return evolve(eviction, decided_again=min([*earlier, *again], default=None))
 
 
 def _windows(lease: Lease, start: datetime, until: datetime) -> Mapping[datetime, Mapping[bool, list[str]]]:
@@ -256,9 +297,38 @@ def _changes(made: Sequence[Step], before: Mapping[str, Offer]) -> Sequence[Chan
     ]
 
 
-def _evictions(made: Sequence[Step]) -> Sequence[Eviction]:
-    return [
-        Eviction(pod=order.pod, node=each.node.facts.name, at=each.at, deadline=max(order.until, each.at), why=order.why)
-        for each in made
-        for order in each.orders
-    ]
+@define
+class _Evictions:
+    """The evictions in the order of time; one of a pod that a budget keeps is completed when the pod leaves, or may stay."""
+
+    _budgets: Budgets | None
+    entries: list[Eviction] = field(factory=list)
+    _open: dict[str, dict[str, int]] = field(factory=lambda: defaultdict(dict))
+    """Place in `entries` by node and UID, of the pods that are kept."""
+
+    def add(self, made: Step, *, shown: bool) -> datetime:
+        """Adds a step, of which new evictions are `shown` or not; returns the latest deadline of those that are added or not completed."""
+        before, there = self._open.pop(made.node.facts.name, {}), {pod.ref.uid for pod in made.node.pods}
+        latest = made.at
+        for order in made.orders:
+            uid, deadline = order.pod.uid, max(order.until, made.at)
+            place = before.pop(uid, None)
+            if place is not None:
+                self.entries[place] = evolve(self.entries[place], deadline=deadline)
+            elif shown:
+                place = len(self.entries)
+                self.entries.append(self._eviction(made, order, deadline))
+            if place is not None:
+                latest = max(latest, deadline)
+                if uid in there:
+                    self._open[made.node.facts.name][uid] = place
+        for place in before.values():
+            if self.entries[place].deadline > made.at:
+                self.entries[place] = evolve(self.entries[place], stays=made.at)
+        return latest
+
+    def _eviction(self, made: Step, order: Order, deadline: datetime) -> Eviction:
+        budget = made.blocked.get(order.pod.uid, "")
+        allows = self._budgets.allowed[budget] if self._budgets is not None and budget else 0
+        node = made.node.facts.name
+        return Eviction(pod=order.pod, node=node, at=made.at, deadline=deadline, why=order.why, blocked_by=budget, allows=allows)

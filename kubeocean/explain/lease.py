@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 from attrs import frozen
 
+from kubeocean.explain.budgets import Budgets
 from kubeocean.leasing.policy import Ended, NodeFacts, Terms, ended
 from kubeocean.leasing.reclaim import LeasedPod
 from kubeocean.leasing.record import LeaseRecord
@@ -41,6 +42,8 @@ class Lease:
     policies: Sequence[ResourceLeasingPolicy]
     """Those that name this binding, valid or not."""
     nodes: Sequence[LeasedNode]
+    budgets: Budgets | None = None
+    """The PodDisruptionBudgets of their pods; None where they may not be listed."""
 
     def zone_of(self, policy: ResourceLeasingPolicy) -> ZoneInfo:
         """Returns the time zone in force for a policy; that of the binding for one whose own is unknown."""

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from attrs import frozen
 
+from kubeocean.explain.budgets import Budgets
 from kubeocean.explain.lease import Lease, LeasedNode
 from kubeocean.leasing.capacity import bounded, left_over
 from kubeocean.leasing.policy import Decision, decide, matching
@@ -78,6 +79,8 @@ class NodeExplanation:
     """Time zone of the deciding policy."""
     amounts: Sequence[Amount] = ()
     policies: Sequence[Verdict] = ()
+    blocked: Sequence[str] = ()
+    """Pods whose eviction a PodDisruptionBudget forbids now: `default/web: default/budget`."""
     outdated: str = ""
     """How the virtual node in the hub differs; empty when it shows the same amounts."""
 
@@ -99,8 +102,14 @@ def explain_node(lease: Lease, node: LeasedNode, *, instant: datetime, shown: Re
         zone=str(lease.zone_of(policy)) if policy is not None and leased else "",
         amounts=amounts(node, policy) if policy is not None and leased else (),
         policies=[] if node.excluded else verdicts(lease, node, decision, instant=instant),
+        blocked=_blocked(lease, node),
         outdated=_outdated(decision.amounts if leased else None, shown),
     )
+
+
+def _blocked(lease: Lease, node: LeasedNode) -> list[str]:
+    budgets = lease.budgets or Budgets()
+    return [f"{each.ref.key}: {budget}" for each in node.pods if (budget := budgets.forbidding(each.ref.uid))]
 
 
 def amounts(node: LeasedNode, policy: ResourceLeasingPolicy) -> list[Amount]:

@@ -42,6 +42,8 @@ class Surroundings:
     physical: Pod | None = None
     worker_read: bool = False
     """Whether the worker could be read: else a missing physical pod means nothing."""
+    blocked_by: str = ""
+    """The PodDisruptionBudget that allows no eviction of the pod now."""
     events: Sequence[str] = ()
 
 
@@ -56,6 +58,8 @@ class PodExplanation:
     physical_node: str = ""
     physical_pod: str = ""
     why: Sequence[str] = ()
+    blocked_by: str = ""
+    """The PodDisruptionBudget that allows no eviction of the pod now: it stays on its node until a grace period is over."""
     translation: Sequence[Difference] = ()
     events: Sequence[str] = ()
 
@@ -71,6 +75,7 @@ def explain_pod(pod: Pod, around: Surroundings) -> PodExplanation:
         physical_node=(physical.node if physical else "") or (node.metadata.annotations.get(keys.PHYSICAL_NODE_NAME, "") if node else ""),
         physical_pod=str(physical.key) if physical else str(where(pod)).strip("/"),
         why=list(dict.fromkeys(_why(pod, around))),
+        blocked_by=around.blocked_by,
         translation=_translated(pod, around),
         events=around.events,
     )

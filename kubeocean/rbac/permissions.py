@@ -154,14 +154,18 @@ def manager_rules(*, namespace: str = keys.NAMESPACE, dashboard: bool = False) -
 
     `dashboard` adds that which only the dashboard needs; the other rights that it reads with are among those that are granted.
     """
-    shown = (dashboard_rule(),) if dashboard else ()
+    shown = dashboard_rules() if dashboard else ()
     return (*hub_rules(namespace=namespace), *_manager_wide(), *shown, *_manager_roles(namespace), *_manager_namespaced(namespace))
 
 
-def dashboard_rule() -> Rule:
-    """Returns the optional right to read Events."""
-    why = "Shows the warnings about a pod on its page of the dashboard, to readers who may list them."
-    return Rule("events", "list", essential=False, why=why)
+def dashboard_rules() -> tuple[Rule, ...]:
+    """Returns the optional rights to read Events and PodDisruptionBudgets."""
+    warnings = "Shows the warnings about a pod on its page of the dashboard, to readers who may list them."
+    held = "Shows which budget blocks an eviction in the calendar of the dashboard, to readers who may list budgets."
+    return (
+        Rule("events", "list", essential=False, why=warnings),
+        Rule("poddisruptionbudgets", "list", group="policy", essential=False, why=held),
+    )
 
 
 def _manager_wide() -> tuple[Rule, ...]:

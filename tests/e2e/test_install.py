@@ -10,17 +10,20 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import define, field
 
+from tests.e2e.chart_values import VALUES, WORD, values_are_in_force
 from tests.support.bound import SAMPLES, SYSTEM, Body, apply, condition, get, items, pod
 from tests.support.installed import Listed, Watched, differences, everything, image, load, serve_kubernetes
 from tests.support.kubectl import Kubectl
 from tests.support.pages import Shell, block
 from tests.support.program import KUBECTL_TIMEOUT, LONG, eventually
+from tests.support.tables import tables
 from vkubelet.api.codec import decode_yaml
 from vkubelet.testing.cluster import CommandFailed, ControlPlane, SimulatedNodes, Site, WorkerNode
 from vkubelet.testing.fixtures import run_apart, running
@@ -165,6 +168,10 @@ async def test_the_manager_runs_our_image_on_a_node_of_the_computing_cluster(pla
         return status["phase"] == "Ready" and conditions.items() >= {"Ready": "True", "Connected": "True"}.items()
 
     await eventually(told_ready, "the binding says that it is Ready", every=0.5)
+    hub, worker = [tables(await plane.kubectl("get", "nodes", "-o", "wide")) for plane in (plant.hub, plant.worker)]
+    node, physical = hub[plant.vnodes[0]], worker[plant.physical[0]]
+    for column in ("OS-IMAGE", "KERNEL-VERSION", "CONTAINER-RUNTIME"):
+        assert node[column] == physical[column] not in ("", "<unknown>"), column
 
 
 async def all_run(plant: Plant, name: str) -> list[Body] | None:
@@ -231,13 +238,15 @@ async def versions(plant: Plant, namespace: str) -> dict[str, tuple[str, str]]:
     return {each["metadata"]["name"]: (each["metadata"]["uid"], each["metadata"]["resourceVersion"]) for each in pods}
 
 
-async def rolled_out(plant: Plant, image_tag: str) -> None:
-    async def new() -> bool:
-        pods = [each for each in await plant.our_pods("kubeocean-syncer") if not each["metadata"].get("deletionTimestamp")]
-        ready = all(condition(each, "Ready") == "True" for each in pods)
-        return len(pods) == 2 and ready and {each["spec"]["containers"][0]["image"] for each in pods} == {f"{IMAGE}:{image_tag}"}
+async def replicas(plant: Plant, image_tag: str, name: str) -> list[Body] | None:
+    """The pods of a program, once both are Ready with this image."""
+    pods = [each for each in await plant.our_pods(name) if not each["metadata"].get("deletionTimestamp")]
+    ready = len(pods) == 2 and all(condition(each, "Ready") == "True" for each in pods)
+    return pods if ready and {each["spec"]["containers"][0]["image"] for each in pods} == {f"{IMAGE}:{image_tag}"} else None
 
-    await eventually(new, f"both replicas run {image_tag}", seconds=LONG, every=0.7)
+
+async def rolled_out(plant: Plant, image_tag: str) -> None:
+    await eventually(partial(replicas, plant, image_tag, "kubeocean-syncer"), f"both replicas run {image_tag}", seconds=LONG, every=0.7)
     await plant.hub.kubectl("rollout", "status", f"deployment/{SYNCER}", "-n", SYSTEM, KUBECTL_TIMEOUT)
 
 
@@ -253,9 +262,11 @@ async def test_an_upgrade_and_a_rolling_restart_change_no_pod_and_keep_nodes_rea
         assert follower.stdout is not None
         assert (await asyncio.wait_for(follower.stdout.readline(), 30)).startswith(b"tick ")
         (plant.shell.directory / "worker-values.yaml").write_text("{}")
-        (plant.shell.directory / "hub-values.yaml").write_text(json.dumps({"image": {"repository": IMAGE}}))
+        (plant.shell.directory / "hub-values.yaml").write_text(json.dumps({"image": {"repository": IMAGE}, **VALUES}))
+        await plant.hub.kubectl("create", "configmap", "extra", "-n", SYSTEM, f"--from-literal=word={WORD}")
         await plant.shell.run(block("operate/upgrade.md", 0))
         await rolled_out(plant, NEXT)
+        await values_are_in_force(plant.hub, pods=partial(replicas, plant, NEXT))
         await plant.hub.kubectl("rollout", "restart", f"deployment/{SYNCER}", "-n", SYSTEM)
         await rolled_out(plant, NEXT)
         # The stream ends with the process that serves it, and does not hang.
@@ -264,6 +275,25 @@ async def test_an_upgrade_and_a_rolling_restart_change_no_pod_and_keep_nodes_rea
         assert nodes.seen >= len(plant.vnodes) and not nodes.unready, await plant.told()
 
     await logs_answered(plant, kubectl, name)
+    after = await versions(plant, namespace)
+    assert after == before, {key: (before.get(key), value) for key, value in after.items() if before.get(key) != value}
+
+
+@pytest.mark.timeout(1500)
+async def test_a_rollback_returns_to_the_former_values_and_changes_no_pod(plant: Plant, talking: tuple[str, str]) -> None:
+    namespace, _ = talking
+    before = await settled(plant, namespace)
+    async with Watched(plant.hub, *plant.vnodes) as nodes:
+        await plant.shell.run(block("operate/upgrade.md", 1))
+        await rolled_out(plant, FIRST)
+        assert nodes.seen >= len(plant.vnodes) and not nodes.unready, await plant.told()
+    for name in ("kubeocean-manager", "kubeocean-syncer"):
+        for each in await eventually(partial(replicas, plant, FIRST, name), f"both of {name} run", seconds=LONG, every=0.5):
+            spec = each["spec"]
+            assert "team" not in each["metadata"]["labels"] and spec["securityContext"]["runAsUser"] == 65532
+            assert not spec.get("topologySpreadConstraints") and all(volume["name"] != "extra" for volume in spec["volumes"])
+    assert await get(plant.hub, "service", "kubeocean-dashboard", "-n", SYSTEM) is None
+    await plant.hub.kubectl("delete", "configmap", "extra", "-n", SYSTEM)
     after = await versions(plant, namespace)
     assert after == before, {key: (before.get(key), value) for key, value in after.items() if before.get(key) != value}
 

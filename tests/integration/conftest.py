@@ -58,9 +58,14 @@ def empty_venv(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_venv(place: Path, *what: str) -> Path:
-    """A new virtual environment in which pip has installed this."""
-    subprocess.run([sys.executable, "-m", "venv", str(place)], check=True, timeout=_WORK)
-    install = [str(place / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what]
-    done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=_WORK)
-    assert done.returncode == 0, done.stderr
+    """A new virtual environment in which pip, which it does not have itself, has installed this."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True, timeout=_WORK)
+    pip_install(place, *what)
     return place
+
+
+def pip_install(venv: Path, *what: str) -> None:
+    """`pip install` for this environment; what is imported gets its bytecode then, and all else is not compiled."""
+    pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin/python"), "install", "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run([*pip, "--no-compile", *what], capture_output=True, text=True, check=False, timeout=_WORK)
+    assert done.returncode == 0, done.stderr

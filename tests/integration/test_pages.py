@@ -197,9 +197,9 @@ async def removed_afterwards(cluster: ControlPlane, *nodes: str) -> AsyncIterato
         await cluster.kubectl("delete", "node", *nodes, "--ignore-not-found", "--wait=false")
 
 
-async def test_the_node_of_the_readme_runs_a_pod(shell: Shell, bare_hub: ControlPlane) -> None:
+async def test_the_node_for_the_cluster_of_the_demo_runs_a_pod(shell: Shell, bare_hub: ControlPlane) -> None:
     async with removed_afterwards(bare_hub, "minimal"):
-        assert (await shell.run(block("README.md", 2))).splitlines()[-1] == "web of web runs on minimal"
+        assert (await shell.run(block("start/provider.md", 1))).splitlines()[-1] == "web of web runs on minimal"
 
 
 async def test_the_node_in_five_minutes_runs_a_pod(shell: Shell, bare_hub: ControlPlane) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.conftest import pip_install
+
 PAGE = Path(__file__).parents[2] / "docs" / "build" / "guide.md"
 
 PROVIDER = """
@@ -31,6 +33,8 @@ TESTS = """
 import asyncio
 
 import pytest
+
+from tests.integration.conftest import pip_install
 from mine import Half, Mine
 from vkubelet.testing.conformance import Options, Outcome, table
 from vkubelet.testing.host import make_pod
@@ -81,19 +85,7 @@ pytestmark = pytest.mark.timeout(1200)
 def pytest_packages(empty_venv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with pytest, so that the environment of the wheel stays as it is."""
     target = tmp_path_factory.mktemp("pytest")
-    install = [
-        str(empty_venv / "bin/python"),
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--target",
-        str(target),
-        "pytest",
-    ]
-    done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=500)
-    assert done.returncode == 0, done.stderr
+    pip_install(empty_venv, "--target", str(target), "pytest")
     return target
 
 

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.faults.planted import copy_to
+
 ROOT = Path(__file__).parents[2]
 PATCHES = sorted(Path(__file__).parent.glob("*.patch"))
 COPIED = (".editable", "deploy", "docs", "kubeocean", "providers", "pyproject.toml", "tests", "vkubelet", "README.md")
 LEAST = 16
-UNFINISHED = shutil.ignore_patterns("*.pyc.*")
-"""Bytecode that a process beside is writing, which may be gone before it is copied."""
 SPARED = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 """Plugins without which tests run as well; importing Hypothesis takes longer than most of these tests."""
 SECONDS = 60
@@ -40,12 +39,7 @@ def header(patch: Path, field: str) -> str:
 
 def mutant(patch: Path, tree: Path) -> Path:
     """A copy of the tree with the patch applied."""
-    for name in COPIED:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, tree / name, symlinks=True, ignore=UNFINISHED)  # with the bytecode, which stays valid as times are kept
-        else:
-            shutil.copy(source, tree / name)
+    copy_to(tree, COPIED)
     # Without a repository of its own, git would look for one above and skip what the patch names.
     subprocess.run(["git", "init", "--quiet", str(tree)], check=True)
     applied = subprocess.run(["git", "apply", str(patch)], cwd=tree, capture_output=True, text=True)

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-_OF_NAMES = (os.fspath, os.path._path_normpath)  # type: ignore[attr-defined]
-"""Calls that leave the kernel alone."""
+_OF_NAMES = {"fspath", "_path_normpath", "_path_splitroot_ex"}
+"""Functions of `posix` that leave the kernel alone; which of them `os.path` calls depends on the version of Python."""
 
 
 def interleaved(work: Callable[[], object], change: Callable[[], None], *, undo: Callable[[], None]) -> int:
@@ -32,7 +32,8 @@ def _once(work: Callable[[], object], change: Callable[[], None], moment: int) -
     def profile(frame: FrameType, event: str, argument: object) -> None:
         nonlocal calls
         # The call of openat2 goes through ctypes, which is not reported; the Python function around it is.
-        into_kernel = event == "c_call" and getattr(argument, "__module__", "") in ("posix", "io") and argument not in _OF_NAMES
+        into_kernel = event == "c_call" and getattr(argument, "__module__", "") in ("posix", "io")
+        into_kernel = into_kernel and getattr(argument, "__name__", "") not in _OF_NAMES
         if into_kernel or (event == "call" and frame.f_code.co_name == "_openat2"):
             calls += 1
             if calls == moment + 1:

@@ -24,8 +24,11 @@ from pathlib import Path
 from typing import Any
 
 PROGRAMS = ("vkubelet", "kubeocean")
-_LATER = ("uvloop", "kubeocean.provider", "vkubelet_providers.minimal", "vkubelet_providers.mock", "vkubelet_providers.process")
-"""What a program imports when it knows its settings."""
+_LATER = (
+    *("uvloop", "kubeocean.dashboard.command"),
+    *("vkubelet_providers.minimal", "vkubelet_providers.mock", "vkubelet_providers.process"),
+)
+"""What a program imports when it knows its settings or its command."""
 
 _EVERY = 0.02
 _PR_SET_PDEATHSIG = 1
@@ -94,10 +97,10 @@ class Forked:
             os.kill(self.pid, number)
 
 
-def fork(program: str, *args: str, log: Path, env: Mapping[str, str]) -> Forked:
-    """`python -m PROGRAM ARGS` with this environment; `log` gets what it writes."""
+def fork(program: str, *args: str, log: Path, env: Mapping[str, str], errors: Path | None = None) -> Forked:
+    """`python -m PROGRAM ARGS` with this environment; `log` gets what it writes, except its stderr where `errors` is for that."""
     interpreter = _interpreter()
-    return Forked(interpreter, interpreter.ask("fork", program, args, str(log), os.getcwd(), dict(env)))
+    return Forked(interpreter, interpreter.ask("fork", program, args, [str(log), str(errors or log)], os.getcwd(), dict(env)))
 
 
 @cache
@@ -133,17 +136,20 @@ def _fork(main: Callable[[list[str]], None], *rest: Any) -> int:
     return pid
 
 
-def _become(main: Callable[[list[str]], None], arguments: list[str], log: str, directory: str, environment: Mapping[str, str]) -> None:
+def _become(
+    main: Callable[[list[str]], None], arguments: list[str], logs: list[str], directory: str, environment: Mapping[str, str]
+) -> None:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     random.seed()
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
-    with Path(log).open("ab") as out, Path(os.devnull).open("rb") as nothing:
+    out, errors = (Path(log) for log in logs)
+    with out.open("ab") as written, errors.open("ab") as complained, Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-        os.dup2(out.fileno(), 1)
-        os.dup2(out.fileno(), 2)
+        os.dup2(written.fileno(), 1)
+        os.dup2(complained.fileno(), 2)
     code = 1
     try:
         main(arguments)

@@ -54,10 +54,13 @@ _SCRIPTED = f"{_ONE}::test_a_scripted_node_answers_what_pages_ask"
 _DEMO = "tests/e2e/test_demo.py::test_demo_ends_with_live_logs_runs_again_quickly_and_goes_without_a_trace"
 NOT_RUN = "not run: "
 RUN_BY: Mapping[str, tuple[str, ...]] = {
-    "README.md": (_DEMO, _README, f"{_ONE}::test_the_node_of_the_readme_runs_a_pod"),
+    "README.md": (_DEMO, _README),
     "start/first-binding.md": (f"{NOT_RUN}the session's clusters are those of `make up`", *[_FIRST] * 4),
     "start/kind.md": (f"{NOT_RUN}kind and docker need a container engine; the commands after them are those of README.md",),
-    "start/provider.md": (f"{_ONE}::test_the_node_in_five_minutes_runs_a_pod",),
+    "start/provider.md": (
+        f"{_ONE}::test_the_node_in_five_minutes_runs_a_pod",
+        f"{_ONE}::test_the_node_for_the_cluster_of_the_demo_runs_a_pod",
+    ),
     "lease/bind.md": (_README, _SEEN, _README),
     "lease/install.md": (
         f"{NOT_RUN}docker needs a container engine and a registry; the image of `make image` is loaded instead",

@@ -1,4 +1,4 @@
-"""Node selectors: matches them against a node's labels and name.
+"""Selectors of nodes and labels: matches them against labels and the name of a node.
 
 Invariant: a selector that is not valid matches nothing, so a typing error never selects too much.
 """
@@ -72,6 +72,14 @@ def match_node_selector(selector: JsonView | None, node_labels: Mapping[str, str
     """
     terms: Sequence[JsonView] = (selector or {}).get("nodeSelectorTerms") or ()
     return not terms or any(_term_matches(term, node_labels, node_name) for term in terms)
+
+
+def match_label_selector(selector: JsonView | None, labels: Mapping[str, str]) -> bool:
+    """Matches a `metav1.LabelSelector`: all of its labels and expressions must match; None matches nothing, an empty one everything."""
+    if selector is None:
+        return False
+    wanted: Mapping[str, str] = selector.get("matchLabels") or {}
+    return all(labels.get(key) == value for key, value in wanted.items()) and _all_match(selector.get("matchExpressions") or (), labels)
 
 
 def _term_matches(term: JsonView, labels: Mapping[str, str], name: str) -> bool:

@@ -5,6 +5,7 @@ Invariant: a patch counts as found only by a violation of an oracle in a schedul
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -59,18 +60,35 @@ def patches(names: Sequence[str] = (), *, folders: Sequence[Path] = (HERE, INDEP
     return [Planted(path) for path in found if not names or path.stem in names]
 
 
+def copy_to(place: Path, names: Sequence[str]) -> None:
+    """Copies these files and folders of the tree by hard links, in a tenth of the time.
+
+    Git and Python replace a file that they change, so the original stays as it is; the bytecode stays valid, as times are kept.
+    """
+    for name in names:
+        source, target = ROOT / name, place / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, symlinks=True, ignore=UNFINISHED, copy_function=_link)
+        elif source.exists():
+            _link(source, target)
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        shutil.copy2(source, target)
+
+
 @contextmanager
 def tree(planted: Planted) -> Iterator[Path]:
     """A copy of the tree with the patch applied. Raises AssertionError when it does not apply."""
     with tempfile.TemporaryDirectory(prefix="planted-") as directory:
         place = Path(directory)
-        for name in COPIED:
-            source, target = ROOT / name, place / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if source.is_dir():
-                shutil.copytree(source, target, symlinks=True, ignore=UNFINISHED)  # with the bytecode, which stays valid as times are kept
-            elif source.exists():
-                shutil.copy(source, target)
+        copy_to(place, COPIED)
         # Without a repository of its own, git would look for one above and skip what the patch names.
         subprocess.run(["git", "init", "--quiet", directory], check=True)
         applied = subprocess.run(["git", "apply", str(planted.path)], cwd=place, capture_output=True, text=True)

@@ -111,42 +111,43 @@ class _Observer:
     def evictions(self, calendar: Calendar) -> None:
         """Compares pods and times in both directions."""
         observed = self._removed()
-        skipped: set[str] = set()
         foretold: set[str] = set()
+        skipped: set[str] = set()
         for edge in (calendar.now, *calendar.edges):
             second = second_of(edge.at)
             if second > self._until:
                 break
-            held = {each.node for each in edge.evictions if each.pod.name in self._foretold.guarded}
             for each in edge.evictions:
-                name = each.pod.name
-                foretold.add(name)
+                foretold.add(each.pod.name)
                 if each.node in skipped:
                     continue
-                if name in self._foretold.guarded:
-                    self._held(calendar, edge, each, observed)
+                if each.blocked_by:
+                    self._blocked(calendar, edge, each, observed)
                 else:
-                    self._is_at("eviction", name, second, observed.get(name))
-            # Where a budget holds a pod, what happens later on that node is not foretold.
-            skipped |= held
+                    self._is_at("eviction", each.pod.name, second, observed.get(each.pod.name))
+            # What a node that changes at a deadline does with the pod is not foretold, nor what follows from that.
+            skipped |= {each.node for each in edge.evictions if each.decided_again is not None}
         for name, at in observed.items():
-            node = self._node_of(name)
-            if self._foretold.second < at < self._until and node not in skipped:
-                self._found.expect("eviction", name in foretold, f"{name} on {node} was evicted at {at:.3f} s, which was not foretold")
+            if self._foretold.second < at < self._until and self._node_of(name) not in skipped:
+                text = f"{name} on {self._node_of(name)} was evicted at {at:.3f} s, which was not foretold"
+                self._found.expect("eviction", name in foretold, text)
 
-    def _held(self, calendar: Calendar, edge: Edge, each: Eviction, observed: Mapping[str, float]) -> None:
-        """Checks a pod that a budget protects until its deadline, unless the node changes before it: until then it stays."""
+    def _blocked(self, calendar: Calendar, edge: Edge, each: Eviction, observed: Mapping[str, float]) -> None:
+        """Checks a pod that a budget holds: it leaves at its deadline, unless it may stay before that."""
         name, second, deadline = each.pod.name, second_of(edge.at), second_of(each.deadline)
+        self._found.expect("blocked", name in self._foretold.guarded and deadline > second, f"{name} is blocked by {each.blocked_by}")
         attempts = self._attempts(name)
         tried = [at for at in attempts if at >= second]
         # An eviction that was refused before the reading is repeated after its back-off, not at the moment of the reading.
-        if deadline > second and (edge is not calendar.now or tried == attempts):
+        if edge is not calendar.now or tried == attempts:
             self._is_at("attempt", name, second, tried[0] if tried else None)
         gone = observed.get(name)
-        if each.decided_again is not None:
-            again = second_of(each.decided_again)
+        if each.stays is not None:
+            text = f"{name} was foretold to stay from {second_of(each.stays):.0f} s on, and left at {gone}"
+            self._found.expect("kept", gone is None or gone > second_of(each.stays) + ACTED_WITHIN, text)
+        elif each.decided_again is not None:
             self._found.expect(
-                "kept", gone is None or gone >= again, f"{name} was foretold to stay until {again:.0f} s, and left at {gone}"
+                "kept", gone is None or gone >= deadline, f"{name} was foretold to stay until {deadline:.0f} s, and left at {gone}"
             )
         elif deadline < self._until:
             self._is_at("deadline", name, deadline, gone)

@@ -15,7 +15,7 @@ from tests.faults.simulation.foretold import Findings, compared
 
 LEASES = 200
 LEAST: Mapping[str, int] = {
-    **{"eviction": 250, "attempt": 10, "deadline": 10, "kept": 3},
+    **{"eviction": 250, "blocked": 20, "attempt": 10, "deadline": 10, "kept": 3},
     **{"offer": 500, "change": 500, "time": 500, "close": 200},
     **{"node": 3000, "policy": 2000, "pod": 2000},
 }

@@ -1,6 +1,7 @@
 """The dashboard as the manager serves it, before a real API server, and readers with tokens of ServiceAccounts.
 
-Invariant: the dashboard acts as a user with exactly the rights of `permissions.manager_rules`; what a test makes ends with it.
+Invariant: the dashboard acts as a user with exactly the rights of `permissions.manager_objects` with a dashboard; what a test makes
+ends with it.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ BINDINGS: Rule = {"apiGroups": ["cloud.tencent.com"], "resources": ["clusterbind
 PODS: Rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}
 LIST_PODS: Rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}
 EVENTS: Rule = {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]}
+BUDGETS: Rule = {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["list"]}
 SECRETS: Rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
 NAMESPACES: Rule = {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]}
 
@@ -154,7 +156,7 @@ async def serving(hub: ControlPlane, tmp_path: Path, *, pod: Key | None = None, 
 async def _install(hub: ControlPlane) -> None:
     await hub.kubectl("apply", "-f", str(CRDS / "clusterbindings.yaml"))
     spaces = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in (keys.NAMESPACE, keys.FAKE_NAMESPACE)]
-    rights = [body for body in permissions.manager_objects() if body["kind"] != "ServiceAccount"]
+    rights = [body for body in permissions.manager_objects(dashboard=True) if body["kind"] != "ServiceAccount"]
     for body in rights:
         body["metadata"]["name"] = f"{MANAGER}-{body['metadata']['name']}"
         if "subjects" in body:

@@ -21,6 +21,7 @@ from kubeocean.model import keys
 from kubeocean.rbac.rules import RBAC
 from tests.integration.dashboard.readers import (
     BINDINGS,
+    BUDGETS,
     EVENTS,
     LIST_PODS,
     NAMESPACES,
@@ -119,7 +120,7 @@ async def test_the_worker_is_shown_to_readers_of_the_secret_of_its_binding(hub: 
         # The page has no flags: the remedy is a command, with the name of the binding.
         assert f"kubeocean dashboard --binding {stand.mark} --worker-context CTX" in calendar.text, calendar.text
         assert "or name the worker cluster" not in calendar.text + page.text
-        all_rights = await stand.reader(NODES, BINDINGS, PODS, NAMESPACES, EVENTS, SECRETS)
+        all_rights = await stand.reader(NODES, BINDINGS, PODS, NAMESPACES, EVENTS, SECRETS, BUDGETS)
         page = await stand.shown(f"/nodes/{stand.node}", all_rights, "Allocatable")
         assert f"{stand.mark}-half" in page.text and all(team in page.text for team in stand.teams), page.text
         calendar = await stand.get("/calendar", all_rights)

@@ -5,17 +5,22 @@ Invariant: the packages are built by the function that `make release` calls.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import json
 import os
+import re
 import runpy
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.installed import image
 from vkubelet.api.codec import decode_yaml
 from vkubelet.clock import SystemClock
 from vkubelet.testing.cluster.binaries import Binaries
@@ -24,6 +29,7 @@ from vkubelet.testing.fixtures import run_apart
 ROOT = Path(__file__).parents[3]
 RELEASE: dict[str, Any] = runpy.run_path(str(ROOT / "deploy" / "dev" / "release.py"))
 EPOCH = 1_700_000_000
+DISTRIBUTION = re.compile(r"opt/kubeocean/lib/python3[^/]*/site-packages/([^/]+)-([^/-]+)\.dist-info/METADATA")
 
 
 @pytest.fixture
@@ -101,3 +107,74 @@ def test_the_plugin_of_krew_runs_the_command_and_has_the_checksum_of_its_archive
     command.chmod(0o755)
     called = subprocess.run([plugin, "status"], env={"PATH": str(command.parent)}, capture_output=True, text=True, check=False)
     assert called.stdout == "called with status\n"
+
+
+# --- The image ----------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def archive() -> Path:
+    """The image of these sources, as `make image` builds it."""
+    return asyncio.run(image())
+
+
+@contextmanager
+def image_config(archive: Path) -> Iterator[tuple[tarfile.TarFile, Mapping[str, Any], Mapping[str, Any]]]:
+    """The open archive, its manifest, and the configuration of the image."""
+    with tarfile.open(archive) as opened:
+
+        def read(name: str) -> Any:
+            content = opened.extractfile(name)
+            assert content is not None
+            return json.load(content)
+
+        (manifest,) = read("manifest.json")
+        yield opened, manifest, read(manifest["Config"])["config"]
+
+
+def distributions_of(archive: Path) -> dict[str, str]:
+    """Versions of the Python distributions in an image, by their normalized names."""
+    found: dict[str, str] = {}
+    with image_config(archive) as (opened, manifest, _):
+        for layer in manifest["Layers"]:
+            with tarfile.open(fileobj=opened.extractfile(layer)) as tree:
+                found |= {normalized(match[1]): match[2] for name in tree.getnames() if (match := DISTRIBUTION.fullmatch(name))}
+    return found
+
+
+def normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@pytest.mark.timeout(900)
+def test_the_sbom_has_every_distribution_of_the_image_with_its_version(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = distributions_of(archive)
+    assert inside["vkubelet"] == RELEASE["CHARTS"]["project_version"]() and {"aiohttp", "msgspec", "uvloop"} <= inside.keys()
+    # The newest versions of this day, which a release gets, may be newer than those of a cached image.
+    pinned = tmp_path / "constraints.txt"
+    pinned.write_text("".join(f"{name}=={version}\n" for name, version in inside.items() if name != "vkubelet"))
+    monkeypatch.setenv("PIP_CONSTRAINT", str(pinned))
+    _, wheel = RELEASE["distributions"](ROOT, tmp_path / "dist", EPOCH)
+    RELEASE["write_sbom"](wheel, tmp_path / "sbom.json")
+    sbom = json.loads((tmp_path / "sbom.json").read_text())
+    listed = {normalized(each["name"]): each["version"] for each in (sbom["metadata"]["component"], *sbom["components"])}
+    assert {name: listed.get(name) for name in inside} == inside
+    assert not {"pip", "setuptools"} & (inside.keys() | listed.keys())
+
+
+def test_labels_of_the_image_name_the_project_and_its_version(archive: Path) -> None:
+    prefix = "org.opencontainers.image."
+    with image_config(archive) as (_, _, config):
+        labels = {name.removeprefix(prefix): text for name, text in config["Labels"].items() if name.startswith(prefix)}
+    assert labels == {
+        "title": "kubeocean",
+        "version": RELEASE["CHARTS"]["project_version"](),
+        "vendor": "The vkubelet authors",
+        "description": "The nodes of worker clusters as virtual nodes of a computing cluster",
+        "licenses": "Apache-2.0",
+        # Only a release has a commit: the image of a cache is that of its sources, whichever commits contain them.
+        "revision": "",
+    }
+    assert config["User"] == "65532:65532"

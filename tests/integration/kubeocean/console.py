@@ -5,7 +5,6 @@ Invariant: nothing but the script's own doing gives rights in the worker; in the
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from attrs import frozen
 
 from kubeocean.rbac.permissions import hub_objects, syncer_name, worker_guards
 from tests.support.bound import SYSTEM, Bound, apply, delete, get
+from tests.support.command import run_command
 from tests.support.keyboard import at_terminal
 from tests.support.kubectl import Ran
 from tests.support.program import Program
@@ -52,16 +52,7 @@ class Console:
 
     async def run(self, *arguments: str, within: float = 90.0) -> Ran:
         """The script to its end, without a terminal."""
-        out = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(str(SCRIPT), *arguments, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out)
-        try:
-            async with asyncio.timeout(within):
-                stdout, stderr = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        ran = Ran(process.returncode or 0, stdout, stderr.decode())
+        ran = await run_command("kubeocean", *arguments, within=within)
         assert "Traceback" not in ran.stderr, ran.stderr
         return ran
 

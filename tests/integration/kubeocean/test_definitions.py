@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncIterator
 from functools import partial
 
@@ -13,6 +12,7 @@ import pytest
 from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, definition
 from tests.support.bound import established
 from tests.support.program import eventually
+from tests.support.tables import tables
 from vkubelet.api.objects import Json
 from vkubelet.testing.cluster import CommandFailed, ControlPlane
 
@@ -216,9 +216,7 @@ def condition(kind: str, status: str, reason: str, message: str) -> Json:
 
 async def columns(cluster: ControlPlane, kind: str, *options: str) -> dict[str, str]:
     """The cells of the object "stored" by their heads, as kubectl prints them."""
-    head, row = (await cluster.kubectl("get", kind, "stored", *options)).splitlines()
-    starts = [found.start() for found in re.finditer(r"(?<!\S)(?<!\S )\S", head)]
-    return {head[at:end].strip(): row[at:end].strip() for at, end in zip(starts, [*starts[1:], None], strict=True)}
+    return dict(tables(await cluster.kubectl("get", kind, "stored", *options))["stored"])
 
 
 async def test_columns_of_a_binding_show_whether_it_works_and_why_not(stored: ControlPlane) -> None:

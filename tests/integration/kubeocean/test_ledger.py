@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 
 from tests.integration.kubeocean.conftest import MakeScene
-from tests.integration.kubeocean.console import SCRIPT
 from tests.support.bound import get
+from tests.support.command import run_command
 from tests.support.pages import Shell, block
-from tests.support.program import eventually
+from tests.support.program import LONG, eventually
 from tests.support.scrape import Scrape
 from tests.support.stage import Stage, away
 from vkubelet.testing.cluster import ControlPlane
-from vkubelet.testing.cluster.processes import run
 
 LEDGER = "kubeocean-ledger"
 CPU = {"keeps": 0.5, "done": 0.25, "ends-meanwhile": 1.0, "deleted": 0.75}
@@ -160,14 +159,18 @@ async def check_readers(stage: Stage, times: Times, address: str, hub: ControlPl
     assert [each["name"] for each in ledger["namespaces"]] == [stage.namespace]
     check(float(ledger["lastDay"]["cpu"]), times, instant(ledger["through"]))
 
-    flags = ("status", name, "--ledger", "--kubeconfig", str(hub.kubeconfig))
-    (shown,) = json.loads(await run(str(SCRIPT), *flags, "-o", "json"))["ledgers"]
+    async def show(*flags: str) -> str:
+        ran = await run_command("kubeocean", "status", name, "--ledger", "--kubeconfig", str(hub.kubeconfig), *flags, within=LONG)
+        assert ran.code == 0, ran.stderr
+        return ran.stdout.decode()
+
+    (shown,) = json.loads(await show("-o", "json"))["ledgers"]
     assert {(row["policy"], row["node"], row["namespace"]) for row in shown["lastDay"]} == {
         (f"all-of-{name}", stage.nodes[0], stage.namespace)
     }
     check(sum(float(row["lent"]["cpu"]) for row in shown["lastDay"]), times, instant(shown["through"]))
-    table = await run(str(SCRIPT), *flags)
+    table = await show()
     assert stage.namespace in table and "CPU (core-h)" in table
-    lines = list(csv.DictReader(io.StringIO(await run(str(SCRIPT), *flags, "--csv"))))
+    lines = list(csv.DictReader(io.StringIO(await show("--csv"))))
     assert {line["binding"] for line in lines} == {name}
     check(sum(float(line["resource_seconds"]) for line in lines if line["resource"] == "cpu"), times, instant(shown["through"]))

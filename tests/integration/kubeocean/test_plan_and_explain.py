@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,9 +12,9 @@ import pytest
 from attrs import frozen
 
 from tests.integration.kubeocean.conftest import Scene, lasting_scene
-from tests.integration.kubeocean.console import SCRIPT
 from tests.integration.kubeocean.leases import CLOSED, allocatable, comes_to_offer, local_pod, patch_policy, policy_reports, taints, vnode
 from tests.support.bound import Body, Bound, apply, delete, get
+from tests.support.command import run_command
 from tests.support.kubectl import Ran
 from tests.support.program import PATIENCE, eventually
 from tests.support.stage import Stage
@@ -36,12 +35,7 @@ class Reader:
 
     async def run(self, *arguments: str) -> Ran:
         flags = ["--kubeconfig", str(self.hub), *(["--worker-kubeconfig", str(self.worker)] if self.worker else [])]
-        out = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            str(SCRIPT), *arguments, *flags, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out
-        )
-        stdout, stderr = await asyncio.wait_for(process.communicate(), COMMAND_WITHIN)
-        ran = Ran(process.returncode or 0, stdout, stderr.decode())
+        ran = await run_command("kubeocean", *arguments, *flags, within=COMMAND_WITHIN)
         assert "Traceback" not in ran.stderr, ran.stderr
         return ran
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from tests.integration.kubeocean.conftest import Scene, lasting_scene
 from tests.support.bound import Body, delete, get
 from tests.support.program import eventually
 from tests.support.stage import Stage, physical_name
+from tests.support.tables import tables
 from vkubelet.testing.cluster import ControlPlane
 
 OURS = "kubeocean.io/"
@@ -79,6 +80,29 @@ async def test_it_bears_what_the_physical_node_bears_and_says_which_that_is(scen
     lease = await get(scene.bound.hub, "lease", name, "-n", "kube-node-lease")
     assert (lease["spec"]["holderIdentity"], lease["spec"]["leaseDurationSeconds"]) == (name, 40), "line 86"
     assert [(owner["kind"], owner["uid"]) for owner in lease["metadata"]["ownerReferences"]] == [("Node", node["metadata"]["uid"])]
+
+
+async def test_wide_columns_of_both_clusters_show_what_is_bound_leased_and_offered(scene: Scene) -> None:
+    """As `kubectl get clusterbindings,resourceleasingpolicies,nodes -o wide` prints them, each kind in its cluster."""
+    bound, name = scene.bound, scene.vnodes[0]
+    hub = tables(await bound.hub.kubectl("get", "clusterbindings,nodes", "-o", "wide"))
+    binding = hub[f"clusterbinding.cloud.tencent.com/{bound.name}"]
+    assert (binding["CLUSTERID"], binding["PHASE"], binding["READY"], binding["CONNECTED"]) == (bound.name, "Ready", "True", "True")
+    assert (binding["MOUNT NAMESPACE"], bool(binding["SECRET"]), bool(binding["MESSAGE"])) == (bound.mount, True, True)
+    leases = f"resourceleasingpolicy.cloud.tencent.com/all-of-{bound.name}"
+
+    async def counted() -> Mapping[str, Mapping[str, str]] | None:
+        worker = tables(await bound.worker.kubectl("get", "resourceleasingpolicies,nodes", "-o", "wide"))
+        return worker if worker[leases]["NODES"] == "2" else None
+
+    worker = await eventually(counted, "the policy decides about both nodes")
+    policy = worker[leases]
+    assert (policy["CLUSTER"], policy["PHASE"], policy["ACTIVE"]) == (bound.name, "Active", "true")
+    assert policy["PRIORITY"] == "0" and policy["ZONE"] and policy["MESSAGE"] and "LEASED CPU" in policy
+    node, physical = hub[f"node/{name}"], worker[f"node/{scene.nodes[0]}"]
+    assert node["STATUS"] == "Ready" and node["INTERNAL-IP"] not in ("", "<none>") and node["VERSION"].startswith("v1.")
+    same = ("OS-IMAGE", "KERNEL-VERSION", "CONTAINER-RUNTIME")
+    assert [node[column] for column in same] == [physical[column] for column in same]
 
 
 async def test_a_name_that_is_too_long_is_cut_and_told_apart_by_its_hash(scene: Scene) -> None:

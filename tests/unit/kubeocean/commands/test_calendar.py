@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from kubeocean.commands.calendar import Plan, Question, blocks
+from kubeocean.commands.calendar import Plan, Question, blocked_by, blocks, latest
 from kubeocean.commands.output import Format, data, rendered
 from kubeocean.explain.calendar import calendar
 from tests.unit.kubeocean.builders import at, policy
-from tests.unit.kubeocean.explain.test_calendar import DAY, NIGHT, lease
+from tests.unit.kubeocean.explain.test_calendar import DAY, NIGHT, guarded, lease, of_a_day
 from vkubelet.errors import SettingsError
 
 START = at("2026-01-05 07:00")
@@ -47,6 +47,20 @@ def test_a_deadline_that_another_window_may_change_is_shown_as_such() -> None:
     soon = policy("soon", {"timeWindows": [{"start": "08:05", "end": "08:07"}], "priority": 1}, uid="s")
     (evicted,) = (line for line in text(plan(NIGHT, soon)) if "default/web-1" in line)
     assert evicted.startswith("Mon 05 Jan 08:00 UTC  Mon 05 Jan 08:10 UTC; decided again Mon 05 Jan 08:05 UTC")
+
+
+def test_a_pod_that_a_budget_blocks_is_shown_with_it() -> None:
+    made = guarded(NIGHT, allows=0, pods=["u1"])
+    shown = blocks(
+        Plan(binding="demo", calendar=calendar(made, start=START, until=START + timedelta(days=1)), zones={}, notes=()), wide=False
+    )
+    lines = [line for line in rendered(shown, width=10_000) if "default/web-" in line]
+    assert [("  no budget  " in line, "  default/web, which allows none  " in line) for line in lines] == [(True, False), (False, True)]
+    soon = policy("soon", {"timeWindows": [{"start": "08:05", "end": "08:20"}], "priority": 1}, uid="soon")
+    (blocked,) = (each for each in of_a_day(guarded(NIGHT, soon, allows=0, pods=["u1"])).evictions if each.blocked_by)
+    assert latest(blocked, "UTC") == "none; it may stay from Mon 05 Jan 08:05 UTC"
+    (some,) = (each for each in of_a_day(guarded(NIGHT, allows=1)).evictions if each.blocked_by)
+    assert blocked_by(some) == "default/web, which allows 1 at a time"
 
 
 def test_a_window_that_changes_no_node_is_shown_as_such() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from attrs import evolve
+
 from kubeocean.commands.explain import node_blocks, pod_blocks, policy_blocks, warnings
 from kubeocean.commands.output import rendered
+from kubeocean.explain.budgets import Budgets
 from kubeocean.explain.node import explain_node
 from kubeocean.explain.pod import Surroundings, explain_pod
 from kubeocean.explain.policy import explain_policy
@@ -72,6 +75,18 @@ def test_a_pod_is_shown_with_its_place_its_reasons_and_its_warnings() -> None:
         and shown[-1] == "  2026-01-05T08:00:00Z FailedCreatePod: quota"
     )
     assert any(line.startswith("spec.volumes[v].configMap.name  settings  ") for line in shown)
+
+
+def test_budgets_that_block_evictions_now_are_named_for_a_node_and_a_pod() -> None:
+    made = lease(policy("half"))
+    (uid,) = (each.ref.uid for each in made.nodes[0].pods)
+    for allowed, names in ((0, True), (1, False)):
+        counted = evolve(made, budgets=Budgets(of_pod={uid: "default/guard"}, allowed={"default/guard": allowed}))
+        shown = "\n".join(rendered(node_blocks(explain_node(counted, counted.nodes[0], instant=NOW)), width=160))
+        assert ("a PodDisruptionBudget blocks until a grace period ends: default/web: default/guard" in shown) is names
+    around = Surroundings(node=virtual(), binding=binding(), target=target(pod()), blocked_by="default/guard")
+    shown = "\n".join(rendered(pod_blocks(explain_pod(pod(), around), wide=False), width=160))
+    assert "PodDisruptionBudget default/guard allows no eviction of it now: when its lease ends, it stays until" in shown
 
 
 def test_warnings_are_sorted_by_time_and_other_events_are_left_out() -> None:

@@ -23,7 +23,7 @@ async def test_the_lease_that_is_read_is_the_one_that_the_process_decided() -> N
     async with process(world) as running:
         world.write_nodes()
         virtual = {each.metadata.name: each for each in world.hub_nodes.store}
-        made = lease_of(binding(), worker=running.worker, policies=running.policies.current, virtual=virtual, pods=world.host.store)
+        made = await lease_of(binding(), worker=running.worker, policies=running.policies.current, virtual=virtual, pods=world.host.store)
         assert [each.virtual for each in made.nodes] == sorted(virtual)
         for each in made.nodes:
             last = description_of(virtual[each.virtual])
@@ -33,7 +33,7 @@ async def test_the_lease_that_is_read_is_the_one_that_the_process_decided() -> N
         assert [policy.name for policy in made.policies] == ["night"] and made.named("foreign") is None
 
 
-def test_nodes_that_are_never_leased_have_their_reason() -> None:
+async def test_nodes_that_are_never_leased_have_their_reason() -> None:
     worker = empty_worker(Client(Connection("https://worker.invalid")), binding(), OWNER)
     for name, more in (
         ("gone", {"deletionTimestamp": "2026-01-05T08:00:00Z"}),
@@ -45,7 +45,7 @@ def test_nodes_that_are_never_leased_have_their_reason() -> None:
     listed(worker.nodes)
     old = keys.vnode_name("demo", "replaced")
     virtual = {old: node(name=old, labels={keys.PHYSICAL_NODE_UID: "earlier"})}
-    made = lease_of(binding(), worker=worker, policies=[], virtual=virtual, pods=[])
+    made = await lease_of(binding(), worker=worker, policies=[], virtual=virtual, pods=[])
     assert {each.facts.name: each.excluded.partition(",")[0] for each in made.nodes} == {
         "gone": "the physical node is being deleted",
         "other": "it is a virtual node itself",
@@ -54,7 +54,7 @@ def test_nodes_that_are_never_leased_have_their_reason() -> None:
     }
 
 
-def test_pods_that_use_no_leased_capacity_are_not_counted() -> None:
+async def test_pods_that_use_no_leased_capacity_are_not_counted() -> None:
     worker = empty_worker(Client(Connection("https://worker.invalid")), binding(), OWNER)
     worker.nodes.adopt(node(name="node-1", resourceVersion="5"))
     pods = [
@@ -63,17 +63,17 @@ def test_pods_that_use_no_leased_capacity_are_not_counted() -> None:
         pod(uid="t", status={"phase": "Failed"}),
         pod(uid="d", deletionTimestamp="2026-01-05T08:00:00Z"),
     ]
-    (only,) = lease_of(binding(), worker=worker, policies=[], virtual={}, pods=pods).nodes
+    (only,) = (await lease_of(binding(), worker=worker, policies=[], virtual={}, pods=pods)).nodes
     assert [each.ref.uid for each in only.pods] == ["uid-1"] and Usage().local("node-1") == {}
 
 
-def test_the_zone_of_the_process_is_read_from_the_status_of_a_policy() -> None:
+async def test_the_zone_of_the_process_is_read_from_the_status_of_a_policy() -> None:
     body = {**policy_body("p"), "status": {"timeZone": "Europe/Berlin"}}
     worker = empty_worker(Client(Connection("https://worker.invalid")), binding(), OWNER)
     seen = [ResourceLeasingPolicy.parse(unknown(body))]
-    assert str(lease_of(binding(), worker=worker, policies=seen, virtual={}, pods=[]).terms.zone) == "Europe/Berlin"
+    assert str((await lease_of(binding(), worker=worker, policies=seen, virtual={}, pods=[])).terms.zone) == "Europe/Berlin"
     fixed = binding({"timeZone": "Asia/Tokyo"})
-    assert str(lease_of(fixed, worker=worker, policies=seen, virtual={}, pods=[]).terms.zone) == "Asia/Tokyo"
+    assert str((await lease_of(fixed, worker=worker, policies=seen, virtual={}, pods=[])).terms.zone) == "Asia/Tokyo"
 
 
 def test_the_binding_of_a_node_is_found_by_its_label() -> None:

@@ -13,8 +13,10 @@ from kubeocean.model.node_state import CLOSED, OPEN
 from kubeocean.settings import LONGEST_READING
 from tests.unit.kubeocean.builders import at
 from vkubelet.api.quantity import parse_resources
+from vkubelet.testing.clock import ManualClock
 
 START = at("2026-01-05 09:00")
+CLOCK = ManualClock(START)
 AMOUNTS = parse_resources({"cpu": "4", "memory": "8Gi"})
 
 
@@ -47,36 +49,35 @@ def test_samples_are_bounded_and_cover_the_whole_time() -> None:
     assert max(gaps) <= 3 * min(gaps) and history.samples[-1].at > START + timedelta(seconds=190_000)
 
 
-def test_requests_count_from_one_reading_to_the_next() -> None:
+async def test_requests_count_from_one_reading_to_the_next() -> None:
     ledger = Ledger()
     for number in range(31):
-        ledger.add(
-            fleet(pod(), pod("done", phase="Succeeded"), pod("elsewhere", node="real"), pod("kube-system", leased=False), minutes=number)
-        )
+        pods = (pod(), pod("done", phase="Succeeded"), pod("elsewhere", node="real"), pod("kube-system", leased=False))
+        await ledger.add(fleet(*pods, minutes=number), CLOCK)
     (account,) = ledger.accounts()
     assert (account.namespace, account.binding) == ("team", "demo") and ledger.observed == timedelta(minutes=30)
     assert (account.cpu_hours, account.memory_gib_hours, account.pod_hours) == pytest.approx((2.0, 4.0, 0.5))
 
 
-def test_a_gap_in_the_readings_is_not_counted() -> None:
+async def test_a_gap_in_the_readings_is_not_counted() -> None:
     ledger = Ledger()
     for minutes in (0, 1, 1 + LONGEST_GAP.total_seconds() / 60 + 1):
-        ledger.add(fleet(pod(), minutes=minutes))
-    ledger.add(Fleet(at=START + timedelta(hours=1), nodes=[node()]))
+        await ledger.add(fleet(pod(), minutes=minutes), CLOCK)
+    await ledger.add(Fleet(at=START + timedelta(hours=1), nodes=[node()]), CLOCK)
     assert ledger.observed == timedelta(minutes=1) and ledger.accounts()[0].pod_hours == pytest.approx(1 / 60)
 
 
-def test_accounts_are_bounded_and_the_rest_is_named() -> None:
+async def test_accounts_are_bounded_and_the_rest_is_named() -> None:
     ledger = Ledger()
     many = [pod(f"n{number}") for number in range(MOST_ACCOUNTS + 50)]
-    ledger.add(fleet(*many))
-    ledger.add(fleet(*many, minutes=1))
+    await ledger.add(fleet(*many), CLOCK)
+    await ledger.add(fleet(*many, minutes=1), CLOCK)
     found = {each.namespace: each for each in ledger.accounts()}
     assert len(found) == MOST_ACCOUNTS + 1 and found[OTHERS].pod_hours == pytest.approx(50 / 60)
 
 
-def test_the_longest_interval_between_readings_is_no_gap() -> None:
+async def test_the_longest_interval_between_readings_is_no_gap() -> None:
     ledger = Ledger()
     for number in range(4):
-        ledger.add(fleet(pod(), minutes=number * 1.5 * LONGEST_READING / 60))
+        await ledger.add(fleet(pod(), minutes=number * 1.5 * LONGEST_READING / 60), CLOCK)
     assert ledger.observed == timedelta(seconds=3 * 1.5 * LONGEST_READING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
@@ -131,15 +132,15 @@ async def test_a_binding_without_nodes_and_a_hub_without_bindings_have_pages() -
 PAGES = ("overview.html", "nodes.html")
 
 
-def large(count: int, *, pods: int = 20) -> Reading:
-    """A hub with so many nodes of four bindings, and so many pods on each."""
-    bindings = [stored(*READY, name=f"b{number}") for number in range(4)]
+def large(count: int, *, pods: int = 20, names: Sequence[str] = ("b0", "b1", "b2", "b3")) -> Reading:
+    """A hub with so many nodes of some bindings, and so many pods on each."""
+    bindings = [stored(*READY, name=name) for name in names]
     nodes = [
         node(
             {"taints": [{"key": keys.TAINT_VNODE, "effect": "NoSchedule"}]},
             status={**IS_READY, "allocatable": {"cpu": "32", "memory": "128Gi"}},
             name=f"v{number}",
-            labels={keys.CLUSTER_BINDING: f"b{number % 4}"},
+            labels={keys.CLUSTER_BINDING: names[number % len(names)]},
         )
         for number in range(count)
     ]

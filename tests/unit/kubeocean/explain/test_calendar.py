@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from attrs import evolve
 from hypothesis import HealthCheck, Phase, given, settings
 
+from kubeocean.explain.budgets import Budgets
 from kubeocean.explain.calendar import Calendar, Offer, calendar, window_edges
 from kubeocean.explain.lease import Lease, LeasedNode
 from kubeocean.leasing.policy import NodeFacts
@@ -129,7 +132,7 @@ def test_a_hand_over_to_a_smaller_policy_evicts_only_the_excess() -> None:
 
 
 def test_a_deadline_is_marked_where_the_node_changes_before_it() -> None:
-    """Its pods are held by budgets that are not read: a pod that is still there at 08:05 is decided about again."""
+    """Its pods are blocked by budgets that are not read: a pod that is still there at 08:05 is decided about again."""
     soon = policy("soon", {"timeWindows": [{"start": "08:05", "end": "08:07"}], "priority": 1}, uid="soon")
     closes = of_a_day(lease(NIGHT, soon)).edges[0]
     assert [(each.deadline, each.decided_again) for each in closes.evictions] == [(at("2026-01-05 08:10"), at("2026-01-05 08:05"))] * 2
@@ -137,6 +140,75 @@ def test_a_deadline_is_marked_where_the_node_changes_before_it() -> None:
     assert [each.decided_again for each in alone.evictions] == [None, None], "that the grace period ends is no other decision"
     late = policy("late", {"timeWindows": [{"start": "08:10", "end": "08:20"}]}, uid="late")
     assert {each.decided_again for each in of_a_day(lease(NIGHT, late)).edges[0].evictions} == {at("2026-01-05 08:10")}
+
+
+# --- Budgets ------------------------------------------------------------------------------------------------------------------------------
+
+
+def guarded(*policies: ResourceLeasingPolicy, allows: int, pods: Sequence[str] = ("u0", "u1")) -> Lease:
+    """The same, with a budget that counts some of the pods."""
+    return evolve(lease(*policies), budgets=Budgets(of_pod=dict.fromkeys(pods, "default/web"), allowed={"default/web": allows}))
+
+
+def test_a_pod_that_a_budget_blocks_leaves_at_its_deadline() -> None:
+    closes, *_ = of_a_day(guarded(NIGHT, allows=0, pods=["u1"])).edges
+    assert [(each.pod.name, each.blocked_by, each.allows, each.deadline, each.stays) for each in closes.evictions] == [
+        ("web-0", "", 0, at("2026-01-05 08:10"), None),
+        ("web-1", "default/web", 0, at("2026-01-05 08:10"), None),
+    ]
+
+
+def test_a_blocked_pod_may_stay_once_its_node_opens_again() -> None:
+    soon = policy("soon", {"timeWindows": [{"start": "08:05", "end": "08:20"}], "priority": 1}, uid="soon")
+    made = of_a_day(guarded(NIGHT, soon, allows=0, pods=["u1"]))
+    (blocked,) = (each for each in made.evictions if each.blocked_by)
+    assert (blocked.at, blocked.stays, blocked.decided_again) == (at("2026-01-05 08:00"), at("2026-01-05 08:05"), None)
+    assert [each.decided_again for each in made.evictions if not each.blocked_by] == [None], "it has left at 08:00"
+
+
+def test_a_change_at_the_deadline_of_a_blocked_pod_is_marked() -> None:
+    """Whether the process deletes the pod or decides about its node first is not known."""
+    late = policy("late", {"timeWindows": [{"start": "08:10", "end": "08:20"}]}, uid="late")
+    found = of_a_day(guarded(NIGHT, late, allows=0)).edges[0].evictions
+    assert {(each.blocked_by, each.deadline, each.stays, each.decided_again) for each in found} == {
+        ("default/web", at("2026-01-05 08:10"), None, at("2026-01-05 08:10"))
+    }
+    assert {each.decided_again for each in of_a_day(guarded(NIGHT, allows=0)).edges[0].evictions} == {None}
+
+
+def test_a_blocked_pod_gets_the_deadline_of_the_policy_that_decides_last() -> None:
+    """The window of another policy opens for two minutes, offers nothing, and evicts with a longer grace when it closes."""
+    nothing = {"resourceLimits": [limit("cpu", percent=0)], "forceReclaim": True, "gracefulReclaimPeriodSeconds": 1800}
+    soon = policy("soon", {"timeWindows": [{"start": "08:05", "end": "08:06"}], "priority": 1, **nothing}, uid="soon")
+    made = of_a_day(guarded(NIGHT, soon, allows=0))
+    assert [(each.at, each.blocked_by, each.deadline) for each in made.evictions] == [
+        (at("2026-01-05 08:00"), "default/web", at("2026-01-05 08:37"))
+    ] * 2
+
+
+def test_a_blocked_pod_occupies_its_node_and_the_next_edge_evicts_another() -> None:
+    """At 08:00 only one pod fits; the younger one is blocked, and nobody else leaves in its place."""
+    made = of_a_day(guarded(NIGHT, DAY, allows=0, pods=["u1"]))
+    assert [(each.pod.name, each.blocked_by, each.deadline) for each in made.evictions] == [
+        ("web-1", "default/web", at("2026-01-05 08:10"))
+    ]
+
+
+def test_a_budget_that_allows_some_lets_as_many_go_at_once() -> None:
+    soon = policy("soon", {"timeWindows": [{"start": "08:05", "end": "08:07"}], "priority": 1}, uid="soon")
+    found = of_a_day(guarded(NIGHT, soon, allows=1)).edges[0].evictions
+    assert [(each.pod.name, each.blocked_by, each.allows, each.decided_again) for each in found] == [
+        ("web-1", "", 0, None),
+        ("web-0", "default/web", 1, at("2026-01-05 08:05")),
+    ]
+
+
+def test_a_deletion_without_a_grace_period_asks_no_budget() -> None:
+    at_once = policy("night", {"timeWindows": [{"start": "20:00", "end": "07:59"}], "forceReclaim": True}, uid="night")
+    assert [each.blocked_by for each in of_a_day(guarded(at_once, allows=0)).evictions] == ["", ""]
+
+
+# --- One by one ---------------------------------------------------------------------------------------------------------------------------
 
 
 def test_changes_after_the_calendar_count_for_deadlines_in_it() -> None:
