@@ -12,6 +12,7 @@ Invariant: a full pass that is not short runs only after the memory of the proce
 nothing here takes longer than a pass over the objects of the last tenth of a second. (Counting frozen objects does: Python traverses them.)
 """
 
+import ctypes
 import gc
 import logging
 import sys
@@ -41,6 +42,9 @@ FEW: Final = 600_000
 """Memory blocks over which a full pass takes some 40 ms: it does not wait until they have doubled."""
 LITTLE: Final = 10_000
 """Memory blocks, about a megabyte, that a process may gain besides a fiftieth until a short pass."""
+LARGE: Final = 128 * 1024
+"""Bytes of the blocks that glibc gets from the kernel one by one, and returns when they are freed: its own default at the start."""
+_M_MMAP_THRESHOLD: Final = -3
 
 
 def full_pass_is_due(blocks: int, after_last: int) -> bool:
@@ -49,6 +53,17 @@ def full_pass_is_due(blocks: int, after_last: int) -> bool:
     `after_last` is their number after the last full pass.
     """
     return blocks > 2 * after_last + SMALL or 1.02 * after_last + LITTLE < blocks <= FEW
+
+
+def return_large_blocks() -> None:
+    """Lets the C library return freed large blocks to the kernel, where it is glibc.
+
+    Once one was freed, glibc keeps those of its size in the heap. Each TLS connection has a buffer of 256 KiB, so connections that are
+    closed and opened again would leave more and more of the heap in use by nothing.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, LARGE)
 
 
 @define
@@ -60,6 +75,7 @@ class Collector:
 
     def start(self) -> None:
         """Freezes everything loaded so far, which remains until the process exits."""
+        return_large_blocks()
         gc.set_threshold(YOUNG, MIDDLE, NEVER)
         self._collect()
 

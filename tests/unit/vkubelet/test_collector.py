@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import platform
+import subprocess
 import sys
 import time
 import weakref
@@ -59,6 +61,34 @@ def test_garbage_that_was_frozen_does_not_add_up_in_a_small_process(made: Collec
 
     before = blocks_after(10)
     assert blocks_after(20) < 1.05 * before + collector.LITTLE
+
+
+_BUFFERS = """
+import ctypes
+from vkubelet.collector import return_large_blocks
+
+class Heap(ctypes.Structure):
+    _fields_ = [(f"field_{number}", ctypes.c_size_t) for number in range(10)]  # The fourth one counts the blocks outside of the heap.
+
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype, libc.malloc.restype, libc.free.argtypes = Heap, ctypes.c_void_p, [ctypes.c_void_p]
+return_large_blocks()
+before, found = libc.mallinfo2().field_3, []
+for _ in range(3):
+    buffers = [libc.malloc(256 * 1024) for _ in range(100)]
+    found.append(libc.mallinfo2().field_3 - before)
+    for buffer in buffers:
+        libc.free(buffer)
+print(*found)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no threshold")
+def test_buffers_of_closed_connections_are_returned_to_the_kernel() -> None:
+    ended = subprocess.run([sys.executable, "-c", _BUFFERS], capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["[8,", "8,", "8]", "0"], (
+        "after the first one was freed, glibc would take those of its size from its heap"
+    )
 
 
 def test_what_is_loaded_at_the_start_is_looked_at_by_no_pass(made: Collector) -> None:
