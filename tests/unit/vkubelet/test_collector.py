@@ -86,9 +86,9 @@ print(*found)
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no threshold")
 def test_buffers_of_closed_connections_are_returned_to_the_kernel() -> None:
     ended = subprocess.run([sys.executable, "-c", _BUFFERS], capture_output=True, text=True, check=True)
-    assert ended.stdout.split() == ["[8,", "8,", "8]", "0"], (
-        "after the first one was freed, glibc would take those of its size from its heap"
-    )
+    first, *later = map(int, ended.stdout.split())
+    # What is free in the heap is used first. Once a large block was freed, glibc would take all of its size from the heap.
+    assert first > 50 and later == [first, first]
 
 
 def test_what_is_loaded_at_the_start_is_looked_at_by_no_pass(made: Collector) -> None:
