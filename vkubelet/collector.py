@@ -12,9 +12,9 @@ Invariant: a full pass that is not short runs only after the memory of the proce
 nothing here takes longer than a pass over the objects of the last tenth of a second. (Counting frozen objects does: Python traverses them.)
 """
 
+import ctypes
 import gc
 import logging
-import math
 import sys
 import time
 from typing import Final
@@ -38,19 +38,32 @@ NEVER: Final = 2**30
 """Full passes are started here alone."""
 SMALL: Final = 400_000
 """Memory blocks, a few for each object, that a small process may gain without a full pass."""
-SHORT: Final = 0.04
-"""Seconds that a pass may take which does not wait until the memory has doubled."""
+FEW: Final = 600_000
+"""Memory blocks over which a full pass takes some 40 ms: it does not wait until they have doubled."""
 LITTLE: Final = 10_000
 """Memory blocks, about a megabyte, that a process may gain besides a fiftieth until a short pass."""
+LARGE: Final = 128 * 1024
+"""Bytes of the blocks that glibc gets from the kernel one by one, and returns when they are freed: its own default at the start."""
+_M_MMAP_THRESHOLD: Final = -3
 
 
-def full_pass_is_due(blocks: int, after_last: int, *, took: float = math.inf) -> bool:
-    """Returns whether the allocated memory blocks have doubled, or have grown a little if the pass will be short.
+def full_pass_is_due(blocks: int, after_last: int) -> bool:
+    """Returns whether the allocated memory blocks have doubled, or have grown a little as long as they are few.
 
-    `after_last` is their number after the last full pass, which took so many seconds.
+    `after_last` is their number after the last full pass.
     """
-    is_short = took * blocks <= SHORT * after_last
-    return blocks > 2 * after_last + SMALL or (is_short and blocks > 1.02 * after_last + LITTLE)
+    return blocks > 2 * after_last + SMALL or 1.02 * after_last + LITTLE < blocks <= FEW
+
+
+def return_large_blocks() -> None:
+    """Lets the C library return freed large blocks to the kernel, where it is glibc.
+
+    Once one was freed, glibc keeps those of its size in the heap. Each TLS connection has a buffer of 256 KiB, so connections that are
+    closed and opened again would leave more and more of the heap in use by nothing.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, LARGE)
 
 
 @define
@@ -58,11 +71,11 @@ class Collector:
     """The garbage collector of this process; call `start` once, before anything is cached."""
 
     _after_last: int = 0
-    _took: float = math.inf
     _passes: int = 0
 
     def start(self) -> None:
         """Freezes everything loaded so far, which remains until the process exits."""
+        return_large_blocks()
         gc.set_threshold(YOUNG, MIDDLE, NEVER)
         self._collect()
 
@@ -75,10 +88,11 @@ class Collector:
     def check(self) -> None:
         """Freezes new objects, or every object in a full pass, for which it checks at each call number `GROWTH_CHECKED`."""
         self._passes += 1
-        if self._passes % GROWTH_CHECKED == 0 and full_pass_is_due(sys.getallocatedblocks(), self._after_last, took=self._took):
+        if self._passes % GROWTH_CHECKED == 0 and full_pass_is_due(sys.getallocatedblocks(), self._after_last):
+            began = time.thread_time()
             gc.unfreeze()
             self._collect()
-            with bind(seconds=round(self._took, 3), blocks=self._after_last):
+            with bind(seconds=round(time.thread_time() - began, 3), blocks=self._after_last):
                 log.debug("full pass of the garbage collector")
         else:
             # Existing garbage must not be frozen with the rest.
@@ -86,8 +100,6 @@ class Collector:
             gc.freeze()
 
     def _collect(self) -> None:
-        began = time.thread_time()
         gc.collect()
         gc.freeze()
-        self._took = time.thread_time() - began
         self._after_last = sys.getallocatedblocks()
