@@ -23,7 +23,7 @@ from attrs import frozen
 ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent
 INDEPENDENT = HERE.parent / "independent"
-"""Bugs that were planted by the documentation alone; all were run before the campaign was changed for any of them."""
+"""Bugs that were planted by the documentation alone, when the campaign was complete."""
 PAGE = ROOT / "docs" / "reference" / "reliability.md"
 _TABLE = r"(?<=<!-- {0}: made by `make docs` from the patches -->\n).*?(?=<!-- end of {0} -->)"
 _RECORDED = ("Found-by: ", "Found-after: ", "Oracle: ")
