@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kubeocean.commands.plan import commented
-from kubeocean.rbac import permissions
+from kubeocean.rbac import permissions, tenants
 from kubeocean.rbac.rules import Rule
 from vkubelet.api.objects import Json
 from vkubelet.clock import SystemClock
@@ -45,6 +45,7 @@ def files() -> dict[Path, str]:
         HUB / "templates/rbac.yaml": hub_roles(),
         WORKER / "templates/rbac.yaml": worker_roles(),
         WORKER / "templates/admissionpolicies.yaml": worker_guards(),
+        WORKER / "templates/tenants.yaml": worker_tenants(),
     }
 
 
@@ -84,11 +85,30 @@ def worker_guards() -> str:
     """Renders what limits the identity in the mount namespace; the guard of nodes is included where it may label them."""
     guards = permissions.worker_guards(SPACE, policy_label=True, max_priority=_PRIORITY)
     nodes = [body for body in guards if body["metadata"]["name"].endswith("-nodes")]
-    always = [body for body in guards if body not in nodes]
-    text, label = (template(bodies, (), chart="kubeocean-worker") for bodies in (always, nodes))
+    volumes = [body for body in guards if _is_policy_of_volumes(body)]
+    always = [body for body in guards if body not in nodes + volumes]
+    spread = [body for body in permissions.worker_guards(SPACE, tenants=True) if _is_policy_of_volumes(body)]
+    text, label, single, each = (template(bodies, (), chart="kubeocean-worker") for bodies in (always, nodes, volumes, spread))
+    text = f"{text}{{{{- if .Values.tenants.enabled }}}}\n---\n{each}{{{{- else }}}}\n---\n{single}{{{{- end }}}}\n"
     text = f"{text}{{{{- if .Values.policyLabel.enabled }}}}\n---\n{label}{{{{- end }}}}\n"
     text = text.replace(_PRIORITY, "{{ .Values.admissionPolicy.maxPriority | int }}")
     return f"# {MADE}\n{{{{- if .Values.admissionPolicy.enabled }}}}\n---\n{text}{{{{- end }}}}\n"
+
+
+def _is_policy_of_volumes(body: Json) -> bool:
+    return body["kind"] == "ValidatingAdmissionPolicy" and str(body["metadata"]["name"]).endswith("-volumes")
+
+
+def worker_tenants() -> str:
+    """Renders the rights of `namespaceMapping: PerNamespace`; those to create namespaces only together with what limits them."""
+    parts = []
+    for creates in (True, False):
+        rules = (*tenants.tenant_rules(SPACE), *tenants.wide_rules(SPACE, creates=creates))
+        parts.append(template(tenants.wide_objects(SPACE, creates=creates), rules, chart="kubeocean-worker"))
+    limits = template(tenants.tenant_guards(SPACE), (), chart="kubeocean-worker")
+    may = "and .Values.tenants.create .Values.admissionPolicy.enabled"
+    text = f"{{{{- if {may} }}}}\n---\n{parts[0]}---\n{limits}{{{{- else }}}}\n---\n{parts[1]}{{{{- end }}}}\n"
+    return f"# {MADE}\n{{{{- if .Values.tenants.enabled }}}}\n{text}{{{{- end }}}}\n"
 
 
 def template(objects: Sequence[Json], rules: Sequence[Rule], *, chart: str) -> str:

@@ -29,7 +29,7 @@ from kubeocean.cli import serving_parser
 from kubeocean.dashboard.command import app
 from kubeocean.metrics import Gauges, ManagerMetrics, SyncerMetrics
 from kubeocean.model import keys
-from kubeocean.rbac import permissions
+from kubeocean.rbac import permissions, tenants
 from kubeocean.rbac.guards import guards
 from kubeocean.settings import DashboardSettings, KubeoceanSettings, ManagerSettings
 from vkubelet import api, beneath, client, clock, control, errors, logformat, metrics, provider, stats, streams
@@ -279,6 +279,11 @@ def permissions_page() -> str:
     mount = keys.WORKER_NAMESPACE
     for title, rules in (
         ("In the worker: ServiceAccount `kubeocean-syncer`", permissions.worker_rules(mount, metrics=True, policy_label=True)),
+        (
+            "In the worker, in addition, with `namespaceMapping: PerNamespace`; the last three only where it creates namespaces",
+            tenants.wide_rules(mount, creates=True),
+        ),
+        ("In each worker namespace of a tenant", tenants.tenant_rules(mount)),
         ("In the hub: ServiceAccount `kubeocean-syncer-<clusterID>`", permissions.hub_rules(binding="NAME")),
         (
             "In the hub: ServiceAccount `kubeocean-manager`, in addition to those above",
@@ -291,7 +296,7 @@ def permissions_page() -> str:
             where = f"`{rule.namespace}`" if rule.namespace else "cluster"
             lines.append(f"| {where} | {what} | {' '.join(rule.verbs)} | {rule.why} | {rule.bound} |")
     lines += ["", "## Guards of the worker", "", "| guard | without it | accepted alone |", "|---|---|---|"]
-    for guard in guards(mount):
+    for guard in (*guards(mount), *tenants.guards_of_tenants(mount)):
         lines.append(f"| `{guard.name}` | {guard.why} | {'; '.join(rule.message for rule in guard.rules)} |")
     return "\n".join(lines) + "\n"
 

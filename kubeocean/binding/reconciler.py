@@ -140,6 +140,13 @@ class BindingReconciler:
         if current is None or keys.FINALIZER_SYNCER not in current.finalizers or not _is_noted(current):
             await self._write_finalizers(lambda there: there if keys.FINALIZER_SYNCER in there else [*there, keys.FINALIZER_SYNCER])
 
+    async def accept_mapping(self, binding: ClusterBinding) -> None:
+        """Records that the binding is served with the mapping of namespaces that it requests now. Raises ApiError."""
+        note = evolve(binding.identity, mapping=binding.requested_mapping).note(binding.uid)
+        metadata = {"uid": binding.uid, "annotations": {keys.ACCEPTED_AS: note}}
+        changed = await self._host.client.patch(CLUSTERBINDINGS, self.name, {"metadata": metadata}, kind=PatchKind.MERGE)
+        self.informer.adopt(changed)
+
     async def let_go(self) -> None:
         """Removes our finalizer after everything was cleaned up: the deletion need not wait for us. Raises ApiError."""
         await self._write_finalizers(lambda there: [each for each in there if each != keys.FINALIZER_SYNCER])
@@ -228,4 +235,5 @@ def _as_served(binding: ClusterBinding, before: ClusterBinding | None) -> Cluste
     """Keeps the identity under which the binding is served, also when its annotation was removed together with a change of the identity."""
     if before is None or before.uid != binding.uid or keys.FINALIZER_SYNCER not in before.finalizers:
         return binding
-    return evolve(binding, cluster_id=before.cluster_id, mount_namespace=before.mount_namespace)
+    mapping = binding.mapping if _is_noted(binding) else before.mapping
+    return evolve(binding, cluster_id=before.cluster_id, mount_namespace=before.mount_namespace, mapping=mapping)

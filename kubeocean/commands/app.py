@@ -110,6 +110,17 @@ def bind_command(
     policy_label: Annotated[
         bool, typer.Option("--policy-label", help="also grant the right to label the worker's nodes with the policy that leases them")
     ] = False,
+    tenant: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NS",
+            help="prepare a namespace of the worker for this namespace of the computing cluster alone (spec.namespaceMapping: "
+            "PerNamespace); may be repeated",
+        ),
+    ] = None,
+    create_namespaces: Annotated[
+        bool, typer.Option("--create-namespaces", help="let Kubeocean create those namespaces, within admission policies (PerNamespace)")
+    ] = False,
     yes: Yes = False,
     only_print: Annotated[
         Printed | None,
@@ -141,6 +152,8 @@ def bind_command(
         namespace=namespace,
         metrics=known.metrics,
         policy_label=policy_label,
+        tenants=tenant or (),
+        create_namespaces=create_namespaces,
     )
     if known.printed:
         binding.print_manifests(flags, known.printed, terminal)

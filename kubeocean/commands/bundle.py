@@ -19,6 +19,7 @@ from kubeocean.commands.output import Format, data, in_progress
 from kubeocean.commands.rights import MissingRight, Reader, T
 from kubeocean.doctor.redaction import Redactor
 from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, ClusterBinding
+from kubeocean.worker.cluster import Mount
 from vkubelet.api import objects
 from vkubelet.client.rest import Selection
 from vkubelet.errors import ApiError, VKubeletError
@@ -103,8 +104,9 @@ class Bundle:
             self._missing.append(str(error))
             return ()
 
-    async def _objects(self, reader: Reader, folder: str, resource: objects.Resource[objects.Unknown], where: Selection) -> None:
-        bodies = [self._redactor.body({"kind": resource.kind, **each.body}) for each in await self._listed(reader, resource, where)]
+    async def _objects(self, reader: Reader, folder: str, resource: objects.Resource[objects.Unknown], *wheres: Selection) -> None:
+        found = [each for where in wheres for each in await self._listed(reader, resource, where)]
+        bodies = [self._redactor.body({"kind": resource.kind, **each.body}) for each in found]
         self._add(f"{folder}/{resource.plural}.json", json.dumps(bodies))
 
     async def _hub(self, hub: Reader) -> None:
@@ -124,19 +126,17 @@ class Bundle:
             await self._objects(hub, "hub", resource, where)
 
     async def _binding(self, hub: Reader, binding: ClusterBinding) -> None:
-        mount = Selection(namespace=binding.mount_namespace)
         try:
             owner = await reading.owner_of(hub, binding)
             async with reading.worker_reader(hub, binding, owner, chosen=self.doctor.worker) as worker:
-                for resource, where in (
-                    (POLICIES, Selection()),
-                    (stored(objects.NODES), Selection()),
-                    (stored(objects.PODS), mount),
-                    (objects.EVENTS, mount),
-                    (_QUOTAS, mount),
-                    (_LIMITS, mount),
-                ):
-                    await self._objects(worker, f"worker-{binding.name}", resource, where)
+                mount = Mount(owner, binding.mount_namespace, binding.mapping)
+                tenants = [] if mount.is_shared else await self._listed(worker, objects.NAMESPACES, mount.tenants)
+                spaces = [Selection(namespace=name) for name in (mount.namespace, *(each.metadata.name for each in tenants))]
+                folder = f"worker-{binding.name}"
+                for resource in (POLICIES, stored(objects.NODES)):
+                    await self._objects(worker, folder, resource, Selection())
+                for resource in (stored(objects.PODS), objects.EVENTS, _QUOTAS, _LIMITS):
+                    await self._objects(worker, folder, resource, *spaces)
         except VKubeletError as error:
             self._missing.append(f"worker of ClusterBinding {binding.name}: {error}")
 

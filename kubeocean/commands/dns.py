@@ -13,5 +13,5 @@ async def show(hub: clusters.Choice, binding: str, terminal: Terminal, *, hub_do
     """Prints the lines for one binding. Raises CommandFailed."""
     async with clusters.opened(hub) as client:
         (served,) = await reading.bindings(Reader(client, hub), binding)
-    text = corefile(served.mount_namespace, hub_domain=hub_domain, worker_domain=worker_domain)
+    text = corefile(served.identity, hub_domain=hub_domain, worker_domain=worker_domain)
     terminal.write_line(text.rstrip("\n"))

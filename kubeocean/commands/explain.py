@@ -160,6 +160,7 @@ async def _in_worker(hub: Reader, pod: Pod, *, node: Node, binding: ClusterBindi
     listed = await hub.list_if_allowed(PODS, on_node, otherwise="other pods of the node are not counted")
     others = [each for each in listed or () if each.metadata.uid != pod.metadata.uid and holds_lease(each, cache, binding)]
     name = node.metadata.annotations.get(keys.PHYSICAL_NODE_NAME, "")
+    space = binding.identity.namespace_of(pod.metadata.namespace)
     where = Selection(namespace=pod.metadata.namespace)
     budgets = await hub.list_if_allowed(PDBS, where, otherwise="whether a PodDisruptionBudget blocks its eviction is not known")
     return Surroundings(
@@ -167,7 +168,7 @@ async def _in_worker(hub: Reader, pod: Pod, *, node: Node, binding: ClusterBindi
         others=[each for each in others if not each.terminal],
         binding=binding,
         policy=policy,
-        target=Target.of(binding, owner=owner, node=name, workload=workload(pod.metadata)),
+        target=evolve(Target.of(binding, owner=owner, node=name, workload=workload(pod.metadata)), namespace=space),
         physical=physical,
         worker_read=read,
         blocked_by=Budgets.of(budgets or (), [pod]).forbidding(pod.metadata.uid),
@@ -246,6 +247,7 @@ def policy_blocks(made: PolicyExplanation) -> list[Block]:
         f"Windows: {windows} (time zone {made.zone})",
         f"Next edge: {both(made.next_edge, made.zone) if made.next_edge else 'none'}",
         f"Limits: {', '.join(made.limits) or 'none: all that local pods leave free'}",
+        *(f"Share of namespace {each}" for each in made.shares),
         f"Reclaim: {made.reclaim}",
         f"Offered: {amounts_text(made.offered, wide=True) or 'nothing'}",
         f"Leased: {amounts_text(made.leased, wide=True) or 'nothing'}",

@@ -15,8 +15,8 @@ from attrs import evolve, field, frozen
 from kubeocean.commands.clusters import FIELD_MANAGER, MANAGED_BY, CommandFailed, find, find_named
 from kubeocean.manager.checks import lacking_rights, unguarded
 from kubeocean.model import keys
-from kubeocean.rbac import permissions
-from kubeocean.rbac.rules import Check, Rule
+from kubeocean.rbac import permissions, tenants
+from kubeocean.rbac.rules import Check, Rule, checks_of
 from vkubelet.api import objects
 from vkubelet.api.objects import Json, JsonView, Key, ObjectMeta, Resource, Unknown
 from vkubelet.client.connection import Connection, connection_from_kubeconfig
@@ -41,6 +41,8 @@ _RESOURCES: Final = {
         objects.CLUSTERROLEBINDINGS,
         objects.ROLES,
         objects.ROLEBINDINGS,
+        tenants.NETWORKPOLICIES,
+        tenants.RESOURCEQUOTAS,
         objects.ADMISSIONPOLICIES,
         objects.ADMISSIONPOLICYBINDINGS,
     )
@@ -54,22 +56,37 @@ class Identity:
     mount_namespace: str
     metrics: bool = False
     policy_label: bool = False
+    per_namespace: bool = False
+    tenants: Sequence[str] = ()
+    """Hub namespaces for which a namespace is prepared."""
+    creates: bool = False
+    """Whether it may create the namespaces of tenants."""
 
     @property
     def objects(self) -> list[Json]:
-        return permissions.worker_objects(self.mount_namespace, metrics=self.metrics, policy_label=self.policy_label, labels=LABELS)
+        made = permissions.worker_objects(self.mount_namespace, metrics=self.metrics, policy_label=self.policy_label, labels=LABELS)
+        if not self.per_namespace:
+            return made
+        made += tenants.wide_objects(self.mount_namespace, creates=self.creates, labels=LABELS)
+        return made + [body for each in self.tenants for body in tenants.tenant_objects(self.mount_namespace, each, labels=LABELS)]
 
     @property
     def guards(self) -> list[Json]:
-        return permissions.worker_guards(self.mount_namespace, policy_label=self.policy_label, labels=LABELS)
+        made = permissions.worker_guards(self.mount_namespace, policy_label=self.policy_label, tenants=self.per_namespace, labels=LABELS)
+        return made + (tenants.tenant_guards(self.mount_namespace, labels=LABELS) if self.creates else [])
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        return permissions.worker_rules(self.mount_namespace, metrics=self.metrics, policy_label=self.policy_label)
+        return permissions.worker_rules(self.mount_namespace, metrics=self.metrics, policy_label=self.policy_label) + self._wide
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        return permissions.worker_checks(self.mount_namespace, metrics=self.metrics, policy_label=self.policy_label)
+        checks = permissions.worker_checks(self.mount_namespace, metrics=self.metrics, policy_label=self.policy_label)
+        return checks + checks_of(self._wide)
+
+    @property
+    def _wide(self) -> tuple[Rule, ...]:
+        return tenants.wide_rules(self.mount_namespace, creates=self.creates) if self.per_namespace else ()
 
     @property
     def token(self) -> Key:

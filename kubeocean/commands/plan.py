@@ -40,6 +40,9 @@ class BindFlags:
     namespace: str = keys.NAMESPACE
     metrics: bool = False
     policy_label: bool = False
+    tenants: Sequence[str] = ()
+    """Hub namespaces for which a worker namespace is prepared; any selects PerNamespace."""
+    create_namespaces: bool = False
 
 
 @frozen(kw_only=True)
@@ -68,7 +71,16 @@ class Plan:
             cluster_id=cluster_id or flags.cluster_id or flags.name,
             secret=secret if secret.name else Key(flags.namespace, f"{flags.name}{_SUFFIX}"),
             namespace=secret.namespace or flags.namespace,
-            identity=Identity(mount_namespace=mount, metrics=flags.metrics, policy_label=flags.policy_label),
+            identity=Identity(
+                mount_namespace=mount,
+                metrics=flags.metrics,
+                policy_label=flags.policy_label,
+                per_namespace=bool(
+                    flags.tenants or flags.create_namespaces or (binding and binding.requested_mapping == keys.PER_NAMESPACE)
+                ),
+                tenants=tuple(flags.tenants),
+                creates=flags.create_namespaces,
+            ),
         )
 
     def check(self) -> None:
@@ -97,6 +109,7 @@ class Plan:
                 "clusterID": self.cluster_id,
                 "secretRef": {"name": self.secret.name, "namespace": self.secret.namespace},
                 "mountNamespace": self.mount_namespace,
+                **({"namespaceMapping": keys.PER_NAMESPACE} if self.identity.per_namespace else {}),
             },
         }
 

@@ -118,7 +118,7 @@ async def _by_secret(hub: Reader, binding: ClusterBinding, owner: keys.Owner) ->
 
 def empty_worker(client: Client, binding: ClusterBinding, owner: keys.Owner) -> WorkerCluster:
     """Returns the caches of a worker of which nothing is read yet."""
-    return WorkerCluster(client, Mount(owner, binding.mount_namespace), clock=SystemClock(), probe_interval=0.0)
+    return WorkerCluster(client, Mount.of(binding, owner.hub_uid), clock=SystemClock(), probe_interval=0.0)
 
 
 async def snapshot(hub: Reader, binding: ClusterBinding, *, chosen: Choice | None = None, pods_of: str = "") -> Snapshot:

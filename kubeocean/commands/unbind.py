@@ -14,6 +14,7 @@ from kubeocean.commands.terminal import Progress, Terminal
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from kubeocean.rbac.permissions import worker_guards, worker_objects
+from kubeocean.rbac.tenants import tenant_guards, wide_objects
 from vkubelet.api.objects import NAMESPACES, NODES, Unknown
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import Clock, SystemClock
@@ -132,9 +133,10 @@ class Unbind:
     async def _remove_identity(self, hub: Client, plan: Plan, worker_choice: clusters.Choice) -> None:
         async with clusters.opened(worker_choice) as worker:
             with clusters.explained(worker_choice):
-                granted = worker_objects(plan.mount_namespace, metrics=True)
+                granted = [*worker_objects(plan.mount_namespace, metrics=True), *wide_objects(plan.mount_namespace, creates=True)]
                 # The limits are removed last, so that the identity never exists without them.
-                for body in (*reversed(granted), *worker_guards(plan.mount_namespace, policy_label=True)):
+                limits = (*worker_guards(plan.mount_namespace, policy_label=True), *tenant_guards(plan.mount_namespace))
+                for body in (*reversed(granted), *limits):
                     if body["kind"] != NAMESPACES.kind:
                         self.terminal.write_line(f"{worker_choice.what}: {identity.title(body)}: {await identity.remove(worker, body)}")
                 shared = f"PriorityClass {keys.DEFAULT_PRIORITY_CLASS}"

@@ -100,7 +100,7 @@ def mark_patch(meta: ObjectMeta, mount: Mount) -> Json | None:
     labels = {key: value for key, value in wanted.items() if meta.labels.get(key) != value}
     places = {
         keys.PHYSICAL_NAME: keys.physical_name(meta.namespace, meta.name),
-        keys.PHYSICAL_NAMESPACE: mount.namespace,
+        keys.PHYSICAL_NAMESPACE: mount.namespace_of(meta.namespace),
     }
     annotations = {key: value for key, value in places.items() if key not in meta.annotations}
     finalizer = keys.object_finalizer(mount.owner.cluster_id)

@@ -16,6 +16,7 @@ from kubeocean.copies.copy_reconciler import CopyKind, CopyReconciler
 from kubeocean.copies.mirrored import OriginalMissing
 from kubeocean.copies.pvcs import ClaimReconciler
 from kubeocean.copies.pvs import VolumeReconciler
+from kubeocean.copies.tenants import Tenants
 from kubeocean.copies.tokens import TokenReconciler
 from kubeocean.model.identity import daemonset_allowed, leaves_home
 from kubeocean.model.references import References, references
@@ -43,6 +44,7 @@ class Dependents:
         self._scope = scope
         self.users = Users(scope.host.pods, concerns=self._goes_to_the_worker)
         self.tokens = TokenReconciler(scope.host, scope.worker)
+        self.tenants = Tenants(scope.worker, scope.host.clock)
         self.copies = {
             Kind.CONFIGMAP: self._reconciler(
                 CopyKind(self._configmap, made_with=self._bundle), Kind.CONFIGMAP, CONFIGMAPS, scope.worker.configmaps
@@ -77,6 +79,7 @@ class Dependents:
         Raises Unavailable with a message for the user when a mandatory object is missing, ApiError when a cluster rejects a request.
         """
         self.users.note(pod)
+        await self.tenants.ensure(pod.metadata.namespace)
         for reference in named.objects:
             await self._ensure_one(pod, reference)
         await self.tokens.ensure(pod, named.tokens)
@@ -119,6 +122,7 @@ class Dependents:
 
     async def _ensure_secret(self, key: Key) -> None:
         """Creates the copy of a Secret for a volume, which may name Secrets of any namespace."""
+        await self.tenants.ensure(key.namespace)
         try:
             await self.copies[Kind.SECRET].ensure(key)
         except OriginalMissing as error:
@@ -154,7 +158,8 @@ class Dependents:
 
     def _configmap(self, original: Unknown) -> Json:
         mount = self._scope.worker.mount
-        return physical_configmap(original, owner=mount.owner, namespace=mount.namespace, ca_bundle=self._bundle(original.key))
+        space = mount.namespace_of(original.metadata.namespace)
+        return physical_configmap(original, owner=mount.owner, namespace=space, ca_bundle=self._bundle(original.key))
 
     def _bundle(self, key: Key) -> str:
         binding = self._scope.binding.current
@@ -162,7 +167,7 @@ class Dependents:
 
     def _secret(self, original: Unknown) -> Json:
         mount = self._scope.worker.mount
-        return physical_secret(original, owner=mount.owner, namespace=mount.namespace)
+        return physical_secret(original, owner=mount.owner, namespace=mount.namespace_of(original.metadata.namespace))
 
 
 def _unmountable(text: str) -> Unavailable:

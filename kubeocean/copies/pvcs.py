@@ -134,7 +134,7 @@ class ClaimReconciler(MirroredForPods):
         self._volume_names[key] = volume
         name = await self._volumes.ensure(volume, self.copy_key(key), claim_uid=copy.metadata.uid if copy is not None else "")
         original = await self._mark(original)
-        desired = physical_claim(original, name, owner=mount.owner, namespace=mount.namespace)
+        desired = physical_claim(original, name, owner=mount.owner, namespace=mount.namespace_of(key.namespace))
         if copy is not None:
             await self._restore_marks(copy, desired)
             return

@@ -115,7 +115,7 @@ class VolumeReconciler(Mirrored):
         """Creates or updates the copy; its name contains our mark if the plain one belongs to another owner: volumes have no namespace."""
         owner, plain = self._mount.owner, original.metadata.name
         for name in (keys.physical_name("", plain), keys.physical_name("", f"{plain}.{owner.mark}")):
-            desired = physical_volume(original, claim, owner=owner, name=name, hostname=self._hostname)
+            desired = physical_volume(original, claim, mount=self._mount, name=name, hostname=self._hostname)
             place = Key("", name)
             copy = await self._copy(place) or await self._create(desired) or await self._copy(place)
             if copy is not None and self._is_copy(copy, original.key):

@@ -123,7 +123,7 @@ class TokenReconciler:
         return 1.0
 
     def _key(self, ref: PodRef) -> Key:
-        return Key(self._worker.mount.namespace, keys.token_secret_name(ref.namespace, ref.name, ref.uid))
+        return Key(self._worker.mount.namespace_of(ref.namespace), keys.token_secret_name(ref.namespace, ref.name, ref.uid))
 
     def _due_in(self, secret: Unknown, pod: Pod, sources: Sequence[TokenSource]) -> float:
         requested = min((source.expiration for source in sources), default=0)
@@ -154,9 +154,8 @@ class TokenReconciler:
         mount = self._worker.mount
         issued = await self.issue(pod, sources)
         self.keep(self._key(pod.ref), issued)
-        body = token_secret(
-            pod, issued.tokens, owner=mount.owner, namespace=mount.namespace, expiry=issued.expiry, lifetime=issued.lifetime
-        )
+        space = mount.namespace_of(pod.metadata.namespace)
+        body = token_secret(pod, issued.tokens, owner=mount.owner, namespace=space, expiry=issued.expiry, lifetime=issued.lifetime)
         if known is None:
             try:
                 self._worker.secrets.adopt(await self._worker.client.create(SECRETS, body))

@@ -10,6 +10,7 @@ from typing import Final
 from kubeocean.copies.bodies import marked_copy, missing_marks
 from kubeocean.model import keys
 from kubeocean.model.references import SECRETS_OF
+from kubeocean.worker.cluster import Mount
 from vkubelet.api.names import HOSTNAME
 from vkubelet.api.objects import PVS, Json, JsonView, Key, Unknown
 from vkubelet.errors import Unavailable
@@ -34,7 +35,7 @@ def volume_secrets(obj: Unknown) -> list[Key]:
     return list(dict.fromkeys(Key(each.get("namespace") or _claim_namespace(spec), each["name"]) for each in named if each))
 
 
-def physical_volume(obj: Unknown, claim: Key, *, owner: keys.Owner, name: str, hostname: Callable[[str], str] = lambda virtual: "") -> Json:
+def physical_volume(obj: Unknown, claim: Key, *, mount: Mount, name: str, hostname: Callable[[str], str] = lambda virtual: "") -> Json:
     """Returns the copy, reserved for the one `claim` of the worker (pure).
 
     `hostname` returns the hostname label of the physical node behind a virtual node.
@@ -45,13 +46,14 @@ def physical_volume(obj: Unknown, claim: Key, *, owner: keys.Owner, name: str, h
     for field in SECRETS_OF.get(source, ()):
         if secret := spec[source].get(field):
             namespace = secret.get("namespace") or _claim_namespace(spec)
-            copy[source] = {**copy[source], field: {"name": keys.physical_name(namespace, secret["name"]), "namespace": claim.namespace}}
+            copied = mount.copy_key(Key(namespace, secret["name"]))
+            copy[source] = {**copy[source], field: {"name": copied.name, "namespace": copied.namespace}}
     copy["persistentVolumeReclaimPolicy"] = "Retain"
     # Without it, the worker might bind this volume to any claim that requests one without a class.
     copy["claimRef"] = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": claim.namespace, "name": claim.name}
     if affinity := physical_affinity(spec.get("nodeAffinity") or {}, hostname):
         copy["nodeAffinity"] = affinity
-    body = marked_copy(PVS.kind, obj.metadata, owner, namespace="")
+    body = marked_copy(PVS.kind, obj.metadata, mount.owner, namespace="")
     body["metadata"]["name"] = name
     return {**body, "spec": copy}
 

@@ -189,7 +189,7 @@ def refused(events: Iterable[JsonView], pods: Mapping[str, Pod], binding: Cluste
         kind = next((each for each in _REFUSALS if each.text in message), _OTHER)
         first = pods[uids[0]].key
         text = f"pods {few(str(pods[uid].key) for uid in uids)} wait: {message}; {kind.remedy}"
-        worker = f"{commands.worker} {kind.command.format(mount=binding.mount_namespace)}"
+        worker = f"{commands.worker} {kind.command.format(mount=binding.identity.namespace_of(first.namespace))}"
         yield error(text, worker, f"kubeocean explain pod {first}")
 
 

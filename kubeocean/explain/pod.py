@@ -146,7 +146,7 @@ def _hint(taints: Sequence[JsonView]) -> str:
 
 def _on_virtual_node(pod: Pod, around: Surroundings, binding: ClusterBinding, node: Node) -> Iterator[str]:
     owner = around.target.owner if around.target is not None else keys.Owner("", binding.cluster_id)
-    target = around.target or Target(owner=owner, node="", namespace=binding.mount_namespace)
+    target = around.target or Target(owner=owner, node="", namespace=binding.identity.namespace_of(pod.metadata.namespace))
     decision = decide(pod, around.physical, binding=binding, owner=owner, target=lambda _: target)
     if isinstance(decision, Excluded):
         yield why_pending(pod.metadata, binding) or f"pods of namespace {pod.metadata.namespace} are not started on virtual nodes"

@@ -40,6 +40,7 @@ class PolicyExplanation:
     windows: Sequence[str]
     next_edge: datetime | None
     limits: Sequence[str]
+    shares: Sequence[str]
     reclaim: str
     nodes: Sequence[Selected]
     offered: Resources
@@ -66,6 +67,7 @@ def explain_policy(
         windows=[_window(policy, at) for at in range(len(policy.windows))],
         next_edge=edge,
         limits=[str(each) for each in policy.limits],
+        shares=[str(each) for each in policy.shares],
         reclaim=_reclaim(policy),
         nodes=nodes,
         offered=sum_resources({a.resource: a.offered for a in each.amounts} for each in decided),

@@ -14,7 +14,8 @@ from kubeocean.model.crds import ClusterBinding
 from kubeocean.model.ownership import Mark, Ownership, classify
 from kubeocean.rbac import permissions
 from kubeocean.rbac.guards import Trial, trials
-from kubeocean.rbac.rules import Check
+from kubeocean.rbac.rules import Check, checks_of
+from kubeocean.rbac.tenants import wide_rules
 from kubeocean.worker.cluster import Mount
 from kubeocean.worker.connect import Target, answers, find_target, may, taken_mount
 from vkubelet.api.objects import NAMESPACES
@@ -71,7 +72,8 @@ async def _check(target: Target, hub: Client, clock: Clock) -> Findings:
         if failure is not None:
             return Findings(problem=failure, connected=False)
         try:
-            missing = await lacking_rights(worker, permissions.worker_checks(target.mount.namespace))
+            wide = () if target.mount.is_shared else checks_of(wide_rules(target.mount.namespace))
+            missing = await lacking_rights(worker, (*permissions.worker_checks(target.mount.namespace), *wide))
             problem = await _foreign_mount(worker, target.mount)
         except ApiError as error:
             text = f"spec.secretRef: the worker cluster responds, but a check failed: {error}; check its API server"

@@ -19,6 +19,7 @@ from attrs import field, frozen
 from kubeocean.model import keys
 from kubeocean.model.fields import Fields, Problem, is_address
 from kubeocean.model.overrides import Overrides
+from kubeocean.model.shares import NamespaceShare, problems_of
 from kubeocean.model.windows import TimeWindow, zone_of
 from vkubelet.api.names import is_dns_label, is_dns_subdomain
 from vkubelet.api.objects import JsonView, Resource, Unknown
@@ -138,6 +139,8 @@ class ClusterBinding:
     secret: SecretReference
     node_selector: JsonView | None
     mount_namespace: str
+    mapping: str
+    """How hub namespaces are mapped to worker namespaces: `keys.SINGLE` or `keys.PER_NAMESPACE`."""
     asked: keys.Identity
     """Identity that the spec requests now."""
     service_namespaces: Sequence[str]
@@ -166,7 +169,8 @@ class ClusterBinding:
         problems: list[Problem] = []
         spec = Fields(body.get("spec"), "spec", problems)
         secret = spec.inner("secretRef")
-        asked = keys.Identity(spec.text("clusterID"), spec.text("mountNamespace"))
+        mapping = spec.text("namespaceMapping") or keys.SINGLE
+        asked = keys.Identity(spec.text("clusterID"), spec.text("mountNamespace"), mapping)
         served = keys.Identity.accepted(meta) or asked
         return cls(
             name=meta.name,
@@ -179,6 +183,7 @@ class ClusterBinding:
             secret=SecretReference(secret.text("name"), secret.text("namespace")),
             node_selector=spec.selector("nodeSelector"),
             mount_namespace=served.mount_namespace or asked.mount_namespace,
+            mapping=served.mapping,
             asked=asked,
             service_namespaces=spec.texts("serviceNamespaces"),
             disable_default_taint=spec.flag("disableNodeDefaultTaint"),
@@ -201,7 +206,12 @@ class ClusterBinding:
     @property
     def identity(self) -> keys.Identity:
         """Identity under which it is served."""
-        return keys.Identity(self.cluster_id, self.mount_namespace)
+        return keys.Identity(self.cluster_id, self.mount_namespace, self.mapping)
+
+    @property
+    def requested_mapping(self) -> str:
+        """The mapping of namespaces that the spec requests; it is served once nothing is in the worker."""
+        return self.asked.mapping
 
     def validate(self) -> list[Problem]:
         """Returns everything that prevents it from working, without a request to any cluster; empty when it is valid."""
@@ -237,6 +247,7 @@ class ResourceLeasingPolicy:
     """Whether pods that tolerate the taint of closed nodes may start and stay while no window is open."""
     grace: timedelta = timedelta()
     priority: int = 0
+    shares: Sequence[NamespaceShare] = ()
     time_zone: str = ""
     status: JsonView = field(factory=dict)
     misread: Sequence[Problem] = ()
@@ -262,6 +273,7 @@ class ResourceLeasingPolicy:
             allow_out_of_window_pods=spec.flag("allowOutOfWindowPods"),
             grace=timedelta(seconds=max(-1, min(spec.number("gracefulReclaimPeriodSeconds"), LONGEST_GRACE))),
             priority=spec.number("priority"),
+            shares=tuple(NamespaceShare.parse(each) for each in spec.items("namespaceShares")),
             time_zone=spec.text("timeZone"),
             status=body.get("status") or {},
             misread=tuple(problems),
@@ -283,7 +295,7 @@ class ResourceLeasingPolicy:
             problems.extend(_limit_problems(limit, f"spec.resourceLimits[{at}]"))
         if self.grace < timedelta():
             problems.append(Problem("spec.gracefulReclaimPeriodSeconds", "is negative; write 0 or more"))
-        return problems + _zone_problems(self.time_zone)
+        return problems + problems_of(self.shares) + _zone_problems(self.time_zone)
 
 
 def _identity_problems(asked: keys.Identity) -> list[Problem]:
@@ -297,6 +309,11 @@ def _identity_problems(asked: keys.Identity) -> list[Problem]:
         problems.append(Problem("spec.mountNamespace", "is empty; name the namespace of the worker cluster in which pods run"))
     elif not is_dns_label(asked.mount_namespace):
         problems.append(Problem("spec.mountNamespace", "is not a namespace name; write lower case letters, digits and '-'"))
+    if asked.mapping not in (keys.SINGLE, keys.PER_NAMESPACE):
+        problems.append(Problem("spec.namespaceMapping", f"must be {keys.SINGLE} or {keys.PER_NAMESPACE}"))
+    elif asked.mapping == keys.PER_NAMESPACE and len(asked.mount_namespace) > keys.PREFIX_LIMIT:
+        text = f"has more than {keys.PREFIX_LIMIT} characters, which begin the name of every namespace under {keys.PER_NAMESPACE}"
+        problems.append(Problem("spec.mountNamespace", f"{text}; choose a shorter one"))
     return problems
 
 

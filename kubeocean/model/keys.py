@@ -34,6 +34,8 @@ HUB_UID: Final = "kubeocean.io/hub-uid"
 CLUSTER_ID: Final = "kubeocean.io/cluster-id"
 MOUNT_OWNER: Final = "kubeocean.io/mount-owner"
 """Annotation of a mount namespace: the mark of the one binding that may use it."""
+TENANT_OF: Final = "kubeocean.io/tenant-of"
+"""Label of a worker namespace for one hub namespace: the mount namespace, whose owner may use it (`namespaceMapping: PerNamespace`)."""
 
 # --- Bindings -----------------------------------------------------------------------------------------------------------------------------
 
@@ -154,24 +156,55 @@ SYSTEM_NAMESPACES: Final = frozenset({"kube-system", "kube-public", "kube-node-l
 
 _VNODE_LIMIT: Final = 63
 
+SINGLE: Final = "Single"
+"""All pods of a binding run in its mount namespace."""
+PER_NAMESPACE: Final = "PerNamespace"
+"""The pods of each hub namespace run in a separate worker namespace: the mount namespace, "-", and the name of the hub namespace."""
+PREFIX_LIMIT: Final = 29
+"""Longest mount namespace that remains a prefix of every name that is made of it: longer names are hashed after 30 characters."""
+
 
 @frozen
 class Identity:
-    """Identity by which all objects of a binding are found: clusterID, in names and marks, and mount namespace. Fixed once served."""
+    """Identity by which all objects of a binding are found: clusterID, in names and marks, mount namespace, and the mapping of namespaces.
+
+    Fixed once served, except for the mapping, which changes while nothing of the binding is in the worker.
+    """
 
     cluster_id: str
     mount_namespace: str
+    mapping: str = SINGLE
 
     def note(self, uid: str) -> str:
         """Returns the value of ACCEPTED_AS; with the UID of the binding, because users create bindings from the YAML of others."""
-        return f"{self.cluster_id}_{uid}_{self.mount_namespace}"
+        mapping = "" if self.mapping == SINGLE else f"_{self.mapping}"
+        return f"{self.cluster_id}_{uid}_{self.mount_namespace}{mapping}"
+
+    def namespace_of(self, namespace: str) -> str:
+        """Returns the worker namespace of a hub namespace; cluster-scoped objects ("") belong to the mount namespace."""
+        if self.mapping == SINGLE or not namespace:
+            return self.mount_namespace
+        return short_name(f"{self.mount_namespace}-{namespace}")
+
+    def includes(self, namespace: str) -> bool:
+        """Checks whether a worker namespace may be that of a hub namespace, by its name."""
+        if self.mapping == SINGLE:
+            return namespace == self.mount_namespace
+        return namespace.startswith(f"{self.mount_namespace}-")
+
+    def overlaps(self, other: Identity) -> bool:
+        """Checks whether a hub namespace may get the same worker namespace under both, as `c` of `a-b` and `b-c` of `a`."""
+        prefixes = [each.mount_namespace for each in (self, other) if each.mapping != SINGLE]
+        spaces = (self.mount_namespace, other.mount_namespace)
+        return any(space.startswith(f"{prefix}-") for prefix in prefixes for space in spaces)
 
     @classmethod
     def accepted(cls, meta: ObjectMeta) -> Identity | None:
         """Returns the identity under which the binding is served; None before. Earlier versions recorded no namespace."""
         cluster_id, _, rest = meta.annotations.get(ACCEPTED_AS, "").partition("_")
-        uid, _, namespace = rest.partition("_")
-        return cls(cluster_id, namespace) if cluster_id and uid == meta.uid else None
+        uid, _, rest = rest.partition("_")
+        namespace, _, mapping = rest.partition("_")
+        return cls(cluster_id, namespace, mapping or SINGLE) if cluster_id and uid == meta.uid else None
 
 
 def synced_by(cluster_id: str) -> str:

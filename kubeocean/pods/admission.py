@@ -12,11 +12,13 @@ from attrs import define, field
 
 from kubeocean.model.crds import ResourceLeasingPolicy
 from kubeocean.model.keys import TAINT_CLOSED, deciding_policy
+from kubeocean.model.shares import why_refused
 from kubeocean.scope import WorkerScope
 from kubeocean.worker.cluster import has_entered, holds_lease
 from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import JsonView, Key, Node, Pod
-from vkubelet.api.scheduling import tolerates
+from vkubelet.api.quantity import Resources, add_resources, parse_resources
+from vkubelet.api.scheduling import effective_requests, tolerates
 from vkubelet.control.informer import Change
 from vkubelet.errors import NotAdmitted, Unavailable
 from vkubelet.provider import Admission, NodeDescription
@@ -31,6 +33,8 @@ class LeaseAdmission:
     scope: WorkerScope
     policy: Callable[[str], ResourceLeasingPolicy | None]
     _observed: dict[str, frozenset[str]] = field(factory=dict, init=False)
+    _shared: set[str] = field(factory=set, init=False)
+    """UIDs of the pods that were found within the shares of their namespaces here; their physical pods may not exist yet."""
     _admission: Admission = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -47,17 +51,39 @@ class LeaseAdmission:
         if refusal is not None:
             raise refusal
         self._observe(pod.node)
+        if policy is not None and policy.shares and pod.metadata.uid not in self._shared and not has_entered(pod, self.scope.worker):
+            self._admit_shares(pod, policy)
         self._admission.admit(pod)
+        if policy is not None and policy.shares:
+            self._shared.add(pod.metadata.uid)
 
     def remove(self, uid: str) -> None:
         """Drops the decision about a pod: it is deleted, or has a physical pod after all."""
         self._admission.forget(uid)
+        self._shared.discard(uid)
+
+    def _admit_shares(self, pod: Pod, policy: ResourceLeasingPolicy) -> None:
+        """Raises NotAdmitted for a pod beyond the share of its namespace in all nodes of the policy."""
+        used: dict[str, Resources] = {}
+        leased: Resources = {}
+        for node in self.scope.virtual:
+            description = node.description
+            if deciding_policy(description.annotations) != policy.name:
+                continue
+            leased = add_resources(leased, parse_resources(description.allocatable or description.capacity))
+            for other in self.scope.host.pods.on_node(description.name):
+                if not other.terminal and (other.metadata.uid in self._shared or has_entered(other, self.scope.worker)):
+                    space = other.metadata.namespace
+                    used[space] = add_resources(used.get(space, {}), effective_requests(other.spec))
+        refusal = why_refused(policy.shares, pod.metadata.namespace, effective_requests(pod.spec), used=used, leased=leased)
+        if refusal:
+            raise NotAdmitted("OutOfNamespaceShare", f"ResourceLeasingPolicy {policy.name}: {refusal}")
 
     def hub_node_changed(self, change: Change[Node]) -> None:
         """Drops a node that is deleted in the hub and no longer declared; one that another client deleted is registered again."""
         if change.new is None and self.scope.virtual.get(change.key.name) is None:
             for uid in self._observed.pop(change.key.name, frozenset()):
-                self._admission.forget(uid)
+                self.remove(uid)
 
     def _observe(self, node: str) -> None:
         """Passes the current pods of a node to the admission; the pod store reports no changes."""

@@ -25,6 +25,7 @@ from vkubelet.clock import parse_rfc3339
 from vkubelet.control import restores
 from vkubelet.control.backoff import Backoff, TokenBucket
 from vkubelet.control.controller import Controller, Isolation
+from vkubelet.control.informer import Change
 from vkubelet.control.restores import is_earlier
 from vkubelet.control.workqueue import Priority
 from vkubelet.errors import AlreadyExists, Expired, Forbidden, Invalid, NotFound, VKubeletError
@@ -143,19 +144,15 @@ class _Mirrored:
 
 @define(kw_only=True, eq=False)
 class EventMirror:
-    """Watches the Events of the mount namespace; keys of its queue are their uids."""
+    """Mirrors the Events of the namespaces of the binding; keys of its queue are their uids."""
 
     scope: WorkerScope
     controller: Controller[str] = field(init=False)
     _waiting: OrderedDict[str, _Waiting] = field(factory=OrderedDict, init=False)
     _mirrored: OrderedDict[str, _Mirrored] = field(factory=OrderedDict, init=False)
     _bucket: TokenBucket = field(init=False)
-    _isolated: Isolation = field(factory=lambda: Isolation("events of the worker"), init=False)
-    _backoff: Backoff = field(factory=lambda: Backoff(first=0.2, limit=30.0, jitter=0.5), init=False)
-    _version: str = field(default="", init=False)
-    _interrupted: bool = field(default=False, init=False)
-    _forbidden: bool = field(default=False, init=False)
-    _refusals: int = field(default=0, init=False)
+    _forbidden: set[str] = field(factory=set, init=False)
+    _new: asyncio.Queue[str] = field(factory=asyncio.Queue, init=False)
 
     def __attrs_post_init__(self) -> None:
         host = self.scope.host
@@ -164,51 +161,22 @@ class EventMirror:
 
     async def run(self) -> None:
         """Mirrors Events until cancelled."""
+        worker = self.scope.worker
         async with asyncio.TaskGroup() as group:
             group.create_task(self.controller.run())
-            group.create_task(self._watch())
+            if worker.mount.is_shared:
+                group.create_task(EventStream(self, worker.mount.namespace).run())
+                return
+            worker.namespaces.on_change(self._namespace_changed)
+            watched: set[str] = set()
+            while True:
+                if (name := await self._new.get()) not in watched:
+                    watched.add(name)
+                    group.create_task(EventStream(self, name).run(), name=f"events of {name}")
 
-    async def _watch(self) -> None:
-        """Watches without a cache: a stream starts with the existing Events, and resumes at the last bookmark.
-
-        Events that are received twice are recognized by their uid.
-        """
-        while True:
-            wait = self._backoff.next()
-            try:
-                await self._follow()
-                self._interrupted = False
-            except Expired:
-                self._version = ""
-            except Forbidden as error:
-                self._refusals += 1
-                wait = min(wait, _REFUSED_RETRIED_AFTER)
-                if self._refusals > _REFUSALS_OF_A_START:
-                    self.on_forbidden(error)
-                    wait = _FORBIDDEN_RETRIED_AFTER
-            except VKubeletError as error:
-                self._interrupted = True
-                log.debug("cannot watch the events of the worker now: %s", error)
-            await self.scope.host.clock.sleep(wait)
-
-    async def _follow(self) -> None:
-        where, client = Selection(namespace=self.scope.worker.mount.namespace, fields="involvedObject.kind=Pod"), self.scope.worker.client
-        if self._interrupted and self._version and is_earlier(await restores.newest(client, EVENTS, where), self._version):
-            restores.report(client, EVENTS)
-            self._version = ""
-        async with aclosing(client.watch(EVENTS, since=self._version, where=where)) as stream:
-            received = 0
-            async for seen in stream:
-                received += 1
-                if received % _EVENTS_AT_ONCE == 0:
-                    await self.scope.host.clock.sleep(0)
-                self._backoff.reset()
-                self._forbidden, self._refusals = False, 0
-                if seen.type is EventType.BOOKMARK:
-                    self._version = seen.object.metadata.resource_version
-                elif seen.type is not EventType.DELETED:
-                    with self._isolated(seen.object.key):
-                        self.on_event(seen.object)
+    def _namespace_changed(self, change: Change[Unknown]) -> None:
+        if change.old is None:
+            self._new.put_nowait(change.key.name)
 
     def on_event(self, obj: Unknown) -> None:
         """Enqueues an Event of the stream with a short delay; at most `PENDING_LIMIT` wait, and the oldest is dropped first."""
@@ -283,12 +251,71 @@ class EventMirror:
             # Events expire after an hour.
             await client.create(EVENTS, body)
 
-    def on_forbidden(self, error: Forbidden) -> None:
-        """Reports that the right is missing, once until it was granted."""
-        if self._forbidden:
+    def on_forbidden(self, error: Forbidden, namespace: str) -> None:
+        """Reports that the right is missing in a namespace, once until it was granted."""
+        if namespace in self._forbidden:
             return
-        self._forbidden = True
-        namespace = self.scope.worker.mount.namespace
+        self._forbidden.add(namespace)
         text = f"events of physical pods are not shown: grant list and watch of events in namespace {namespace} to the kubeconfig's user"
         self.scope.binding.event("EventsForbidden", text)
         log.warning("not allowed to watch the events of the worker: %s", error)
+
+    def on_allowed(self, namespace: str) -> None:
+        """Notes that the Events of a namespace can be watched."""
+        self._forbidden.discard(namespace)
+
+
+@define
+class EventStream:
+    """The watch of one namespace."""
+
+    mirror: EventMirror
+    namespace: str
+    _isolated: Isolation = field(factory=lambda: Isolation("events of the worker"), init=False)
+    _backoff: Backoff = field(factory=lambda: Backoff(first=0.2, limit=30.0, jitter=0.5), init=False)
+    _version: str = field(default="", init=False)
+    _interrupted: bool = field(default=False, init=False)
+    _refusals: int = field(default=0, init=False)
+
+    async def run(self) -> None:
+        """Watches without a cache: a stream starts with the existing Events, and resumes at the last bookmark.
+
+        Events that are received twice are recognized by their uid.
+        """
+        while True:
+            wait = self._backoff.next()
+            try:
+                await self._follow()
+                self._interrupted = False
+            except Expired:
+                self._version = ""
+            except Forbidden as error:
+                self._refusals += 1
+                wait = min(wait, _REFUSED_RETRIED_AFTER)
+                if self._refusals > _REFUSALS_OF_A_START:
+                    self.mirror.on_forbidden(error, self.namespace)
+                    wait = _FORBIDDEN_RETRIED_AFTER
+            except VKubeletError as error:
+                self._interrupted = True
+                log.debug("cannot watch the events of the worker now: %s", error)
+            await self.mirror.scope.host.clock.sleep(wait)
+
+    async def _follow(self) -> None:
+        where, client = Selection(namespace=self.namespace, fields="involvedObject.kind=Pod"), self.mirror.scope.worker.client
+        if self._interrupted and self._version and is_earlier(await restores.newest(client, EVENTS, where), self._version):
+            restores.report(client, EVENTS)
+            self._version = ""
+        async with aclosing(client.watch(EVENTS, since=self._version, where=where)) as stream:
+            received = 0
+            async for seen in stream:
+                received += 1
+                if received % _EVENTS_AT_ONCE == 0:
+                    await self.mirror.scope.host.clock.sleep(0)
+                self._backoff.reset()
+                self._refusals = 0
+                self.mirror.on_allowed(self.namespace)
+                if seen.type is EventType.BOOKMARK:
+                    self._version = seen.object.metadata.resource_version
+                elif seen.type is not EventType.DELETED:
+                    with self._isolated(seen.object.key):
+                        self.mirror.on_event(seen.object)

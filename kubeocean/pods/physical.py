@@ -249,7 +249,7 @@ class PhysicalPodReconciler:
             self.controller.add(ref, priority=priority)
 
     def _virtual_of(self, physical: Pod) -> PodRef | None:
-        ref = identity(physical.metadata) if physical.metadata.namespace == self.scope.worker.mount.namespace else None
+        ref = identity(physical.metadata) if self.scope.worker.mount.includes(physical.metadata.namespace) else None
         return ref if ref is not None and self.is_ours(physical) else None
 
     def is_ours(self, physical: Pod) -> bool:

@@ -174,7 +174,8 @@ class Placement:
             api_server=access.api_server,
             dns=access.dns,
         )
-        return evolve(target, services=await self.services.find(pod), services_zone=self._zone())
+        services = await self.services.find(pod)
+        return evolve(target, namespace=self._namespace_of(pod), services=services, services_zone=self._zone(pod))
 
     def known_target(self, pod: Pod, physical: Pod, binding: ClusterBinding) -> Target:
         """Returns the Target of a pod that exists in the worker; its labels record the workload that created it."""
@@ -187,11 +188,15 @@ class Placement:
             api_server=access.api_server,
             dns=access.dns,
         )
-        return evolve(target, services=self.services.known(pod))
+        return evolve(target, namespace=self._namespace_of(pod), services=self.services.known(pod))
 
-    def _zone(self) -> str:
+    def _namespace_of(self, pod: Pod) -> str:
+        return self.scope.worker.mount.namespace_of(pod.metadata.namespace)
+
+    def _zone(self, pod: Pod) -> str:
         worker = self.scope.worker
-        return services_zone(worker.mount.namespace) if worker.services.ever_synced else ""
+        is_mirrored = all(each.ever_synced for each in worker.mirrors_of(pod.metadata.namespace))
+        return services_zone(worker.mount.namespace) if is_mirrored else ""
 
     async def ensure_priority_class(self, target: Target) -> None:
         """Creates Kubeocean's own class in the worker unless it exists; a class that the binding names is left to its owner."""

@@ -122,7 +122,7 @@ class VirtualPodReconciler:
 
         Raises Unavailable when it was recorded in another mount namespace.
         """
-        recorded, mounted = where(pod).namespace, self.scope.worker.mount.namespace
+        recorded, mounted = where(pod).namespace, self.scope.worker.mount.copy_key(pod.key).namespace
         if recorded != mounted:
             text = f"the physical pod of {pod.key} is in namespace {recorded} of the worker cluster, not in the mount namespace {mounted}"
             raise Unavailable(f"{text}; set spec.mountNamespace of ClusterBinding {self.scope.binding.name} to {recorded} again")

@@ -70,11 +70,14 @@ def _maps(field: str) -> Sequence[tuple[str, str]]:
     return tuple((name, f"has({where}.{field}) ? {where}.{field} : {{}}") for name, where in (("before", "oldObject"), ("after", "object")))
 
 
-def guards(mount_namespace: str, *, policy_label: bool = True, max_priority: str = "0") -> tuple[Guard, ...]:
-    """Returns all guards for the identity in this namespace. `max_priority` is the highest priority of a pod that it may create."""
+def guards(mount_namespace: str, *, policy_label: bool = True, max_priority: str = "0", tenants: bool = False) -> tuple[Guard, ...]:
+    """Returns all guards for the identity in this namespace. `max_priority` is the highest priority of a pod that it may create.
+
+    `tenants`: claims may also be in namespaces whose names have it and "-" as prefix.
+    """
     label = (_node_label(),) if policy_label else ()
-    mirrors = (_services(), _slices())
-    return (_leases(), _mount(), _pods(max_priority), _secrets(), _classes(), _volumes(mount_namespace), *mirrors, *label)
+    volumes, mirrors = _volumes(mount_namespace, tenants=tenants), (_services(), _slices())
+    return (_leases(), _mount(), _pods(max_priority), _secrets(), _classes(), volumes, *mirrors, *label)
 
 
 def _leases() -> Guard:
@@ -187,12 +190,24 @@ def _classes() -> Guard:
     )
 
 
-def _volumes(space: str) -> Guard:
+def _within(path: str, space: str, *, tenants: bool) -> str:
+    """Builds the expression that a field names a namespace of the binding."""
+    return f"({path} == '{space}' || {path}.startsWith('{space}-'))" if tenants else f"{path} == '{space}'"
+
+
+def _outside(path: str, space: str, *, tenants: bool) -> str:
+    return f"!{_within(path, space, tenants=True)}" if tenants else f"{path} != '{space}'"
+
+
+def _volumes(space: str, *, tenants: bool) -> Guard:
     marked = (
         f"has({_OBJECT}.metadata.labels) && '{keys.MANAGED_BY}' in {_OBJECT}.metadata.labels"
         f" && (oldObject == null || (has(oldObject.metadata.labels) && '{keys.MANAGED_BY}' in oldObject.metadata.labels))"
     )
-    before, after = (f"has({each}.spec.claimRef) && {each}.spec.claimRef.namespace == '{space}'" for each in ("oldObject", "object"))
+    before, after = (
+        f"has({each}.spec.claimRef) && {_within(f'{each}.spec.claimRef.namespace', space, tenants=tenants)}"
+        for each in ("oldObject", "object")
+    )
     # Kubeocean (Go) left volumes without a claim, and with Secrets of other namespaces; they may be marked, grow and be deleted.
     unbound = "oldObject != null && !has(oldObject.spec.claimRef)"
     bound = f"(oldObject == null || {unbound} || ({before})) && (object == null || ({after}) || ({unbound} && !has(object.spec.claimRef)))"
@@ -207,7 +222,8 @@ def _volumes(space: str) -> Guard:
     secrets = " && ".join(
         f"!(has(object.spec.{source}) && has(object.spec.{source}.{field})"
         f" && !(oldObject != null && has(oldObject.spec.{source}) && oldObject.spec.{source} == object.spec.{source})"
-        f" && (!has(object.spec.{source}.{field}.namespace) || object.spec.{source}.{field}.namespace != '{space}'))"
+        f" && (!has(object.spec.{source}.{field}.namespace)"
+        f" || {_outside(f'object.spec.{source}.{field}.namespace', space, tenants=tenants)}))"
         for source, fields in SECRETS_OF.items()
         for field in fields
     )
@@ -265,16 +281,14 @@ def _slices() -> Guard:
 # --- Objects ------------------------------------------------------------------------------------------------------------------------------
 
 
-def guard_objects(
-    mount_namespace: str, *, user: str, prefix: str, policy_label: bool = True, max_priority: str = "0", labels: Json | None = None
-) -> list[Json]:
+def guard_objects(mount_namespace: str, limits: Sequence[Guard], *, user: str, prefix: str, labels: Json | None = None) -> list[Json]:
     """Builds a ValidatingAdmissionPolicy and its binding for each guard, for the username `user`; `prefix` starts their names."""
-    out: list[Json] = []
-    for guard in guards(mount_namespace, policy_label=policy_label, max_priority=max_priority):
-        metadata: Json = {"name": f"{prefix}-{guard.name}", **({"labels": dict(labels)} if labels else {})}
-        out.append(_policy(guard, metadata, user))
-        out.append(_binding(guard, metadata, mount_namespace))
-    return out
+    return [body for guard in limits for body in _guard_of(guard, mount_namespace, user=user, prefix=prefix, labels=labels)]
+
+
+def _guard_of(guard: Guard, mount_namespace: str, *, user: str, prefix: str, labels: Json | None) -> tuple[Json, Json]:
+    metadata: Json = {"name": f"{prefix}-{guard.name}", **({"labels": dict(labels)} if labels else {})}
+    return _policy(guard, metadata, user), _binding(guard, metadata, mount_namespace)
 
 
 def _policy(guard: Guard, metadata: Json, user: str) -> Json:

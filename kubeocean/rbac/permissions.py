@@ -7,9 +7,11 @@ that are checked in a worker before it is used are exactly those that its roles 
 from collections.abc import Sequence
 from typing import Final
 
+from attrs import evolve
+
 from kubeocean.model import keys
 from kubeocean.model.crds import GROUP
-from kubeocean.rbac.guards import guard_objects
+from kubeocean.rbac.guards import guard_objects, guards
 from kubeocean.rbac.rules import RBAC, READ, Check, Rule, checks_of, granted, labelled, namespace_body, role_binding
 from vkubelet.api.objects import Json
 
@@ -271,12 +273,18 @@ def _worker_wide() -> tuple[Rule, ...]:
     )
 
 
+def mounted_rules(space: str) -> tuple[Rule, ...]:
+    """Returns the rights within a namespace in which pods run, as cluster-wide ones: for a ClusterRole that is bound in each of them."""
+    within = (rule for rule in (*_mounted(space), *_mounted_streams(space)) if not rule.names)
+    return tuple(evolve(rule, namespace="") for rule in within)
+
+
 def _mounted(space: str) -> tuple[Rule, ...]:
     every = f"{READ} create patch delete"
     owner = "Annotates the mount namespace with the binding that owns it."
     space_ = "The mount namespace, which contains nothing but copies and the ledger."
     secrets = f"guard secrets. {space_}"
-    mirrors = "Mirrors Services of the hub for leased pods, with the endpoints that they have there."
+    mirrors = "Mirrors Services of the hub and their endpoints for leased pods."
     return (
         Rule(
             "pods",
@@ -387,15 +395,19 @@ def worker_guards(
     name: str = SYNCER,
     policy_label: bool = False,
     max_priority: str = "0",
+    tenants: bool = False,
     labels: Json | None = None,
 ) -> list[Json]:
-    """Builds the admission policies that limit this identity; `max_priority` is the highest priority of a pod that it may create."""
+    """Builds the admission policies that limit this identity; `max_priority` is the highest priority of a pod that it may create.
+
+    `tenants` admits volumes of namespaces whose names have the mount namespace as prefix.
+    """
+    limits = guards(mount_namespace, policy_label=policy_label, max_priority=max_priority, tenants=tenants)
     return guard_objects(
         mount_namespace,
+        limits,
         user=f"system:serviceaccount:{mount_namespace}:{name}",
         prefix=cluster_role_name(mount_namespace, name),
-        policy_label=policy_label,
-        max_priority=max_priority,
         labels=labels,
     )
 

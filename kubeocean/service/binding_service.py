@@ -198,7 +198,7 @@ class BindingService:
         """Performs one step of unbinding; returns the seconds until the next one, None after the last."""
         binding = self._binding.current
         assert binding is not None
-        mount = Mount(keys.Owner(hub_uid, binding.cluster_id), binding.mount_namespace)
+        mount = Mount.of(binding, hub_uid)
         left = await self._undo(binding, mount, failure)
         if left.is_nothing:
             await self._connector.disconnect()

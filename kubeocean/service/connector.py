@@ -11,14 +11,15 @@ from datetime import datetime
 
 from attrs import evolve
 
-from kubeocean.binding.conditions import CONNECTIVITY_FAILED, Failure
+from kubeocean.binding.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure
 from kubeocean.model import keys
 from kubeocean.model.contact import Outcome
 from kubeocean.model.crds import ClusterBinding, SecretReference
+from kubeocean.model.ownership import Ownership, classify
 from kubeocean.scope import Scope
 from kubeocean.service.session import Session
 from kubeocean.settings import KubeoceanSettings
-from kubeocean.worker.cluster import WorkerCluster, head_of
+from kubeocean.worker.cluster import REFUSED, WorkerCluster, head_of
 from kubeocean.worker.connect import Target, find_target, prove
 from vkubelet.api.objects import SECRETS, Unknown
 from vkubelet.client.rest import Client, Selection
@@ -27,6 +28,23 @@ from vkubelet.control.store import Store
 from vkubelet.errors import VKubeletError
 
 log = logging.getLogger(__name__)
+
+
+def _left_in(worker: WorkerCluster) -> str:
+    """Returns how many objects of this binding a worker has, by kind, for users; "" for none."""
+    copies = {"ConfigMaps": worker.configmaps, "Secrets": worker.secrets, "PersistentVolumeClaims": worker.claims}
+    mirrors = {"Services": worker.services, "EndpointSlices": worker.endpointslices}
+    # Without the optional rights there are no mirrors.
+    readable = {kind: each for kind, each in mirrors.items() if not isinstance(each.last_error, REFUSED)}
+    informers = {**copies, **readable}
+    if not (worker.pods.synced and all(each.synced for each in informers.values())):
+        return "objects that have not been listed yet"
+    owner = worker.mount.owner
+    counts = {"pods": sum(1 for _ in worker.backing_pods())}
+    counts |= {
+        kind: sum(classify(copy.metadata, owner) is Ownership.OURS for copy in informer.store) for kind, informer in informers.items()
+    }
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
 
 
 class Connector:
@@ -67,7 +85,7 @@ class Connector:
                 if not self._scope.binding.ending:
                     # Another client may have removed our finalizer.
                     await self._scope.binding.hold()
-                return None
+                return await self._switch_mapping(binding)
             failure = found if isinstance(found, Failure) else await self._prove(found)
         except VKubeletError as error:
             text = f"cannot read ClusterBinding {binding.name} and its Secret in this cluster: {error}"
@@ -84,6 +102,33 @@ class Connector:
             self._serving.cancel()
             await asyncio.wait({self._serving})
         self._serving = self._served = None
+
+    async def _switch_mapping(self, binding: ClusterBinding) -> Failure | None:
+        """Adopts another `namespaceMapping` once nothing of the binding is in the worker; returns why it waits.
+
+        The session stops after the check, so that no pod is created before the mapping is recorded.
+        """
+        session, wanted = self.session, binding.requested_mapping
+        if session is None or self._scope.binding.ending:
+            return None
+        waits = wanted != binding.mapping
+        runs = waits and any(
+            not pod.terminal for node in self._scope.hub_nodes.store for pod in self._scope.host.pods.on_node(node.metadata.name)
+        )
+        session.services.withdraw(withdrawn=waits and not runs)
+        if not waits:
+            return None
+        text = (
+            f"spec.namespaceMapping: {wanted} takes effect when nothing of this binding is in the worker; until then {binding.mapping} does"
+        )
+        if runs:
+            return Failure(VALIDATION_FAILED, f"{text}: pods run on its virtual nodes; delete them, or restore the field")
+        if left := _left_in(session.worker):
+            return Failure(VALIDATION_FAILED, f"{text}: {left} exist in the worker cluster; they are deleted once no pod needs them")
+        await self.disconnect()
+        await self._scope.binding.accept_mapping(binding)
+        self._secret_changed()
+        return None
 
     async def _prove(self, target: Target) -> Failure | None:
         reach, binding = self._scope.reach, self._scope.binding

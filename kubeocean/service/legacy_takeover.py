@@ -59,11 +59,12 @@ class LegacyAdoption:
 
     def _unmarked_pods(self) -> list[Pod]:
         worker = self._scope.worker
-        return [pod for pod in worker.pods.store if pod.metadata.namespace == worker.mount.namespace and self._is_legacy(pod.metadata)]
+        return [pod for pod in worker.pods.store if worker.mount.includes(pod.metadata.namespace) and self._is_legacy(pod.metadata)]
 
     async def _unmarked(self) -> list[tuple[Resource[Unknown], list[ObjectMeta]]]:
         worker, ours = self._scope.worker, f"{keys.MANAGED_BY}={keys.MANAGED}"
         known: list[tuple[Resource[Unknown], Iterable[Unknown]]] = [(CONFIGMAPS, worker.configmaps.store), (SECRETS, worker.secrets.store)]
+        # Kubeocean (Go) has one namespace.
         for kind, namespace in ((PVCS, worker.mount.namespace), (PVS, "")):
             try:
                 known.append((kind, (await worker.client.list(kind, Selection(namespace=namespace, labels=ours))).items))

@@ -60,8 +60,10 @@ class Session:
         self._legacy_tokens = LegacyTokens(host, worker, self._dependents.tokens)
         self.adoption = LegacyAdoption(scope)
         self._placement = Placement(scope=scope)
-        self._services = ServiceMirror(scope, self._placement.services.informer, has_dns=self._placement.uses_hub_dns)
-        self._placement.services.entering = self._services.entering
+        self.services = ServiceMirror(
+            scope, self._placement.services.informer, prepare=self._dependents.tenants.ensure, has_dns=self._placement.uses_hub_dns
+        )
+        self._placement.services.entering = self.services.entering
         self._admission = LeaseAdmission(scope=scope, policy=self._policies.get)
         self.pods = VirtualPodReconciler(
             scope=scope,
@@ -87,7 +89,7 @@ class Session:
             self._policies.controller.run,
             self._ledger.run,
             self._placement.run,
-            self._services.run,
+            self.services.run,
             RouteProbe(self._scope).run,
             self.physical.controller.run,
             self.events.run,
@@ -124,14 +126,14 @@ class Session:
         self._dependents.release(ref)
         self._admission.remove(ref.uid)
         self._legacy_tokens.released(ref)
-        self._services.released(ref)
+        self.services.released(ref)
 
     def binding_changed(self) -> None:
         """Rechecks policies, nodes, copies and pods of DaemonSets after a change of the binding."""
         self._policies.recheck()
         self.nodes.recheck()
         self._dependents.binding_changed()
-        self._services.binding_changed()
+        self.services.binding_changed()
         self.pods.binding_changed()
 
     def worker_returned(self) -> None:

@@ -148,6 +148,7 @@ class Unbinding:
             return left
         await self._unmark(mount, freed=Counter())
         await _release_policies(worker, binding.name, mount.owner)
+        await _delete_spaces(worker, mount)
         await _release_namespace(worker, mount)
         self._announce(binding, "Unbound", "no object of this binding is left in either cluster")
         return Remaining()
@@ -286,10 +287,27 @@ async def _pages(client: Client, kind: Resource[Unknown]) -> AsyncIterator[Objec
 async def _marked(worker: Client, kind: Resource[T], mount: Mount) -> list[T]:
     """Returns the objects of a kind that this binding owns, found by either label and checked by the owner's mark. Raises ApiError."""
     found: dict[str, T] = {}
-    for label in (f"{keys.MANAGED_BY}={keys.MANAGED}", f"{keys.OWNER}={mount.owner.mark}"):
-        where = Selection(namespace=mount.namespace if kind.namespaced else "", labels=label)
-        found |= {obj.metadata.uid: obj for obj in (await worker.list(kind, where)).items}
+    spaces = await _spaces(worker, mount) if kind.namespaced else [""]
+    for space in spaces:
+        for label in (f"{keys.MANAGED_BY}={keys.MANAGED}", f"{keys.OWNER}={mount.owner.mark}"):
+            where = Selection(namespace=space, labels=label)
+            found |= {obj.metadata.uid: obj for obj in (await worker.list(kind, where)).items}
     return [obj for obj in found.values() if classify(obj.metadata, mount.owner) is Ownership.OURS]
+
+
+async def _spaces(worker: Client, mount: Mount) -> list[str]:
+    """Returns the namespaces of the worker with objects of this binding: that of the ledger too. Raises ApiError."""
+    tenants = [] if mount.is_shared else (await worker.list(objects.NAMESPACES, mount.tenants)).items
+    return [mount.namespace, *(each.metadata.name for each in tenants)]
+
+
+async def _delete_spaces(worker: Client, mount: Mount) -> None:
+    """Deletes the namespaces that this binding created for hub namespaces; those that the worker's owner prepared stay. Raises ApiError."""
+    if mount.is_shared:
+        return
+    for found in (await worker.list(objects.NAMESPACES, mount.tenants)).items:
+        if not found.metadata.deletion_timestamp and classify(found.metadata, mount.owner) is Ownership.OURS:
+            await _delete(worker, objects.NAMESPACES, found.metadata)
 
 
 async def _delete(worker: Client, kind: Resource[T], meta: ObjectMeta) -> None:

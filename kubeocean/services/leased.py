@@ -3,6 +3,8 @@
 Invariant: a namespace counts until its last physical pod was deleted a while ago, so a rollout or a new process deletes no mirrors.
 """
 
+import math
+
 from kubeocean.worker.cluster import BY_VIRTUAL_NAMESPACE, WorkerCluster
 from vkubelet.api.objects import Pod, PodRef
 from vkubelet.control.informer import Change
@@ -45,11 +47,15 @@ class LeasedNamespaces:
 
     def uses(self, namespace: str) -> bool:
         """Checks that the namespace has pods in the worker, or had some a moment ago."""
-        since = self._unused_since.get(namespace)
-        if since is not None and self._host.clock.monotonic() - since < self._unused_after:
+        if self.left(namespace) is not None:
             return True
         self._unused_since.pop(namespace, None)
         return self._has_pods(namespace)
+
+    def left(self, namespace: str) -> float | None:
+        """Returns the seconds for which a namespace whose last pod is deleted still counts; None for any other."""
+        left = self._unused_since.get(namespace, -math.inf) + self._unused_after - self._host.clock.monotonic()
+        return left if left > 0 else None
 
     def namespaces(self) -> frozenset[str]:
         """Returns the namespaces that are in use."""

@@ -6,9 +6,10 @@ refused, delete nothing. Keys are those of the Services in the hub; calls for on
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
+from kubeocean.copies.tenants import NOT_PREPARED
 from kubeocean.model.ownership import Ownership, classify
 from kubeocean.scope import WorkerScope
 from kubeocean.services import mirror as forms
@@ -23,7 +24,7 @@ from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.store import Store
 from vkubelet.control.workqueue import Priority
-from vkubelet.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
+from vkubelet.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unavailable
 from vkubelet.logformat import bind
 
 log = logging.getLogger(__name__)
@@ -41,19 +42,31 @@ _REPORTED_EVERY: Final = 1.0
 
 
 class ServiceMirror:
-    """Keeps the mirrors; `services` watches the Services of the hub, `has_dns` returns whether pods in the worker use the hub's DNS."""
+    """Keeps the mirrors; `services` watches the Services of the hub, `has_dns` returns whether pods in the worker use the hub's DNS.
 
-    def __init__(self, scope: WorkerScope, services: Informer[Unknown], *, has_dns: Callable[[], bool]) -> None:
+    `prepare` returns when objects of a hub namespace may be created in the worker, or raises Unavailable.
+    """
+
+    def __init__(
+        self,
+        scope: WorkerScope,
+        services: Informer[Unknown],
+        *,
+        prepare: Callable[[str], Awaitable[None]],
+        has_dns: Callable[[], bool],
+    ) -> None:
         host = scope.host
         self._scope = scope
         self._worker = scope.worker
         self._services = services
+        self._prepare = prepare
         self._has_dns = has_dns
         store: Store[Unknown] = Store(indexes={_BY_SERVICE: lambda each: [str(forms.service_of(each))]}, keep=_kept)
         self.slices: Informer[Unknown] = Informer(host.client, ENDPOINTSLICES, store=store, clock=host.clock, metrics=host.metrics)
         self._leased = LeasedNamespaces(host, scope.worker, unused_after=scope.settings.unused_copy_after)
         self._done: set[Key] = set()
         """Services that were reconciled since their namespace is in scope."""
+        self._withdrawn = False
         self._progress = asyncio.Event()
         self._problems: dict[Key, str] = {}
         self.controller: Controller[Key] = Controller("services", self.reconcile, workers=8, clock=host.clock, metrics=host.metrics)
@@ -61,6 +74,7 @@ class ServiceMirror:
         self.slices.on_change(self._slice_changed)
         for mirrors in (self._worker.services, self._worker.endpointslices):
             mirrors.on_change(self._mirror_changed)
+        self._worker.namespaces.on_change(self._space_changed)
         self._worker.pods.on_change(self._pod_changed)
 
     async def run(self) -> None:
@@ -94,10 +108,16 @@ class ServiceMirror:
         for mirrors in (self._worker.services, self._worker.endpointslices):
             self.controller.add_many(key for mirror in mirrors.store if (key := forms.original_of(mirror)) is not None)
 
+    def withdraw(self, *, withdrawn: bool) -> None:
+        """Deletes the mirrors of namespaces that only the binding names, as another mapping waits for that; or creates them again."""
+        if withdrawn != self._withdrawn:
+            self._withdrawn = withdrawn
+            self.binding_changed()
+
     async def reconcile(self, key: Key) -> float | None:
         """Creates, updates or deletes the mirrors of one Service; returns the seconds until the next check."""
         with bind(service=str(key)):
-            if not self._is_listed():
+            if not all(each.ever_synced for each in (*self._essential(), *self._worker.mirrors_of(key.namespace))):
                 return _NOT_LISTED
             service = self._services.store.get(key)
             wanted = None
@@ -112,10 +132,17 @@ class ServiceMirror:
             except (Invalid, Forbidden) as error:
                 self._problems[key] = f"the worker refuses the mirror of Service {key}: {error.message}"
                 wait = _RECHECK_AFTER
+            except Unavailable as error:
+                wait = error.retry_after
+                if error.waiting == NOT_PREPARED:
+                    self._problems[key] = f"Services of namespace {key.namespace} are not mirrored: {error}"
+                    wait = _RECHECK_AFTER
             except (NotFound, Conflict):
                 wait = _COALESCED
             self._done.add(key) if service is not None else self._done.discard(key)
             self._progress.set()
+            if wait is None and wanted is not None and key.namespace not in self._named():
+                return self._leased.left(key.namespace)
             return wait
 
     # --- scope ---
@@ -125,24 +152,26 @@ class ServiceMirror:
 
     def _named(self) -> frozenset[str]:
         binding = self._scope.binding.current
-        return frozenset(binding.service_namespaces if binding is not None else ())
+        return frozenset(binding.service_namespaces if binding is not None and not self._withdrawn else ())
 
-    def _lists(self) -> tuple[Informer[Unknown], ...]:
-        return (self._services, self.slices, self._worker.services, self._worker.endpointslices)
-
-    def _is_listed(self) -> bool:
-        return all(each.ever_synced for each in self._lists())
+    def _essential(self) -> list[Informer[Unknown]]:
+        """Returns the informers without which nothing is mirrored: those of tenants concern one tenant each."""
+        worker = self._worker
+        of_worker = (worker.services, worker.endpointslices) if worker.mount.is_shared else (worker.namespaces,)
+        return [self._services, self.slices, *of_worker]
 
     def _is_behind(self, namespace: str) -> bool:
-        if any(isinstance(each.last_error, REFUSED) for each in self._lists()):
+        """Checks that Services of a namespace have to be mirrored yet. A tenant's rights may follow the label of its namespace."""
+        if any(isinstance(each.last_error, REFUSED) for each in self._essential()):
             return False
-        if not self._is_listed():
+        if not all(each.ever_synced for each in (*self._essential(), *self._worker.mirrors_of(namespace))):
             return True
         return any(each.metadata.namespace == namespace and each.key not in self._done for each in self._services.store)
 
     # --- writes ---
 
     async def _write(self, key: Key, wanted: forms.Mirror) -> float | None:
+        await self._prepare(key.namespace)
         await self._write_service(key, wanted.service)
         names = set()
         for body in wanted.slices:
@@ -230,7 +259,7 @@ class ServiceMirror:
         return self._worker.services if resource is SERVICES else self._worker.endpointslices
 
     def _slices_of(self, key: Key) -> list[Unknown]:
-        listed = self._worker.endpointslices.store.by_index(BY_SERVICE, self._worker.mount.service_key(key).name)
+        listed = self._worker.endpointslices.store.by_index(BY_SERVICE, str(self._worker.mount.service_key(key)))
         return [each for each in listed if self._is_ours(each, key)]
 
     def _is_ours(self, mirror: Unknown, key: Key) -> bool:
@@ -259,6 +288,11 @@ class ServiceMirror:
         for service in self._services.store.by_index(_BY_NAMESPACE, namespace):
             self.controller.add(service.key, after=after)
 
+    def _space_changed(self, change: Change[Unknown]) -> None:
+        for namespace in self._leased.namespaces() | self._named():
+            if self._worker.mount.namespace_of(namespace) == change.key.name:
+                self._enqueue_namespace(namespace)
+
     def _service_changed(self, change: Change[Unknown]) -> None:
         self.controller.add(change.key, priority=_priority(change))
 
@@ -279,21 +313,26 @@ class ServiceMirror:
         """Reports on the binding what is mirrored, and what is missing, when that has changed."""
         while True:
             await self._scope.host.clock.sleep(_REPORTED_EVERY)
-            refused = "; ".join(str(each.last_error) for each in self._lists() if isinstance(each.last_error, REFUSED))
-            if refused or self._is_listed():
+            refused = "; ".join(_refusals(self._essential()))
+            if refused or all(each.ever_synced for each in self._essential()):
+                tenants = () if self._worker.mount.is_shared else (self._worker.services, self._worker.endpointslices)
                 state = mirroring(
                     self._leased.namespaces() | self._named(),
                     self._services.store,
                     refused=refused,
-                    problems=self._problems.values(),
+                    problems=[*self._problems.values(), *_refusals(tenants)],
                     has_dns=self._has_dns(),
-                    mount_namespace=self._worker.mount.namespace,
+                    mount=self._worker.mount,
                 )
                 self._scope.binding.set_services(state)
 
 
 class _Foreign(Exception):
     """An object of another owner has the name that a mirror needs."""
+
+
+def _refusals(informers: Iterable[Informer[Unknown]]) -> list[str]:
+    return [str(each.last_error) for each in informers if isinstance(each.last_error, REFUSED)]
 
 
 def _priority(change: Change[Unknown]) -> Priority:

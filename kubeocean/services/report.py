@@ -7,15 +7,15 @@ from collections.abc import Iterable
 from typing import Final
 
 from kubeocean.binding.conditions import RIGHTS_MISSING, Observation, few
-from kubeocean.model import keys
 from kubeocean.services.mirror import MASTER_SERVICE
+from kubeocean.worker.cluster import Mount
 from vkubelet.api.objects import Unknown
 
 _NAMED: Final = 5
 
 
 def mirroring(
-    namespaces: frozenset[str], services: Iterable[Unknown], *, refused: str, problems: Iterable[str], has_dns: bool, mount_namespace: str
+    namespaces: frozenset[str], services: Iterable[Unknown], *, refused: str, problems: Iterable[str], has_dns: bool, mount: Mount
 ) -> Observation | None:
     """Returns the state of the mirrors of Services in these namespaces of the hub; None without a namespace.
 
@@ -27,15 +27,22 @@ def mirroring(
         text = f"Services are not mirrored: {refused}; in the worker, `kubeocean bind` and the chart kubeocean-worker grant the rights"
         return Observation(False, RIGHTS_MISSING, f"{text}, in the hub the chart kubeocean")
     named = few(sorted(namespaces), _NAMED)
-    text = f"Services of {named} have mirrors in namespace {mount_namespace} of the worker; {_resolution(has_dns)}"
-    listed = [str(each.key) for each in services if each.metadata.namespace in namespaces and each.key != MASTER_SERVICE]
-    hashed = [each for each in listed if not keys.has_plain_name(*each.split("/"))]
+    spaces = f"namespace {mount.namespace}" if mount.is_shared else f"the namespaces {mount.namespace}-*"
+    text = f"Services of {named} have mirrors in {spaces} of the worker; {_resolution(has_dns)}"
+    listed = (each.key for each in services if each.metadata.namespace in namespaces and each.key != MASTER_SERVICE)
+    hashed = [str(key) for key in listed if not mount.is_resolved(key)]
     if hashed and not has_dns:
-        text += f"; no name leads to {few(sorted(hashed), _NAMED)}, whose names and namespaces have more than 61 characters or contain --"
-    failed = sorted(problems)
+        text += f"; {_unresolved(few(sorted(hashed), _NAMED), mount)}"
+    failed = sorted(set(problems))
     if failed:
         return Observation(False, "Incomplete", f"{few(failed, _NAMED, separator='; ')}; {text}")
     return Observation(True, "Mirrored", text)
+
+
+def _unresolved(named: str, mount: Mount) -> str:
+    if mount.is_shared:
+        return f"no name leads to {named}, whose names and namespaces have more than 61 characters or contain --"
+    return f"only the short name leads to {named}, whose namespace in the worker has a hashed name"
 
 
 def _resolution(has_dns: bool) -> str:

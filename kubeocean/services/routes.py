@@ -71,7 +71,7 @@ def port_of(pod: Pod) -> int:
 def unreachable(pods: Sequence[Pod]) -> str:
     """Returns the message for pods of which none answered."""
     named = ", ".join(f"{pod.key} at {pod.status['podIP']}" for pod in pods)
-    remedy = "route the pod networks of both clusters to one another, and allow the hub in NetworkPolicies of the mount namespace"
+    remedy = "route the pod networks of both clusters to one another, and allow the hub in NetworkPolicies of their namespaces"
     return f"no connection from this process to pods in the worker: {named}; Services of the hub do not reach them; {remedy}"
 
 

@@ -1,12 +1,12 @@
 """The worker cluster of one binding while one kubeconfig is valid: its client, its caches, and the probe of its API server.
 
-Invariant: of pods outside the mount namespace only resources and ports are cached, and the contents of Secrets and ConfigMaps never are.
+Invariant: of pods outside the namespaces of the binding only resources and ports are cached, and contents of Secrets and ConfigMaps never.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 from attrs import frozen
 
@@ -16,6 +16,7 @@ from kubeocean.model.crds import POLICIES, ClusterBinding
 from kubeocean.model.identity import enters, identity, where
 from kubeocean.model.ownership import Ownership, classify
 from kubeocean.worker.reach import Reach
+from kubeocean.worker.spread import SpreadInformer
 from vkubelet.api import objects
 from vkubelet.api.codec import encode_json
 from vkubelet.api.names import SERVICE_NAME
@@ -33,25 +34,60 @@ log = logging.getLogger(__name__)
 BY_VIRTUAL_NODE = "virtual-node"
 BY_VIRTUAL_NAMESPACE = "virtual-namespace"
 BY_SERVICE = "service"
-"""Index of mirrored EndpointSlices: the name of the mirror of their Service."""
+"""Index of mirrored EndpointSlices: the key of the mirror of their Service."""
 
 REFUSED = (Forbidden, NotFound, Unauthorized)
 
 
 @frozen
 class Mount:
-    """The namespace of a binding's objects in the worker, and the mark of their owner."""
+    """The namespaces of a binding's objects in the worker, and the mark of their owner; `namespace` is the mount namespace."""
 
     owner: keys.Owner
     namespace: str
+    mapping: str = keys.SINGLE
+
+    @classmethod
+    def of(cls, binding: ClusterBinding, hub_uid: str) -> Self:
+        """Builds that of a binding as it is served."""
+        return cls(keys.Owner(hub_uid, binding.cluster_id), binding.mount_namespace, binding.mapping)
+
+    @property
+    def identity(self) -> keys.Identity:
+        return keys.Identity(self.owner.cluster_id, self.namespace, self.mapping)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all hub namespaces share the mount namespace."""
+        return self.mapping == keys.SINGLE
+
+    @property
+    def tenants(self) -> Selection:
+        """Selects the worker namespaces of single hub namespaces."""
+        return Selection(labels=f"{keys.TENANT_OF}={self.namespace}")
+
+    def namespace_of(self, namespace: str) -> str:
+        """Returns the worker namespace for objects of a hub namespace."""
+        return self.namespace if self.is_shared else self.identity.namespace_of(namespace)
+
+    def includes(self, namespace: str) -> bool:
+        """Checks whether a worker namespace may contain physical pods of this binding."""
+        return namespace == self.namespace if self.is_shared else self.identity.includes(namespace)
 
     def copy_key(self, key: Key) -> Key:
         """Returns the key of the physical pod or the copy of a hub object."""
-        return Key(self.namespace, keys.physical_name(key.namespace, key.name))
+        return Key(self.namespace_of(key.namespace), keys.physical_name(key.namespace, key.name))
 
     def service_key(self, key: Key) -> Key:
-        """Returns the key of the mirror of a Service of the hub."""
-        return Key(self.namespace, keys.service_name(key.namespace, key.name))
+        """Returns the key of the mirror of a Service of the hub, which keeps its name in a namespace of its tenant's own."""
+        name = keys.service_name(key.namespace, key.name) if self.is_shared else key.name
+        return Key(self.namespace_of(key.namespace), name)
+
+    def is_resolved(self, service: Key) -> bool:
+        """Checks that a DNS server can compute the key of the mirror of a Service of the hub: neither name is a hash."""
+        if self.is_shared:
+            return keys.has_plain_name(service.namespace, service.name)
+        return self.namespace_of(service.namespace) == f"{self.namespace}-{service.namespace}"
 
 
 def cost_of(pod: Pod) -> Pod:
@@ -77,6 +113,8 @@ def _costs(containers: Sequence[JsonView]) -> list[Json]:
 
 
 PodIndexes = dict[str, Callable[[Pod], Iterable[str]]]
+Indexes = dict[str, Callable[[Unknown], Iterable[str]]]
+Keep = Callable[[Unknown], Unknown]
 
 
 def virtual_uid(meta: ObjectMeta) -> str:
@@ -116,7 +154,7 @@ def claim_of(copy: Unknown) -> Unknown:
 
 
 def _services_of(mirror: Unknown) -> Iterable[str]:
-    return (mirror.metadata.labels.get(SERVICE_NAME, ""),)
+    return (str(Key(mirror.metadata.namespace, mirror.metadata.labels.get(SERVICE_NAME, ""))),)
 
 
 class WorkerCluster:
@@ -128,18 +166,18 @@ class WorkerCluster:
         self._clock = clock
         self.probe_interval = probe_interval
         self._backed: tuple[tuple[Pod, PodRef | None], ...] = ()
-        ours = Selection(namespace=mount.namespace, labels=f"{keys.MANAGED_BY}={keys.MANAGED}")
+        self.namespaces: Informer[Unknown] = Informer(client, objects.NAMESPACES, where=mount.tenants, clock=clock)
+        """Worker namespaces of single hub namespaces; it runs only where there are such."""
         indexes = {BY_VIRTUAL_NODE: self._virtual_nodes}
         self.nodes: Informer[Node] = Informer(client, objects.NODES, store=Store(indexes=indexes), clock=clock)
         self.pods: Informer[Pod] = Informer(client, objects.PODS, store=Store(indexes=self._pod_indexes(), keep=self._keep), clock=clock)
         self.policies: Informer[Unknown] = Informer(client, POLICIES, clock=clock)
         self.csinodes: Informer[Unknown] = Informer(client, objects.CSINODES, clock=clock)
-        self.configmaps = heads(client, objects.CONFIGMAPS, where=ours, clock=clock)
-        self.secrets = heads(client, objects.SECRETS, where=ours, clock=clock)
-        self.claims: Informer[Unknown] = Informer(client, objects.PVCS, where=ours, store=Store(keep=claim_of), clock=clock)
-        self.services: Informer[Unknown] = Informer(client, objects.SERVICES, where=ours, clock=clock)
-        of_service: Store[Unknown] = Store(indexes={BY_SERVICE: _services_of})
-        self.endpointslices: Informer[Unknown] = Informer(client, objects.ENDPOINTSLICES, where=ours, store=of_service, clock=clock)
+        self.configmaps = self._copies(objects.CONFIGMAPS, keep=head_of)
+        self.secrets = self._copies(objects.SECRETS, keep=head_of)
+        self.claims = self._copies(objects.PVCS, keep=claim_of)
+        self.services = self._copies(objects.SERVICES)
+        self.endpointslices = self._copies(objects.ENDPOINTSLICES, indexes={BY_SERVICE: _services_of})
 
     @property
     def complete(self) -> bool:
@@ -156,11 +194,13 @@ class WorkerCluster:
         return {each.resource.plural: each.stale_for() for each in self._informers() if not isinstance(each.last_error, REFUSED)}
 
     def _informers(self) -> list[Informer[Any]]:
-        return [each for each in vars(self).values() if isinstance(each, Informer)]
+        idle = self.namespaces if self.mount.is_shared else None
+        return [each for each in vars(self).values() if isinstance(each, Informer) and each is not idle]
 
     def unreadable(self) -> str:
         """Returns which of the worker's lists are refused, and why; empty when none is."""
-        errors = [informer.last_error for informer in (self.nodes, self.pods, self.policies, self.configmaps, self.secrets)]
+        spaces = () if self.mount.is_shared else (self.namespaces,)
+        errors = [informer.last_error for informer in (self.nodes, self.pods, self.policies, self.configmaps, self.secrets, *spaces)]
         return "; ".join(str(error) for error in errors if isinstance(error, REFUSED))
 
     def physical_pod(self, ref: PodRef) -> Pod | None:
@@ -182,6 +222,12 @@ class WorkerCluster:
             return True
         name = self.mount.copy_key(original).name.encode()
         return any(name in pod.spec_json for pod in self.pods.store.by_index(BY_VIRTUAL_NAMESPACE, original.namespace))
+
+    def mirrors_of(self, namespace: str) -> list[Informer[Unknown]]:
+        """Returns the informers of the mirrors of one hub namespace; none for a tenant without a namespace in the worker."""
+        space, both = self.mount.namespace_of(namespace), (self.services, self.endpointslices)
+        parts = (each.part(space) if isinstance(each, SpreadInformer) else each for each in both)
+        return [part for part in parts if part is not None]
 
     def node_of(self, virtual_node: str) -> Node | None:
         """Returns the physical node behind a virtual one."""
@@ -212,7 +258,19 @@ class WorkerCluster:
         return None
 
     def _keep(self, pod: Pod) -> Pod:
-        return pod if pod.metadata.namespace == self.mount.namespace else cost_of(pod)
+        return pod if self.mount.includes(pod.metadata.namespace) else cost_of(pod)
+
+    def _copies(self, resource: Resource[Unknown], *, keep: Keep | None = None, indexes: Indexes | None = None) -> Informer[Unknown]:
+        """Creates the informer of the copies of one kind: of each tenant's namespace alone, as the rights of the identity are."""
+        client, clock, labels = self.client, self._clock, f"{keys.MANAGED_BY}={keys.MANAGED}"
+
+        def of(namespace: str, *, indexes: Indexes | None = None) -> Informer[Unknown]:
+            where = Selection(namespace=namespace, labels=labels)
+            return Informer(client, resource, where=where, store=Store(keep=keep, indexes=indexes), clock=clock)
+
+        if self.mount.is_shared:
+            return of(self.mount.namespace, indexes=indexes)
+        return SpreadInformer(client, resource, of=of, namespaces=self.namespaces, indexes=indexes)
 
     def _virtual_nodes(self, node: Node) -> Iterable[str]:
         return (keys.vnode_name(self.mount.owner.cluster_id, node.metadata.name),)

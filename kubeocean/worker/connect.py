@@ -9,7 +9,7 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from kubeocean.binding.conditions import CONNECTIVITY_FAILED, SYNCER_FAILED, VALIDATION_FAILED, Failure
 from kubeocean.model import keys
@@ -59,7 +59,14 @@ async def find_target(hub: Client, binding: ClusterBinding, hub_uid: str) -> Tar
     changed = changed_identity(binding)
     if changed is not None:
         return changed
-    other = older_of_like_id(binding, (await hub.list(CLUSTERBINDINGS)).items)
+    bindings = (await hub.list(CLUSTERBINDINGS)).items
+    overlapping = older_that_overlaps(binding, bindings)
+    if overlapping:
+        text = (
+            f"spec.mountNamespace: under {keys.PER_NAMESPACE}, {binding.mount_namespace} and that of the older ClusterBinding {overlapping}"
+        )
+        return Failure(VALIDATION_FAILED, f"{text} lead to the same namespaces: one is the beginning of the other; name another namespace")
+    other = older_of_like_id(binding, bindings)
     if other:
         text = f"spec.clusterID: {binding.cluster_id} conflicts with the clusterID of the older ClusterBinding {other}"
         return Failure(VALIDATION_FAILED, f"{text}; delete this ClusterBinding and create it with another clusterID")
@@ -74,8 +81,9 @@ async def find_target(hub: Client, binding: ClusterBinding, hub_uid: str) -> Tar
     if connection.insecure and not binding.allow_insecure_worker:
         remedy = "add certificate-authority-data to it, or set spec.allowInsecureWorker: true"
         return Failure(VALIDATION_FAILED, f"{where} does not verify the worker's certificate; {remedy}")
-    mount = Mount(keys.Owner(hub_uid, binding.cluster_id), binding.mount_namespace)
-    fingerprint = hashlib.sha256(b"\0".join((kubeconfig, mount.owner.mark.encode(), mount.namespace.encode()))).hexdigest()
+    mount = Mount.of(binding, hub_uid)
+    parts = (mount.owner.mark, mount.namespace, *(() if mount.is_shared else (mount.mapping,)))
+    fingerprint = hashlib.sha256(b"\0".join((kubeconfig, *(part.encode() for part in parts)))).hexdigest()
     return Target(connection, mount, fingerprint)
 
 
@@ -113,7 +121,7 @@ async def answers(worker: Client) -> Failure | None:
 
 def changed_identity(binding: ClusterBinding) -> Failure | None:
     """Rejects a changed clusterID or namespace, which a CRD of Kubeocean (Go) allows; pods are found by the accepted ones (pure)."""
-    if binding.asked == binding.identity:
+    if evolve(binding.asked, mapping=binding.mapping) == binding.identity:
         return None
     found = f"nodes and pods are found by {binding.cluster_id} in namespace {binding.mount_namespace}"
     text = f"spec.clusterID and spec.mountNamespace cannot be changed: {found}; restore them, or create a new ClusterBinding"
@@ -125,15 +133,21 @@ def older_of_like_id(binding: ClusterBinding, listed: Sequence[Unknown]) -> str:
 
     A served binding counts as older than one that is not.
     """
+    return next((obj.metadata.name for obj in _older(binding, listed) if any(_alike(binding.cluster_id, each) for each in _ids(obj))), "")
+
+
+def older_that_overlaps(binding: ClusterBinding, listed: Sequence[Unknown]) -> str:
+    """Returns the name of an older binding with whose namespaces in the worker those of this binding could be the same (pure)."""
+    found = ((obj.metadata.name, ClusterBinding.parse(obj)) for obj in _older(binding, listed))
+    own = (binding.identity, binding.asked)
+    return next(
+        (name for name, other in found if any(each.overlaps(theirs) for each in own for theirs in (other.identity, other.asked))), ""
+    )
+
+
+def _older(binding: ClusterBinding, listed: Sequence[Unknown]) -> list[Unknown]:
     own = next((obj for obj in listed if obj.metadata.uid == binding.uid), None)
-    if own is None:
-        return ""
-    for obj in sorted(listed, key=_age):
-        if _age(obj) >= _age(own):
-            break
-        if any(_alike(binding.cluster_id, theirs) for theirs in _identities(obj)):
-            return obj.metadata.name
-    return ""
+    return [] if own is None else [obj for obj in sorted(listed, key=_age) if _age(obj) < _age(own)]
 
 
 def _age(obj: Unknown) -> tuple[bool, str, str]:
@@ -141,7 +155,7 @@ def _age(obj: Unknown) -> tuple[bool, str, str]:
     return (keys.Identity.accepted(meta) is None, meta.creation_timestamp, meta.name)
 
 
-def _identities(obj: Unknown) -> set[str]:
+def _ids(obj: Unknown) -> set[str]:
     """Returns the requested clusterID, and the accepted one, by which its pods are found even if it requests another by now."""
     binding = ClusterBinding.parse(obj)
     return {binding.cluster_id, binding.asked.cluster_id} - {""}
@@ -192,6 +206,9 @@ async def _claim(worker: Client, mount: Mount, nodes: Collection[str], *, hold: 
     """Claims the namespace; the first binding that uses one owns it."""
     try:
         namespace = await worker.get(NAMESPACES, mount.namespace)
+        if tenant_of := namespace.metadata.labels.get(keys.TENANT_OF, ""):
+            text = f"spec.mountNamespace: namespace {mount.namespace} of the worker cluster is that of a tenant of {tenant_of}"
+            return Failure(VALIDATION_FAILED, f"{text}; name another namespace")
         ownership = classify(namespace.metadata, mount.owner, mark=Mark.MOUNT)
         if ownership is Ownership.UNMARKED and (failure := await _another_cluster(worker, mount, nodes)):
             return failure

@@ -47,6 +47,13 @@ class Tenancy:
     node: str
     namespace: str
     aliases: tuple[Alias, ...]
+    spread: bool = False
+    """Whether the pods are in namespaces whose names have `namespace` and "-" as prefix: the hash in a pod's name identifies it anyway."""
+
+    def includes(self, namespace: bytes) -> bool:
+        """Checks whether our pods may be in a namespace."""
+        own = self.namespace.encode()
+        return namespace.startswith(own + b"-") if self.spread else namespace == own
 
     def uids(self) -> set[str]:
         """Returns the UIDs of the virtual pods."""
@@ -126,7 +133,7 @@ class Exposition:
     """Translated labels and UID, by the labels in the page: most of them occur in dozens of families."""
 
     def __attrs_post_init__(self) -> None:
-        self._needle = f'namespace="{self.tenancy.namespace}"'.encode()
+        self._needle = f'namespace="{self.tenancy.namespace}{"-" if self.tenancy.spread else chr(34)}'.encode()
         self._pods = {alias.physical_name.encode(): _Names.of(alias) for alias in self.tenancy.aliases}
 
     def feed(self, piece: bytes) -> bytes:
@@ -183,7 +190,7 @@ class Exposition:
     def _at_home(self, block: bytes) -> tuple[bytes, str] | None:
         labels = dict(_LABEL.findall(block))
         names = self._pods.get(labels.get(b"pod", b""))
-        if names is None or labels.get(b"namespace") != self.tenancy.namespace.encode():
+        if names is None or not self.tenancy.includes(labels.get(b"namespace", b"")):
             return None
         labels |= names.labels
         if self.label_node:

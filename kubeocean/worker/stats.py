@@ -96,7 +96,9 @@ class NodeStats:
         """Returns our physical pods on the node. Raises Unavailable until they are listed: they would seem to use nothing."""
         if not self._worker.pods.ever_synced:
             raise Unavailable("the pods of the worker cluster are not listed yet", retry_after=2.0)
-        return Tenancy(node=node, namespace=self._worker.mount.namespace, aliases=tuple(self._aliases(node)))
+        return Tenancy(
+            node=node, namespace=self._worker.mount.namespace, spread=not self._worker.mount.is_shared, aliases=tuple(self._aliases(node))
+        )
 
     def _aliases(self, node: str) -> list[Alias]:
         named = ((identity(pod.metadata), pod.metadata) for pod in self._worker.pods_of(node))

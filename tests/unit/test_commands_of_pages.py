@@ -76,6 +76,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "lease/lend-safely.md": (_KUBECTL,),
     "lease/migrate.md": (_KUBECTL, _KUBECTL, _KUBECTL),
     "lease/plan.md": (_SEEN,),
+    "lease/tenants.md": (_KUBECTL,),
     "lease/policies.md": (_SEEN,),
     "use/cookbook.md": (f"{_BOUND}::test_the_recipe_for_nights_is_accepted_and_planned",),
     "use/metrics.md": (_SCRIPTED, "tests/e2e/test_metrics.py::test_commands_of_the_page_show_pods_and_nodes"),

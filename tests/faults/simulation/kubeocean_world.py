@@ -32,7 +32,7 @@ BINDING = "demo"
 MOUNT = "leased"
 _VOLUME: Body = {"name": "settings", "configMap": {"name": "settings"}}
 THEIRS = "of-the-owner"
-"""A Service of the worker's owner in the mount namespace."""
+"""A Service of the worker's owner among the mirrors."""
 _SERVICES = f"/api/v1/namespaces/{NAMESPACE}/services"
 _SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
 _BINDINGS = f"/apis/{crds.GROUP}/{crds.VERSION}/clusterbindings"
@@ -80,6 +80,9 @@ class KubeoceanWorld(World):
         "return": "comes_back",
         "failover": "fails_over",
         "services": "services",
+        "tenants": "pods",
+        "tenants-unbind": "unbind",
+        "tenants-services": "prepared_late",
     }
     replicas: ClassVar = {"leaders": 2}
     local: ClassVar[Body] = {}
@@ -98,10 +101,17 @@ class KubeoceanWorld(World):
             self.worker.merge(f"/api/v1/nodes/{name}", {"spec": {"taints": None}}, user="node-controller")
         secret = {"metadata": {"name": "worker"}, "data": {"kubeconfig": base64.b64encode(_KUBECONFIG.encode()).decode()}}
         self.hub.model.call("POST", f"/api/v1/namespaces/{keys.NAMESPACE}/secrets", secret, user="admin")
+        self.space = MOUNT
         self.policy("all", {})
-        self.bind()
+        if self.scenario.startswith("tenants"):
+            self.space = f"{MOUNT}-{NAMESPACE}"
+            if self.scenario != "tenants-services":
+                self.prepare()
+            self.bind(namespaceMapping=keys.PER_NAMESPACE)
+        else:
+            self.bind()
         self.history.virtual_uid_key = keys.VIRTUAL_POD_UID
-        if self.scenario == "unbind":
+        if self.scenarios[self.scenario] == "unbind":
             self.history.may_be_unready |= {f"vnode-{BINDING}-one", f"vnode-{BINDING}-two"}
         self.hub.run()
         self.every(0.5, self.worker.name, self.worker.schedule)
@@ -133,6 +143,11 @@ class KubeoceanWorld(World):
         }
         self.hub.model.apply(f"{_BINDINGS}/{BINDING}", {**_head("ClusterBinding", BINDING), "spec": body}, user="admin")
 
+    def prepare(self) -> None:
+        """Creates the worker namespace of the tenant, with the consent of its owner."""
+        body = {"metadata": {"name": self.space, "labels": {keys.TENANT_OF: MOUNT}}}
+        self.worker.model.call("POST", "/api/v1/namespaces", body, user="owner")
+
     def policy(self, name: str, spec: Body) -> None:
         """Creates a ResourceLeasingPolicy in the worker, or changes it."""
         body = {**_head("ResourceLeasingPolicy", name), "spec": {"cluster": BINDING, **spec}}
@@ -147,7 +162,7 @@ class KubeoceanWorld(World):
         """Returns what is wrong with the copy of that ConfigMap."""
         copies = [
             body["data"].get("value")
-            for body in self.worker.model.objects("", "v1", "configmaps", MOUNT)
+            for body in self.worker.model.objects("", "v1", "configmaps", self.space)
             if (body["metadata"].get("annotations") or {}).get(keys.VIRTUAL_NAME) == "settings"
         ]
         return None if copies == [value] else f"copies have {copies}, not {value}"
@@ -167,14 +182,16 @@ class KubeoceanWorld(World):
     def mirrored(self, **wanted: tuple[int, list[str]]) -> str | None:
         """Returns how the mirrors differ from Services with one port and these addresses."""
         ports = {
-            body["metadata"]["name"]: body["spec"]["ports"][0]["port"] for body in self.worker.model.objects("", "v1", "services", MOUNT)
+            body["metadata"]["name"]: body["spec"]["ports"][0]["port"]
+            for body in self.worker.model.objects("", "v1", "services", self.space)
         }
         addresses: dict[str, list[str]] = {}
-        for body in self.worker.model.objects("discovery.k8s.io", "v1", "endpointslices", MOUNT):
+        for body in self.worker.model.objects("discovery.k8s.io", "v1", "endpointslices", self.space):
             found = [address for each in body.get("endpoints") or () for address in each["addresses"]]
             addresses.setdefault(body["metadata"]["labels"][SERVICE_NAME], []).extend(found)
         seen = {name: (port, addresses.pop(name, [])) for name, port in ports.items()}
-        expected = {f"{name}--{NAMESPACE}": each for name, each in wanted.items()} | {THEIRS: (7, [])}
+        suffix = f"--{NAMESPACE}" if self.space == MOUNT else ""
+        expected = {f"{name}{suffix}": each for name, each in wanted.items()} | {THEIRS: (7, [])}
         if addresses:
             return f"EndpointSlices of {sorted(addresses)} have no Service"
         return None if seen == expected else f"mirrors are {seen}, not {expected}"
@@ -293,7 +310,7 @@ class KubeoceanWorld(World):
         hub.create_pod(pod_body("job", restart="Never", annotations={RUN_FOR: "40"}))
         hub.create_pod(pod_body("victim"))
         await self.pause(25.0)
-        victims = [pod for pod in self.worker.pods(MOUNT) if pod["metadata"]["annotations"].get(keys.VIRTUAL_POD_NAME) == "victim"]
+        victims = [pod for pod in self.worker.pods(self.space) if pod["metadata"]["annotations"].get(keys.VIRTUAL_POD_NAME) == "victim"]
         for pod in victims:
             self.worker.attempt("owner", "DELETE", path_of(pod), {})
         hub.delete_pod("web-0")
@@ -323,7 +340,7 @@ class KubeoceanWorld(World):
         """Services of a leased namespace come, change, get other endpoints, and go, beside one of the worker's owner."""
         hub = self.hub
         theirs = {"metadata": {"name": THEIRS}, "spec": {"ports": [{"port": 7, "protocol": "TCP"}]}}
-        self.worker.model.call("POST", f"/api/v1/namespaces/{MOUNT}/services", theirs, user="owner")
+        self.worker.model.call("POST", f"/api/v1/namespaces/{self.space}/services", theirs, user="owner")
         await self.pause(5.0)
         self.serve("web", 80, "10.8.0.1")
         hub.stateful("web", replicas=1)
@@ -340,6 +357,14 @@ class KubeoceanWorld(World):
         self.wish("mirrors", lambda: self.mirrored(web=(80, ["10.8.0.1", "10.8.0.4"]), db=(5433, ["10.8.0.3"])))
         self._always()
 
+    async def prepared_late(self) -> None:
+        """As `services`, in the namespace of a tenant that the worker's owner prepares while a pod and a Service wait for it."""
+        self.serve("web", 80, "10.8.0.1")
+        self.hub.stateful("web", replicas=1)
+        await self.pause(12.0)
+        self.prepare()
+        await self.services()
+
     def _always(self) -> None:
         self.wish("nodes", lambda: self.hub.unready_nodes(2))
         self.wish("physical pods", self._matched)
@@ -353,7 +378,7 @@ class KubeoceanWorld(World):
     def _matched(self) -> str | None:
         """Returns where the pods of the two clusters differ."""
         wanted = {pod["metadata"]["uid"]: pod for pod in self.hub.pods() if pod["spec"].get("nodeName") in self.vnodes()}
-        found = {pod["metadata"]["annotations"].get(keys.VIRTUAL_POD_UID): pod for pod in self.worker.pods(MOUNT)}
+        found = {pod["metadata"]["annotations"].get(keys.VIRTUAL_POD_UID): pod for pod in self.worker.pods(self.space)}
         surplus = [uid for uid in found if uid not in wanted]
         if surplus:
             return f"physical pods of {surplus} have no virtual pod"
@@ -366,7 +391,8 @@ class KubeoceanWorld(World):
         for kind, key, body in self.worker.model.everything():
             meta = body["metadata"]
             marks = [*(meta.get("labels") or {}), *(meta.get("annotations") or {}), *(meta.get("finalizers") or ())]
-            if kind.plural not in ("events", "priorityclasses") and any("kubeocean.io" in mark for mark in marks):
+            ours = [mark for mark in marks if "kubeocean.io" in mark and mark != keys.TENANT_OF]
+            if kind.plural not in ("events", "priorityclasses") and ours:
                 left.append(f"{kind.plural} {'/'.join(key)}")
         return f"left: {', '.join(left)}" if left else None
 

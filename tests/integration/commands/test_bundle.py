@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.output import Format
 from kubeocean.commands.terminal import Terminal
 from kubeocean.model import keys
-from kubeocean.model.crds import CLUSTERBINDINGS, definition
+from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, definition
 from tests.faults.model.server import ApiModel
 from tests.support.served_model import ServedModel, served
 from vkubelet.api.codec import decode_yaml
@@ -35,10 +36,11 @@ async def hub() -> AsyncIterator[ServedModel]:
         yield made
 
 
-async def bundle(api: ServedModel, folder: Path, *, name: str = "") -> dict[str, str]:
+async def bundle(api: ServedModel, folder: Path, *, name: str = "", worker: ServedModel | None = None) -> dict[str, str]:
     """The files of the archive, by name."""
     choice = Choice("computing cluster", "--kubeconfig", api.write_kubeconfig(folder / "kubeconfig", USER))
-    doctor = Doctor(hub=choice, worker=None, binding=name, terminal=Terminal(io.StringIO()), output=Format.JSON)
+    there = Choice("worker cluster", "--worker-kubeconfig", worker.write_kubeconfig(folder / "worker", USER)) if worker else None
+    doctor = Doctor(hub=choice, worker=there, binding=name, terminal=Terminal(io.StringIO()), output=Format.JSON)
     await Bundle(doctor, folder / "made.tar.gz").run()
     with tarfile.open(folder / "made.tar.gz") as archive:
         found = {entry.name: (archive.extractfile(entry) or io.BytesIO()).read().decode() for entry in archive}
@@ -60,6 +62,23 @@ async def test_what_may_not_be_read_is_listed_and_does_not_prevent_the_bundle(tm
         api.refused[USER] = {resource}
         files = await bundle(api, tmp_path)
     assert resource in files["missing.txt"] and "hub/deployments.json" in files
+
+
+async def test_pods_of_every_tenant_are_in_the_bundle(tmp_path: Path) -> None:
+    worker = ApiModel(now=ManualClock().now)
+    worker.define(decode_yaml(definition(POLICIES)))
+    for space, labels in (("mnt", {}), ("mnt-red", {keys.TENANT_OF: "mnt"}), ("mnt-foreign", {})):
+        worker.apply(f"/api/v1/namespaces/{space}", {"metadata": {"name": space, "labels": labels}}, user=USER)
+        body = {"metadata": {"name": f"pod-{space}"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+        worker.apply(f"/api/v1/namespaces/{space}/pods/pod-{space}", body, user=USER)
+    async with hub() as api, served(worker) as there:
+        path = "/apis/cloud.tencent.com/v1beta1/clusterbindings/demo"
+        spec = {"clusterID": "demo", "mountNamespace": "mnt", "secretRef": {"name": "s", "namespace": keys.NAMESPACE}}
+        api.model.apply(path, {"metadata": {"name": "demo"}, "spec": {**spec, "namespaceMapping": keys.PER_NAMESPACE}}, user=USER)
+        api.model.apply("/api/v1/namespaces/kube-system", {"metadata": {"name": "kube-system"}}, user=USER)
+        files = await bundle(api, tmp_path, worker=there)
+    names = [each["metadata"]["name"] for each in json.loads(files["worker-demo/pods.json"])]
+    assert names == ["pod-mnt", "pod-mnt-red"], files["missing.txt"]
 
 
 async def test_an_unknown_binding_is_named(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from kubernetes import client as k8s
 
 from kubeocean.model.dns import corefile
+from kubeocean.model.keys import Identity
 from tests.integration.kubeocean.conftest import STARTS_WITHIN, MakeScene, Scene
 from tests.integration.tries import median_within
 from tests.support.audit import Audit, Call
@@ -340,4 +341,4 @@ async def test_the_page_names_a_namespace_and_prints_the_rewrites(scene: MakeSce
 
     await eventually(reported, "the condition names the namespace", every=0.5)
     out = await shell.run(block("use/services.md", 1), {"demo": name})
-    assert out == corefile(made.bound.mount, hub_domain="cluster.local", worker_domain="cluster.local")
+    assert out == corefile(Identity("", made.bound.mount), hub_domain="cluster.local", worker_domain="cluster.local")

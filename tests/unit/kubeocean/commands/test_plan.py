@@ -94,3 +94,24 @@ def test_the_same_rule_has_another_reason_in_another_namespace() -> None:
     here, there = (Rule("leases", "get", namespace=space, why=f"For {space}.") for space in ("here", "there"))
     role = {"kind": "Role", "metadata": {"name": "r", "namespace": "there"}, "rules": [there.body]}
     assert "# For there." in commented([role], [here, there])
+
+
+def test_tenants_are_prepared_and_select_the_mapping() -> None:
+    plan = Plan.of(BindFlags(name="demo", tenants=("red", "blue")))
+    assert plan.binding["spec"]["namespaceMapping"] == "PerNamespace"
+    made = [body for body in decode_yaml_documents(plan.worker_yaml()) if body["kind"] == "Namespace"]
+    assert [body["metadata"]["name"] for body in made] == ["kubeocean-worker", "kubeocean-worker-red", "kubeocean-worker-blue"]
+    assert [body["metadata"]["labels"].get("kubeocean.io/tenant-of") for body in made] == [None, "kubeocean-worker", "kubeocean-worker"]
+    assert "tenant-roles" not in plan.worker_yaml() and "namespaceMapping" not in Plan.of(BindFlags(name="demo")).hub_yaml()
+
+
+def test_namespaces_are_created_only_together_with_what_limits_that() -> None:
+    text = Plan.of(BindFlags(name="demo", create_namespaces=True)).worker_yaml()
+    names = {body["metadata"]["name"] for body in decode_yaml_documents(text) if body["kind"] == "ValidatingAdmissionPolicyBinding"}
+    assert {"kubeocean-syncer-tenants", "kubeocean-syncer-tenant-roles"} <= names
+
+
+def test_a_mount_namespace_that_is_too_long_to_be_a_prefix_is_refused() -> None:
+    with pytest.raises(SettingsError, match="--mount-namespace.*29"):
+        Plan.of(BindFlags(name="demo", mount_namespace="m" * 30, tenants=("red",))).check()
+    Plan.of(BindFlags(name="demo", mount_namespace="m" * 30)).check()

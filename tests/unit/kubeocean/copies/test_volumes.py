@@ -16,6 +16,7 @@ from kubeocean.copies.volumes import (
 from kubeocean.model import keys
 from kubeocean.model.keys import physical_name
 from kubeocean.model.references import MACHINES, SECRETS_OF
+from kubeocean.worker.cluster import Mount
 from tests.unit.kubeocean.builders import OWNER, unknown
 from vkubelet.api.objects import Json, Key, Unknown
 from vkubelet.errors import Unavailable
@@ -30,7 +31,13 @@ def volume(spec: Json, **metadata: object) -> Unknown:
 
 
 def copy(spec: Json, **more: str) -> Json:
-    return physical_volume(volume(spec), CLAIM, owner=OWNER, name="copy", hostname=lambda virtual: more.get(virtual.replace("-", "_"), ""))
+    return physical_volume(
+        volume(spec),
+        CLAIM,
+        mount=Mount(OWNER, CLAIM.namespace),
+        name="copy",
+        hostname=lambda virtual: more.get(virtual.replace("-", "_"), ""),
+    )
 
 
 def test_volume_is_kept_for_one_claim_and_names_copied_secrets() -> None:

@@ -17,6 +17,7 @@ from kubeocean.model.ownership import UNOWNED, Mark, Ownership, classify, classi
 from kubeocean.nodes.csinodes import virtual_csinode
 from kubeocean.nodes.describe import describe
 from kubeocean.pods.translate import physical_pod
+from kubeocean.worker.cluster import Mount
 from tests.unit.kubeocean.builders import OWNER, TARGET, at, binding, node, pod, policy, unknown
 from vkubelet.api.objects import Json, Key, Node, ObjectMeta
 
@@ -41,7 +42,7 @@ MADE: Mapping[str, Callable[[Owner], Json]] = {
     "Secret": lambda owner: physical_secret(ORIGINAL, owner=owner, namespace="mnt"),
     "ConfigMap": lambda owner: physical_configmap(ORIGINAL, owner=owner, namespace="mnt"),
     "PersistentVolumeClaim": lambda owner: physical_claim(ORIGINAL, "pv", owner=owner, namespace="mnt"),
-    "PersistentVolume": lambda owner: physical_volume(ORIGINAL, Key("mnt", "c"), owner=owner, name="pv"),
+    "PersistentVolume": lambda owner: physical_volume(ORIGINAL, Key("mnt", "c"), mount=Mount(owner, "mnt"), name="pv"),
     "token Secret": lambda owner: token_secret(pod(), {}, owner=owner, namespace="mnt", expiry=at("2026-01-01"), lifetime=1),
     "mount namespace": lambda owner: {"metadata": {"annotations": {keys.MOUNT_OWNER: owner.mark}}},
     "Node": _node,

@@ -243,5 +243,5 @@ async def test_an_api_server_that_starts_is_no_missing_right(
 
 async def test_a_missing_right_is_said_once_however_often_it_is_asked_for(mirror: EventMirror, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
-        mirror.on_forbidden(Forbidden("watch events", "not allowed"))
+        mirror.on_forbidden(Forbidden("watch events", "not allowed"), "mnt")
     assert [record.levelname for record in caplog.records] == ["WARNING"]

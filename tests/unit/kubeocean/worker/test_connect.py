@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kubeocean.model.crds import ClusterBinding
-from kubeocean.worker.connect import changed_identity, older_of_like_id
+from kubeocean.worker.connect import changed_identity, older_of_like_id, older_that_overlaps
 from tests.unit.kubeocean.builders import unknown
 from vkubelet.api.objects import Unknown
 
@@ -78,3 +78,33 @@ def test_id_that_was_accepted_stays_taken_when_its_binding_asks_for_another() ->
     changed["spec"]["clusterID"] = "b"
     for wanted in ("a", "b", "a-x"):
         assert older(binding("two", wanted, LATE), unknown(changed)) == "one"
+
+
+def spread(name: str, mount: str, created: str, mapping: str = "PerNamespace") -> Unknown:
+    obj = binding(name, name, created).body
+    obj["spec"] |= {"mountNamespace": mount, "namespaceMapping": mapping}
+    return unknown(obj)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "wanted"),
+    [
+        (("lent", "PerNamespace"), ("lent-eu", "PerNamespace"), "old"),
+        (("lent-eu", "Single"), ("lent", "PerNamespace"), "old"),
+        (("lent", "Single"), ("lent-eu", "PerNamespace"), ""),
+        (("lent", "Single"), ("lent-eu", "Single"), ""),
+        (("lent", "PerNamespace"), ("other", "PerNamespace"), ""),
+    ],
+)
+def test_no_prefix_of_namespaces_extends_another(mine: tuple[str, str], theirs: tuple[str, str], wanted: str) -> None:
+    young, old = spread("young", mine[0], LATE, mine[1]), spread("old", theirs[0], EARLY, theirs[1])
+    assert older_that_overlaps(ClusterBinding.parse(young), [young, old]) == wanted
+    assert older_that_overlaps(ClusterBinding.parse(old), [young, old]) == ""
+
+
+def test_another_mapping_is_no_changed_identity_and_the_accepted_one_is_served() -> None:
+    changed = accepted("one", "a", EARLY).body
+    changed["spec"] |= {"mountNamespace": "mnt", "namespaceMapping": "PerNamespace"}
+    changed["metadata"]["annotations"] = {"kubeocean.io/accepted-as": "a_uid-one_mnt"}
+    found = ClusterBinding.parse(unknown(changed))
+    assert changed_identity(found) is None and found.mapping == "Single" and found.requested_mapping == "PerNamespace"
