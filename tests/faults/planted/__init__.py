@@ -31,7 +31,7 @@ COPIED = (".editable", "kubeocean", "providers", "pyproject.toml", "tests/__init
 UNFINISHED = shutil.ignore_patterns("*.pyc.*")
 """Bytecode that a process beside is writing, which may be gone before it is copied."""
 DEFAULT_SEED = 1
-DEFAULT_SCHEDULES = 1100
+DEFAULT_SCHEDULES = 1200
 """The bounded campaign of `make test`: each write site with each kind of fault once, the other faults of each scenario once, and some write
 sites in a second scenario."""
 MOST_SCHEDULES = 6000
