@@ -198,8 +198,12 @@ async def test_services_of_tenants_with_equal_names_are_mirrored_side_by_side(sc
         assert variables["WEB_SERVICE_HOST"] == mirror.spec.cluster_ip and mirror.spec.selector is None
         assert physical["spec"]["dnsConfig"]["searches"] == [f"{stage.namespace}.{mount}.kubeocean.internal"]
     assert await there.all_services(mount) == {} and await there.all_slices(mount) == []
-    text = f"have mirrors in the namespaces {mount}-* of the worker"
-    assert text in (await condition(one, "ServicesMirrored"))["message"]
+
+    async def reported() -> bool:
+        found = await condition(one, "ServicesMirrored")
+        return f"have mirrors in the namespaces {mount}-* of the worker" in found.get("message", "")
+
+    await until(reported, "the condition names the namespaces")
 
     await home.delete("web", one.namespace)
 
