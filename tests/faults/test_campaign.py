@@ -37,6 +37,7 @@ ONCE_FAILED = (
     "kubeocean/unbind seed=1 crash:58:1",
     "mock/pods seed=1 lag@hub:12:22",
     "kubeocean/churn seed=1 slow:41:4",
+    "kubeocean/outages seed=1 crash:62:1",
 )
 """Schedules in which a campaign has found a defect of the product, of a scene or of an oracle."""
 

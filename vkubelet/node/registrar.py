@@ -228,7 +228,9 @@ class Registrar:
         try:
             taints = live.spec.get("taints", [])
             added = with_added(taints, wanted.taints)
-            live = await self._write_taints(live, added) if added != taints else live
+            if added != taints:
+                # With their owner: if the process ends before the status is written, the next one may not want them.
+                live = await self._write_taints(live, added, note=render.owning(live, wanted.taints))
             ours = (*owned.taints, render.RETIRING.key)
             taints = live.spec.get("taints", [])
             kept = without_dropped(taints, wanted.taints, owned=ours)

@@ -4,7 +4,7 @@ Invariant: the result is a function of the inputs; times occur only in condition
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from attrs import evolve, frozen
@@ -146,6 +146,18 @@ def new_node(node: Wanted) -> Json:
         spec["providerID"] = node.provider_id
     metadata = {"name": node.name, "labels": dict(node.labels), "annotations": dict(node.annotations)}
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec}
+
+
+def owning(live: Node, taints: Iterable[Taint]) -> str:
+    """Returns the record of what is ours on a Node as it is, with these taints."""
+    try:
+        note = json.loads(live.metadata.annotations.get(names.OWNED, ""))
+    except ValueError:
+        note = None
+    if not isinstance(note, dict):
+        note = {"resources": []}
+    note["taints"] = sorted({*names.owned_keys(live).taints, *(taint.key for taint in taints)})
+    return json.dumps(note, separators=(",", ":"))
 
 
 def still_owning(node: Wanted, taints: Collection[str]) -> Wanted:

@@ -31,6 +31,8 @@ BETWEEN, KEPT = 700.0, 7_500.0
 """Seconds between two waves, and until a count: longer than anything is remembered on purpose."""
 NOISE = 1
 """Elements by which anything may be larger: what is in progress at the moment of a count."""
+RECENT = ("Informer._deleted",)
+"""Remembered for minutes and dropped with the next deletion: its size is that of the last minutes with a deletion, at most of one wave."""
 FAULTS = (
     "",
     "cut@worker:9:600 cut@hub:12:50",
@@ -174,7 +176,7 @@ def grown(waves: type[Waves], scenario: str, faults: str) -> dict[str, tuple[int
     assert not world.left(), "a wave has not ended"
     before, after = world.counts
     assert before["StatusWriter"] == 1 and before["Informer"] > 1, "the census has not found the process"
-    names = [name for name in after if after[name] - before[name] > NOISE and not name.startswith(RECORDS)]
+    names = [name for name in after if after[name] - before[name] > (PODS if name in RECENT else NOISE) and not name.startswith(RECORDS)]
     return {name: (before[name], after[name]) for name in names}
 
 

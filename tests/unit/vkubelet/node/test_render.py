@@ -1,5 +1,6 @@
 """What a Node is posted and patched with."""
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from vkubelet.api import names
 from vkubelet.api.codec import decode_object, encode_json
-from vkubelet.api.objects import Node
+from vkubelet.api.objects import Json, Node, ObjectMeta
 from vkubelet.clock import rfc3339
 from vkubelet.node import render
 from vkubelet.node.declared import HEALTHY, Health
@@ -198,3 +199,18 @@ def test_notes_of_earlier_versions_own_all_resources(note: str, stays: bool) -> 
     patch = render.status_patch(foreign(note=note), wanted(), now=NOW)
     assert patch is not None
     assert ("capacity" not in patch["status"]) is stays
+
+
+@pytest.mark.parametrize(
+    ("noted", "expected"),
+    [
+        ('{"instance":"a","labels":["x"],"taints":["old"]}', {"instance": "a", "labels": ["x"], "taints": ["new", "old"]}),
+        (None, {"resources": [], "taints": ["new"]}),
+        ("damaged", {"resources": [], "taints": ["new"]}),
+        ("[]", {"resources": [], "taints": ["new"]}),
+    ],
+)
+def test_an_added_taint_is_recorded_beside_what_was_ours(noted: str | None, expected: Json) -> None:
+    annotations = {} if noted is None else {names.OWNED: noted}
+    live = Node(ObjectMeta(name="n", annotations=annotations), b"{}", b"{}")
+    assert json.loads(render.owning(live, [Taint("new", "NoSchedule")])) == expected
