@@ -15,7 +15,7 @@ from kubeocean.scope import WorkerScope
 from kubeocean.services import mirror as forms
 from kubeocean.services.leased import LeasedNamespaces
 from kubeocean.services.report import mirroring
-from kubeocean.worker.cluster import BY_SERVICE, REFUSED
+from kubeocean.worker.cluster import BY_SERVICE, BY_VIRTUAL_NODE, REFUSED
 from vkubelet.api.codec import encode_json
 from vkubelet.api.names import HEADLESS, SERVICE_NAME
 from vkubelet.api.objects import ENDPOINTSLICES, SERVICES, Json, Key, Pod, PodRef, Resource, Unknown
@@ -148,6 +148,9 @@ class ServiceMirror:
     # --- scope ---
 
     def _in_scope(self, namespace: str) -> bool:
+        # Pods of a binding that is deleted call Services until they are gone; then the mirrors are deleted, and must not be created again.
+        if self._scope.binding.ending and not self._worker.pods.store.index_values(BY_VIRTUAL_NODE):
+            return False
         return namespace in self._named() or self._leased.uses(namespace)
 
     def _named(self) -> frozenset[str]:
