@@ -33,8 +33,6 @@ TESTS = """
 import asyncio
 
 import pytest
-
-from tests.integration.conftest import pip_install
 from mine import Half, Mine
 from vkubelet.testing.conformance import Options, Outcome, table
 from vkubelet.testing.host import make_pod
