@@ -40,7 +40,7 @@ VALUES: Body = {
 
 
 async def values_are_in_force(hub: ControlPlane, *, pods: Callable[[str], Awaitable[list[Body] | None]]) -> None:
-    """What the chart says of the pods, seen from inside of each, and the dashboard, which asks for credentials."""
+    """What the chart sets on the pods, seen from inside of each, and the dashboard, which asks for credentials."""
     script = "import os; print(os.environ['NOTE'], open('/extra/word').read(), os.getuid(), os.getgid())"
     for name in ("kubeocean-manager", "kubeocean-syncer"):
         found = await eventually(partial(pods, name), f"both of {name} run", seconds=LONG, every=0.5)

@@ -156,8 +156,7 @@ def owning(live: Node, taints: Iterable[Taint]) -> str:
         note = None
     if not isinstance(note, dict):
         note = {"resources": []}
-    note["taints"] = sorted({*names.owned_keys(live).taints, *(taint.key for taint in taints)})
-    return json.dumps(note, separators=(",", ":"))
+    return _noted(note, {*names.owned_keys(live).taints, *(taint.key for taint in taints)})
 
 
 def still_owning(node: Wanted, taints: Collection[str]) -> Wanted:
@@ -165,8 +164,11 @@ def still_owning(node: Wanted, taints: Collection[str]) -> Wanted:
     if not taints:
         return node
     note = json.loads(node.annotations[names.OWNED])
-    note["taints"] = sorted({*note["taints"], *taints})
-    return evolve(node, annotations={**node.annotations, names.OWNED: json.dumps(note, separators=(",", ":"))})
+    return evolve(node, annotations={**node.annotations, names.OWNED: _noted(note, {*note["taints"], *taints})})
+
+
+def _noted(note: JsonView, taints: Collection[str]) -> str:
+    return json.dumps({**note, "taints": sorted(taints)}, separators=(",", ":"))
 
 
 def status_patch(live: Node, node: Wanted, *, now: datetime) -> Json | None:

@@ -1,6 +1,6 @@
 """Nothing in a process grows with what is gone: pods of every kind of life, their objects, Services, namespaces and nodes come and go.
 
-Invariant: every dict, set, list and deque that is reachable from the process is counted, whoever owns it, and every object of the product.
+Invariant: every dict, set, list and deque that is reachable from the process is counted, and every object of the product.
 """
 
 from __future__ import annotations

@@ -427,6 +427,6 @@ async def ready_says(scene: Scene, text: str) -> None:
         return any(text in each.get("message", "") for each in found.get("status", {}).get("conditions", ()))
 
     try:
-        await eventually(check, f"a condition says: {text}")
+        await eventually(check, f"a condition states: {text}")
     except (AssertionError, CommandFailed) as error:
         raise AssertionError(f"{error}\n{await get(scene.bound.hub, 'clusterbinding', scene.bound.name)}") from None

@@ -187,7 +187,7 @@ def test_a_blocked_pod_gets_the_deadline_of_the_policy_that_decides_last() -> No
 
 
 def test_a_blocked_pod_occupies_its_node_and_the_next_edge_evicts_another() -> None:
-    """At 08:00 only one pod fits; the younger one is blocked, and nobody else leaves in its place."""
+    """At 08:00 only one pod fits; the younger one is blocked, and no other pod leaves in its place."""
     made = of_a_day(guarded(NIGHT, DAY, allows=0, pods=["u1"]))
     assert [(each.pod.name, each.blocked_by, each.deadline) for each in made.evictions] == [
         ("web-1", "default/web", at("2026-01-05 08:10"))
