@@ -20,6 +20,7 @@ from pathlib import Path
 from attrs import define, field
 
 from tests.integration.server.backend import Backend
+from tests.support.program import eventually
 from vkubelet.api.objects import PodRef
 from vkubelet.errors import BadRequest
 from vkubelet.provider import ByteStream, ContainerIO, TerminalSize
@@ -30,13 +31,14 @@ SHELL = "/bin/sh"
 
 @define
 class Started:
-    """The process of a container, which attach speaks to; a terminal's is read and written by its `master`."""
+    """The process of a container, which `attached` calls speak to; a terminal's is read and written by its `master`."""
 
     process: Process
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     errors: asyncio.StreamReader | None = None
     master: int | None = None
+    attached: int = 0
 
 
 @define
@@ -77,7 +79,11 @@ class ProcessBackend(Backend):
             self.calls.terminals.append(io.tty)
             started = self.started[pod.uid, container]
             writer = started.writer if io.stdin is not None else None
-            await attach(io, started.reader, writer, errors=started.errors, resize=self._resizer(started), ended=started.process.wait)
+            started.attached += 1
+            try:
+                await attach(io, started.reader, writer, errors=started.errors, resize=self._resizer(started), ended=started.process.wait)
+            finally:
+                started.attached -= 1
 
     async def port_forward(self, pod: PodRef, port: int, stream: ByteStream) -> None:
         with self._counted("portforward"):
@@ -95,8 +101,13 @@ class ProcessBackend(Backend):
         else:
             async with self.spawned(command, stdin=PIPE) as process:
                 assert process.stdin is not None and process.stdout is not None
-                self.started[uid, name] = Started(process, process.stdout, process.stdin, process.stderr)
-                yield self.started[uid, name]
+                started = self.started[uid, name] = Started(process, process.stdout, process.stdin, process.stderr)
+                try:
+                    yield started
+                finally:
+                    # Only one may read a pipe at a time: the calls that still do end with the process.
+                    self._kill(process)
+                    await eventually(lambda: started.attached == 0, "nobody is attached", every=0.01)
 
     @asynccontextmanager
     async def spawned(self, command: Sequence[str], *, stdin: int) -> AsyncIterator[Process]:
@@ -144,13 +155,14 @@ class ProcessBackend(Backend):
 
     async def _end(self, process: Process) -> None:
         """The process and everything it has started."""
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        self._kill(process)
         self.processes.discard(process.pid)
         # What was not read yet keeps the pipes open.
         await process.communicate()
+
+    def _kill(self, process: Process) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
     def _resizer(self, started: Started) -> Resizer | None:
         return None if started.master is None else Resizer(started.master, self.calls.sizes)
