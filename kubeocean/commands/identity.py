@@ -41,7 +41,7 @@ _RESOURCES: Final = {
         objects.CLUSTERROLEBINDINGS,
         objects.ROLES,
         objects.ROLEBINDINGS,
-        tenants.NETWORKPOLICIES,
+        objects.NETWORKPOLICIES,
         tenants.RESOURCEQUOTAS,
         objects.ADMISSIONPOLICIES,
         objects.ADMISSIONPOLICYBINDINGS,
@@ -73,7 +73,7 @@ class Identity:
     @property
     def guards(self) -> list[Json]:
         made = permissions.worker_guards(self.mount_namespace, policy_label=self.policy_label, tenants=self.per_namespace, labels=LABELS)
-        return made + (tenants.tenant_guards(self.mount_namespace, labels=LABELS) if self.creates else [])
+        return made + (tenants.tenant_guards(self.mount_namespace, creates=self.creates, labels=LABELS) if self.per_namespace else [])
 
     @property
     def rules(self) -> tuple[Rule, ...]:

@@ -12,7 +12,6 @@ from kubeocean.model.ownership import Ownership, classify
 from kubeocean.rbac.guards import Trial
 from kubeocean.rbac.tenants import (
     NAME,
-    NETWORKPOLICIES,
     POD_SECURITY,
     binding_of_tenant,
     isolation,
@@ -21,7 +20,7 @@ from kubeocean.rbac.tenants import (
 )
 from kubeocean.worker.cluster import WorkerCluster
 from kubeocean.worker.connect import may
-from vkubelet.api.objects import NAMESPACES, ROLEBINDINGS, Json, Key, Unknown
+from vkubelet.api.objects import NAMESPACES, NETWORKPOLICIES, ROLEBINDINGS, Json, Key, Unknown
 from vkubelet.clock import Clock
 from vkubelet.errors import AlreadyExists, Forbidden, NotFound, Unavailable
 

@@ -37,6 +37,7 @@ BY_SERVICE = "service"
 """Index of mirrored EndpointSlices: the key of the mirror of their Service."""
 
 REFUSED = (Forbidden, NotFound, Unauthorized)
+_MANAGED = f"{keys.MANAGED_BY}={keys.MANAGED}"
 
 
 @frozen
@@ -178,6 +179,8 @@ class WorkerCluster:
         self.claims = self._copies(objects.PVCS, keep=claim_of)
         self.services = self._copies(objects.SERVICES)
         self.endpointslices = self._copies(objects.ENDPOINTSLICES, indexes={BY_SERVICE: _services_of})
+        self.networkpolicies = self._copies(objects.NETWORKPOLICIES, labels="")
+        """Those of the namespaces of tenants, also of others: policies add to one another."""
 
     @property
     def complete(self) -> bool:
@@ -194,8 +197,8 @@ class WorkerCluster:
         return {each.resource.plural: each.stale_for() for each in self._informers() if not isinstance(each.last_error, REFUSED)}
 
     def _informers(self) -> list[Informer[Any]]:
-        idle = self.namespaces if self.mount.is_shared else None
-        return [each for each in vars(self).values() if isinstance(each, Informer) and each is not idle]
+        idle = (self.namespaces, self.networkpolicies) if self.mount.is_shared else ()
+        return [each for each in vars(self).values() if isinstance(each, Informer) and each not in idle]
 
     def unreadable(self) -> str:
         """Returns which of the worker's lists are refused, and why; empty when none is."""
@@ -260,9 +263,11 @@ class WorkerCluster:
     def _keep(self, pod: Pod) -> Pod:
         return pod if self.mount.includes(pod.metadata.namespace) else cost_of(pod)
 
-    def _copies(self, resource: Resource[Unknown], *, keep: Keep | None = None, indexes: Indexes | None = None) -> Informer[Unknown]:
+    def _copies(
+        self, resource: Resource[Unknown], *, keep: Keep | None = None, indexes: Indexes | None = None, labels: str = _MANAGED
+    ) -> Informer[Unknown]:
         """Creates the informer of the copies of one kind: of each tenant's namespace alone, as the rights of the identity are."""
-        client, clock, labels = self.client, self._clock, f"{keys.MANAGED_BY}={keys.MANAGED}"
+        client, clock = self.client, self._clock
 
         def of(namespace: str, *, indexes: Indexes | None = None) -> Informer[Unknown]:
             where = Selection(namespace=namespace, labels=labels)
