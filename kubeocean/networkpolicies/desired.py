@@ -57,7 +57,9 @@ def desired(namespace: str, policies: Iterable[Unknown], others: Iterable[Unknow
         if selectors is None:
             text = f"the pods that no NetworkPolicy of namespace {namespace} isolates cannot be selected by {_MOST} policies"
             problems.append(f"{text}: they do not reach one another in the worker; select pods by fewer labels")
-        bodies |= {(body := _within(namespace, selector, at, spaces))["metadata"]["name"]: body for at, selector in enumerate(selectors or ())}
+        bodies |= {
+            (body := _within(namespace, selector, at, spaces))["metadata"]["name"]: body for at, selector in enumerate(selectors or ())
+        }
     return Desired(bodies, tuple(problems))
 
 
@@ -124,4 +126,6 @@ def _left_to_owner(namespace: str, limits: Sequence[Unknown], spaces: Spaces) ->
 
 def _opened(namespace: str, openers: Sequence[Unknown]) -> str:
     text = f"NetworkPolicy {few(str(each.key) for each in openers)} of the worker"
-    return f"{text} allows connections beside those that the policies of namespace {namespace} allow; its owner removes spec.ingress from it"
+    return (
+        f"{text} allows connections beside those that the policies of namespace {namespace} allow; its owner removes spec.ingress from it"
+    )

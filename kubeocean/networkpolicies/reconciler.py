@@ -50,9 +50,7 @@ class NetworkPolicyMirror:
         self._worker = worker
         self._mount = worker.mount
         policies: Store[Unknown] = Store(indexes={_BY_NAMESPACE: lambda each: [each.metadata.namespace]})
-        self.policies: Informer[Unknown] = Informer(
-            host.client, NETWORKPOLICIES, store=policies, clock=host.clock, metrics=host.metrics
-        )
+        self.policies: Informer[Unknown] = Informer(host.client, NETWORKPOLICIES, store=policies, clock=host.clock, metrics=host.metrics)
         spaces: Store[Unknown] = Store(indexes={_BY_SPACE: lambda each: [self._mount.namespace_of(each.metadata.name)]}, keep=_kept)
         self.namespaces: Informer[Unknown] = Informer(host.client, NAMESPACES, store=spaces, clock=host.clock, metrics=host.metrics)
         self._pending: set[str] = set()

@@ -117,9 +117,7 @@ def guards_of_tenants(mount_namespace: str, *, creates: bool = True) -> tuple[Gu
 
 
 def _policies() -> Guard:
-    marked = (
-        f"(has({each}.metadata.labels) && '{keys.MANAGED_BY}' in {each}.metadata.labels)" for each in ("object", "oldObject")
-    )
+    marked = (f"(has({each}.metadata.labels) && '{keys.MANAGED_BY}' in {each}.metadata.labels)" for each in ("object", "oldObject"))
     after, before = marked
     rules = "has(object.spec.ingress) || has(object.spec.egress)"
     isolates = f"oldObject == null && object.metadata.name == '{NAME}' && !({rules})"

@@ -1,5 +1,5 @@
-"""NetworkPolicies of the hub in the worker namespaces of tenants, on two real API servers. No network plugin runs: a judge reads the objects
-of the worker, those of its owner and ours together, as a plugin does."""
+"""NetworkPolicies of the hub in the worker namespaces of tenants, on two real API servers. No network plugin runs: a judge reads the
+objects of the worker, those of its owner and ours together, as a plugin does."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Tests of kubeocean.networkpolicies.reconciler: what is written, what has to be known before a mirror is deleted, and what pods wait for."""
+"""Tests of kubeocean.networkpolicies.reconciler: what is written, what must be known before a deletion, and what pods wait for."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from contextlib import suppress
 from typing import Any
 
@@ -22,12 +23,14 @@ from tests.unit.kubeocean.builders import OWNER, TARGET, binding, physical, pod,
 from tests.unit.kubeocean.networkpolicies.test_translate import policy
 from tests.unit.kubeocean.world import listed
 from vkubelet.api.objects import Json, Key, Unknown
+from vkubelet.client.transport import Call
 from vkubelet.control.informer import Change, Informer
 from vkubelet.errors import Forbidden, Unreachable
 from vkubelet.testing.host import RecordingHost
 
 HUB, WORKER = "/apis/networking.k8s.io/v1/namespaces/shop/networkpolicies", "/apis/networking.k8s.io/v1/namespaces/mnt-shop/networkpolicies"
 MIRROR = keys.physical_name("shop", "web")
+_versions = itertools.count(1)
 FORBIDDEN = Forbidden("list networkpolicies", "forbidden", status=403)
 
 
@@ -65,20 +68,22 @@ class Scene:
         assert old is not None
 
     async def settle(self) -> float | None:
-        """Reconciles the namespace, and shows the writes to the watch of the worker."""
+        """Reconciles the namespace; the watch of the worker shows what was deleted."""
         self.worker.writes.clear()
-        return await self.mirror.reconcile("shop")
+        again = await self.mirror.reconcile("shop")
+        for method, name in self.writes:
+            if method == "DELETE":
+                self.part()._remove(unknown({"metadata": {"name": name, "namespace": "mnt-shop", "resourceVersion": "900"}}))
+        return again
 
     @property
     def writes(self) -> list[tuple[str, str]]:
-        return [
-            (each.method, each.body.get("metadata", {}).get("name") or each.path.rpartition("/")[2]) for each in self.worker.writes
-        ]
+        return [(each.method, each.body.get("metadata", {}).get("name") or each.path.rpartition("/")[2]) for each in self.worker.writes]
 
 
 def versioned(obj: Unknown) -> Unknown:
     body = obj.body
-    body["metadata"] |= {"uid": f"uid-{body['metadata']['name']}", "resourceVersion": "5"}
+    body["metadata"] |= {"uid": f"uid-{body['metadata']['name']}", "resourceVersion": str(next(_versions))}
     return unknown(body)
 
 
@@ -224,7 +229,6 @@ async def test_policies_are_withdrawn_for_another_mapping_and_written_again(scen
     scene.mirror.withdraw(withdrawn=True)
     await scene.settle()
     assert scene.writes == [("DELETE", MIRROR)]
-    scene.part()._remove(unknown({"metadata": {"name": MIRROR, "namespace": "mnt-shop", "resourceVersion": "99"}}))
     scene.mirror.withdraw(withdrawn=False)
     await scene.settle()
     assert scene.writes == [("POST", MIRROR)]
@@ -272,14 +276,15 @@ async def test_a_reconcile_that_fails_leaves_the_namespace_behind(scene: Scene) 
     assert not scene.mirror._is_behind("shop")
 
 
-class Failing:
+class Failing(MemoryApi):
     """A worker whose API server is not available; it accepts some writes, and the answer to the last one is lost."""
 
     def __init__(self, scene: Scene, *, accepts: int = 0) -> None:
+        super().__init__()
         self.scene, self.left = scene, accepts
-        scene.cluster.client.transport, scene.cluster.client._owns_transport = self, False  # type: ignore[assignment]
+        self.lend_to(scene.cluster.client)
 
-    async def fetch(self, call: Any, timeout: float) -> bytes:
+    async def fetch(self, call: Call, timeout: float) -> bytes:
         if self.left:
             answer = await self.scene.worker.fetch(call, timeout)
             self.left -= 1

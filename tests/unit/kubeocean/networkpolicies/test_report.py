@@ -33,7 +33,10 @@ def test_each_problem_is_named_once_up_to_a_limit() -> None:
 
 
 def test_missing_rights_of_a_cluster_are_named_with_the_remedy() -> None:
-    for given in ({"refused": "list networkpolicies: forbidden"}, {"lacking": ["list networkpolicies: forbidden"], "is_lacking_everywhere": True}):
+    for given in (
+        {"refused": "list networkpolicies: forbidden"},
+        {"lacking": ["list networkpolicies: forbidden"], "is_lacking_everywhere": True},
+    ):
         found = state(**given)
         assert found is not None and found[:2] == (False, "RightsMissing")
         assert "list networkpolicies: forbidden" in found[2] and "kubeocean bind" in found[2]
