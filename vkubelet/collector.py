@@ -59,9 +59,9 @@ def has_grown_a_little(blocks: int, after_last: int) -> bool:
 def return_free_memory() -> None:
     """Returns the free part of the heap to the kernel, where the C library is glibc; takes a few milliseconds for each 50 MiB in use.
 
-    A TLS connection has a buffer of 256 KiB. What one leaves in the heap when it is closed is soon divided among small blocks, so connections
-    that are closed and opened again would leave more and more of the heap in use by nothing. (A fixed M_MMAP_THRESHOLD would return each
-    buffer at once, at the price of three system calls and 64 page faults for every read from a connection.)
+    A TLS connection has a buffer of 256 KiB. What one leaves in the heap when it is closed is soon divided among small blocks, so
+    connections that are closed and opened again would leave more and more of the heap in use by nothing. (A fixed M_MMAP_THRESHOLD would
+    return each buffer at once, but every read from a connection would take system calls and page faults.)
     """
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim is not None:

@@ -1,8 +1,8 @@
 """`python -m tests.benchmarks.ideal HUB WORKER NAMESPACE`: the ideal pipeline, what leasing a pod takes at the very least and nothing more.
 
 For each pod that appears in a namespace of the hub: a token, its Secret in the worker, a physical pod there, and, when that runs, one
-status at home. For each that is being deleted: the deletion of the physical pod, and, when that is gone, of the Secret and of the pod at home.
-No retry, no check, nothing is looked up: whatever does leasing has to do this much.
+status at home. For each that is being deleted: the deletion of the physical pod, and, when that is gone, of its Secret and of the pod at
+home. No retry, no check, nothing is looked up: whatever does leasing has to do this much.
 
 Invariant: nothing of the code that is compared with it is used.
 """
@@ -57,13 +57,15 @@ class Api:
             return found
 
     async def watch(self, path: str, query: str = "") -> AsyncIterator[tuple[str, Body]]:
-        """The type and object of each event; some come again when a stream had to be opened anew."""
-        url = f"{self._url}{path}?watch=true&timeoutSeconds=3600{query}"
+        """The type and object of each event. An API server ends the watch of a client that is late, which begins anew where it was."""
+        version = ""
         while True:
+            url = f"{self._url}{path}?watch=true&timeoutSeconds=3600&resourceVersion={version}{query}"
             async with self._session.get(url, headers=self._headers, timeout=aiohttp.ClientTimeout()) as answer:
                 async for event in _events(answer.content):
+                    assert event["type"] != "ERROR", event
+                    version = event["object"]["metadata"]["resourceVersion"]
                     yield event["type"], event["object"]
-            print("a watch ended", file=sys.stderr)
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[Body]:

@@ -82,7 +82,7 @@ kept, before = [], resident()
 buffers = [libc.malloc(256 * 1024) for _ in range(200)]
 for buffer in buffers:
     libc.memset(buffer, 1, 256 * 1024)
-    kept.append(libc.malloc(600))  # What remains between two buffers.
+    kept.append(libc.malloc(100_000))  # What remains between two buffers; a smaller one could have its place elsewhere.
 for buffer in buffers:
     libc.free(buffer)
 closed = resident() - before
