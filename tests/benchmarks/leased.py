@@ -53,6 +53,8 @@ class Lease:
 
     bound: Bound
     nodes: Sequence[str]
+    simulator: int
+    """The process id of KWOK."""
 
     @property
     def user(self) -> str:
@@ -122,7 +124,7 @@ async def leased(
             await _make_account(plane, bound.user)
         await worker.kubectl("create", "namespace", MOUNT)
         await bound.install()
-        yield Lease(bound=bound, nodes=simulated.names)
+        yield Lease(bound=bound, nodes=simulated.names, simulator=simulated.pid)
 
 
 @frozen
