@@ -35,7 +35,7 @@ class Desired:
     problems: Sequence[str] = ()
 
 
-def desired(namespace: str, policies: Iterable[Unknown], others: Iterable[Unknown], spaces: Spaces, *, limited: bool = False) -> Desired:
+def desired(namespace: str, policies: Iterable[Unknown], *, others: Iterable[Unknown], spaces: Spaces, limited: bool = False) -> Desired:
     """Returns the desired state for a hub namespace with these policies; `others` are those in the worker namespace that are not ours.
 
     `limited`: by a label of that namespace, its owner alone decides what pods reach.
@@ -65,7 +65,7 @@ def desired(namespace: str, policies: Iterable[Unknown], others: Iterable[Unknow
 
 def within_alone(namespace: str, others: Iterable[Unknown], spaces: Spaces) -> Desired:
     """Returns the desired state while the hub refuses to list its policies: pods of a namespace reach one another."""
-    return desired(namespace, (), others, spaces)
+    return desired(namespace, (), others=others, spaces=spaces)
 
 
 def complement(selectors: Iterable[JsonView]) -> list[Json] | None:

@@ -183,7 +183,7 @@ class NetworkPolicyMirror:
         if in_scope and is_listed:
             limited = space.metadata.labels.get(keys.OWNER_LIMITS_EGRESS) == "true"
             listed = self.policies.store.by_index(_BY_NAMESPACE, namespace)
-            wanted = desired(namespace, listed, others, self._spaces(), limited=limited)
+            wanted = desired(namespace, listed, others=others, spaces=self._spaces(), limited=limited)
         elif in_scope and not any(copy_of(each.metadata) for each in ours.values()):
             # What an earlier process has mirrored stays as it is.
             wanted = within_alone(namespace, others, self._spaces())

@@ -31,6 +31,7 @@ from tests.support.stage import Stage, physical_name
 
 WITHIN = "kubeocean-within-namespace"
 ISOLATION = "kubeocean-tenant"
+HTTP = {"port": 80, "protocol": "TCP"}
 POLICIES = "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies"
 
 
@@ -77,10 +78,9 @@ async def test_policies_of_the_hub_decide_in_the_namespaces_of_their_tenants(sce
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": other.namespace}},
         "podSelector": {"matchLabels": {"app": "front"}},
     }
-    port = {"port": 80, "protocol": "TCP"}
     await apply(
         hub,
-        policy("web", one.namespace, podSelector={"matchLabels": {"app": "web"}}, ingress=[{"from": [allowed], "ports": [port]}]),
+        policy("web", one.namespace, podSelector={"matchLabels": {"app": "web"}}, ingress=[{"from": [allowed], "ports": [HTTP]}]),
         policy("quiet", one.namespace, podSelector={"matchLabels": {"app": "quiet"}}, policyTypes=["Egress"]),
     )
     await start(one, web="web", quiet="quiet", plain="plain")
