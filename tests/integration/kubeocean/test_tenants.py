@@ -39,7 +39,7 @@ async def tenants(scene: MakeScene, *, creates: bool = False, guarded: bool = Tr
     mount = made.bound.mount
     await apply(made.bound.worker, *worker_objects(mount), *wide_objects(mount, creates=creates))
     if guarded:
-        await apply(made.bound.worker, *worker_guards(mount, tenants=True), *(tenant_guards(mount) if creates else ()))
+        await apply(made.bound.worker, *worker_guards(mount, tenants=True), *tenant_guards(mount, creates=creates))
     made.program.start()
     await made.ready()
     return made
