@@ -102,13 +102,14 @@ def test_tenants_are_prepared_and_select_the_mapping() -> None:
     made = [body for body in decode_yaml_documents(plan.worker_yaml()) if body["kind"] == "Namespace"]
     assert [body["metadata"]["name"] for body in made] == ["kubeocean-worker", "kubeocean-worker-red", "kubeocean-worker-blue"]
     assert [body["metadata"]["labels"].get("kubeocean.io/tenant-of") for body in made] == [None, "kubeocean-worker", "kubeocean-worker"]
+    assert "kubeocean-syncer-networkpolicies" in plan.worker_yaml(), "limits the right to mirror NetworkPolicies"
     assert "tenant-roles" not in plan.worker_yaml() and "namespaceMapping" not in Plan.of(BindFlags(name="demo")).hub_yaml()
 
 
 def test_namespaces_are_created_only_together_with_what_limits_that() -> None:
     text = Plan.of(BindFlags(name="demo", create_namespaces=True)).worker_yaml()
     names = {body["metadata"]["name"] for body in decode_yaml_documents(text) if body["kind"] == "ValidatingAdmissionPolicyBinding"}
-    assert {"kubeocean-syncer-tenants", "kubeocean-syncer-tenant-roles"} <= names
+    assert {f"kubeocean-syncer-{each}" for each in ("tenants", "tenant-roles", "networkpolicies")} <= names
 
 
 def test_a_mount_namespace_that_is_too_long_to_be_a_prefix_is_refused() -> None:
