@@ -163,7 +163,7 @@ class NetworkPolicyMirror:
         """Checks that the policies are needed: those of a binding that is deleted, or waits for another mapping, for its pods alone."""
         if not (self._scope.binding.ending or self._withdrawn):
             return True
-        return bool(self._worker.pods.store.by_index(BY_VIRTUAL_NAMESPACE, namespace))
+        return self._worker.pods.store.has(BY_VIRTUAL_NAMESPACE, namespace)
 
     def _spaces(self) -> Spaces:
         binding = self._scope.binding.current
