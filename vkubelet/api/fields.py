@@ -5,7 +5,6 @@ Invariant: a wrong type never raises; it reads as absent and leaves a problem th
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Sequence
 from typing import cast
 
@@ -111,12 +110,3 @@ class Fields:
             self.problem(name, sentence)
             return kind()
         return value
-
-
-def is_address(text: str) -> bool:
-    """Checks that the text is an IPv4 or IPv6 address."""
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
