@@ -24,11 +24,11 @@ from kubeocean.manager.workloads import deployment_name
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, ClusterBinding, definition
 from kubeocean.rbac.permissions import hub_rules
-from kubeocean.rbac.rules import Check, checks_of
 from kubeocean.worker.connect import Target, find_target
 from vkubelet.api import objects
 from vkubelet.api.codec import decode_json, decode_yaml
 from vkubelet.api.objects import Key, Node, Pod, Resource, Unknown
+from vkubelet.api.rbac import Check, checks_of
 from vkubelet.client.rest import Client, Selection
 from vkubelet.client.transport import Call
 from vkubelet.clock import Clock, SystemClock

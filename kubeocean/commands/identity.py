@@ -16,9 +16,9 @@ from kubeocean.commands.clusters import FIELD_MANAGER, MANAGED_BY, CommandFailed
 from kubeocean.manager.checks import lacking_rights, unguarded
 from kubeocean.model import keys
 from kubeocean.rbac import permissions, tenants
-from kubeocean.rbac.rules import Check, Rule, checks_of
 from vkubelet.api import objects
 from vkubelet.api.objects import Json, JsonView, Key, ObjectMeta, Resource, Unknown
+from vkubelet.api.rbac import Check, Rule, checks_of
 from vkubelet.client.connection import Connection, connection_from_kubeconfig
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import Clock

@@ -14,11 +14,11 @@ from kubeocean.commands.identity import LABELS, Identity
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, ClusterBinding, definition
 from kubeocean.rbac import permissions
-from kubeocean.rbac.rules import Rule
 from kubeocean.worker.connect import KUBECONFIG
 from vkubelet.api.codec import decode_object, encode_json
 from vkubelet.api.names import NAME_LIMIT, is_dns_subdomain
 from vkubelet.api.objects import Json, JsonView, Key, Unknown
+from vkubelet.api.rbac import Rule
 from vkubelet.errors import SettingsError
 
 HIDDEN: Final = "<kubeconfig of the ServiceAccount above; `kubeocean bind` writes it and never shows it>"

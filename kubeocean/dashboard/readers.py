@@ -18,8 +18,8 @@ from kubeocean.dashboard.observer import Observer
 from kubeocean.dashboard.reviewed import Review, reviewed
 from kubeocean.dashboard.source import Source
 from kubeocean.model.crds import CLUSTERBINDINGS
-from kubeocean.rbac.rules import Check
 from vkubelet.api.objects import NODES, PODS, KubeObject, Resource
+from vkubelet.api.rbac import Check
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 

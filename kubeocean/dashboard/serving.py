@@ -20,9 +20,9 @@ from kubeocean.commands.clusters import Choice
 from kubeocean.dashboard import access, observer, server, source
 from kubeocean.dashboard.readers import Readers
 from kubeocean.model import keys
-from kubeocean.rbac.rules import Check
 from kubeocean.settings import DashboardSettings, in_dashboard
 from vkubelet.api.objects import PODS, Key
+from vkubelet.api.rbac import Check
 from vkubelet.client.rest import Client, PatchKind
 from vkubelet.clock import Clock
 from vkubelet.control.backoff import with_retry

@@ -14,11 +14,11 @@ from kubeocean.model.crds import ClusterBinding
 from kubeocean.model.ownership import Mark, Ownership, classify
 from kubeocean.rbac import permissions
 from kubeocean.rbac.guards import Trial, trials
-from kubeocean.rbac.rules import Check, checks_of
 from kubeocean.rbac.tenants import wide_rules
 from kubeocean.worker.cluster import Mount
 from kubeocean.worker.connect import Target, answers, find_target, may, taken_mount
 from vkubelet.api.objects import NAMESPACES
+from vkubelet.api.rbac import Check, checks_of
 from vkubelet.client.rest import Client, PatchKind
 from vkubelet.clock import Clock
 from vkubelet.errors import ApiError, Forbidden, Invalid, NotFound, first_error

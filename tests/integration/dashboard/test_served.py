@@ -18,7 +18,6 @@ import aiohttp
 import pytest
 
 from kubeocean.model import keys
-from kubeocean.rbac.rules import RBAC
 from tests.integration.dashboard.readers import (
     BINDINGS,
     BUDGETS,
@@ -39,6 +38,7 @@ from tests.integration.server.backend import serving as kubelet
 from tests.support.program import PATIENCE, eventually
 from vkubelet.api.objects import PODS as PODS_KIND
 from vkubelet.api.objects import Key, PodRef
+from vkubelet.api.rbac import RBAC
 from vkubelet.clock import SystemClock
 from vkubelet.provider import ByteStream
 from vkubelet.server.x509 import self_signed

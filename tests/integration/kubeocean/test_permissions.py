@@ -23,9 +23,9 @@ from kubeocean.rbac.permissions import (
     worker_checks,
     worker_objects,
 )
-from kubeocean.rbac.rules import Check, checks_of
 from tests.support.bound import FAKE, SYSTEM, Body, apply, delete, roles_for
 from tests.support.program import holds
+from vkubelet.api.rbac import Check, checks_of
 from vkubelet.client.connection import Connection, load_connection
 from vkubelet.client.rest import Client
 from vkubelet.testing.cluster import ControlPlane

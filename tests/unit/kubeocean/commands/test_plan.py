@@ -7,10 +7,10 @@ import pytest
 from kubeocean.commands.plan import HIDDEN, BindFlags, Plan, commented
 from kubeocean.model.crds import ResourceLeasingPolicy
 from kubeocean.rbac.permissions import hub_objects, hub_rules
-from kubeocean.rbac.rules import Rule
 from tests.unit.kubeocean.builders import unknown
 from vkubelet.api.codec import decode_yaml, decode_yaml_documents
 from vkubelet.api.objects import Key
+from vkubelet.api.rbac import Rule
 from vkubelet.errors import SettingsError
 
 EXISTING = unknown(

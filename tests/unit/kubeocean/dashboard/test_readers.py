@@ -15,11 +15,11 @@ from kubeocean.dashboard.server import templates
 from kubeocean.dashboard.serving import leaf, names_of
 from kubeocean.dashboard.views import node_rows, overview, problems, states
 from kubeocean.model import keys
-from kubeocean.rbac.rules import Check
 from tests.unit.kubeocean.builders import node, pod
 from tests.unit.kubeocean.commands.test_status import cond, stored
 from tests.unit.kubeocean.dashboard.test_history import START
 from tests.unit.kubeocean.dashboard.test_history import pod as state_of_pod
+from vkubelet.api.rbac import Check
 from vkubelet.testing.clock import ManualClock
 
 HUB = Choice("computing cluster", "")
