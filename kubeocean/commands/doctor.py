@@ -19,7 +19,7 @@ from kubeocean.commands.status import current, unmet
 from kubeocean.commands.terminal import Terminal
 from kubeocean.doctor import bindings, nodes, servers
 from kubeocean.doctor.findings import Checked, Finding, error
-from kubeocean.manager.checks import Findings, check_worker, lacking_rights
+from kubeocean.manager.checks import Findings, check_worker
 from kubeocean.manager.workloads import deployment_name
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, ClusterBinding, definition
@@ -32,6 +32,7 @@ from vkubelet.api.rbac import Check, checks_of
 from vkubelet.client.rest import Client, Selection
 from vkubelet.client.transport import Call
 from vkubelet.clock import Clock, SystemClock
+from vkubelet.control.rights import lacking_rights
 from vkubelet.errors import ApiError, Forbidden, Unreachable, VKubeletError
 
 OK, SKIPPED = "ok", "skipped"

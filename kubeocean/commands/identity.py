@@ -13,7 +13,7 @@ import yaml
 from attrs import evolve, field, frozen
 
 from kubeocean.commands.clusters import FIELD_MANAGER, MANAGED_BY, CommandFailed, find, find_named
-from kubeocean.manager.checks import lacking_rights, unguarded
+from kubeocean.manager.checks import unguarded
 from kubeocean.model import keys
 from kubeocean.rbac import permissions, tenants
 from vkubelet.api import objects
@@ -22,6 +22,7 @@ from vkubelet.api.rbac import Check, Rule, checks_of
 from vkubelet.client.connection import Connection, connection_from_kubeconfig
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import Clock
+from vkubelet.control.rights import lacking_rights
 from vkubelet.errors import Forbidden, NotFound
 
 OURS: Final = FIELD_MANAGER
