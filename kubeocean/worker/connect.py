@@ -13,7 +13,6 @@ from attrs import evolve, field, frozen
 
 from kubeocean.binding.conditions import CONNECTIVITY_FAILED, SYNCER_FAILED, VALIDATION_FAILED, Failure
 from kubeocean.model import keys
-from kubeocean.model.contact import Outcome, outcome_of
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from kubeocean.model.ownership import Mark, Ownership, classify
 from kubeocean.worker.cluster import Mount
@@ -23,6 +22,7 @@ from vkubelet.client.connection import Connection, connection_from_kubeconfig
 from vkubelet.client.rest import Client, PatchKind
 from vkubelet.clock import Clock
 from vkubelet.control.backoff import Backoff
+from vkubelet.control.contact import Outcome, outcome_of
 from vkubelet.control.rights import may
 from vkubelet.errors import ApiError, Conflict, Forbidden, NotFound, SettingsError, Unauthorized, VKubeletError
 
