@@ -18,10 +18,10 @@ from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.explain import Explainer
 from kubeocean.commands.output import Format
 from kubeocean.commands.plan import BindFlags
-from kubeocean.commands.terminal import Terminal
 from kubeocean.commands.top import By, Top, View
 from kubeocean.model import keys
 from vkubelet.api.objects import Key
+from vkubelet.commands.terminal import Terminal
 from vkubelet.errors import SettingsError
 
 TEXT = "Leases nodes of worker clusters to a computing cluster, where they are virtual nodes."

@@ -12,7 +12,6 @@ from attrs import field, frozen
 from kubeocean.commands import clusters, identity
 from kubeocean.commands.plan import BindFlags, Plan
 from kubeocean.commands.status import UNREPORTED, Readiness, readiness
-from kubeocean.commands.terminal import Progress, Terminal
 from kubeocean.manager.binding_status import unguarded_text
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, ResourceLeasingPolicy
@@ -21,6 +20,7 @@ from vkubelet.api.objects import NAMESPACES, SECRETS, Json, Unknown
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock, SystemClock
+from vkubelet.commands.terminal import Progress, Terminal
 from vkubelet.errors import ApiError, Forbidden, SettingsError
 
 SETTLED = 20.0

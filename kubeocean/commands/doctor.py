@@ -16,7 +16,6 @@ from kubeocean.commands import clusters, reading
 from kubeocean.commands.output import Block, Format, data, in_progress, write
 from kubeocean.commands.rights import MissingRight, Reader, missing_right
 from kubeocean.commands.status import current, unmet
-from kubeocean.commands.terminal import Terminal
 from kubeocean.doctor import bindings, nodes, servers
 from kubeocean.doctor.findings import Checked, Finding, error
 from kubeocean.manager.checks import Findings, check_worker
@@ -32,6 +31,7 @@ from vkubelet.api.rbac import Check, checks_of
 from vkubelet.client.rest import Client, Selection
 from vkubelet.client.transport import Call
 from vkubelet.clock import Clock, SystemClock
+from vkubelet.commands.terminal import Terminal
 from vkubelet.control.rights import lacking_rights
 from vkubelet.errors import ApiError, Forbidden, Unreachable, VKubeletError
 

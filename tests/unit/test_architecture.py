@@ -56,7 +56,7 @@ TREE = {
     "deploy docs kubeocean providers tests vkubelet",
     "vkubelet": "__init__.py __main__.py beneath.py cli.py streams.py stats.py runtime.py process.py settings.py errors.py "
     "clock.py collector.py logformat.py metrics.py health.py https.py py.typed "
-    "api client containers control node pods provider resolve scaffold server testing",
+    "api client commands containers control node pods provider resolve scaffold server testing",
     "providers": "__init__.py minimal.py mock process py.typed",
     "kubeocean": "__init__.py __main__.py cli.py metrics.py provider.py scope.py settings.py py.typed manifests "
     "binding commands copies dashboard doctor explain leasing ledger manager model nodes pods policies rbac service services worker",

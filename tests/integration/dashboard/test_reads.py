@@ -11,7 +11,6 @@ import pytest
 from kubeocean.commands import clusters
 from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.output import Format
-from kubeocean.commands.terminal import Terminal
 from kubeocean.commands.top import By, Top, View
 from kubeocean.dashboard import source
 from kubeocean.dashboard.observer import Observer
@@ -20,6 +19,7 @@ from tests.support.served_model import served
 from tests.support.turns import counted_turns
 from vkubelet.client.connection import connection_from_kubeconfig
 from vkubelet.client.rest import Client
+from vkubelet.commands.terminal import Terminal
 from vkubelet.testing.clock import ManualClock
 
 
