@@ -12,7 +12,7 @@ from itertools import groupby
 import aiohttp
 from attrs import define, evolve, field, frozen
 
-from kubeocean.commands import clusters, reading
+from kubeocean.commands import reading
 from kubeocean.commands.output import Block, Format, data, in_progress, write
 from kubeocean.commands.rights import MissingRight, Reader, missing_right
 from kubeocean.commands.status import current, unmet
@@ -31,6 +31,7 @@ from vkubelet.api.rbac import Check, checks_of
 from vkubelet.client.rest import Client, Selection
 from vkubelet.client.transport import Call
 from vkubelet.clock import Clock, SystemClock
+from vkubelet.commands import clusters
 from vkubelet.commands.terminal import Terminal
 from vkubelet.control.rights import lacking_rights
 from vkubelet.errors import ApiError, Forbidden, Unreachable, VKubeletError

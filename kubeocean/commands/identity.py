@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import yaml
 from attrs import evolve, field, frozen
 
-from kubeocean.commands.clusters import FIELD_MANAGER, MANAGED_BY, CommandFailed, find, find_named
+from kubeocean.commands.sides import FIELD_MANAGER
 from kubeocean.manager.checks import unguarded
 from kubeocean.model import keys
 from kubeocean.rbac import permissions, tenants
@@ -22,6 +22,8 @@ from vkubelet.api.rbac import Check, Rule, checks_of
 from vkubelet.client.connection import Connection, connection_from_kubeconfig
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import Clock
+from vkubelet.commands.clusters import CommandFailed, find, find_named
+from vkubelet.commands.definitions import MANAGED_BY
 from vkubelet.control.rights import lacking_rights
 from vkubelet.errors import Forbidden, NotFound
 

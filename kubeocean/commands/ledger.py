@@ -9,7 +9,7 @@ from typing import Final
 
 from attrs import frozen
 
-from kubeocean.commands import clusters, reading
+from kubeocean.commands import reading
 from kubeocean.commands.output import Block, Columns, Format, data, write
 from kubeocean.commands.rights import Reader
 from kubeocean.ledger.account import Cell, Ledger, first_hour, without_nodes
@@ -20,6 +20,7 @@ from kubeocean.model.ownership import Ownership, classify
 from vkubelet.api.objects import CONFIGMAPS, Json, Key
 from vkubelet.api.quantity import ZERO, Quantity, Resources
 from vkubelet.clock import rfc3339, rfc3339_micro
+from vkubelet.commands import clusters
 from vkubelet.commands.terminal import Terminal
 from vkubelet.errors import SettingsError, VKubeletError
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from attrs import frozen
 
 from kubeocean.binding.conditions import CONNECTED, CONNECTIVITY_FAILED, READY, RETIREMENT_HELD, RIGHTS_MISSING, VALIDATION_FAILED
-from kubeocean.commands import capacity, clusters
+from kubeocean.commands import capacity
 from kubeocean.commands.capacity import NodeCapacity
 from kubeocean.commands.output import Columns, Format, data, rendered
 from kubeocean.model import keys
@@ -20,6 +20,7 @@ from vkubelet.api.objects import NODES, PODS, Json, JsonView, Node, Pod, Unknown
 from vkubelet.api.quantity import Resources, sum_resources
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock, SystemClock
+from vkubelet.commands import clusters
 from vkubelet.commands.terminal import Terminal, table
 from vkubelet.errors import Forbidden, NotFound, SettingsError
 from vkubelet.logformat import printable

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from attrs import field, frozen
 
-from kubeocean.commands import clusters, identity
+from kubeocean.commands import identity
 from kubeocean.commands.plan import BindFlags, Plan
 from kubeocean.commands.status import readiness
 from kubeocean.model import keys
@@ -17,6 +17,7 @@ from kubeocean.rbac.tenants import tenant_guards, wide_objects
 from vkubelet.api.objects import NAMESPACES, NODES, Unknown
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import Clock, SystemClock
+from vkubelet.commands import clusters
 from vkubelet.commands.terminal import Progress, Terminal
 from vkubelet.errors import NotFound, SettingsError
 

@@ -18,11 +18,13 @@ import typer
 from attrs import frozen
 
 from kubeocean.commands import app as flags
-from kubeocean.commands import clusters, rights
+from kubeocean.commands import rights
+from kubeocean.commands.sides import hub_of
 from kubeocean.model import keys
 from kubeocean.settings import LEAST_READING, LONGEST_READING
 from vkubelet.client.rest import Client
 from vkubelet.clock import SystemClock
+from vkubelet.commands import clusters
 from vkubelet.commands.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ def dashboard_command(
     worker_context: flags.ReadContext = "",
     worker_kubeconfig: flags.WorkerKubeconfig = None,
 ) -> None:
-    hub = clusters.hub_of(kubeconfig, context)
+    hub = hub_of(kubeconfig, context)
     shown = Shown(
         hub=hub,
         worker=flags.chosen_worker(hub, worker_kubeconfig, worker_context),

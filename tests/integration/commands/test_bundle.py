@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from kubeocean.commands.bundle import Bundle
-from kubeocean.commands.clusters import Choice, CommandFailed
 from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.output import Format
 from kubeocean.model import keys
@@ -20,6 +19,7 @@ from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, definition
 from tests.faults.model.server import ApiModel
 from tests.support.served_model import ServedModel, served
 from vkubelet.api.codec import decode_yaml
+from vkubelet.commands.clusters import Choice, CommandFailed
 from vkubelet.commands.terminal import Terminal
 from vkubelet.testing.clock import ManualClock
 

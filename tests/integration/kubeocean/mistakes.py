@@ -16,8 +16,7 @@ from typing import Any
 import yaml
 from attrs import frozen
 
-from kubeocean.commands import clusters, status
-from kubeocean.commands.clusters import Choice
+from kubeocean.commands import status
 from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.explain import Explainer
 from kubeocean.commands.output import Format
@@ -31,6 +30,8 @@ from tests.unit.kubeocean.doctor.test_mistakes import request
 from vkubelet.api.codec import decode_yaml
 from vkubelet.api.objects import Key
 from vkubelet.clock import SystemClock
+from vkubelet.commands import clusters
+from vkubelet.commands.clusters import Choice
 from vkubelet.commands.terminal import Terminal
 from vkubelet.testing.cluster import ControlPlane
 

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from kubeocean.commands import clusters, logs, status
+from kubeocean.commands import logs, status
 from kubeocean.commands.bundle import Bundle
-from kubeocean.commands.clusters import Choice
 from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.output import Format
 from kubeocean.commands.top import By, Top, View
@@ -26,6 +25,8 @@ from tests.integration.kubeocean.mistakes import CANARY, Mistakes, admin, contai
 from tests.support.bound import SYSTEM, apply, items
 from tests.support.program import eventually
 from vkubelet.api.objects import Key
+from vkubelet.commands import clusters
+from vkubelet.commands.clusters import Choice
 from vkubelet.commands.terminal import Terminal
 from vkubelet.testing.cluster import ControlPlane
 

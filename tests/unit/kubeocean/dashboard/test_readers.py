@@ -7,7 +7,6 @@ from itertools import product
 import pytest
 from attrs import evolve
 
-from kubeocean.commands.clusters import Choice
 from kubeocean.dashboard.fleet import Reading, fleet_of
 from kubeocean.dashboard.forward import manager_of
 from kubeocean.dashboard.readers import MOST_NAMESPACES, Rights, bounded, rights_of
@@ -20,6 +19,7 @@ from tests.unit.kubeocean.commands.test_status import cond, stored
 from tests.unit.kubeocean.dashboard.test_history import START
 from tests.unit.kubeocean.dashboard.test_history import pod as state_of_pod
 from vkubelet.api.rbac import Check
+from vkubelet.commands.clusters import Choice
 from vkubelet.testing.clock import ManualClock
 
 HUB = Choice("computing cluster", "")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kubeocean.commands.clusters import Choice, CommandFailed, explained, finish, hub_of, worker_of
+from vkubelet.commands.clusters import Choice, CommandFailed, explained, finish
 from vkubelet.errors import ApiError, Conflict, Forbidden, Unauthorized, Unreachable
 
 CHOICE = Choice("worker cluster", "--worker-context", context="away")
@@ -35,12 +35,6 @@ def test_somebody_who_has_had_enough_gets_a_sentence(capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit) as ended:
         finish(interrupted())
     assert ended.value.code == 130 and "nothing is undone" in capsys.readouterr().err
-
-
-def test_workers_context_is_read_from_the_hubs_kubeconfig_unless_it_has_its_own() -> None:
-    hub = hub_of(Path("both"), "")
-    assert worker_of(None, "away", hub=hub).kubeconfig == Path("both")
-    assert worker_of(Path("own"), "away", hub=hub).kubectl == "kubectl --kubeconfig own --context away"
 
 
 def test_commands_select_the_same_cluster_in_any_shell() -> None:
