@@ -1,5 +1,7 @@
 """Tests of vkubelet.api.fields."""
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from vkubelet.api.fields import Fields, Problem
 from vkubelet.api.quantity import Quantity
 
-READS = ("text", "flag", "number", "quantity", "texts", "items", "selector")
+READS = ("text", "flag", "number", "quantity", "texts", "items", "selector", "strings", "amounts", "time", "entries")
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.floats(allow_nan=False) | st.text(max_size=3),
@@ -31,6 +33,9 @@ def read(name: str, value: object) -> tuple[object, list[str]]:
         ("quantity", "500m", Quantity.parse("0.5")),
         ("texts", ["a", "b"], ("a", "b")),
         ("selector", {"nodeSelectorTerms": []}, {"nodeSelectorTerms": []}),
+        ("strings", {"a": "b", "c": ""}, {"a": "b", "c": ""}),
+        ("amounts", {"cpu": "2", "pods": 110}, {"cpu": Quantity.parse("2"), "pods": Quantity.parse("110")}),
+        ("time", "2026-01-01T00:00:00.123456789Z", datetime(2026, 1, 1, 0, 0, 0, 123456, tzinfo=UTC)),
     ],
 )
 def test_values_of_the_right_type_are_read_without_a_problem(name: str, value: object, expected: object) -> None:
@@ -47,6 +52,11 @@ def test_values_of_the_right_type_are_read_without_a_problem(name: str, value: o
         ("quantity", "much", None, "spec.x: is not a quantity; write an amount such as 4, 500m or 8Gi"),
         ("texts", ["a", 1], (), "spec.x: must be a list of strings"),
         ("items", {}, [], "spec.x: must be a list"),
+        ("strings", {"a": 1}, {}, "spec.x.a: must be a string"),
+        ("amounts", {"cpu": "much"}, {}, "spec.x.cpu: is not a quantity; write an amount such as 4, 500m or 8Gi"),
+        ("time", "2026-01-01", None, "spec.x: must be an RFC 3339 time such as 2026-01-01T00:00:00Z"),
+        ("time", "yesterday", None, "spec.x: must be an RFC 3339 time such as 2026-01-01T00:00:00Z"),
+        ("entries", [], [], "spec.x: must be an object"),
     ],
 )
 def test_a_wrong_type_reads_as_absent_and_names_the_field(name: str, value: object, absent: object, sentence: str) -> None:
