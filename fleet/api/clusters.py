@@ -93,8 +93,8 @@ class Usage:
 
     @classmethod
     def parse(cls, fields: Fields) -> Self:
-        amounts = (fields.amounts(name) for name in ("capacity", "allocatable", "available"))
-        return cls(*amounts, fields.time("observationTime"))
+        capacity, allocatable, available = (fields.amounts(name) for name in ("capacity", "allocatable", "available"))
+        return cls(capacity, allocatable, available, fields.time("observationTime"))
 
 
 @frozen

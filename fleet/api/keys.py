@@ -1,6 +1,6 @@
 """Labels, annotations, finalizers, names and identities of a fleet.
 
-Invariant: names of Open Cluster Management and KubeFleet are theirs, exactly; those of this project begin with `fleet.vkubelet.io/`.
+Invariant: names of Open Cluster Management and KubeFleet are theirs, exactly; those of this project start with `fleet.vkubelet.io/`.
 """
 
 import re

@@ -69,7 +69,7 @@ class Inventory:
 
     @classmethod
     def of(cls, nodes: Iterable[NodeShare], taken: Iterable[Amounts]) -> Self:
-        """Adds up nodes, and subtracts what pods have `taken`; cpu and memory are there without a node too."""
+        """Adds up nodes, and subtracts what pods have `taken`; cpu and memory are included without a node too."""
         shares = tuple(nodes)
         capacity = _with_usual(sum_resources(each.capacity for each in shares))
         allocatable = _with_usual(sum_resources(each.allocatable for each in shares))

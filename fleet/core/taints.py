@@ -19,7 +19,7 @@ class Effect(enum.Enum):
     """Effect of a taint on a placement that does not tolerate it, the strongest first."""
 
     BLOCK = "block"
-    """The cluster is not chosen, and decisions for it end; bindings of KubeFleet that exist remain."""
+    """The cluster is not chosen, and decisions for it are withdrawn; bindings of KubeFleet that exist remain."""
     BLOCK_NEW = "block-new"
     """The cluster is not chosen again; what was decided remains."""
     PREFER_NOT = "prefer-not"

@@ -89,14 +89,14 @@ class View:
 
 @frozen
 class Origin:
-    """The record from which the other one is mirrored; `contested` when neither says so and both exist."""
+    """The record from which the other one is mirrored; `contested` when both exist without the annotation of a mirror."""
 
     door: Door
     contested: bool = False
 
 
 def origin_of(managed: ManagedCluster | None, member: MemberCluster | None) -> Origin:
-    """Returns the origin of a cluster's records: what a mirror's annotation says, else the older record. Raises ValueError without any."""
+    """Returns the origin of a cluster's records: that of a mirror's annotation, else the older record. Raises ValueError without any."""
     if managed is None or member is None:
         if managed is None and member is None:
             raise ValueError("a cluster has at least one record")

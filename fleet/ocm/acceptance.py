@@ -110,7 +110,7 @@ def hub_objects(namespace: str = keys.NAMESPACE) -> list[Json]:
 
 
 def role_name(cluster: str) -> str:
-    """Returns the name of the ClusterRole of a cluster, and the begin of the names of its bindings."""
+    """Returns the name of the ClusterRole of a cluster, and the prefix of the names of its bindings."""
     return f"open-cluster-management:managedcluster:{cluster}"
 
 

@@ -35,7 +35,7 @@ class Pulse:
     written: datetime | None = None
     """`renewTime` of the latest renewal, on the clock of the cluster."""
     observed: datetime | None = None
-    """Time of the hub at which that renewal appeared; None when it was there before."""
+    """Time of the hub at which that renewal appeared; None when it existed before."""
 
     @classmethod
     def begin(cls, written: datetime | None, *, now: datetime) -> Self:
@@ -47,7 +47,7 @@ class Pulse:
         return self if written == self.written else evolve(self, written=written, observed=now)
 
     def resumed(self, *, now: datetime) -> Self:
-        """Returns the pulse after a break of the watch, or of this process: what was missed is not held against the cluster."""
+        """Returns the pulse after a break of the watch, or of this process: what was missed does not count against the cluster."""
         return evolve(self, watched_since=now)
 
     @property

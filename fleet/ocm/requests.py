@@ -1,6 +1,6 @@
 """Requests of clusters for client certificates: what each asks for, and which of them is the renewal of an accepted cluster (pure).
 
-Invariant: only a request that repeats the identity of its own requester is approved; every other one is left to a person, and never denied.
+Invariant: only a request that repeats the identity of its requester is approved; every other one is left to a person, and never denied.
 """
 
 import base64

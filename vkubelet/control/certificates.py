@@ -68,7 +68,7 @@ class Request:
     usages: Sequence[str]
     addresses: Sequence[str] = ()
     prefix: str = "csr-"
-    """Begin of the name of the object."""
+    """Prefix of the name of the object."""
     labels: Mapping[str, str] = field(factory=dict)
     seconds: int | None = None
 

@@ -98,7 +98,7 @@ class OwnedObjects:
             await informer.wait_synced()
 
     def get(self, resource: Resource[Unknown], key: Key) -> Unknown | None:
-        """Returns the cached object, whoever owns it."""
+        """Returns the cached object, also one of another owner."""
         return self._informers[resource.plural].store.get(key)
 
     async def apply(self, wanted: Sequence[DesiredObject]) -> bool:
