@@ -6,13 +6,12 @@ Invariant: a taint of another client survives every function here; of the hub's 
 import enum
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Final
 
 from fleet.api import keys
 from fleet.api.clusters import NO_SCHEDULE, NO_SELECT, NO_SELECT_IF_NEW, PREFER_NO_SELECT, Taint
 from vkubelet.api.objects import Json, JsonView
 
-_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
+_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Effect(enum.Enum):
@@ -26,7 +25,7 @@ class Effect(enum.Enum):
     """The cluster is chosen only where fewer clusters than desired remain without it."""
 
 
-_EFFECTS: Final = {
+_EFFECTS = {
     NO_SELECT: Effect.BLOCK,
     NO_SELECT_IF_NEW: Effect.BLOCK_NEW,
     NO_SCHEDULE: Effect.BLOCK_NEW,

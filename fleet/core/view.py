@@ -10,20 +10,7 @@ from typing import Final
 
 from attrs import field, frozen
 
-from fleet.api import keys
-from fleet.api.clusters import (
-    AGENT_HEALTHY,
-    AVAILABLE,
-    CLUSTER_JOINED,
-    MEMBER_JOINED,
-    Condition,
-    ManagedCluster,
-    MemberCluster,
-    Taint,
-    Usage,
-    condition_of,
-    holds,
-)
+from fleet.api import clusters, keys
 from fleet.core.taints import Effect, effect_of
 from vkubelet.api.fields import Problem
 from vkubelet.api.quantity import Quantity
@@ -74,7 +61,7 @@ class View:
     health: Health = Health()
     taints: Sequence[ViewTaint] = ()
     version: str = ""
-    usage: Usage = Usage()
+    usage: clusters.Usage = clusters.Usage()
     properties: Mapping[str, str] = field(factory=dict)
     namespaces: Sequence[str] = ()
     problems: Sequence[Problem] = ()
@@ -95,7 +82,7 @@ class Origin:
     contested: bool = False
 
 
-def origin_of(managed: ManagedCluster | None, member: MemberCluster | None) -> Origin:
+def origin_of(managed: clusters.ManagedCluster | None, member: clusters.MemberCluster | None) -> Origin:
     """Returns the origin of a cluster's records: that of a mirror's annotation, else the older record. Raises ValueError without any."""
     if managed is None or member is None:
         if managed is None and member is None:
@@ -109,13 +96,17 @@ def origin_of(managed: ManagedCluster | None, member: MemberCluster | None) -> O
     return Origin(Door.KUBEFLEET if older_is_member else Door.OCM, contested=True)
 
 
-def view_of(managed: ManagedCluster | None, member: MemberCluster | None, *, renewed: datetime | None = None) -> View:
+def view_of(managed: clusters.ManagedCluster | None, member: clusters.MemberCluster | None, *, renewed: datetime | None = None) -> View:
     """Builds the view from the records that exist; `renewed` is the last renewal of the cluster's Lease. Raises ValueError without any."""
     door = origin_of(managed, member).door
-    managed, member = managed or ManagedCluster(), member or MemberCluster()
+    managed, member = managed or clusters.ManagedCluster(), member or clusters.MemberCluster()
     by_ocm = door is Door.OCM
     origin = managed if by_ocm else member
-    joined = holds(managed.conditions, CLUSTER_JOINED) if by_ocm else holds(member.state.conditions, MEMBER_JOINED)
+    joined = (
+        clusters.holds(managed.conditions, clusters.CLUSTER_JOINED)
+        if by_ocm
+        else clusters.holds(member.state.conditions, clusters.MEMBER_JOINED)
+    )
     reported = {name: each.value for name, each in member.state.properties.items()}
     usage = member.state.usage
     return View(
@@ -128,23 +119,23 @@ def view_of(managed: ManagedCluster | None, member: MemberCluster | None, *, ren
         health=_health(managed, member, door, renewed),
         taints=_taints((*managed.taints, *member.taints)),
         version=managed.version or reported.get(keys.K8S_VERSION, ""),
-        usage=Usage(usage.capacity or managed.capacity, usage.allocatable or managed.allocatable, usage.available, usage.observed),
+        usage=clusters.Usage(usage.capacity or managed.capacity, usage.allocatable or managed.allocatable, usage.available, usage.observed),
         properties={**reported, **managed.claims},
         namespaces=sorted(member.state.namespaces),
         problems=(*managed.problems, *member.problems),
     )
 
 
-def _health(managed: ManagedCluster, member: MemberCluster, door: Door, renewed: datetime | None) -> Health:
+def _health(managed: clusters.ManagedCluster, member: clusters.MemberCluster, door: Door, renewed: datetime | None) -> Health:
     agent = member.state.agent()
     beats = [each for each in (renewed, agent.heartbeat if agent else None) if each is not None]
-    own = condition_of(agent.conditions, AGENT_HEALTHY) if agent else None
-    found = condition_of(managed.conditions, AVAILABLE) if door is Door.OCM else own
-    found = found or Condition("")
+    own = clusters.condition_of(agent.conditions, clusters.AGENT_HEALTHY) if agent else None
+    found = clusters.condition_of(managed.conditions, clusters.AVAILABLE) if door is Door.OCM else own
+    found = found or clusters.Condition("")
     return Health(found.status or UNKNOWN, found.since, found.reason, max(beats, default=None))
 
 
-def _taints(taints: Iterable[Taint]) -> Sequence[ViewTaint]:
+def _taints(taints: Iterable[clusters.Taint]) -> Sequence[ViewTaint]:
     """Returns each key and value once, with its strongest effect: a mirrored taint is weaker than the one that it mirrors."""
     found: dict[tuple[str, str], ViewTaint] = {}
     for each in taints:

@@ -16,9 +16,9 @@ from kubeocean.commands import bundle, calendar, dns, ledger, logs, status, unbi
 from kubeocean.commands.dialogue import Answers, Dialogue
 from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.explain import Explainer
+from kubeocean.commands.identity import OURS
 from kubeocean.commands.output import Format
 from kubeocean.commands.plan import BindFlags
-from kubeocean.commands.sides import hub_of, worker_of
 from kubeocean.commands.top import By, Top, View
 from kubeocean.model import keys
 from vkubelet.api.objects import Key
@@ -80,6 +80,17 @@ def with_default(arguments: list[str]) -> list[str]:
         follows = arguments[at + 1] if at + 1 < len(arguments) else ""
         out.append(f"--print={Printed.ALL}" if word == "--print" and follows not in list(Printed) else word)
     return out
+
+
+def hub_of(kubeconfig: Path | None, context: str) -> clusters.Choice:
+    return clusters.Choice("computing cluster", "--kubeconfig, --context", kubeconfig, context, OURS)
+
+
+def worker_of(kubeconfig: Path | None, context: str, *, hub: clusters.Choice) -> clusters.Choice:
+    """Returns the worker cluster. Raises SettingsError when neither flag names it: the current context is the computing cluster's."""
+    if not context and not kubeconfig:
+        raise SettingsError("--worker-context", "name the kubeconfig context of the worker cluster, or set --worker-kubeconfig")
+    return clusters.Choice("worker cluster", "--worker-kubeconfig, --worker-context", kubeconfig or hub.kubeconfig, context, OURS)
 
 
 @app.command(

@@ -11,7 +11,6 @@ from attrs import field, frozen
 
 from kubeocean.commands import identity
 from kubeocean.commands.plan import BindFlags, Plan
-from kubeocean.commands.sides import ensure_definition
 from kubeocean.commands.status import UNREPORTED, Readiness, readiness
 from kubeocean.manager.binding_status import unguarded_text
 from kubeocean.model import keys
@@ -104,7 +103,7 @@ class Bind:
 
     async def _make_identity(self, plan: Plan, worker: Client) -> identity.Credentials:
         with clusters.explained(self.worker_choice):
-            done = await ensure_definition(worker, POLICIES, self.clock)
+            done = await identity.ensure_definition(worker, POLICIES, self.clock)
             self._done(self.worker_choice, "CustomResourceDefinition of ResourceLeasingPolicy", done)
             # Limits are in place before the identity can be used.
             for body in plan.identity.guards:
@@ -138,7 +137,7 @@ class Bind:
         content = base64.b64encode(identity.text_of(kubeconfig).encode()).decode()
         secret: Json = {"metadata": plan.secret_metadata, "type": "Opaque", "data": {KUBECONFIG: content}}
         with clusters.explained(self.hub_choice):
-            done = await ensure_definition(hub, CLUSTERBINDINGS, self.clock)
+            done = await identity.ensure_definition(hub, CLUSTERBINDINGS, self.clock)
             self._done(self.hub_choice, "CustomResourceDefinition of ClusterBinding", done)
             await self._make_namespace(plan, hub)
             for resource, body in ((SECRETS, secret), (CLUSTERBINDINGS, plan.binding)):

@@ -19,7 +19,6 @@ from attrs import frozen
 
 from kubeocean.commands import app as flags
 from kubeocean.commands import rights
-from kubeocean.commands.sides import hub_of
 from kubeocean.model import keys
 from kubeocean.settings import LEAST_READING, LONGEST_READING
 from vkubelet.client.rest import Client
@@ -69,7 +68,7 @@ def dashboard_command(
     worker_context: flags.ReadContext = "",
     worker_kubeconfig: flags.WorkerKubeconfig = None,
 ) -> None:
-    hub = hub_of(kubeconfig, context)
+    hub = flags.hub_of(kubeconfig, context)
     shown = Shown(
         hub=hub,
         worker=flags.chosen_worker(hub, worker_kubeconfig, worker_context),

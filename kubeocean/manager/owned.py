@@ -4,7 +4,6 @@ Invariant: a Deployment of Kubeocean (Go) is replaced, never left beside ours.
 """
 
 import asyncio
-from typing import Final
 
 from kubeocean.manager.binding_status import ProcessHealth, process_health
 from kubeocean.manager.workloads import OURS, deployment_name, old_proxier_name
@@ -22,9 +21,7 @@ from vkubelet.metrics import Metrics
 
 _IN_ONE_NAMESPACE = (objects.CONFIGMAPS, objects.SERVICEACCOUNTS, objects.SERVICES, objects.PDBS)
 _ANYWHERE = (objects.ROLES, objects.ROLEBINDINGS, objects.CLUSTERROLES, objects.CLUSTERROLEBINDINGS)
-_OWNER: Final = OwnerKind(
-    name=CLUSTERBINDINGS.kind, applied=keys.APPLIED, remedy="delete it, or choose another clusterID for a new binding"
-)
+_OWNER = OwnerKind(name=CLUSTERBINDINGS.kind, applied=keys.APPLIED, remedy="delete it, or choose another clusterID for a new binding")
 _BY_DEPLOYMENT = "deployment"
 _POD_LABEL = "k8s-app"
 

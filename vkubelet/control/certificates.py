@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 
 from attrs import field, frozen
@@ -119,7 +118,7 @@ class Issuer:
         while self.clock.monotonic() < end:
             if not still_wanted():
                 raise Unavailable(f"certificate request {name} does not contain all addresses any more")
-            found = await with_retry(partial(self.client.get, CSRS, name), clock=self.clock)
+            found = await with_retry(lambda: self.client.get(CSRS, name), clock=self.clock)
             status: Json = found.body.get("status", {})
             types = {condition["type"] for condition in status.get("conditions", ())}
             if types & {"Denied", "Failed"}:

@@ -16,7 +16,6 @@ from vkubelet.api.objects import CONFIGMAPS, Json, Key
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.control import certificates
-from vkubelet.control.certificates import Issuer, Name, Pair, PairFile, Request
 from vkubelet.errors import SettingsError, VKubeletError
 from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
@@ -24,7 +23,7 @@ from vkubelet.server.settings import ServerSettings
 
 log = logging.getLogger(__name__)
 
-Install = Callable[[Pair], None]
+Install = Callable[[certificates.Pair], None]
 
 _FILES_EVERY = 10.0
 _RETRY_FIRST, _RETRY_LAST = 2.0, 32.0
@@ -39,9 +38,9 @@ allows reading it."""
 _FILE_EVERY, _CLUSTER_EVERY, _UNKNOWN_EVERY = 10.0, 60.0, 5.0
 
 
-def kubelet_name(node: str) -> Name:
+def kubelet_name(node: str) -> certificates.Name:
     """Returns the only subject that the signer kubelet-serving accepts for a node; beside it, it requires at least one address."""
-    return Name(f"system:node:{node}", ("system:nodes",))
+    return certificates.Name(f"system:node:{node}", ("system:nodes",))
 
 
 @define(kw_only=True)
@@ -55,9 +54,9 @@ class Subject:
     _wanted: dict[str, tuple[str, ...]] = field(factory=dict, init=False)
 
     @property
-    def as_name(self) -> Name:
+    def as_name(self) -> certificates.Name:
         """The subject as a certificate names it."""
-        return kubelet_name(self.name) if self.is_node else Name(self.name)
+        return kubelet_name(self.name) if self.is_node else certificates.Name(self.name)
 
     def want(self, owner: str, addresses: Collection[str]) -> None:
         """Sets the addresses of `owner`; an address that no certificate can contain is ignored."""
@@ -87,7 +86,7 @@ class Certificates:
     install: Install
     metrics: Metrics | None = None
     share: Callable[[], float] = field(default=lambda: random.uniform(0.7, 0.9))
-    _from_files: Pair | None = field(default=None, init=False)
+    _from_files: certificates.Pair | None = field(default=None, init=False)
 
     def prepare(self) -> None:
         """Installs the certificate files, or creates the certificate directory. Raises SettingsError."""
@@ -107,7 +106,7 @@ class Certificates:
             case "csr":
                 await self._request(subject)
 
-    def _serve(self, pair: Pair) -> None:
+    def _serve(self, pair: certificates.Pair) -> None:
         """Installs a certificate. Raises SettingsError when it cannot be used; then the old one stays."""
         self.install(pair)
         if self.metrics is not None:
@@ -116,9 +115,9 @@ class Certificates:
 
     # --- From files ------------------------------------------------------------------------------------------------------------------
 
-    def _read_files(self) -> Pair:
+    def _read_files(self) -> certificates.Pair:
         certificate, key = (Path(name) for name in (self.settings.certificate_file, self.settings.key_file))
-        return Pair(read_file(certificate, "server.certificate_file"), read_file(key, "server.key_file"))
+        return certificates.Pair(read_file(certificate, "server.certificate_file"), read_file(key, "server.key_file"))
 
     def load_files(self) -> bool:
         """Installs the certificate files; returns whether they differ from the installed ones. Raises SettingsError."""
@@ -148,7 +147,7 @@ class Certificates:
             self._serve(pair)
             await self._until_due(pair, subject)
 
-    async def _until_due(self, pair: Pair, subject: Subject) -> None:
+    async def _until_due(self, pair: certificates.Pair, subject: Subject) -> None:
         """Waits until the certificate is old, or does not contain all addresses any more.
 
         The wall clock decides and is checked hourly, so that a machine that was suspended does not miss the rotation.
@@ -193,7 +192,7 @@ class Certificates:
                 self.metrics.certificate_lived.observe((self.clock.now() - certificates.begin_of(old)).total_seconds())
             log.info("serving certificate issued")
 
-    async def _until_issued(self, subject: Subject) -> Pair:
+    async def _until_issued(self, subject: Subject) -> certificates.Pair:
         delay = _RETRY_FIRST
         while True:
             try:
@@ -206,26 +205,26 @@ class Certificates:
             await self.clock.sleep(delay)
             delay = min(delay * 2, _RETRY_LAST)
 
-    async def _issue(self, subject: Subject) -> Pair:
+    async def _issue(self, subject: Subject) -> certificates.Pair:
         """Requests one certificate. Raises ApiError, and Unavailable when the request is denied or not signed within 15 minutes."""
         addresses = subject.all
-        request = Request(name=subject.as_name, signer=SIGNER, usages=USAGES, addresses=addresses)
+        request = certificates.Request(name=subject.as_name, signer=SIGNER, usages=USAGES, addresses=addresses)
         approval = "approved by the kubelet server that asks for it" if self.settings.approve_own_csr else ""
-        issuer = Issuer(client=self.client, clock=self.clock, approval=approval, waits=_report_waiting)
+        issuer = certificates.Issuer(client=self.client, clock=self.clock, approval=approval, waits=_report_waiting)
         return await issuer.issue(request, still_wanted=lambda: set(subject.all) <= set(addresses))
 
     # --- Stored for the next start ---------------------------------------------------------------------------------------------------
 
     @property
-    def _store(self) -> PairFile | None:
+    def _store(self) -> certificates.PairFile | None:
         directory = self.settings.certificate_directory
-        return PairFile(Path(directory) / _FILE) if directory else None
+        return certificates.PairFile(Path(directory) / _FILE) if directory else None
 
-    def _kept(self, subject: Subject) -> Pair | None:
+    def _kept(self, subject: Subject) -> certificates.Pair | None:
         pair = self._store.load() if self._store else None
         return pair if pair and certificates.serves(pair, subject.all, now=self.clock.now()) else None
 
-    def _keep(self, pair: Pair) -> None:
+    def _keep(self, pair: certificates.Pair) -> None:
         try:
             if self._store:
                 self._store.save(pair)

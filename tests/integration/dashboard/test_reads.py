@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kubeocean.commands.app import hub_of
 from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.output import Format
-from kubeocean.commands.sides import hub_of
 from kubeocean.commands.top import By, Top, View
 from kubeocean.dashboard import source
 from kubeocean.dashboard.observer import Observer

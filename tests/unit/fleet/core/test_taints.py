@@ -44,7 +44,7 @@ def test_f_23_each_effect_has_one_meaning(effect: str, meaning: Effect) -> None:
     assert effect_of(Taint("a", effect)) is meaning
 
 
-def test_f_27_taints_of_a_managed_cluster_are_mirrored_as_far_as_kubefleet_has_their_effect() -> None:
+def test_f_27_taints_are_mirrored_as_far_as_kubefleet_has_their_effect() -> None:
     taints = [Taint("a", "NoSelect", "x"), Taint("a", "NoSelectIfNew", "x"), Taint("b", "NoSelectIfNew"), Taint("c", "PreferNoSelect")]
     assert as_member_taints(taints) == [{"key": "a", "value": "x", "effect": "NoSchedule"}, {"key": "b", "effect": "NoSchedule"}]
 

@@ -195,7 +195,7 @@ def test_f_145_what_is_done_and_said_about_a_cluster(
     assert bool(found.message) is bool(status)
 
 
-def test_f_51_a_namespace_that_exists_unlabelled_is_not_taken_and_the_consent_is_named() -> None:
+def test_f_51_an_unlabelled_namespace_is_not_taken_and_the_consent_is_named() -> None:
     message = decide(managed(**YES), ObjectMeta(name="w1")).message
     assert "kubectl label namespace w1 open-cluster-management.io/cluster-name=w1" in message
 

@@ -46,7 +46,7 @@ def test_f_141_a_hub_that_was_away_for_an_hour_does_not_hold_that_against_a_clus
     assert verdict(pulse, 3660 + 120) is Verdict.STOPPED
 
 
-def test_f_141_a_lease_that_was_never_renewed_stops_when_it_was_watched_for_two_periods() -> None:
+def test_f_141_a_lease_that_was_never_renewed_counts_after_two_watched_periods() -> None:
     pulse = Pulse.begin(None, now=at(0))
     assert verdict(pulse, 119) is Verdict.UNDECIDED and verdict(pulse, 120) is Verdict.STOPPED
     assert pulse.due(now=at(0), seconds=PERIOD) == at(120)

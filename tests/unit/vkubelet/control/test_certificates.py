@@ -72,7 +72,7 @@ def test_a_client_asks_for_a_user_and_groups_and_no_address() -> None:
     assert not list(request.extensions)
 
 
-def test_a_request_names_signer_usages_labels_and_its_life_only_where_they_are_chosen() -> None:
+def test_a_request_names_labels_and_its_life_only_where_they_are_chosen() -> None:
     key = certificates.new_key()
     usual = Request(name=kubelet_name("edge"), signer=SIGNER, usages=USAGES, addresses=["192.0.2.7"]).body(key)
     assert usual["metadata"] == {"generateName": "csr-"} and usual["spec"].keys() == {"request", "signerName", "usages"}
