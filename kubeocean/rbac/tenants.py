@@ -13,8 +13,8 @@ from kubeocean.model import keys
 from kubeocean.rbac.guards import Guard, Trial, guard_objects
 from kubeocean.rbac.guards import Rule as Validation
 from kubeocean.rbac.permissions import SYNCER, cluster_role_name, mounted_rules
-from kubeocean.rbac.rules import RBAC, READ, Rule, granted, labelled, role_binding
 from vkubelet.api.objects import NAMESPACES, NETWORKPOLICIES, ROLEBINDINGS, Json, Resource, Unknown
+from vkubelet.api.rbac import RBAC, READ, Rule, granted, labelled, role_binding
 
 RESOURCEQUOTAS: Final = Resource("", "v1", "resourcequotas", "ResourceQuota", True, Unknown)
 POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"

@@ -11,11 +11,9 @@ from typing import Any, Self
 from attrs import frozen
 
 from kubeocean.model import keys
-from kubeocean.model.contact import outcome_of, problem_of
 from kubeocean.model.crds import POLICIES, ClusterBinding
 from kubeocean.model.identity import enters, identity, where
 from kubeocean.model.ownership import Ownership, classify
-from kubeocean.worker.reach import Reach
 from kubeocean.worker.spread import SpreadInformer
 from vkubelet.api import objects
 from vkubelet.api.codec import encode_json
@@ -24,9 +22,11 @@ from vkubelet.api.objects import Json, JsonView, Key, Node, ObjectMeta, Pod, Pod
 from vkubelet.api.scheduling import reserved_spec
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
+from vkubelet.control.contact import Outcome, outcome_of
 from vkubelet.control.informer import Informer
+from vkubelet.control.reach import Reach
 from vkubelet.control.store import Store
-from vkubelet.errors import Forbidden, NotFound, Unauthorized, VKubeletError
+from vkubelet.errors import Forbidden, NotFound, ServerError, Unauthorized, VKubeletError
 from vkubelet.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -297,6 +297,19 @@ class WorkerCluster:
             ref = None
         self._backed = ((pod, ref), *self._backed[:1])
         return ref
+
+
+def problem_of(error: VKubeletError | None) -> str:
+    """Returns the problem and the remedy; the text is stable for as long as the problem is. Empty when the worker works."""
+    if outcome_of(error) is Outcome.SERVED:
+        return ""
+    if outcome_of(error) is Outcome.SILENT:
+        return "the worker cluster does not respond; check its API server and the network to it"
+    if isinstance(error, Unauthorized):
+        return "the worker cluster rejects the credentials of the kubeconfig; put a valid kubeconfig into the Secret of spec.secretRef"
+    if isinstance(error, ServerError):
+        return f"the worker's API server responds with status {error.status}; check its control plane (GET /readyz?verbose)"
+    return f"requests to the worker cluster fail ({error}); check the kubeconfig in the Secret of spec.secretRef, DNS and the network"
 
 
 def has_entered(pod: Pod, worker: WorkerCluster) -> bool:
