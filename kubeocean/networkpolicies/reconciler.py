@@ -54,7 +54,7 @@ class NetworkPolicyMirror:
         spaces: Store[Unknown] = Store(indexes={_BY_SPACE: lambda each: [self._mount.namespace_of(each.metadata.name)]}, keep=_kept)
         self.namespaces: Informer[Unknown] = Informer(host.client, NAMESPACES, store=spaces, clock=host.clock, metrics=host.metrics)
         self._pending: set[str] = set()
-        """Namespaces of which something has changed since their last reconcile began."""
+        """Namespaces of which something has changed since the start of their last reconcile."""
         self._done: set[str] = set()
         self._withdrawn = False
         self._progress = asyncio.Event()
