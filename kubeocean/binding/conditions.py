@@ -23,6 +23,7 @@ PROXIER_READY = "ProxierReady"
 RETIREMENT_HELD = "RetirementHeld"
 POLICIES_SHARED = "PoliciesShared"
 SERVICES_MIRRORED = "ServicesMirrored"
+EXTRA_KINDS_MIRRORED = "ExtraKindsMirrored"
 POD_NETWORK_ROUTED = "PodNetworkRouted"
 RIGHTS_MISSING = "RightsMissing"
 RIGHTS_REVOKED = "RightsRevoked"
@@ -64,6 +65,8 @@ class Health:
     """Policies that another hub serves too, as a message."""
     services: Observation | None = None
     """State of the mirrors of Services; None when there are none."""
+    kinds: Observation | None = None
+    """State of the mirrors of extra kinds; None where the setting names none, or they are not known yet."""
     network: Observation | None = None
     """Whether pods of the worker are reached from the hub; None: no pod was probed."""
     ending: str = ""
@@ -112,9 +115,9 @@ def _conditions(health: Health, before: Sequence[JsonView]) -> list[Json]:
     elif get_condition(before, SERVICES_MIRRORED) is not None and health.reachable:
         text = "spec.serviceNamespaces names no namespace, and no pod runs in the worker"
         conditions.append(_condition(SERVICES_MIRRORED, "True", "NothingToMirror", text))
-    if health.network is not None:
-        network = health.network
-        conditions.append(_condition(POD_NETWORK_ROUTED, "True" if network.holds else "False", network.reason, network.message))
+    for name, found in ((EXTRA_KINDS_MIRRORED, health.kinds), (POD_NETWORK_ROUTED, health.network)):
+        if found is not None:
+            conditions.append(_condition(name, "True" if found.holds else "False", found.reason, found.message))
     return conditions
 
 

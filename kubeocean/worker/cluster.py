@@ -83,6 +83,17 @@ class Mount:
         name = keys.service_name(key.namespace, key.name) if self.is_shared else key.name
         return Key(self.namespace_of(key.namespace), name)
 
+    def mirror_key(self, key: Key, item: str = "") -> Key:
+        """Returns the key of the mirror of an object of an extra kind, or of that which one item of it has.
+
+        Objects without a namespace have the owner in the hash of their name: those of several hubs must not share it.
+        """
+        if not key.namespace:
+            return Key("", keys.item_name(self.owner.mark, key.name, item))
+        if item:
+            return Key(self.namespace_of(key.namespace), keys.item_name(key.namespace, key.name, item))
+        return self.copy_key(key) if self.is_shared else Key(self.namespace_of(key.namespace), key.name)
+
     def is_resolved(self, service: Key) -> bool:
         """Checks that a DNS server can compute the key of the mirror of a Service of the hub: neither name is a hash."""
         if self.is_shared:
@@ -173,11 +184,11 @@ class WorkerCluster:
         self.pods: Informer[Pod] = Informer(client, objects.PODS, store=Store(indexes=self._pod_indexes(), keep=self._keep), clock=clock)
         self.policies: Informer[Unknown] = Informer(client, POLICIES, clock=clock)
         self.csinodes: Informer[Unknown] = Informer(client, objects.CSINODES, clock=clock)
-        self.configmaps = self._copies(objects.CONFIGMAPS, keep=head_of)
-        self.secrets = self._copies(objects.SECRETS, keep=head_of)
-        self.claims = self._copies(objects.PVCS, keep=claim_of)
-        self.services = self._copies(objects.SERVICES)
-        self.endpointslices = self._copies(objects.ENDPOINTSLICES, indexes={BY_SERVICE: _services_of})
+        self.configmaps = self.copies(objects.CONFIGMAPS, keep=head_of)
+        self.secrets = self.copies(objects.SECRETS, keep=head_of)
+        self.claims = self.copies(objects.PVCS, keep=claim_of)
+        self.services = self.copies(objects.SERVICES)
+        self.endpointslices = self.copies(objects.ENDPOINTSLICES, indexes={BY_SERVICE: _services_of})
 
     @property
     def complete(self) -> bool:
@@ -260,7 +271,7 @@ class WorkerCluster:
     def _keep(self, pod: Pod) -> Pod:
         return pod if self.mount.includes(pod.metadata.namespace) else cost_of(pod)
 
-    def _copies(self, resource: Resource[Unknown], *, keep: Keep | None = None, indexes: Indexes | None = None) -> Informer[Unknown]:
+    def copies(self, resource: Resource[Unknown], *, keep: Keep | None = None, indexes: Indexes | None = None) -> Informer[Unknown]:
         """Creates the informer of the copies of one kind: of each tenant's namespace alone, as the rights of the identity are."""
         client, clock, labels = self.client, self._clock, f"{keys.MANAGED_BY}={keys.MANAGED}"
 
@@ -268,8 +279,8 @@ class WorkerCluster:
             where = Selection(namespace=namespace, labels=labels)
             return Informer(client, resource, where=where, store=Store(keep=keep, indexes=indexes), clock=clock)
 
-        if self.mount.is_shared:
-            return of(self.mount.namespace, indexes=indexes)
+        if self.mount.is_shared or not resource.namespaced:
+            return of(self.mount.namespace if resource.namespaced else "", indexes=indexes)
         return SpreadInformer(client, resource, of=of, namespaces=self.namespaces, indexes=indexes)
 
     def _virtual_nodes(self, node: Node) -> Iterable[str]:

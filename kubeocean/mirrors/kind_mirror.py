@@ -1,0 +1,112 @@
+"""Reconciles the mirrors of one extra kind.
+
+Invariant: that of `kubeocean.mirrors.engine`; no mirror is created before the kind is recorded on the binding.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final
+
+from kubeocean.copies.bodies import copy_of
+from kubeocean.mirrors.engine import BY_NAMESPACE, Mirrors, key_of
+from kubeocean.mirrors.kind_bodies import Desired, change, desired
+from kubeocean.mirrors.namespaces import MirroredNamespaces
+from kubeocean.model.kinds import ExtraKind
+from kubeocean.scope import WorkerScope
+from kubeocean.worker.cluster import REFUSED
+from kubeocean.worker.spread import SpreadInformer
+from vkubelet.api.objects import Key, Resource, Unknown
+from vkubelet.control.informer import Informer
+from vkubelet.control.store import Store
+
+_BY_ORIGINAL: Final = "original"
+
+
+class KindMirror(Mirrors[Desired]):
+    """Keeps the mirrors of one kind, which both clusters serve as `resource`; `record` notes on the binding that there may be some."""
+
+    def __init__(
+        self,
+        kind: ExtraKind,
+        resource: Resource[Unknown],
+        scope: WorkerScope,
+        *,
+        namespaces: MirroredNamespaces,
+        prepare: Callable[[str], Awaitable[None]],
+        record: Callable[[ExtraKind], Awaitable[None]],
+    ) -> None:
+        self.kind = kind
+        self._record = record
+        self._refused: dict[Key, str] = {}
+        host = scope.host
+        store: Store[Unknown] = Store(indexes={BY_NAMESPACE: lambda each: [each.metadata.namespace]})
+        originals = Informer(host.client, resource, store=store, clock=host.clock, metrics=host.metrics)
+        self.mirrors = scope.worker.copies(resource, indexes={_BY_ORIGINAL: lambda each: [str(copy_of(each.metadata))]})
+        super().__init__(kind.title, scope, originals, namespaces=namespaces, prepare=prepare)
+        self.mirrors.on_change(self._mirror_changed)
+
+    async def run(self) -> None:
+        """Keeps the mirrors up to date until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for informer in (self._originals, self.mirrors):
+                group.create_task(informer.run())
+            group.create_task(self.controller.run())
+
+    def binding_changed(self) -> None:
+        """Reconciles every object and every mirror: `spec.serviceNamespaces` may have changed."""
+        self.controller.add_many(each.key for each in self._originals.store)
+        self.controller.add_many(key for mirror in self.mirrors.store if (key := copy_of(mirror.metadata)) is not None)
+
+    def refusals(self) -> list[Exception]:
+        """Returns why a cluster refuses its lists; NotFound where it does not serve the kind any more."""
+        return [each.last_error for each in (self._originals, self.mirrors) if isinstance(each.last_error, REFUSED)]
+
+    def problems(self) -> list[str]:
+        """Returns why objects in scope have no mirror."""
+        named = (f"{self._originals.resource.kind} {key} has no mirror: {why}" for key, why in self._refused.items())
+        return [*self._problems.values(), *named]
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether both clusters have been listed."""
+        return all(each.ever_synced for each in (self._originals, self.mirrors))
+
+    def _lists_for(self, namespace: str) -> Iterable[Informer[Unknown]]:
+        if not isinstance(self.mirrors, SpreadInformer):
+            return (self._originals, self.mirrors)
+        part = self.mirrors.part(self._worker.mount.namespace_of(namespace))
+        return (self._originals, self._worker.namespaces, *([part] if part is not None else []))
+
+    def _desired(self, original: Unknown) -> Desired | None:
+        made = desired(self.kind, self._originals.resource, original, self._worker.mount)
+        self._refused.pop(original.key, None)
+        if made.refused:
+            self._refused[original.key] = made.refused
+        return made if made.bodies else None
+
+    def _original_of(self, mirror: Unknown) -> Key | None:
+        return copy_of(mirror.metadata)
+
+    def _mirrors_of(self, key: Key) -> Sequence[tuple[Informer[Unknown], Unknown]]:
+        listed = self.mirrors.store.by_index(_BY_ORIGINAL, str(key))
+        return [(self.mirrors, each) for each in listed if self._is_ours(each, key)]
+
+    def _reconciled(self, key: Key, *, exists: bool) -> None:
+        if not exists or not self._namespaces.includes(key.namespace):
+            self._refused.pop(key, None)
+
+    async def _write(self, key: Key, wanted: Desired) -> float | None:
+        if self._originals.resource.namespaced:
+            await self._prepare(key.namespace)
+        await self._record(self.kind)
+        for body in wanted.bodies:
+            live = await self._live(self.mirrors, body, key)
+            replacement = change(live, body) if live is not None else None
+            if replacement is not None:
+                self.mirrors.adopt(await self._worker.client.replace(self.mirrors.resource, replacement))
+        # After those that take their place: what a mirror is about is always covered by one.
+        names = {key_of(body) for body in wanted.bodies}
+        for _, surplus in self._mirrors_of(key):
+            if surplus.key not in names and not surplus.metadata.deletion_timestamp:
+                await self._delete(self.mirrors, surplus)
+        return None
