@@ -135,7 +135,11 @@ class Unbind:
         async with clusters.opened(worker_choice) as worker:
             with clusters.explained(worker_choice):
                 mount = plan.mount_namespace
-                granted = [*worker_objects(mount, metrics=True), *kinds.worker_objects(mount, kinds.SHOWN), *wide_objects(mount, creates=True)]
+                granted = [
+                    *worker_objects(mount, metrics=True),
+                    *kinds.worker_objects(mount, kinds.SHOWN),
+                    *wide_objects(mount, creates=True),
+                ]
                 # The limits are removed last, so that the identity never exists without them.
                 limits = (*worker_guards(mount, policy_label=True), *kinds.worker_guards(mount, kinds.SHOWN), *tenant_guards(mount))
                 for body in (*reversed(granted), *limits):

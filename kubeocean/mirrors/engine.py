@@ -31,6 +31,7 @@ BY_NAMESPACE: Final = "namespace"
 COALESCED: Final = 0.3
 """Seconds in which changes of the mirrors of one original become one reconcile."""
 NOT_LISTED: Final = 1.0
+_REFUSED_FOR: Final = 5.0
 _RECHECK_AFTER: Final = 60.0
 """Seconds until a mirror that the worker does not accept is tried again."""
 
@@ -88,6 +89,7 @@ class Mirrors(ABC, Generic[W]):
     def _original_of(self, mirror: Unknown) -> Key | None:
         """Returns the original to which a mirror belongs; None when it names none."""
 
+    @abstractmethod
     def _reconciled(self, key: Key, *, exists: bool) -> None:
         """Notes that an original was reconciled, and whether it exists."""
 
@@ -118,7 +120,8 @@ class Mirrors(ABC, Generic[W]):
                 return error.retry_after
             self._problems[key] = f"{self._title} of namespace {key.namespace} are not mirrored: {error}"
         except (NotFound, Conflict):
-            return COALESCED
+            # Without its namespace or the definition of its kind, the list of a mirror is refused too.
+            return COALESCED if all(each.synced for each in self._lists_for(key.namespace)) else _REFUSED_FOR
         else:
             self._problems.pop(key, None)
             return wait

@@ -30,7 +30,9 @@ _NAMED: Final = 5
 _NOT_SERVED: Final = "NotServed"
 _NOTHING: Final = Observation(True, "NothingToMirror", "provider.extra_kinds names no kind, and no mirror is left")
 _WORKER, _HUB = "worker cluster", "hub"
-_REMEDY: Final = "in the worker `kubeocean bind --extra-kinds FILE` and the chart kubeocean-worker grant the rights, in the hub the chart kubeocean"
+_REMEDY: Final = (
+    "in the worker `kubeocean bind --extra-kinds FILE` and the chart kubeocean-worker grant the rights, in the hub the chart kubeocean"
+)
 
 
 class ExtraKinds:
@@ -69,13 +71,12 @@ class ExtraKinds:
 
     def left(self) -> dict[str, int] | None:
         """Returns the number of mirrors in namespaces of the worker, by kind; None while they are not known."""
-        spread = {title: each.mirrors for title, each in self._running.items() if each.kind.namespaced and not each.refusals()}
-        if not all(informer.synced for informer in spread.values()):
+        noted = [kind.title for kind in self._scope.binding.mirrored_kinds if kind.namespaced]
+        if not all(title in self._running and self._running[title].mirrors.synced for title in noted):
             return None
         owner = self._scope.worker.mount.owner
-        return {
-            title: sum(classify(each.metadata, owner) is Ownership.OURS for each in informer.store) for title, informer in spread.items()
-        }
+        stores = {title: self._running[title].mirrors.store for title in noted}
+        return {title: sum(classify(each.metadata, owner) is Ownership.OURS for each in store) for title, store in stores.items()}
 
     async def _serve(self, kind: ExtraKind) -> None:
         while True:
@@ -113,7 +114,9 @@ class ExtraKinds:
                 self._absent.pop(kind.title, None)
                 return
             except VKubeletError as error:
-                text = f"the mirrors of {kind.title}, which is no extra kind any more, are not deleted from namespace {worker.mount.namespace}"
+                text = (
+                    f"the mirrors of {kind.title}, which is no extra kind any more, are not deleted from namespace {worker.mount.namespace}"
+                )
                 self._absent[kind.title] = f"{text}: {error}"
             await self._scope.host.clock.sleep(_LOOKED_EVERY)
 
@@ -138,12 +141,15 @@ class ExtraKinds:
 
     def _state(self) -> Observation | None:
         refused = [(title, error) for title, each in self._running.items() for error in each.refusals()]
-        if len(self._running.keys() | self._absent.keys()) < len(self._kinds):
+        if not self._kinds.keys() <= self._running.keys() | self._absent.keys():
             return None
         if not all(each.is_listed or each.refusals() for each in self._running.values()):
             return None
         lacking = [f"{title} are not mirrored: {error}" for title, error in refused if not isinstance(error, NotFound)]
-        absent = [*self._absent.values(), *(f"{title} are not mirrored: {error}" for title, error in refused if isinstance(error, NotFound))]
+        absent = [
+            *self._absent.values(),
+            *(f"{title} are not mirrored: {error}" for title, error in refused if isinstance(error, NotFound)),
+        ]
         problems = [text for each in self._running.values() for text in each.problems()]
         reasons = ((RIGHTS_MISSING, lacking), (_NOT_SERVED, absent), ("Incomplete", problems))
         reason = next((name for name, texts in reasons if texts), "")

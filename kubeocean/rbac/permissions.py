@@ -169,9 +169,7 @@ def hub_objects(
 # --- The manager --------------------------------------------------------------------------------------------------------------------------
 
 
-def manager_rules(
-    *, namespace: str = keys.NAMESPACE, dashboard: bool = False, kinds: Iterable[ExtraKind] = ()
-) -> tuple[Rule, ...]:
+def manager_rules(*, namespace: str = keys.NAMESPACE, dashboard: bool = False, kinds: Iterable[ExtraKind] = ()) -> tuple[Rule, ...]:
     """Returns the rights of `kubeocean manager`: it creates what runs a binding, and can only grant rights that it has itself.
 
     `dashboard` adds that which only the dashboard needs; the other rights that it reads with are among those that are granted.
@@ -255,9 +253,7 @@ def _manager_namespaced(namespace: str) -> tuple[Rule, ...]:
     )
 
 
-def manager_objects(
-    *, namespace: str = keys.NAMESPACE, dashboard: bool = False, kinds: Iterable[ExtraKind] = ()
-) -> list[Json]:
+def manager_objects(*, namespace: str = keys.NAMESPACE, dashboard: bool = False, kinds: Iterable[ExtraKind] = ()) -> list[Json]:
     """Builds ServiceAccount, roles and their bindings of `kubeocean manager`."""
     subject = {"kind": "ServiceAccount", "name": MANAGER, "namespace": namespace}
     account: Json = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": MANAGER, "namespace": namespace}}

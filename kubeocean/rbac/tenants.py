@@ -54,9 +54,7 @@ def wide_rules(mount_namespace: str, *, creates: bool = False) -> tuple[Rule, ..
     )
 
 
-def wide_objects(
-    mount_namespace: str, *, creates: bool = False, kinds: Iterable[ExtraKind] = (), labels: Json | None = None
-) -> list[Json]:
+def wide_objects(mount_namespace: str, *, creates: bool = False, kinds: Iterable[ExtraKind] = (), labels: Json | None = None) -> list[Json]:
     """Builds the cluster-wide objects: the role of tenants, and the rights to find or create their namespaces."""
     role = {
         "apiVersion": f"{RBAC}/v1",

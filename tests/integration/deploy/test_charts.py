@@ -15,8 +15,8 @@ import pytest
 from kubeocean.manager.workloads import desired_objects
 from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding
-from kubeocean.rbac import kinds, permissions, tenants
-from kubeocean.settings import KubeoceanSettings, read_manager_settings
+from kubeocean.rbac import permissions
+from kubeocean.settings import read_manager_settings
 from tests.support import operator
 from tests.support.bound import established
 from tests.support.charts import CHARTS, DEPLOY, HUB, WORKER, Body, ran, rendered
@@ -25,7 +25,6 @@ from tests.support.prometheus import GRAFANA, rules
 from vkubelet.api.codec import decode_object, decode_yaml, decode_yaml_documents, encode_json
 from vkubelet.api.objects import Unknown
 from vkubelet.server.settings import ServerSettings
-from vkubelet.settings import convert
 from vkubelet.testing.cluster import CommandFailed, ControlPlane
 from vkubelet.testing.fixtures import run_apart
 
@@ -149,30 +148,6 @@ def test_roles_in_the_worker_are_those_the_code_names(helm: str) -> None:
     assert granted(rendered(helm, WORKER, EVERYTHING[WORKER])) == every
     other = rendered(helm, WORKER, {"namespace": {"name": "other"}, "usage": {"enabled": True}})
     assert granted(other) == granted(permissions.worker_objects("other", metrics=True))
-
-
-def test_extra_kinds_are_granted_as_the_code_grants_them(helm: str) -> None:
-    entries = [
-        {"api_version": "cls.cloud.tencent.com/v1", "resource": "logconfigs", "namespaced": False},
-        {"api_version": "extra.example.com/v1beta1", "resource": "notes", "rewrites": [{"remove": ["spec.a"]}]},
-    ]
-    chosen = convert({"extra_kinds": entries}, KubeoceanSettings).extra_kinds
-    hub = rendered(helm, HUB, {"syncer": {"settings": {"provider": {"extra_kinds": entries}}}})
-    assert granted(hub) == granted(permissions.manager_objects(kinds=chosen))
-    (config,) = [body for body in hub if body["kind"] == "ConfigMap"]
-    read = read_manager_settings(decode_yaml(config["data"]["settings.yaml"])).manager
-    assert list(read.extra_kinds) == list(chosen), "the processes are configured by the same value"
-
-    for mount in (keys.WORKER_NAMESPACE, "other"):
-        values = {"namespace": {"name": mount}, "extraKinds": entries, "tenants": {"enabled": True}}
-        made = rendered(helm, WORKER, values)
-        objects = [*permissions.worker_objects(mount), *kinds.worker_objects(mount, chosen), *tenants.wide_objects(mount, kinds=chosen)]
-        assert granted(made) == granted(objects)
-        name = f"{permissions.cluster_role_name(mount)}-kinds"
-        guards = {body["kind"]: body["spec"] for body in made if body["metadata"]["name"] == name and "Admission" in body["kind"]}
-        assert guards == {body["kind"]: body["spec"] for body in kinds.worker_guards(mount, chosen)}
-    unlimited = rendered(helm, WORKER, {"extraKinds": entries, "admissionPolicy": {"enabled": False}})
-    assert not [body for body in unlimited if "Admission" in body["kind"]]
 
 
 @pytest.mark.parametrize("chart", [HUB, WORKER])

@@ -1,4 +1,4 @@
-"""Extra kinds on two real API servers, with the shipped setting for LogConfigs (kubeocean-behaviour.md, line 171) and a kind with namespaces.
+"""Extra kinds on two real API servers: LogConfigs by the shipped setting (kubeocean-behaviour.md, line 171), and a kind with namespaces.
 
 Judged by the package `kubernetes`. The definition of LogConfig is written here from its description; nothing of the product knows it.
 """
@@ -84,9 +84,7 @@ class Objects:
         body = {"apiVersion": f"{self.group}/v1", "kind": "LogConfig", "metadata": {"name": name, **metadata}, "spec": spec}
         if namespace:
             body["kind"] = "Note"
-            made: Body = await asyncio.to_thread(
-                self.api.create_namespaced_custom_object, *self._kind, namespace, self.plural, body
-            )
+            made: Body = await asyncio.to_thread(self.api.create_namespaced_custom_object, *self._kind, namespace, self.plural, body)
             return made
         made = await asyncio.to_thread(self.api.create_cluster_custom_object, *self._kind, self.plural, body)
         return made
@@ -180,6 +178,27 @@ def selected(mirror: Body) -> Body:
     return dict(next(detail[name] for name in ("containerStdout", "containerFile", "hostFile") if name in detail))
 
 
+def are_translated(found: Mapping[str, list[Body]], mount: str) -> None:
+    """The mirrors select what their originals selected in the hub, by the labels that leased pods have."""
+    in_shop = {"kubeocean.io/virtual-namespace": "shop"}
+    of = "kubeocean.io/workload-"
+    assert sorted((selected(each) for each in found["out"]), key=json.dumps) == sorted(
+        (
+            {"allContainers": False, "namespace": mount, "includeLabels": {**in_shop, f"{of}type": "deployment", f"{of}name": each}}
+            for each in ("web", "api")
+        ),
+        key=json.dumps,
+    )
+    assert selected(found["files"][0]) == {
+        "namespace": mount,
+        "logPath": "/log",
+        "includeLabels": {**in_shop, f"{of}type": "statefulset", f"{of}name": "db"},
+    }
+    assert selected(found["space"][0]) == {"namespace": mount, "includeLabels": {"app": "web", **in_shop}}
+    assert selected(found["but"][0]) == {"namespace": mount, "excludeLabels": {"kubeocean.io/virtual-namespace": "ops"}}
+    assert selected(found["host"][0]) == {"logPath": "/var/log", "filePattern": "*.log"}
+
+
 async def test_logconfigs_are_translated_and_follow(scene: MakeScene, logs: tuple[Objects, Objects]) -> None:
     made = await served(scene, *LOGS)
     stage = await Stage.of(made.bound, made.nodes)
@@ -198,23 +217,7 @@ async def test_logconfigs_are_translated_and_follow(scene: MakeScene, logs: tupl
         return found if [len(each) for each in found.values()] == [2, 1, 1, 1, 1] else None
 
     found = await until(complete, "all LogConfigs have their mirrors")
-    in_shop = {"kubeocean.io/virtual-namespace": "shop"}
-    of = "kubeocean.io/workload-"
-    assert sorted((selected(each) for each in found["out"]), key=json.dumps) == sorted(
-        (
-            {"allContainers": False, "namespace": mount, "includeLabels": {**in_shop, f"{of}type": "deployment", f"{of}name": each}}
-            for each in ("web", "api")
-        ),
-        key=json.dumps,
-    )
-    assert selected(found["files"][0]) == {
-        "namespace": mount,
-        "logPath": "/log",
-        "includeLabels": {**in_shop, f"{of}type": "statefulset", f"{of}name": "db"},
-    }
-    assert selected(found["space"][0]) == {"namespace": mount, "includeLabels": {"app": "web", **in_shop}}
-    assert selected(found["but"][0]) == {"namespace": mount, "excludeLabels": {"kubeocean.io/virtual-namespace": "ops"}}
-    assert selected(found["host"][0]) == {"logPath": "/var/log", "filePattern": "*.log"}
+    are_translated(found, mount)
     labels, annotations = await stage.marks()
     for mirror in [each for mirrors in found.values() for each in mirrors]:
         meta, original = mirror["metadata"], mirror["metadata"]["annotations"]["kubeocean.io/virtual-name"]
@@ -223,7 +226,11 @@ async def test_logconfigs_are_translated_and_follow(scene: MakeScene, logs: tupl
         assert meta["labels"]["kubeocean.io/virtual-logconfig"] == original and "finalizers" not in meta
     assert found["out"][0]["metadata"]["labels"]["team"] == "a"
     await stated(stage, "True", "logconfigs.cls.cloud.tencent.com of the hub have mirrors")
-    assert all("finalizers" not in each["metadata"] and "labels" not in each["metadata"] for each in await home.all() if each["metadata"]["name"] == "host")
+    assert all(
+        "finalizers" not in each["metadata"] and "labels" not in each["metadata"]
+        for each in await home.all()
+        if each["metadata"]["name"] == "host"
+    )
 
     before = {each["metadata"]["name"]: each["metadata"]["uid"] for each in found["out"]}
     change = {"spec": {"inputDetail": {"containerStdout": {"workloads": [workloads[1], {**workloads[0], "name": "new"}]}}}}
@@ -231,7 +238,7 @@ async def test_logconfigs_are_translated_and_follow(scene: MakeScene, logs: tupl
 
     async def follows() -> list[Body] | None:
         mirrors = await there.mirrors(name, "out")
-        return mirrors if {selected(each)["includeLabels"][f"{of}name"] for each in mirrors} == {"api", "new"} else None
+        return mirrors if {selected(each)["includeLabels"]["kubeocean.io/workload-name"] for each in mirrors} == {"api", "new"} else None
 
     after = await until(follows, "the mirrors follow")
     assert len(after) == 2 and len(before.items() & {(each["metadata"]["name"], each["metadata"]["uid"]) for each in after}) == 1
@@ -398,7 +405,9 @@ async def test_objects_of_leased_namespaces_are_mirrored_for_as_long_as_these_ha
     assert len(await home.all()) == 1
 
 
-async def test_tenants_have_their_mirrors_in_their_own_namespaces(scene: MakeScene, notes: tuple[Objects, Objects], hub: ControlPlane) -> None:
+async def test_tenants_have_their_mirrors_in_their_own_namespaces(
+    scene: MakeScene, notes: tuple[Objects, Objects], hub: ControlPlane
+) -> None:
     spaces = [await hub.namespace("tenant"), await hub.namespace("tenant")]
     made = await served(scene, NOTES, mapping="PerNamespace", serviceNamespaces=spaces)
     home, there = notes

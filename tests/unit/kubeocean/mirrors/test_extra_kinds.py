@@ -37,6 +37,7 @@ class Scene:
         self.scope.virtual.complete()
         self.scope.binding.current = binding(annotations={keys.MIRRORED_KINDS: noted} if noted else {})
         listed(self.cluster.pods)
+        self.hub.put("/apis/cloud.tencent.com/v1beta1/clusterbindings/demo", {"metadata": {"name": "demo", "uid": "binding-uid"}})
 
         async def prepare(namespace: str) -> None:
             pass
@@ -116,8 +117,6 @@ async def test_a_wrong_scope_names_the_setting() -> None:
 
 async def test_mirrors_of_a_kind_that_was_removed_from_the_setting_are_deleted_before_its_record() -> None:
     scene = Scene(noted=LOGS.note)
-    path = "/apis/cloud.tencent.com/v1beta1/clusterbindings/demo"
-    scene.hub.put(path, {"metadata": {"name": "demo", "uid": "binding-uid"}})
     ours = {"name": "a", "uid": "a", "labels": dict(OWNER.labels), "annotations": dict(OWNER.annotations)}
     for body in (ours, {"name": "b", "uid": "b", "labels": {keys.MANAGED_BY: "kubeocean", keys.OWNER: "other"}}):
         scene.worker.put(f"/apis/logs.example.com/v1/logs/{body['name']}", {"metadata": body})
@@ -130,9 +129,5 @@ async def test_mirrors_of_a_kind_that_was_removed_from_the_setting_are_deleted_b
 @pytest.mark.parametrize("noted", ["", LOGS.note])
 async def test_a_kind_is_recorded_once(noted: str) -> None:
     scene = Scene(LOGS, noted=noted)
-    path = "/apis/cloud.tencent.com/v1beta1/clusterbindings/demo"
-    scene.hub.put(path, {"metadata": {"name": "demo", "uid": "binding-uid"}})
     await scene.scope.binding.record_kind(LOGS)
     assert [each.body["metadata"]["annotations"] for each in scene.hub.writes] == ([] if noted else [{keys.MIRRORED_KINDS: LOGS.note}])
-
-

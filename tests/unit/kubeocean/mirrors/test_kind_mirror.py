@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from attrs import Factory, define, evolve
+from attrs import evolve
 
 from kubeocean.mirrors.kind_bodies import change, desired
 from kubeocean.mirrors.kind_mirror import KindMirror
@@ -54,18 +54,14 @@ def log(name: str = "web", *parts: str) -> Unknown:
     return unknown({"metadata": metadata, "spec": {"parts": [{"name": part} for part in parts]} if parts else {"text": "x"}})
 
 
-@define
 class Scene:
     """A session whose lists are complete."""
 
-    kind: ExtraKind
-    mount: Mount = MOUNT
-    hub: MemoryApi = Factory(MemoryApi)
-    worker: MemoryApi = Factory(MemoryApi)
-    recorded: list[str] = Factory(list)
-    prepared: list[str] = Factory(list)
-
-    def __attrs_post_init__(self) -> None:
+    def __init__(self, kind: ExtraKind, mount: Mount = MOUNT) -> None:
+        self.kind, self.mount = kind, mount
+        self.hub, self.worker = MemoryApi(), MemoryApi()
+        self.recorded: list[str] = []
+        self.prepared: list[str] = []
         self.host = RecordingHost(client=self.hub.client())
         self.cluster = WorkerCluster(self.worker.client(), self.mount, clock=self.host.clock, probe_interval=10)
         self.scope = worker_scope(self.host, self.cluster)
@@ -73,9 +69,7 @@ class Scene:
         self.scope.virtual.complete()
         self.namespaces = MirroredNamespaces(self.scope)
         resource = self.kind.of_kind(self.kind.resource.title()[:-1])
-        self.mirror = KindMirror(
-            self.kind, resource, self.scope, namespaces=self.namespaces, prepare=self._prepare, record=self._record
-        )
+        self.mirror = KindMirror(self.kind, resource, self.scope, namespaces=self.namespaces, prepare=self._prepare, record=self._record)
         listed(self.mirror._originals)
         listed(self.cluster.pods)
         if not isinstance(self.mirror.mirrors, SpreadInformer):
@@ -156,7 +150,7 @@ async def test_each_item_has_a_mirror_and_a_new_one_precedes_the_deletion_of_the
     await scene.mirror.reconcile(Key("", "web"))
     assert [each["spec"]["part"] for each in sorted(scene.worker.objects.values(), key=lambda each: each["spec"]["part"])] == ["one", "two"]
     scene.worker.writes.clear()
-    scene.show(log("web", "one", "three"))
+    scene.show(evolve_note(log("web", "one", "three")))
     await scene.mirror.reconcile(Key("", "web"))
     assert [method for method, _ in scene.writes] == ["POST", "DELETE"]
     assert sorted(each["spec"]["part"] for each in scene.worker.objects.values()) == ["one", "three"]
@@ -176,7 +170,11 @@ async def test_a_change_keeps_what_the_worker_added() -> None:
         **body,
         "spec": {**body["spec"], "default": 1},
         "status": {"state": "collected"},
-        "metadata": {**body["metadata"], "labels": {**body["metadata"]["labels"], "agent": "x"}, "annotations": body["metadata"]["annotations"]},
+        "metadata": {
+            **body["metadata"],
+            "labels": {**body["metadata"]["labels"], "agent": "x"},
+            "annotations": body["metadata"]["annotations"],
+        },
     }
     scene.mirrored(live, finalizers=["agent.example.com/f"])
     scene.show(note(labels={"team": "a", "old": "1"}))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kubeocean.pods.translate import physical_pod
 from kubeocean.mirrors.leased import LeasedNamespaces
+from kubeocean.pods.translate import physical_pod
 from kubeocean.worker.cluster import Mount, WorkerCluster
 from tests.unit.kubeocean.builders import OWNER, TARGET, physical, pod
 from vkubelet.api.objects import Pod

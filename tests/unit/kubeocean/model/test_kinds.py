@@ -34,7 +34,11 @@ def test_a_kind_is_named_by_its_group_version_and_plural() -> None:
         "/apis/cls.cloud.tencent.com/v1",
     )
     resource = kind.of_kind("LogConfig")
-    assert (resource.path("", "x"), resource.kind, resource.namespaced) == ("/apis/cls.cloud.tencent.com/v1/logconfigs/x", "LogConfig", False)
+    assert (resource.path("", "x"), resource.kind, resource.namespaced) == (
+        "/apis/cls.cloud.tencent.com/v1/logconfigs/x",
+        "LogConfig",
+        False,
+    )
 
 
 @pytest.mark.parametrize("namespaced", [True, False])

@@ -150,7 +150,10 @@ def test_an_object_whose_fields_have_other_types_is_refused(spec: Body, rule: Re
 
 _json = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text("ab", max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["namespace", "workloads", "type", "kind", "name"]), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["namespace", "workloads", "type", "kind", "name"]), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
