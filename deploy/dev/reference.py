@@ -87,11 +87,8 @@ def settings_page() -> str:
     lines += ["", "## `manager:` of kubeocean", "", first_sentence(ManagerSettings), "", *rows(ManagerSettings)]
     for path, kind in sections(DashboardSettings, "dashboard"):
         lines += ["", f"## `{path}:` of the manager", "", first_sentence(kind), "", *rows(kind)]
-    lines += [
-        "",
-        "In addition, `kubeocean manager` reads `cluster:`, `leader:` (on by default, Lease `kubeocean-manager`), `health:` and `log:`.",
-    ]
-    return "\n".join(lines) + "\n"
+    more = "In addition, `kubeocean manager` reads `cluster:`, `leader:` (on by default, Lease `kubeocean-manager`), `health:` and `log:`."
+    return "\n".join([*lines, "", more]) + "\n"
 
 
 def sections(kind: type, path: str = "") -> Iterator[tuple[str, type]]:

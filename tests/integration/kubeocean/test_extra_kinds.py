@@ -296,7 +296,7 @@ async def test_missing_rights_are_named_and_stop_nothing_else(scene: MakeScene, 
     await home.create("host", spec_of("host_file", logPath="/var/log"))
     await stage.create("web")
     await stage.running("web")
-    found = await stated(stage, "False", 'cannot list resource "logconfigs" in API group "cls.cloud.tencent.com"')
+    found = await stated(stage, "False", 'resource "logconfigs" in API group "cls.cloud.tencent.com"')
     assert found["reason"] == "RightsMissing" and "kubeocean bind --extra-kinds FILE" in found["message"]
     assert (await condition(stage, "Ready"))["status"] == "True"
     await allow(made, *LOGS)

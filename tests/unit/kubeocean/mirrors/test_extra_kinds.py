@@ -115,7 +115,7 @@ async def test_a_wrong_scope_names_the_setting() -> None:
     assert not isinstance(found, str) and found.kind == "Log"
 
 
-async def test_mirrors_of_a_kind_that_was_removed_from_the_setting_are_deleted_before_its_record() -> None:
+async def test_mirrors_of_a_removed_kind_are_deleted_before_its_record() -> None:
     scene = Scene(noted=LOGS.note)
     ours = {"name": "a", "uid": "a", "labels": dict(OWNER.labels), "annotations": dict(OWNER.annotations)}
     for body in (ours, {"name": "b", "uid": "b", "labels": {keys.MANAGED_BY: "kubeocean", keys.OWNER: "other"}}):

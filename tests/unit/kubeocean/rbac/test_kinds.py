@@ -24,7 +24,7 @@ def rule(kind: ExtraKind, *verbs: str) -> Json:
     return {"apiGroups": [kind.group], "resources": [kind.resource], "verbs": list(verbs)}
 
 
-def test_mirrors_are_written_in_the_mount_namespace_or_where_the_kind_has_none_in_the_cluster() -> None:
+def test_mirrors_are_written_in_the_mount_namespace_or_cluster_wide() -> None:
     every = ("get", "list", "watch", "create", "update", "delete")
     made = rules(kinds.worker_objects("mnt", (LOGS, NOTES)))
     assert made == {("ClusterRole", ""): [rule(LOGS, *every)], ("Role", "mnt"): [rule(NOTES, *every)]}
