@@ -43,8 +43,8 @@ class Foreign(Exception):
 class Mirrors(ABC, Generic[W]):
     """Keeps the mirrors of the objects that `originals` watches in the hub; `title` names these in messages.
 
-    `prepare` returns when objects of a hub namespace may be created in the worker, or raises Unavailable. A subclass registers the handlers
-    of its own watches.
+    `prepare` returns when objects of a hub namespace may be created in the worker, or raises Unavailable. A subclass registers
+    the handlers of further watches.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ from vkubelet.errors import NotFound, VKubeletError
 log = logging.getLogger(__name__)
 
 _LOOKED_EVERY: Final = 10.0
-"""Seconds until a kind that is not served is looked for again: its definition may be installed at any time."""
+"""Seconds until the clusters are asked again for a kind that is not served: its definition may be installed at any time."""
 _REPORTED_EVERY: Final = 1.0
 _NAMED: Final = 5
 _NOT_SERVED: Final = "NotServed"

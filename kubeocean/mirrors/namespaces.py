@@ -1,6 +1,6 @@
 """Namespaces of the hub whose objects are mirrored: those that the binding names, and those that have pods in the worker.
 
-Invariant: nothing is in scope of a binding that is deleted once its pods are gone, so its mirrors are not created again.
+Invariant: nothing is in scope of a binding that is deleted once its pods are deleted, so its mirrors are not created again.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class MirroredNamespaces:
 
     @property
     def serves(self) -> bool:
-        """Whether anything is in scope. Pods of a binding that is deleted use mirrors until they are gone."""
+        """Whether anything is in scope. Pods of a binding that is deleted use mirrors until they are deleted."""
         return not self._scope.binding.ending or bool(self._scope.worker.pods.store.index_values(BY_VIRTUAL_NODE))
 
     def includes(self, namespace: str) -> bool:

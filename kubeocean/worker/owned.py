@@ -1,4 +1,4 @@
-"""Lists the objects in a worker that a binding owns, with reads of their own: for unbinding, and for kinds without a cache.
+"""Lists the objects in a worker that a binding owns, with separate reads: for unbinding, and for kinds without a cache.
 
 Invariant: an object that names another owner is never returned, whatever its labels, and a list that is refused is an error.
 """

@@ -59,7 +59,8 @@ TREE = {
     "api client containers control node pods provider resolve scaffold server testing",
     "providers": "__init__.py minimal.py mock process py.typed",
     "kubeocean": "__init__.py __main__.py cli.py metrics.py provider.py scope.py settings.py py.typed manifests "
-    "binding commands copies dashboard doctor explain leasing ledger manager mirrors model nodes pods policies rbac service services worker",
+    "binding commands copies dashboard doctor explain leasing ledger manager mirrors model nodes pods policies rbac "
+    "service services worker",
     "tests": "README.md conftest.py support unit integration e2e faults conformance benchmarks mutants",
     "docs": "index.md start lease use operate build explanation reference decisions changes assets images",
 }
