@@ -15,7 +15,7 @@ from kubeocean.mirrors.namespaces import MirroredNamespaces
 from kubeocean.model.kinds import ExtraKind
 from kubeocean.model.ownership import Ownership, classify
 from kubeocean.scope import WorkerScope
-from kubeocean.worker.owned import owned
+from kubeocean.worker.cluster import owned
 from vkubelet.api.codec import decode_json
 from vkubelet.api.objects import Resource, Unknown, get_condition
 from vkubelet.client.rest import Client

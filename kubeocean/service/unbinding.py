@@ -25,8 +25,7 @@ from kubeocean.policies.reconciler import released
 from kubeocean.scope import Scope
 from kubeocean.service.lifecycle import Awaited, Remaining, blocked
 from kubeocean.service.session import Session
-from kubeocean.worker.cluster import Mount
-from kubeocean.worker.owned import owned
+from kubeocean.worker.cluster import Mount, owned
 from vkubelet.api import objects
 from vkubelet.api.codec import decode_list
 from vkubelet.api.objects import KubeObject, Node, ObjectMeta, PodRef, Resource, Unknown

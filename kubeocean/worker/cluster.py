@@ -6,7 +6,7 @@ Invariant: of pods outside the namespaces of the binding only resources and port
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from attrs import frozen
 
@@ -20,7 +20,7 @@ from kubeocean.worker.spread import SpreadInformer
 from vkubelet.api import objects
 from vkubelet.api.codec import encode_json
 from vkubelet.api.names import SERVICE_NAME
-from vkubelet.api.objects import Json, JsonView, Key, Node, ObjectMeta, Pod, PodRef, Resource, Unknown
+from vkubelet.api.objects import Json, JsonView, Key, KubeObject, Node, ObjectMeta, Pod, PodRef, Resource, Unknown
 from vkubelet.api.scheduling import reserved_spec
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
@@ -30,6 +30,8 @@ from vkubelet.errors import Forbidden, NotFound, Unauthorized, VKubeletError
 from vkubelet.metrics import Metrics
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=KubeObject)
 
 BY_VIRTUAL_NODE = "virtual-node"
 BY_VIRTUAL_NAMESPACE = "virtual-namespace"
@@ -303,6 +305,23 @@ class WorkerCluster:
             ref = None
         self._backed = ((pod, ref), *self._backed[:1])
         return ref
+
+
+async def owned(worker: Client, kind: Resource[T], mount: Mount) -> list[T]:
+    """Returns the objects of a kind that this binding owns, found by either label and checked by the owner's mark. Raises ApiError."""
+    found: dict[str, T] = {}
+    spaces = await _spaces(worker, mount) if kind.namespaced else [""]
+    for space in spaces:
+        for label in (f"{keys.MANAGED_BY}={keys.MANAGED}", f"{keys.OWNER}={mount.owner.mark}"):
+            where = Selection(namespace=space, labels=label)
+            found |= {obj.metadata.uid: obj for obj in (await worker.list(kind, where)).items}
+    return [obj for obj in found.values() if classify(obj.metadata, mount.owner) is Ownership.OURS]
+
+
+async def _spaces(worker: Client, mount: Mount) -> list[str]:
+    """Returns the namespaces of the worker with objects of this binding: that of the ledger too. Raises ApiError."""
+    tenants = [] if mount.is_shared else (await worker.list(objects.NAMESPACES, mount.tenants)).items
+    return [mount.namespace, *(each.metadata.name for each in tenants)]
 
 
 def has_entered(pod: Pod, worker: WorkerCluster) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -26,9 +27,11 @@ from tests.integration.kubeocean.test_services import condition
 from tests.support.audit import Audit, Call
 from tests.support.bound import ROOT, Body, apply, delete, established, get
 from tests.support.logconfigs import OPEN, definition, logconfig_definition, spec_of
+from tests.support.pages import Shell, block
 from tests.support.program import eventually
 from tests.support.stage import Stage, away
 from tests.support.witness import api_client
+from vkubelet.api.codec import decode_yaml_documents
 from vkubelet.settings import convert
 from vkubelet.testing.cluster import ControlPlane
 
@@ -432,3 +435,15 @@ def _none_in(objects: Objects, binding: str, namespace: str) -> Callable[[], Any
         return not [each for each in await objects.mirrors(binding) if each["metadata"]["namespace"] == namespace]
 
     return check
+
+
+async def test_the_page_prints_roles_that_a_worker_accepts(hub: ControlPlane, worker: ControlPlane, tmp_path: Path) -> None:
+    shell = await Shell.of(tmp_path, {"hub": hub, "worker": worker})
+    printed = list(decode_yaml_documents(await shell.run(block("use/kinds.md", 0))))
+    own = [body for body in printed if body["metadata"]["name"] == "kubeocean-syncer-kinds"]
+    policies = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    assert {body["kind"] for body in own} == {"ClusterRole", "ClusterRoleBinding", *policies}
+    granting = next(body for body in own if body["kind"] == "ClusterRole")
+    assert [(rule["apiGroups"], rule["resources"]) for rule in granting["rules"]] == [(["cls.cloud.tencent.com"], ["logconfigs"])]
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": own})
+    assert "kubeocean-syncer-kinds" in await worker.kubectl("create", "--dry-run=server", "-f", "-", stdin=text)

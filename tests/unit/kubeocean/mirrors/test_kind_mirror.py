@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from kubeocean.mirrors.kind_bodies import change, desired
-from kubeocean.mirrors.kind_mirror import KindMirror
+from kubeocean.mirrors.kind_mirror import KindMirror, change, desired
 from kubeocean.mirrors.namespaces import MirroredNamespaces
 from kubeocean.model.keys import PER_NAMESPACE, Owner
 from kubeocean.model.kinds import ExtraKind, Rewrite

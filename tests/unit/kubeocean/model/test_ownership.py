@@ -11,7 +11,7 @@ from kubeocean.copies.bodies import physical_configmap, physical_secret, token_s
 from kubeocean.copies.pvcs import physical_claim
 from kubeocean.copies.volumes import physical_volume
 from kubeocean.leasing.policy import Decision
-from kubeocean.mirrors.kind_bodies import desired
+from kubeocean.mirrors.kind_mirror import desired
 from kubeocean.model import keys
 from kubeocean.model.keys import Owner
 from kubeocean.model.kinds import ExtraKind

@@ -1,8 +1,8 @@
-"""Tests of kubeocean.mirrors.leased."""
+"""Tests of kubeocean.mirrors.namespaces."""
 
 from __future__ import annotations
 
-from kubeocean.mirrors.leased import LeasedNamespaces
+from kubeocean.mirrors.namespaces import LeasedNamespaces
 from kubeocean.pods.translate import physical_pod
 from kubeocean.worker.cluster import Mount, WorkerCluster
 from tests.unit.kubeocean.builders import OWNER, TARGET, physical, pod
