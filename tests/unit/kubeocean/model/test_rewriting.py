@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kubeocean.model.identity import Workload, marks
 from kubeocean.model.kinds import Rewrite
 from kubeocean.model.rewriting import Rewritten, covers, rewritten
 from kubeocean.settings import read_extra_kinds
+from tests.unit.kubeocean.builders import TARGET, pod
 
 ROOT = Path(__file__).parents[4]
 (LOGS,) = read_extra_kinds(ROOT / "deploy/samples/logconfigs.yaml")
@@ -64,6 +67,12 @@ def test_each_workload_gets_a_logconfig_with_a_value_that_its_pods_have() -> Non
         "api": {**common, "container": "app", "includeLabels": labels("shop", "deployment", "api")},
         "agent": {**common, "container": "main", "includeLabels": labels("ops", "daemonset", "agent")},
     }
+
+
+def test_a_leased_pod_of_the_workload_has_the_labels_that_its_mirror_selects() -> None:
+    (found,) = details(logconfig("container_stdout", workloads=[workload("web")]))
+    leased = marks(pod(namespace="shop"), evolve(TARGET, workload=Workload("deployment", "web")))
+    assert found["includeLabels"].items() <= leased.labels.items()
 
 
 def test_the_order_of_workloads_changes_no_mirror() -> None:
