@@ -55,6 +55,8 @@ class DesiredObject:
 
     resource: Resource[Unknown]
     body: Json = field(repr=False)
+    optional: bool = field(default=False, kw_only=True)
+    """Whether the process runs without it; it then reports what is missing."""
 
     @property
     def key(self) -> Key:
@@ -165,7 +167,8 @@ def _wanted(body: Json, binding: ClusterBinding) -> DesiredObject:
         },
     }
     body["metadata"]["annotations"] = {**metadata.get("annotations", {}), keys.APPLIED: _digest(body)}
-    return DesiredObject(_KINDS[body["kind"]], body)
+    is_optional = metadata["name"] == permissions.kinds_name(deployment_name(binding.cluster_id))
+    return DesiredObject(_KINDS[body["kind"]], body, optional=is_optional)
 
 
 def _common_labels(binding: ClusterBinding) -> dict[str, str]:

@@ -45,6 +45,11 @@ def hub_rules(*, binding: str = "", namespace: str = keys.NAMESPACE, kinds: Iter
     return (*_hub_objects_of_ours(binding), *_hub_pods(), *hub_kind_rules(kinds), *_hub_port(), *_hub_namespaced(namespace))
 
 
+def kinds_name(name: str) -> str:
+    """Returns the name of the role for extra kinds, beside the other roles of an identity."""
+    return f"{name}-kinds"
+
+
 def hub_kind_rules(kinds: Iterable[ExtraKind]) -> tuple[Rule, ...]:
     """Returns the rights on the originals of extra kinds."""
     return tuple(
@@ -161,7 +166,9 @@ def hub_objects(
     subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
     made: list[Json] = [namespace_body(namespace), namespace_body(keys.FAKE_NAMESPACE, "privileged")] if namespaces else []
     made.append({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}})
-    made += granted(hub_rules(binding=binding, namespace=namespace, kinds=kinds), name, cluster_name=name, subject=subject)
+    made += granted(hub_rules(binding=binding, namespace=namespace), name, cluster_name=name, subject=subject)
+    # Separate, so that a manager that cannot grant the rights on a kind grants all others.
+    made += granted(hub_kind_rules(kinds), kinds_name(name), cluster_name=kinds_name(name), subject=subject)
     reader = role_binding(f"{name}-authentication-reader", "kube-system", role=_AUTHENTICATION_READER, subject=subject)
     return [labelled(each, labels) for each in (*made, reader)]
 

@@ -44,7 +44,8 @@ def test_the_guard_names_every_kind_without_namespaces() -> None:
 
 
 def test_the_hub_grants_reading_and_nothing_else() -> None:
-    assert rule(LOGS, "get", "list", "watch") in rules(hub_objects(kinds=(LOGS,)))["ClusterRole", ""]
+    roles = {body["metadata"]["name"]: body["rules"] for body in hub_objects("sa", kinds=(LOGS,)) if body["kind"] == "ClusterRole"}
+    assert roles["sa-kinds"] == [rule(LOGS, "get", "list", "watch")] and rule(LOGS, "get", "list", "watch") not in roles["sa"]
     added = set(checks_of(hub_rules(kinds=(LOGS,)))) - set(checks_of(hub_rules()))
     assert {each.verb for each in added} == {"get", "list", "watch"} and added <= set(checks_of(manager_rules(kinds=(LOGS,))))
 
@@ -58,5 +59,6 @@ def test_the_role_of_tenants_has_the_namespaced_kinds_alone() -> None:
 def test_the_manager_grants_what_the_settings_of_its_processes_list() -> None:
     entry = {"api_version": LOGS.api_version, "resource": LOGS.resource, "namespaced": False}
     chosen = ManagerSettings(image="i", syncer_settings={"provider": {"extra_kinds": [entry]}})
-    (role,) = [each.body for each in desired_objects(binding(), chosen) if each.body["kind"] == "ClusterRole"]
-    assert rule(LOGS, "get", "list", "watch") in role["rules"]
+    optional = {each.body["kind"]: each.body for each in desired_objects(binding(), chosen) if each.optional}
+    assert optional.keys() == {"ClusterRole", "ClusterRoleBinding"}, "a manager without the right runs the process nevertheless"
+    assert optional["ClusterRole"]["rules"] == [rule(LOGS, "get", "list", "watch")]
