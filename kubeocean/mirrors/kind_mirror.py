@@ -92,7 +92,7 @@ class KindMirror(Mirrors[Desired]):
         return (self._originals, self._worker.namespaces, *([part] if part is not None else []))
 
     def _desired(self, original: Unknown) -> Desired | None:
-        made = desired(self.kind, self._originals.resource, original, self._worker.mount)
+        made = desired(original, self._worker.mount, kind=self.kind, resource=self._originals.resource)
         self._refused.pop(original.key, None)
         if made.refused:
             self._refused[original.key] = made.refused
@@ -126,7 +126,7 @@ class KindMirror(Mirrors[Desired]):
         return None
 
 
-def desired(kind: ExtraKind, resource: Resource[Unknown], original: Unknown, mount: Mount) -> Desired:
+def desired(original: Unknown, mount: Mount, *, kind: ExtraKind, resource: Resource[Unknown]) -> Desired:
     """Returns the mirrors of an object of the hub; none of one that is being deleted."""
     if original.metadata.deletion_timestamp:
         return Desired(())

@@ -92,7 +92,7 @@ class Scene:
         self.mirror._originals.store.remove(key)
 
     def bodies(self, original: Unknown) -> list[Json]:
-        return list(desired(self.kind, self.resource, original, self.mount).bodies)
+        return list(desired(original, self.mount, kind=self.kind, resource=self.resource).bodies)
 
     def mirrored(self, body: Json, **metadata: Any) -> Unknown:
         """The worker has an object, and its watch shows it."""
@@ -158,8 +158,8 @@ async def test_each_item_has_a_mirror_and_a_new_one_precedes_the_deletion_of_the
 def test_mirrors_of_two_hubs_have_different_names_where_there_is_no_namespace() -> None:
     other = Mount(Owner("another-hub", "demo"), "mnt")
     resource = WIDE.of_kind("Log")
-    names = [desired(WIDE, resource, log(), mount).bodies[0]["metadata"]["name"] for mount in (MOUNT, other)]
-    assert len(set(names)) == 2 and "namespace" not in desired(WIDE, resource, log(), MOUNT).bodies[0]["metadata"]
+    names = [desired(log(), mount, kind=WIDE, resource=resource).bodies[0]["metadata"]["name"] for mount in (MOUNT, other)]
+    assert len(set(names)) == 2 and "namespace" not in desired(log(), MOUNT, kind=WIDE, resource=resource).bodies[0]["metadata"]
 
 
 async def test_a_change_keeps_what_the_worker_added() -> None:
@@ -296,7 +296,7 @@ async def test_a_mirror_of_a_tenant_keeps_its_name_in_the_namespace_of_the_tenan
 @pytest.mark.parametrize("mark", ["kubeocean.io/owner", "kubeocean.io/managed-by"])
 def test_no_rewriting_removes_the_marks(mark: str) -> None:
     kind = evolve(OWN, rewrites=(Rewrite(remove=("metadata.annotations",), labels={"metadata.labels": {mark: "other"}}),))
-    body = desired(kind, OWN.of_kind("Note"), note(), MOUNT).bodies[0]
+    body = desired(note(), MOUNT, kind=kind, resource=OWN.of_kind("Note")).bodies[0]
     assert OWNER.labels.items() <= body["metadata"]["labels"].items()
     assert OWNER.annotations.items() <= body["metadata"]["annotations"].items()
     found = unknown({**body, "metadata": {**body["metadata"], "uid": "u", "resourceVersion": "1"}})

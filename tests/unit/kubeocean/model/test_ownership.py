@@ -41,7 +41,7 @@ def _csinode(owner: Owner) -> Json:
 
 def _extra(owner: Owner) -> Json:
     kind = ExtraKind(api_version="extra.example.com/v1", resource="notes")
-    return desired(kind, kind.of_kind("Note"), ORIGINAL, Mount(owner, "mnt")).bodies[0]
+    return desired(ORIGINAL, Mount(owner, "mnt"), kind=kind, resource=kind.of_kind("Note")).bodies[0]
 
 
 MADE: Mapping[str, Callable[[Owner], Json]] = {
