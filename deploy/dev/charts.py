@@ -12,11 +12,11 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kubeocean.commands.plan import commented
 from kubeocean.rbac import permissions, tenants
-from kubeocean.rbac.rules import RBAC, Rule
 from vkubelet.api.objects import Json
+from vkubelet.api.rbac import RBAC, Rule
 from vkubelet.clock import SystemClock
+from vkubelet.commands.manifests import commented
 from vkubelet.testing.cluster.binaries import Binaries
 from vkubelet.testing.cluster.processes import ClusterError, run
 

@@ -8,9 +8,9 @@ from datetime import datetime
 
 from attrs import frozen
 
-from kubeocean.model.contact import Outcome
 from vkubelet.api.objects import Json, JsonView, get_condition, set_condition
 from vkubelet.clock import rfc3339
+from vkubelet.control.contact import Outcome
 
 VALIDATION_FAILED = "ValidationFailed"
 CONNECTIVITY_FAILED = "ConnectivityFailed"

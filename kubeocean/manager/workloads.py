@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import yaml
-from attrs import field, frozen
 
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
@@ -18,7 +17,8 @@ from kubeocean.rbac import permissions
 from kubeocean.settings import ManagerSettings
 from vkubelet import settings as runtime_settings
 from vkubelet.api import objects
-from vkubelet.api.objects import Json, Key, Resource, Unknown
+from vkubelet.api.objects import Json, Resource, Unknown
+from vkubelet.control.owned import DesiredObject
 
 MANAGER: Final = "kubeocean-manager"
 """Field manager, event source, and value of the label of all our objects."""
@@ -47,25 +47,6 @@ _KINDS: Final[Mapping[str, Resource[Unknown]]] = {
         objects.SERVICES,
     )
 }
-
-
-@frozen
-class DesiredObject:
-    """Desired state of one object."""
-
-    resource: Resource[Unknown]
-    body: Json = field(repr=False)
-    optional: bool = field(default=False, kw_only=True)
-    """Whether the process runs without it; it then reports what is missing."""
-
-    @property
-    def key(self) -> Key:
-        metadata = self.body["metadata"]
-        return Key(metadata.get("namespace", ""), metadata["name"])
-
-    @property
-    def digest(self) -> str:
-        return str(self.body["metadata"]["annotations"][keys.APPLIED])
 
 
 def deployment_name(cluster_id: str) -> str:
@@ -166,9 +147,10 @@ def _wanted(body: Json, binding: ClusterBinding) -> DesiredObject:
             "ownerReferences": [owner],
         },
     }
-    body["metadata"]["annotations"] = {**metadata.get("annotations", {}), keys.APPLIED: _digest(body)}
+    digest = _digest(body)
+    body["metadata"]["annotations"] = {**metadata.get("annotations", {}), keys.APPLIED: digest}
     is_optional = metadata["name"] == permissions.kinds_name(deployment_name(binding.cluster_id))
-    return DesiredObject(_KINDS[body["kind"]], body, optional=is_optional)
+    return DesiredObject(_KINDS[body["kind"]], body, digest, optional=is_optional)
 
 
 def _common_labels(binding: ClusterBinding) -> dict[str, str]:

@@ -11,8 +11,8 @@ from kubeocean.model.kinds import ExtraKind
 from kubeocean.rbac.guards import Guard, guard_objects
 from kubeocean.rbac.guards import Rule as Validation
 from kubeocean.rbac.permissions import SYNCER, cluster_role_name
-from kubeocean.rbac.rules import READ, Rule, granted, labelled
 from vkubelet.api.objects import Json
+from vkubelet.api.rbac import READ, Rule, granted, labelled
 
 NAME: Final = f"{SYNCER}-kinds"
 SHOWN: Final = (

@@ -13,8 +13,8 @@ from kubeocean.model import keys
 from kubeocean.model.crds import GROUP
 from kubeocean.model.kinds import ExtraKind
 from kubeocean.rbac.guards import guard_objects, guards
-from kubeocean.rbac.rules import RBAC, READ, Check, Rule, checks_of, granted, labelled, namespace_body, role_binding
 from vkubelet.api.objects import Json
+from vkubelet.api.rbac import RBAC, READ, Check, Rule, checks_of, granted, labelled, namespace_body, role_binding
 
 SYNCER: Final = "kubeocean-syncer"
 """ServiceAccount of `kubeocean run`, and name of its roles."""

@@ -15,8 +15,8 @@ from kubeocean.rbac import kinds as rbac_kinds
 from kubeocean.rbac.guards import Guard, Trial, guard_objects
 from kubeocean.rbac.guards import Rule as Validation
 from kubeocean.rbac.permissions import SYNCER, cluster_role_name, mounted_rules
-from kubeocean.rbac.rules import RBAC, READ, Rule, granted, labelled, role_binding
 from vkubelet.api.objects import NAMESPACES, ROLEBINDINGS, Json, Resource, Unknown
+from vkubelet.api.rbac import RBAC, READ, Rule, granted, labelled, role_binding
 
 NETWORKPOLICIES: Final = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", True, Unknown)
 RESOURCEQUOTAS: Final = Resource("", "v1", "resourcequotas", "ResourceQuota", True, Unknown)

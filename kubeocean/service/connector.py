@@ -13,7 +13,6 @@ from attrs import evolve
 
 from kubeocean.binding.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure
 from kubeocean.model import keys
-from kubeocean.model.contact import Outcome
 from kubeocean.model.crds import ClusterBinding, SecretReference
 from kubeocean.model.ownership import Ownership, classify
 from kubeocean.scope import Scope
@@ -23,6 +22,7 @@ from kubeocean.worker.cluster import REFUSED, WorkerCluster, head_of
 from kubeocean.worker.connect import Target, find_target, prove
 from vkubelet.api.objects import SECRETS, Unknown
 from vkubelet.client.rest import Client, Selection
+from vkubelet.control.contact import Outcome
 from vkubelet.control.informer import Informer
 from vkubelet.control.store import Store
 from vkubelet.errors import VKubeletError

@@ -11,11 +11,9 @@ from typing import Any, Self, TypeVar
 from attrs import frozen
 
 from kubeocean.model import keys
-from kubeocean.model.contact import outcome_of, problem_of
 from kubeocean.model.crds import POLICIES, ClusterBinding
 from kubeocean.model.identity import enters, identity, where
 from kubeocean.model.ownership import Ownership, classify
-from kubeocean.worker.reach import Reach
 from kubeocean.worker.spread import SpreadInformer
 from vkubelet.api import objects
 from vkubelet.api.codec import encode_json
@@ -24,9 +22,11 @@ from vkubelet.api.objects import Json, JsonView, Key, KubeObject, Node, ObjectMe
 from vkubelet.api.scheduling import reserved_spec
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
+from vkubelet.control.contact import Outcome, outcome_of
 from vkubelet.control.informer import Informer
+from vkubelet.control.reach import Reach
 from vkubelet.control.store import Store
-from vkubelet.errors import Forbidden, NotFound, Unauthorized, VKubeletError
+from vkubelet.errors import Forbidden, NotFound, ServerError, Unauthorized, VKubeletError
 from vkubelet.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -322,6 +322,19 @@ async def _spaces(worker: Client, mount: Mount) -> list[str]:
     """Returns the namespaces of the worker with objects of this binding: that of the ledger too. Raises ApiError."""
     tenants = [] if mount.is_shared else (await worker.list(objects.NAMESPACES, mount.tenants)).items
     return [mount.namespace, *(each.metadata.name for each in tenants)]
+
+
+def problem_of(error: VKubeletError | None) -> str:
+    """Returns the problem and the remedy; the text is stable for as long as the problem is. Empty when the worker works."""
+    if outcome_of(error) is Outcome.SERVED:
+        return ""
+    if outcome_of(error) is Outcome.SILENT:
+        return "the worker cluster does not respond; check its API server and the network to it"
+    if isinstance(error, Unauthorized):
+        return "the worker cluster rejects the credentials of the kubeconfig; put a valid kubeconfig into the Secret of spec.secretRef"
+    if isinstance(error, ServerError):
+        return f"the worker's API server responds with status {error.status}; check its control plane (GET /readyz?verbose)"
+    return f"requests to the worker cluster fail ({error}); check the kubeconfig in the Secret of spec.secretRef, DNS and the network"
 
 
 def has_entered(pod: Pod, worker: WorkerCluster) -> bool:

@@ -19,7 +19,6 @@ from kubernetes import client as k8s
 from kubeocean.model.kinds import ExtraKind
 from kubeocean.rbac import kinds as rights
 from kubeocean.rbac.permissions import SYNCER, hub_kind_rules, worker_guards, worker_objects
-from kubeocean.rbac.rules import granted
 from kubeocean.rbac.tenants import tenant_objects, wide_objects
 from kubeocean.settings import KubeoceanSettings
 from tests.integration.kubeocean.conftest import STARTS_WITHIN, MakeScene, Scene
@@ -32,6 +31,7 @@ from tests.support.program import eventually
 from tests.support.stage import Stage, away
 from tests.support.witness import api_client
 from vkubelet.api.codec import decode_yaml_documents
+from vkubelet.api.rbac import granted
 from vkubelet.settings import convert
 from vkubelet.testing.cluster import ControlPlane
 

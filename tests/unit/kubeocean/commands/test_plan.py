@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kubeocean.commands.plan import HIDDEN, BindFlags, Plan, commented
+from kubeocean.commands.plan import HIDDEN, BindFlags, Plan
 from kubeocean.model.crds import ResourceLeasingPolicy
-from kubeocean.rbac.permissions import hub_objects, hub_rules
-from kubeocean.rbac.rules import Rule
 from kubeocean.settings import read_extra_kinds
 from tests.support.bound import SAMPLES
 from tests.unit.kubeocean.builders import unknown
@@ -79,26 +77,6 @@ def test_rights_at_home_are_told_one_by_one() -> None:
 def test_the_proposed_policy_is_sound_and_for_this_binding() -> None:
     policy = ResourceLeasingPolicy.parse(unknown(decode_yaml(Plan.of(BindFlags(name="demo")).sample_policy())))
     assert policy.cluster == "demo" and policy.validate() == [] and [limit.percent for limit in policy.limits] == [50, 50]
-
-
-def test_what_is_written_reads_back_as_it_was() -> None:
-    objects = hub_objects(binding="demo")
-    assert list(decode_yaml_documents(commented(objects, hub_rules(binding="demo"), notes={0: "First\nand second line."}))) == objects
-
-
-def test_notes_and_reasons_stand_above_what_they_are_about() -> None:
-    rule = Rule("pods", "get list", names="one", why="To look at one.")
-    role = {"kind": "ClusterRole", "metadata": {"name": "r"}, "rules": [rule.body]}
-    assert commented([role], [rule], notes={0: "A role."}) == (
-        "# A role.\nkind: ClusterRole\nmetadata:\n  name: r\nrules:\n"
-        '  # To look at one.\n  - apiGroups: [""]\n    resources: [pods]\n    verbs: [get, list]\n    resourceNames: [one]\n'
-    )
-
-
-def test_the_same_rule_has_another_reason_in_another_namespace() -> None:
-    here, there = (Rule("leases", "get", namespace=space, why=f"For {space}.") for space in ("here", "there"))
-    role = {"kind": "Role", "metadata": {"name": "r", "namespace": "there"}, "rules": [there.body]}
-    assert "# For there." in commented([role], [here, there])
 
 
 def test_tenants_are_prepared_and_select_the_mapping() -> None:

@@ -6,11 +6,11 @@ from kubeocean.manager.workloads import desired_objects
 from kubeocean.model.kinds import ExtraKind
 from kubeocean.rbac import kinds
 from kubeocean.rbac.permissions import hub_objects, hub_rules, manager_rules
-from kubeocean.rbac.rules import checks_of
 from kubeocean.rbac.tenants import wide_objects
 from kubeocean.settings import ManagerSettings
 from tests.unit.kubeocean.builders import binding
 from vkubelet.api.objects import Json
+from vkubelet.api.rbac import checks_of
 
 LOGS = ExtraKind(api_version="cls.cloud.tencent.com/v1", resource="logconfigs", namespaced=False)
 NOTES = ExtraKind(api_version="extra.example.com/v1", resource="notes")
