@@ -12,9 +12,7 @@ from kubeocean.commands.plan import BindFlags, Plan
 from kubeocean.commands.status import readiness
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
-from kubeocean.rbac import kinds
-from kubeocean.rbac.permissions import worker_guards, worker_objects
-from kubeocean.rbac.tenants import tenant_guards, wide_objects
+from kubeocean.rbac import kinds, permissions, tenants
 from vkubelet.api.objects import NAMESPACES, NODES, Unknown
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import Clock, SystemClock
@@ -137,12 +135,16 @@ class Unbind:
             with clusters.explained(worker_choice):
                 mount = plan.mount_namespace
                 granted = [
-                    *worker_objects(mount, metrics=True),
+                    *permissions.worker_objects(mount, metrics=True),
                     *kinds.worker_objects(mount, kinds.SHOWN),
-                    *wide_objects(mount, creates=True),
+                    *tenants.wide_objects(mount, creates=True),
                 ]
                 # The limits are removed last, so that the identity never exists without them.
-                limits = (*worker_guards(mount, policy_label=True), *kinds.worker_guards(mount, kinds.SHOWN), *tenant_guards(mount))
+                limits = (
+                    *permissions.worker_guards(mount, policy_label=True),
+                    *kinds.worker_guards(mount, kinds.SHOWN),
+                    *tenants.tenant_guards(mount),
+                )
                 for body in (*reversed(granted), *limits):
                     if body["kind"] != NAMESPACES.kind:
                         self.terminal.write_line(f"{worker_choice.what}: {identity.title(body)}: {await identity.remove(worker, body)}")

@@ -4,7 +4,6 @@ Invariant: a mirror is deleted only if it is ours and its original is proven to 
 refused, delete nothing. Keys are those of the originals in the hub; calls for one never overlap.
 """
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Generic, TypeVar
@@ -20,8 +19,6 @@ from vkubelet.control.informer import Change, Informer
 from vkubelet.control.workqueue import Priority
 from vkubelet.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unavailable
 from vkubelet.logformat import bind
-
-log = logging.getLogger(__name__)
 
 W = TypeVar("W")
 """Desired mirrors of one original."""
@@ -175,7 +172,7 @@ class Mirrors(ABC, Generic[W]):
         try:
             await self._worker.client.delete(informer.resource, mirror.key, uid=mirror.metadata.uid)
         except NotFound:
-            log.debug("mirror is deleted already")
+            return
 
     def _is_ours(self, mirror: Unknown, key: Key) -> bool:
         return classify(mirror.metadata, self._worker.mount.owner) is Ownership.OURS and self._original_of(mirror) == key

@@ -5,7 +5,6 @@ the setting are deleted before its record on the binding is.
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -20,8 +19,6 @@ from vkubelet.api.codec import decode_json
 from vkubelet.api.objects import Resource, Unknown, get_condition
 from vkubelet.client.rest import Client
 from vkubelet.errors import NotFound, VKubeletError
-
-log = logging.getLogger(__name__)
 
 _LOOKED_EVERY: Final = 10.0
 """Seconds until the clusters are asked again for a kind that is not served: its definition may be installed at any time."""
@@ -127,7 +124,8 @@ class ExtraKinds:
             for each in await owned(worker.client, resource, worker.mount):
                 await worker.client.delete(resource, each.key, uid=each.metadata.uid)
         except NotFound:
-            log.debug("mirror is deleted already, or the worker does not serve the kind any more")
+            # The mirror is deleted already, or the worker does not serve the kind any more.
+            return
 
     async def _report(self) -> None:
         """Reports on the binding which kinds are mirrored, and what is missing, when that has changed."""

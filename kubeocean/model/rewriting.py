@@ -7,7 +7,6 @@ nothing of the object.
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
 from typing import Any
 
 from attrs import frozen
@@ -58,7 +57,7 @@ class _Case:
     worker_namespace: Callable[[str], str]
 
     def applied(self, base: Json) -> Json:
-        body = deepcopy(base)
+        body: Json = json.loads(json.dumps(base))
         for path in self.rewrite.remove:
             _remove(body, path)
         for path, template in self.rewrite.values.items():
