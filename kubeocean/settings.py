@@ -5,11 +5,13 @@ YAML.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from attrs import field, frozen
 
 from kubeocean.model import keys
+from kubeocean.model.kinds import ExtraKind, problems_of
 from vkubelet import settings
 from vkubelet.api.names import is_dns_label
 from vkubelet.api.objects import Json, JsonView
@@ -20,6 +22,13 @@ MANAGER_LEASE = "kubeocean-manager"
 LEAST_READING, LONGEST_READING = 2.0, 60.0
 """Seconds between two readings of the hub for a dashboard. Its ledger counts a reading for at most two minutes."""
 _OWN_FLAGS = (("provider", "binding"), ("instance",))
+_PLACES_OF_KINDS = (
+    ("provider", "extra_kinds"),
+    ("manager", "syncer_settings", "provider", "extra_kinds"),
+    ("syncer", "settings", "provider", "extra_kinds"),
+    ("extraKinds",),
+)
+"""Where the setting is in the files of the two processes, and in the values of the two charts."""
 _OWN_VARIABLES = frozenset({"POD_IP", "POD_NAME"})
 
 
@@ -51,6 +60,12 @@ class KubeoceanSettings:
     """IANA zone of time windows whose policy and binding name none; empty: `$TZ`, else UTC."""
     cluster_domain: str = "cluster.local"
     """DNS domain of the computing cluster."""
+    extra_kinds: Sequence[ExtraKind] = ()
+    """Further kinds whose objects have mirrors in the worker, with the rewriting of labels and namespaces."""
+
+    def __attrs_post_init__(self) -> None:
+        for path, sentence in problems_of(self.extra_kinds):
+            raise SettingsError(f"provider.extra_kinds{path}", sentence)
 
 
 @frozen(kw_only=True)
@@ -124,6 +139,11 @@ class ManagerSettings:
                 raise SettingsError("manager.extra_env", f"{variable['name']} is set by the manager; remove it")
         _check_syncer_settings(self.syncer_settings)
 
+    @property
+    def extra_kinds(self) -> Sequence[ExtraKind]:
+        """Further kinds that the processes mirror, and for which their roles grant rights."""
+        return settings.convert(self.syncer_settings.get("provider") or {}, KubeoceanSettings, path="provider").extra_kinds
+
 
 @frozen(kw_only=True)
 class DashboardSettings:
@@ -170,6 +190,18 @@ def read_manager_settings(data: JsonView) -> ManagerProcessSettings:
 def in_dashboard(error: SettingsError) -> SettingsError:
     """Returns the same error with the name that a setting of the listener has in the file of the manager."""
     return SettingsError(f"dashboard.{error.path}", str(error).partition(": ")[2])
+
+
+def read_extra_kinds(path: Path) -> Sequence[ExtraKind]:
+    """Reads the extra kinds of a settings file of either process, or of the values of either chart. Raises SettingsError."""
+    data = settings.read_yaml(path)
+    for place in _PLACES_OF_KINDS:
+        found: Any = data
+        for part in place:
+            found = found.get(part) if isinstance(found, Mapping) else None
+        if found is not None:
+            return settings.convert({"extra_kinds": found}, KubeoceanSettings, path="provider").extra_kinds
+    raise SettingsError(str(path), "has no provider.extra_kinds; name a file that lists the kinds")
 
 
 def _check_syncer_settings(given: JsonView) -> None:

@@ -219,6 +219,10 @@ def _refuse_unknown(data: JsonView, kind: type, path: str) -> None:
         inner = _settings_class(known[key])
         if inner is not None and isinstance(value, dict):
             _refuse_unknown(value, inner, where)
+        listed = next((found for found in map(_settings_class, typing.get_args(known[key])) if found is not None), None)
+        if inner is None and listed is not None and isinstance(value, list):
+            for at, item in enumerate(value):
+                _refuse_unknown(item if isinstance(item, dict) else {}, listed, f"{where}[{at}]")
 
 
 def _settings_class(hint: object) -> type | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kubeocean.rbac import permissions, tenants
 from vkubelet.api.objects import Json
-from vkubelet.api.rbac import Rule
+from vkubelet.api.rbac import RBAC, Rule
 from vkubelet.clock import SystemClock
 from vkubelet.commands.manifests import commented
 from vkubelet.testing.cluster.binaries import Binaries
@@ -67,7 +67,9 @@ def hub_roles() -> str:
     text = template(objects, permissions.manager_rules(namespace=SPACE, dashboard=True), chart="kubeocean")
     text = optional(text, "events", "list", switch="dashboard.enabled")
     text = optional(text, "poddisruptionbudgets", "list", group="policy", switch="dashboard.enabled")
-    return f"# {MADE}\n{text}"
+    kinds = extra_kinds("kubeocean", 'dig "provider" "extra_kinds" list .Values.syncer.settings', verbs="get, list, watch")
+    end = f"---\napiVersion: {RBAC}/v1\nkind: ClusterRoleBinding\n"
+    return f"# {MADE}\n{text.replace(end, kinds + end, 1)}"
 
 
 def worker_roles() -> str:
@@ -105,6 +107,10 @@ def worker_tenants() -> str:
     for creates in (True, False):
         rules = (*tenants.tenant_rules(SPACE), *tenants.wide_rules(SPACE, creates=creates))
         parts.append(template(tenants.wide_objects(SPACE, creates=creates), rules, chart="kubeocean-worker"))
+    written = "get, list, watch, create, update, delete"
+    kinds = extra_kinds("kubeocean-worker", ".Values.extraKinds", verbs=written, where='ne (toString .namespaced) "false"')
+    policies = f"    resources: [networkpolicies]\n    verbs: [{written}]\n"
+    parts = [part.replace(policies, policies + kinds) for part in parts]
     always, limits = (template(bodies, (), chart="kubeocean-worker") for bodies in _guards_of_tenants())
     may = "and .Values.tenants.create .Values.admissionPolicy.enabled"
     text = f"{{{{- if {may} }}}}\n---\n{parts[0]}---\n{limits}{{{{- else }}}}\n---\n{parts[1]}{{{{- end }}}}\n"
@@ -138,6 +144,14 @@ def optional(text: str, resource: str, verb: str, *, group: str = '""', switch: 
     found, count = re.subn(rule, rf"  {{{{- if .Values.{switch} }}}}\n\1  {{{{- end }}}}\n", text)
     assert count == 1, f"{resource} {verb} is granted {count} times"
     return found
+
+
+def extra_kinds(chart: str, value: str, *, verbs: str, where: str = "") -> str:
+    """Renders the rules for the kinds of a value; `where` is a condition on each."""
+    before, after = (f"{{{{- if {where} }}}}\n  ", "  {{- end }}\n") if where else ("", "")
+    group = f'{{{{ include "{chart}.group" . }}}}'
+    rule = f"- apiGroups: [{group}]\n    resources: [{{{{ .resource }}}}]\n    verbs: [{verbs}]\n"
+    return f"  {{{{- range {value} }}}}\n  {before}{rule}{after}  {{{{- end }}}}\n"
 
 
 def limited(value: str) -> str:

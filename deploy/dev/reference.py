@@ -29,7 +29,8 @@ from kubeocean.cli import serving_parser
 from kubeocean.dashboard.command import app
 from kubeocean.metrics import Gauges, ManagerMetrics, SyncerMetrics
 from kubeocean.model import keys
-from kubeocean.rbac import permissions, tenants
+from kubeocean.model.kinds import ExtraKind, Rewrite
+from kubeocean.rbac import kinds, permissions, tenants
 from kubeocean.rbac.guards import guards
 from kubeocean.settings import DashboardSettings, KubeoceanSettings, ManagerSettings
 from vkubelet import api, beneath, client, clock, control, errors, logformat, metrics, provider, stats, streams
@@ -56,6 +57,9 @@ TYPES = {
     "Sequence[provider.Taint]": "list of taints",
     "Mapping[str, str]": "map of strings",
     "Mapping[str, Any]": "map",
+    "Mapping[str, Mapping[str, str]]": "map of maps of strings",
+    "Sequence[ExtraKind]": "list of `extra_kinds`",
+    "Sequence[Rewrite]": "list of `rewrites`",
 }
 """Types of settings, as YAML names them."""
 DEFAULTS = {"_PATH": "the usual directories", "10 << 20": "`10485760`"}
@@ -75,18 +79,16 @@ def settings_page() -> str:
     ]
     for path, kind in sections(Settings):
         lines += ["", f"## {f'`{path}:`' if path else 'Top level'}", "", first_sentence(kind), "", *rows(kind)]
-    lines += ["", "## `provider:` of kubeocean", "", first_sentence(KubeoceanSettings), "", *rows(KubeoceanSettings)]
+    for path, kind in (("", KubeoceanSettings), (".extra_kinds[]", ExtraKind), (".extra_kinds[].rewrites[]", Rewrite)):
+        lines += ["", f"## `provider{path}:` of kubeocean", "", first_sentence(kind), "", *rows(kind)]
     for name, kind in (("mock", Mock.Settings), ("process", Process.Settings)):
         lines += ["", f"## `provider:` of {name}", "", first_sentence(kind), "", *rows(kind)]
     lines += ["", "## `provider:` of minimal", "", "`node`, the name of the node (`minimal`).", ""]
     lines += ["", "## `manager:` of kubeocean", "", first_sentence(ManagerSettings), "", *rows(ManagerSettings)]
     for path, kind in sections(DashboardSettings, "dashboard"):
         lines += ["", f"## `{path}:` of the manager", "", first_sentence(kind), "", *rows(kind)]
-    lines += [""]
-    lines += [
-        "In addition, `kubeocean manager` reads `cluster:`, `leader:` (on by default, Lease `kubeocean-manager`), `health:` and `log:`."
-    ]
-    return "\n".join(lines) + "\n"
+    more = "In addition, `kubeocean manager` reads `cluster:`, `leader:` (on by default, Lease `kubeocean-manager`), `health:` and `log:`."
+    return "\n".join([*lines, "", more]) + "\n"
 
 
 def sections(kind: type, path: str = "") -> Iterator[tuple[str, type]]:
@@ -276,19 +278,16 @@ def permissions_page() -> str:
         "RBAC grants verbs on complete objects. The last column is the limit of a right to write: a *guard* is a ValidatingAdmissionPolicy",
         "of the chart `kubeocean-worker`, a *policy* one of the chart `kubeocean`. What the guards accept is below.",
     ]
-    mount = keys.WORKER_NAMESPACE
+    mount, own = keys.WORKER_NAMESPACE, permissions.manager_rules(dashboard=True)[len(permissions.hub_rules()) :]
+    spread = "In the worker, in addition, with `namespaceMapping: PerNamespace`; the last three only where it creates namespaces"
     for title, rules in (
         ("In the worker: ServiceAccount `kubeocean-syncer`", permissions.worker_rules(mount, metrics=True, policy_label=True)),
-        (
-            "In the worker, in addition, with `namespaceMapping: PerNamespace`; the last three only where it creates namespaces",
-            tenants.wide_rules(mount, creates=True),
-        ),
+        (spread, tenants.wide_rules(mount, creates=True)),
         ("In each worker namespace of a tenant", tenants.tenant_rules(mount)),
+        ("In the worker, in addition, for each of `provider.extra_kinds`", kinds.worker_rules(mount, kinds.SHOWN)),
+        ("In the hub, in addition, for each of `provider.extra_kinds`", permissions.hub_kind_rules(kinds.SHOWN[:1])),
         ("In the hub: ServiceAccount `kubeocean-syncer-<clusterID>`", permissions.hub_rules(binding="NAME")),
-        (
-            "In the hub: ServiceAccount `kubeocean-manager`, in addition to those above",
-            permissions.manager_rules(dashboard=True)[len(permissions.hub_rules()) :],
-        ),
+        ("In the hub: ServiceAccount `kubeocean-manager`, in addition to those above", own),
     ):
         lines += ["", f"## {title}", "", "| where | resources | verbs | reason | bounded by |", "|---|---|---|---|---|"]
         for rule in rules:
@@ -296,7 +295,7 @@ def permissions_page() -> str:
             where = f"`{rule.namespace}`" if rule.namespace else "cluster"
             lines.append(f"| {where} | {what} | {' '.join(rule.verbs)} | {rule.why} | {rule.bound} |")
     lines += ["", "## Guards of the worker", "", "| guard | without it | accepted alone |", "|---|---|---|"]
-    for guard in (*guards(mount), *tenants.guards_of_tenants(mount)):
+    for guard in (*guards(mount), *tenants.guards_of_tenants(mount), kinds.guard(kinds.SHOWN[0])):
         lines.append(f"| `{guard.name}` | {guard.why} | {'; '.join(rule.message for rule in guard.rules)} |")
     return "\n".join(lines) + "\n"
 

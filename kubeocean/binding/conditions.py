@@ -24,6 +24,7 @@ RETIREMENT_HELD = "RetirementHeld"
 POLICIES_SHARED = "PoliciesShared"
 SERVICES_MIRRORED = "ServicesMirrored"
 NETWORK_POLICIES_MIRRORED = "NetworkPoliciesMirrored"
+EXTRA_KINDS_MIRRORED = "ExtraKindsMirrored"
 POD_NETWORK_ROUTED = "PodNetworkRouted"
 RIGHTS_MISSING = "RightsMissing"
 RIGHTS_REVOKED = "RightsRevoked"
@@ -67,6 +68,8 @@ class Health:
     """State of the mirrors of Services; None when there are none."""
     network_policies: Observation | None = None
     """State of the mirrors of NetworkPolicies; None when there are none."""
+    kinds: Observation | None = None
+    """State of the mirrors of extra kinds; None where the setting names none, or they are not known yet."""
     network: Observation | None = None
     """Whether pods of the worker are reached from the hub; None: no pod was probed."""
     ending: str = ""
@@ -111,8 +114,8 @@ def _conditions(health: Health, before: Sequence[JsonView]) -> list[Json]:
     conditions += _mirrored(SERVICES_MIRRORED, health.services, health, before, nothing=nothing)
     nothing = "no NetworkPolicy is in a namespace that has one in the worker"
     conditions += _mirrored(NETWORK_POLICIES_MIRRORED, health.network_policies, health, before, nothing=nothing)
-    if health.network is not None:
-        conditions.append(_observed(POD_NETWORK_ROUTED, health.network))
+    found = ((EXTRA_KINDS_MIRRORED, health.kinds), (POD_NETWORK_ROUTED, health.network))
+    conditions += [_observed(name, state) for name, state in found if state is not None]
     return conditions
 
 

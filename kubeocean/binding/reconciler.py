@@ -3,6 +3,7 @@
 Invariant: the status is written only when it would change; a binding that cannot be read is unknown, not deleted.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,6 +12,7 @@ from attrs import evolve
 from kubeocean.binding.conditions import RETIREMENT_HELD, SYNCER_FAILED, Failure, Health, Observation, may_have_mirrors, status_patch
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
+from kubeocean.model.kinds import ExtraKind
 from vkubelet.api.objects import Key, ObjectMeta, Unknown, get_condition
 from vkubelet.client.rest import PatchKind, Selection
 from vkubelet.control.controller import Controller
@@ -42,6 +44,7 @@ class BindingReconciler:
         self._announced: Failure | None = None
         self._listeners: list[Callable[[], None]] = []
         self._confirm_listeners: list[Callable[[], None]] = []
+        self._recording = asyncio.Lock()
         self.controller: Controller[str] = Controller("binding", self.reconcile, workers=1, clock=host.clock, metrics=host.metrics)
         self.informer.on_change(self._changed)
 
@@ -115,6 +118,13 @@ class BindingReconciler:
         """Sets the state of the mirrors of NetworkPolicies; None when there are none."""
         self._set(evolve(self._health, network_policies=state))
 
+    def set_kinds(self, state: Observation | None) -> None:
+        """Sets the state of the mirrors of extra kinds; None when there are none."""
+        before = self._health.kinds
+        if state is not None and not state.holds and (before is None or before.holds):
+            self.event("ExtraKindsNotMirrored", state.message, warning=True)
+        self._set(evolve(self._health, kinds=state))
+
     def set_network(self, state: Observation) -> None:
         """Sets whether pods of the worker are reached from the hub."""
         self._set(evolve(self._health, network=state))
@@ -150,6 +160,29 @@ class BindingReconciler:
         metadata = {"uid": binding.uid, "annotations": {keys.ACCEPTED_AS: note}}
         changed = await self._host.client.patch(CLUSTERBINDINGS, self.name, {"metadata": metadata}, kind=PatchKind.MERGE)
         self.informer.adopt(changed)
+
+    @property
+    def mirrored_kinds(self) -> tuple[ExtraKind, ...]:
+        """Extra kinds of which the worker may have mirrors."""
+        noted = self.current.annotations.get(keys.MIRRORED_KINDS, "") if self.current is not None else ""
+        return tuple(ExtraKind.noted(each) for each in noted.split(",") if each)
+
+    async def record_kind(self, kind: ExtraKind) -> None:
+        """Records an extra kind before its first mirror is created. Raises ApiError."""
+        await self._write_kinds(lambda notes: notes | {kind.note})
+
+    async def drop_kind(self, kind: ExtraKind) -> None:
+        """Removes the record of a kind without mirrors. Raises ApiError."""
+        await self._write_kinds(lambda notes: notes - {kind.note})
+
+    async def _write_kinds(self, wanted: Callable[[frozenset[str]], frozenset[str]]) -> None:
+        async with self._recording:
+            noted = frozenset(each.note for each in self.mirrored_kinds)
+            notes = wanted(noted)
+            if notes == noted or self.current is None:
+                return
+            metadata = {"uid": self.current.uid, "annotations": {keys.MIRRORED_KINDS: ",".join(sorted(notes)) or None}}
+            self.informer.adopt(await self._host.client.patch(CLUSTERBINDINGS, self.name, {"metadata": metadata}, kind=PatchKind.MERGE))
 
     async def let_go(self) -> None:
         """Removes our finalizer after everything was cleaned up: the deletion need not wait for us. Raises ApiError."""

@@ -21,6 +21,7 @@ from kubeocean.commands.output import Format
 from kubeocean.commands.plan import BindFlags
 from kubeocean.commands.top import By, Top, View
 from kubeocean.model import keys
+from kubeocean.settings import read_extra_kinds
 from vkubelet.api.objects import Key
 from vkubelet.commands import clusters
 from vkubelet.commands.terminal import Terminal
@@ -134,6 +135,12 @@ def bind_command(
     create_namespaces: Annotated[
         bool, typer.Option("--create-namespaces", help="let Kubeocean create those namespaces, within admission policies (PerNamespace)")
     ] = False,
+    extra_kinds: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="also grant the rights on the kinds of `provider.extra_kinds` in this file: settings, or values of a chart"
+        ),
+    ] = None,
     yes: Yes = False,
     only_print: Annotated[
         Printed | None,
@@ -167,6 +174,7 @@ def bind_command(
         policy_label=policy_label,
         tenants=tenant or (),
         create_namespaces=create_namespaces,
+        kinds=read_extra_kinds(extra_kinds) if extra_kinds else (),
     )
     if known.printed:
         binding.print_manifests(flags, known.printed, terminal)

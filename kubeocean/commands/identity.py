@@ -15,7 +15,8 @@ from attrs import evolve, field, frozen
 from kubeocean.manager.checks import unguarded
 from kubeocean.model import keys
 from kubeocean.model.crds import definition
-from kubeocean.rbac import permissions, tenants
+from kubeocean.model.kinds import ExtraKind
+from kubeocean.rbac import kinds, permissions, tenants
 from vkubelet.api import objects
 from vkubelet.api.objects import Json, JsonView, Key, ObjectMeta, Resource, Unknown
 from vkubelet.api.rbac import Check, Rule, checks_of
@@ -65,18 +66,22 @@ class Identity:
     """Hub namespaces for which a namespace is prepared."""
     creates: bool = False
     """Whether it may create the namespaces of tenants."""
+    kinds: Sequence[ExtraKind] = ()
+    """Those of the setting `provider.extra_kinds`."""
 
     @property
     def objects(self) -> list[Json]:
         made = permissions.worker_objects(self.mount_namespace, metrics=self.metrics, policy_label=self.policy_label, labels=LABELS)
+        made += kinds.worker_objects(self.mount_namespace, self.kinds, labels=LABELS)
         if not self.per_namespace:
             return made
-        made += tenants.wide_objects(self.mount_namespace, creates=self.creates, labels=LABELS)
+        made += tenants.wide_objects(self.mount_namespace, creates=self.creates, kinds=self.kinds, labels=LABELS)
         return made + [body for each in self.tenants for body in tenants.tenant_objects(self.mount_namespace, each, labels=LABELS)]
 
     @property
     def guards(self) -> list[Json]:
         made = permissions.worker_guards(self.mount_namespace, policy_label=self.policy_label, tenants=self.per_namespace, labels=LABELS)
+        made += kinds.worker_guards(self.mount_namespace, self.kinds, labels=LABELS)
         return made + (tenants.tenant_guards(self.mount_namespace, creates=self.creates, labels=LABELS) if self.per_namespace else [])
 
     @property
@@ -90,7 +95,8 @@ class Identity:
 
     @property
     def _wide(self) -> tuple[Rule, ...]:
-        return tenants.wide_rules(self.mount_namespace, creates=self.creates) if self.per_namespace else ()
+        wide = tenants.wide_rules(self.mount_namespace, creates=self.creates) if self.per_namespace else ()
+        return (*kinds.worker_rules(self.mount_namespace, self.kinds), *wide)
 
     @property
     def token(self) -> Key:

@@ -13,6 +13,7 @@ from attrs import frozen
 from kubeocean.commands.identity import LABELS, Identity
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, ClusterBinding, definition
+from kubeocean.model.kinds import ExtraKind
 from kubeocean.rbac import permissions
 from kubeocean.worker.connect import KUBECONFIG
 from vkubelet.api.codec import decode_object, encode_json
@@ -43,6 +44,8 @@ class BindFlags:
     tenants: Sequence[str] = ()
     """Hub namespaces for which a worker namespace is prepared; any selects PerNamespace."""
     create_namespaces: bool = False
+    kinds: Sequence[ExtraKind] = ()
+    """Those of the setting `provider.extra_kinds`, for which rights are granted."""
 
 
 @frozen(kw_only=True)
@@ -80,6 +83,7 @@ class Plan:
                 ),
                 tenants=tuple(flags.tenants),
                 creates=flags.create_namespaces,
+                kinds=flags.kinds,
             ),
         )
 
@@ -148,7 +152,7 @@ kubectl -n {self.secret.namespace} create secret generic {self.secret.name} --fr
     def syncer_rights(self) -> str:
         """Lists the rights of the binding's process in the hub, one per line."""
         lines = []
-        for rule in permissions.hub_rules(binding=self.name, namespace=self.namespace):
+        for rule in permissions.hub_rules(binding=self.name, namespace=self.namespace, kinds=self.identity.kinds):
             where = f" in {rule.namespace}" if rule.namespace else ""
             lines.append(f"{', '.join(rule.verbs)}: {', '.join(rule.resources)}{where}. {rule.why}")
         return textwrap.indent("\n".join(lines), "  ")

@@ -12,8 +12,7 @@ from kubeocean.commands.plan import BindFlags, Plan
 from kubeocean.commands.status import readiness
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
-from kubeocean.rbac.permissions import worker_guards, worker_objects
-from kubeocean.rbac.tenants import tenant_guards, wide_objects
+from kubeocean.rbac import kinds, permissions, tenants
 from vkubelet.api.objects import NAMESPACES, NODES, Unknown
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import Clock, SystemClock
@@ -134,9 +133,18 @@ class Unbind:
     async def _remove_identity(self, hub: Client, plan: Plan, worker_choice: clusters.Choice) -> None:
         async with clusters.opened(worker_choice) as worker:
             with clusters.explained(worker_choice):
-                granted = [*worker_objects(plan.mount_namespace, metrics=True), *wide_objects(plan.mount_namespace, creates=True)]
+                mount = plan.mount_namespace
+                granted = [
+                    *permissions.worker_objects(mount, metrics=True),
+                    *kinds.worker_objects(mount, kinds.SHOWN),
+                    *tenants.wide_objects(mount, creates=True),
+                ]
                 # The limits are removed last, so that the identity never exists without them.
-                limits = (*worker_guards(plan.mount_namespace, policy_label=True), *tenant_guards(plan.mount_namespace))
+                limits = (
+                    *permissions.worker_guards(mount, policy_label=True),
+                    *kinds.worker_guards(mount, kinds.SHOWN),
+                    *tenants.tenant_guards(mount),
+                )
                 for body in (*reversed(granted), *limits):
                     if body["kind"] != NAMESPACES.kind:
                         self.terminal.write_line(f"{worker_choice.what}: {identity.title(body)}: {await identity.remove(worker, body)}")

@@ -83,7 +83,9 @@ def desired_objects(binding: ClusterBinding, settings: ManagerSettings) -> tuple
     """Returns all desired objects in the order of their creation; the Deployment comes last."""
     name = deployment_name(binding.cluster_id)
     chosen = syncer_settings(binding, settings)
-    identity = permissions.hub_objects(name, namespace=settings.namespace, binding=binding.name, namespaces=False)
+    identity = permissions.hub_objects(
+        name, namespace=settings.namespace, binding=binding.name, namespaces=False, kinds=settings.extra_kinds
+    )
     for body in identity:
         if body["kind"] == "ServiceAccount" and settings.service_account_annotations:
             body["metadata"] = {**body["metadata"], "annotations": dict(settings.service_account_annotations)}
@@ -147,7 +149,8 @@ def _wanted(body: Json, binding: ClusterBinding) -> DesiredObject:
     }
     digest = _digest(body)
     body["metadata"]["annotations"] = {**metadata.get("annotations", {}), keys.APPLIED: digest}
-    return DesiredObject(_KINDS[body["kind"]], body, digest)
+    is_optional = metadata["name"] == permissions.kinds_name(deployment_name(binding.cluster_id))
+    return DesiredObject(_KINDS[body["kind"]], body, digest, optional=is_optional)
 
 
 def _common_labels(binding: ClusterBinding) -> dict[str, str]:

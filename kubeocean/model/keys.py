@@ -44,7 +44,9 @@ OWNER_LIMITS_EGRESS: Final = "kubeocean.io/owner-limits-egress"
 ACCEPTED_AS: Final = "kubeocean.io/accepted-as"
 """Annotation of a binding: the Identity under which it is served; written once, when it is first found valid."""
 APPLIED: Final = "kubeocean.io/applied"
-"""Annotation of an object that the manager created: a hash of its desired state."""
+"""Annotation of an object that the manager created, or that is the mirror of one of an extra kind: a hash of its desired state."""
+MIRRORED_KINDS: Final = "kubeocean.io/mirrored-kinds"
+"""Annotation of a binding: the extra kinds of which the worker may have mirrors, recorded before the first one is created."""
 VERSION: Final = "kubeocean.io/version"
 """Annotation of a CustomResourceDefinition that `kubeocean bind` created: the version of the command."""
 SETTINGS_HASH: Final = "kubeocean.io/settings-hash"
@@ -273,6 +275,11 @@ def _mark(hub_uid: str, cluster_id: str) -> str:
 def physical_name(namespace: str, name: str) -> str:
     """Returns the name in the worker of a pod, ConfigMap, Secret or claim; the namespace is empty for cluster-scoped objects."""
     return hashed(name, f"{namespace}/{name}")
+
+
+def item_name(scope: str, name: str, item: str) -> str:
+    """Returns the name in the worker of the mirror that one item of an object has; `scope` is the namespace, or the owner without one."""
+    return hashed(name, f"{scope}/{name}/{item}")
 
 
 def service_name(namespace: str, name: str) -> str:

@@ -4,13 +4,14 @@ Invariant: this is the only list. The samples, the charts and `kubeocean bind` a
 that are checked in a worker before it is used are exactly those that its roles grant.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from attrs import evolve
 
 from kubeocean.model import keys
 from kubeocean.model.crds import GROUP
+from kubeocean.model.kinds import ExtraKind
 from kubeocean.rbac.guards import guard_objects, guards
 from vkubelet.api.objects import Json
 from vkubelet.api.rbac import RBAC, READ, Check, Rule, checks_of, granted, labelled, namespace_body, role_binding
@@ -37,9 +38,25 @@ def syncer_name(cluster_id: str) -> str:
     return f"{SYNCER}-{cluster_id}"
 
 
-def hub_rules(*, binding: str = "", namespace: str = keys.NAMESPACE) -> tuple[Rule, ...]:
-    """Returns the rights of `kubeocean run` in the computing cluster; with `binding` it may write that ClusterBinding alone."""
-    return (*_hub_objects_of_ours(binding), *_hub_pods(), *_hub_port(), *_hub_namespaced(namespace))
+def hub_rules(*, binding: str = "", namespace: str = keys.NAMESPACE, kinds: Iterable[ExtraKind] = ()) -> tuple[Rule, ...]:
+    """Returns the rights of `kubeocean run` in the computing cluster; with `binding` it may write that ClusterBinding alone.
+
+    `kinds` are those of the setting `provider.extra_kinds`.
+    """
+    return (*_hub_objects_of_ours(binding), *_hub_pods(), *hub_kind_rules(kinds), *_hub_port(), *_hub_namespaced(namespace))
+
+
+def kinds_name(name: str) -> str:
+    """Returns the name of the role for extra kinds, beside the other roles of an identity."""
+    return f"{name}-kinds"
+
+
+def hub_kind_rules(kinds: Iterable[ExtraKind]) -> tuple[Rule, ...]:
+    """Returns the rights on the originals of extra kinds."""
+    return tuple(
+        Rule(kind.resource, READ, group=kind.group, essential=False, why=f"Mirrors {kind.title} to the worker (provider.extra_kinds).")
+        for kind in kinds
+    )
 
 
 def _hub_objects_of_ours(binding: str) -> tuple[Rule, ...]:
@@ -140,13 +157,21 @@ def _hub_namespaced(namespace: str) -> tuple[Rule, ...]:
 
 
 def hub_objects(
-    name: str = SYNCER, *, namespace: str = keys.NAMESPACE, binding: str = "", namespaces: bool = True, labels: Json | None = None
+    name: str = SYNCER,
+    *,
+    namespace: str = keys.NAMESPACE,
+    binding: str = "",
+    namespaces: bool = True,
+    kinds: Iterable[ExtraKind] = (),
+    labels: Json | None = None,
 ) -> list[Json]:
     """Builds namespaces, ServiceAccount, roles and their bindings of one `kubeocean run`; a binding has its own `name`: `syncer_name`."""
     subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
     made: list[Json] = [namespace_body(namespace), namespace_body(keys.FAKE_NAMESPACE, "privileged")] if namespaces else []
     made.append({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}})
     made += granted(hub_rules(binding=binding, namespace=namespace), name, cluster_name=name, subject=subject)
+    # Separate, so that a manager that cannot grant the rights on a kind grants all others.
+    made += granted(hub_kind_rules(kinds), kinds_name(name), cluster_name=kinds_name(name), subject=subject)
     reader = role_binding(f"{name}-authentication-reader", "kube-system", role=_AUTHENTICATION_READER, subject=subject)
     return [labelled(each, labels) for each in (*made, reader)]
 
@@ -154,13 +179,14 @@ def hub_objects(
 # --- The manager --------------------------------------------------------------------------------------------------------------------------
 
 
-def manager_rules(*, namespace: str = keys.NAMESPACE, dashboard: bool = False) -> tuple[Rule, ...]:
+def manager_rules(*, namespace: str = keys.NAMESPACE, dashboard: bool = False, kinds: Iterable[ExtraKind] = ()) -> tuple[Rule, ...]:
     """Returns the rights of `kubeocean manager`: it creates what runs a binding, and can only grant rights that it has itself.
 
     `dashboard` adds that which only the dashboard needs; the other rights that it reads with are among those that are granted.
     """
     shown = dashboard_rules() if dashboard else ()
-    return (*hub_rules(namespace=namespace), *_manager_wide(), *shown, *_manager_roles(namespace), *_manager_namespaced(namespace))
+    granted = hub_rules(namespace=namespace, kinds=kinds)
+    return (*granted, *_manager_wide(), *shown, *_manager_roles(namespace), *_manager_namespaced(namespace))
 
 
 def dashboard_rules() -> tuple[Rule, ...]:
@@ -237,11 +263,11 @@ def _manager_namespaced(namespace: str) -> tuple[Rule, ...]:
     )
 
 
-def manager_objects(*, namespace: str = keys.NAMESPACE, dashboard: bool = False) -> list[Json]:
+def manager_objects(*, namespace: str = keys.NAMESPACE, dashboard: bool = False, kinds: Iterable[ExtraKind] = ()) -> list[Json]:
     """Builds ServiceAccount, roles and their bindings of `kubeocean manager`."""
     subject = {"kind": "ServiceAccount", "name": MANAGER, "namespace": namespace}
     account: Json = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": MANAGER, "namespace": namespace}}
-    rules = manager_rules(namespace=namespace, dashboard=dashboard)
+    rules = manager_rules(namespace=namespace, dashboard=dashboard, kinds=kinds)
     return [account, *granted(rules, MANAGER, cluster_name=MANAGER, subject=subject)]
 
 

@@ -6,10 +6,12 @@ The worker's owner prepares the namespace of a tenant with the objects of `tenan
 Invariant: the label TENANT_OF on a namespace is the consent of the worker's owner, and no right granted here can add it to one that exists.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from kubeocean.model import keys
+from kubeocean.model.kinds import ExtraKind
+from kubeocean.rbac import kinds as rbac_kinds
 from kubeocean.rbac.guards import Guard, Trial, guard_objects
 from kubeocean.rbac.guards import Rule as Validation
 from kubeocean.rbac.permissions import SYNCER, cluster_role_name, mounted_rules
@@ -28,12 +30,12 @@ def tenant_role(mount_namespace: str) -> str:
     return f"{cluster_role_name(mount_namespace)}-tenant"
 
 
-def tenant_rules(mount_namespace: str) -> tuple[Rule, ...]:
-    """Returns the rights within one tenant's namespace."""
+def tenant_rules(mount_namespace: str, kinds: Iterable[ExtraKind] = ()) -> tuple[Rule, ...]:
+    """Returns the rights within one tenant's namespace; `kinds` are those of the setting `provider.extra_kinds`."""
     isolation = "Mirrors NetworkPolicies of the hub, and isolates the namespaces that Kubeocean creates."
     verbs = f"{READ} create update delete"
     network = Rule("networkpolicies", verbs, group=NETWORKPOLICIES.group, why=isolation, bound="guard networkpolicies")
-    return (*mounted_rules(mount_namespace), network)
+    return (*mounted_rules(mount_namespace), network, *rbac_kinds.tenant_rules(kinds))
 
 
 def wide_rules(mount_namespace: str, *, creates: bool = False) -> tuple[Rule, ...]:
@@ -52,13 +54,13 @@ def wide_rules(mount_namespace: str, *, creates: bool = False) -> tuple[Rule, ..
     )
 
 
-def wide_objects(mount_namespace: str, *, creates: bool = False, labels: Json | None = None) -> list[Json]:
+def wide_objects(mount_namespace: str, *, creates: bool = False, kinds: Iterable[ExtraKind] = (), labels: Json | None = None) -> list[Json]:
     """Builds the cluster-wide objects: the role of tenants, and the rights to find or create their namespaces."""
     role = {
         "apiVersion": f"{RBAC}/v1",
         "kind": "ClusterRole",
         "metadata": {"name": tenant_role(mount_namespace)},
-        "rules": [rule.body for rule in tenant_rules(mount_namespace)],
+        "rules": [rule.body for rule in tenant_rules(mount_namespace, kinds)],
     }
     name = f"{cluster_role_name(mount_namespace)}-namespaces"
     rights = granted(wide_rules(mount_namespace, creates=creates), name, cluster_name=name, subject=_subject(mount_namespace))

@@ -6,7 +6,7 @@ administrator has confirmed it.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from attrs import evolve
@@ -30,8 +30,8 @@ from vkubelet.errors import VKubeletError
 log = logging.getLogger(__name__)
 
 
-def _left_in(worker: WorkerCluster) -> str:
-    """Returns how many objects of this binding a worker has, by kind, for users; "" for none."""
+def _left_in(worker: WorkerCluster, extra: Mapping[str, int] | None) -> str:
+    """Returns how many objects of this binding a worker has, by kind, for users; "" for none. `extra` are those of extra kinds."""
     copies = {"ConfigMaps": worker.configmaps, "Secrets": worker.secrets, "PersistentVolumeClaims": worker.claims}
     mirrors = {"Services": worker.services, "EndpointSlices": worker.endpointslices}
     if not worker.mount.is_shared:
@@ -39,13 +39,14 @@ def _left_in(worker: WorkerCluster) -> str:
     # Without the optional rights there are no mirrors.
     readable = {kind: each for kind, each in mirrors.items() if not isinstance(each.last_error, REFUSED)}
     informers = {**copies, **readable}
-    if not (worker.pods.synced and all(each.synced for each in informers.values())):
+    if not (extra is not None and worker.pods.synced and all(each.synced for each in informers.values())):
         return "objects that have not been listed yet"
     owner = worker.mount.owner
     counts = {"pods": sum(1 for _ in worker.backing_pods())}
     counts |= {
         kind: sum(classify(copy.metadata, owner) is Ownership.OURS for copy in informer.store) for kind, informer in informers.items()
     }
+    counts |= extra
     return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
 
 
@@ -117,7 +118,7 @@ class Connector:
         runs = waits and any(
             not pod.terminal for node in self._scope.hub_nodes.store for pod in self._scope.host.pods.on_node(node.metadata.name)
         )
-        session.withdraw(withdrawn=waits and not runs)
+        session.withdraw_mirrors(withdrawn=waits and not runs)
         if not waits:
             return None
         text = (
@@ -125,7 +126,7 @@ class Connector:
         )
         if runs:
             return Failure(VALIDATION_FAILED, f"{text}: pods run on its virtual nodes; delete them, or restore the field")
-        if left := _left_in(session.worker):
+        if left := _left_in(session.worker, session.kinds.left()):
             return Failure(VALIDATION_FAILED, f"{text}: {left} exist in the worker cluster; they are deleted once no pod needs them")
         await self.disconnect()
         await self._scope.binding.accept_mapping(binding)

@@ -12,6 +12,8 @@ from attrs import evolve
 from kubeocean.copies.dependents import Dependents
 from kubeocean.copies.legacy_tokens import LegacyTokens
 from kubeocean.ledger.keeper import LedgerKeeper
+from kubeocean.mirrors.extra_kinds import ExtraKinds
+from kubeocean.mirrors.namespaces import MirroredNamespaces
 from kubeocean.networkpolicies.reconciler import NetworkPolicyMirror
 from kubeocean.nodes.csinodes import CSINodeReconciler
 from kubeocean.nodes.hostports import HostPortReconciler
@@ -61,12 +63,19 @@ class Session:
         self._legacy_tokens = LegacyTokens(host, worker, self._dependents.tokens)
         self.adoption = LegacyAdoption(scope)
         self._placement = Placement(scope=scope)
-        self.services = ServiceMirror(
-            scope, self._placement.services.informer, prepare=self._dependents.tenants.ensure, has_dns=self._placement.uses_hub_dns
+        self._mirrored = MirroredNamespaces(scope)
+        prepare = self._dependents.tenants.ensure
+        self._services = ServiceMirror(
+            scope,
+            self._placement.services.informer,
+            namespaces=self._mirrored,
+            prepare=prepare,
+            has_dns=self._placement.uses_hub_dns,
         )
-        self._placement.services.entering = self.services.entering
         self._network_policies = NetworkPolicyMirror(scope)
         self._dependents.entering = self._network_policies.entering
+        self.kinds = ExtraKinds(scope, namespaces=self._mirrored, prepare=prepare)
+        self._placement.services.entering = self._services.entering
         self._admission = LeaseAdmission(scope=scope, policy=self._policies.get)
         self.pods = VirtualPodReconciler(
             scope=scope,
@@ -92,8 +101,9 @@ class Session:
             self._policies.controller.run,
             self._ledger.run,
             self._placement.run,
-            self.services.run,
+            self._services.run,
             self._network_policies.run,
+            self.kinds.run,
             RouteProbe(self._scope).run,
             self.physical.controller.run,
             self.events.run,
@@ -130,21 +140,26 @@ class Session:
         self._dependents.release(ref)
         self._admission.remove(ref.uid)
         self._legacy_tokens.released(ref)
-        self.services.released(ref)
+        self._mirrored.released(ref)
 
     def binding_changed(self) -> None:
         """Rechecks policies, nodes, copies and pods of DaemonSets after a change of the binding."""
         self._policies.recheck()
         self.nodes.recheck()
         self._dependents.binding_changed()
-        self.services.binding_changed()
+        self._recheck_mirrors()
         self._network_policies.binding_changed()
         self.pods.binding_changed()
 
-    def withdraw(self, *, withdrawn: bool) -> None:
-        """Deletes what no pod needs, as another mapping waits for that; or creates it again."""
-        self.services.withdraw(withdrawn=withdrawn)
+    def withdraw_mirrors(self, *, withdrawn: bool) -> None:
+        """Deletes the mirrors of namespaces that no pod needs, as another mapping waits for that; or creates them again."""
+        if self._mirrored.withdraw(withdrawn=withdrawn):
+            self._recheck_mirrors()
         self._network_policies.withdraw(withdrawn=withdrawn)
+
+    def _recheck_mirrors(self) -> None:
+        self._services.binding_changed()
+        self.kinds.binding_changed()
 
     def worker_returned(self) -> None:
         """Publishes nodes and pods with their observed state after the worker has become reachable again."""

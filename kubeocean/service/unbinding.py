@@ -18,6 +18,7 @@ from kubeocean.leasing.reclaim import Order
 from kubeocean.model import keys
 from kubeocean.model.crds import POLICIES, ClusterBinding, ResourceLeasingPolicy
 from kubeocean.model.identity import identity
+from kubeocean.model.kinds import ExtraKind
 from kubeocean.model.ownership import Mark, Ownership, classify
 from kubeocean.nodes.legacy_nodes import inherited
 from kubeocean.nodes.reclaim import Reclaimer
@@ -25,7 +26,7 @@ from kubeocean.policies.reconciler import released
 from kubeocean.scope import Scope
 from kubeocean.service.lifecycle import Awaited, Remaining, blocked
 from kubeocean.service.session import Session
-from kubeocean.worker.cluster import Mount
+from kubeocean.worker.cluster import Mount, owned
 from vkubelet.api import objects
 from vkubelet.api.codec import decode_list
 from vkubelet.api.objects import KubeObject, Node, ObjectMeta, PodRef, Resource, Unknown
@@ -217,7 +218,7 @@ class Unbinding:
 
         Rule `orphans-are-proven`.
         """
-        found = await _marked(worker, objects.PODS, mount)
+        found = await owned(worker, objects.PODS, mount)
         for pod in found:
             ref = identity(pod.metadata)
             if pod.terminating or ref is not None and await self._exists_in_hub(ref):
@@ -233,17 +234,26 @@ class Unbinding:
 
     async def _delete_copies(self, worker: Client, mount: Mount) -> Remaining | None:
         left: Counter[str] = Counter()
-        for kind in (*KINDS, *MIRRORS):
+        for kind in (*KINDS, *MIRRORS, *(each.of_kind("") for each in self._extra_kinds())):
             try:
-                for copy in await _marked(worker, kind, mount):
+                for copy in await owned(worker, kind, mount):
                     if not copy.metadata.deletion_timestamp:
                         await _delete(worker, kind, copy.metadata)
-                left[kind.plural] = len(await _marked(worker, kind, mount))
+                left[kind.plural] = len(await owned(worker, kind, mount))
+            except NotFound:
+                if kind in (*KINDS, *MIRRORS):
+                    raise
+                log.debug("the worker does not serve the kind, and has none of its objects")
             except Forbidden:
                 # Originals are marked before they are copied: where none is, there are no copies.
                 if await self._has_marked(kind, mount):
                     raise
         return Remaining(objects=tuple(sorted((+left).items()))) if +left else None
+
+    def _extra_kinds(self) -> list[ExtraKind]:
+        """Returns the kinds of which there may be mirrors: those of the setting, and those that were mirrored once."""
+        found = {each.title: each for each in (*self._scope.settings.extra_kinds, *self._scope.binding.mirrored_kinds)}
+        return list(found.values())
 
     # --- in the hub ---
 
@@ -251,6 +261,8 @@ class Unbinding:
         if kind in MIRRORS:
             # Their originals have no marks, but the binding reports that they were mirrored.
             return self._scope.binding.has_mirrors(MIRRORS[kind])
+        if kind not in KINDS:
+            return str(kind) in {each.title for each in self._scope.binding.mirrored_kinds}
         async for meta in _pages(self._scope.host.client, kind):
             if unmark_patch(meta, mount) is not None:
                 return True
@@ -287,24 +299,6 @@ async def _pages(client: Client, kind: Resource[Unknown]) -> AsyncIterator[Objec
         token = page.continue_
         if not token:
             return
-
-
-async def _marked(worker: Client, kind: Resource[T], mount: Mount) -> list[T]:
-    """Returns the objects of a kind that this binding owns, found by either label and checked by the owner's mark. Raises ApiError."""
-    found: dict[str, T] = {}
-    spaces = await _spaces(worker, mount) if kind.namespaced else [""]
-    # The identity may not read policies of the mount namespace, and has none in it.
-    for space in spaces[1:] if kind is objects.NETWORKPOLICIES else spaces:
-        for label in (f"{keys.MANAGED_BY}={keys.MANAGED}", f"{keys.OWNER}={mount.owner.mark}"):
-            where = Selection(namespace=space, labels=label)
-            found |= {obj.metadata.uid: obj for obj in (await worker.list(kind, where)).items}
-    return [obj for obj in found.values() if classify(obj.metadata, mount.owner) is Ownership.OURS]
-
-
-async def _spaces(worker: Client, mount: Mount) -> list[str]:
-    """Returns the namespaces of the worker with objects of this binding, first that of the ledger. Raises ApiError."""
-    tenants = [] if mount.is_shared else (await worker.list(objects.NAMESPACES, mount.tenants)).items
-    return [mount.namespace, *(each.metadata.name for each in tenants)]
 
 
 async def _delete_spaces(worker: Client, mount: Mount) -> None:

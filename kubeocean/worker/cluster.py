@@ -6,7 +6,7 @@ Invariant: of pods outside the namespaces of the binding only resources and port
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from attrs import frozen
 
@@ -18,7 +18,7 @@ from kubeocean.worker.spread import SpreadInformer
 from vkubelet.api import objects
 from vkubelet.api.codec import encode_json
 from vkubelet.api.names import SERVICE_NAME
-from vkubelet.api.objects import Json, JsonView, Key, Node, ObjectMeta, Pod, PodRef, Resource, Unknown
+from vkubelet.api.objects import Json, JsonView, Key, KubeObject, Node, ObjectMeta, Pod, PodRef, Resource, Unknown
 from vkubelet.api.scheduling import reserved_spec
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
@@ -30,6 +30,8 @@ from vkubelet.errors import Forbidden, NotFound, ServerError, Unauthorized, VKub
 from vkubelet.metrics import Metrics
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=KubeObject)
 
 BY_VIRTUAL_NODE = "virtual-node"
 BY_VIRTUAL_NAMESPACE = "virtual-namespace"
@@ -83,6 +85,17 @@ class Mount:
         """Returns the key of the mirror of a Service of the hub, which keeps its name in a namespace of its tenant's own."""
         name = keys.service_name(key.namespace, key.name) if self.is_shared else key.name
         return Key(self.namespace_of(key.namespace), name)
+
+    def mirror_key(self, key: Key, item: str = "") -> Key:
+        """Returns the key of the mirror of an object of an extra kind, or of that which one item of it has.
+
+        Objects without a namespace have the owner in the hash of their name: those of several hubs must not share it.
+        """
+        if not key.namespace:
+            return Key("", keys.item_name(self.owner.mark, key.name, item))
+        if item:
+            return Key(self.namespace_of(key.namespace), keys.item_name(key.namespace, key.name, item))
+        return self.copy_key(key) if self.is_shared else Key(self.namespace_of(key.namespace), key.name)
 
     def is_resolved(self, service: Key) -> bool:
         """Checks that a DNS server can compute the key of the mirror of a Service of the hub: neither name is a hash."""
@@ -174,12 +187,12 @@ class WorkerCluster:
         self.pods: Informer[Pod] = Informer(client, objects.PODS, store=Store(indexes=self._pod_indexes(), keep=self._keep), clock=clock)
         self.policies: Informer[Unknown] = Informer(client, POLICIES, clock=clock)
         self.csinodes: Informer[Unknown] = Informer(client, objects.CSINODES, clock=clock)
-        self.configmaps = self._copies(objects.CONFIGMAPS, keep=head_of)
-        self.secrets = self._copies(objects.SECRETS, keep=head_of)
-        self.claims = self._copies(objects.PVCS, keep=claim_of)
-        self.services = self._copies(objects.SERVICES)
-        self.endpointslices = self._copies(objects.ENDPOINTSLICES, indexes={BY_SERVICE: _services_of})
-        self.networkpolicies = self._copies(objects.NETWORKPOLICIES, labels="")
+        self.configmaps = self.copies(objects.CONFIGMAPS, keep=head_of)
+        self.secrets = self.copies(objects.SECRETS, keep=head_of)
+        self.claims = self.copies(objects.PVCS, keep=claim_of)
+        self.services = self.copies(objects.SERVICES)
+        self.endpointslices = self.copies(objects.ENDPOINTSLICES, indexes={BY_SERVICE: _services_of})
+        self.networkpolicies = self.copies(objects.NETWORKPOLICIES, labels="")
         """Those of the namespaces of tenants, also of others: policies add to one another."""
 
     @property
@@ -263,7 +276,7 @@ class WorkerCluster:
     def _keep(self, pod: Pod) -> Pod:
         return pod if self.mount.includes(pod.metadata.namespace) else cost_of(pod)
 
-    def _copies(
+    def copies(
         self, resource: Resource[Unknown], *, keep: Keep | None = None, indexes: Indexes | None = None, labels: str = _MANAGED
     ) -> Informer[Unknown]:
         """Creates the informer of the copies of one kind: of each tenant's namespace alone, as the rights of the identity are."""
@@ -273,8 +286,8 @@ class WorkerCluster:
             where = Selection(namespace=namespace, labels=labels)
             return Informer(client, resource, where=where, store=Store(keep=keep, indexes=indexes), clock=clock)
 
-        if self.mount.is_shared:
-            return of(self.mount.namespace, indexes=indexes)
+        if self.mount.is_shared or not resource.namespaced:
+            return of(self.mount.namespace if resource.namespaced else "", indexes=indexes)
         return SpreadInformer(client, resource, of=of, namespaces=self.namespaces, indexes=indexes)
 
     def _virtual_nodes(self, node: Node) -> Iterable[str]:
@@ -297,6 +310,24 @@ class WorkerCluster:
             ref = None
         self._backed = ((pod, ref), *self._backed[:1])
         return ref
+
+
+async def owned(worker: Client, kind: Resource[T], mount: Mount) -> list[T]:
+    """Returns the objects of a kind that this binding owns, found by either label and checked by the owner's mark. Raises ApiError."""
+    found: dict[str, T] = {}
+    spaces = await _spaces(worker, mount) if kind.namespaced else [""]
+    # The identity may not read policies of the mount namespace, and has none in it.
+    for space in spaces[1:] if kind is objects.NETWORKPOLICIES else spaces:
+        for label in (f"{keys.MANAGED_BY}={keys.MANAGED}", f"{keys.OWNER}={mount.owner.mark}"):
+            where = Selection(namespace=space, labels=label)
+            found |= {obj.metadata.uid: obj for obj in (await worker.list(kind, where)).items}
+    return [obj for obj in found.values() if classify(obj.metadata, mount.owner) is Ownership.OURS]
+
+
+async def _spaces(worker: Client, mount: Mount) -> list[str]:
+    """Returns the namespaces of the worker with objects of this binding, first that of the ledger. Raises ApiError."""
+    tenants = [] if mount.is_shared else (await worker.list(objects.NAMESPACES, mount.tenants)).items
+    return [mount.namespace, *(each.metadata.name for each in tenants)]
 
 
 def problem_of(error: VKubeletError | None) -> str:

@@ -59,7 +59,7 @@ TREE = {
     "api client commands containers control node pods provider resolve scaffold server testing",
     "providers": "__init__.py minimal.py mock process py.typed",
     "kubeocean": "__init__.py __main__.py cli.py metrics.py provider.py scope.py settings.py py.typed manifests "
-    "binding commands copies dashboard doctor explain leasing ledger manager model networkpolicies nodes pods policies "
+    "binding commands copies dashboard doctor explain leasing ledger manager mirrors model networkpolicies nodes pods policies "
     "rbac service services worker",
     "fleet": "__init__.py cli.py py.typed manifests api core ocm",
     "tests": "README.md conftest.py support unit integration e2e faults conformance benchmarks mutants",

@@ -79,6 +79,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "lease/tenants.md": (_KUBECTL, _KUBECTL),
     "lease/policies.md": (_SEEN,),
     "use/cookbook.md": (f"{_BOUND}::test_the_recipe_for_nights_is_accepted_and_planned",),
+    "use/kinds.md": ("tests/integration/kubeocean/test_extra_kinds.py::test_the_page_prints_roles_that_a_worker_accepts",),
     "use/metrics.md": (_SCRIPTED, "tests/e2e/test_metrics.py::test_commands_of_the_page_show_pods_and_nodes"),
     "use/network.md": (_KUBECTL, _KUBECTL),
     "use/services.md": (_SERVICES, _SERVICES),

@@ -14,7 +14,7 @@ from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
 from vkubelet.control.informer import Change, Informer
 from vkubelet.control.store import Store
-from vkubelet.errors import Conflict, NotFound, VKubeletError
+from vkubelet.errors import Conflict, Forbidden, NotFound, VKubeletError
 from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
 
@@ -34,6 +34,8 @@ class DesiredObject:
     resource: Resource[Unknown]
     body: Json = field(repr=False)
     digest: str
+    optional: bool = field(default=False, kw_only=True)
+    """Whether what is created works without it, where the API server forbids it."""
 
     @property
     def key(self) -> Key:
@@ -105,7 +107,12 @@ class OwnedObjects:
         """Applies the desired objects; returns whether a write was necessary. Raises ApiError, ForeignObject."""
         wrote = False
         for each in wanted:
-            wrote = await self._apply(each) or wrote
+            try:
+                wrote = await self._apply(each) or wrote
+            except Forbidden as error:
+                if not each.optional:
+                    raise
+                log.debug("an optional object is left out: %s", error)
         return wrote
 
     async def prune(self, uid: str, wanted: Collection[DesiredObject]) -> None:

@@ -138,6 +138,12 @@ class Kinds:
         """Raises KeyError."""
         return self._kinds[group, version, plural]
 
+    def discovered(self, path: str) -> Body | None:
+        """Returns the resources of the group and version at this path; None where it has none."""
+        found = [kind for kind in self._kinds.values() if kind.group and path == f"/apis/{kind.api_version}"]
+        resources = [{"name": kind.plural, "singularName": "", "namespaced": kind.namespaced, "kind": kind.kind} for kind in found]
+        return {"kind": "APIResourceList", "groupVersion": found[0].api_version, "resources": resources} if found else None
+
     def all(self) -> list[Kind]:
         return list(self._kinds.values())
 

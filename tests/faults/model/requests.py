@@ -48,6 +48,9 @@ class Requests:
             if request.path in _PLAIN:
                 return _PLAIN[request.path]
             raise no_such_resource()
+        resources = self._kinds.discovered(request.path) if request.method == "GET" else None
+        if resources is not None:
+            return encode(resources)
         route = self._kinds.route(request.path)
         match request.method:
             case "GET" if route.kind.stored:

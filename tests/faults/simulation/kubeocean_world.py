@@ -123,10 +123,14 @@ class KubeoceanWorld(World):
             self.start(f"kubeocean{number or ''}")
 
     def make(self, role: str) -> tuple[Callable[[], Awaitable[None]], Callable[[], None]]:
-        own = KubeoceanSettings(binding=BINDING, time_zone="UTC", unused_copy_after=20.0, pod_network_probe_interval=0.0)
+        own = self.own_settings()
         chosen = _settings(type(self), leads=self.scenario in self.replicas)
         runtime = Runtime(KubeoceanProvider(own), chosen, connection=Connection("https://hub.simulated:6443"), clock=self.clock)
         return runtime.run, runtime.stop
+
+    def own_settings(self) -> KubeoceanSettings:
+        """Returns the settings of the provider."""
+        return KubeoceanSettings(binding=BINDING, time_zone="UTC", unused_copy_after=20.0, pod_network_probe_interval=0.0)
 
     def is_deployed(self, role: str) -> bool:
         """Whether the binding exists: with it, the manager removes the Deployment of its process."""

@@ -19,13 +19,13 @@ from attrs import frozen
 
 from tests.faults.simulation.branches import Branch, Slots
 from tests.faults.simulation.history import History
+from tests.faults.simulation.kinds_world import KindsWorld
 from tests.faults.simulation.mock_world import MockWorld
 from tests.faults.simulation.oracles import Violation, judge
-from tests.faults.simulation.owners_world import OwnersWorld
 from tests.faults.simulation.schedule import Schedule
 from tests.faults.simulation.world import World
 
-WORLDS: Mapping[str, type[World]] = {world.name: world for world in (MockWorld, OwnersWorld)}
+WORLDS: Mapping[str, type[World]] = {world.name: world for world in (MockWorld, KindsWorld)}
 _COLLECTED_EVERY = 10
 _runs = count(1)
 

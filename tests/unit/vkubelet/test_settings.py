@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -234,3 +235,18 @@ def test_a_change_between_the_start_and_the_first_poll_is_applied() -> None:
     followed.poll()
     assert logging.getLogger("vkubelet").level == logging.WARNING
     change_level("INFO")
+
+
+def test_an_unknown_key_in_a_list_is_refused_with_its_place() -> None:
+    @frozen
+    class Part:
+        name: str = ""
+
+    @frozen
+    class Whole:
+        parts: Sequence[Part] = ()
+
+    assert convert({"parts": [{"name": "a"}]}, Whole).parts[0].name == "a"
+    with pytest.raises(SettingsError) as error:
+        convert({"parts": [{"name": "a"}, {"nam": "b"}]}, Whole, path="provider")
+    assert str(error.value) == "provider.parts[1].nam: is not a setting; remove it or use one of: name"

@@ -53,3 +53,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "kubeocean-worker.clusterRole" -}}
 kubeocean-syncer{{ if ne .Values.namespace.name "kubeocean-worker" }}-{{ .Values.namespace.name }}{{ end }}
 {{- end }}
+
+{{/* API group of an entry of extra_kinds. */}}
+{{- define "kubeocean-worker.group" -}}
+{{ regexReplaceAll "/[^/]*$" .api_version "" }}
+{{- end }}

@@ -151,3 +151,8 @@ variables:
   - name: prefix
     expression: "'vnode-' + variables.cluster + '-'"
 {{- end }}
+
+{{/* API group of an entry of extra_kinds. */}}
+{{- define "kubeocean.group" -}}
+{{ regexReplaceAll "/[^/]*$" .api_version "" }}
+{{- end }}

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from kubeocean.commands.plan import HIDDEN, BindFlags, Plan
 from kubeocean.model.crds import ResourceLeasingPolicy
+from kubeocean.settings import read_extra_kinds
+from tests.support.bound import SAMPLES
 from tests.unit.kubeocean.builders import unknown
 from vkubelet.api.codec import decode_yaml, decode_yaml_documents
-from vkubelet.api.objects import Key
+from vkubelet.api.objects import Json, Key
 from vkubelet.errors import SettingsError
 
 EXISTING = unknown(
@@ -94,3 +99,27 @@ def test_a_mount_namespace_that_is_too_long_to_be_a_prefix_is_refused() -> None:
     with pytest.raises(SettingsError, match="--mount-namespace.*29"):
         Plan.of(BindFlags(name="demo", mount_namespace="m" * 30, tenants=("red",))).check()
     Plan.of(BindFlags(name="demo", mount_namespace="m" * 30)).check()
+
+
+def test_rights_on_extra_kinds_are_those_of_the_settings_file() -> None:
+    plan = Plan.of(BindFlags(name="demo", kinds=read_extra_kinds(SAMPLES / "logconfigs.yaml")))
+    bodies = list(decode_yaml_documents(plan.worker_yaml()))
+    names = {(body["kind"], body["metadata"]["name"]) for body in bodies}
+    assert {(kind, "kubeocean-syncer-kinds") for kind in ("ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy")} <= names
+    assert "get, list, watch: logconfigs. Mirrors logconfigs.cls.cloud.tencent.com to the worker" in plan.syncer_rights()
+    assert "logconfigs" not in Plan.of(BindFlags(name="demo")).worker_yaml()
+
+
+@pytest.mark.parametrize(
+    "place", [("provider", "extra_kinds"), ("manager", "syncer_settings", "provider", "extra_kinds"), ("extraKinds",)], ids=".".join
+)
+def test_extra_kinds_are_read_from_settings_and_from_values_of_charts(place: tuple[str, ...], tmp_path: Path) -> None:
+    content: Json = {place[-1]: [{"api_version": "a.example.com/v1", "resource": "things"}]}
+    for part in reversed(place[:-1]):
+        content = {part: content}
+    (tmp_path / "file.yaml").write_text(yaml.safe_dump(content))
+    (kind,) = read_extra_kinds(tmp_path / "file.yaml")
+    assert kind.title == "things.a.example.com"
+    (tmp_path / "file.yaml").write_text("provider: {}")
+    with pytest.raises(SettingsError, match="has no provider.extra_kinds; name a file"):
+        read_extra_kinds(tmp_path / "file.yaml")

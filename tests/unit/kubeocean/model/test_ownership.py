@@ -11,8 +11,10 @@ from kubeocean.copies.bodies import physical_configmap, physical_secret, token_s
 from kubeocean.copies.pvcs import physical_claim
 from kubeocean.copies.volumes import physical_volume
 from kubeocean.leasing.policy import Decision
+from kubeocean.mirrors.kind_mirror import desired
 from kubeocean.model import keys
 from kubeocean.model.keys import Owner
+from kubeocean.model.kinds import ExtraKind
 from kubeocean.model.ownership import UNOWNED, Mark, Ownership, classify, classify_finalizer
 from kubeocean.nodes.csinodes import virtual_csinode
 from kubeocean.nodes.describe import describe
@@ -37,12 +39,18 @@ def _csinode(owner: Owner) -> Json:
     return virtual_csinode(unknown({"metadata": {"name": "node-1", "uid": "u"}}), virtual, binding="demo")
 
 
+def _extra(owner: Owner) -> Json:
+    kind = ExtraKind(api_version="extra.example.com/v1", resource="notes")
+    return desired(ORIGINAL, Mount(owner, "mnt"), kind=kind, resource=kind.of_kind("Note")).bodies[0]
+
+
 MADE: Mapping[str, Callable[[Owner], Json]] = {
     "Pod": lambda owner: physical_pod(pod(), evolve(TARGET, owner=owner)),
     "Secret": lambda owner: physical_secret(ORIGINAL, owner=owner, namespace="mnt"),
     "ConfigMap": lambda owner: physical_configmap(ORIGINAL, owner=owner, namespace="mnt"),
     "PersistentVolumeClaim": lambda owner: physical_claim(ORIGINAL, "pv", owner=owner, namespace="mnt"),
     "PersistentVolume": lambda owner: physical_volume(ORIGINAL, Key("mnt", "c"), mount=Mount(owner, "mnt"), name="pv"),
+    "mirror of an extra kind": _extra,
     "token Secret": lambda owner: token_secret(pod(), {}, owner=owner, namespace="mnt", expiry=at("2026-01-01"), lifetime=1),
     "mount namespace": lambda owner: {"metadata": {"annotations": {keys.MOUNT_OWNER: owner.mark}}},
     "Node": _node,

@@ -8,6 +8,7 @@ import pytest
 from attrs import Factory, define, frozen
 
 from kubeocean.copies.tenants import NOT_PREPARED
+from kubeocean.mirrors.namespaces import MirroredNamespaces
 from kubeocean.model.keys import PER_NAMESPACE, Owner
 from kubeocean.pods.placement import Placement, ServiceLinks
 from kubeocean.pods.translate import physical_pod
@@ -74,6 +75,10 @@ class Scene:
         informer.adopt(unknown(self.worker.objects[f"{kind}/{body['metadata']['name']}"]))
 
     @property
+    def namespaces(self) -> MirroredNamespaces:
+        return self.mirror._namespaces
+
+    @property
     def writes(self) -> list[tuple[str, str]]:
         return [
             (each.method, each.path.removeprefix("/api/v1/namespaces/mnt/").rpartition("/v1/namespaces/mnt/")[2])
@@ -101,7 +106,7 @@ def scene_of(mount: Mount) -> Scene:
     scope.virtual.complete()
     links = ServiceLinks(host, cluster)
     prepared = Prepared()
-    mirror = ServiceMirror(scope, links.informer, prepare=prepared, has_dns=lambda: False)
+    mirror = ServiceMirror(scope, links.informer, namespaces=MirroredNamespaces(scope), prepare=prepared, has_dns=lambda: False)
     for informer in (links.informer, mirror.slices, cluster.pods):
         listed(informer)
     if mount.is_shared:
@@ -182,7 +187,8 @@ async def test_namespace_out_of_scope_is_not_mirrored_and_a_pod_brings_it_in(sce
     assert scene.writes == []
     caller = pod(namespace="ml")
     scene.host.pods.put(caller)
-    assert not scene.mirror._is_behind("ml") and scene.mirror._leased.note(caller)
+    assert not scene.mirror._is_behind("ml")
+    scene.namespaces.entering(caller)
     await scene.mirror.reconcile(other)
     assert scene.writes == [("POST", "services")]
 
@@ -279,11 +285,11 @@ async def test_pod_of_a_tenant_waits_while_the_rights_in_its_namespace_take_effe
 async def test_mirrors_of_named_namespaces_are_withdrawn_and_created_again(scene: Scene) -> None:
     scene.serve(service())
     scene.mirrored(bodies()[0])
-    scene.mirror.withdraw(withdrawn=True)
+    assert scene.namespaces.withdraw(withdrawn=True)
     await scene.mirror.reconcile(WEB)
     assert scene.writes == [("DELETE", "services/web--shop")]
     scene.cluster.services.store.remove(Key("mnt", "web--shop"))
-    scene.mirror.withdraw(withdrawn=False)
+    assert scene.namespaces.withdraw(withdrawn=False)
     await scene.mirror.reconcile(WEB)
     assert [method for method, _ in scene.writes] == ["DELETE", "POST"]
 
@@ -291,10 +297,10 @@ async def test_mirrors_of_named_namespaces_are_withdrawn_and_created_again(scene
 async def test_mirrors_of_leased_namespaces_stay_when_named_ones_are_withdrawn(scene: Scene) -> None:
     caller = pod(namespace="shop")
     scene.host.pods.put(caller)
-    scene.mirror._leased.note(caller)
+    scene.namespaces.entering(caller)
     scene.serve(service())
     scene.mirrored(bodies()[0])
-    scene.mirror.withdraw(withdrawn=True)
+    assert scene.namespaces.withdraw(withdrawn=True)
     await scene.mirror.reconcile(WEB)
     assert scene.writes == []
 
@@ -310,7 +316,7 @@ async def test_a_reconcile_while_a_namespace_is_still_in_use_is_repeated_when_it
     """One that was due anyway takes the place of that which the deletion of the last pod has queued for later."""
     found = physical(physical_pod(pod(name="caller", namespace="ml"), TARGET))
     scene.cluster.pods.store.put(found)
-    scene.mirror._pod_changed(Change(found.key, None, found))
+    scene.namespaces._pod_changed(Change(found.key, None, found))
     scene.serve(service("db", "ml"))
     made = desired(service("db", "ml"), (), MOUNT)
     assert made is not None
@@ -318,7 +324,7 @@ async def test_a_reconcile_while_a_namespace_is_still_in_use_is_repeated_when_it
     db = Key("ml", "db")
     assert await scene.mirror.reconcile(db) is None
     scene.cluster.pods.store.remove(found.key)
-    scene.mirror._pod_changed(Change(found.key, found, None))
+    scene.namespaces._pod_changed(Change(found.key, found, None))
     await scene.host.clock.advance(1.0)
     left = await scene.mirror.reconcile(db)
     assert left == scene.scope.settings.unused_copy_after - 1.0 and scene.writes == []

@@ -1,9 +1,9 @@
-"""Tests of kubeocean.services.leased."""
+"""Tests of kubeocean.mirrors.namespaces."""
 
 from __future__ import annotations
 
+from kubeocean.mirrors.namespaces import LeasedNamespaces
 from kubeocean.pods.translate import physical_pod
-from kubeocean.services.leased import LeasedNamespaces
 from kubeocean.worker.cluster import Mount, WorkerCluster
 from tests.unit.kubeocean.builders import OWNER, TARGET, physical, pod
 from vkubelet.api.objects import Pod

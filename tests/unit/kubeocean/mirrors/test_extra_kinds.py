@@ -1,0 +1,133 @@
+"""Tests of kubeocean.mirrors.extra_kinds: kinds that are not served or permitted, and those that are removed from the setting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from kubeocean.mirrors.extra_kinds import ExtraKinds, discovered
+from kubeocean.mirrors.namespaces import MirroredNamespaces
+from kubeocean.model import keys
+from kubeocean.model.kinds import ExtraKind
+from kubeocean.worker.cluster import Mount, WorkerCluster
+from tests.support.memory_api import MemoryApi
+from tests.unit.kubeocean.builders import OWNER, binding, worker_scope
+from tests.unit.kubeocean.world import listed
+from vkubelet.errors import Forbidden
+from vkubelet.testing.host import RecordingHost
+
+LOGS = ExtraKind(api_version="logs.example.com/v1", resource="logs", namespaced=False)
+SERVED = {"resources": [{"name": "logs", "namespaced": False, "kind": "Log"}, {"name": "logs/status", "namespaced": False, "kind": "Log"}]}
+
+
+class Scene:
+    """A hub and a worker; `serves` are those that serve the kind."""
+
+    def __init__(self, *kinds: ExtraKind, noted: str = "") -> None:
+        self.hub, self.worker = MemoryApi(), MemoryApi()
+        self.host = RecordingHost(client=self.hub.client())
+        self.cluster = WorkerCluster(self.worker.client(), Mount(OWNER, "mnt"), clock=self.host.clock, probe_interval=10)
+        scope = worker_scope(self.host, self.cluster)
+        self.scope = evolve(scope, settings=evolve(scope.settings, extra_kinds=kinds))
+        self.scope.virtual.complete()
+        self.scope.binding.current = binding(annotations={keys.MIRRORED_KINDS: noted} if noted else {})
+        listed(self.cluster.pods)
+        self.hub.put("/apis/cloud.tencent.com/v1beta1/clusterbindings/demo", {"metadata": {"name": "demo", "uid": "binding-uid"}})
+
+        async def prepare(namespace: str) -> None:
+            pass
+
+        self.kinds = ExtraKinds(self.scope, namespaces=MirroredNamespaces(self.scope), prepare=prepare)
+
+    def serve(self, *sides: MemoryApi) -> None:
+        for side in sides:
+            side.put(LOGS.path, SERVED)
+
+    @property
+    def state(self) -> Any:
+        return self.scope.binding._health.kinds
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.kinds.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+
+    async def until(self, check: Callable[[], Any]) -> Any:
+        for _ in range(100):
+            if found := check():
+                return found
+            await self.host.clock.advance(1.0)
+        raise AssertionError(f"not seen; the state is {self.state}")
+
+
+async def test_a_kind_that_a_cluster_does_not_serve_is_named_and_looked_for_again() -> None:
+    scene = Scene(LOGS)
+    scene.serve(scene.hub)
+    async with scene.running():
+        state = await scene.until(lambda: scene.state)
+        assert (state.holds, state.reason) == (False, "NotServed")
+        assert state.message == (
+            "the worker cluster does not serve logs.logs.example.com in version v1; install its CustomResourceDefinition there, or remove "
+            "the kind from provider.extra_kinds"
+        )
+        scene.serve(scene.worker)
+        state = await scene.until(lambda: scene.state if scene.state.holds else None)
+        assert state.message == "logs.logs.example.com of the hub have mirrors in the worker"
+
+
+async def test_a_kind_that_is_missing_in_one_cluster_stops_no_other() -> None:
+    other = ExtraKind(api_version="other.example.com/v1", resource="others")
+    scene = Scene(other, LOGS)
+    scene.serve(scene.hub, scene.worker)
+    scene.hub.put("/apis/logs.example.com/v1/logs/web", {"metadata": {"name": "web", "uid": "u"}, "spec": {"a": 1}})
+    async with scene.running():
+        await scene.until(lambda: [path for path in scene.worker.objects if path.startswith("/apis/logs.example.com/v1/logs/")])
+        state = await scene.until(lambda: scene.state)
+        assert state.reason == "NotServed" and state.message.startswith("the hub does not serve others.other.example.com in version v1")
+
+
+async def test_a_refused_list_names_the_kind_the_right_and_the_remedy() -> None:
+    scene = Scene(LOGS)
+    scene.serve(scene.hub, scene.worker)
+    async with scene.running():
+        mirror = await scene.until(lambda: scene.kinds._running.get(LOGS.title))
+        mirror.mirrors.last_error = Forbidden("list logs.logs.example.com", 'cannot list resource "logs"', status=403)
+        state = await scene.until(lambda: scene.state if scene.state and not scene.state.holds else None)
+        assert state.reason == "RightsMissing"
+        assert 'logs.logs.example.com are not mirrored: list logs.logs.example.com: cannot list resource "logs"' in state.message
+        assert "kubeocean bind --extra-kinds FILE" in state.message
+
+
+async def test_a_wrong_scope_names_the_setting() -> None:
+    scene = Scene()
+    scene.serve(scene.hub)
+    text = await discovered(scene.host.client, evolve(LOGS, namespaced=True), where="hub")
+    assert text == "logs.logs.example.com has no namespaces in the hub; correct `namespaced` of the kind in provider.extra_kinds"
+    found = await discovered(scene.host.client, LOGS, where="hub")
+    assert not isinstance(found, str) and found.kind == "Log"
+
+
+async def test_mirrors_of_a_removed_kind_are_deleted_before_its_record() -> None:
+    scene = Scene(noted=LOGS.note)
+    ours = {"name": "a", "uid": "a", "labels": dict(OWNER.labels), "annotations": dict(OWNER.annotations)}
+    for body in (ours, {"name": "b", "uid": "b", "labels": {keys.MANAGED_BY: "kubeocean", keys.OWNER: "other"}}):
+        scene.worker.put(f"/apis/logs.example.com/v1/logs/{body['name']}", {"metadata": body})
+    async with scene.running():
+        await scene.until(lambda: scene.hub.writes)
+    assert [(each.method, each.path) for each in scene.worker.writes] == [("DELETE", "/apis/logs.example.com/v1/logs/a")]
+    assert scene.hub.writes[0].body["metadata"]["annotations"] == {keys.MIRRORED_KINDS: None}
+
+
+@pytest.mark.parametrize("noted", ["", LOGS.note])
+async def test_a_kind_is_recorded_once(noted: str) -> None:
+    scene = Scene(LOGS, noted=noted)
+    await scene.scope.binding.record_kind(LOGS)
+    assert [each.body["metadata"]["annotations"] for each in scene.hub.writes] == ([] if noted else [{keys.MIRRORED_KINDS: LOGS.note}])
