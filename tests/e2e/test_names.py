@@ -1,7 +1,7 @@
 """Services between clusters by their names: a real CoreDNS and kube-proxy in both, whose pods call each other.
 
-Invariant: a call is answered by a pod of the other cluster, with its name. The Corefile of the worker is changed by the commands of the page
-alone, with what `kubeocean dns` prints.
+Invariant: a call is answered by a pod of the other cluster, with its name. The Corefile of the worker is changed by the commands of the
+page alone, with what `kubeocean dns` prints.
 """
 
 from __future__ import annotations
@@ -114,8 +114,10 @@ def shell(sides: Sides, tmp_path_factory: pytest.TempPathFactory) -> Shell:
 
 @frozen
 class Scene:
-    """A namespace with two pods of the hub, `red` and `blue`, and the leased pod `caller`; Service `web` has one of the former, `caller` the
-    latter. The Service `web` of namespace `other`, without pods in the worker, has `blue`."""
+    """A namespace with two pods of the hub, `red` and `blue`, and the leased pod `caller`.
+
+    Its Service `web` has `red` at first, and its Service `caller` the leased pod; Service `web` of namespace `other` has `blue`.
+    """
 
     bound: Bound
     node: str
@@ -259,8 +261,9 @@ async def test_other_names_lead_to_pods_of_the_hub_and_only_for_leased_pods(sing
     await single.answered(f"http://web.{single.other}.svc.cluster.local", "blue", by="caller")
     await hub.create("db", space, clusterIP="None", ports=PORTS, selector={"app": "db"})
     await single.bound.hub.kubectl("label", "pod", "red", "-n", space, "app=db")
-    await single.answered("http://db-0.db:8080", "red", by="caller")
+    # This one is not cached; a short name that was asked for too early stays unknown for as long as CoreDNS caches that.
     await single.answered(f"http://db.{space}:8080", "red", by="caller")
+    await single.answered("http://db-0.db:8080", "red", by="caller")
     variables = ["sh", "-c", "wget -qO- http://$WEB_SERVICE_HOST:$WEB_SERVICE_PORT"]
     assert (await single.bound.hub.kubectl("exec", "-n", space, "caller", "--", *variables)).strip() in ("red", "blue")
 
