@@ -76,7 +76,7 @@ PROGRAMS = {
     # The following are only built on request.
     "kube-proxy": Program(package="k8s.io/kubernetes/cmd/kube-proxy"),
     # With a main package of ours, as the one of CoreDNS imports the clients of every cloud.
-    "coredns": Program(package="vkubelet/testing/cluster/coredns", module="coredns", version="v1.12.1", flags=coredns_flags),
+    "coredns": Program(package="vkubelet/testing/cluster/coredns", module="coredns", version="v1.12.4", flags=coredns_flags),
     "kwok": Program(package="sigs.k8s.io/kwok/cmd/kwok", module="kwok", version="v0.7.0", flags=kwok_flags),
     "metrics-server": Program(
         package="sigs.k8s.io/metrics-server/cmd/metrics-server", module="metrics-server", version="v0.9.0", flags=metrics_server_flags
