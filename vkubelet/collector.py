@@ -3,13 +3,13 @@
 A full pass traverses every container object and blocks the event loop meanwhile: 0.7 s at 20,000 pods. Most objects that survive a pass are
 part of a cache; they are frozen here, so that no pass traverses them again. Reference counts still free them; only cycles among frozen
 objects remain until the next full pass: those of an error that was kept while its call waited for a retry, for one. So a process for which
-a full pass is short runs one whenever its memory has grown a little.
+a full pass is short runs one every minute in which its memory has grown a little, and returns what is free of its heap to the kernel.
 
 Python starts a pass after so many allocations more than frees. A process that replaces the objects of its cache frees as many as it
 allocates: no pass starts, while new objects accumulate for the next one. So passes over new objects are started here, by time.
 
 Invariant: a full pass that is not short runs only after the memory of the process has doubled since the one before; between two of them
-nothing here takes longer than a pass over the objects of the last tenth of a second. (Counting frozen objects does: Python traverses them.)
+nothing here takes longer than a pass over the objects of the last fifth of a second. (Counting frozen objects does: Python traverses them.)
 """
 
 import ctypes
@@ -26,11 +26,13 @@ from vkubelet.logformat import bind
 
 log = logging.getLogger(__name__)
 
-EVERY: Final = 0.1
+EVERY: Final = 0.2
 """Seconds between two passes over new objects, whose survivors are frozen."""
-GROWTH_CHECKED: Final = 50
+GROWTH_CHECKED: Final = 25
 """Such passes until the growth of the memory is checked, which takes up to a millisecond."""
-YOUNG: Final = 2_000
+TIDIED: Final = 12 * GROWTH_CHECKED
+"""Such passes until a small process is tidied."""
+YOUNG: Final = 4_000
 """New objects, those freed subtracted, until Python itself passes over them: within a turn that decodes a long list."""
 MIDDLE: Final = 3
 """Passes over new objects until a pass over their survivors, which are at most `YOUNG * MIDDLE`."""
@@ -39,31 +41,31 @@ NEVER: Final = 2**30
 SMALL: Final = 400_000
 """Memory blocks, a few for each object, that a small process may gain without a full pass."""
 FEW: Final = 600_000
-"""Memory blocks over which a full pass takes some 40 ms: it does not wait until they have doubled."""
+"""Memory blocks of a small process: a full pass over them takes some 40 ms, and need not wait until they have doubled."""
 LITTLE: Final = 10_000
 """Memory blocks, about a megabyte, that a process may gain besides a fiftieth until a short pass."""
-LARGE: Final = 128 * 1024
-"""Bytes of the blocks that glibc gets from the kernel one by one, and returns when they are freed: its own default at the start."""
-_M_MMAP_THRESHOLD: Final = -3
 
 
 def full_pass_is_due(blocks: int, after_last: int) -> bool:
-    """Returns whether the allocated memory blocks have doubled, or have grown a little as long as they are few.
+    """Returns whether the allocated memory blocks have doubled; `after_last` is their number after the last full pass."""
+    return blocks > 2 * after_last + SMALL
 
-    `after_last` is their number after the last full pass.
+
+def has_grown_a_little(blocks: int, after_last: int) -> bool:
+    """Returns whether the memory blocks have grown by a fiftieth, and more than `LITTLE`, since the last full pass."""
+    return blocks > 1.02 * after_last + LITTLE
+
+
+def return_free_memory() -> None:
+    """Returns the free part of the heap to the kernel, where the C library is glibc; takes a few milliseconds for each 50 MiB in use.
+
+    A TLS connection has a buffer of 256 KiB. What one leaves in the heap when it is closed is soon divided among small blocks, so
+    connections that are closed and opened again would leave more and more of the heap in use by nothing. (A fixed M_MMAP_THRESHOLD would
+    return each buffer at once, but every read from a connection would take system calls and page faults.)
     """
-    return blocks > 2 * after_last + SMALL or 1.02 * after_last + LITTLE < blocks <= FEW
-
-
-def return_large_blocks() -> None:
-    """Lets the C library return freed large blocks to the kernel, where it is glibc.
-
-    Once one was freed, glibc keeps those of its size in the heap. Each TLS connection has a buffer of 256 KiB, so connections that are
-    closed and opened again would leave more and more of the heap in use by nothing.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, LARGE)
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)
 
 
 @define
@@ -75,7 +77,6 @@ class Collector:
 
     def start(self) -> None:
         """Freezes everything loaded so far, which remains until the process exits."""
-        return_large_blocks()
         gc.set_threshold(YOUNG, MIDDLE, NEVER)
         self._collect()
 
@@ -88,7 +89,9 @@ class Collector:
     def check(self) -> None:
         """Freezes new objects, or every object in a full pass, for which it checks at each call number `GROWTH_CHECKED`."""
         self._passes += 1
-        if self._passes % GROWTH_CHECKED == 0 and full_pass_is_due(sys.getallocatedblocks(), self._after_last):
+        blocks = sys.getallocatedblocks() if self._passes % GROWTH_CHECKED == 0 else 0
+        tidied = 0 < blocks <= FEW and self._passes % TIDIED == 0
+        if blocks and (full_pass_is_due(blocks, self._after_last) or (tidied and has_grown_a_little(blocks, self._after_last))):
             began = time.thread_time()
             gc.unfreeze()
             self._collect()
@@ -98,6 +101,8 @@ class Collector:
             # Existing garbage must not be frozen with the rest.
             gc.collect(1)
             gc.freeze()
+        if tidied:
+            return_free_memory()
 
     def _collect(self) -> None:
         gc.collect()

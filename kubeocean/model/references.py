@@ -7,6 +7,7 @@ tenant's Secret.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from attrs import frozen
@@ -190,12 +191,18 @@ def _check_unknown(value: object, path: str) -> None:
     """Rejects every nested field whose name indicates a reference to another object, unless the field is a map of free text."""
     if isinstance(value, dict):
         for name, inner in value.items():
-            if inner and _MEANS_REFERENCE.search(str(name)) and not _is_free_text(path):
+            if inner and _means_reference(str(name)) and not _is_free_text(path):
                 raise _rejected(f"{path}.{name}", f"this reference {_UNSUPPORTED}")
-            _check_unknown(inner, f"{path}.{name}")
+            if isinstance(inner, dict | list):
+                _check_unknown(inner, f"{path}.{name}")
     elif isinstance(value, list):
         for at, inner in enumerate(value):
             _check_unknown(inner, f"{path}[{at}]")
+
+
+@lru_cache(1024)
+def _means_reference(field: str) -> bool:
+    return _MEANS_REFERENCE.search(field) is not None
 
 
 def _is_free_text(path: str) -> bool:

@@ -131,7 +131,7 @@ class HostPortReconciler:
     def hub_node_changed(self, change: Change[Node]) -> None:
         """Enqueues a virtual node that was created, deleted or is being withdrawn; the caller's watch of hub Nodes outlives one worker."""
         node = change.new or change.old
-        concerns = change.more_than_status or self.informer.store.by_index(_BY_NODE, change.key.name)
+        concerns = change.more_than_status or self.informer.store.has(_BY_NODE, change.key.name)
         if node is not None and concerns and (name := physical_name(node)):
             self.controller.add(name, priority=Priority.LOW if change.initial else Priority.HIGH)
 

@@ -82,5 +82,6 @@ class LeasedNamespaces:
         return is_new
 
     def _has_pods(self, namespace: str) -> bool:
-        entering = any(self._host.pods.by_uid(uid) is not None for uid in self._entering.get(namespace, ()))
-        return entering or bool(self._worker.pods.store.by_index(BY_VIRTUAL_NAMESPACE, namespace))
+        if self._worker.pods.store.has(BY_VIRTUAL_NAMESPACE, namespace):
+            return True
+        return any(self._host.pods.by_uid(uid) is not None for uid in self._entering.get(namespace, ()))

@@ -15,13 +15,14 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-from tests.benchmarks import burst, edges, events, kubeocean, nodes, stalls, streams
+from tests.benchmarks import account, burst, edges, events, kubeocean, nodes, stalls, streams
 from tests.benchmarks.figures import Figure, table, write
 from tests.support.program import COLD
 from vkubelet.testing.cluster import Site
 
 RESULT = Path("build", "bench.json")
 SCENES: Mapping[str, Callable[[Site], Awaitable[Sequence[Figure]]]] = {
+    "account": account.measure,
     "burst": burst.measure,
     "events": events.measure,
     "kubeocean-burst": kubeocean.burst,

@@ -42,6 +42,7 @@ async def burst(site: Site) -> Sequence[Figure]:
         for _ in range(ROUNDS):
             await bursts.round()
     pairs = list(zip(bursts.ours, bursts.ideal, strict=True))
+    removals = [(ours.removal, ideal.removal) for ours, ideal in pairs if ours.removal and ideal.removal]
     return [
         Figure(
             name="kubeocean_burst",
@@ -62,6 +63,16 @@ async def burst(site: Site) -> Sequence[Figure]:
         Figure(name="kubeocean_burst_ideal", value=median(ideal.rate for ideal in bursts.ideal), unit="pods/s"),
         Figure(name="kubeocean_burst_cpu", value=median(ours.cpu for ours in bursts.ours) * 1000, unit="ms/pod"),
         Figure(name="kubeocean_burst_ideal_cpu", value=median(ideal.cpu for ideal in bursts.ideal) * 1000, unit="ms/pod"),
+        Figure(
+            name="kubeocean_burst_removal",
+            value=median(ours.rate for ours, _ in removals),
+            unit="pods/s",
+            ratio_to="ideal pipeline",
+            ratio=median(ours.rate / ideal.rate for ours, ideal in removals),
+            least_ratio=0.8,
+        ),
+        Figure(name="kubeocean_burst_removal_cpu", value=median(ours.cpu for ours, _ in removals) * 1000, unit="ms/pod"),
+        Figure(name="kubeocean_burst_removal_ideal_cpu", value=median(ideal.cpu for _, ideal in removals) * 1000, unit="ms/pod"),
     ]
 
 

@@ -53,6 +53,8 @@ class Lease:
 
     bound: Bound
     nodes: Sequence[str]
+    simulator: int
+    """The process id of KWOK."""
 
     @property
     def user(self) -> str:
@@ -122,7 +124,17 @@ async def leased(
             await _make_account(plane, bound.user)
         await worker.kubectl("create", "namespace", MOUNT)
         await bound.install()
-        yield Lease(bound=bound, nodes=simulated.names)
+        yield Lease(bound=bound, nodes=simulated.names, simulator=simulated.pid)
+
+
+@frozen
+class Removal:
+    """What the deletion of all pods of a burst gave."""
+
+    rate: float
+    """Pods a second that were gone at home and in the worker, from the first call on."""
+    cpu: float
+    """Seconds of CPU of the process per pod."""
 
 
 @frozen
@@ -134,6 +146,7 @@ class Round:
     """Seconds from the answer to each creation until the pod was told to run at home, in order."""
     cpu: float
     """Seconds of CPU of the process per pod."""
+    removal: Removal | None = None
 
     @property
     def p99(self) -> float:
@@ -159,8 +172,7 @@ class Bursts:
         namespace = await hub.namespace("ideal")
         async with self.lease.ideal(namespace) as pid:
             found = await self.burst(namespace, [f"ideal-{node}" for node in self.lease.nodes], pid)
-        await remove_pods(hub.kubeconfig, namespace)
-        await remove_pods(worker.kubeconfig, MOUNT)
+            found = evolve(found, removal=await self.removal(namespace, MOUNT, pid))
         secrets = f"/api/v1/namespaces/{MOUNT}/secrets"
         await Load(worker.kubeconfig).send([Request("DELETE", secrets, {"apiVersion": "v1", "kind": "DeleteOptions"})])
         await asyncio.sleep(SETTLE)
@@ -171,6 +183,7 @@ class Bursts:
             namespace = await self.lease.bound.hub.namespace("leased")
             await self._warm(namespace)
             found = await self.burst(namespace, self.lease.vnodes, program.process.pid)
+            found = evolve(found, removal=await self.removal(namespace, self.lease.bound.mount, program.process.pid))
             await self.clear(namespace)
         await asyncio.sleep(SETTLE)
         return found
@@ -196,6 +209,19 @@ class Bursts:
             meter.stop()
         last = max(running.first(f"p-{number}") for number in range(self.pods))
         return Round(self.pods / (last - began), latencies(running, answered), meter.cpu / self.pods)
+
+    async def removal(self, namespace: str, mount: str, pid: int) -> Removal:
+        """Delete each pod of the burst with its own grace, as fast as the calls are answered, until all are gone on both sides."""
+        hub, worker = self.lease.bound.hub.kubeconfig, self.lease.bound.worker.kubeconfig
+        calls = [Request("DELETE", f"/api/v1/namespaces/{namespace}/pods/p-{number}", {}) for number in range(self.pods)]
+        at_home, in_worker = f"/api/v1/namespaces/{namespace}/pods", f"/api/v1/namespaces/{mount}/pods"
+        with moments_of(hub, at_home) as home, moments_of(worker, in_worker) as there:
+            meter, began = Meter(Outside(pid)), time.monotonic()
+            await Load(hub).send(calls)
+            await eventually(lambda: min(len(home.gone), len(there.gone)) >= self.pods, "the pods are gone", seconds=120, every=0.05)
+            meter.stop()
+        last = max(*home.gone.values(), *there.gone.values())
+        return Removal(self.pods / (last - began), meter.cpu / self.pods)
 
     async def clear(self, namespace: str) -> None:
         """Remove what a burst made, and wait until the worker has nothing of it."""

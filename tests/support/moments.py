@@ -32,6 +32,8 @@ class Moments:
 
     when: Callable[[Body], bool]
     times: dict[str, list[float]] = field(factory=dict)
+    gone: dict[str, float] = field(factory=dict)
+    """When each was deleted."""
     problems: list[str] = field(factory=list)
 
     def __len__(self) -> int:
@@ -100,4 +102,6 @@ def _note(event: Body, record: Moments, now: float) -> str:
     metadata = event["object"]["metadata"]
     if event["type"] in ("ADDED", "MODIFIED") and record.when(event["object"]):
         record.times.setdefault(metadata["name"], []).append(now)
+    elif event["type"] == "DELETED":
+        record.gone[metadata["name"]] = now
     return str(metadata["resourceVersion"])

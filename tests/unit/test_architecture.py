@@ -197,6 +197,23 @@ def caught(source: str) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, dotted(kind)) for kind in node.args)
 
 
+def lists_for_truth(path: str, source: str) -> Iterator[str]:
+    """`has` instead of a list that only tells whether anything is there: it costs as much as there is, at each event."""
+    for node in ast.walk(ast.parse(source)):
+        asked: list[ast.expr] = []
+        if isinstance(node, ast.Call) and dotted(node.func) in ("bool", "builtins.bool"):
+            asked = node.args
+        elif isinstance(node, ast.BoolOp):
+            asked = node.values
+        elif isinstance(node, ast.If | ast.IfExp):
+            asked = [node.test]
+        elif isinstance(node, ast.UnaryOp):
+            asked = [node.operand]
+        for each in asked:
+            if isinstance(each, ast.Call) and dotted(each.func).endswith((".by_index", ".on_node")):
+                yield f"{path}:{each.lineno}: a list for a truth value; use has()"
+
+
 def loose_tasks_and_time(path: str, source: str) -> Iterator[str]:
     allowed = {name for prefix, names in MAY_USE.items() if path.startswith(prefix) for name in names}
     for node in ast.walk(ast.parse(source)):
@@ -269,7 +286,7 @@ def test_sources_keep_the_limits(check: Check) -> None:
 
 
 @pytest.mark.parametrize(
-    "check", [broad_excepts, loose_tasks_and_time, too_many_positional, files_by_name], ids=lambda check: check.__name__
+    "check", [broad_excepts, lists_for_truth, loose_tasks_and_time, too_many_positional, files_by_name], ids=lambda check: check.__name__
 )
 def test_shipped_code_keeps_the_rules(check: Check) -> None:
     assert not complaints(check, SHIPPED)
@@ -311,6 +328,9 @@ BAD: list[tuple[Check, str]] = [
     (broad_excepts, "try:\n    f()\nexcept Exception:\n    pass\n"),
     (broad_excepts, "try:\n    f()\nexcept:\n    pass\n"),
     (broad_excepts, "try:\n    f()\nexcept (KeyError, BaseException) as e:\n    pass\n"),
+    (lists_for_truth, "used = entering or bool(self.pods.store.by_index('namespace', name))"),
+    (lists_for_truth, "if not self.store.by_index('node', name): f()"),
+    (lists_for_truth, "concerns = changed or store.by_index('node', name)"),
     (broad_excepts, "with contextlib.suppress(Exception):\n    f()\n"),
     (loose_tasks_and_time, "import asyncio\nasyncio.create_task(f())\n"),
     (loose_tasks_and_time, "from asyncio import gather\n"),
@@ -325,6 +345,7 @@ GOOD: list[tuple[Check, str]] = [
     (too_long_functions, "def f():\n    '''" + "text\n" * 60 + "    '''\n    return 1\n"),
     (too_deep_functions, CHAIN),
     (too_many_positional, "def f(self, a, b, *, c, d): pass"),
+    (lists_for_truth, "used = self.pods.store.has('namespace', name)\nfor each in store.by_index('node', name): f()"),
     (broad_excepts, "try:\n    f()\nexcept (KeyError, OSError):\n    pass\n"),
     (loose_tasks_and_time, "group.create_task(f())\nself._group.create_task(f())\n"),
 ]

@@ -5,9 +5,10 @@ Invariant: what is remembered is bounded in number and in bytes: results of long
 
 from collections.abc import Callable
 from functools import lru_cache, wraps
-from typing import Final, TypeVar
+from typing import Final, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
+Texts = TypeVarTuple("Texts")
 
 REMEMBERED: Final = 512
 """Specs, of the pods that a burst has in flight."""
@@ -15,12 +16,12 @@ LONGEST: Final = 16_384
 """Bytes of JSON."""
 
 
-def by_spec(read: Callable[[bytes, str], T]) -> Callable[[bytes, str], T]:
-    """Remembers results of a function of a spec's JSON and a text; its callers must not change them. What it raises is not remembered."""
+def by_spec(read: Callable[[bytes, *Texts], T]) -> Callable[[bytes, *Texts], T]:
+    """Remembers results of a function of a spec's JSON and texts; its callers must not change them. What it raises is not remembered."""
     remembered = lru_cache(REMEMBERED)(read)
 
     @wraps(read)
-    def recalled(spec: bytes, text: str = "") -> T:
-        return (remembered if len(spec) <= LONGEST else read)(spec, text)
+    def recalled(spec: bytes, *texts: *Texts) -> T:
+        return (remembered if len(spec) <= LONGEST else read)(spec, *texts)
 
     return recalled

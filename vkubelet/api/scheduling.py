@@ -36,13 +36,9 @@ def effective_requests(spec: JsonView) -> dict[str, Quantity]:
 
 
 @by_spec
-def _requests_of(spec_json: bytes, _: str) -> Resources:
-    return effective_requests(decode_json(spec_json))
-
-
 def requests_of(spec_json: bytes) -> Resources:
     """Returns the `effective_requests` of a spec as JSON."""
-    return _requests_of(spec_json, "")
+    return effective_requests(decode_json(spec_json))
 
 
 def is_resized(status_json: bytes) -> bool:

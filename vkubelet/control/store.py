@@ -43,6 +43,10 @@ class Store(Generic[T]):
         """Returns the objects for which the index function returned `value`. Raises KeyError for an unknown index."""
         return list(self._indexes[index].get(value, {}).values())
 
+    def has(self, index: str, value: str) -> bool:
+        """Checks that the index function returned `value` for any object; costs the same however many. Raises KeyError like `by_index`."""
+        return value in self._indexes[index]
+
     def index_values(self, index: str) -> list[str]:
         """Returns the current values of an index. Raises KeyError for an unknown index."""
         return list(self._indexes[index])

@@ -123,7 +123,7 @@ class Dispatch:
 
     def knows(self, uid: str) -> bool:
         """Checks whether the cluster has a pod of this UID, on any node."""
-        return bool(self._all.by_index("uid", uid))
+        return self._all.has("uid", uid)
 
     def _keep(self, pod: Pod) -> Pod | None:
         if is_mirror(pod):

@@ -126,6 +126,8 @@ class Timed:
     took: list[tuple[float, float]] = field(factory=list)
     """Moment and duration."""
     created: int = 0
+    late: list[str] = field(factory=list)
+    """Did not run as long as they lived."""
 
     def see(self, pod: Mapping[str, Any]) -> None:
         status = pod.get("status", {})
@@ -133,6 +135,13 @@ class Timed:
             moment = self.waiting.pop(pod["metadata"]["name"], None)
             if moment is not None:
                 self.took.append((moment, time.monotonic() - moment))
+
+    def end(self, name: str) -> None:
+        """The pod is deleted now: one that did not run took at least as long as it lived."""
+        moment = self.waiting.pop(name, None)
+        if moment is not None:
+            self.late.append(name)
+            self.took.append((moment, time.monotonic() - moment))
 
     def p99(self, start: float, end: float) -> float:
         """Of the pods created in that span of seconds since the beginning."""
@@ -204,6 +213,7 @@ class Churn:
         self.timed.created += 1
         await asyncio.sleep(LIVES)
         async with self._requests:
+            self.timed.end(name)
             await self.stage.home.delete("pods", name, self.stage.namespace)
 
     async def troubles(self, until: float) -> None:
@@ -250,5 +260,5 @@ class Churn:
 
     def _tell(self, start: float, end: float) -> None:
         sizes = ", ".join(f"{each.name} {each.memory(start, end):.1f} MiB {each.descriptors(start, end):.0f} fds" for each in self.measured)
-        p99, waiting = self.timed.p99(start, end), len(self.timed.waiting)
-        print(f"{end / 60:3.0f} min: {self.timed.created} pods, {waiting} awaited, p99 {p99:.2f} s, {sizes}", flush=True)
+        p99, late = self.timed.p99(start, end), len(self.timed.late)
+        print(f"{end / 60:3.0f} min: {self.timed.created} pods, {late} late, p99 {p99:.2f} s, {sizes}", flush=True)

@@ -33,6 +33,8 @@ WARM = 5.0
 GROWTH, GROWTH_OF_SHORT = 1.05, 1.10
 DESCRIPTORS = 4
 """So many more may be open in one sample than in another: connections to API servers come and go."""
+LATE = 0.001
+"""Of the pods of a calm time, the share that may not run before it is deleted."""
 SLOWER, LEAST = 1.25, 0.2
 """p99 of the last third over that of the first one, and the seconds that are noise."""
 STREAMS = (
@@ -132,7 +134,8 @@ def _judge(churn: Churn, seconds: float) -> None:
         growths[each.name] = memory[-1] / memory[0], open_files[-1] - open_files[0]
         cost = each.cpu / max(1, churn.timed.created) * 1000
         print(f"{each.name}: by thirds {[f'{mib:.1f} MiB' for mib in memory]}, descriptors {open_files}, {cost:.1f} ms of CPU a pod")
-    assert not churn.timed.waiting, f"did not run in a calm time: {sorted(churn.timed.waiting)[:20]}"
+    late, timed = churn.timed.late, len(churn.timed.took)
+    assert len(late) <= LATE * timed, f"{len(late)} of {timed} pods did not run in a calm time: {late[:20]}"
     most = GROWTH if seconds >= 2 * WARM * 60 else GROWTH_OF_SHORT
     for name, (grown, more) in growths.items():
         assert grown < most, f"{name}: memory grew to {grown:.3f} of what it was"

@@ -71,6 +71,14 @@ class SimulatedNodes(Lifetime):
         """Stops KWOK; the Node objects stay with their cluster."""
         await self.site.ledger.undo(self.site.clock, lambda entry: entry.owner == self._owner)
 
+    @property
+    def pid(self) -> int:
+        """The process id of KWOK. Raises ClusterError before it is started."""
+        process = self.site.ledger.process(self._owner, KWOK)
+        if process is None:
+            raise ClusterError(f"{KWOK} of {self.cluster.name} has not been started")
+        return process.pid
+
     def _flags(self) -> list[str]:
         """Returns flags with a separate TLS server, so that `kubectl logs` gets an error that there are none, and does not wait."""
         address, port = self.cluster.host_address, self.site.free_port()

@@ -43,6 +43,7 @@ def test_index_follows_an_object_from_value_to_value() -> None:
     assert [each.metadata.name for each in store.by_index("node", "n1")] == ["b"]
     store.remove(Key("default", "b"))
     assert store.index_values("node") == ["n2"]
+    assert store.has("node", "n2") and not store.has("node", "n1")
 
 
 def test_object_is_filed_once_under_a_value_given_twice() -> None:
@@ -56,6 +57,8 @@ def test_object_is_filed_once_under_a_value_given_twice() -> None:
 def test_unknown_index_is_an_error_not_an_empty_answer() -> None:
     with pytest.raises(KeyError):
         by_node().by_index("nodes", "n1")
+    with pytest.raises(KeyError):
+        by_node().has("nodes", "n1")
 
 
 def test_keep_drops_at_the_door_and_drops_what_it_kept_before() -> None:
