@@ -7,6 +7,7 @@ page alone, with what `kubeocean dns` prints.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -286,6 +287,30 @@ async def test_other_names_lead_to_pods_of_the_hub_and_only_for_leased_pods(sing
         return False
 
     await eventually(unknown, "the name of a deleted Service is unknown")
+
+
+async def test_with_the_dns_of_the_hub_names_have_the_addresses_of_the_hub(single: Scene, sides: Sides) -> None:
+    hub, space = sides.hub, single.namespace
+    [resolver] = await items(hub, "pods", "-n", "kube-system", "-l", "k8s-app=kube-dns")
+    await Network(hub).create("ordinal", space, clusterIP="None", ports=PORTS, selector={"color": "blue"})
+
+    async def use(servers: list[str] | None, reported: str) -> None:
+        access = {"servers": servers} if servers else None
+        await hub.kubectl("patch", "clusterbinding", BINDING, "--type=merge", "-p", json.dumps({"spec": {"dns": access}}))
+
+        async def accepted() -> bool:
+            found = await get(hub, "clusterbinding", BINDING)
+            return any(each["type"] == "ServicesMirrored" and reported in each["message"] for each in found["status"]["conditions"])
+
+        await eventually(accepted, f"the condition reports: {reported}")
+
+    await use([resolver["status"]["podIP"]], "names resolve by the DNS of the hub")
+    await apply(hub, server("late", space, node=single.bound.vnode(sides.lent.name), labels={}))
+    await single.address("late")
+    await single.answered("http://ordinal:8080", "blue", by="late")
+    cluster_ip = (await Network(hub).service("web", space)).spec.cluster_ip
+    assert cluster_ip in await hub.kubectl("exec", "-n", space, "late", "--", "nslookup", f"web.{space}.svc.cluster.local")
+    await use(None, "the rewrites that `kubeocean dns` prints")
 
 
 # --- A namespace for each tenant ----------------------------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def _pod(node: str) -> dict[str, Any]:
         "serviceAccountName": NAME,
         "nodeSelector": {"kubernetes.io/hostname": node},
         "tolerations": [{"operator": "Exists"}],
-        # The server of the cluster cannot be a client of its own.
+        # Otherwise CoreDNS would be its own upstream server.
         "dnsPolicy": "Default",
         "containers": [container],
         "volumes": [config],
