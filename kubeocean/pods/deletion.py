@@ -43,6 +43,8 @@ class PhysicalPodDeleter:
     scope: WorkerScope
     physical: PhysicalPodReconciler
     _ended: dict[Key, asyncio.Event] = field(factory=dict, init=False)
+    _requested: dict[Key, str] = field(factory=dict, init=False)
+    """UIDs of physical pods whose deletion was requested, with or without a response."""
     _slots: asyncio.Semaphore = field(factory=lambda: asyncio.Semaphore(IN_FLIGHT), init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -50,15 +52,39 @@ class PhysicalPodDeleter:
 
     async def delete(self, ref: PodRef, physical: Pod, grace: float) -> None:
         """Requests the deletion unless the physical pod terminates in time anyway. Raises ApiError, Unavailable."""
+        key, uid = physical.key, physical.metadata.uid
+        if self._requested.get(key) == uid and not physical.terminating:
+            # What an earlier request did whose response was lost may not be in the cache yet.
+            live = await self._read(physical)
+            if live is None:
+                self.physical.controller.add(ref)
+                return
+            physical = live
         period = repeated_period(physical, await self._grace(physical, ref, grace), now=self.scope.host.clock.now())
         if period is None:
             self.physical.controller.add(ref)
             return
+        self._requested[key] = uid
         try:
             async with self._slots:
-                await self.scope.worker.client.delete(PODS, physical.key, grace=period, uid=physical.metadata.uid)
-        except (NotFound, Conflict):
+                await self.scope.worker.client.delete(PODS, key, grace=period, uid=uid)
+        except NotFound:
             self.physical.controller.add(ref)
+        except Conflict:
+            # Not only for a pod of another uid: a deletion may conflict with another write.
+            if await self._read(physical) is not None:
+                raise
+            self.physical.controller.add(ref)
+
+    async def _read(self, physical: Pod) -> Pod | None:
+        """Returns the physical pod as it is in the worker now; None when that uid no longer exists. Raises ApiError."""
+        worker = self.scope.worker
+        try:
+            live = await worker.client.get(PODS, physical.key)
+        except NotFound:
+            return None
+        worker.pods.adopt(live)
+        return live if live.metadata.uid == physical.metadata.uid else None
 
     async def delete_predecessor(self, pod: Pod, *, read: bool = False) -> None:
         """Deletes the physical pod of an earlier uid, and waits until it no longer exists; `read` reads it from the worker first.
@@ -119,6 +145,7 @@ class PhysicalPodDeleter:
     def _on_change(self, change: Change[Pod]) -> None:
         replaced = change.new is not None and change.old is not None and change.new.metadata.uid != change.old.metadata.uid
         if change.new is None or replaced:
+            self._requested.pop(change.key, None)
             ended = self._ended.pop(change.key, None)
             if ended is not None:
                 ended.set()

@@ -47,6 +47,8 @@ _SAME_EVENT_AFTER = 3.0
 _POD_AWAITED = 5.0
 _POD_RECHECKED_AFTER = 1.0
 _FORBIDDEN_RETRIED_AFTER = 60.0
+_SELECTED: Final = "involvedObject.kind=Pod,reason!=Scheduled"
+"""Events of pods but the one that each pod has, `is_known_in_hub`: the API server need not send it."""
 _REFUSED_RETRIED_AFTER, _REFUSALS_OF_A_START = 2.0, 5
 """Seconds, and number of attempts: an API server that has just started refuses everything until it has read its roles."""
 _MESSAGE_LIMIT = 1024
@@ -301,7 +303,7 @@ class EventStream:
             await self.mirror.scope.host.clock.sleep(wait)
 
     async def _follow(self) -> None:
-        where, client = Selection(namespace=self.namespace, fields="involvedObject.kind=Pod"), self.mirror.scope.worker.client
+        where, client = Selection(namespace=self.namespace, fields=_SELECTED), self.mirror.scope.worker.client
         if self._interrupted and self._version and is_earlier(await restores.newest(client, EVENTS, where), self._version):
             restores.report(client, EVENTS)
             self._version = ""

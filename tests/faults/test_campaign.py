@@ -38,6 +38,8 @@ ONCE_FAILED = (
     "mock/pods seed=1 lag@hub:12:22",
     "kubeocean/churn seed=1 slow:41:4",
     "kubeocean/outages seed=1 crash:62:1",
+    "kubeocean/copies seed=20261124 refused:28:409",
+    "kubeocean/copies seed=20261124 severed:28:5",
 )
 """Schedules in which a campaign has found a defect of the product, of a scene or of an oracle."""
 

@@ -72,8 +72,11 @@ def test_grace_that_is_left_is_rounded_up_whatever_became_of_the_node() -> None:
     assert [grace_in_worker(left, pod=deleted(30), node=None, now=NOW) for left in (0.1, 29.2, 30.0)] == [1, 30, 30]
 
 
-async def repeated(first: float, *, after: float, then: float, skew: float = 0.0) -> int:
-    """Requests the deletion of a running physical pod twice; returns its grace period. The worker's clock is `skew` seconds ahead."""
+async def repeated(first: float, *, after: float, then: float, skew: float = 0.0, unseen: bool = False) -> int:
+    """Requests the deletion of a running physical pod twice, the second time with an `unseen` first one; returns its grace period.
+
+    The worker's clock is `skew` seconds ahead.
+    """
     clock = ManualClock(NOW)
     model = ApiModel(now=lambda: clock.now() + timedelta(seconds=skew))
     body = {"metadata": {"name": "web"}, "spec": {"nodeName": "node-1", "containers": [{"name": "main", "image": "app:1"}]}}
@@ -83,9 +86,10 @@ async def repeated(first: float, *, after: float, then: float, skew: float = 0.0
     client = model.client("kubeocean", clock=clock)
     scope = worker_scope(RecordingHost(client=client, clock=clock))
     deleter = PhysicalPodDeleter(scope=scope, physical=PhysicalPodReconciler(scope=scope, released=lambda pod: None))
+    cached = await client.get(PODS, Key("mnt", "web"))
     for seconds, grace in ((0.0, first), (after, then)):
         await clock.advance(seconds)
-        await deleter.delete(pod().ref, await client.get(PODS, Key("mnt", "web")), grace)
+        await deleter.delete(pod().ref, cached if unseen else await client.get(PODS, Key("mnt", "web")), grace)
     left = (await client.get(PODS, Key("mnt", "web"))).metadata.deletion_grace_period_seconds
     assert left is not None
     return left
@@ -94,6 +98,10 @@ async def repeated(first: float, *, after: float, then: float, skew: float = 0.0
 @pytest.mark.parametrize("skew", [0.0, 0.4, -0.4, 3600.0])
 async def test_repeated_deletion_leaves_the_rest_of_the_grace_period(skew: float) -> None:
     assert await repeated(10.0, after=5.2, then=4.8, skew=skew) == 10
+
+
+async def test_repeated_deletion_leaves_the_rest_also_if_the_watch_does_not_show_the_first() -> None:
+    assert await repeated(30.0, after=5.2, then=24.8, unseen=True) == 30
 
 
 async def test_shorter_deletion_counts_from_the_first_request() -> None:
