@@ -16,6 +16,7 @@ ARG PIP_ROOT_USER_ACTION=ignore
 COPY pyproject.toml README.md LICENSE /src/
 COPY vkubelet /src/vkubelet
 COPY kubeocean /src/kubeocean
+COPY fleet /src/fleet
 COPY providers /src/providers
 RUN ["python3", "-m", "venv", "/opt/kubeocean"]
 RUN ["/opt/kubeocean/bin/python", "-m", "pip", "install", "--no-cache-dir", "/src[fast]"]

@@ -12,10 +12,10 @@ from kubeocean.binding.virtual_nodes import VirtualNodes
 from kubeocean.metrics import SyncerMetrics
 from kubeocean.settings import KubeoceanSettings
 from kubeocean.worker.cluster import WorkerCluster
-from kubeocean.worker.reach import Reach
 from vkubelet.api.objects import Node
 from vkubelet.control.guard import MassGuard
 from vkubelet.control.informer import Informer
+from vkubelet.control.reach import Reach
 from vkubelet.provider import Host
 
 

@@ -15,8 +15,9 @@ from attrs import define, field, frozen
 from vkubelet.api.names import is_ip
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
+from vkubelet.control.certificates import Pair
 from vkubelet.errors import SettingsError
-from vkubelet.server import certificates, listeners, ports, tls
+from vkubelet.server import certificates, listeners, ports
 from vkubelet.server.auth import Caller, Gate, Question, User
 from vkubelet.server.settings import LimitSettings, ServerSettings
 
@@ -137,7 +138,7 @@ class HttpsServer:
     async def _addresses(self) -> Sequence[str]:
         return self.names
 
-    def _report(self, pair: tls.Pair) -> None:
+    def _report(self, pair: Pair) -> None:
         if self.installed is not None:
             self.installed(pair.certificate)
 

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 Scalar = str | int | float | bool | None
 
-_OURS = ("vkubelet", "kubeocean", "vkubelet_providers")
+_OURS = ("vkubelet", "kubeocean", "fleet", "vkubelet_providers")
 _OF_EVERY_RECORD = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime"})
 """Attributes that are not fields of `extra=`."""
 

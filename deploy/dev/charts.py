@@ -12,11 +12,11 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kubeocean.commands.plan import commented
 from kubeocean.rbac import permissions, tenants
-from kubeocean.rbac.rules import Rule
 from vkubelet.api.objects import Json
+from vkubelet.api.rbac import Rule
 from vkubelet.clock import SystemClock
+from vkubelet.commands.manifests import commented
 from vkubelet.testing.cluster.binaries import Binaries
 from vkubelet.testing.cluster.processes import ClusterError, run
 
@@ -105,10 +105,17 @@ def worker_tenants() -> str:
     for creates in (True, False):
         rules = (*tenants.tenant_rules(SPACE), *tenants.wide_rules(SPACE, creates=creates))
         parts.append(template(tenants.wide_objects(SPACE, creates=creates), rules, chart="kubeocean-worker"))
-    limits = template(tenants.tenant_guards(SPACE), (), chart="kubeocean-worker")
+    always, limits = (template(bodies, (), chart="kubeocean-worker") for bodies in _guards_of_tenants())
     may = "and .Values.tenants.create .Values.admissionPolicy.enabled"
     text = f"{{{{- if {may} }}}}\n---\n{parts[0]}---\n{limits}{{{{- else }}}}\n---\n{parts[1]}{{{{- end }}}}\n"
+    text += f"{{{{- if .Values.admissionPolicy.enabled }}}}\n---\n{always}{{{{- end }}}}\n"
     return f"# {MADE}\n{{{{- if .Values.tenants.enabled }}}}\n{text}{{{{- end }}}}\n"
+
+
+def _guards_of_tenants() -> tuple[list[Json], list[Json]]:
+    """Returns the guards of every namespace of a tenant, and those of the right to create them."""
+    always = tenants.tenant_guards(SPACE, creates=False)
+    return always, [body for body in tenants.tenant_guards(SPACE) if body not in always]
 
 
 def template(objects: Sequence[Json], rules: Sequence[Rule], *, chart: str) -> str:

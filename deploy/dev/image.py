@@ -38,7 +38,7 @@ TAG = "localhost/kubeocean:dev"
 FORMAT = 1
 KEPT = 3
 """Archives of each kind that stay in the cache."""
-SOURCES = ("Dockerfile", ".dockerignore", "pyproject.toml", "README.md", "LICENSE", "vkubelet", "kubeocean", "providers")
+SOURCES = ("Dockerfile", ".dockerignore", "pyproject.toml", "README.md", "LICENSE", "vkubelet", "kubeocean", "fleet", "providers")
 NOT_IN_THE_IMAGE = ("vkubelet/testing/",)
 """Excluded by `.dockerignore`, which both ways of building respect."""
 

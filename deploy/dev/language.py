@@ -36,6 +36,7 @@ class Limit:
 LIMITS: Mapping[str, Limit] = {
     "vkubelet": Limit(words=0.15, verbs=95),
     "kubeocean": Limit(words=0.35, verbs=99),
+    "fleet": Limit(words=0.15, verbs=99),
     "providers": Limit(words=0.15, verbs=99),
     "deploy": Limit(words=0.0, verbs=99),
     "docs": Limit(words=0.5, verbs=0),

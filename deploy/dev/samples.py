@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from kubeocean.commands.plan import commented
 from kubeocean.rbac import permissions
+from vkubelet.commands.manifests import commented
 
 SAMPLES = Path(__file__).parents[2] / "deploy" / "samples"
 

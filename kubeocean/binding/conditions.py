@@ -8,9 +8,9 @@ from datetime import datetime
 
 from attrs import frozen
 
-from kubeocean.model.contact import Outcome
 from vkubelet.api.objects import Json, JsonView, get_condition, set_condition
 from vkubelet.clock import rfc3339
+from vkubelet.control.contact import Outcome
 
 VALIDATION_FAILED = "ValidationFailed"
 CONNECTIVITY_FAILED = "ConnectivityFailed"
@@ -23,6 +23,7 @@ PROXIER_READY = "ProxierReady"
 RETIREMENT_HELD = "RetirementHeld"
 POLICIES_SHARED = "PoliciesShared"
 SERVICES_MIRRORED = "ServicesMirrored"
+NETWORK_POLICIES_MIRRORED = "NetworkPoliciesMirrored"
 POD_NETWORK_ROUTED = "PodNetworkRouted"
 RIGHTS_MISSING = "RightsMissing"
 RIGHTS_REVOKED = "RightsRevoked"
@@ -64,6 +65,8 @@ class Health:
     """Policies that another hub serves too, as a message."""
     services: Observation | None = None
     """State of the mirrors of Services; None when there are none."""
+    network_policies: Observation | None = None
+    """State of the mirrors of NetworkPolicies; None when there are none."""
     network: Observation | None = None
     """Whether pods of the worker are reached from the hub; None: no pod was probed."""
     ending: str = ""
@@ -104,24 +107,33 @@ def _conditions(health: Health, before: Sequence[JsonView]) -> list[Json]:
         conditions.append(_condition(POLICIES_SHARED, "True", "ServedByAnotherHub", health.shared))
     elif get_condition(before, POLICIES_SHARED) is not None:
         conditions.append(_condition(POLICIES_SHARED, "False", "NotShared", "no other hub serves the policies of this ClusterBinding"))
-    if health.services is not None:
-        services = health.services
-        if services.reason == RIGHTS_MISSING and may_have_mirrors(before):
-            services = Observation(False, RIGHTS_REVOKED, services.message)
-        conditions.append(_condition(SERVICES_MIRRORED, "True" if services.holds else "False", services.reason, services.message))
-    elif get_condition(before, SERVICES_MIRRORED) is not None and health.reachable:
-        text = "spec.serviceNamespaces names no namespace, and no pod runs in the worker"
-        conditions.append(_condition(SERVICES_MIRRORED, "True", "NothingToMirror", text))
+    nothing = "spec.serviceNamespaces names no namespace, and no pod runs in the worker"
+    conditions += _mirrored(SERVICES_MIRRORED, health.services, health, before, nothing=nothing)
+    nothing = "no NetworkPolicy is in a namespace that has one in the worker"
+    conditions += _mirrored(NETWORK_POLICIES_MIRRORED, health.network_policies, health, before, nothing=nothing)
     if health.network is not None:
-        network = health.network
-        conditions.append(_condition(POD_NETWORK_ROUTED, "True" if network.holds else "False", network.reason, network.message))
+        conditions.append(_observed(POD_NETWORK_ROUTED, health.network))
     return conditions
 
 
-def may_have_mirrors(conditions: Sequence[JsonView]) -> bool:
-    """Checks that Services were mirrored once: the condition has had another reason than missing rights."""
-    condition = get_condition(conditions, SERVICES_MIRRORED)
+def _mirrored(kind: str, state: Observation | None, health: Health, before: Sequence[JsonView], *, nothing: str) -> list[Json]:
+    """Returns the condition of mirrors; `nothing` is its message when there are none any more."""
+    if state is None:
+        known = get_condition(before, kind) is not None and health.reachable
+        return [_condition(kind, "True", "NothingToMirror", nothing)] if known else []
+    if state.reason == RIGHTS_MISSING and may_have_mirrors(before, kind):
+        state = Observation(False, RIGHTS_REVOKED, state.message)
+    return [_observed(kind, state)]
+
+
+def may_have_mirrors(conditions: Sequence[JsonView], kind: str = SERVICES_MIRRORED) -> bool:
+    """Checks that objects were mirrored once: the condition `kind` has had another reason than missing rights."""
+    condition = get_condition(conditions, kind)
     return condition is not None and condition.get("reason") != RIGHTS_MISSING
+
+
+def _observed(kind: str, state: Observation) -> Json:
+    return _condition(kind, "True" if state.holds else "False", state.reason, state.message)
 
 
 def _ready(health: Health) -> Json:

@@ -111,6 +111,10 @@ class BindingReconciler:
         """Sets the state of the mirrors of Services; None when there are none."""
         self._set(evolve(self._health, services=state))
 
+    def set_network_policies(self, state: Observation | None) -> None:
+        """Sets the state of the mirrors of NetworkPolicies; None when there are none."""
+        self._set(evolve(self._health, network_policies=state))
+
     def set_network(self, state: Observation) -> None:
         """Sets whether pods of the worker are reached from the hub."""
         self._set(evolve(self._health, network=state))
@@ -156,10 +160,9 @@ class BindingReconciler:
         """Whether the binding is being deleted, and waits for us."""
         return self.current is not None and not self.gone and self.current.deleting and keys.FINALIZER_SYNCER in self.current.finalizers
 
-    @property
-    def has_mirrors(self) -> bool:
-        """Whether Services may have mirrors in the worker: not if its lists have been refused from the start."""
-        return self.current is not None and may_have_mirrors(self.current.status.get("conditions") or ())
+    def has_mirrors(self, condition: str) -> bool:
+        """Checks by its condition whether a kind may have mirrors in the worker: not if lists have been refused from the start."""
+        return self.current is not None and may_have_mirrors(self.current.status.get("conditions") or (), condition)
 
     async def _write_finalizers(self, wanted: Callable[[Sequence[str]], Sequence[str]]) -> None:
         """Writes the finalizers after a live read, because the manager writes them too."""

@@ -12,16 +12,18 @@ from typing import Annotated
 import typer
 
 from kubeocean.commands import bind as binding
-from kubeocean.commands import bundle, calendar, clusters, dns, ledger, logs, status, unbind
+from kubeocean.commands import bundle, calendar, dns, ledger, logs, status, unbind
 from kubeocean.commands.dialogue import Answers, Dialogue
 from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.explain import Explainer
+from kubeocean.commands.identity import OURS
 from kubeocean.commands.output import Format
 from kubeocean.commands.plan import BindFlags
-from kubeocean.commands.terminal import Terminal
 from kubeocean.commands.top import By, Top, View
 from kubeocean.model import keys
 from vkubelet.api.objects import Key
+from vkubelet.commands import clusters
+from vkubelet.commands.terminal import Terminal
 from vkubelet.errors import SettingsError
 
 TEXT = "Leases nodes of worker clusters to a computing cluster, where they are virtual nodes."
@@ -78,6 +80,17 @@ def with_default(arguments: list[str]) -> list[str]:
         follows = arguments[at + 1] if at + 1 < len(arguments) else ""
         out.append(f"--print={Printed.ALL}" if word == "--print" and follows not in list(Printed) else word)
     return out
+
+
+def hub_of(kubeconfig: Path | None, context: str) -> clusters.Choice:
+    return clusters.Choice("computing cluster", "--kubeconfig, --context", kubeconfig, context, OURS)
+
+
+def worker_of(kubeconfig: Path | None, context: str, *, hub: clusters.Choice) -> clusters.Choice:
+    """Returns the worker cluster. Raises SettingsError when neither flag names it: the current context is the computing cluster's."""
+    if not context and not kubeconfig:
+        raise SettingsError("--worker-context", "name the kubeconfig context of the worker cluster, or set --worker-kubeconfig")
+    return clusters.Choice("worker cluster", "--worker-kubeconfig, --worker-context", kubeconfig or hub.kubeconfig, context, OURS)
 
 
 @app.command(
@@ -158,9 +171,9 @@ def bind_command(
     if known.printed:
         binding.print_manifests(flags, known.printed, terminal)
         return
-    hub = clusters.hub_of(known.kubeconfig, known.context)
+    hub = hub_of(known.kubeconfig, known.context)
     server = binding.check_server(worker_server)
-    worker = clusters.worker_of(known.worker_kubeconfig, known.worker_context, hub=hub)
+    worker = worker_of(known.worker_kubeconfig, known.worker_context, hub=hub)
     timeout = clusters.check_timeout(timeout)
     made = binding.Bind(hub_choice=hub, worker_choice=worker, flags=flags, server=server, yes=yes, timeout=timeout, terminal=terminal)
     clusters.finish(made.run())
@@ -187,11 +200,11 @@ def unbind_command(
     mount_namespace: Annotated[str, typer.Option(metavar="NS", help="namespace of that identity, if the binding is deleted already")] = "",
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="time to wait until the binding is deleted")] = 600.0,
 ) -> None:
-    hub = clusters.hub_of(kubeconfig, context)
+    hub = hub_of(kubeconfig, context)
     made = unbind.Unbind(
         hub_choice=hub,
         force_after=unbind.check_force_after(force_after),
-        worker_choice=clusters.worker_of(worker_kubeconfig, worker_context, hub=hub) if remove_identity else None,
+        worker_choice=worker_of(worker_kubeconfig, worker_context, hub=hub) if remove_identity else None,
         name=name,
         mount_namespace=mount_namespace,
         yes=yes,
@@ -214,7 +227,7 @@ def status_command(
     worker_context: ReadContext = "",
     worker_kubeconfig: WorkerKubeconfig = None,
 ) -> None:
-    hub = clusters.hub_of(kubeconfig, context)
+    hub = hub_of(kubeconfig, context)
     if lent or csv:
         if watch:
             raise SettingsError("--watch", "prints the bindings; leave it out with --ledger")
@@ -238,7 +251,7 @@ def plan_command(
     worker_kubeconfig: WorkerKubeconfig = None,
     output: Output = Format.TABLE,
 ) -> None:
-    hub = clusters.hub_of(kubeconfig, context)
+    hub = hub_of(kubeconfig, context)
     question = calendar.Question(policy=policy, binding=one, days=days)
     worker = chosen_worker(hub, worker_kubeconfig, worker_context)
     clusters.finish(calendar.show(question, Terminal.standard(), hub=hub, worker=worker, output=output))
@@ -255,7 +268,7 @@ def doctor_command(
     namespace: SystemNamespace = keys.NAMESPACE,
     output: Output = Format.TABLE,
 ) -> None:
-    hub = clusters.hub_of(kubeconfig, context)
+    hub = hub_of(kubeconfig, context)
     examiner = Doctor(
         hub=hub,
         worker=chosen_worker(hub, worker_kubeconfig, worker_context),
@@ -279,7 +292,7 @@ def top_command(
     worker_kubeconfig: WorkerKubeconfig = None,
     output: Output = Format.TABLE,
 ) -> None:
-    hub = clusters.hub_of(kubeconfig, context)
+    hub = hub_of(kubeconfig, context)
     worker = chosen_worker(hub, worker_kubeconfig, worker_context)
     shown = Top(hub=hub, worker=worker, binding=one, by=by, view=view, terminal=Terminal.standard(), output=output)
     clusters.finish(shown.run())
@@ -297,7 +310,7 @@ def logs_command(
     namespace: SystemNamespace = keys.NAMESPACE,
 ) -> None:
     asked = logs.Asked(follow=follow, previous=previous, tail=None if tail < 0 else tail)
-    clusters.finish(logs.show(clusters.hub_of(kubeconfig, context), name, Terminal.standard(), namespace=namespace, asked=asked))
+    clusters.finish(logs.show(hub_of(kubeconfig, context), name, Terminal.standard(), namespace=namespace, asked=asked))
 
 
 @app.command("dns", help="print the rewrites for the worker's CoreDNS by which leased pods find Services of the computing cluster")
@@ -309,7 +322,7 @@ def dns_command(
     kubeconfig: Kubeconfig = None,
     context: Context = "",
 ) -> None:
-    hub, terminal = clusters.hub_of(kubeconfig, context), Terminal.standard()
+    hub, terminal = hub_of(kubeconfig, context), Terminal.standard()
     clusters.finish(dns.show(hub, name, terminal, hub_domain=domain, worker_domain=worker_domain))
 
 
@@ -326,7 +339,7 @@ def bundle_command(
     worker_kubeconfig: WorkerKubeconfig = None,
     namespace: SystemNamespace = keys.NAMESPACE,
 ) -> None:
-    hub = clusters.hub_of(kubeconfig, context)
+    hub = hub_of(kubeconfig, context)
     worker, terminal = chosen_worker(hub, worker_kubeconfig, worker_context), Terminal.standard()
     examiner = Doctor(hub=hub, worker=worker, binding=name, terminal=terminal, output=Format.JSON, namespace=namespace)
     clusters.finish(bundle.Bundle(examiner, file or bundle.default_path(examiner.clock.now())).run())
@@ -343,7 +356,7 @@ def explain_node(
     worker_kubeconfig: WorkerKubeconfig = None,
     output: Output = Format.TABLE,
 ) -> None:
-    hub = clusters.hub_of(kubeconfig, context)
+    hub = hub_of(kubeconfig, context)
     clusters.finish(_explainer(hub, chosen_worker(hub, worker_kubeconfig, worker_context), one, output).node(name))
 
 
@@ -358,7 +371,7 @@ def explain_pod(
     worker_kubeconfig: WorkerKubeconfig = None,
     output: Output = Format.TABLE,
 ) -> None:
-    hub = clusters.hub_of(kubeconfig, context)
+    hub = hub_of(kubeconfig, context)
     before, slash, after = name.partition("/")
     key = Key(before, after) if slash else Key(namespace, name)
     clusters.finish(_explainer(hub, chosen_worker(hub, worker_kubeconfig, worker_context), "", output).pod(key))
@@ -375,7 +388,7 @@ def explain_policy(
     worker_kubeconfig: WorkerKubeconfig = None,
     output: Output = Format.TABLE,
 ) -> None:
-    hub = clusters.hub_of(kubeconfig, context)
+    hub = hub_of(kubeconfig, context)
     clusters.finish(_explainer(hub, chosen_worker(hub, worker_kubeconfig, worker_context), one, output).policy(name))
 
 
@@ -392,7 +405,7 @@ def version_command() -> None:
 
 def chosen_worker(hub: clusters.Choice, kubeconfig: Path | None, context: str) -> clusters.Choice | None:
     """Returns the worker cluster that the flags name, None without them."""
-    return clusters.worker_of(kubeconfig, context, hub=hub) if kubeconfig or context else None
+    return worker_of(kubeconfig, context, hub=hub) if kubeconfig or context else None
 
 
 def _explainer(hub: clusters.Choice, worker: clusters.Choice | None, binding_name: str, output: Format) -> Explainer:

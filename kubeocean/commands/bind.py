@@ -9,10 +9,9 @@ from contextlib import suppress
 
 from attrs import field, frozen
 
-from kubeocean.commands import clusters, identity
+from kubeocean.commands import identity
 from kubeocean.commands.plan import BindFlags, Plan
 from kubeocean.commands.status import UNREPORTED, Readiness, readiness
-from kubeocean.commands.terminal import Progress, Terminal
 from kubeocean.manager.binding_status import unguarded_text
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, ResourceLeasingPolicy
@@ -21,6 +20,8 @@ from vkubelet.api.objects import NAMESPACES, SECRETS, Json, Unknown
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock, SystemClock
+from vkubelet.commands import clusters
+from vkubelet.commands.terminal import Progress, Terminal
 from vkubelet.errors import ApiError, Forbidden, SettingsError
 
 SETTLED = 20.0
@@ -102,7 +103,7 @@ class Bind:
 
     async def _make_identity(self, plan: Plan, worker: Client) -> identity.Credentials:
         with clusters.explained(self.worker_choice):
-            done = await clusters.ensure_definition(worker, POLICIES, self.clock)
+            done = await identity.ensure_definition(worker, POLICIES, self.clock)
             self._done(self.worker_choice, "CustomResourceDefinition of ResourceLeasingPolicy", done)
             # Limits are in place before the identity can be used.
             for body in plan.identity.guards:
@@ -136,7 +137,7 @@ class Bind:
         content = base64.b64encode(identity.text_of(kubeconfig).encode()).decode()
         secret: Json = {"metadata": plan.secret_metadata, "type": "Opaque", "data": {KUBECONFIG: content}}
         with clusters.explained(self.hub_choice):
-            done = await clusters.ensure_definition(hub, CLUSTERBINDINGS, self.clock)
+            done = await identity.ensure_definition(hub, CLUSTERBINDINGS, self.clock)
             self._done(self.hub_choice, "CustomResourceDefinition of ClusterBinding", done)
             await self._make_namespace(plan, hub)
             for resource, body in ((SECRETS, secret), (CLUSTERBINDINGS, plan.binding)):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from attrs import define, field
 
-from kubeocean.commands import clusters, logs, reading, status
+from kubeocean.commands import logs, reading, status
 from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.output import Format, data, in_progress
 from kubeocean.commands.rights import MissingRight, Reader, T
@@ -22,6 +22,7 @@ from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, ClusterBinding
 from kubeocean.worker.cluster import Mount
 from vkubelet.api import objects
 from vkubelet.client.rest import Selection
+from vkubelet.commands import clusters
 from vkubelet.errors import ApiError, VKubeletError
 
 _METRICS_PORT = 8080

@@ -13,10 +13,10 @@ import typer
 from attrs import evolve, frozen
 
 from kubeocean.commands.plan import BindFlags, Plan
-from kubeocean.commands.terminal import Terminal, table
 from kubeocean.model.crds import CLUSTER_ID_LIMIT
 from vkubelet.api.names import is_dns_subdomain
 from vkubelet.client.connection import known_contexts
+from vkubelet.commands.terminal import Terminal, table
 from vkubelet.errors import SettingsError
 
 APPLY: Final = "apply"

@@ -3,10 +3,11 @@
 Invariant: nothing is written in either cluster; the output is the lines alone.
 """
 
-from kubeocean.commands import clusters, reading
+from kubeocean.commands import reading
 from kubeocean.commands.rights import Reader
-from kubeocean.commands.terminal import Terminal
 from kubeocean.model.dns import corefile
+from vkubelet.commands import clusters
+from vkubelet.commands.terminal import Terminal
 
 
 async def show(hub: clusters.Choice, binding: str, terminal: Terminal, *, hub_domain: str, worker_domain: str) -> None:

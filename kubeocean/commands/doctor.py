@@ -12,26 +12,28 @@ from itertools import groupby
 import aiohttp
 from attrs import define, evolve, field, frozen
 
-from kubeocean.commands import clusters, reading
+from kubeocean.commands import reading
 from kubeocean.commands.output import Block, Format, data, in_progress, write
 from kubeocean.commands.rights import MissingRight, Reader, missing_right
 from kubeocean.commands.status import current, unmet
-from kubeocean.commands.terminal import Terminal
 from kubeocean.doctor import bindings, nodes, servers
 from kubeocean.doctor.findings import Checked, Finding, error
-from kubeocean.manager.checks import Findings, check_worker, lacking_rights
+from kubeocean.manager.checks import Findings, check_worker
 from kubeocean.manager.workloads import deployment_name
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, ClusterBinding, definition
 from kubeocean.rbac.permissions import hub_rules
-from kubeocean.rbac.rules import Check, checks_of
 from kubeocean.worker.connect import Target, find_target
 from vkubelet.api import objects
 from vkubelet.api.codec import decode_json, decode_yaml
 from vkubelet.api.objects import Key, Node, Pod, Resource, Unknown
+from vkubelet.api.rbac import Check, checks_of
 from vkubelet.client.rest import Client, Selection
 from vkubelet.client.transport import Call
 from vkubelet.clock import Clock, SystemClock
+from vkubelet.commands import clusters
+from vkubelet.commands.terminal import Terminal
+from vkubelet.control.rights import lacking_rights
 from vkubelet.errors import ApiError, Forbidden, Unreachable, VKubeletError
 
 OK, SKIPPED = "ok", "skipped"

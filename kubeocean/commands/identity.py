@@ -1,4 +1,4 @@
-"""The narrow identity in a worker cluster: creation, repair, checks of its rights, and removal.
+"""The narrow identity in a worker cluster: creation, repair, checks of its rights, and removal; and our CRDs in both clusters.
 
 Invariant: objects that another client manages (a Helm release) are never written; a token is written to a Secret and nowhere else.
 """
@@ -12,20 +12,24 @@ from urllib.parse import urlsplit
 import yaml
 from attrs import evolve, field, frozen
 
-from kubeocean.commands.clusters import FIELD_MANAGER, MANAGED_BY, CommandFailed, find, find_named
-from kubeocean.manager.checks import lacking_rights, unguarded
+from kubeocean.manager.checks import unguarded
 from kubeocean.model import keys
+from kubeocean.model.crds import definition
 from kubeocean.rbac import permissions, tenants
-from kubeocean.rbac.rules import Check, Rule, checks_of
 from vkubelet.api import objects
 from vkubelet.api.objects import Json, JsonView, Key, ObjectMeta, Resource, Unknown
+from vkubelet.api.rbac import Check, Rule, checks_of
 from vkubelet.client.connection import Connection, connection_from_kubeconfig
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import Clock
+from vkubelet.commands import clusters
+from vkubelet.control.rights import lacking_rights
 from vkubelet.errors import Forbidden, NotFound
 
-OURS: Final = FIELD_MANAGER
-LABELS: Final[Json] = {MANAGED_BY: OURS}
+OURS: Final = "kubeocean-bind"
+"""Field manager, and value of the label of what the command creates."""
+LABELS: Final[Json] = {clusters.MANAGED_BY: OURS}
+_INSTALLER: Final = clusters.Installer(name=OURS, content=keys.APPLIED, version=keys.VERSION)
 POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
 
 _TOKEN_WITHIN = 30.0
@@ -41,7 +45,7 @@ _RESOURCES: Final = {
         objects.CLUSTERROLEBINDINGS,
         objects.ROLES,
         objects.ROLEBINDINGS,
-        tenants.NETWORKPOLICIES,
+        objects.NETWORKPOLICIES,
         tenants.RESOURCEQUOTAS,
         objects.ADMISSIONPOLICIES,
         objects.ADMISSIONPOLICYBINDINGS,
@@ -73,7 +77,7 @@ class Identity:
     @property
     def guards(self) -> list[Json]:
         made = permissions.worker_guards(self.mount_namespace, policy_label=self.policy_label, tenants=self.per_namespace, labels=LABELS)
-        return made + (tenants.tenant_guards(self.mount_namespace, labels=LABELS) if self.creates else [])
+        return made + (tenants.tenant_guards(self.mount_namespace, creates=self.creates, labels=LABELS) if self.per_namespace else [])
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -111,16 +115,25 @@ def resource_of(body: JsonView) -> Resource[Unknown]:
     return _RESOURCES[body["kind"]]
 
 
+# --- Definitions --------------------------------------------------------------------------------------------------------------------------
+
+
+async def ensure_definition(client: Client, resource: Resource[Unknown], clock: Clock) -> str:
+    """Creates or updates the CRD of one of our kinds; returns what was done. Raises ApiError, CommandFailed."""
+    source = f"kubeocean/manifests/{resource.plural}.yaml"
+    return await clusters.ensure_definition(client, resource, text=definition(resource), installer=_INSTALLER, source=source, clock=clock)
+
+
 # --- Creation -----------------------------------------------------------------------------------------------------------------------------
 
 
 async def apply(worker: Client, body: Json) -> str:
     """Creates or repairs one object; returns what was done. Raises ApiError."""
-    resource, found = resource_of(body), await find(worker, resource_of(body), body)
+    resource, found = resource_of(body), await clusters.find(worker, resource_of(body), body)
     if found is None:
         await worker.apply(resource, body)
         return "created"
-    manager = found.metadata.labels.get(MANAGED_BY, OURS)
+    manager = found.metadata.labels.get(clusters.MANAGED_BY, OURS)
     if manager != OURS:
         return f"kept, {manager} manages it"
     if resource is objects.NAMESPACES:
@@ -150,13 +163,15 @@ async def credentials(worker: Client, secret: Key, clock: Clock) -> Credentials:
     """Waits until the controller manager has filled the token's Secret. Raises CommandFailed after `_TOKEN_WITHIN` seconds."""
     deadline = clock.monotonic() + _TOKEN_WITHIN
     while True:
-        found = await find_named(worker, objects.SECRETS, secret.name, namespace=secret.namespace)
+        found = await clusters.find_named(worker, objects.SECRETS, secret.name, namespace=secret.namespace)
         data = (found.body.get("data") or {}) if found else {}
         if data.get("token"):
             return Credentials(base64.b64decode(data["token"]).decode(), base64.b64decode(data.get("ca.crt") or ""))
         if clock.monotonic() > deadline:
             remedy = "check that its kube-controller-manager runs and that the ServiceAccount of the Secret exists"
-            raise CommandFailed(f"Secret {secret} did not get a token from the worker cluster within {_TOKEN_WITHIN:g} s; {remedy}")
+            raise clusters.CommandFailed(
+                f"Secret {secret} did not get a token from the worker cluster within {_TOKEN_WITHIN:g} s; {remedy}"
+            )
         await clock.sleep(0.3)
 
 
@@ -228,10 +243,10 @@ async def gains(client: Client, mount_namespace: str, clock: Clock) -> Sequence[
 
 async def remove(worker: Client, body: Json) -> str:
     """Deletes one object of ours; returns what was done. Raises ApiError."""
-    found = await find(worker, resource_of(body), body)
+    found = await clusters.find(worker, resource_of(body), body)
     if found is None:
         return "does not exist"
-    manager = found.metadata.labels.get(MANAGED_BY, "another client")
+    manager = found.metadata.labels.get(clusters.MANAGED_BY, "another client")
     if manager != OURS:
         return f"kept, {manager} created it"
     return await _delete(worker, resource_of(body), found)
@@ -239,7 +254,7 @@ async def remove(worker: Client, body: Json) -> str:
 
 async def remove_priority_class(worker: Client) -> str:
     """Deletes the class that was created with the first pod, unless another binding may need it; returns what was done. Raises ApiError."""
-    found = await find_named(worker, objects.PRIORITYCLASSES, keys.DEFAULT_PRIORITY_CLASS)
+    found = await clusters.find_named(worker, objects.PRIORITYCLASSES, keys.DEFAULT_PRIORITY_CLASS)
     if found is None:
         return "does not exist"
     ours = Selection(labels=f"{keys.MANAGED_BY}={keys.MANAGED}")
@@ -260,8 +275,8 @@ async def _delete(worker: Client, resource: Resource[Unknown], found: Unknown) -
 
 def why_kept(found: ObjectMeta, namespaces: Sequence[ObjectMeta], pods: Sequence[ObjectMeta]) -> str:
     """Returns why the class that all bindings share is kept, "" when it need not be; `pods` are those of all bindings (pure)."""
-    if found.labels.get(keys.MANAGED_BY) != keys.MANAGED or MANAGED_BY in found.labels:
-        return f"{found.labels.get(MANAGED_BY, 'another client')} created it"
+    if found.labels.get(keys.MANAGED_BY) != keys.MANAGED or clusters.MANAGED_BY in found.labels:
+        return f"{found.labels.get(clusters.MANAGED_BY, 'another client')} created it"
     bound = sorted(each.name for each in namespaces if keys.MOUNT_OWNER in each.annotations)
     if bound:
         return f"it is shared with the binding of namespace {bound[0]}"

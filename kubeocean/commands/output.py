@@ -18,10 +18,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kubeocean.commands.terminal import Terminal
 from vkubelet.api.objects import PodRef
 from vkubelet.api.quantity import Quantity, Resources
 from vkubelet.clock import rfc3339
+from vkubelet.commands.terminal import Terminal
 from vkubelet.logformat import printable
 
 _PIPE_WIDTH = 10_000

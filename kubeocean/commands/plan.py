@@ -4,7 +4,7 @@ Invariant: what is shown is what is applied, except for the kubeconfig, which a 
 """
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, Self
 
 import yaml
@@ -14,11 +14,11 @@ from kubeocean.commands.identity import LABELS, Identity
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, ClusterBinding, definition
 from kubeocean.rbac import permissions
-from kubeocean.rbac.rules import Rule
 from kubeocean.worker.connect import KUBECONFIG
 from vkubelet.api.codec import decode_object, encode_json
 from vkubelet.api.names import NAME_LIMIT, is_dns_subdomain
-from vkubelet.api.objects import Json, JsonView, Key, Unknown
+from vkubelet.api.objects import Json, Key, Unknown
+from vkubelet.commands.manifests import commented
 from vkubelet.errors import SettingsError
 
 HIDDEN: Final = "<kubeconfig of the ServiceAccount above; `kubeocean bind` writes it and never shows it>"
@@ -168,55 +168,3 @@ kubectl -n {self.secret.namespace} create secret generic {self.secret.name} --fr
 def _keep(flag: str, wanted: str, present: str) -> None:
     if wanted and present and wanted != present:
         raise SettingsError(flag, f"is {present} for this ClusterBinding and cannot be changed; omit the flag, or choose another NAME")
-
-
-_ROLES = ("Role", "ClusterRole")
-_WIDTH = 136
-
-
-class _Dumper(yaml.SafeDumper):
-    """Indents lists below their key."""
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        super().increase_indent(flow, indentless=False)
-
-
-def commented(objects: Sequence[JsonView], rules: Sequence[Rule], *, notes: Mapping[int, str] | None = None) -> str:
-    """Renders YAML documents; each rule of a role has its reason, and the object at each index of `notes` that comment, above it."""
-    reasons = {_identity(rule.body, rule.namespace): rule.why for rule in rules}
-    return "---\n".join(_comment((notes or {}).get(at, "")) + _document(body, reasons) for at, body in enumerate(objects))
-
-
-def _document(body: JsonView, reasons: Mapping[object, str]) -> str:
-    if body["kind"] not in _ROLES:
-        return _plain(body)
-    lines = [_plain({key: value for key, value in body.items() if key != "rules"}), "rules:\n"]
-    for rule in body["rules"]:
-        why = reasons.get(_identity(rule, body["metadata"].get("namespace", "")), "")
-        lines.append(_indented(_comment(why) + _rule(rule), "  "))
-    return "".join(lines)
-
-
-def _plain(body: JsonView) -> str:
-    return yaml.dump(dict(body), Dumper=_Dumper, sort_keys=False, width=_WIDTH)
-
-
-def _rule(rule: Json) -> str:
-    fields = [f"{key}: {_listed(value)}" for key, value in rule.items()]
-    return "- " + "\n  ".join(fields) + "\n"
-
-
-def _listed(values: Sequence[str]) -> str:
-    return "[" + ", ".join(value or '""' for value in values) + "]"
-
-
-def _comment(text: str) -> str:
-    return "".join(f"# {line}".rstrip() + "\n" for line in text.splitlines())
-
-
-def _indented(text: str, by: str) -> str:
-    return "".join(f"{by}{line}" for line in text.splitlines(keepends=True))
-
-
-def _identity(rule: JsonView, namespace: str) -> object:
-    return (namespace, *(tuple(rule.get(key, ())) for key in ("apiGroups", "resources", "verbs", "resourceNames")))

@@ -10,7 +10,6 @@ from typing import TypeVar
 from attrs import evolve, field, frozen
 
 from kubeocean.binding.virtual_nodes import description_of
-from kubeocean.commands.clusters import Choice, CommandFailed, connection_of, explained
 from kubeocean.commands.rights import Reader
 from kubeocean.explain.budgets import Budgets
 from kubeocean.explain.lease import Lease, LeasedNode
@@ -27,6 +26,7 @@ from vkubelet.api.objects import NAMESPACES, NODES, PDBS, PODS, SECRETS, Key, No
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import SystemClock, in_batches
+from vkubelet.commands.clusters import Choice, CommandFailed, connection_of, explained
 from vkubelet.errors import SettingsError
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ async def worker_reader(hub: Reader, binding: ClusterBinding, owner: keys.Owner,
 
 async def _by_secret(hub: Reader, binding: ClusterBinding, owner: keys.Owner) -> tuple[Choice, Connection]:
     secret = Key(binding.secret.namespace, binding.secret.name)
-    instead = hub.choice.other_worker.format(binding=binding.name)
+    instead = (hub.choice.otherwise or "or name the worker cluster by --worker-context").format(binding=binding.name)
     try:
         await hub.get(SECRETS, secret)
         with explained(hub.choice):

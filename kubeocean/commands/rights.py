@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from attrs import define, field
 
-from kubeocean.commands.clusters import Choice, CommandFailed, explained
 from vkubelet.api.objects import Key, KubeObject, Resource
 from vkubelet.client.rest import Client, Selection
+from vkubelet.commands.clusters import Choice, CommandFailed, explained
 from vkubelet.errors import Forbidden, NotFound
 
 T = TypeVar("T", bound=KubeObject)

@@ -11,16 +11,17 @@ from contextlib import suppress
 from attrs import frozen
 
 from kubeocean.binding.conditions import CONNECTED, CONNECTIVITY_FAILED, READY, RETIREMENT_HELD, RIGHTS_MISSING, VALIDATION_FAILED
-from kubeocean.commands import capacity, clusters
+from kubeocean.commands import capacity
 from kubeocean.commands.capacity import NodeCapacity
 from kubeocean.commands.output import Columns, Format, data, rendered
-from kubeocean.commands.terminal import Terminal, table
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from vkubelet.api.objects import NODES, PODS, Json, JsonView, Node, Pod, Unknown, get_condition
 from vkubelet.api.quantity import Resources, sum_resources
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock, SystemClock
+from vkubelet.commands import clusters
+from vkubelet.commands.terminal import Terminal, table
 from vkubelet.errors import Forbidden, NotFound, SettingsError
 from vkubelet.logformat import printable
 

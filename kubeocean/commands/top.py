@@ -11,10 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from attrs import define, field, frozen
 
-from kubeocean.commands import clusters, reading
+from kubeocean.commands import reading
 from kubeocean.commands.output import Block, Columns, Format, amount_text, data, in_progress, write
 from kubeocean.commands.rights import Reader
-from kubeocean.commands.terminal import Terminal
 from kubeocean.leasing.reclaim import LeasedPod
 from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding
@@ -23,6 +22,8 @@ from vkubelet.api.objects import NODES, PODS, Json, JsonView, Key, Node, Pod
 from vkubelet.api.quantity import ZERO, Quantity, Resources, parse_resources, sum_resources
 from vkubelet.api.quantity import Format as Unit
 from vkubelet.client.rest import Client
+from vkubelet.commands import clusters
+from vkubelet.commands.terminal import Terminal
 from vkubelet.errors import ApiError, Forbidden, NotFound, VKubeletError
 
 _METRICS = "/apis/metrics.k8s.io/v1beta1"

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 from attrs import field, frozen
 
-from kubeocean.commands import clusters, identity
+from kubeocean.commands import identity
 from kubeocean.commands.plan import BindFlags, Plan
 from kubeocean.commands.status import readiness
-from kubeocean.commands.terminal import Progress, Terminal
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from kubeocean.rbac.permissions import worker_guards, worker_objects
@@ -18,6 +17,8 @@ from kubeocean.rbac.tenants import tenant_guards, wide_objects
 from vkubelet.api.objects import NAMESPACES, NODES, Unknown
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import Clock, SystemClock
+from vkubelet.commands import clusters
+from vkubelet.commands.terminal import Progress, Terminal
 from vkubelet.errors import NotFound, SettingsError
 
 _EVERY = 1.0

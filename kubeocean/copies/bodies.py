@@ -166,3 +166,17 @@ def marked_copy(kind: str, meta: ObjectMeta, owner: keys.Owner, *, namespace: st
 
 def _users(entries: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in entries.items() if not key.startswith((keys.DOMAIN, *_BINDERS)) and key != LAST_APPLIED}
+
+
+def mirror_metadata(original: Key, mirror: Key, mount: Mount) -> Json:
+    """Returns our marks alone: controllers of the worker act on labels and annotations of users, such as those of load balancers.
+
+    The name of the original is empty for an object that stands for its namespace.
+    """
+    origin = {keys.VIRTUAL_NAMESPACE: original.namespace, **({keys.VIRTUAL_NAME: original.name} if original.name else {})}
+    return {
+        "name": mirror.name,
+        "namespace": mirror.namespace,
+        "labels": dict(mount.owner.labels),
+        "annotations": {**mount.owner.annotations, **origin},
+    }

@@ -6,7 +6,7 @@ object is never considered unused because a process, or a connection to the work
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
 from attrs import frozen
@@ -45,6 +45,8 @@ class Dependents:
         self.users = Users(scope.host.pods, concerns=self._goes_to_the_worker)
         self.tokens = TokenReconciler(scope.host, scope.worker)
         self.tenants = Tenants(scope.worker, scope.host.clock)
+        self.entering: Callable[[str], Awaitable[None]] | None = None
+        """Waits until the NetworkPolicies of a hub namespace apply in the worker."""
         self.copies = {
             Kind.CONFIGMAP: self._reconciler(
                 CopyKind(self._configmap, made_with=self._bundle), Kind.CONFIGMAP, CONFIGMAPS, scope.worker.configmaps
@@ -72,6 +74,12 @@ class Dependents:
         Before the originals are listed: only that list reports objects that were created while there was no connection.
         """
         await self.users.seed(self._scope.host.clock)
+
+    async def enter(self, namespace: str) -> None:
+        """Returns when a pod of a hub namespace may be created. Raises Unavailable with the reason, ApiError."""
+        await self.tenants.ensure(namespace)
+        if self.entering is not None:
+            await self.entering(namespace)
 
     async def ensure(self, pod: Pod, named: References) -> None:
         """Creates or updates all objects in the worker that the pod needs.

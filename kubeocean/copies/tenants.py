@@ -12,7 +12,6 @@ from kubeocean.model.ownership import Ownership, classify
 from kubeocean.rbac.guards import Trial
 from kubeocean.rbac.tenants import (
     NAME,
-    NETWORKPOLICIES,
     POD_SECURITY,
     binding_of_tenant,
     isolation,
@@ -20,9 +19,9 @@ from kubeocean.rbac.tenants import (
     trials_of_tenants,
 )
 from kubeocean.worker.cluster import WorkerCluster
-from kubeocean.worker.connect import may
-from vkubelet.api.objects import NAMESPACES, ROLEBINDINGS, Json, Key, Unknown
+from vkubelet.api.objects import NAMESPACES, NETWORKPOLICIES, ROLEBINDINGS, Json, Key, Unknown
 from vkubelet.clock import Clock
+from vkubelet.control.rights import may
 from vkubelet.errors import AlreadyExists, Forbidden, NotFound, Unavailable
 
 _RETRY_AFTER: Final = 10.0

@@ -18,11 +18,13 @@ import typer
 from attrs import frozen
 
 from kubeocean.commands import app as flags
-from kubeocean.commands import clusters, rights, terminal
+from kubeocean.commands import rights
 from kubeocean.model import keys
 from kubeocean.settings import LEAST_READING, LONGEST_READING
 from vkubelet.client.rest import Client
 from vkubelet.clock import SystemClock
+from vkubelet.commands import clusters
+from vkubelet.commands.terminal import Terminal
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -66,7 +68,7 @@ def dashboard_command(
     worker_context: flags.ReadContext = "",
     worker_kubeconfig: flags.WorkerKubeconfig = None,
 ) -> None:
-    hub = clusters.hub_of(kubeconfig, context)
+    hub = flags.hub_of(kubeconfig, context)
     shown = Shown(
         hub=hub,
         worker=flags.chosen_worker(hub, worker_kubeconfig, worker_context),
@@ -76,7 +78,7 @@ def dashboard_command(
         opens=open_browser,
         local=True if one or worker_context or worker_kubeconfig else local,
         namespace=namespace,
-        out=terminal.Terminal.standard(),
+        out=Terminal.standard(),
     )
     asyncio.run(shown.run())
 
@@ -93,7 +95,7 @@ class Shown:
     opens: bool
     local: bool | None
     namespace: str
-    out: terminal.Terminal
+    out: Terminal
 
     async def run(self) -> None:
         """Serves until Ctrl-C or SIGTERM. Raises CommandFailed."""

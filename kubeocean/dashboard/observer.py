@@ -10,11 +10,11 @@ from typing import Protocol
 
 from attrs import define, evolve, field
 
-from kubeocean.commands.clusters import CommandFailed
 from kubeocean.dashboard.fleet import Fleet, Reading, fleet_of
 from kubeocean.dashboard.history import History, Ledger, Sample, sample_of
 from kubeocean.dashboard.source import Source
 from vkubelet.clock import Clock
+from vkubelet.commands.clusters import CommandFailed
 from vkubelet.control.controller import Isolation
 
 SLOWEST = 60.0

@@ -10,7 +10,6 @@ from typing import Final, TypeVar
 
 from attrs import define, evolve, field, frozen
 
-from kubeocean.commands.clusters import Choice
 from kubeocean.commands.rights import MissingRight, missing_right
 from kubeocean.dashboard.fleet import Fleet, Reading, fleet_of
 from kubeocean.dashboard.history import Ledger, Sample
@@ -18,10 +17,11 @@ from kubeocean.dashboard.observer import Observer
 from kubeocean.dashboard.reviewed import Review, reviewed
 from kubeocean.dashboard.source import Source
 from kubeocean.model.crds import CLUSTERBINDINGS
-from kubeocean.rbac.rules import Check
 from vkubelet.api.objects import NODES, PODS, KubeObject, Resource
+from vkubelet.api.rbac import Check
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
+from vkubelet.commands.clusters import Choice
 
 T = TypeVar("T", bound=KubeObject)
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
-from kubeocean.rbac.rules import Check
+from vkubelet.api.rbac import Check
 from vkubelet.client.rest import Client
 from vkubelet.client.transport import Call, Outgoing, Transport
 from vkubelet.errors import Forbidden

@@ -16,15 +16,15 @@ from typing import Final
 from aiohttp import web
 from attrs import define, field
 
-from kubeocean.commands.clusters import Choice
 from kubeocean.dashboard import access, observer, server, source
 from kubeocean.dashboard.readers import Readers
 from kubeocean.model import keys
-from kubeocean.rbac.rules import Check
 from kubeocean.settings import DashboardSettings, in_dashboard
 from vkubelet.api.objects import PODS, Key
+from vkubelet.api.rbac import Check
 from vkubelet.client.rest import Client, PatchKind
 from vkubelet.clock import Clock
+from vkubelet.commands.clusters import Choice
 from vkubelet.control.backoff import with_retry
 from vkubelet.errors import ApiError, SettingsError
 from vkubelet.https import HttpsServer, Question, User, admit_connection, current_caller
@@ -39,7 +39,7 @@ _PREFIX: Final = re.compile(r"(/[A-Za-z0-9_-]+)*")
 _HUB: Final = Choice(
     "computing cluster",
     "the manager's access to it",
-    other_worker="or read the worker with your own credentials: kubeocean dashboard --binding {binding} --worker-context CTX",
+    otherwise="or read the worker with your own credentials: kubeocean dashboard --binding {binding} --worker-context CTX",
 )
 
 

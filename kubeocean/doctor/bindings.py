@@ -20,8 +20,8 @@ from kubeocean.manager.workloads import deployment_name
 from kubeocean.model.crds import ClusterBinding, ResourceLeasingPolicy
 from kubeocean.pods.placement import API_SERVER, DNS
 from kubeocean.rbac.permissions import SYNCER
-from kubeocean.rbac.rules import Check
 from vkubelet.api.objects import JsonView, Key, Lease, Pod, Unknown
+from vkubelet.api.rbac import Check
 from vkubelet.api.selectors import match_node_selector
 from vkubelet.clock import parse_rfc3339, rfc3339
 

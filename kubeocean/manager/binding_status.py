@@ -21,8 +21,8 @@ from kubeocean.binding.conditions import (
     few,
 )
 from kubeocean.manager.workloads import CONTAINER
-from kubeocean.rbac.rules import Check
 from vkubelet.api.objects import Json, JsonView, Pod, Unknown, get_condition, set_condition
+from vkubelet.api.rbac import Check
 
 PERMITTED = "Permitted"
 GUARDED = "Guarded"

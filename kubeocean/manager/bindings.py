@@ -15,7 +15,7 @@ from attrs import evolve, field, frozen
 from kubeocean.binding.conditions import CONNECTIVITY_FAILED, RIGHTS_MISSING, SYNCER_FAILED, Failure
 from kubeocean.manager.binding_status import ObservedBinding, ProcessHealth, first_status, rights_text, status_patch
 from kubeocean.manager.checks import Findings, check_worker
-from kubeocean.manager.owned import ForeignObject, OwnedObjects
+from kubeocean.manager.owned import BindingObjects
 from kubeocean.manager.removal import Removal
 from kubeocean.manager.workloads import MANAGER, deployment_name, desired_objects, old_proxier_name, unheeded_certificate
 from kubeocean.metrics import ManagerMetrics
@@ -30,6 +30,7 @@ from vkubelet.clock import Clock, SystemClock
 from vkubelet.control.backoff import Backoff
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change, Informer
+from vkubelet.control.owned import ForeignObject
 from vkubelet.control.recorder import ObjectReference, Recorder
 from vkubelet.errors import ApiError, Conflict, NotFound
 from vkubelet.logformat import bind
@@ -78,7 +79,7 @@ class ClusterBindingReconciler:
         self._settings = settings
         self._series = series
         self.informer: Informer[Unknown] = Informer(client, CLUSTERBINDINGS, clock=clock, metrics=metrics)
-        self.owned = OwnedObjects(client, namespace=settings.namespace, clock=clock, metrics=metrics)
+        self.owned = BindingObjects(client, namespace=settings.namespace, clock=clock, metrics=metrics)
         self.controller: Controller[str] = Controller(
             "clusterbindings", self._timed, workers=settings.workers, clock=clock, metrics=metrics
         )
@@ -222,7 +223,7 @@ class ClusterBindingReconciler:
         try:
             if await self.owned.apply(wanted):
                 log.info("deployed")
-            await self.owned.prune(binding, wanted)
+            await self.owned.prune(binding.uid, wanted)
         except ForeignObject as error:
             return Failure(SYNCER_FAILED, str(error))
         except ApiError as error:

@@ -4,7 +4,7 @@ Invariant: nothing is written in the worker but dry runs; what only the process 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from attrs import frozen
 
@@ -14,20 +14,20 @@ from kubeocean.model.crds import ClusterBinding
 from kubeocean.model.ownership import Mark, Ownership, classify
 from kubeocean.rbac import permissions
 from kubeocean.rbac.guards import Trial, trials
-from kubeocean.rbac.rules import Check, checks_of
 from kubeocean.rbac.tenants import wide_rules
 from kubeocean.worker.cluster import Mount
-from kubeocean.worker.connect import Target, answers, find_target, may, taken_mount
+from kubeocean.worker.connect import Target, answers, find_target, taken_mount
 from vkubelet.api.objects import NAMESPACES
+from vkubelet.api.rbac import Check, checks_of
 from vkubelet.client.rest import Client, PatchKind
 from vkubelet.clock import Clock
-from vkubelet.errors import ApiError, Forbidden, Invalid, NotFound, first_error
+from vkubelet.control.rights import lacking_rights
+from vkubelet.errors import ApiError, Forbidden, Invalid, NotFound
 
 _WORKER_TIMEOUT = 25.0
 """Timeout of all requests to one worker, in seconds."""
 _TRIALS_TIMEOUT = 10.0
 """Timeout of the trials, in seconds: admission webhooks take part in them."""
-_CONCURRENCY = 8
 
 
 @frozen(kw_only=True)
@@ -79,27 +79,6 @@ async def _check(target: Target, hub: Client, clock: Clock) -> Findings:
             text = f"spec.secretRef: the worker cluster responds, but a check failed: {error}; check its API server"
             return Findings(problem=Failure(CONNECTIVITY_FAILED, text), connected=False)
         return Findings(problem=problem, connected=True, missing=missing, unguarded=await unguarded(worker, target.mount.namespace))
-
-
-Review = Callable[[Check], Awaitable[bool]]
-"""Checks one right. Raises ApiError."""
-
-
-async def lacking_rights(worker: Client, checks: Iterable[Check], *, review: Review | None = None) -> tuple[Check, ...]:
-    """Returns the rights that the worker does not grant us, or that `review` does not confirm. Raises ApiError."""
-    slots = asyncio.Semaphore(_CONCURRENCY)
-
-    async def granted(check: Check) -> bool:
-        async with slots:
-            return await (review(check) if review is not None else may(worker, check.attributes))
-
-    wanted = tuple(checks)
-    try:
-        async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(granted(check), name=str(check)) for check in wanted]
-    except* ApiError as problems:
-        raise first_error(problems) from problems
-    return tuple(check for check, answer in zip(wanted, asked, strict=True) if not answer.result())
 
 
 async def unguarded(worker: Client, mount_namespace: str) -> Sequence[str] | None:

@@ -7,7 +7,7 @@ up any more, the timeout or the annotation that the owner set stops the waiting.
 import logging
 from typing import Protocol
 
-from kubeocean.manager.owned import ForeignObject, OwnedObjects
+from kubeocean.manager.owned import BindingObjects
 from kubeocean.manager.workloads import certificate_name, deployment_name, desired_objects
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
@@ -15,6 +15,7 @@ from kubeocean.settings import ManagerSettings
 from vkubelet.api.objects import NODES, SECRETS, Key, Unknown
 from vkubelet.client.rest import Client, PatchKind, Selection
 from vkubelet.clock import Clock, parse_rfc3339
+from vkubelet.control.owned import ForeignObject
 from vkubelet.errors import ApiError, Conflict, Forbidden, NotFound
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ class Announce(Protocol):
 class Removal:
     """Removal of all bindings."""
 
-    def __init__(self, client: Client, owned: OwnedObjects, announce: Announce, *, clock: Clock, settings: ManagerSettings) -> None:
+    def __init__(self, client: Client, owned: BindingObjects, announce: Announce, *, clock: Clock, settings: ManagerSettings) -> None:
         self._client = client
         self._owned = owned
         self._announce = announce
@@ -47,7 +48,7 @@ class Removal:
         if keys.FINALIZER_SYNCER in binding.finalizers:
             return await self._await_process(obj, binding)
         try:
-            await self._owned.remove(binding)
+            await self._owned.remove(binding.uid)
         except ApiError as error:
             if not error.retryable:
                 self._announce_once(obj, "CleanupFailed", _not_permitted("delete", error), warning=True)

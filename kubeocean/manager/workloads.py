@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import yaml
-from attrs import field, frozen
 
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
@@ -18,7 +17,8 @@ from kubeocean.rbac import permissions
 from kubeocean.settings import ManagerSettings
 from vkubelet import settings as runtime_settings
 from vkubelet.api import objects
-from vkubelet.api.objects import Json, Key, Resource, Unknown
+from vkubelet.api.objects import Json, Resource, Unknown
+from vkubelet.control.owned import DesiredObject
 
 MANAGER: Final = "kubeocean-manager"
 """Field manager, event source, and value of the label of all our objects."""
@@ -47,23 +47,6 @@ _KINDS: Final[Mapping[str, Resource[Unknown]]] = {
         objects.SERVICES,
     )
 }
-
-
-@frozen
-class DesiredObject:
-    """Desired state of one object."""
-
-    resource: Resource[Unknown]
-    body: Json = field(repr=False)
-
-    @property
-    def key(self) -> Key:
-        metadata = self.body["metadata"]
-        return Key(metadata.get("namespace", ""), metadata["name"])
-
-    @property
-    def digest(self) -> str:
-        return str(self.body["metadata"]["annotations"][keys.APPLIED])
 
 
 def deployment_name(cluster_id: str) -> str:
@@ -162,8 +145,9 @@ def _wanted(body: Json, binding: ClusterBinding) -> DesiredObject:
             "ownerReferences": [owner],
         },
     }
-    body["metadata"]["annotations"] = {**metadata.get("annotations", {}), keys.APPLIED: _digest(body)}
-    return DesiredObject(_KINDS[body["kind"]], body)
+    digest = _digest(body)
+    body["metadata"]["annotations"] = {**metadata.get("annotations", {}), keys.APPLIED: digest}
+    return DesiredObject(_KINDS[body["kind"]], body, digest)
 
 
 def _common_labels(binding: ClusterBinding) -> dict[str, str]:

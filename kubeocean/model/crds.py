@@ -17,11 +17,11 @@ from typing import Final, Self
 from attrs import field, frozen
 
 from kubeocean.model import keys
-from kubeocean.model.fields import Fields, Problem, is_address
 from kubeocean.model.overrides import Overrides
 from kubeocean.model.shares import NamespaceShare, problems_of
 from kubeocean.model.windows import TimeWindow, zone_of
-from vkubelet.api.names import is_dns_label, is_dns_subdomain
+from vkubelet.api.fields import Fields, Problem
+from vkubelet.api.names import is_dns_label, is_dns_subdomain, is_ip
 from vkubelet.api.objects import JsonView, Resource, Unknown
 from vkubelet.api.quantity import ZERO, Quantity
 
@@ -329,11 +329,11 @@ def _secret_problems(secret: SecretReference) -> list[Problem]:
 def _access_problems(binding: ClusterBinding) -> list[Problem]:
     problems = []
     access, dns = binding.api_server, binding.dns
-    if access is not None and not (is_address(access.host) or is_dns_subdomain(access.host)):
+    if access is not None and not (is_ip(access.host) or is_dns_subdomain(access.host)):
         problems.append(Problem("spec.apiServerAccess.host", "must be an IP address or a DNS name, without scheme and port"))
     if access is not None and not 0 < access.port < 65536:
         problems.append(Problem("spec.apiServerAccess.port", "must be from 1 to 65535"))
-    if dns is not None and not (dns.servers and all(map(is_address, dns.servers))):
+    if dns is not None and not (dns.servers and all(map(is_ip, dns.servers))):
         problems.append(Problem("spec.dns.servers", "must list at least one IP address"))
     if dns is not None and not is_dns_subdomain(dns.domain):
         problems.append(Problem("spec.dns.domain", "is not a DNS domain; write one such as cluster.local"))

@@ -36,6 +36,8 @@ MOUNT_OWNER: Final = "kubeocean.io/mount-owner"
 """Annotation of a mount namespace: the mark of the one binding that may use it."""
 TENANT_OF: Final = "kubeocean.io/tenant-of"
 """Label of a worker namespace for one hub namespace: the mount namespace, whose owner may use it (`namespaceMapping: PerNamespace`)."""
+OWNER_LIMITS_EGRESS: Final = "kubeocean.io/owner-limits-egress"
+"""Label "true" of a worker namespace for one hub namespace: NetworkPolicies of its owner alone decide what its pods reach."""
 
 # --- Bindings -----------------------------------------------------------------------------------------------------------------------------
 

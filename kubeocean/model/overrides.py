@@ -12,7 +12,7 @@ from typing import Final, Self
 from attrs import field, frozen
 
 from kubeocean.model import keys
-from kubeocean.model.fields import Fields, Problem
+from vkubelet.api.fields import Fields, Problem
 from vkubelet.api.names import is_dns_subdomain
 from vkubelet.api.objects import Json, JsonView, ObjectMeta, apply_merge
 

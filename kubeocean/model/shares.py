@@ -8,7 +8,7 @@ from typing import Final, Self
 
 from attrs import frozen
 
-from kubeocean.model.fields import Fields, Problem
+from vkubelet.api.fields import Fields, Problem
 from vkubelet.api.names import is_dns_label
 from vkubelet.api.quantity import ZERO, Quantity, Resources, add_resources, sum_resources
 

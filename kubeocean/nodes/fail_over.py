@@ -1,6 +1,6 @@
 """FailOver: deletes the hub pods of a worker cluster that stays silent, so that their controllers replace them.
 
-Invariant: only silence that this process has proven for all of `afterSeconds` deletes pods (see `worker.reach`); until then the nodes
+Invariant: only silence that this process has proven for all of `afterSeconds` deletes pods (see `control.reach`); until then the nodes
 stay as in Hold, so that the hub's taint eviction does not delete them earlier. A restart, another leader and a new kubeconfig start at 0.
 """
 
@@ -12,10 +12,10 @@ from kubeocean.leasing.reclaim import Order
 from kubeocean.model.crds import FAIL_OVER, ClusterBinding
 from kubeocean.nodes.reclaim import Reclaimer
 from kubeocean.scope import Scope
-from kubeocean.worker.reach import Reach
 from vkubelet.api.objects import Pod
 from vkubelet.api.scheduling import tolerates
 from vkubelet.clock import in_batches
+from vkubelet.control.reach import Reach
 
 _CHECK_EVERY = 1.0
 _PASS_EVERY = 5

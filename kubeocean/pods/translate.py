@@ -11,9 +11,9 @@ from typing import Final
 from kubeocean.model import keys
 from kubeocean.model import references as refs
 from kubeocean.model.crds import ApiServerAccess, DnsAccess
-from kubeocean.model.fields import is_address
 from kubeocean.model.identity import Target, marks, propagated
 from kubeocean.model.overrides import images_of, remembered
+from vkubelet.api.names import is_ip
 from vkubelet.api.objects import Json, JsonView, Pod
 from vkubelet.api.podspec import PLANNED_CONTAINERS, SECRET_VOLUMES, ephemeral_claim
 from vkubelet.errors import PodRejected
@@ -207,7 +207,7 @@ def api_server_environment(access: ApiServerAccess | None) -> dict[str, str]:
 def host_aliases(aliases: Sequence[JsonView], access: ApiServerAccess | None, *, domain: str) -> list[Json]:
     """Returns the user's aliases, and one that maps the usual names of the API server to its host, if that is an IP address."""
     kept = [dict(alias) for alias in aliases]
-    if access is None or not is_address(access.host):
+    if access is None or not is_ip(access.host):
         return kept
     hostnames = ["kubernetes.default.svc", "kubernetes.default", "kubernetes", f"kubernetes.default.svc.{domain}"]
     return [*kept, {"ip": access.host, "hostnames": hostnames}]

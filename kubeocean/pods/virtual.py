@@ -157,6 +157,7 @@ class VirtualPodReconciler:
             await self._deleter.delete_predecessor(pod)
             if (admitted := await self._admit(pod)) is not None:
                 return admitted
+            await self.dependents.enter(pod.metadata.namespace)
             async with self._creating:
                 await self.dependents.ensure(pod, named)
                 await self.placement.ensure_priority_class(target)

@@ -24,13 +24,13 @@ from kubeocean.model.ownership import Ownership, classify_finalizer
 from kubeocean.model.windows import is_open, next_edge
 from kubeocean.policies.status import Amounts, Pace, Verdict, status_change
 from kubeocean.scope import WorkerScope
-from kubeocean.worker.connect import may
 from vkubelet.api.objects import NODES, Json, Key, Node, Unknown
 from vkubelet.client.rest import PatchKind
 from vkubelet.clock import parse_rfc3339
 from vkubelet.control.backoff import Backoff
 from vkubelet.control.controller import Controller
 from vkubelet.control.informer import Change
+from vkubelet.control.rights import may
 from vkubelet.control.workqueue import Priority
 from vkubelet.errors import Forbidden, NotFound, Unavailable
 from vkubelet.logformat import bind

@@ -12,8 +12,8 @@ from attrs import evolve
 from kubeocean.model import keys
 from kubeocean.model.crds import GROUP
 from kubeocean.rbac.guards import guard_objects, guards
-from kubeocean.rbac.rules import RBAC, READ, Check, Rule, checks_of, granted, labelled, namespace_body, role_binding
 from vkubelet.api.objects import Json
+from vkubelet.api.rbac import RBAC, READ, Check, Rule, checks_of, granted, labelled, namespace_body, role_binding
 
 SYNCER: Final = "kubeocean-syncer"
 """ServiceAccount of `kubeocean run`, and name of its roles."""
@@ -23,6 +23,7 @@ MANAGER: Final = "kubeocean-manager"
 _LEASES: Final = "coordination.k8s.io"
 _CERTIFICATES: Final = "certificates.k8s.io"
 _DISCOVERY: Final = "discovery.k8s.io"
+_NETWORKING: Final = "networking.k8s.io"
 _STORAGE: Final = "storage.k8s.io"
 _LEASE_NAMESPACE: Final = "kube-node-lease"
 _AUTHENTICATION_READER: Final = "extension-apiserver-authentication-reader"
@@ -89,6 +90,8 @@ def _hub_pods() -> tuple[Rule, ...]:
         ),
         Rule("serviceaccounts/token", "create", why="Requests the ServiceAccount tokens of pods, bound to them.", bound=tokens),
         Rule("namespaces", "get", why="Identifies the cluster by the UID of namespace kube-system."),
+        Rule("namespaces", "list watch", essential=False, why="Finds the namespaces that NetworkPolicies select by their labels."),
+        Rule("networkpolicies", READ, group=_NETWORKING, essential=False, why="Mirrors NetworkPolicies to the namespaces of tenants."),
         Rule(
             "services", READ, why="Finds the addresses of the API server, the DNS and the Services of this cluster for pods in the worker."
         ),

@@ -13,10 +13,9 @@ from kubeocean.model import keys
 from kubeocean.rbac.guards import Guard, Trial, guard_objects
 from kubeocean.rbac.guards import Rule as Validation
 from kubeocean.rbac.permissions import SYNCER, cluster_role_name, mounted_rules
-from kubeocean.rbac.rules import RBAC, READ, Rule, granted, labelled, role_binding
-from vkubelet.api.objects import NAMESPACES, ROLEBINDINGS, Json, Resource, Unknown
+from vkubelet.api.objects import NAMESPACES, NETWORKPOLICIES, ROLEBINDINGS, Json, Resource, Unknown
+from vkubelet.api.rbac import RBAC, READ, Rule, granted, labelled, role_binding
 
-NETWORKPOLICIES: Final = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", True, Unknown)
 RESOURCEQUOTAS: Final = Resource("", "v1", "resourcequotas", "ResourceQuota", True, Unknown)
 POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
 LEVELS: Final = ("baseline", "restricted")
@@ -31,8 +30,9 @@ def tenant_role(mount_namespace: str) -> str:
 
 def tenant_rules(mount_namespace: str) -> tuple[Rule, ...]:
     """Returns the rights within one tenant's namespace."""
-    isolation = "Isolates the namespaces that Kubeocean creates. A policy applies to pods of the hub only."
-    network = Rule("networkpolicies", "get create", group=NETWORKPOLICIES.group, why=isolation, bound="Pods of the tenant's namespace.")
+    isolation = "Mirrors NetworkPolicies of the hub, and isolates the namespaces that Kubeocean creates."
+    verbs = f"{READ} create update delete"
+    network = Rule("networkpolicies", verbs, group=NETWORKPOLICIES.group, why=isolation, bound="guard networkpolicies")
     return (*mounted_rules(mount_namespace), network)
 
 
@@ -96,20 +96,54 @@ def binding_of_tenant(mount_namespace: str, space: str) -> Json:
 
 
 def isolation(space: str) -> Json:
-    """Builds the NetworkPolicy by which pods of other namespaces reach none of this one, where the network of the worker enforces it."""
+    """Builds the NetworkPolicy that lets nothing into the namespace, where the network of the worker enforces it.
+
+    It has no rules, because policies only add to one another: others of the same namespace allow what policies of the hub allow.
+    """
     return {
         "apiVersion": NETWORKPOLICIES.api_version,
         "kind": NETWORKPOLICIES.kind,
         "metadata": {"name": NAME, "namespace": space},
-        "spec": {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": {}}]}]},
+        "spec": {"podSelector": {}, "policyTypes": ["Ingress"]},
     }
 
 
-# --- What limits the right to create ------------------------------------------------------------------------------------------------------
+# --- What limits these rights -------------------------------------------------------------------------------------------------------------
 
 
-def guards_of_tenants(mount_namespace: str) -> tuple[Guard, ...]:
-    """Returns the guards of the rights that only `creates` grants."""
+def guards_of_tenants(mount_namespace: str, *, creates: bool = True) -> tuple[Guard, ...]:
+    """Returns the guards of the rights in namespaces of tenants, and with `creates` of those that only it grants."""
+    return (_policies(), *(_creation(mount_namespace) if creates else ()))
+
+
+def _policies() -> Guard:
+    marked = (f"(has({each}.metadata.labels) && '{keys.MANAGED_BY}' in {each}.metadata.labels)" for each in ("object", "oldObject"))
+    after, before = marked
+    rules = "has(object.spec.ingress) || has(object.spec.egress)"
+    isolates = f"oldObject == null && object.metadata.name == '{NAME}' && !({rules})"
+    labels = "namespaceObject.metadata.labels"
+    limited = f"has({labels}) && '{keys.OWNER_LIMITS_EGRESS}' in {labels} && {labels}['{keys.OWNER_LIMITS_EGRESS}'] == 'true'"
+    sends = "has(object.spec.egress) || (has(object.spec.policyTypes) && 'Egress' in object.spec.policyTypes)"
+    return Guard(
+        name="networkpolicies",
+        why="The right to mirror NetworkPolicies would include those of the worker's owner, and opening what these close.",
+        group=NETWORKPOLICIES.group,
+        resources=(NETWORKPOLICIES.plural,),
+        operations=("CREATE", "UPDATE", "DELETE"),
+        rules=(
+            Validation(
+                f"((object == null || {after}) && (oldObject == null || {before})) || ({isolates})",
+                f"a hub may write only NetworkPolicies with the label {keys.MANAGED_BY}, and create {NAME} without rules",
+            ),
+            Validation(
+                f"object == null || !({limited}) || !({sends})",
+                f"a hub must not open the egress of a namespace with the label {keys.OWNER_LIMITS_EGRESS}: true",
+            ),
+        ),
+    )
+
+
+def _creation(mount_namespace: str) -> tuple[Guard, ...]:
     made = "(object != null ? object : oldObject)"
     named = f"{made}.metadata.name.startsWith('{mount_namespace}-')"
     marked = f"has({made}.metadata.labels) && '{keys.TENANT_OF}' in {made}.metadata.labels"
@@ -157,10 +191,11 @@ def guards_of_tenants(mount_namespace: str) -> tuple[Guard, ...]:
     )
 
 
-def tenant_guards(mount_namespace: str, *, labels: Json | None = None) -> list[Json]:
-    """Builds the admission policies that bind the right to create."""
+def tenant_guards(mount_namespace: str, *, creates: bool = True, labels: Json | None = None) -> list[Json]:
+    """Builds the admission policies that limit the rights of `tenant_rules`, and with `creates` that to create namespaces."""
     user, prefix = f"system:serviceaccount:{mount_namespace}:{SYNCER}", cluster_role_name(mount_namespace)
-    return guard_objects(mount_namespace, guards_of_tenants(mount_namespace), user=user, prefix=prefix, labels=labels)
+    limits = guards_of_tenants(mount_namespace, creates=creates)
+    return guard_objects(mount_namespace, limits, user=user, prefix=prefix, labels=labels)
 
 
 def trials_of_tenants(mount_namespace: str) -> Sequence[Trial]:

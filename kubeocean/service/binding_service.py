@@ -30,12 +30,12 @@ from kubeocean.service.unbinding import Unbinding
 from kubeocean.settings import KubeoceanSettings
 from kubeocean.worker.cluster import Mount
 from kubeocean.worker.connect import read_hub_uid
-from kubeocean.worker.reach import Reach
 from vkubelet.api.objects import NODES, Node, PodRef
 from vkubelet.client.rest import Selection
 from vkubelet.clock import in_batches
 from vkubelet.control.guard import MassGuard
 from vkubelet.control.informer import Change, Informer
+from vkubelet.control.reach import Reach
 from vkubelet.errors import SettingsError, Unavailable
 from vkubelet.provider import Host, PodReport
 
@@ -58,7 +58,7 @@ class BindingService:
         self._host = host
         self._settings = settings
         self._zone = _process_zone(settings)
-        self._reach = Reach(host.clock, lost_after=settings.unreachable_after, ask_every=_ask_every(settings))
+        self._reach = Reach(host.clock, "worker cluster", lost_after=settings.unreachable_after, ask_every=_ask_every(settings))
         self._virtual = VirtualNodes(host)
         self._binding = BindingReconciler(host, settings.binding)
         ours = Selection(labels=f"{keys.CLUSTER_BINDING}={keys.label_value(settings.binding)}")

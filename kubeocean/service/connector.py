@@ -13,7 +13,6 @@ from attrs import evolve
 
 from kubeocean.binding.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure
 from kubeocean.model import keys
-from kubeocean.model.contact import Outcome
 from kubeocean.model.crds import ClusterBinding, SecretReference
 from kubeocean.model.ownership import Ownership, classify
 from kubeocean.scope import Scope
@@ -23,6 +22,7 @@ from kubeocean.worker.cluster import REFUSED, WorkerCluster, head_of
 from kubeocean.worker.connect import Target, find_target, prove
 from vkubelet.api.objects import SECRETS, Unknown
 from vkubelet.client.rest import Client, Selection
+from vkubelet.control.contact import Outcome
 from vkubelet.control.informer import Informer
 from vkubelet.control.store import Store
 from vkubelet.errors import VKubeletError
@@ -34,6 +34,8 @@ def _left_in(worker: WorkerCluster) -> str:
     """Returns how many objects of this binding a worker has, by kind, for users; "" for none."""
     copies = {"ConfigMaps": worker.configmaps, "Secrets": worker.secrets, "PersistentVolumeClaims": worker.claims}
     mirrors = {"Services": worker.services, "EndpointSlices": worker.endpointslices}
+    if not worker.mount.is_shared:
+        mirrors["NetworkPolicies"] = worker.networkpolicies
     # Without the optional rights there are no mirrors.
     readable = {kind: each for kind, each in mirrors.items() if not isinstance(each.last_error, REFUSED)}
     informers = {**copies, **readable}
@@ -115,7 +117,7 @@ class Connector:
         runs = waits and any(
             not pod.terminal for node in self._scope.hub_nodes.store for pod in self._scope.host.pods.on_node(node.metadata.name)
         )
-        session.services.withdraw(withdrawn=waits and not runs)
+        session.withdraw(withdrawn=waits and not runs)
         if not waits:
             return None
         text = (

@@ -12,6 +12,7 @@ from attrs import evolve
 from kubeocean.copies.dependents import Dependents
 from kubeocean.copies.legacy_tokens import LegacyTokens
 from kubeocean.ledger.keeper import LedgerKeeper
+from kubeocean.networkpolicies.reconciler import NetworkPolicyMirror
 from kubeocean.nodes.csinodes import CSINodeReconciler
 from kubeocean.nodes.hostports import HostPortReconciler
 from kubeocean.nodes.reclaim import Reclaimer
@@ -64,6 +65,8 @@ class Session:
             scope, self._placement.services.informer, prepare=self._dependents.tenants.ensure, has_dns=self._placement.uses_hub_dns
         )
         self._placement.services.entering = self.services.entering
+        self._network_policies = NetworkPolicyMirror(scope)
+        self._dependents.entering = self._network_policies.entering
         self._admission = LeaseAdmission(scope=scope, policy=self._policies.get)
         self.pods = VirtualPodReconciler(
             scope=scope,
@@ -90,6 +93,7 @@ class Session:
             self._ledger.run,
             self._placement.run,
             self.services.run,
+            self._network_policies.run,
             RouteProbe(self._scope).run,
             self.physical.controller.run,
             self.events.run,
@@ -134,7 +138,13 @@ class Session:
         self.nodes.recheck()
         self._dependents.binding_changed()
         self.services.binding_changed()
+        self._network_policies.binding_changed()
         self.pods.binding_changed()
+
+    def withdraw(self, *, withdrawn: bool) -> None:
+        """Deletes what no pod needs, as another mapping waits for that; or creates it again."""
+        self.services.withdraw(withdrawn=withdrawn)
+        self._network_policies.withdraw(withdrawn=withdrawn)
 
     def worker_returned(self) -> None:
         """Publishes nodes and pods with their observed state after the worker has become reachable again."""

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from attrs import evolve, field, frozen
 
+from kubeocean.binding.conditions import NETWORK_POLICIES_MIRRORED, SERVICES_MIRRORED
 from kubeocean.copies.bodies import unmark_patch
 from kubeocean.leasing.reclaim import Order
 from kubeocean.model import keys
@@ -39,8 +40,12 @@ T = TypeVar("T", bound=KubeObject)
 KINDS: Final[tuple[Resource[Unknown], ...]] = (objects.CONFIGMAPS, objects.SECRETS, objects.PVCS, objects.PVS)
 """Kinds that are copied to a worker beside pods."""
 
-MIRRORS: Final[tuple[Resource[Unknown], ...]] = (objects.SERVICES, objects.ENDPOINTSLICES)
-"""Kinds that are mirrored for pods, whose originals get no mark."""
+MIRRORS: Final[Mapping[Resource[Unknown], str]] = {
+    objects.SERVICES: SERVICES_MIRRORED,
+    objects.ENDPOINTSLICES: SERVICES_MIRRORED,
+    objects.NETWORKPOLICIES: NETWORK_POLICIES_MIRRORED,
+}
+"""Kinds that are mirrored for pods, whose originals get no mark, with the condition that reports it."""
 
 _PAGE = 500
 _STUCK_AFTER = 30.0
@@ -245,7 +250,7 @@ class Unbinding:
     async def _has_marked(self, kind: Resource[Unknown], mount: Mount) -> bool:
         if kind in MIRRORS:
             # Their originals have no marks, but the binding reports that they were mirrored.
-            return self._scope.binding.has_mirrors
+            return self._scope.binding.has_mirrors(MIRRORS[kind])
         async for meta in _pages(self._scope.host.client, kind):
             if unmark_patch(meta, mount) is not None:
                 return True
@@ -288,7 +293,8 @@ async def _marked(worker: Client, kind: Resource[T], mount: Mount) -> list[T]:
     """Returns the objects of a kind that this binding owns, found by either label and checked by the owner's mark. Raises ApiError."""
     found: dict[str, T] = {}
     spaces = await _spaces(worker, mount) if kind.namespaced else [""]
-    for space in spaces:
+    # The identity may not read policies of the mount namespace, and has none in it.
+    for space in spaces[1:] if kind is objects.NETWORKPOLICIES else spaces:
         for label in (f"{keys.MANAGED_BY}={keys.MANAGED}", f"{keys.OWNER}={mount.owner.mark}"):
             where = Selection(namespace=space, labels=label)
             found |= {obj.metadata.uid: obj for obj in (await worker.list(kind, where)).items}
@@ -296,7 +302,7 @@ async def _marked(worker: Client, kind: Resource[T], mount: Mount) -> list[T]:
 
 
 async def _spaces(worker: Client, mount: Mount) -> list[str]:
-    """Returns the namespaces of the worker with objects of this binding: that of the ledger too. Raises ApiError."""
+    """Returns the namespaces of the worker with objects of this binding, first that of the ledger. Raises ApiError."""
     tenants = [] if mount.is_shared else (await worker.list(objects.NAMESPACES, mount.tenants)).items
     return [mount.namespace, *(each.metadata.name for each in tenants)]
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from attrs import frozen
 
-from kubeocean.copies.bodies import copy_of, missing_marks
+from kubeocean.copies.bodies import copy_of, mirror_metadata, missing_marks
 from kubeocean.model import keys
 from kubeocean.worker.cluster import Mount
 from vkubelet.api.names import HEADLESS, SERVICE_NAME, SLICE_MANAGED_BY
@@ -102,7 +102,7 @@ def _service(service: Unknown, mount: Mount) -> Json:
     return {
         "apiVersion": SERVICES.api_version,
         "kind": SERVICES.kind,
-        "metadata": _metadata(key, mount.service_key(key), mount),
+        "metadata": mirror_metadata(key, mount.service_key(key), mount),
         "spec": _spec(spec),
     }
 
@@ -161,7 +161,7 @@ def _differs(name: str, live: JsonView, wanted: JsonView) -> bool:
 
 def _slice(endpointslice: Unknown, service: Key, mount: Mount) -> Json:
     meta, body = endpointslice.metadata, endpointslice.body
-    metadata = _metadata(endpointslice.key, mount.copy_key(endpointslice.key), mount)
+    metadata = mirror_metadata(endpointslice.key, mount.copy_key(endpointslice.key), mount)
     metadata["labels"] |= {SERVICE_NAME: mount.service_key(service).name, SLICE_MANAGED_BY: keys.MANAGED}
     if HEADLESS in meta.labels:
         metadata["labels"][HEADLESS] = meta.labels[HEADLESS]
@@ -182,14 +182,3 @@ def _endpoint(endpoint: JsonView) -> Json:
     conditions = {name: observed[name] for name in _CONDITIONS if observed.get(name) is not None}
     out: Json = {"addresses": list(endpoint["addresses"]), "conditions": conditions}
     return {**out, "hostname": endpoint["hostname"]} if endpoint.get("hostname") else out
-
-
-def _metadata(original: Key, mirror: Key, mount: Mount) -> Json:
-    """Returns our marks alone: controllers of the worker act on labels and annotations of users, such as those of load balancers."""
-    origin = {keys.VIRTUAL_NAME: original.name, keys.VIRTUAL_NAMESPACE: original.namespace}
-    return {
-        "name": mirror.name,
-        "namespace": mirror.namespace,
-        "labels": dict(mount.owner.labels),
-        "annotations": {**mount.owner.annotations, **origin},
-    }

@@ -11,11 +11,9 @@ from typing import Any, Self
 from attrs import frozen
 
 from kubeocean.model import keys
-from kubeocean.model.contact import outcome_of, problem_of
 from kubeocean.model.crds import POLICIES, ClusterBinding
 from kubeocean.model.identity import enters, identity, where
 from kubeocean.model.ownership import Ownership, classify
-from kubeocean.worker.reach import Reach
 from kubeocean.worker.spread import SpreadInformer
 from vkubelet.api import objects
 from vkubelet.api.codec import encode_json
@@ -24,9 +22,11 @@ from vkubelet.api.objects import Json, JsonView, Key, Node, ObjectMeta, Pod, Pod
 from vkubelet.api.scheduling import reserved_spec
 from vkubelet.client.rest import Client, Selection
 from vkubelet.clock import Clock
+from vkubelet.control.contact import Outcome, outcome_of
 from vkubelet.control.informer import Informer
+from vkubelet.control.reach import Reach
 from vkubelet.control.store import Store
-from vkubelet.errors import Forbidden, NotFound, Unauthorized, VKubeletError
+from vkubelet.errors import Forbidden, NotFound, ServerError, Unauthorized, VKubeletError
 from vkubelet.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,7 @@ BY_SERVICE = "service"
 """Index of mirrored EndpointSlices: the key of the mirror of their Service."""
 
 REFUSED = (Forbidden, NotFound, Unauthorized)
+_MANAGED = f"{keys.MANAGED_BY}={keys.MANAGED}"
 
 
 @frozen
@@ -178,6 +179,8 @@ class WorkerCluster:
         self.claims = self._copies(objects.PVCS, keep=claim_of)
         self.services = self._copies(objects.SERVICES)
         self.endpointslices = self._copies(objects.ENDPOINTSLICES, indexes={BY_SERVICE: _services_of})
+        self.networkpolicies = self._copies(objects.NETWORKPOLICIES, labels="")
+        """Those of the namespaces of tenants, also of others: policies add to one another."""
 
     @property
     def complete(self) -> bool:
@@ -194,8 +197,8 @@ class WorkerCluster:
         return {each.resource.plural: each.stale_for() for each in self._informers() if not isinstance(each.last_error, REFUSED)}
 
     def _informers(self) -> list[Informer[Any]]:
-        idle = self.namespaces if self.mount.is_shared else None
-        return [each for each in vars(self).values() if isinstance(each, Informer) and each is not idle]
+        idle = (self.namespaces, self.networkpolicies) if self.mount.is_shared else ()
+        return [each for each in vars(self).values() if isinstance(each, Informer) and each not in idle]
 
     def unreadable(self) -> str:
         """Returns which of the worker's lists are refused, and why; empty when none is."""
@@ -260,9 +263,11 @@ class WorkerCluster:
     def _keep(self, pod: Pod) -> Pod:
         return pod if self.mount.includes(pod.metadata.namespace) else cost_of(pod)
 
-    def _copies(self, resource: Resource[Unknown], *, keep: Keep | None = None, indexes: Indexes | None = None) -> Informer[Unknown]:
+    def _copies(
+        self, resource: Resource[Unknown], *, keep: Keep | None = None, indexes: Indexes | None = None, labels: str = _MANAGED
+    ) -> Informer[Unknown]:
         """Creates the informer of the copies of one kind: of each tenant's namespace alone, as the rights of the identity are."""
-        client, clock, labels = self.client, self._clock, f"{keys.MANAGED_BY}={keys.MANAGED}"
+        client, clock = self.client, self._clock
 
         def of(namespace: str, *, indexes: Indexes | None = None) -> Informer[Unknown]:
             where = Selection(namespace=namespace, labels=labels)
@@ -292,6 +297,19 @@ class WorkerCluster:
             ref = None
         self._backed = ((pod, ref), *self._backed[:1])
         return ref
+
+
+def problem_of(error: VKubeletError | None) -> str:
+    """Returns the problem and the remedy; the text is stable for as long as the problem is. Empty when the worker works."""
+    if outcome_of(error) is Outcome.SERVED:
+        return ""
+    if outcome_of(error) is Outcome.SILENT:
+        return "the worker cluster does not respond; check its API server and the network to it"
+    if isinstance(error, Unauthorized):
+        return "the worker cluster rejects the credentials of the kubeconfig; put a valid kubeconfig into the Secret of spec.secretRef"
+    if isinstance(error, ServerError):
+        return f"the worker's API server responds with status {error.status}; check its control plane (GET /readyz?verbose)"
+    return f"requests to the worker cluster fail ({error}); check the kubeconfig in the Secret of spec.secretRef, DNS and the network"
 
 
 def has_entered(pod: Pod, worker: WorkerCluster) -> bool:

@@ -7,22 +7,23 @@ import base64
 import binascii
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from attrs import evolve, field, frozen
 
 from kubeocean.binding.conditions import CONNECTIVITY_FAILED, SYNCER_FAILED, VALIDATION_FAILED, Failure
 from kubeocean.model import keys
-from kubeocean.model.contact import Outcome, outcome_of
 from kubeocean.model.crds import CLUSTERBINDINGS, ClusterBinding
 from kubeocean.model.ownership import Mark, Ownership, classify
 from kubeocean.worker.cluster import Mount
 from vkubelet.api.names import SYSTEM_NAMESPACE
-from vkubelet.api.objects import NAMESPACES, NODES, SECRETS, SELFSUBJECTACCESSREVIEWS, Key, ObjectMeta, Unknown
+from vkubelet.api.objects import NAMESPACES, NODES, SECRETS, Key, ObjectMeta, Unknown
 from vkubelet.client.connection import Connection, connection_from_kubeconfig
 from vkubelet.client.rest import Client, PatchKind
 from vkubelet.clock import Clock
 from vkubelet.control.backoff import Backoff
+from vkubelet.control.contact import Outcome, outcome_of
+from vkubelet.control.rights import may
 from vkubelet.errors import ApiError, Conflict, Forbidden, NotFound, SettingsError, Unauthorized, VKubeletError
 
 log = logging.getLogger(__name__)
@@ -242,13 +243,6 @@ def taken_mount(namespace: ObjectMeta) -> Failure:
     owner = namespace.annotations.get(keys.MOUNT_OWNER, "")
     text = f"spec.mountNamespace: namespace {namespace.name} of the worker cluster belongs to binding {owner}; name another namespace"
     return Failure(VALIDATION_FAILED, text)
-
-
-async def may(client: Client, attributes: Mapping[str, str]) -> bool:
-    """Checks that our user has a right, named as in `resourceAttributes` of a SelfSubjectAccessReview. Raises ApiError."""
-    review = await client.create(SELFSUBJECTACCESSREVIEWS, {"spec": {"resourceAttributes": dict(attributes)}})
-    status = review.body.get("status")
-    return isinstance(status, dict) and status.get("allowed") is True
 
 
 async def _unclaimed(worker: Client, mount: Mount, nodes: Collection[str], *, hold: Hold) -> Failure | None:

@@ -32,11 +32,12 @@ PAGES = [page for name in ("start", "lease", "use", "operate", "build") for page
 EXECUTED: Mapping[str, Mapping[int, Mapping[str, str]]] = {
     "lease/install.md": {4: {"NAME": "everywhere"}, 6: {"NAME": "demo"}},
     "lease/lend-safely.md": {0: {}},
+    "lease/tenants.md": {1: {"kubeocean-worker-team-a": "kubeocean-worker"}},
     "lease/migrate.md": {0: {}, 1: {}, 2: {"NAME": "demo"}},
     "operate/credentials.md": {1: {}},
     "operate/outages.md": {0: {}},
     "operate/reach-the-nodes.md": {0: {"csr-xxxxx": "waits"}},
-    "use/network.md": {0: {}},
+    "use/network.md": {0: {}, 1: {}},
     "use/volumes.md": {0: {}},
 }
 """Blocks of pages that are run with one cluster as hub and worker, and what is put in the place of their placeholders."""

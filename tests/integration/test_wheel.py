@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -52,10 +53,19 @@ async def test_the_provider_of_the_tutorial_runs_from_its_file(
 
 def test_the_wheel_ships_its_data_and_knows_its_providers(empty_venv: Path) -> None:
     (packages,) = (empty_venv / "lib").glob("python3*/site-packages")
-    for file in ("vkubelet/py.typed", "kubeocean/py.typed", "vkubelet_providers/py.typed", "vkubelet/testing/cluster/gomod/go.mod"):
+    for file in (
+        "vkubelet/py.typed",
+        "kubeocean/py.typed",
+        "fleet/py.typed",
+        "vkubelet_providers/py.typed",
+        "vkubelet/testing/cluster/gomod/go.mod",
+    ):
         assert (packages / file).is_file(), file
     assert list(packages.glob("kubeocean/**/*clusterbinding*.yaml"))
     assert list(packages.glob("kubeocean/**/*resourceleasingpolic*.yaml"))
+    assert (packages / "fleet/manifests/managedclusters.yaml").is_file()
+    done = subprocess.run([empty_venv / "bin/fleet", "version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{version('vkubelet')}\n")
     for provider in ("minimal", "mock"):
         done = subprocess.run([empty_venv / "bin/vkubelet", "check", "--provider", provider], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

@@ -18,7 +18,7 @@ from tests.faults.planted import copy_to
 
 ROOT = Path(__file__).parents[2]
 PATCHES = sorted(Path(__file__).parent.glob("*.patch"))
-COPIED = (".editable", "deploy", "docs", "kubeocean", "providers", "pyproject.toml", "tests", "vkubelet", "README.md")
+COPIED = (".editable", "deploy", "docs", "fleet", "kubeocean", "providers", "pyproject.toml", "tests", "vkubelet", "README.md")
 LEAST = 16
 SPARED = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 """Plugins without which tests run as well; importing Hypothesis takes longer than most of these tests."""

@@ -94,7 +94,7 @@ class Shell:
         (directory / "programs").mkdir(parents=True, exist_ok=True)
         for name, path in binaries.items():
             (directory / "programs" / name).symlink_to(path)
-        for name in ("deploy", "docs", "kubeocean", "providers", "pyproject.toml"):
+        for name in ("deploy", "docs", "fleet", "kubeocean", "providers", "pyproject.toml"):
             (directory / name).symlink_to(ROOT / name)
         (directory / ".venv").mkdir(exist_ok=True)
         (directory / ".venv" / "bin").symlink_to(Path(sys.executable).parent)

@@ -9,7 +9,7 @@ import ast
 import codecs
 import importlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 MODULE_LINES, FUNCTION_LINES, NESTING, PUBLIC_NAMES, TEST_NAME = 450, 50, 4, 30, 80
 CONTRACT, CONTRACT_LINES = "vkubelet/provider/contract.py", 500
 
-PACKAGES = ("vkubelet", "kubeocean", "providers")
+PACKAGES = ("vkubelet", "kubeocean", "fleet", "providers")
 SHIPPED = tuple(path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
 SOURCES = (*SHIPPED, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "deploy").rglob("*.py")))
 
@@ -53,16 +53,29 @@ MAY_USE: dict[str, set[str]] = {
 
 TREE = {
     "": "CHANGELOG.md CONTRIBUTING.md LICENSE Makefile Dockerfile README.md SECURITY.md mkdocs.yml pyproject.toml "
-    "deploy docs kubeocean providers tests vkubelet",
+    "deploy docs fleet kubeocean providers tests vkubelet",
     "vkubelet": "__init__.py __main__.py beneath.py cli.py streams.py stats.py runtime.py process.py settings.py errors.py "
     "clock.py collector.py logformat.py metrics.py health.py https.py py.typed "
-    "api client containers control node pods provider resolve scaffold server testing",
+    "api client commands containers control node pods provider resolve scaffold server testing",
     "providers": "__init__.py minimal.py mock process py.typed",
     "kubeocean": "__init__.py __main__.py cli.py metrics.py provider.py scope.py settings.py py.typed manifests "
-    "binding commands copies dashboard doctor explain leasing ledger manager model nodes pods policies rbac service services worker",
+    "binding commands copies dashboard doctor explain leasing ledger manager model networkpolicies nodes pods policies "
+    "rbac service services worker",
+    "fleet": "__init__.py cli.py py.typed manifests api core ocm",
     "tests": "README.md conftest.py support unit integration e2e faults conformance benchmarks mutants",
     "docs": "index.md start lease use operate build explanation reference decisions changes assets images",
 }
+BUDGETS = {
+    ("api",): 1200,
+    ("core", "expressions"): 3000,
+    ("clusters", "ocm"): 2500,
+    ("kubefleet",): 1500,
+    ("agent",): 2000,
+    ("gateway",): 900,
+    ("webhook",): 250,
+    ("operator", "commands", "cli", "processes"): 1200,
+}
+"""Lines of parts of `fleet`; more of them takes a record in docs/decisions."""
 MADE_BY_TOOLS = {"build", "dist", "__pycache__"}
 
 PUBLIC = """
@@ -263,6 +276,15 @@ def forbidden_words(path: str, text: str) -> Iterator[str]:
             yield f"{path}:{number}: {line.strip()[:80]}"
 
 
+def over_budget(lines: Mapping[str, int]) -> Iterator[str]:
+    """Parts of `fleet`, from the lines of its packages and modules."""
+    yield from (f"fleet/{name}: is in no budget" for name in lines if not any(name in parts for parts in BUDGETS))
+    for parts, limit in BUDGETS.items():
+        found = sum(lines.get(part, 0) for part in parts)
+        if found > limit:
+            yield f"fleet/{' + '.join(parts)}: {found} lines, at most {limit}"
+
+
 def complaints(check: Check, paths: tuple[Path, ...]) -> list[str]:
     return [text for path in paths for text in check(path.relative_to(ROOT).as_posix(), path.read_text())]
 
@@ -290,6 +312,20 @@ def test_sources_keep_the_limits(check: Check) -> None:
 )
 def test_shipped_code_keeps_the_rules(check: Check) -> None:
     assert not complaints(check, SHIPPED)
+
+
+def test_fleet_keeps_its_budgets() -> None:
+    lines: dict[str, int] = {}
+    for path in (ROOT / "fleet").rglob("*.py"):
+        name = path.relative_to(ROOT / "fleet").with_suffix("").parts[0]
+        if name != "__init__":
+            lines[name] = lines.get(name, 0) + len(path.read_text().splitlines())
+    assert not list(over_budget(lines))
+
+
+def test_a_part_over_its_budget_and_one_without_are_reported() -> None:
+    assert list(over_budget({"clusters": 1000, "ocm": 1501})) == ["fleet/clusters + ocm: 2501 lines, at most 2500"]
+    assert list(over_budget({"extra": 1})) == ["fleet/extra: is in no budget"] and not list(over_budget({"api": 1200, "cli": 1200}))
 
 
 def test_no_file_speaks_of_what_is_no_subject_of_the_project() -> None:

@@ -27,7 +27,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 FILE = re.compile(r"(?:deploy|docs|kubeocean|providers|tests|vkubelet)/[\w./-]*\w|(?:unit|integration|e2e|faults)/[\w/]+\.py")
-DOTTED = re.compile(r"(?:kubeocean|vkubelet|vkubelet_providers)(?:\.\w+)+")
+DOTTED = re.compile(r"(?:fleet|kubeocean|vkubelet|vkubelet_providers)(?:\.\w+)+")
 
 
 def prose(text: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ("start", "lease", "use", "operate", "build", "explanation", "reference")
-FOLDERS = ("vkubelet", "kubeocean", "providers", "deploy", "tests", *(f"docs/{name}" for name in GUIDES))
+FOLDERS = ("vkubelet", "kubeocean", "fleet", "providers", "deploy", "tests", *(f"docs/{name}" for name in GUIDES))
 KINDS = {".py", ".sh", ".yaml", ".tpl", ".txt", ".patch", ".md"}
 RULES = "docs/explanation/safety-rules.md"
 DOCUMENT = re.compile(r"[\w./-]*\w\.md\b")

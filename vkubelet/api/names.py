@@ -30,6 +30,7 @@ MIRROR_POD: Final = "kubernetes.io/config.mirror"
 ATTACH_BY_CONTROLLER: Final = "volumes.kubernetes.io/controller-managed-attach-detach"
 SERVICE_NAME: Final = "kubernetes.io/service-name"
 SLICE_MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
+NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
 HEADLESS: Final = "service.kubernetes.io/headless"
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 

@@ -4,42 +4,43 @@ Invariant: a certificate is replaced while connections continue, and a failure t
 """
 
 import asyncio
-import base64
 import logging
-import os
 import random
 import tempfile
 from collections.abc import Callable, Collection
-from functools import partial
 from pathlib import Path
 
 from attrs import define, field
 
-from vkubelet.api.objects import CONFIGMAPS, CSRS, Json, Key, Unknown
+from vkubelet.api.objects import CONFIGMAPS, Json, Key
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
-from vkubelet.control.backoff import with_retry
-from vkubelet.errors import SettingsError, Unavailable, VKubeletError
+from vkubelet.control import certificates
+from vkubelet.errors import SettingsError, VKubeletError
 from vkubelet.logformat import bind
 from vkubelet.metrics import Metrics
-from vkubelet.server import x509
 from vkubelet.server.settings import ServerSettings
-from vkubelet.server.tls import Pair
 
 log = logging.getLogger(__name__)
 
-Install = Callable[[Pair], None]
+Install = Callable[[certificates.Pair], None]
 
 _FILES_EVERY = 10.0
-_ISSUE_WITHIN, _LOOK_EVERY = 900.0, 2.0
 _RETRY_FIRST, _RETRY_LAST = 2.0, 32.0
 _LONGEST_SLEEP = 3600.0
 _SETTLE = 2.0
 _FILE = "kubelet-server-current.pem"
+SIGNER = "kubernetes.io/kubelet-serving"
+USAGES = ("digital signature", "server auth")
 PUBLISHED = Key("kube-system", "extension-apiserver-authentication")
 """ConfigMap in which kube-apiserver publishes the bundle of `--client-ca-file`; the Role extension-apiserver-authentication-reader
 allows reading it."""
 _FILE_EVERY, _CLUSTER_EVERY, _UNKNOWN_EVERY = 10.0, 60.0, 5.0
+
+
+def kubelet_name(node: str) -> certificates.Name:
+    """Returns the only subject that the signer kubelet-serving accepts for a node; beside it, it requires at least one address."""
+    return certificates.Name(f"system:node:{node}", ("system:nodes",))
 
 
 @define(kw_only=True)
@@ -52,9 +53,14 @@ class Subject:
     changed: asyncio.Event = field(factory=asyncio.Event, init=False)
     _wanted: dict[str, tuple[str, ...]] = field(factory=dict, init=False)
 
+    @property
+    def as_name(self) -> certificates.Name:
+        """The subject as a certificate names it."""
+        return kubelet_name(self.name) if self.is_node else certificates.Name(self.name)
+
     def want(self, owner: str, addresses: Collection[str]) -> None:
         """Sets the addresses of `owner`; an address that no certificate can contain is ignored."""
-        usable = tuple(address for address in addresses if x509.can_be_named(address))
+        usable = tuple(address for address in addresses if certificates.can_be_named(address))
         if usable != self._wanted.get(owner, ()):
             self._wanted[owner] = usable
             self.changed.set()
@@ -80,7 +86,7 @@ class Certificates:
     install: Install
     metrics: Metrics | None = None
     share: Callable[[], float] = field(default=lambda: random.uniform(0.7, 0.9))
-    _from_files: Pair | None = field(default=None, init=False)
+    _from_files: certificates.Pair | None = field(default=None, init=False)
 
     def prepare(self) -> None:
         """Installs the certificate files, or creates the certificate directory. Raises SettingsError."""
@@ -100,18 +106,18 @@ class Certificates:
             case "csr":
                 await self._request(subject)
 
-    def _serve(self, pair: Pair) -> None:
+    def _serve(self, pair: certificates.Pair) -> None:
         """Installs a certificate. Raises SettingsError when it cannot be used; then the old one stays."""
         self.install(pair)
         if self.metrics is not None:
-            end = x509.end_of(pair)
+            end = certificates.end_of(pair)
             self.metrics.certificate_ttl.set_function(lambda: (end - self.clock.now()).total_seconds())
 
     # --- From files ------------------------------------------------------------------------------------------------------------------
 
-    def _read_files(self) -> Pair:
+    def _read_files(self) -> certificates.Pair:
         certificate, key = (Path(name) for name in (self.settings.certificate_file, self.settings.key_file))
-        return Pair(read_file(certificate, "server.certificate_file"), read_file(key, "server.key_file"))
+        return certificates.Pair(read_file(certificate, "server.certificate_file"), read_file(key, "server.key_file"))
 
     def load_files(self) -> bool:
         """Installs the certificate files; returns whether they differ from the installed ones. Raises SettingsError."""
@@ -137,19 +143,19 @@ class Certificates:
 
     async def _sign_here(self, subject: Subject) -> None:
         while True:
-            pair = x509.self_signed(subject.name, subject.all, now=self.clock.now(), is_node=subject.is_node)
+            pair = certificates.self_signed(subject.as_name, subject.all, now=self.clock.now())
             self._serve(pair)
             await self._until_due(pair, subject)
 
-    async def _until_due(self, pair: Pair, subject: Subject) -> None:
+    async def _until_due(self, pair: certificates.Pair, subject: Subject) -> None:
         """Waits until the certificate is old, or does not contain all addresses any more.
 
         The wall clock decides and is checked hourly, so that a machine that was suspended does not miss the rotation.
         """
-        due = x509.rotation_due(pair.certificate, self.share())
+        due = certificates.rotation_due(pair.certificate, self.share())
         while True:
             left = (due - self.clock.now()).total_seconds()
-            if left <= 0 or not x509.covers(pair, subject.all):
+            if left <= 0 or not certificates.covers(pair, subject.all):
                 return
             subject.changed.clear()
             if await self._changed_within(min(left, _LONGEST_SLEEP), subject):
@@ -173,7 +179,7 @@ class Certificates:
         pair = self._kept(subject)
         if pair is None:
             if self.settings.self_signed_until_issued:
-                self._serve(x509.self_signed(subject.name, subject.all, now=self.clock.now()))
+                self._serve(certificates.self_signed(subject.as_name, subject.all, now=self.clock.now()))
         else:
             self._serve(pair)
         while True:
@@ -183,10 +189,10 @@ class Certificates:
             self._serve(pair)
             self._keep(pair)
             if old is not None and self.metrics is not None:
-                self.metrics.certificate_lived.observe((self.clock.now() - x509.begin_of(old)).total_seconds())
+                self.metrics.certificate_lived.observe((self.clock.now() - certificates.begin_of(old)).total_seconds())
             log.info("serving certificate issued")
 
-    async def _until_issued(self, subject: Subject) -> Pair:
+    async def _until_issued(self, subject: Subject) -> certificates.Pair:
         delay = _RETRY_FIRST
         while True:
             try:
@@ -199,73 +205,37 @@ class Certificates:
             await self.clock.sleep(delay)
             delay = min(delay * 2, _RETRY_LAST)
 
-    async def _issue(self, subject: Subject) -> Pair:
+    async def _issue(self, subject: Subject) -> certificates.Pair:
         """Requests one certificate. Raises ApiError, and Unavailable when the request is denied or not signed within 15 minutes."""
-        key, addresses = x509.new_key(), subject.all
-        request = x509.certificate_request(key, subject.name, addresses=addresses)
-        spec = {"request": base64.b64encode(request).decode(), "signerName": x509.SIGNER, "usages": list(x509.USAGES)}
-        csr = await self.client.create(CSRS, {"metadata": {"generateName": "csr-"}, "spec": spec})
-        if self.settings.approve_own_csr:
-            await self._approve(csr)
-        certificate = await self._until_signed(csr.metadata.name, lambda: set(subject.all) <= set(addresses))
-        pair = Pair(certificate, key)
-        if not x509.serves(pair, addresses, now=self.clock.now()):
-            raise Unavailable(f"the certificate of {csr.metadata.name} is not valid now for {', '.join(addresses)}")
-        return pair
-
-    async def _approve(self, csr: Unknown) -> None:
-        body = csr.body
-        conditions = body.setdefault("status", {}).setdefault("conditions", [])
-        message = "approved by the kubelet server that asks for it"
-        conditions.append({"type": "Approved", "status": "True", "reason": "AutoApproved", "message": message})
-        await self.client.replace(CSRS, body, subresource="approval")
-
-    async def _until_signed(self, name: str, still_wanted: Callable[[], bool]) -> bytes:
-        end = self.clock.monotonic() + _ISSUE_WITHIN
-        warned = False
-        while self.clock.monotonic() < end:
-            if not still_wanted():
-                raise Unavailable(f"certificate request {name} does not contain all addresses any more")
-            found = await with_retry(partial(self.client.get, CSRS, name), clock=self.clock)
-            status: Json = found.body.get("status", {})
-            types = {condition["type"] for condition in status.get("conditions", ())}
-            if types & {"Denied", "Failed"}:
-                raise Unavailable(f"certificate request {name} was {' and '.join(sorted(types)).lower()}")
-            if status.get("certificate"):
-                return base64.b64decode(status["certificate"])
-            if not warned and "Approved" not in types:
-                with bind(remedy=f"kubectl certificate approve {name}"):
-                    log.warning("serving certificate waits for approval")
-                warned = True
-            await self.clock.sleep(_LOOK_EVERY)
-        raise Unavailable(f"certificate request {name} was not signed within {_ISSUE_WITHIN:.0f} s; approve it")
+        addresses = subject.all
+        request = certificates.Request(name=subject.as_name, signer=SIGNER, usages=USAGES, addresses=addresses)
+        approval = "approved by the kubelet server that asks for it" if self.settings.approve_own_csr else ""
+        issuer = certificates.Issuer(client=self.client, clock=self.clock, approval=approval, waits=_report_waiting)
+        return await issuer.issue(request, still_wanted=lambda: set(subject.all) <= set(addresses))
 
     # --- Stored for the next start ---------------------------------------------------------------------------------------------------
 
-    def _kept(self, subject: Subject) -> Pair | None:
-        if not self.settings.certificate_directory:
-            return None
-        try:
-            data = (Path(self.settings.certificate_directory) / _FILE).read_bytes()
-        except OSError:
-            return None
-        certificate, marker, key = data.partition(b"-----BEGIN PRIVATE KEY-----")
-        pair = Pair(certificate, marker + key)
-        return pair if x509.serves(pair, subject.all, now=self.clock.now()) else None
+    @property
+    def _store(self) -> certificates.PairFile | None:
+        directory = self.settings.certificate_directory
+        return certificates.PairFile(Path(directory) / _FILE) if directory else None
 
-    def _keep(self, pair: Pair) -> None:
-        if not self.settings.certificate_directory:
-            return
-        path = Path(self.settings.certificate_directory) / _FILE
-        fresh = path.with_suffix(".new")
+    def _kept(self, subject: Subject) -> certificates.Pair | None:
+        pair = self._store.load() if self._store else None
+        return pair if pair and certificates.serves(pair, subject.all, now=self.clock.now()) else None
+
+    def _keep(self, pair: certificates.Pair) -> None:
         try:
-            fresh.unlink(missing_ok=True)
-            with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(pair.certificate.rstrip() + b"\n" + pair.key)
-            fresh.replace(path)
+            if self._store:
+                self._store.save(pair)
         except OSError as error:
             with bind(error=str(error)):
                 log.warning("serving certificate not kept for the next start")
+
+
+def _report_waiting(request: str) -> None:
+    with bind(remedy=f"kubectl certificate approve {request}"):
+        log.warning("serving certificate waits for approval")
 
 
 def read_file(path: Path, setting: str) -> bytes:

@@ -12,13 +12,14 @@ from attrs import define, field
 
 from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
+from vkubelet.control.certificates import Pair
 from vkubelet.errors import SettingsError, Unavailable
 from vkubelet.metrics import Metrics
 from vkubelet.server.certificates import Certificates, ClientCa, Subject
 from vkubelet.server.listeners import MAIN, Listeners
 from vkubelet.server.settings import SECTION, ServerSettings
 from vkubelet.server.takeover import Connection, Connections, Http, connection_of
-from vkubelet.server.tls import Pair, ServingTls
+from vkubelet.server.tls import ServingTls
 
 STREAMS_END = 10.0
 """Seconds that open streams get at a stop."""

@@ -16,18 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
 
-from attrs import field, frozen
-
+from vkubelet.control.certificates import Pair
 from vkubelet.errors import SettingsError
-
-
-@frozen
-class Pair:
-    """A serving certificate chain and its private key, as PEM."""
-
-    certificate: bytes
-    key: bytes = field(repr=False)
-
 
 _BUFFER = 32 * 1024
 

@@ -30,12 +30,12 @@ from vkubelet.client.connection import Connection as ApiConnection
 from vkubelet.client.rest import Client
 from vkubelet.client.transport import Call
 from vkubelet.clock import SystemClock
+from vkubelet.control.certificates import Pair
 from vkubelet.metrics import Metrics
 from vkubelet.server import KubeletServer, ServerSettings
 from vkubelet.server.auth import Gate, User
 from vkubelet.server.settings import DebugSettings
 from vkubelet.server.takeover import Connection
-from vkubelet.server.tls import Pair
 from vkubelet.testing.cluster.pki import Authority
 from vkubelet.testing.host import RecordingHost, make_pod, with_status
 from vkubelet_providers.mock import Mock

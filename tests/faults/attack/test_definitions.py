@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, ClusterBinding, ResourceLeasingPolicy
-from kubeocean.model.fields import Problem
 from tests.faults.attack.schemas import WRONG, Place, places, spec_schema, values, with_unknown_fields
 from tests.unit.kubeocean.builders import unknown
 from tests.unit.kubeocean.world import Process, World, policy_body, process
+from vkubelet.api.fields import Problem
 from vkubelet.api.objects import Json
 from vkubelet.provider import NodeDescription
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from attrs import define, field
 
 from kubeocean.rbac.permissions import hub_rules, worker_checks
-from kubeocean.rbac.rules import Check, checks_of
 from tests.faults.cut.choice import Choice
 from tests.integration.kubeocean.conftest import MakeScene, Scene
 from tests.integration.kubeocean.outages import SHORT, all_nodes, is_released
@@ -28,6 +27,7 @@ from tests.support.program import eventually
 from tests.support.stage import Stage, uid_of
 from tests.support.witness import watching
 from vkubelet.api.codec import decode_yaml_documents
+from vkubelet.api.rbac import Check, checks_of
 from vkubelet.testing.cluster import ControlPlane
 
 REFUSED_WITHIN = 12.0

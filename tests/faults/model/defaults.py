@@ -110,6 +110,11 @@ def _namespace(obj: Body) -> None:
         obj["metadata"] = {**metadata, "labels": {**labels, _NAMESPACE_NAME: name}}
 
 
+def _network_policy(obj: Body) -> None:
+    if not obj.get("policyTypes"):
+        obj["policyTypes"] = ["Ingress", "Egress"] if obj.get("egress") else ["Ingress"]
+
+
 def _pod_status(obj: Body) -> None:
     """Keeps podIP and podIPs equal, of which the server stores only the list; a single address wins."""
     single, many = obj.get("podIP"), obj.get("podIPs")
@@ -154,6 +159,8 @@ _DEFAULTS: Final[dict[str, Default]] = {
     "core.PersistentVolumeSpec": _values(volumeMode="Filesystem", persistentVolumeReclaimPolicy="Retain"),
     "core.PersistentVolumeStatus": _PENDING,
     "core.Namespace": _namespace,
+    "networking.NetworkPolicySpec": _network_policy,
+    "networking.NetworkPolicyPort": _values(protocol="TCP"),
     "apps.ReplicaSetSpec": _values(replicas=1),
     "apps.DeploymentSpec": _deployment,
     "apps.DeploymentStrategy": _strategy,

@@ -28,6 +28,7 @@ _API = {
     "scheduling": "scheduling/v1",
     "certificates": "certificates/v1",
     "discovery": "discovery/v1",
+    "networking": "networking/v1",
 }
 _ROOTS = [
     "core.Pod",
@@ -58,6 +59,7 @@ _ROOTS = [
     "scheduling.PriorityClass",
     "certificates.CertificateSigningRequest",
     "discovery.EndpointSlice",
+    "networking.NetworkPolicy",
 ]
 _ALIASES = {"v1": "core", "corev1": "core", "metav1": "meta", "apiv1": "core", "apicorev1": "core"}
 _SCALARS = {

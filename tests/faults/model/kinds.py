@@ -95,6 +95,7 @@ def built_in() -> list[Kind]:
         _kind("apps.DaemonSet", "daemonsets", group="apps", subresources=_STATUS, generation=True),
         _kind("storage.CSINode", "csinodes", group="storage.k8s.io", namespaced=False, unconditional=False, returns_deleted=True),
         _kind("discovery.EndpointSlice", "endpointslices", group="discovery.k8s.io", generation=True),
+        _kind("networking.NetworkPolicy", "networkpolicies", group="networking.k8s.io", generation=True),
         _kind("policy.PodDisruptionBudget", "poddisruptionbudgets", group="policy", subresources=_STATUS, generation=True),
         _kind("scheduling.PriorityClass", "priorityclasses", group="scheduling.k8s.io", namespaced=False, generation=True),
         _kind("rbac.Role", "roles", group=_RBAC),

@@ -27,7 +27,7 @@ INDEPENDENT = HERE.parent / "independent"
 PAGE = ROOT / "docs" / "reference" / "reliability.md"
 _TABLE = r"(?<=<!-- {0}: made by `make docs` from the patches -->\n).*?(?=<!-- end of {0} -->)"
 _RECORDED = ("Found-by: ", "Found-after: ", "Oracle: ")
-COPIED = (".editable", "kubeocean", "providers", "pyproject.toml", "tests/__init__.py", "tests/faults", "vkubelet")
+COPIED = (".editable", "fleet", "kubeocean", "providers", "pyproject.toml", "tests/__init__.py", "tests/faults", "vkubelet")
 UNFINISHED = shutil.ignore_patterns("*.pyc.*")
 """Bytecode that a process beside is writing, which may be gone before it is copied."""
 DEFAULT_SEED = 1

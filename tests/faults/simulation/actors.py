@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tests.faults.model.refusals import Refusal
 from tests.faults.simulation.loop import START
 from vkubelet.clock import rfc3339
-from vkubelet.server import x509
+from vkubelet.control.certificates import Name, self_signed
 from vkubelet.server.certificates import PUBLISHED
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _PATIENCE = 1200
 
 @lru_cache
 def _client_ca() -> str:
-    return x509.self_signed("client-ca", ("192.0.2.1",), now=START).certificate.decode()
+    return self_signed(Name("client-ca"), ("192.0.2.1",), now=START).certificate.decode()
 
 
 def pod_body(name: str, *, restart: str = "Always", annotations: Mapping[str, str] | None = None, **spec: Any) -> Body:

@@ -12,7 +12,9 @@ from typing import Any, ClassVar
 
 from kubeocean.cli import runtime_defaults
 from kubeocean.model import crds, keys
+from kubeocean.networkpolicies.desired import WITHIN
 from kubeocean.provider import KubeoceanProvider
+from kubeocean.rbac.tenants import NAME, isolation
 from kubeocean.settings import KubeoceanSettings
 from tests.faults.simulation.actors import NAMESPACE, ControlPlane, is_closed, path_of, pod_body
 from tests.faults.simulation.churn import churn
@@ -35,6 +37,7 @@ THEIRS = "of-the-owner"
 """A Service of the worker's owner among the mirrors."""
 _SERVICES = f"/api/v1/namespaces/{NAMESPACE}/services"
 _SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
+_POLICIES = "/apis/networking.k8s.io/v1/namespaces"
 _BINDINGS = f"/apis/{crds.GROUP}/{crds.VERSION}/clusterbindings"
 POLICIES_PATH = f"/apis/{crds.GROUP}/{crds.VERSION}/resourceleasingpolicies"
 _KUBECONFIG = """
@@ -144,9 +147,10 @@ class KubeoceanWorld(World):
         self.hub.model.apply(f"{_BINDINGS}/{BINDING}", {**_head("ClusterBinding", BINDING), "spec": body}, user="admin")
 
     def prepare(self) -> None:
-        """Creates the worker namespace of the tenant, with the consent of its owner."""
+        """Creates the worker namespace of the tenant, isolated and with the consent of its owner."""
         body = {"metadata": {"name": self.space, "labels": {keys.TENANT_OF: MOUNT}}}
         self.worker.model.call("POST", "/api/v1/namespaces", body, user="owner")
+        self.worker.model.call("POST", f"{_POLICIES}/{self.space}/networkpolicies", isolation(self.space), user="owner")
 
     def policy(self, name: str, spec: Body) -> None:
         """Creates a ResourceLeasingPolicy in the worker, or changes it."""
@@ -196,6 +200,29 @@ class KubeoceanWorld(World):
             return f"EndpointSlices of {sorted(addresses)} have no Service"
         return None if seen == expected else f"mirrors are {seen}, not {expected}"
 
+    def decree(self, name: str, app: str, *peers: str) -> None:
+        """Creates a NetworkPolicy, or changes it: pods of an app accept connections of the pods of these apps alone."""
+        allowed = [{"from": [{"podSelector": {"matchLabels": {"app": each}}} for each in peers]}] if peers else []
+        spec = {"podSelector": {"matchLabels": {"app": app}}, "policyTypes": ["Ingress"], "ingress": allowed}
+        path = f"{_POLICIES}/{NAMESPACE}/networkpolicies/{name}"
+        self.hub.model.apply(path, {"metadata": {"name": name}, "spec": spec}, user="person")
+
+    def decreed(self, **wanted: tuple[str, list[str]]) -> str | None:
+        """Returns how the policies of the tenant's worker namespace differ from these, by name, and from what they leave open."""
+        if self.space == MOUNT:
+            return None
+        found: dict[str, Any] = {}
+        for body in self.worker.model.objects("networking.k8s.io", "v1", "networkpolicies", self.space):
+            meta, spec = body["metadata"], body["spec"]
+            name = (meta.get("annotations") or {}).get(keys.VIRTUAL_NAME) or meta["name"]
+            peers = [peer["podSelector"].get("matchLabels", {}).get("app") for rule in spec.get("ingress") or () for peer in rule["from"]]
+            selector = spec["podSelector"]
+            closed = [value for each in selector.get("matchExpressions") or () for value in each["values"]]
+            found[name] = (selector.get("matchLabels", {}).get("app") or sorted(closed), peers)
+        open_to_all = sorted(app for app, _ in wanted.values())
+        expected = {**wanted, NAME: ([], []), WITHIN: (open_to_all, [None])}
+        return None if found == expected else f"NetworkPolicies are {found}, not {expected}"
+
     def vnodes(self) -> list[str]:
         return [node["metadata"]["name"] for node in self.hub.nodes()]
 
@@ -207,6 +234,7 @@ class KubeoceanWorld(World):
         self.history.finite |= {"job", "bad"}
         await self.pause(5.0)
         self.configure("one")
+        self.decree("front", "web", "client")
         hub.stateful("web", replicas=2, annotations={STOP_DELAY: "2"}, volumes=[_VOLUME])
         hub.create_pod(pod_body("job", restart="Never", annotations={RUN_FOR: "4"}))
         hub.create_pod(pod_body("bad", restart="Never", annotations={RUN_FOR: "3", EXIT_CODE: "3"}))
@@ -218,6 +246,7 @@ class KubeoceanWorld(World):
         hub.delete_pod("long", grace=10)
         hub.label_pod("web-1", "step", "two")
         self.configure("two")
+        self.decree("front", "web", "client", "other")
         await self.pause(12.0)
         hub.create_pod(pod_body("long", annotations={STOP_DELAY: "6"}))
         hub.delete_pod("job")
@@ -229,6 +258,7 @@ class KubeoceanWorld(World):
         await hub.created("long")
         self.wish("StatefulSet web", lambda: hub.unready(["web-0", "web-1", "long"]))
         self.wish("copy of a ConfigMap", lambda: self.configured("two"))
+        self.wish("NetworkPolicies", lambda: self.decreed(front=("web", ["client", "other"])))
         self.wish("pod bad", lambda: hub.unphased("bad", "Failed"))
         self.wish("pod job", lambda: hub.existing(["job"]))
         self._always()
@@ -287,6 +317,7 @@ class KubeoceanWorld(World):
         hub = self.hub
         await self.pause(5.0)
         self.configure("one")
+        self.decree("front", "web")
         hub.stateful("web", replicas=2, volumes=[_VOLUME])
         await self.pause(10.0)
         hub.stateful("web", replicas=0)
@@ -347,13 +378,18 @@ class KubeoceanWorld(World):
         await self.pause(8.0)
         self.serve("db", 5432, "10.8.0.2", "10.8.0.3")
         self.serve("gone", 1, "10.8.0.9")
+        self.decree("front", "web", "client")
+        self.decree("gone", "db")
         await self.pause(4.0)
         self.serve("web", 80, "10.8.0.1", "10.8.0.4")
         self.serve("db", 5433, "10.8.0.3")
+        self.decree("front", "web")
         await self.pause(4.0)
+        hub.attempt("person", "DELETE", f"{_POLICIES}/{NAMESPACE}/networkpolicies/gone")
         hub.attempt("person", "DELETE", f"{_SERVICES}/gone")
         hub.attempt("endpoint-controller", "DELETE", f"{_SLICES}/gone")
         self.wish("StatefulSet web", lambda: hub.unready(["web-0"]))
+        self.wish("NetworkPolicies", lambda: self.decreed(front=("web", [])))
         self.wish("mirrors", lambda: self.mirrored(web=(80, ["10.8.0.1", "10.8.0.4"]), db=(5433, ["10.8.0.3"])))
         self._always()
 

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from kubeocean.commands.bundle import Bundle
-from kubeocean.commands.clusters import Choice, CommandFailed
 from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.output import Format
-from kubeocean.commands.terminal import Terminal
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS, POLICIES, definition
 from tests.faults.model.server import ApiModel
 from tests.support.served_model import ServedModel, served
 from vkubelet.api.codec import decode_yaml
+from vkubelet.commands.clusters import Choice, CommandFailed
+from vkubelet.commands.terminal import Terminal
 from vkubelet.testing.clock import ManualClock
 
 USER = "operator"

@@ -13,7 +13,6 @@ from typing import Any
 
 from attrs import define
 
-from kubeocean.commands.clusters import Choice
 from kubeocean.dashboard.access import TokenAccess, TokenPath
 from kubeocean.dashboard.observer import Observer
 from kubeocean.dashboard.server import Dashboard, listening
@@ -26,6 +25,7 @@ from tests.unit.kubeocean.builders import at
 from vkubelet.api.codec import decode_yaml
 from vkubelet.client.connection import connection_from_kubeconfig
 from vkubelet.client.rest import Client
+from vkubelet.commands.clusters import Choice
 from vkubelet.testing.clock import ManualClock
 
 Body = dict[str, Any]

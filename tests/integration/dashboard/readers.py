@@ -23,7 +23,6 @@ from kubeocean.dashboard.serving import ServedDashboard
 from kubeocean.model import keys
 from kubeocean.model.crds import CLUSTERBINDINGS
 from kubeocean.rbac import permissions
-from kubeocean.rbac.rules import RBAC, role_binding
 from kubeocean.settings import DashboardSettings
 from tests.integration.dashboard.clusters import DAY, filled, policies
 from tests.integration.patient import patient_connection
@@ -32,6 +31,7 @@ from tests.support.program import PATIENCE, eventually
 from tests.support.served_model import served
 from tests.unit.kubeocean.builders import at
 from vkubelet.api.objects import Key
+from vkubelet.api.rbac import RBAC, role_binding
 from vkubelet.client.rest import Client
 from vkubelet.clock import SystemClock
 from vkubelet.https import HttpsSettings

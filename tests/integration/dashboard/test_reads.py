@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kubeocean.commands import clusters
+from kubeocean.commands.app import hub_of
 from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.output import Format
-from kubeocean.commands.terminal import Terminal
 from kubeocean.commands.top import By, Top, View
 from kubeocean.dashboard import source
 from kubeocean.dashboard.observer import Observer
@@ -20,13 +19,15 @@ from tests.support.served_model import served
 from tests.support.turns import counted_turns
 from vkubelet.client.connection import connection_from_kubeconfig
 from vkubelet.client.rest import Client
+from vkubelet.commands import clusters
+from vkubelet.commands.terminal import Terminal
 from vkubelet.testing.clock import ManualClock
 
 
 async def test_top_lists_pods_and_metrics_of_the_hub_once_for_all_bindings(tmp_path: Path) -> None:
     hub, _ = filled(ManualClock(NOW))
     async with served(hub) as api:
-        choice = clusters.hub_of(api.write_kubeconfig(tmp_path / "kubeconfig", ADMIN), "")
+        choice = hub_of(api.write_kubeconfig(tmp_path / "kubeconfig", ADMIN), "")
         top = Top(hub=choice, worker=None, binding="", by=By.BINDINGS, view=View.HUB, terminal=Terminal(io.StringIO()), output=Format.JSON)
         with pytest.raises(SystemExit):
             await top.run()
@@ -37,7 +38,7 @@ async def test_top_lists_pods_and_metrics_of_the_hub_once_for_all_bindings(tmp_p
 async def test_doctor_reads_the_deployment_of_a_binding_once(tmp_path: Path) -> None:
     hub, _ = filled(ManualClock(NOW))
     async with served(hub) as api:
-        choice = clusters.hub_of(api.write_kubeconfig(tmp_path / "kubeconfig", ADMIN), "")
+        choice = hub_of(api.write_kubeconfig(tmp_path / "kubeconfig", ADMIN), "")
         doctor = Doctor(hub=choice, worker=None, binding="oslo", terminal=Terminal(io.StringIO()), output=Format.JSON)
         done = await doctor.examine()
         asked = Counter(api.requests)

@@ -18,7 +18,6 @@ import aiohttp
 import pytest
 
 from kubeocean.model import keys
-from kubeocean.rbac.rules import RBAC
 from tests.integration.dashboard.readers import (
     BINDINGS,
     BUDGETS,
@@ -39,9 +38,10 @@ from tests.integration.server.backend import serving as kubelet
 from tests.support.program import PATIENCE, eventually
 from vkubelet.api.objects import PODS as PODS_KIND
 from vkubelet.api.objects import Key, PodRef
+from vkubelet.api.rbac import RBAC
 from vkubelet.clock import SystemClock
+from vkubelet.control.certificates import Name, self_signed
 from vkubelet.provider import ByteStream
-from vkubelet.server.x509 import self_signed
 from vkubelet.testing.cluster import ControlPlane
 
 SCRIPT = Path(sys.executable).with_name("kubeocean")
@@ -297,7 +297,7 @@ async def test_the_command_refuses_a_process_with_another_certificate(
     pod, announce = manager_pod
     async with serving(hub, tmp_path, port=free_port()) as stand:
         await announce(stand.dashboard.server.port)
-        other = self_signed("kubeocean-dashboard", ["kubeocean-dashboard"], now=SystemClock().now()).certificate.decode()
+        other = self_signed(Name("kubeocean-dashboard"), ["kubeocean-dashboard"], now=SystemClock().now()).certificate.decode()
         change = json.dumps({"metadata": {"annotations": {keys.DASHBOARD_CERTIFICATE: other}}})
         await hub.kubectl("patch", "pod", pod.name, "-n", pod.namespace, "--type=merge", "-p", change)
         command = (str(SCRIPT), "dashboard", "--no-open", "--manager", "--kubeconfig", str(hub.kubeconfig))

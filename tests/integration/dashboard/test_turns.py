@@ -10,7 +10,6 @@ import aiohttp
 import pytest
 
 from kubeocean.commands.calendar import MOST_DAYS
-from kubeocean.commands.clusters import Choice
 from kubeocean.commands.reading import Snapshot, empty_worker, lease_of
 from kubeocean.dashboard.access import TokenAccess, TokenPath
 from kubeocean.dashboard.fleet import Reading, fleet_of
@@ -26,6 +25,7 @@ from tests.unit.kubeocean.stalls import without_collector
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
 from vkubelet.clock import SystemClock
+from vkubelet.commands.clusters import Choice
 from vkubelet.control.cache import Answer
 
 NODES, PODS = 1000, 20

@@ -16,12 +16,10 @@ from typing import Any
 import yaml
 from attrs import frozen
 
-from kubeocean.commands import clusters, status
-from kubeocean.commands.clusters import Choice
+from kubeocean.commands import status
 from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.explain import Explainer
 from kubeocean.commands.output import Format
-from kubeocean.commands.terminal import Terminal
 from kubeocean.model.crds import CLUSTERBINDINGS, definition
 from tests.integration.kubeocean.conftest import Scene
 from tests.integration.kubeocean.leases import closed_now
@@ -32,6 +30,9 @@ from tests.unit.kubeocean.doctor.test_mistakes import request
 from vkubelet.api.codec import decode_yaml
 from vkubelet.api.objects import Key
 from vkubelet.clock import SystemClock
+from vkubelet.commands import clusters
+from vkubelet.commands.clusters import Choice
+from vkubelet.commands.terminal import Terminal
 from vkubelet.testing.cluster import ControlPlane
 
 CANARY = "c4nary-Vq8x-7731"

@@ -15,18 +15,19 @@ from typing import Any
 import pytest
 import yaml
 
-from kubeocean.commands import clusters, logs, status
+from kubeocean.commands import logs, status
 from kubeocean.commands.bundle import Bundle
-from kubeocean.commands.clusters import Choice
 from kubeocean.commands.doctor import Doctor
 from kubeocean.commands.output import Format
-from kubeocean.commands.terminal import Terminal
 from kubeocean.commands.top import By, Top, View
 from tests.integration.kubeocean.conftest import lasting_scene
 from tests.integration.kubeocean.mistakes import CANARY, Mistakes, admin, container, make_mistakes, policies, remove_mistakes
 from tests.support.bound import SYSTEM, apply, items
 from tests.support.program import eventually
 from vkubelet.api.objects import Key
+from vkubelet.commands import clusters
+from vkubelet.commands.clusters import Choice
+from vkubelet.commands.terminal import Terminal
 from vkubelet.testing.cluster import ControlPlane
 
 pytestmark = pytest.mark.timeout(1800)

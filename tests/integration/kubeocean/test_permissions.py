@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from attrs import frozen
 
-from kubeocean.manager.checks import lacking_rights
 from kubeocean.rbac.permissions import (
     hub_objects,
     hub_rules,
@@ -23,11 +22,12 @@ from kubeocean.rbac.permissions import (
     worker_checks,
     worker_objects,
 )
-from kubeocean.rbac.rules import Check, checks_of
 from tests.support.bound import FAKE, SYSTEM, Body, apply, delete, roles_for
 from tests.support.program import holds
+from vkubelet.api.rbac import Check, checks_of
 from vkubelet.client.connection import Connection, load_connection
 from vkubelet.client.rest import Client
+from vkubelet.control.rights import lacking_rights
 from vkubelet.testing.cluster import ControlPlane
 
 RBAC = "rbac.authorization.k8s.io"

@@ -15,6 +15,7 @@ from tests.integration.kubeocean.conftest import MakeScene, Scene
 from tests.integration.kubeocean.test_services import Network, condition, until
 from tests.integration.kubeocean.test_unbinding import delete_binding, gone
 from tests.support.bound import Body, apply, get
+from tests.support.policies import Peer, plugin
 from tests.support.program import eventually
 from tests.support.stage import Stage
 from vkubelet.testing.cluster import CommandFailed
@@ -38,7 +39,7 @@ async def tenants(scene: MakeScene, *, creates: bool = False, guarded: bool = Tr
     mount = made.bound.mount
     await apply(made.bound.worker, *worker_objects(mount), *wide_objects(mount, creates=creates))
     if guarded:
-        await apply(made.bound.worker, *worker_guards(mount, tenants=True), *(tenant_guards(mount) if creates else ()))
+        await apply(made.bound.worker, *worker_guards(mount, tenants=True), *tenant_guards(mount, creates=creates))
     made.program.start()
     await made.ready()
     return made
@@ -84,7 +85,8 @@ def reviewer(server: str, ca: str, token: str) -> k8s.ApiClient:
 
 def status_of(api: k8s.ApiClient, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, str]:
     """The answer of an API server to a raw request."""
-    headers = {"Accept": "application/json", "Content-Type": "application/json"}
+    kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+    headers = {"Accept": "application/json", "Content-Type": kind}
     token = api.configuration.api_key["authorization"]
     headers["Authorization"] = f"Bearer {token}"
     answer = api.rest_client.pool_manager.request(
@@ -119,10 +121,11 @@ async def test_two_tenants_with_equal_names_share_nothing_and_reach_nothing_of_e
     assert_opens_nothing(made, base64.b64decode(next(iter(token.values()))).decode(), spaces=names, at_home=other.namespace)
 
     placed = {name: (await get(made.bound.worker, "pods", "-n", name))["items"][0] for name in names}
-    policies = (await get(made.bound.worker, "networkpolicies", "-A"))["items"]
+    judge = await plugin(made.bound.worker)
+    peers = {name: Peer(name, each["metadata"]["labels"]) for name, each in placed.items()}
     for source in names:
         for target in names:
-            assert admits(policies, placed[source], placed[target]) is (source == target), "pods of one tenant alone reach its pods"
+            assert judge.admits(peers[source], peers[target]) is (source == target), "pods of one tenant alone reach its pods"
 
     before = await versions(made, names)
     made.program.kill()
@@ -133,39 +136,24 @@ async def test_two_tenants_with_equal_names_share_nothing_and_reach_nothing_of_e
     assert before.items() <= (await versions(made, names)).items(), "a restart writes to nothing that exists"
 
 
-def admits(policies: list[Body], source: Body, target: Body) -> bool:
-    """Decides as a network plugin about a connection between pods. No plugin enforces policies here; the objects are what is checked."""
-    into = target["metadata"]["namespace"]
-    selecting = [
-        each["spec"]
-        for each in policies
-        if each["metadata"]["namespace"] == into
-        and "Ingress" in each["spec"]["policyTypes"]
-        and selects(each["spec"].get("podSelector") or {}, target)
-    ]
-    rules = [rule for spec in selecting for rule in spec.get("ingress") or ()]
-    return not selecting or any("from" not in rule or any(is_peer(peer, source, into) for peer in rule["from"]) for rule in rules)
-
-
-def is_peer(peer: Body, source: Body, into: str) -> bool:
-    assert set(peer) == {"podSelector"}, f"this judge knows no other peers: {peer}"
-    return source["metadata"]["namespace"] == into and selects(peer["podSelector"], source)
-
-
-def selects(selector: Body, pod: Body) -> bool:
-    assert set(selector) <= {"matchLabels"}, f"this judge knows no expressions: {selector}"
-    return (selector.get("matchLabels") or {}).items() <= (pod["metadata"].get("labels") or {}).items()
-
-
 def assert_opens_nothing(scene: Scene, token: str, *, spaces: list[str], at_home: str) -> None:
-    """The token of a pod opens no Secret of the other tenant in the hub, and nothing in the worker."""
+    """The token of a pod opens no Secret and no Service of the other tenant in the hub, and nothing in the worker."""
     hub, worker = scene.bound.hub, scene.bound.worker
     away = reviewer(f"https://127.0.0.1:{worker.port}", str(worker.ca), token)
     home = reviewer(f"https://127.0.0.1:{hub.port}", str(hub.ca), token)
-    assert status_of(home, "GET", f"/api/v1/namespaces/{at_home}/secrets/same")[0] == 403
-    assert status_of(home, "GET", "/api/v1/namespaces/default/pods")[0] == 403, "known to the hub, with no rights"
+    tokens = f"/api/v1/namespaces/{at_home}/serviceaccounts/default/token"
+    for method, path in (
+        ("GET", f"/api/v1/namespaces/{at_home}/secrets/same"),
+        ("GET", f"/api/v1/namespaces/{at_home}/services"),
+        ("GET", f"/apis/discovery.k8s.io/v1/namespaces/{at_home}/endpointslices"),
+        ("POST", tokens),
+        ("GET", "/api/v1/namespaces/default/pods"),
+    ):
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}} if path == tokens else None
+        assert status_of(home, method, path, body)[0] == 403, "known to the hub, with no rights"
     for name in spaces:
-        assert status_of(away, "GET", f"/api/v1/namespaces/{name}/secrets")[0] == 401
+        for kind in ("secrets", "services", "pods"):
+            assert status_of(away, "GET", f"/api/v1/namespaces/{name}/{kind}")[0] == 401
 
 
 async def versions(scene: Scene, spaces: list[str]) -> dict[str, str]:
@@ -328,9 +316,17 @@ async def test_namespaces_are_created_only_within_the_admission_policies(scene: 
 
     token = (await worker.kubectl("create", "token", SYNCER, "-n", mount)).strip()
     api = reviewer(f"https://127.0.0.1:{worker.port}", str(worker.ca), token)
+    foreign, another = f"{mount}-foreign", f"{mount}-another"
+    labelled = {"name": another, "labels": {TENANT_OF: "another"}}
+    await apply(worker, *({"apiVersion": "v1", "kind": "Namespace", "metadata": each} for each in ({"name": foreign}, labelled)))
     for what, path, body, words in attempts(mount, space):
         status, text = status_of(api, "POST", path, body)
         assert status == 403 and words in text, f"{what}: {status} {text}"
+    for what, method, path, body, words in attempts_on_others(mount, foreign, another):
+        status, text = status_of(api, method, path, body)
+        assert status == 403 and words in text, f"{what}: {status} {text}"
+    kept = [await get(worker, "namespace", name) for name in (foreign, another)]
+    assert all(each is not None and "deletionTimestamp" not in each["metadata"] for each in kept)
 
     await delete_binding(made)
     await gone(made)
@@ -369,6 +365,25 @@ def attempts(mount: str, space: str) -> list[tuple[str, str, Body, str]]:
             space_of(f"{mount}-x", {**good, "pod-security.kubernetes.io/enforce": "privileged"}),
             "must have the label",
         ),
+    ]
+
+
+def attempts_on_others(mount: str, foreign: str, another: str) -> list[tuple[str, str, str, Body | None, str]]:
+    """Further writes that are refused, to namespaces with the prefix that are not for this binding: as `attempts`, with the method."""
+    us = {"kind": "ServiceAccount", "name": SYNCER, "namespace": mount}
+    tenant = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": f"{SYNCER}-{mount}-tenant"}
+    bound = {"metadata": {"name": "mine"}, "roleRef": tenant, "subjects": [us]}
+    roles, inside = "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings", "only in namespaces with the label"
+    wide, label = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", {"metadata": {"labels": {TENANT_OF: mount}}}
+    return [
+        ("bind in a namespace without the label", "POST", roles.format(foreign), bound, inside),
+        ("bind in a namespace for another binding", "POST", roles.format(another), bound, inside),
+        ("bind in the cluster", "POST", wide, bound, "is forbidden"),
+        ("label a namespace of others", "PATCH", f"/api/v1/namespaces/{foreign}", label, "is forbidden"),
+        ("delete a namespace of others", "DELETE", f"/api/v1/namespaces/{foreign}", None, "may create, and delete again, only"),
+        ("delete the namespace of another binding", "DELETE", f"/api/v1/namespaces/{another}", None, "may create, and delete again, only"),
+        ("read Secrets of others", "GET", f"/api/v1/namespaces/{foreign}/secrets", None, "is forbidden"),
+        ("read Secrets of the cluster", "GET", "/api/v1/secrets", None, "is forbidden"),
     ]
 
 

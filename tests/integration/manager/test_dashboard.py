@@ -8,10 +8,10 @@ import urllib.request
 
 import pytest
 
-from kubeocean.rbac.rules import RBAC, role_binding
 from tests.integration.dashboard.readers import NODES, free_port, unverified
 from tests.integration.manager.conftest import Computing, MakeBinding
 from tests.support.program import PATIENCE, eventually
+from vkubelet.api.rbac import RBAC, role_binding
 
 READER = "reader-of-the-dashboard"
 

@@ -21,11 +21,12 @@ from attrs import define, field
 from tests.support.program import PATIENCE
 from tests.support.spdy_client import SpdyClient, connected, upgrade_request
 from vkubelet.clock import SystemClock
+from vkubelet.control.certificates import Pair
 from vkubelet.server.settings import LimitSettings
 from vkubelet.server.spdy import SpdySession, SpdyStream, StreamReset, spdy_session
 from vkubelet.server.strangers import Strangers
 from vkubelet.server.takeover import Connections
-from vkubelet.server.tls import Pair, ServingTls
+from vkubelet.server.tls import ServingTls
 from vkubelet.testing.cluster.pki import Authority
 
 ADDRESS = "127.0.0.1"

@@ -17,10 +17,9 @@ from tests.support.program import eventually
 from vkubelet.api.objects import CSRS
 from vkubelet.client.rest import Client
 from vkubelet.clock import SystemClock
+from vkubelet.control.certificates import Name, Pair, self_signed
 from vkubelet.server import Endpoint, ServerSettings
 from vkubelet.server.certificates import Certificates, Subject
-from vkubelet.server.tls import Pair
-from vkubelet.server.x509 import self_signed
 from vkubelet.testing.cluster import ControlPlane
 
 
@@ -114,7 +113,7 @@ async def test_streams_over_a_connection_of_an_old_client_ca_do_not_keep_it_open
             for _ in range(2):
                 async with session.get(url) as response:
                     assert await response.text() == "once\n"
-            stranger = self_signed("stranger", ["192.0.2.7"], now=SystemClock().now())
+            stranger = self_signed(Name("stranger"), ["192.0.2.7"], now=SystemClock().now())
             stand.server._ports.tls.trust(stranger.certificate.decode())
             async with session.get(url) as response:
                 await response.read()

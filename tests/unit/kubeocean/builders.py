@@ -21,11 +21,11 @@ from kubeocean.model.windows import TimeWindow
 from kubeocean.scope import Scope, WorkerScope
 from kubeocean.settings import KubeoceanSettings
 from kubeocean.worker.cluster import Mount, WorkerCluster
-from kubeocean.worker.reach import Reach
 from vkubelet.api.codec import decode_object, encode_json
 from vkubelet.api.objects import NODES, Json, JsonView, Node, Pod, Unknown
 from vkubelet.control.guard import MassGuard
 from vkubelet.control.informer import Informer
+from vkubelet.control.reach import Reach
 from vkubelet.provider import Host
 
 OWNER = Owner("hub-uid-1", "demo")
@@ -98,7 +98,7 @@ def scope(host: Host, **parts: Any) -> Scope:
         "binding": BindingReconciler(host, "demo"),
         "virtual": VirtualNodes(host),
         "hub_nodes": Informer(host.client, NODES, clock=host.clock),
-        "reach": Reach(host.clock, lost_after=40, ask_every=10),
+        "reach": Reach(host.clock, "worker cluster", lost_after=40, ask_every=10),
         "metrics": SyncerMetrics(CollectorRegistry(), binding="demo"),
         "guard": MassGuard(clock=host.clock),
     }

@@ -15,15 +15,15 @@ from prometheus_client import CollectorRegistry
 
 from kubeocean.binding.reconciler import BindingReconciler
 from kubeocean.metrics import SyncerMetrics
-from kubeocean.model.contact import Outcome
 from kubeocean.nodes.fail_over import FailOver
 from kubeocean.nodes.reclaim import Reclaimer
 from kubeocean.service.metrics_snapshot import Connected, Sources, capture
 from kubeocean.service.unbinding import Unbinding
-from kubeocean.worker.reach import Reach
 from tests.support.stall import Stall, stall_meter
 from tests.unit.kubeocean.builders import binding, scope
 from tests.unit.kubeocean.world import Process, World, policy_body, process
+from vkubelet.control.contact import Outcome
+from vkubelet.control.reach import Reach
 from vkubelet.metrics import Metrics
 
 NODES, PODS = 1000, 20
@@ -72,7 +72,7 @@ async def scraped(world: World, made: Process) -> Stall:
 
 async def failed_over(world: World, made: Process) -> Mapping[str, Stall]:
     """A worker is lost, given up, and answers again."""
-    reach, served = Reach(world.clock, lost_after=40, ask_every=10), BindingReconciler(world.host, "demo")
+    reach, served = Reach(world.clock, "worker cluster", lost_after=40, ask_every=10), BindingReconciler(world.host, "demo")
     served.current = binding({"onUnreachable": {"mode": "FailOver", "afterSeconds": 60}})
     reclaimer = Reclaimer(world.host, per_second=10)
     fail_over = FailOver(scope(world.host, binding=served, virtual=made.virtual, reach=reach), reclaimer)

@@ -20,7 +20,7 @@ log = logging.getLogger("vkubelet.example")
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
     """What a fresh handler writes; loggers are put back afterwards."""
-    names = ("", "vkubelet", "kubeocean", "vkubelet_providers", "aiohttp.access")
+    names = ("", "vkubelet", "kubeocean", "fleet", "vkubelet_providers", "aiohttp.access")
     levels = {name: logging.getLogger(name).level for name in names}
     handlers = logging.getLogger().handlers[:]
     yield io.StringIO()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
 
 from kubeocean.cli import SERVING, main, serving_parser
-from kubeocean.commands.app import with_default
+from kubeocean.commands.app import hub_of, with_default, worker_of
+from kubeocean.commands.identity import OURS
 from kubeocean.dashboard.command import app
+from vkubelet.errors import SettingsError
 
 COMMANDS = {
     "bind",
@@ -99,3 +102,19 @@ def test_shell_completion_proposes_commands_and_flags(shell: str) -> None:
     env["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
     ran = subprocess.run([sys.executable, "-m", "kubeocean"], capture_output=True, text=True, env=env, check=False)
     assert "explain" in ran.stdout, ran.stderr
+
+
+def test_workers_context_is_read_from_the_hubs_kubeconfig_unless_it_has_its_own() -> None:
+    hub = hub_of(Path("both"), "")
+    assert worker_of(None, "away", hub=hub).kubeconfig == Path("both")
+    assert worker_of(Path("own"), "away", hub=hub).kubectl == "kubectl --kubeconfig own --context away"
+
+
+def test_without_a_flag_the_computing_cluster_is_not_taken_for_the_worker() -> None:
+    with pytest.raises(SettingsError, match="--worker-context"):
+        worker_of(None, "", hub=hub_of(None, "hub"))
+
+
+def test_what_commands_write_has_one_field_manager() -> None:
+    hub = hub_of(None, "")
+    assert hub.field_manager == worker_of(None, "away", hub=hub).field_manager == OURS

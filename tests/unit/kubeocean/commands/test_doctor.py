@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from kubeocean.binding.conditions import few
-from kubeocean.commands.clusters import Choice
 from kubeocean.commands.doctor import Log, blocks, result, worker_rights
 from kubeocean.doctor.findings import Checked, Finding, error, warning
 from kubeocean.manager.checks import Findings
-from kubeocean.rbac.rules import Check
 from tests.support.memory_api import MemoryApi
 from tests.unit.kubeocean.builders import binding
+from vkubelet.api.rbac import Check
 from vkubelet.client.transport import Call
+from vkubelet.commands.clusters import Choice
 from vkubelet.errors import NotFound
 
 DONE = [

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kubeocean.commands.plan import HIDDEN, BindFlags, Plan, commented
+from kubeocean.commands.plan import HIDDEN, BindFlags, Plan
 from kubeocean.model.crds import ResourceLeasingPolicy
-from kubeocean.rbac.permissions import hub_objects, hub_rules
-from kubeocean.rbac.rules import Rule
 from tests.unit.kubeocean.builders import unknown
 from vkubelet.api.codec import decode_yaml, decode_yaml_documents
 from vkubelet.api.objects import Key
@@ -76,39 +74,20 @@ def test_the_proposed_policy_is_sound_and_for_this_binding() -> None:
     assert policy.cluster == "demo" and policy.validate() == [] and [limit.percent for limit in policy.limits] == [50, 50]
 
 
-def test_what_is_written_reads_back_as_it_was() -> None:
-    objects = hub_objects(binding="demo")
-    assert list(decode_yaml_documents(commented(objects, hub_rules(binding="demo"), notes={0: "First\nand second line."}))) == objects
-
-
-def test_notes_and_reasons_stand_above_what_they_are_about() -> None:
-    rule = Rule("pods", "get list", names="one", why="To look at one.")
-    role = {"kind": "ClusterRole", "metadata": {"name": "r"}, "rules": [rule.body]}
-    assert commented([role], [rule], notes={0: "A role."}) == (
-        "# A role.\nkind: ClusterRole\nmetadata:\n  name: r\nrules:\n"
-        '  # To look at one.\n  - apiGroups: [""]\n    resources: [pods]\n    verbs: [get, list]\n    resourceNames: [one]\n'
-    )
-
-
-def test_the_same_rule_has_another_reason_in_another_namespace() -> None:
-    here, there = (Rule("leases", "get", namespace=space, why=f"For {space}.") for space in ("here", "there"))
-    role = {"kind": "Role", "metadata": {"name": "r", "namespace": "there"}, "rules": [there.body]}
-    assert "# For there." in commented([role], [here, there])
-
-
 def test_tenants_are_prepared_and_select_the_mapping() -> None:
     plan = Plan.of(BindFlags(name="demo", tenants=("red", "blue")))
     assert plan.binding["spec"]["namespaceMapping"] == "PerNamespace"
     made = [body for body in decode_yaml_documents(plan.worker_yaml()) if body["kind"] == "Namespace"]
     assert [body["metadata"]["name"] for body in made] == ["kubeocean-worker", "kubeocean-worker-red", "kubeocean-worker-blue"]
     assert [body["metadata"]["labels"].get("kubeocean.io/tenant-of") for body in made] == [None, "kubeocean-worker", "kubeocean-worker"]
+    assert "kubeocean-syncer-networkpolicies" in plan.worker_yaml(), "limits the right to mirror NetworkPolicies"
     assert "tenant-roles" not in plan.worker_yaml() and "namespaceMapping" not in Plan.of(BindFlags(name="demo")).hub_yaml()
 
 
 def test_namespaces_are_created_only_together_with_what_limits_that() -> None:
     text = Plan.of(BindFlags(name="demo", create_namespaces=True)).worker_yaml()
     names = {body["metadata"]["name"] for body in decode_yaml_documents(text) if body["kind"] == "ValidatingAdmissionPolicyBinding"}
-    assert {"kubeocean-syncer-tenants", "kubeocean-syncer-tenant-roles"} <= names
+    assert {f"kubeocean-syncer-{each}" for each in ("tenants", "tenant-roles", "networkpolicies")} <= names
 
 
 def test_a_mount_namespace_that_is_too_long_to_be_a_prefix_is_refused() -> None:

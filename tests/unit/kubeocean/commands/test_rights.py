@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kubeocean.commands.clusters import Choice
 from kubeocean.commands.rights import missing_right
 from kubeocean.model.crds import POLICIES
 from vkubelet.api.objects import PODS, SECRETS
+from vkubelet.commands.clusters import Choice
 
 WORKER = Choice("worker cluster", "--worker-context", context="away")
 

@@ -7,7 +7,6 @@ from itertools import product
 import pytest
 from attrs import evolve
 
-from kubeocean.commands.clusters import Choice
 from kubeocean.dashboard.fleet import Reading, fleet_of
 from kubeocean.dashboard.forward import manager_of
 from kubeocean.dashboard.readers import MOST_NAMESPACES, Rights, bounded, rights_of
@@ -15,11 +14,12 @@ from kubeocean.dashboard.server import templates
 from kubeocean.dashboard.serving import leaf, names_of
 from kubeocean.dashboard.views import node_rows, overview, problems, states
 from kubeocean.model import keys
-from kubeocean.rbac.rules import Check
 from tests.unit.kubeocean.builders import node, pod
 from tests.unit.kubeocean.commands.test_status import cond, stored
 from tests.unit.kubeocean.dashboard.test_history import START
 from tests.unit.kubeocean.dashboard.test_history import pod as state_of_pod
+from vkubelet.api.rbac import Check
+from vkubelet.commands.clusters import Choice
 from vkubelet.testing.clock import ManualClock
 
 HUB = Choice("computing cluster", "")

@@ -12,7 +12,6 @@ from kubeocean.binding.reconciler import BindingReconciler
 from kubeocean.ledger.keeper import LedgerKeeper
 from kubeocean.ledger.text import parse
 from kubeocean.model import keys
-from kubeocean.model.contact import Outcome
 from kubeocean.policies.reconciler import ResourceLeasingPolicyReconciler
 from tests.faults.model.server import ApiModel
 from tests.unit.kubeocean.builders import OWNER, at, binding, node, unknown, worker_scope
@@ -20,6 +19,7 @@ from tests.unit.kubeocean.world import listed
 from vkubelet.api.codec import decode_object, encode_json
 from vkubelet.api.objects import Pod
 from vkubelet.clock import parse_rfc3339, rfc3339
+from vkubelet.control.contact import Outcome
 from vkubelet.testing.clock import ManualClock
 from vkubelet.testing.host import RecordingHost
 

@@ -16,9 +16,9 @@ from kubeocean.manager.binding_status import (
 from kubeocean.manager.binding_status import (
     ObservedBinding as Seen,
 )
-from kubeocean.rbac.rules import Check
 from tests.unit.kubeocean.builders import at, pod, unknown
 from vkubelet.api.objects import Json, Pod, Unknown
+from vkubelet.api.rbac import Check
 
 NOW, LATER = at("2026-01-05 09:00"), at("2026-01-05 10:00")
 STARTS = Failure(STARTING, "starts")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kubeocean.binding.conditions import CONNECTIVITY_FAILED, VALIDATION_FAILED, Failure
 from kubeocean.manager.checks import Findings
-from kubeocean.rbac.rules import Check
+from vkubelet.api.rbac import Check
 
 
 def check(verb: str, *, essential: bool) -> Check:

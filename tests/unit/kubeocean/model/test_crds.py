@@ -1,4 +1,4 @@
-"""Tests of kubeocean.model.crds and kubeocean.model.fields."""
+"""Tests of kubeocean.model.crds."""
 
 from __future__ import annotations
 

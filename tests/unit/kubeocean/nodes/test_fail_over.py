@@ -9,10 +9,8 @@ import pytest
 
 from kubeocean.binding.reconciler import BindingReconciler
 from kubeocean.binding.virtual_nodes import VirtualNodes
-from kubeocean.model.contact import Outcome
 from kubeocean.nodes.fail_over import FailOver, leaving
 from kubeocean.nodes.reclaim import Reclaimer
-from kubeocean.worker.reach import Reach
 from tests.support.stall import stall_meter
 from tests.unit.kubeocean.builders import binding, pod, scope
 from tests.unit.kubeocean.crowd import PODS, CrowdedHost
@@ -20,6 +18,8 @@ from vkubelet.api.codec import encode_json
 from vkubelet.api.objects import Json, JsonView, Node
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
+from vkubelet.control.contact import Outcome
+from vkubelet.control.reach import Reach
 from vkubelet.node.declared import HEALTHY
 from vkubelet.node.render import Endpoint, new_node, wanted
 from vkubelet.provider import NodeDescription
@@ -38,7 +38,7 @@ class Stand:
     def __init__(self, *, mode: JsonView = FAIL_OVER) -> None:
         self.host = RecordingHost(client=Client(Connection("https://192.0.2.1")))
         self.clock = self.host.manual_clock
-        self.reach = Reach(self.clock, lost_after=40, ask_every=10)
+        self.reach = Reach(self.clock, "worker cluster", lost_after=40, ask_every=10)
         self.nodes = VirtualNodes(self.host)
         self.nodes.declare(NODE, physical_name="node-1", physical_uid="node-uid")
         self.host.pods.put(pod())
@@ -210,7 +210,7 @@ class Outage:
             virtual.declare(NodeDescription(name, {"cpu": "4"}), physical_name=name, physical_uid=name)
         served = BindingReconciler(self.host, "demo")
         served.current = binding(FAIL_OVER)
-        self.reach = Reach(self.host.clock, lost_after=40, ask_every=10)
+        self.reach = Reach(self.host.clock, "worker cluster", lost_after=40, ask_every=10)
         self.reclaimer = Reclaimer(self.host, per_second=10)
         self.fail_over = FailOver(scope(self.host, binding=served, virtual=virtual, reach=self.reach), self.reclaimer)
 

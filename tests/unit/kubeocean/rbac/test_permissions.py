@@ -20,8 +20,8 @@ from kubeocean.rbac.permissions import (
     worker_objects,
     worker_rules,
 )
-from kubeocean.rbac.rules import Check, Rule, checks_of
 from vkubelet.api.objects import Json
+from vkubelet.api.rbac import Check, Rule, checks_of
 
 ROOT = Path(__file__).parents[4]
 SCRIPT = ROOT / "deploy" / "dev" / "samples.py"

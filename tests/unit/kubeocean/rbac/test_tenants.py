@@ -28,7 +28,7 @@ def test_worker_s_owner_prepares_namespace_binding_quota_and_isolation() -> None
     assert {each["metadata"]["namespace"] for each in (binding, quota, network)} == {"kubeocean-worker-team-a"}
     assert binding["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "kubeocean-syncer-tenant"}
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "kubeocean-syncer", "namespace": MOUNT}]
-    assert network["spec"]["ingress"] == [{"from": [{"podSelector": {}}]}]
+    assert network["spec"] == {"podSelector": {}, "policyTypes": ["Ingress"]}, "it lets nothing in, and has no rule that adds to others"
 
 
 @pytest.mark.parametrize("creates", [True, False])
@@ -52,7 +52,9 @@ def test_every_right_to_write_states_what_bounds_it() -> None:
 
 def test_guards_are_for_this_identity_alone_and_each_has_a_trial() -> None:
     policies = [body for body in tenant_guards(MOUNT) if body["kind"] == "ValidatingAdmissionPolicy"]
-    assert {body["metadata"]["name"] for body in policies} == {"kubeocean-syncer-tenants", "kubeocean-syncer-tenant-roles"}
+    always = "kubeocean-syncer-networkpolicies"
+    assert {body["metadata"]["name"] for body in policies} == {always, "kubeocean-syncer-tenants", "kubeocean-syncer-tenant-roles"}
+    assert {body["metadata"]["name"] for body in tenant_guards(MOUNT, creates=False)} == {always}
     who = "request.userInfo.username == 'system:serviceaccount:kubeocean-worker:kubeocean-syncer'"
     assert all(body["spec"]["matchConditions"][0]["expression"] == who for body in policies)
     assert [trial.resource.plural for trial in trials_of_tenants(MOUNT)] == ["namespaces", "rolebindings"]

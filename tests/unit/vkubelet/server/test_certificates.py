@@ -13,10 +13,12 @@ import pytest
 
 from vkubelet.client.connection import Connection
 from vkubelet.client.rest import Client
+from vkubelet.control import certificates
+from vkubelet.control.certificates import Name, Pair
 from vkubelet.errors import SettingsError
-from vkubelet.server import ServerSettings, x509
+from vkubelet.server import ServerSettings
 from vkubelet.server.certificates import Certificates, ClientCa, Subject
-from vkubelet.server.tls import Pair, ServingTls
+from vkubelet.server.tls import ServingTls
 from vkubelet.testing.clock import ManualClock
 
 ADDRESSES = ["192.0.2.7"]
@@ -53,12 +55,12 @@ async def test_self_signed_certificate_is_replaced_after_its_share_of_life() -> 
     begin = stage.clock.now()
     async with stage.running():
         (first,) = stage.installed
-        due = (x509.rotation_due(first.certificate, 0.8) - begin).total_seconds()
+        due = (certificates.rotation_due(first.certificate, 0.8) - begin).total_seconds()
         await stage.clock.advance(due - 10)
         assert stage.installed == [first]
         await stage.clock.advance(11)
         assert len(stage.installed) == 2
-        assert x509.serves(stage.installed[1], ADDRESSES, now=begin + timedelta(days=400))
+        assert certificates.serves(stage.installed[1], ADDRESSES, now=begin + timedelta(days=400))
 
 
 async def test_a_new_address_is_in_the_next_certificate_at_once_and_a_crowd_of_them_in_one() -> None:
@@ -69,7 +71,7 @@ async def test_a_new_address_is_in_the_next_certificate_at_once_and_a_crowd_of_t
             await stage.clock.advance(0.05)
         await stage.clock.advance(5)
         assert len(stage.installed) == 2
-        assert x509.covers(stage.installed[1], ["192.0.2.7", "192.0.2.100", "192.0.2.119", "node-19.example"])
+        assert certificates.covers(stage.installed[1], ["192.0.2.7", "192.0.2.100", "192.0.2.119", "node-19.example"])
         stage.subject.want("node-3", ["192.0.2.103"])
         stage.subject.drop("node-4")
         await stage.clock.advance(3600)
@@ -77,8 +79,8 @@ async def test_a_new_address_is_in_the_next_certificate_at_once_and_a_crowd_of_t
         stage.subject.want("node-3", ["192.0.2.103", "fd00::3"])
         await stage.clock.advance(5)
         assert len(stage.installed) == 3
-        assert x509.covers(stage.installed[2], ["fd00::3"])
-        assert not x509.covers(stage.installed[2], ["192.0.2.104"])
+        assert certificates.covers(stage.installed[2], ["fd00::3"])
+        assert not certificates.covers(stage.installed[2], ["192.0.2.104"])
 
 
 def test_names_no_certificate_can_bear_are_not_asked_for() -> None:
@@ -96,7 +98,7 @@ def write(directory: Path, pair: Pair) -> ServerSettings:
 
 
 async def test_files_are_read_again_and_half_a_replacement_changes_nothing(tmp_path: Path) -> None:
-    first, second = (x509.self_signed("edge", ADDRESSES, now=ManualClock().now()) for _ in range(2))
+    first, second = (certificates.self_signed(Name("edge"), ADDRESSES, now=ManualClock().now()) for _ in range(2))
     stage = Stage(write(tmp_path, first))
     stage.certificates.prepare()
     async with stage.running():
@@ -114,7 +116,7 @@ async def test_files_are_read_again_and_half_a_replacement_changes_nothing(tmp_p
 
 
 async def test_files_replaced_before_the_first_check_are_installed(tmp_path: Path) -> None:
-    first, second = (x509.self_signed("edge", ADDRESSES, now=ManualClock().now()) for _ in range(2))
+    first, second = (certificates.self_signed(Name("edge"), ADDRESSES, now=ManualClock().now()) for _ in range(2))
     stage = Stage(write(tmp_path, first))
     stage.certificates.prepare()
     write(tmp_path, second)
@@ -124,7 +126,7 @@ async def test_files_replaced_before_the_first_check_are_installed(tmp_path: Pat
 
 
 async def test_files_missing_at_the_first_check_are_followed_all_the_same(tmp_path: Path) -> None:
-    first, second = (x509.self_signed("edge", ADDRESSES, now=ManualClock().now()) for _ in range(2))
+    first, second = (certificates.self_signed(Name("edge"), ADDRESSES, now=ManualClock().now()) for _ in range(2))
     stage = Stage(write(tmp_path, first))
     stage.certificates.prepare()
     (tmp_path / "tls.key").unlink()

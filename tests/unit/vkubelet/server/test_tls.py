@@ -12,9 +12,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from vkubelet.control import certificates
+from vkubelet.control.certificates import Name, Pair
 from vkubelet.errors import SettingsError
-from vkubelet.server import x509
-from vkubelet.server.tls import Pair, ServingTls, peer_certificate
+from vkubelet.server.tls import ServingTls, peer_certificate
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LONG = timedelta(days=36500)
@@ -84,7 +85,7 @@ def handshake(tls: ServingTls, theirs: ssl.SSLContext, *, session: ssl.SSLSessio
 @pytest.fixture
 def tls() -> ServingTls:
     found = ServingTls()
-    found.install(x509.self_signed("edge", ["192.0.2.7"], now=NOW))
+    found.install(certificates.self_signed(Name("edge"), ["192.0.2.7"], now=NOW))
     return found
 
 
@@ -149,7 +150,7 @@ def test_a_resumed_session_brings_no_certificate_past_a_change_of_the_client_ca(
 
 def test_a_new_serving_certificate_is_shown_at_once(tls: ServingTls) -> None:
     shown = handshake(tls, client())[1].getpeercert(binary_form=True)
-    tls.install(x509.self_signed("edge", ["192.0.2.8"], now=NOW))
+    tls.install(certificates.self_signed(Name("edge"), ["192.0.2.8"], now=NOW))
     assert handshake(tls, client())[1].getpeercert(binary_form=True) != shown
 
 
@@ -173,8 +174,8 @@ def test_what_can_not_be_used_is_refused_and_changes_nothing(tls: ServingTls) ->
     authority = Authority("ca")
     tls.trust(authority.pem)
     shown = handshake(tls, client())[1].getpeercert(binary_form=True)
-    good = x509.self_signed("edge", ["192.0.2.7"], now=NOW)
-    for bad in (Pair(b"", b""), Pair(good.certificate, x509.new_key()), Pair(good.certificate, b"-----BEGIN nothing")):
+    good = certificates.self_signed(Name("edge"), ["192.0.2.7"], now=NOW)
+    for bad in (Pair(b"", b""), Pair(good.certificate, certificates.new_key()), Pair(good.certificate, b"-----BEGIN nothing")):
         with pytest.raises(SettingsError, match="certificate_file"):
             tls.install(bad)
     for bundle in ("nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"):
@@ -185,4 +186,4 @@ def test_what_can_not_be_used_is_refused_and_changes_nothing(tls: ServingTls) ->
 
 
 def test_a_key_is_not_shown_by_its_representation() -> None:
-    assert "PRIVATE" not in repr(x509.self_signed("edge", ["192.0.2.7"], now=NOW))
+    assert "PRIVATE" not in repr(certificates.self_signed(Name("edge"), ["192.0.2.7"], now=NOW))

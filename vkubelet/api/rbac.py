@@ -31,7 +31,7 @@ class Rule:
     essential: bool = field(default=True, kw_only=True)
     """Whether no pod runs without it; without another one a smaller feature is missing, which `why` names."""
     bound: str = field(default="", kw_only=True)
-    """What limits a right to write: `guard NAME` of `kubeocean.rbac.guards`, `policy NAME` of the hub chart, or a sentence."""
+    """What limits a right to write: the name of an admission policy, or a sentence."""
 
     @property
     def writes(self) -> bool:
@@ -74,7 +74,7 @@ class Check:
         return {key: value for key, value in found.items() if value}
 
     def __str__(self) -> str:
-        """Formats the right for users: `create pods/exec in namespace kubeocean-worker`."""
+        """Formats the right for users: `create pods/exec in namespace demo`."""
         what = self.resource + (f".{self.group}" if self.group else "") + (f"/{self.subresource}" if self.subresource else "")
         return f"{self.verb} {what}" + (f" in namespace {self.namespace}" if self.namespace else "")
 

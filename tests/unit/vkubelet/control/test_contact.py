@@ -1,4 +1,4 @@
-"""Tests of kubeocean.model.contact: what attempts to reach the worker prove."""
+"""Tests of vkubelet.control.contact: what attempts to reach the worker prove."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubeocean.model.contact import Attempt, Contact, Outcome, outcome_of, problem_of
-from vkubelet.errors import ApiError, Forbidden, NotFound, ServerError, TooManyRequests, Unauthorized, Unreachable, VKubeletError
+from vkubelet.control.contact import Attempt, Contact, Outcome, outcome_of
+from vkubelet.errors import Forbidden, NotFound, ServerError, TooManyRequests, Unauthorized, Unreachable, VKubeletError
 
 SERVED, UNSERVED, SILENT = Outcome.SERVED, Outcome.UNSERVED, Outcome.SILENT
 EVERY = 10.0
@@ -36,14 +36,6 @@ GAP = 2 * EVERY + 5.0
 )
 def test_only_a_connection_that_never_came_about_is_silence(error: VKubeletError | None, outcome: Outcome) -> None:
     assert outcome_of(error) is outcome
-    assert bool(problem_of(error)) is (outcome is not SERVED)
-
-
-def test_problems_name_the_remedy_and_do_not_change_with_each_attempt() -> None:
-    refused: list[ApiError] = [Unauthorized("get /readyz", text, status=401) for text in ("expired", "invalid bearer token")]
-    failing: list[ApiError] = [ServerError("get /readyz", text, status=500) for text in ("etcd failed", "informer-sync failed")]
-    assert len({problem_of(error) for error in refused}) == len({problem_of(error) for error in failing}) == 1
-    assert "spec.secretRef" in problem_of(refused[0]) and "readyz" in problem_of(failing[0])
 
 
 def told(outcomes: Sequence[Outcome]) -> tuple[Contact, list[Attempt]]:

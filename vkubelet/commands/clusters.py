@@ -1,6 +1,6 @@
-"""The clusters that a command uses, as named by flags.
+"""The clusters that a command uses, as named by flags, and the CRDs that it creates in them.
 
-Invariant: an error about a cluster names the flag that selected it.
+Invariant: an error about a cluster names the flag that selected it; the CRD of another client, or of a newer version, is never changed.
 """
 
 import asyncio
@@ -15,8 +15,6 @@ from typing import Any
 
 from attrs import frozen
 
-from kubeocean.model import keys
-from kubeocean.model.crds import definition
 from vkubelet.api.codec import decode_yaml
 from vkubelet.api.names import LAST_APPLIED, md5_hex
 from vkubelet.api.objects import CRDS, NAMESPACES, Json, JsonView, Key, ObjectMeta, Resource, Unknown, get_condition
@@ -25,7 +23,6 @@ from vkubelet.client.rest import Client
 from vkubelet.clock import Clock
 from vkubelet.errors import AlreadyExists, ApiError, Forbidden, NotFound, SettingsError, Unauthorized, Unreachable, VKubeletError
 
-FIELD_MANAGER = "kubeocean-bind"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 _ESTABLISHED_WITHIN = 30.0
 
@@ -42,8 +39,9 @@ class Choice:
     flags: str
     kubeconfig: Path | None = None
     context: str = ""
-    other_worker: str = "or name the worker cluster by --worker-context"
-    """How the reader of this cluster chooses other credentials for the worker of `{binding}`."""
+    field_manager: str = "vkubelet"
+    otherwise: str = ""
+    """What a user can do where these credentials do not suffice for the purpose of the command."""
 
     @property
     def title(self) -> str:
@@ -75,17 +73,6 @@ def check_timeout(seconds: float) -> float:
     return seconds
 
 
-def hub_of(kubeconfig: Path | None, context: str) -> Choice:
-    return Choice("computing cluster", "--kubeconfig, --context", kubeconfig, context)
-
-
-def worker_of(kubeconfig: Path | None, context: str, *, hub: Choice) -> Choice:
-    """Returns the worker cluster. Raises SettingsError when neither flag names it: the current context is the computing cluster's."""
-    if not context and not kubeconfig:
-        raise SettingsError("--worker-context", "name the kubeconfig context of the worker cluster, or set --worker-kubeconfig")
-    return Choice("worker cluster", "--worker-kubeconfig, --worker-context", kubeconfig or hub.kubeconfig, context)
-
-
 async def connection_of(choice: Choice) -> Connection:
     """Loads the connection. Raises SettingsError naming the flags."""
     try:
@@ -97,7 +84,7 @@ async def connection_of(choice: Choice) -> Connection:
 @asynccontextmanager
 async def opened(choice: Choice) -> AsyncIterator[Client]:
     """Opens a client for the cluster. Raises SettingsError naming the flags."""
-    async with Client(await connection_of(choice), field_manager=FIELD_MANAGER) as client:
+    async with Client(await connection_of(choice), field_manager=choice.field_manager) as client:
         yield client
 
 
@@ -149,23 +136,37 @@ async def find_named(client: Client, resource: Resource[Unknown], name: str, *, 
         return None
 
 
-async def ensure_definition(client: Client, resource: Resource[Unknown], clock: Clock) -> str:
-    """Creates the CRD, or updates that of an earlier version of this command, and waits for Established; returns what was done.
+# --- Definitions --------------------------------------------------------------------------------------------------------------------------
 
-    A CRD of a Helm release, of `kubectl apply` or of a newer version is not changed. A user who may not read CRDs can still bind where
-    the kind is served. Raises CommandFailed where it is not.
+
+@frozen(kw_only=True)
+class Installer:
+    """The client that creates definitions, and the annotations in which it stores the hash of their content, and its version."""
+
+    name: str
+    content: str
+    version: str
+
+
+async def ensure_definition(
+    client: Client, resource: Resource[Unknown], *, text: str, installer: Installer, source: str, clock: Clock
+) -> str:
+    """Creates the CRD of `text`, or updates that of an earlier version, and waits for Established; returns what was done.
+
+    A CRD of a Helm release, of `kubectl apply` or of a newer version is not changed. A user who may not read CRDs can go on where the
+    kind is served. Raises CommandFailed where it is not.
     """
-    body = _definition(resource)
+    body = _marked(text, installer)
     try:
         found, done = await find(client, CRDS, body), "unchanged"
         if found is None:
             found, done = await _create_definition(client, body), "created"
-        elif is_outdated(found.metadata, body):
+        elif is_outdated(found.metadata, body, installer):
             found, done = await client.replace(CRDS, _updated(found, body)), "updated"
     except Forbidden as error:
         if await _is_served(client, resource):
             return "unchanged"
-        remedy = f"ask its owner to apply kubeocean/manifests/{resource.plural}.yaml"
+        remedy = f"ask its owner to apply {source}"
         raise CommandFailed(f"this cluster does not serve {resource.kind}, and you may not create its CRD ({error}); {remedy}") from error
     deadline = clock.monotonic() + _ESTABLISHED_WITHIN
     while found is None or not _established(found):
@@ -176,24 +177,23 @@ async def ensure_definition(client: Client, resource: Resource[Unknown], clock: 
     return done
 
 
-def _definition(resource: Resource[Unknown]) -> Json:
-    """Returns the CRD with the marks by which a later version of this command recognizes it."""
-    text = definition(resource)
+def _marked(text: str, installer: Installer) -> Json:
+    """Returns the CRD with the marks by which a later version of the installer recognizes it."""
     body: Json = decode_yaml(text)
     metadata = body["metadata"]
-    metadata["labels"] = {**metadata.get("labels", {}), MANAGED_BY: FIELD_MANAGER}
-    marks = {keys.APPLIED: md5_hex(text), keys.VERSION: importlib.metadata.version("vkubelet")}
+    metadata["labels"] = {**metadata.get("labels", {}), MANAGED_BY: installer.name}
+    marks = {installer.content: md5_hex(text), installer.version: importlib.metadata.version("vkubelet")}
     metadata["annotations"] = {**metadata.get("annotations", {}), **marks}
     return body
 
 
-def is_outdated(found: ObjectMeta, body: JsonView) -> bool:
-    """Checks that this command created the CRD, with another content, in this version or an earlier one (pure)."""
-    if found.labels.get(MANAGED_BY, FIELD_MANAGER) != FIELD_MANAGER or LAST_APPLIED in found.annotations:
+def is_outdated(found: ObjectMeta, body: JsonView, installer: Installer) -> bool:
+    """Checks that the installer created the CRD, with another content, in this version or an earlier one (pure)."""
+    if found.labels.get(MANAGED_BY, installer.name) != installer.name or LAST_APPLIED in found.annotations:
         return False
     ours = body["metadata"]["annotations"]
-    other_content = found.annotations.get(keys.APPLIED) != ours[keys.APPLIED]
-    return other_content and _release(found.annotations.get(keys.VERSION, "")) <= _release(ours[keys.VERSION])
+    other_content = found.annotations.get(installer.content) != ours[installer.content]
+    return other_content and _release(found.annotations.get(installer.version, "")) <= _release(ours[installer.version])
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kubeocean.commands.clusters import Choice, CommandFailed, explained, finish, hub_of, worker_of
+from vkubelet.api.names import LAST_APPLIED
+from vkubelet.api.objects import ObjectMeta
+from vkubelet.commands.clusters import MANAGED_BY, Choice, CommandFailed, Installer, explained, finish, is_outdated
 from vkubelet.errors import ApiError, Conflict, Forbidden, Unauthorized, Unreachable
 
 CHOICE = Choice("worker cluster", "--worker-context", context="away")
@@ -37,15 +39,33 @@ def test_somebody_who_has_had_enough_gets_a_sentence(capsys: pytest.CaptureFixtu
     assert ended.value.code == 130 and "nothing is undone" in capsys.readouterr().err
 
 
-def test_workers_context_is_read_from_the_hubs_kubeconfig_unless_it_has_its_own() -> None:
-    hub = hub_of(Path("both"), "")
-    assert worker_of(None, "away", hub=hub).kubeconfig == Path("both")
-    assert worker_of(Path("own"), "away", hub=hub).kubectl == "kubectl --kubeconfig own --context away"
-
-
 def test_commands_select_the_same_cluster_in_any_shell() -> None:
     here = Choice("computing cluster", "--context", kubeconfig=Path("/home/a b/config"), context="it's $HOME")
     expected = ["--kubeconfig", "/home/a b/config", "--context", "it's $HOME"]
     assert shlex.split(here.kubectl) == ["kubectl", *expected]
     assert shlex.split(here.helm) == ["helm", *expected[:2], "--kube-context", expected[3]]
     assert Choice("worker cluster", "").kubectl == "kubectl"
+
+
+INSTALLER = Installer(name="ours", content="example.com/content", version="example.com/version")
+DESIRED = {"metadata": {"annotations": {INSTALLER.content: "new", INSTALLER.version: "1.10.0"}}}
+
+
+@pytest.mark.parametrize(
+    ("manager", "content", "version", "outdated"),
+    [
+        ("ours", "old", "1.9.0", True),
+        ("ours", "old", "1.10.0", True),
+        ("ours", "old", "1.11.0", False),
+        ("ours", "new", "1.9.0", False),
+        ("Helm", "old", "1.9.0", False),
+    ],
+)
+def test_a_definition_is_updated_where_an_earlier_version_created_it(manager: str, content: str, version: str, outdated: bool) -> None:
+    notes = {INSTALLER.content: content, INSTALLER.version: version}
+    assert is_outdated(ObjectMeta(labels={MANAGED_BY: manager}, annotations=notes), DESIRED, INSTALLER) is outdated
+
+
+def test_a_definition_that_kubectl_applied_is_left_alone() -> None:
+    notes = {INSTALLER.content: "old", INSTALLER.version: "1.0.0", LAST_APPLIED: "{}"}
+    assert not is_outdated(ObjectMeta(annotations=notes), DESIRED, INSTALLER)

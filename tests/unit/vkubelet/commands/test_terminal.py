@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from kubeocean.commands.terminal import Progress, Terminal, table
+from vkubelet.commands.terminal import Progress, Terminal, table
 from vkubelet.errors import SettingsError
 from vkubelet.testing.clock import ManualClock
 

@@ -1,6 +1,6 @@
-"""Evaluates attempts to reach the worker cluster: the outcome of each, and how long the worker has been silent. Pure.
+"""Evaluates attempts to reach another cluster: the outcome of each, and how long the cluster has been silent. Pure.
 
-Invariant: silence is an unbroken series of attempts of which none reached the worker. A response of any kind, an attempt that proves
+Invariant: silence is an unbroken series of attempts of which none reached the cluster. A response of any kind, an attempt that proves
 nothing, a gap between attempts, and a time in which this process was suspended terminate the series.
 """
 
@@ -14,7 +14,7 @@ from vkubelet.errors import ApiError, ServerError, Unauthorized, Unreachable, VK
 
 
 class Outcome(enum.Enum):
-    """State of the worker that one attempt proves."""
+    """State of the cluster that one attempt proves."""
 
     SERVED = "served"
     """It works; a missing permission is reported by the lists that need it."""
@@ -33,22 +33,9 @@ def outcome_of(error: VKubeletError | None) -> Outcome:
     return Outcome.UNSERVED
 
 
-def problem_of(error: VKubeletError | None) -> str:
-    """Returns the problem and the remedy; the text is stable for as long as the problem is. Empty when the worker works."""
-    if outcome_of(error) is Outcome.SERVED:
-        return ""
-    if outcome_of(error) is Outcome.SILENT:
-        return "the worker cluster does not respond; check its API server and the network to it"
-    if isinstance(error, Unauthorized):
-        return "the worker cluster rejects the credentials of the kubeconfig; put a valid kubeconfig into the Secret of spec.secretRef"
-    if isinstance(error, ServerError):
-        return f"the worker's API server responds with status {error.status}; check its control plane (GET /readyz?verbose)"
-    return f"requests to the worker cluster fail ({error}); check the kubeconfig in the Secret of spec.secretRef, DNS and the network"
-
-
 @frozen
 class Attempt:
-    """One request to the worker; times are those of a monotonic clock."""
+    """One request to the cluster; times are those of a monotonic clock."""
 
     began: float
     ended: float
@@ -64,7 +51,7 @@ class Contact:
     silent_since: float = 0.0
     asked_at: float = 0.0
     attempts: int = 0
-    """Number of attempts in the series; 0 while the worker is not silent."""
+    """Number of attempts in the series; 0 while the cluster is not silent."""
     awake_since: float = 0.0
 
     def after(self, attempt: Attempt) -> Contact:

@@ -1,4 +1,4 @@
-"""Reachability of the worker cluster, over all connections of one process; while it is unreachable, the nodes are retained.
+"""Reachability of another cluster, over all connections of one process.
 
 Invariant: every attempt is recorded with its start time, and a period in which this process was suspended counts for nothing.
 """
@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from attrs import evolve
 
-from kubeocean.model.contact import Attempt, Contact, Outcome
 from vkubelet.clock import Clock
+from vkubelet.control.contact import Attempt, Contact, Outcome
 
 log = logging.getLogger(__name__)
 
@@ -19,10 +19,11 @@ _STANDSTILL = 5.0
 
 
 class Reach:
-    """The Contact of one process; it outlives the connections. `lost` means that the nodes are retained."""
+    """The Contact of one process with `side`, as logs name that cluster; it outlives the connections. `lost`: it is unreachable."""
 
-    def __init__(self, clock: Clock, *, lost_after: float, ask_every: float) -> None:
+    def __init__(self, clock: Clock, side: str, *, lost_after: float, ask_every: float) -> None:
         self._clock = clock
+        self._side = side
         self.lost_after = lost_after
         self._awake_at = clock.monotonic()
         self._contact = Contact(self._awake_at, 0.0, awake_since=self._awake_at)
@@ -38,7 +39,7 @@ class Reach:
         self._contact = evolve(self._contact, longest_gap=2 * ask_every + _STANDSTILL)
 
     def on_flip(self, listener: Callable[[], None]) -> None:
-        """Registers `listener()` for when the worker becomes unreachable, and when it is reachable again."""
+        """Registers `listener()` for when the cluster becomes unreachable, and when it is reachable again."""
         self._on_flip.append(listener)
 
     def on_problem(self, listener: Callable[[], None]) -> None:
@@ -47,7 +48,7 @@ class Reach:
 
     @property
     def silent_for(self) -> float:
-        """Seconds for which the worker is proven to be silent."""
+        """Seconds for which the cluster is proven to be silent."""
         self.now()
         return self._contact.silence
 
@@ -77,7 +78,7 @@ class Reach:
                 listener()
 
     async def watch(self) -> None:
-        """Declares the worker unreachable when it has not served us for `lost_after` seconds; until cancelled."""
+        """Declares the cluster unreachable when it has not served us for `lost_after` seconds; until cancelled."""
         while True:
             now = self.now()
             left = self._contact.served_at + self.lost_after - now
@@ -87,6 +88,6 @@ class Reach:
 
     def _flip(self, *, lost: bool) -> None:
         self.lost = lost
-        log.info("worker cluster is unreachable" if lost else "worker cluster responds again")
+        log.info("%s is unreachable" if lost else "%s responds again", self._side)
         for listener in self._on_flip:
             listener()

@@ -5,8 +5,8 @@ Invariant: a wrong type never raises; it reads as absent and leaves a problem th
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Sequence
+from datetime import datetime
 from typing import cast
 
 from attrs import frozen
@@ -81,6 +81,35 @@ class Fields:
             return ()
         return tuple(cast(Sequence[str], listed))
 
+    def strings(self, name: str) -> dict[str, str]:
+        """Returns an object of strings, without entries of another type."""
+        inner = self.inner(name)
+        found = {key: inner.text(key) for key in inner._value}
+        return {key: text for key, text in found.items() if isinstance(inner._value[key], str)}
+
+    def amounts(self, name: str) -> dict[str, Quantity]:
+        """Returns an object of amounts, such as a ResourceList, without invalid entries."""
+        inner = self.inner(name)
+        found = {key: inner.quantity(key) for key in inner._value}
+        return {key: amount for key, amount in found.items() if amount is not None}
+
+    def time(self, name: str) -> datetime | None:
+        """Returns a time; None when absent or invalid."""
+        text = self.text(name)
+        try:
+            found = datetime.fromisoformat(text) if text else None
+        except ValueError:
+            found = None
+        if text and (found is None or found.tzinfo is None):
+            self.problem(name, "must be an RFC 3339 time such as 2026-01-01T00:00:00Z")
+            return None
+        return found
+
+    def entries(self, name: str) -> list[tuple[str, Fields]]:
+        """Returns an object of objects, by name."""
+        inner = self.inner(name)
+        return [(key, inner.inner(key)) for key in inner._value]
+
     def inner(self, name: str) -> Fields:
         """Returns a nested object; an empty one when it is absent."""
         return Fields(self._value.get(name), f"{self._path}.{name}", self._problems)
@@ -111,12 +140,3 @@ class Fields:
             self.problem(name, sentence)
             return kind()
         return value
-
-
-def is_address(text: str) -> bool:
-    """Checks that the text is an IPv4 or IPv6 address."""
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

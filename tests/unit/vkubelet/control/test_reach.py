@@ -1,4 +1,4 @@
-"""Tests of kubeocean.worker.reach: when the nodes of a worker are held, and when it counts as silent."""
+"""Tests of vkubelet.control.reach: when the nodes of a worker are held, and when it counts as silent."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from kubeocean.model.contact import Outcome
-from kubeocean.worker.reach import Reach
+from vkubelet.control.contact import Outcome
+from vkubelet.control.reach import Reach
 from vkubelet.testing.clock import ManualClock
 
 SERVED, UNSERVED, SILENT = Outcome.SERVED, Outcome.UNSERVED, Outcome.SILENT
@@ -18,7 +18,7 @@ TAKES = 5.0
 @asynccontextmanager
 async def watched(clock: ManualClock, *, lost_after: float = 40.0) -> AsyncIterator[tuple[Reach, list[bool]]]:
     flips: list[bool] = []
-    reach = Reach(clock, lost_after=lost_after, ask_every=EVERY)
+    reach = Reach(clock, "worker cluster", lost_after=lost_after, ask_every=EVERY)
     reach.on_flip(lambda: flips.append(reach.lost))
     task = asyncio.get_running_loop().create_task(reach.watch())
     await clock.settle()

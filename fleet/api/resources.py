@@ -1,0 +1,47 @@
+"""The custom resources of a fleet: their paths in the API server, and their definitions.
+
+Invariant: the YAML in `fleet/manifests` is the only copy of the definitions.
+"""
+
+from importlib.resources import files
+from typing import Final
+
+from vkubelet.api.objects import Resource, Unknown
+
+CLUSTER_GROUP: Final = "cluster.open-cluster-management.io"
+REGISTER_GROUP: Final = "register.open-cluster-management.io"
+"""Group of rights that no API serves: acceptance of clusters, renewal of certificates."""
+WORK_GROUP: Final = "work.open-cluster-management.io"
+ADDON_GROUP: Final = "addon.open-cluster-management.io"
+FLEET_GROUP: Final = "cluster.kubernetes-fleet.io"
+INVENTORY_GROUP: Final = "multicluster.x-k8s.io"
+
+MANAGEDCLUSTERS: Final = Resource(CLUSTER_GROUP, "v1", "managedclusters", "ManagedCluster", False, Unknown)
+MANAGEDCLUSTERSETS: Final = Resource(CLUSTER_GROUP, "v1beta2", "managedclustersets", "ManagedClusterSet", False, Unknown)
+MANAGEDCLUSTERSETBINDINGS: Final = Resource(
+    CLUSTER_GROUP, "v1beta2", "managedclustersetbindings", "ManagedClusterSetBinding", True, Unknown
+)
+CLUSTERCLAIMS: Final = Resource(CLUSTER_GROUP, "v1alpha1", "clusterclaims", "ClusterClaim", False, Unknown)
+"""In each worker."""
+MANIFESTWORKS: Final = Resource(WORK_GROUP, "v1", "manifestworks", "ManifestWork", True, Unknown)
+MANAGEDCLUSTERADDONS: Final = Resource(ADDON_GROUP, "v1alpha1", "managedclusteraddons", "ManagedClusterAddOn", True, Unknown)
+MEMBERCLUSTERS: Final = Resource(FLEET_GROUP, "v1beta1", "memberclusters", "MemberCluster", False, Unknown)
+INTERNALMEMBERCLUSTERS: Final = Resource(FLEET_GROUP, "v1beta1", "internalmemberclusters", "InternalMemberCluster", True, Unknown)
+CLUSTERPROFILES: Final = Resource(INVENTORY_GROUP, "v1alpha1", "clusterprofiles", "ClusterProfile", True, Unknown)
+
+DEFINED: Final = (
+    MANAGEDCLUSTERS,
+    MANAGEDCLUSTERSETS,
+    MANAGEDCLUSTERSETBINDINGS,
+    CLUSTERCLAIMS,
+    MANIFESTWORKS,
+    MANAGEDCLUSTERADDONS,
+    MEMBERCLUSTERS,
+    INTERNALMEMBERCLUSTERS,
+    CLUSTERPROFILES,
+)
+
+
+def definition(resource: Resource[Unknown]) -> str:
+    """Returns the YAML of its CustomResourceDefinition, ready to be applied."""
+    return files("fleet").joinpath("manifests", f"{resource.plural}.yaml").read_text(encoding="utf-8")

@@ -1,0 +1,332 @@
+"""Reconciles our NetworkPolicies in the worker namespaces of tenants with those of their hub namespaces.
+
+Invariant: a policy is deleted only if it is ours and its original is proven to be deleted, or no pod of its namespace is left; lists that
+are not complete, or refused, delete nothing. Keys are hub namespaces; calls for one never overlap.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from kubeocean.copies.bodies import copy_of, missing_marks
+from kubeocean.model import keys
+from kubeocean.model.ownership import Ownership, classify
+from kubeocean.networkpolicies.desired import Desired, desired, within_alone
+from kubeocean.networkpolicies.report import mirroring
+from kubeocean.networkpolicies.translate import Spaces
+from kubeocean.scope import WorkerScope
+from kubeocean.worker.cluster import BY_VIRTUAL_NAMESPACE, REFUSED
+from kubeocean.worker.spread import SpreadInformer
+from vkubelet.api.codec import encode_json
+from vkubelet.api.objects import NAMESPACES, NETWORKPOLICIES, Json, Key, Unknown
+from vkubelet.control.controller import Controller
+from vkubelet.control.informer import Change, Informer
+from vkubelet.control.store import Store
+from vkubelet.control.workqueue import Priority
+from vkubelet.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unavailable
+from vkubelet.logformat import bind
+
+log = logging.getLogger(__name__)
+
+_BY_NAMESPACE: Final = "namespace"
+_BY_SPACE: Final = "space"
+_COALESCED: Final = 0.3
+"""Seconds in which changes of many namespaces, or of our policies, become one reconcile."""
+_NOT_LISTED: Final = 0.5
+_RECHECK_AFTER: Final = 60.0
+"""Seconds until a policy that the worker does not accept is tried again."""
+_FIRST_WAIT: Final = 5.0
+"""Seconds that a pod waits for the policies of its namespace, before it is tried again."""
+_REPORTED_EVERY: Final = 1.0
+
+
+class NetworkPolicyMirror:
+    """Keeps the policies of the worker namespaces that exist; does nothing where all tenants share one."""
+
+    def __init__(self, scope: WorkerScope) -> None:
+        host, worker = scope.host, scope.worker
+        self._scope = scope
+        self._worker = worker
+        self._mount = worker.mount
+        policies: Store[Unknown] = Store(indexes={_BY_NAMESPACE: lambda each: [each.metadata.namespace]})
+        self.policies: Informer[Unknown] = Informer(host.client, NETWORKPOLICIES, store=policies, clock=host.clock, metrics=host.metrics)
+        spaces: Store[Unknown] = Store(indexes={_BY_SPACE: lambda each: [self._mount.namespace_of(each.metadata.name)]}, keep=_kept)
+        self.namespaces: Informer[Unknown] = Informer(host.client, NAMESPACES, store=spaces, clock=host.clock, metrics=host.metrics)
+        self._pending: set[str] = set()
+        """Namespaces of which something has changed since the start of their last reconcile."""
+        self._done: set[str] = set()
+        self._withdrawn = False
+        self._progress = asyncio.Event()
+        self._problems: dict[str, tuple[str, ...]] = {}
+        self.controller: Controller[str] = Controller("networkpolicies", self.reconcile, workers=4, clock=host.clock, metrics=host.metrics)
+        self.policies.on_change(lambda change: self._add(change.key.namespace, priority=_priority(change)))
+        self.namespaces.on_change(self._namespace_changed)
+        worker.namespaces.on_change(self._space_changed)
+        worker.networkpolicies.on_change(self._mirror_changed)
+
+    async def run(self) -> None:
+        """Keeps the policies up to date until cancelled."""
+        if self._mount.is_shared:
+            return
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.policies.run())
+            group.create_task(self.namespaces.run())
+            group.create_task(self.controller.run())
+            group.create_task(self._report())
+
+    async def entering(self, namespace: str) -> None:
+        """Returns when a pod of a hub namespace may be created: its policies apply in the worker, or a cluster refuses them.
+
+        Raises Unavailable when that takes longer than some seconds.
+        """
+        if self._mount.is_shared:
+            return
+        if namespace not in self._done:
+            self._add(namespace)
+        try:
+            async with asyncio.timeout(_FIRST_WAIT):
+                while self._is_behind(namespace):
+                    self._progress.clear()
+                    await self._progress.wait()
+        except TimeoutError:
+            if not self._is_refused(namespace):
+                text = f"the NetworkPolicies of namespace {namespace} do not apply in the worker cluster yet"
+                raise Unavailable(text, retry_after=_NOT_LISTED) from None
+
+    def binding_changed(self) -> None:
+        """Reconciles every namespace: the labels of pods in the worker may be others."""
+        for space in self._worker.namespaces.store:
+            self._add_space(space.metadata.name)
+
+    def withdraw(self, *, withdrawn: bool) -> None:
+        """Deletes the policies of namespaces without pods, as another mapping waits for that; or creates them again."""
+        if withdrawn != self._withdrawn:
+            self._withdrawn = withdrawn
+            self.binding_changed()
+
+    async def reconcile(self, namespace: str) -> float | None:
+        """Creates, updates and deletes the policies of one hub namespace; returns the seconds until the next check."""
+        with bind(namespace=namespace):
+            space = self._prepared(namespace)
+            if space is None:
+                self._drop(namespace)
+                return None
+            part = self._part(namespace)
+            if part is None or not part.ever_synced or not (self._is_listed() or self._refusals()):
+                return _NOT_LISTED
+            self._pending.discard(namespace)
+            is_done = False
+            try:
+                wait = await self._bring(namespace, space, part)
+                is_done = True
+            except (NotFound, Conflict):
+                wait = _COALESCED
+            finally:
+                if not is_done:
+                    self._pending.add(namespace)
+            if namespace not in self._pending:
+                self._done.add(namespace)
+            self._progress.set()
+            return wait
+
+    # --- scope ---
+
+    def _prepared(self, namespace: str) -> Unknown | None:
+        """Returns the worker namespace of a hub namespace, if it may be used."""
+        found = self._worker.namespaces.store.get(Key("", self._mount.namespace_of(namespace)))
+        if found is None or found.metadata.deletion_timestamp:
+            return None
+        return found if found.metadata.annotations.get(keys.VIRTUAL_NAMESPACE, namespace) == namespace else None
+
+    def _part(self, namespace: str) -> Informer[Unknown] | None:
+        policies = self._worker.networkpolicies
+        return policies.part(self._mount.namespace_of(namespace)) if isinstance(policies, SpreadInformer) else None
+
+    def _is_listed(self) -> bool:
+        return self.policies.ever_synced and self.namespaces.ever_synced
+
+    def _refusals(self) -> list[str]:
+        """Returns why the hub has never listed what is mirrored."""
+        refused = (each for each in (self.policies, self.namespaces) if not each.ever_synced)
+        return [str(each.last_error) for each in refused if isinstance(each.last_error, REFUSED)]
+
+    def _is_refused(self, namespace: str) -> bool:
+        part = self._part(namespace)
+        return part is not None and not part.ever_synced and isinstance(part.last_error, REFUSED)
+
+    def _is_behind(self, namespace: str) -> bool:
+        """Checks that a namespace has to be reconciled yet. Its rights may follow the label of its namespace."""
+        return namespace in self._pending or namespace not in self._done
+
+    def _in_scope(self, namespace: str) -> bool:
+        """Checks that the policies are needed: those of a binding that is deleted, or waits for another mapping, for its pods alone."""
+        if not (self._scope.binding.ending or self._withdrawn):
+            return True
+        return self._worker.pods.store.has(BY_VIRTUAL_NAMESPACE, namespace)
+
+    def _spaces(self) -> Spaces:
+        binding = self._scope.binding.current
+        metadata = (binding.overrides.patch.get("metadata") if binding is not None else None) or {}
+        found = {each.metadata.name: each.metadata.labels for each in self.namespaces.store}
+        prepared = frozenset(name for name in found if self._prepared(name) is not None)
+        return Spaces(mount=self._mount, labels=found, prepared=prepared, patched=frozenset(metadata.get("labels") or ()))
+
+    # --- writes ---
+
+    async def _bring(self, namespace: str, space: Unknown, part: Informer[Unknown]) -> float | None:
+        """Writes what differs; returns the seconds until the next check."""
+        ours = {each.metadata.name: each for each in part.store if self._is_ours(each)}
+        others = [each for each in part.store if each.metadata.name not in ours]
+        is_listed, in_scope = self._is_listed(), self._in_scope(namespace)
+        wanted = Desired({})
+        if in_scope and is_listed:
+            limited = space.metadata.labels.get(keys.OWNER_LIMITS_EGRESS) == "true"
+            listed = self.policies.store.by_index(_BY_NAMESPACE, namespace)
+            wanted = desired(namespace, listed, others=others, spaces=self._spaces(), limited=limited)
+        elif in_scope and not any(copy_of(each.metadata) for each in ours.values()):
+            # What an earlier process has mirrored stays as it is.
+            wanted = within_alone(namespace, others, self._spaces())
+        problems = list(wanted.problems)
+        for body in wanted.bodies.values():
+            problems += await self._write(body)
+        self._problems[namespace] = tuple(problems)
+        wait = _RECHECK_AFTER if len(problems) > len(wanted.problems) else None
+        if is_listed:
+            surplus = [each for name, each in ours.items() if name not in wanted.bodies]
+            if not await self._remove(surplus, in_scope=in_scope):
+                wait = _NOT_LISTED
+        return _NOT_LISTED if in_scope and (self._scope.binding.ending or self._withdrawn) else wait
+
+    async def _write(self, body: Json) -> list[str]:
+        """Creates or replaces a policy; returns why that is not possible."""
+        key = Key(body["metadata"]["namespace"], body["metadata"]["name"])
+        live = self._worker.networkpolicies.store.get(key)
+        try:
+            if live is None or not self._is_ours(live):
+                live = await self._create(key, body)
+            if live is None or not _differs(live, body):
+                return []
+            if not self._is_ours(live):
+                text = f"NetworkPolicy {key} of the worker has another owner and the name that a mirror needs"
+                return [f"{text}; rename or delete it"]
+            metadata = {**body["metadata"], "uid": live.metadata.uid, "resourceVersion": live.metadata.resource_version}
+            self._worker.networkpolicies.adopt(await self._worker.client.replace(NETWORKPOLICIES, {**body, "metadata": metadata}))
+        except (Invalid, Forbidden) as error:
+            return [f"the worker refuses NetworkPolicy {key}: {error.message}"]
+        return []
+
+    async def _create(self, key: Key, body: Json) -> Unknown | None:
+        """Creates a policy; returns that which exists already."""
+        try:
+            self._worker.networkpolicies.adopt(await self._worker.client.create(NETWORKPOLICIES, body))
+            return None
+        except AlreadyExists:
+            return await self._worker.client.get(NETWORKPOLICIES, key)
+
+    async def _remove(self, surplus: list[Unknown], *, in_scope: bool) -> bool:
+        """Deletes policies of ours that are not needed; returns False while that is not proven."""
+        if surplus and not (self.policies.synced and self.namespaces.synced and self._worker.pods.synced):
+            return False
+        proven = True
+        for each in surplus:
+            original = copy_of(each.metadata)
+            # One that is listed has no mirror by its content.
+            if in_scope and original is not None and original not in self.policies.store and await self._exists(original):
+                proven = False
+                continue
+            try:
+                await self._worker.client.delete(NETWORKPOLICIES, each.key, uid=each.metadata.uid)
+            except NotFound:
+                log.debug("mirror is deleted already")
+        return proven
+
+    async def _exists(self, key: Key) -> bool:
+        try:
+            await self._scope.host.client.get(NETWORKPOLICIES, key)
+        except NotFound:
+            return False
+        return True
+
+    def _is_ours(self, policy: Unknown) -> bool:
+        return classify(policy.metadata, self._mount.owner) is Ownership.OURS
+
+    def _drop(self, namespace: str) -> None:
+        """Drops the state of a hub namespace that has none in the worker."""
+        self._pending.discard(namespace)
+        self._done.discard(namespace)
+        self._problems.pop(namespace, None)
+
+    # --- events ---
+
+    def _add(self, namespace: str, *, after: float = 0.0, priority: Priority = Priority.HIGH) -> None:
+        if self._prepared(namespace) is None and namespace not in self._problems:
+            return
+        self._pending.add(namespace)
+        self.controller.add(namespace, after=after, priority=priority)
+
+    def _add_space(self, space: str, *, priority: Priority = Priority.HIGH) -> None:
+        """Reconciles the hub namespace of a worker namespace."""
+        for namespace in self._namespaces_of(space):
+            self._add(namespace, priority=priority)
+
+    def _namespaces_of(self, space: str) -> Iterator[str]:
+        found = [each.metadata.name for each in self.namespaces.store.by_index(_BY_SPACE, space)]
+        known = self._worker.namespaces.store.get(Key("", space))
+        named = known.metadata.annotations.get(keys.VIRTUAL_NAMESPACE, "") if known is not None else ""
+        yield from {*found, *([named] if named else [])}
+
+    def _namespace_changed(self, change: Change[Unknown]) -> None:
+        self._add(change.key.name, priority=_priority(change))
+        if change.old is None or change.new is None or change.old.metadata.labels != change.new.metadata.labels:
+            self._peers_changed(change)
+
+    def _space_changed(self, change: Change[Unknown]) -> None:
+        self._add_space(change.key.name, priority=_priority(change))
+        self._peers_changed(change)
+
+    def _peers_changed(self, change: Change[Unknown]) -> None:
+        """Reconciles the namespaces with policies: their selectors may choose other namespaces. The first lists need no further one."""
+        if not change.initial:
+            for namespace in self.policies.store.index_values(_BY_NAMESPACE):
+                self._add(namespace, after=_COALESCED)
+
+    def _mirror_changed(self, change: Change[Unknown]) -> None:
+        for namespace in self._namespaces_of(change.key.namespace):
+            self.controller.add(namespace, after=_COALESCED, priority=_priority(change))
+
+    # --- status ---
+
+    async def _report(self) -> None:
+        """Reports on the binding what is mirrored, and what is not carried over, when that has changed."""
+        while True:
+            await self._scope.host.clock.sleep(_REPORTED_EVERY)
+            if not self._worker.namespaces.ever_synced or not (self._is_listed() or self._refusals()):
+                continue
+            names = [name for name in self.policies.store.index_values(_BY_NAMESPACE) if self._prepared(name) is not None]
+            parts = [part for each in names if (part := self._part(each)) is not None]
+            lacking = [str(part.last_error) for part in parts if not part.ever_synced and isinstance(part.last_error, REFUSED)]
+            state = mirroring(
+                names,
+                refused="; ".join(self._refusals() if len(self._worker.namespaces.store) else ()),
+                lacking=lacking,
+                is_lacking_everywhere=bool(parts) and len(lacking) == len(parts),
+                problems=[text for name in sorted(self._problems) for text in self._problems[name]],
+                mount=self._mount,
+            )
+            self._scope.binding.set_network_policies(state)
+
+
+def _differs(live: Unknown, wanted: Json) -> bool:
+    return bool((live.body.get("spec") or {}) != wanted["spec"] or missing_marks(live.metadata, wanted, prefix=""))
+
+
+def _kept(namespace: Unknown) -> Unknown:
+    """Drops of a hub namespace all but its name and labels."""
+    meta = namespace.metadata
+    head: Json = {"name": meta.name, "uid": meta.uid, "resourceVersion": meta.resource_version, "labels": dict(meta.labels)}
+    return Unknown.decode(encode_json({"metadata": head}))
+
+
+def _priority(change: Change[Unknown]) -> Priority:
+    return Priority.LOW if change.initial else Priority.HIGH

@@ -1,0 +1,40 @@
+"""Computes the condition NetworkPoliciesMirrored: which policies of the hub apply in the worker, and what of them does not. Pure.
+
+Invariant: equal states give equal messages.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from kubeocean.binding.conditions import RIGHTS_MISSING, Observation, few
+from kubeocean.worker.cluster import Mount
+
+_NAMED: Final = 5
+_REMEDY: Final = "in the worker, `kubeocean bind` and the chart kubeocean-worker grant the rights, in the hub the chart kubeocean"
+
+
+def mirroring(
+    namespaces: Sequence[str],
+    *,
+    refused: str,
+    lacking: Sequence[str],
+    is_lacking_everywhere: bool,
+    problems: Sequence[str],
+    mount: Mount,
+) -> Observation | None:
+    """Returns the state of the mirrors for these namespaces of the hub; None without one.
+
+    `refused` are lists that the hub refuses, `lacking` those of worker namespaces, `problems` what of policies is not carried over.
+    """
+    if refused or is_lacking_everywhere:
+        text = f"NetworkPolicies of the hub do not apply in the worker: {refused or few(sorted(lacking), _NAMED, separator='; ')}"
+        return Observation(False, RIGHTS_MISSING, f"{text}; {_REMEDY}")
+    failed = sorted({*problems, *lacking})
+    if not (namespaces or failed):
+        return None
+    named = few(sorted(namespaces), _NAMED)
+    text = f"NetworkPolicies of {named} have mirrors in the namespaces {mount.namespace}-* of the worker"
+    text += "; they select pods of this binding in these namespaces: pods in the hub are peers by spec.ipBlock alone"
+    if failed:
+        return Observation(False, "Incomplete", f"{few(failed, _NAMED, separator='; ')}; {text}")
+    return Observation(True, "Mirrored", text)
