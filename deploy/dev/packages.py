@@ -13,7 +13,7 @@ from vkubelet.testing.cluster import ClusterError, packages
 
 if __name__ == "__main__":
     try:
-        asyncio.run(packages.install(packages.missing(nodes=True, image=True, browser=True), say=print, clock=SystemClock()))
+        asyncio.run(packages.install(packages.missing(nodes=True, services=True, image=True, browser=True), say=print, clock=SystemClock()))
         if packages.prometheus() is None:
             asyncio.run(packages.unpack(packages.PROMETHEUS, say=print, clock=SystemClock()))
     except ClusterError as error:

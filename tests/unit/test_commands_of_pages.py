@@ -52,6 +52,7 @@ _TUTORIAL = "tests/integration/test_tutorial.py::test_the_page_leads_to_a_provid
 _RELEASES = "tests/integration/deploy/test_releases.py"
 _SCRIPTED = f"{_ONE}::test_a_scripted_node_answers_what_pages_ask"
 _DEMO = "tests/e2e/test_demo.py::test_demo_ends_with_live_logs_runs_again_quickly_and_goes_without_a_trace"
+_CALLS = "tests/e2e/test_names.py::test_the_page_leads_to_answers_in_both_directions"
 NOT_RUN = "not run: "
 RUN_BY: Mapping[str, tuple[str, ...]] = {
     "README.md": (_DEMO, _README),
@@ -78,6 +79,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "lease/plan.md": (_SEEN,),
     "lease/tenants.md": (_KUBECTL, _KUBECTL),
     "lease/policies.md": (_SEEN,),
+    "use/call-home.md": (_CALLS,) * 6,
     "use/cookbook.md": (f"{_BOUND}::test_the_recipe_for_nights_is_accepted_and_planned",),
     "use/kinds.md": ("tests/integration/kubeocean/test_extra_kinds.py::test_the_page_prints_roles_that_a_worker_accepts",),
     "use/metrics.md": (_SCRIPTED, "tests/e2e/test_metrics.py::test_commands_of_the_page_show_pods_and_nodes"),

@@ -8,10 +8,21 @@ Invariant: everything created is removed on leaving; only missing apt packages a
 
 from vkubelet.testing.cluster.components import Options
 from vkubelet.testing.cluster.controlplane import ControlPlane
+from vkubelet.testing.cluster.dns import ClusterDNS
 from vkubelet.testing.cluster.metrics_server import MetricsServer
 from vkubelet.testing.cluster.processes import ClusterError, CommandFailed
 from vkubelet.testing.cluster.simulated import SimulatedNodes
 from vkubelet.testing.cluster.site import Site
 from vkubelet.testing.cluster.worker import WorkerNode
 
-__all__ = ["ClusterError", "CommandFailed", "ControlPlane", "MetricsServer", "Options", "SimulatedNodes", "Site", "WorkerNode"]
+__all__ = [
+    "ClusterDNS",
+    "ClusterError",
+    "CommandFailed",
+    "ControlPlane",
+    "MetricsServer",
+    "Options",
+    "SimulatedNodes",
+    "Site",
+    "WorkerNode",
+]

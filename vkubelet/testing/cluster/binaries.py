@@ -42,6 +42,11 @@ def metrics_server_flags(version: str) -> str:
     return f"-X k8s.io/client-go/pkg/version.gitVersion={version}"
 
 
+def coredns_flags(version: str) -> str:
+    """Returns no linker flags: the version is a constant of its module."""
+    return ""
+
+
 def helm_flags(version: str) -> str:
     """Returns linker flags: without a cluster, charts are rendered for the version of ours."""
     _, minor, _ = VERSION.split(".")
@@ -69,6 +74,9 @@ PROGRAMS = {
     "kubelet": Program(package="k8s.io/kubernetes/cmd/kubelet"),
     "agnhost": Program(package="k8s.io/kubernetes/test/images/agnhost"),
     # The following are only built on request.
+    "kube-proxy": Program(package="k8s.io/kubernetes/cmd/kube-proxy"),
+    # With a main package of ours, as the one of CoreDNS imports the clients of every cloud.
+    "coredns": Program(package="vkubelet/testing/cluster/coredns", module="coredns", version="v1.12.4", flags=coredns_flags),
     "kwok": Program(package="sigs.k8s.io/kwok/cmd/kwok", module="kwok", version="v0.7.0", flags=kwok_flags),
     "metrics-server": Program(
         package="sigs.k8s.io/metrics-server/cmd/metrics-server", module="metrics-server", version="v0.9.0", flags=metrics_server_flags
@@ -76,6 +84,8 @@ PROGRAMS = {
     "helm": Program(package="helm.sh/helm/v3/cmd/helm", module="helm", version="v3.19.5", flags=helm_flags),
 }
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet")
+"""Programs of an official release that every development cluster runs."""
+RELEASED = (*KUBERNETES, "kube-proxy")
 """Programs in an official release."""
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 NODE = ("kubelet", "agnhost")
@@ -170,7 +180,7 @@ class Binaries:
 
     async def _make(self, cache: Path, names: list[str]) -> None:
         # Another run may have built them while this one waited for the lock.
-        released = [name for name in self.missing(names) if name in KUBERNETES]
+        released = [name for name in self.missing(names) if name in RELEASED]
         if released:
             await _download(released, VERSION, cache=cache, say=self._say, clock=self._clock)
         if absent := self.missing(names):
@@ -265,11 +275,12 @@ def _minutes(names: Iterable[str]) -> str:
 
 @contextmanager
 def _module(folder: str) -> Iterator[Path]:
-    """Yields a copy of the files that name the modules, because Go needs a writable directory."""
+    """Yields a copy of the files of a module, because Go needs a writable directory."""
     source = resources.files("vkubelet.testing.cluster").joinpath("gomod", folder)
     with tempfile.TemporaryDirectory(prefix="vkubelet-build-") as scratch:
-        for file in ("go.mod", "go.sum"):
-            Path(scratch, file).write_bytes(source.joinpath(file).read_bytes())
+        for file in source.iterdir():
+            if file.is_file():
+                Path(scratch, file.name).write_bytes(file.read_bytes())
         yield Path(scratch)
 
 

@@ -69,6 +69,11 @@ class Plane:
         """ClusterIP of the Service `kubernetes`."""
         return str(ipaddress.IPv4Network(self.service_cidr)[1])
 
+    @property
+    def dns_address(self) -> str:
+        """ClusterIP of the Service `kube-dns`."""
+        return str(ipaddress.IPv4Network(self.service_cidr)[10])
+
     def pki(self, file: str) -> str:
         return str(self.directory / "pki" / file)
 

@@ -20,6 +20,7 @@ from vkubelet.testing.cluster.processes import ClusterError
 
 BUSYBOX = "localhost/busybox:dev"
 AGNHOST = "localhost/agnhost:dev"
+COREDNS = "localhost/coredns:dev"
 PAUSE = "localhost/pause:dev"
 BUSYBOX_TAGS = (BUSYBOX, "docker.io/library/busybox:1.36")
 AGNHOST_TAGS = (AGNHOST, "registry.k8s.io/e2e-test-images/agnhost:2.53")
@@ -145,6 +146,15 @@ def ensure_archives(cache: Path, *, agnhost: Path, kubectl: Path) -> tuple[Path,
         tools = Layer(programs={"agnhost": agnhost, "bin/kubectl": kubectl})
         write_archive(large, [base, tools], images=[Image(AGNHOST_TAGS, [0, 1], entrypoint=["/agnhost"], command=["pause"])])
     return small, large
+
+
+def ensure_coredns(cache: Path, program: Path) -> Path:
+    """Returns the archive of CoreDNS in the cache, built when it is missing."""
+    target = cache / "images" / f"coredns-{_fingerprint(program)}.tar"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_archive(target, [Layer(programs={"coredns": program})], images=[Image([COREDNS], [0], entrypoint=["/coredns"])])
+    return target
 
 
 def find_busybox() -> tuple[Path, list[str]]:

@@ -13,6 +13,8 @@ from attrs import frozen
 
 from vkubelet.testing.cluster.images import PAUSE
 
+DOMAIN = "cluster.local"
+"""DNS domain of a cluster."""
 SOCKET = "/run/containerd/containerd.sock"
 PLUGIN_DIRECTORIES = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 # The kubelet writes these for the entire machine (vm.panic_on_oom, kernel.panic …); it finds them set and changes nothing, because files of
@@ -29,7 +31,7 @@ SYSCTLS = {
 
 @frozen
 class NodePlan:
-    """Paths and addresses of one node; `cgroup` is the name of its cgroup in every hierarchy."""
+    """Paths and addresses of one node; `cgroup` is the name of its cgroup in every hierarchy, `dns` that of the cluster's DNS, if any."""
 
     directory: Path
     name: str
@@ -37,6 +39,7 @@ class NodePlan:
     gateway: str
     pod_cidr: str
     cgroup: str
+    dns: str = ""
 
     def path(self, file: str) -> str:
         return str(self.directory / file)
@@ -134,6 +137,7 @@ def kubelet(plan: NodePlan) -> str:
             "failSwapOn": False,
             "makeIPTablesUtilChains": False,
             "resolvConf": plan.path("resolv.conf"),
+            **({"clusterDNS": [plan.dns], "clusterDomain": DOMAIN} if plan.dns else {}),
             "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
             "imageGCHighThresholdPercent": 100,
             "imageGCLowThresholdPercent": 99,
@@ -161,3 +165,14 @@ def kubelet_flags(plan: NodePlan, labels: Mapping[str, str]) -> list[str]:
     if labels:
         flags.append("--node-labels=" + ",".join(f"{key}={value}" for key, value in labels.items()))
     return flags
+
+
+def proxy_flags(plan: NodePlan) -> list[str]:
+    """Returns the command line of kube-proxy, which leaves the limits of connection tracking to the kernel: the machine has one of each."""
+    untouched = ("max-per-core=0", "tcp-timeout-established=0s", "tcp-timeout-close-wait=0s")
+    return [
+        f"--kubeconfig={plan.path('kube-proxy.kubeconfig')}",
+        f"--hostname-override={plan.name}",
+        "--proxy-mode=nftables",
+        *(f"--conntrack-{limit}" for limit in untouched),
+    ]

@@ -18,15 +18,16 @@ from vkubelet.testing.cluster.processes import ClusterError, CommandFailed, run,
 
 BRIDGE_PROGRAMS = {"ip": "iproute2"}
 NODE_PROGRAMS = {"containerd": "containerd", "runc": "runc", "sysctl": "procps"}
+SERVICE_PROGRAMS = {"nft": "nftables"}
 IMAGE_PROGRAMS = {"buildah": "buildah"}
 BROWSER_PROGRAMS = {"chromium": "chromium"}
 PROMETHEUS = "prometheus"
 
 
-def missing(*, nodes: bool, image: bool = False, browser: bool = False) -> list[str]:
-    """Returns the packages to install for control planes, or for real nodes as well, to build our own image, or to view the dashboard;
-    empty when nothing is missing."""
-    optional = ((nodes, NODE_PROGRAMS), (image, IMAGE_PROGRAMS), (browser, BROWSER_PROGRAMS))
+def missing(*, nodes: bool, services: bool = False, image: bool = False, browser: bool = False) -> list[str]:
+    """Returns the packages to install for control planes, or for real nodes as well, for nodes with Services, to build our own image, or to
+    view the dashboard; empty when nothing is missing."""
+    optional = ((nodes, NODE_PROGRAMS), (services, SERVICE_PROGRAMS), (image, IMAGE_PROGRAMS), (browser, BROWSER_PROGRAMS))
     wanted = dict(BRIDGE_PROGRAMS)
     for needed, programs in optional:
         wanted |= programs if needed else {}

@@ -5,6 +5,7 @@ Invariant: every process, mount and address of the node is in the namespaces of 
 
 import asyncio
 import json
+import shutil
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ READY_SECONDS = 90.0
 HOST = "namespaces"
 CONTAINERD = "containerd"
 KUBELET = "kubelet"
+PROXY = "kube-proxy"
 # Covered inside the node's mount namespace, so files of the node cannot be in them.
 COVERED = (Path("/run"), Path("/var/run"), Path("/var/lib"), Path("/var/log"), Path("/proc"))
 
@@ -27,14 +29,16 @@ COVERED = (Path("/run"), Path("/var/run"), Path("/var/lib"), Path("/var/log"), P
 class WorkerNode(processes.Lifetime):
     """Node as an async context manager, or with `start` and `stop`; needs root and a started control plane with controllers.
 
-    Several nodes may join one cluster; pods of nodes of the same run reach one another and the host, nothing beyond.
+    Several nodes may join one cluster; pods of nodes of the same run reach one another and the host, nothing beyond. With `services`,
+    kube-proxy runs too, so that the node and its pods reach Services of the cluster, and the pods use its DNS (`ClusterDNS`).
     """
 
-    def __init__(self, name: str, cluster: ControlPlane, *, labels: Mapping[str, str] | None = None) -> None:
+    def __init__(self, name: str, cluster: ControlPlane, *, labels: Mapping[str, str] | None = None, services: bool = False) -> None:
         self.name = name
         self.cluster = cluster
         self.site = cluster.site
         self.labels = dict(labels or {})
+        self.services = services
         self.directory = cluster.directory / "nodes" / name
         self._owner = f"{cluster.name}/{name}"
         self._plan: nodeconfig.NodePlan | None = None
@@ -56,25 +60,28 @@ class WorkerNode(processes.Lifetime):
         return self.plan.pod_cidr
 
     def log(self, name: str) -> Path:
-        """Returns the log of `kubelet` or `containerd`."""
+        """Returns the log of `kubelet`, `containerd` or `kube-proxy`."""
         return self.directory / "log" / f"{name}.log"
 
     # --- Start and stop ------------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Starts the node and waits until it is Ready with all images, at most `READY_SECONDS`. Raises ClusterError with log lines."""
-        binaries = await self.site.binaries.ensure([KUBELET, "agnhost", "kubectl"])
+        binaries = await self.site.binaries.ensure([KUBELET, "agnhost", "kubectl", *([PROXY] if self.services else [])])
         archives = images.ensure_archives(cache_directory(), agnhost=binaries["agnhost"], kubectl=binaries["kubectl"])
         number = self.site.claim_node(self._owner)
         self._prepare(number)
         await self._enter(number)
         self._spawn(CONTAINERD, ["containerd", "--config", self.plan.path("containerd.toml")])
         await self._until(self._containerd_answers, "containerd answers")
-        await self._import(archives[0])
+        await self.load(archives[0])
         self._spawn(KUBELET, [str(binaries[KUBELET]), *nodeconfig.kubelet_flags(self.plan, self.labels)])
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._import(archives[1]))
+            group.create_task(self.load(archives[1]))
             group.create_task(self._until(self._ready, "the node is Ready"))
+        if self.services:
+            self._spawn(PROXY, [str(binaries[PROXY]), *nodeconfig.proxy_flags(self.plan)])
+            await self._until(self._proxies, "kube-proxy has its rules")
 
     async def stop(self) -> None:
         """Stops everything on the node and removes it from the machine; the Node object stays with its cluster."""
@@ -89,6 +96,10 @@ class WorkerNode(processes.Lifetime):
     async def ctr(self, *args: str) -> str:
         """Runs `ctr` in the namespace of Kubernetes on the node's containerd. Raises CommandFailed."""
         return await self.run("ctr", "--namespace", "k8s.io", *args)
+
+    async def load(self, archive: Path) -> None:
+        """Loads the images of a docker-archive. Raises CommandFailed."""
+        await self.ctr("images", "import", str(archive))
 
     async def kill(self, name: str) -> None:
         """Kills `kubelet` or `containerd` by SIGKILL; pods continue. Raises ClusterError when it was never started."""
@@ -127,6 +138,8 @@ class WorkerNode(processes.Lifetime):
         plugins = next((path for path in nodeconfig.PLUGIN_DIRECTORIES if (path / "bridge").exists()), None)
         if plugins is None:
             raise processes.ClusterError("the CNI plugins are missing; the package is containernetworking-plugins")
+        if self.services and shutil.which("nft") is None:
+            raise processes.ClusterError("the program nft is missing; the package is nftables")
         self.site.ledger.add(Entry(kind=Kind.PATH, name=str(self.directory), owner=self._owner))
         self._plan = plan = nodeconfig.NodePlan(
             directory=self.directory,
@@ -135,6 +148,7 @@ class WorkerNode(processes.Lifetime):
             gateway=network.host_address,
             pod_cidr=network.pod_cidr(number),
             cgroup=f"vkubelet-{network.number}-{number}",
+            dns=self.cluster.plane.dns_address if self.services else "",
         )
         for name in ("lib", "log", "cni", "pki"):
             (self.directory / name).mkdir(parents=True)
@@ -159,10 +173,12 @@ class WorkerNode(processes.Lifetime):
         (self.directory / "pki" / "ca.crt").write_bytes(authority.pair.certificate)
         authority.server(user, [plan.address, self.name], organizations=["system:nodes"]).write(self.directory / "pki", "kubelet")
         server = f"https://{self.cluster.host_address}:{self.cluster.port}"
-        client = authority.client(user, ["system:nodes"])
-        write_kubeconfig(
-            self.directory / "kubelet.kubeconfig", self.cluster.name, server=server, ca=authority.pair.certificate, client=client
-        )
+        for name, client in (
+            (KUBELET, authority.client(user, ["system:nodes"])),
+            *([(PROXY, authority.client("system:kube-proxy"))] if self.services else []),
+        ):
+            path = self.directory / f"{name}.kubeconfig"
+            write_kubeconfig(path, self.cluster.name, server=server, ca=authority.pair.certificate, client=client)
 
     async def _enter(self, number: int) -> None:
         """Creates the cgroup and the namespaces and connects them to the bridge."""
@@ -214,8 +230,12 @@ class WorkerNode(processes.Lifetime):
             return False
         return True
 
-    async def _import(self, archive: Path) -> None:
-        await self.ctr("images", "import", str(archive))
+    async def _proxies(self) -> bool:
+        try:
+            await self.run("nft", "list", "table", "ip", PROXY)
+        except processes.CommandFailed:
+            return False
+        return True
 
     async def _ready(self) -> bool:
         try:
@@ -235,5 +255,5 @@ class WorkerNode(processes.Lifetime):
         try:
             await processes.wait_until(self.site.clock, holds, what=f"{self._owner}: {what}", timeout=READY_SECONDS)
         except processes.ClusterError as error:
-            error.add_note("\n".join(f"--- {name}\n{processes.tail(self.log(name))}" for name in (CONTAINERD, KUBELET)))
+            error.add_note("\n".join(f"--- {name}\n{processes.tail(self.log(name))}" for name in (CONTAINERD, KUBELET, PROXY)))
             raise

@@ -20,6 +20,7 @@ def test_clusters_of_a_run_have_different_service_ranges() -> None:
     assert plane(0).service_cidr == "10.96.0.0/16"
     assert plane(1).service_cidr == "10.97.0.0/16"
     assert plane(1).first_service_address == "10.97.0.1"
+    assert plane(1).dns_address == "10.97.0.10"
 
 
 def test_kubelets_are_verified_unless_switched_off() -> None:

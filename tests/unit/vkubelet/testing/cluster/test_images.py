@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from vkubelet.testing.cluster.images import AGNHOST, BUSYBOX, PAUSE, Image, Layer, busybox_layer, write_archive
+from vkubelet.testing.cluster.images import AGNHOST, BUSYBOX, COREDNS, PAUSE, Image, Layer, busybox_layer, ensure_coredns, write_archive
 
 
 @pytest.fixture
@@ -90,3 +90,13 @@ def test_applets_are_links_to_an_executable_busybox(layers: list[Layer], tmp_pat
     assert entries["bin/busybox"].isfile()
     assert entries["bin/busybox"].mode == 0o755
     assert entries["tmp"].mode == 0o1777
+
+
+def test_archive_of_coredns_is_built_once_for_each_program(program: Path, tmp_path: Path) -> None:
+    archive = ensure_coredns(tmp_path / "cache", program)
+    [image] = json.loads(read(archive)["manifest.json"])
+    assert image["RepoTags"] == [COREDNS]
+    built = archive.stat().st_mtime_ns
+    assert ensure_coredns(tmp_path / "cache", program).stat().st_mtime_ns == built
+    program.write_bytes(b"another")
+    assert ensure_coredns(tmp_path / "cache", program) != archive

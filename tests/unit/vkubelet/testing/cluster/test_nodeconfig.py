@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from vkubelet.api.codec import decode_yaml
 from vkubelet.testing.cluster import nodeconfig
@@ -63,3 +64,15 @@ def test_pods_get_addresses_from_the_range_of_the_node(plan: NodePlan) -> None:
 def test_labels_are_given_at_registration(plan: NodePlan) -> None:
     assert "--node-labels=zone=a,kind=small" in nodeconfig.kubelet_flags(plan, {"zone": "a", "kind": "small"})
     assert not [flag for flag in nodeconfig.kubelet_flags(plan, {}) if "labels" in flag]
+
+
+def test_pods_ask_the_dns_of_the_cluster_where_it_has_one(plan: NodePlan) -> None:
+    assert "clusterDNS" not in decode_yaml(nodeconfig.kubelet(plan))
+    config = decode_yaml(nodeconfig.kubelet(evolve(plan, dns="10.97.0.10")))
+    assert (config["clusterDNS"], config["clusterDomain"]) == (["10.97.0.10"], "cluster.local")
+
+
+def test_proxy_leaves_the_limits_of_the_machine_alone(plan: NodePlan) -> None:
+    flags = nodeconfig.proxy_flags(plan)
+    assert "--proxy-mode=nftables" in flags and "--hostname-override=node-1" in flags
+    assert "--conntrack-max-per-core=0" in flags

@@ -35,6 +35,7 @@ def test_empty_machine_needs_the_bridge_tool_for_control_planes_and_more_for_nod
     wanted = {"iproute2", "containerd", "runc", "procps", "containernetworking-plugins", "busybox-static"}
     assert set(packages.missing(nodes=True)) == wanted
     assert set(packages.missing(nodes=True, image=True)) == wanted | {"buildah"}
+    assert set(packages.missing(nodes=True, services=True)) == wanted | {"nftables"}
     assert packages.missing(nodes=False, browser=True) == ["iproute2", "chromium"]
 
 
