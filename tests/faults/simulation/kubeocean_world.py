@@ -30,16 +30,14 @@ from vkubelet.runtime import Runtime
 from vkubelet.settings import Settings
 
 Body = dict[str, Any]
-BINDING = "demo"
-MOUNT = "leased"
+BINDING, MOUNT = "demo", "leased"
 _VOLUME: Body = {"name": "settings", "configMap": {"name": "settings"}}
 THEIRS = "of-the-owner"
 """A Service of the worker's owner among the mirrors."""
 _SERVICES = f"/api/v1/namespaces/{NAMESPACE}/services"
 _SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
 _POLICIES = "/apis/networking.k8s.io/v1/namespaces"
-_BINDINGS = f"/apis/{crds.GROUP}/{crds.VERSION}/clusterbindings"
-POLICIES_PATH = f"/apis/{crds.GROUP}/{crds.VERSION}/resourceleasingpolicies"
+_BINDINGS, POLICIES_PATH = (f"/apis/{crds.GROUP}/{crds.VERSION}/{kind}" for kind in ("clusterbindings", "resourceleasingpolicies"))
 _KUBECONFIG = """
 apiVersion: v1
 kind: Config
