@@ -55,6 +55,7 @@ class NetworkPolicyMirror:
         self.namespaces: Informer[Unknown] = Informer(host.client, NAMESPACES, store=spaces, clock=host.clock, metrics=host.metrics)
         self._pending: set[str] = set()
         """Namespaces of which something has changed since the start of their last reconcile."""
+        self._running: set[str] = set()
         self._done: set[str] = set()
         self._withdrawn = False
         self._progress = asyncio.Event()
@@ -82,7 +83,7 @@ class NetworkPolicyMirror:
         """
         if self._mount.is_shared:
             return
-        if namespace not in self._done:
+        if not any(namespace in each for each in (self._done, self._pending, self._running)):
             self._add(namespace)
         try:
             async with asyncio.timeout(_FIRST_WAIT):
@@ -115,7 +116,10 @@ class NetworkPolicyMirror:
             part = self._part(namespace)
             if part is None or not part.ever_synced or not (self._is_listed() or self._refusals()):
                 return _NOT_LISTED
+            # Until the policies that this round writes are in the worker, a pod would start without them.
+            self._done.discard(namespace)
             self._pending.discard(namespace)
+            self._running.add(namespace)
             is_done = False
             try:
                 wait = await self._bring(namespace, space, part)
@@ -123,6 +127,7 @@ class NetworkPolicyMirror:
             except (NotFound, Conflict):
                 wait = _COALESCED
             finally:
+                self._running.discard(namespace)
                 if not is_done:
                     self._pending.add(namespace)
             if namespace not in self._pending:

@@ -263,6 +263,23 @@ async def test_a_pod_waits_until_the_policies_of_its_namespace_apply(scene: Scen
     assert scene.mirror._is_behind("shop"), "a policy that has been observed, and is not mirrored yet"
 
 
+async def test_a_pod_waits_for_the_round_in_flight_and_requests_no_further_one(scene: Scene) -> None:
+    scene.decree(policy())
+    await scene.settle()
+    scene.decree(policy("later"))
+    slow = Slow(scene)
+    running = asyncio.create_task(scene.mirror.reconcile("shop"))
+    await slow.asked.wait()
+    waiting = asyncio.create_task(scene.mirror.entering("shop"))
+    await asyncio.sleep(0)
+    assert not waiting.done() and f"{WORKER}/{keys.physical_name('shop', 'later')}" not in scene.worker.objects
+    assert not scene.mirror._pending, "pods that keep coming would let no round be the last"
+    slow.answers.set()
+    await running
+    await waiting
+    assert f"{WORKER}/{keys.physical_name('shop', 'later')}" in scene.worker.objects
+
+
 async def test_a_reconcile_that_fails_leaves_the_namespace_behind(scene: Scene) -> None:
     scene.decree(policy())
     await scene.settle()
@@ -274,6 +291,20 @@ async def test_a_reconcile_that_fails_leaves_the_namespace_behind(scene: Scene) 
     broken.restore()
     await scene.settle()
     assert not scene.mirror._is_behind("shop")
+
+
+class Slow(MemoryApi):
+    """A worker whose API server answers when it is told to."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__()
+        self.scene, self.asked, self.answers = scene, asyncio.Event(), asyncio.Event()
+        self.lend_to(scene.cluster.client)
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        self.asked.set()
+        await self.answers.wait()
+        return await self.scene.worker.fetch(call, timeout)
 
 
 class Failing(MemoryApi):
