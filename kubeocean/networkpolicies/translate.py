@@ -137,9 +137,9 @@ class _Reader:
         """Returns the requirements that hold in the worker as in the hub, and whether these are all."""
         is_exact = self._is_known(selector, _SELECTOR, path)
         labels, expressions = selector.get("matchLabels") or {}, selector.get("matchExpressions") or ()
-        others = sorted({key for key in (*labels, *(each["key"] for each in expressions)) if self._differs(key)})
+        others = {key for key in (*labels, *(each["key"] for each in expressions)) if self._differs(key)}
         if others:
-            text = f"{path} of NetworkPolicy {self.key} names the label {others[0]}, which pods do not have in the worker as in the hub"
+            text = f"{path} of NetworkPolicy {self.key} names the label {min(others)}, which pods do not have in the worker as in the hub"
             self.problems.append(f"{text}; select by another label: until then nothing is allowed by it")
         kept = {key: value for key, value in labels.items() if key not in others}
         rest = [dict(each) for each in expressions if each["key"] not in others]

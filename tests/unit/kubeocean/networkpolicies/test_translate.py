@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -210,6 +211,31 @@ def test_too_many_combinations_of_labels_stay_closed_and_are_named() -> None:
     found = in_worker(*many, others=(ISOLATION,))
     assert not any(name.startswith(WITHIN) for name in found.bodies)
     assert any("do not reach one another" in problem for problem in found.problems)
+
+
+@pytest.mark.parametrize(
+    ("selectors", "expected"),
+    [
+        ([{"matchLabels": {f"l{at}": "x" for at in range(20_000)}}], None),
+        ([{"matchLabels": {"app": "web"}}, {"matchLabels": {"app": "web", **{f"l{at}": "x" for at in range(20_000)}}}], 1),
+        ([{"matchExpressions": [{"key": "app", "operator": "Exists"}] * 20_000}], 1),
+        ([{"matchLabels": {f"l{at}": "x" for at in range(32)}}] * 1_000, 32),
+        ([{"matchLabels": {f"l{at}": "x"}} for at in range(1_000)], 1),
+    ],
+)
+def test_selectors_of_any_size_do_not_block_the_event_loop(selectors: list[Json], expected: int | None) -> None:
+    began = time.process_time()
+    found = complement(selectors)
+    assert time.process_time() - began < 1
+    assert (found if found is None else len(found)) == expected
+
+
+def test_labels_that_pods_do_not_have_in_the_worker_do_not_block_the_event_loop() -> None:
+    given = policy(podSelector={"matchLabels": {f"{keys.DOMAIN}/l{at}": "x" for at in range(20_000)}})
+    began = time.process_time()
+    found = in_worker(given, others=(ISOLATION,))
+    assert time.process_time() - began < 1
+    assert spec_of(found)["podSelector"] == {"matchLabels": OURS} and len(found.problems) == 1
 
 
 def test_a_policy_of_the_owner_that_opens_more_is_named_only_where_the_hub_isolates() -> None:
