@@ -14,7 +14,7 @@ from attrs import frozen
 from kubeocean.binding.conditions import few
 from kubeocean.copies.bodies import mirror_metadata
 from kubeocean.model import keys
-from kubeocean.networkpolicies.translate import EGRESS, INGRESS, Spaces, Translation, translated, types_of
+from kubeocean.networkpolicies.translate import EGRESS, INGRESS, MOST_PEERS, Budget, Spaces, Translation, translated, types_of
 from kubeocean.rbac.tenants import NAME
 from vkubelet.api.objects import NETWORKPOLICIES, Json, JsonView, Key, Unknown
 
@@ -43,8 +43,11 @@ def desired(namespace: str, policies: Iterable[Unknown], *, others: Iterable[Unk
     live = sorted((each for each in policies if not each.metadata.deletion_timestamp), key=lambda each: each.metadata.name)
     foreign = sorted(others, key=lambda each: each.metadata.name)
     limits = [each for each in foreign if EGRESS in types_of(_spec(each))]
-    made = list(_translations(live, spaces, carries_egress=not (limits or limited)))
+    budget = Budget()
+    made = list(_translations(live, spaces, budget, carries_egress=not (limits or limited)))
     problems = [problem for each in made for problem in each.problems]
+    if budget.left_out:
+        problems.append(_too_many_peers(namespace, sorted(budget.left_out)))
     if (limits or limited) and any(EGRESS in types_of(_spec(each)) for each in live):
         problems.append(_left_to_owner(namespace, limits, spaces))
     isolating = [each.selector for each in made if INGRESS in each.types]
@@ -86,11 +89,11 @@ def complement(selectors: Iterable[JsonView]) -> list[Json] | None:
     return [_selector(sorted(each)) for each in sorted(found, key=sorted)]
 
 
-def _translations(policies: Iterable[Unknown], spaces: Spaces, *, carries_egress: bool) -> Iterable[Translation]:
+def _translations(policies: Iterable[Unknown], spaces: Spaces, budget: Budget, *, carries_egress: bool) -> Iterable[Translation]:
     for policy in policies:
         types = [each for each in types_of(_spec(policy)) if each == INGRESS or (each == EGRESS and carries_egress)]
         if types:
-            yield translated(policy, spaces, types=types)
+            yield translated(policy, spaces, types=types, budget=budget)
 
 
 def _within(namespace: str, selector: Json, at: int, spaces: Spaces) -> Json:
@@ -120,6 +123,11 @@ def _selector(requirements: Sequence[_Requirement]) -> Json:
 def _spec(policy: Unknown) -> JsonView:
     spec: JsonView = policy.body.get("spec") or {}
     return spec
+
+
+def _too_many_peers(namespace: str, left_out: Sequence[str]) -> str:
+    text = f"the NetworkPolicies of namespace {namespace} have more than {MOST_PEERS} peers by namespaceSelector, or large ones"
+    return f"{text}: nothing is allowed by those in excess, in NetworkPolicy {few(left_out)}; select namespaces by fewer labels and peers"
 
 
 def _left_to_owner(namespace: str, limits: Sequence[Unknown], spaces: Spaces) -> str:

@@ -10,7 +10,7 @@ list, which would allow every peer, and a pod that a policy may select is isolat
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from kubeocean.copies.bodies import mirror_metadata
 from kubeocean.model import keys
@@ -30,6 +30,10 @@ _PORT: Final = frozenset({"protocol", "port", "endPort"})
 _SELECTOR: Final = frozenset({"matchLabels", "matchExpressions"})
 _DNS: Final = {"k8s-app": "kube-dns"}
 """Labels of the pods of a cluster's DNS in namespace kube-system, whatever server it is."""
+MOST_PEERS: Final = 100
+"""Peers by spec.namespaceSelector in one hub namespace, each of which is compared with all namespaces."""
+_TERMS_PER_PEER: Final = 10
+"""Labels, expressions and values of a selector that count as a further peer."""
 
 
 @frozen(kw_only=True)
@@ -41,6 +45,34 @@ class Spaces:
     prepared: Collection[str]
     patched: Collection[str] = ()
     """Labels that the binding's patch sets or removes on pods in the worker."""
+    _chosen: dict[str, list[str]] = field(factory=dict, init=False, repr=False, eq=False)
+
+    def chosen_by(self, selector: JsonView) -> Sequence[str]:
+        """Returns the hub namespaces that a selector chooses; compares each selector with them once."""
+        key = repr(selector)
+        if key not in self._chosen:
+            self._chosen[key] = [name for name, labels in self.labels.items() if match_label_selector(selector, labels)]
+        return self._chosen[key]
+
+
+@define
+class Budget:
+    """Bounds the peers by namespaceSelector in the policies of one hub namespace, so that no tenant blocks the others."""
+
+    left: int = MOST_PEERS
+    left_out: set[str] = field(factory=set)
+    """Policies with peers that are too many."""
+
+    def covers(self, selector: JsonView, policy: Key) -> bool:
+        """Checks that a peer may be compared with all namespaces, and counts it."""
+        expressions = selector.get("matchExpressions") or ()
+        terms = len(selector.get("matchLabels") or ()) + sum(1 + len(each.get("values") or ()) for each in expressions)
+        cost = 1 + terms // _TERMS_PER_PEER
+        if cost > self.left:
+            self.left_out.add(str(policy))
+            return False
+        self.left -= cost
+        return True
 
 
 @frozen(kw_only=True)
@@ -58,9 +90,9 @@ def types_of(spec: JsonView) -> Sequence[str]:
     return tuple(spec.get("policyTypes") or ((INGRESS, EGRESS) if spec.get("egress") else (INGRESS,)))
 
 
-def translated(policy: Unknown, spaces: Spaces, *, types: Sequence[str]) -> Translation:
+def translated(policy: Unknown, spaces: Spaces, *, types: Sequence[str], budget: Budget) -> Translation:
     """Returns the translation for these of its directions."""
-    return _Reader(policy.key, spaces).translation(policy.body.get("spec") or {}, types)
+    return _Reader(policy.key, spaces, budget).translation(policy.body.get("spec") or {}, types)
 
 
 @frozen
@@ -69,6 +101,7 @@ class _Reader:
 
     key: Key
     spaces: Spaces
+    budget: Budget
     problems: list[str] = field(factory=list)
 
     def translation(self, spec: JsonView, types: Sequence[str]) -> Translation:
@@ -121,7 +154,9 @@ class _Reader:
     def _of_namespaces(self, chosen: JsonView, selector: JsonView, side: str) -> list[Json]:
         """Returns the peers in the worker for pods in the namespaces of the hub that a selector chooses now."""
         spaces, out = self.spaces, []
-        found = [name for name, labels in spaces.labels.items() if match_label_selector(chosen, labels)]
+        if not self.budget.covers(chosen, self.key):
+            return []
+        found = spaces.chosen_by(chosen)
         tenants: Json = {"matchLabels": {keys.TENANT_OF: spaces.mount.namespace}}
         names = sorted(spaces.mount.namespace_of(name) for name in found if name in spaces.prepared)
         if not is_empty(chosen):

@@ -230,6 +230,36 @@ def test_selectors_of_any_size_do_not_block_the_event_loop(selectors: list[Json]
     assert (found if found is None else len(found)) == expected
 
 
+def test_peers_are_compared_with_all_namespaces_up_to_a_limit_and_others_stay_closed_and_are_named() -> None:
+    def peers(count: int, **labels: str) -> Json:
+        return from_(*({"namespaceSelector": {"matchLabels": {"team": "blue", **labels}}} for _ in range(count)))
+
+    exactly = in_worker(policy("a", **peers(60)), policy("b", **peers(40)), policy("c", **from_({"podSelector": {}})))
+    assert exactly.problems == () and len(spec_of(exactly, "b")["ingress"][0]["from"]) == 40
+    found = in_worker(policy("a", **peers(60)), policy("b", **peers(41)), policy("c", **peers(1)))
+    assert len(spec_of(found, "b")["ingress"][0]["from"]) == 40 and "ingress" not in spec_of(found, "c")
+    (problem,) = found.problems
+    assert problem.startswith("the NetworkPolicies of namespace shop have more than 100 peers") and "shop/b, shop/c" in problem
+
+
+@pytest.mark.parametrize(
+    "selectors",
+    [
+        [{"matchLabels": {"team": "blue"}} for _ in range(10_000)],
+        [{"matchLabels": {f"l{at}": "x"}} for at in range(10_000)],
+        [{"matchExpressions": [{"key": "team", "operator": "In", "values": [f"v{at}" for at in range(20_000)]}]}],
+        [{"matchExpressions": [{"key": f"l{at}", "operator": "DoesNotExist"} for at in range(20_000)]}],
+    ],
+)
+def test_selectors_of_namespaces_do_not_block_the_event_loop(selectors: list[Json]) -> None:
+    spaces = evolve(SPACES, labels={**NAMESPACES, **{f"n{at}": {"team": "blue"} for at in range(300)}})
+    given = policy(**from_(*({"namespaceSelector": each} for each in selectors)))
+    began = time.process_time()
+    found = in_worker(given, spaces=spaces)
+    assert time.process_time() - began < 1
+    assert len(found.problems) == 1
+
+
 def test_labels_that_pods_do_not_have_in_the_worker_do_not_block_the_event_loop() -> None:
     given = policy(podSelector={"matchLabels": {f"{keys.DOMAIN}/l{at}": "x" for at in range(20_000)}})
     began = time.process_time()
