@@ -37,7 +37,7 @@ _NOT_LISTED: Final = 0.5
 _RECHECK_AFTER: Final = 60.0
 """Seconds until a policy that the worker does not accept is tried again."""
 _FIRST_WAIT: Final = 5.0
-"""Seconds that a pod waits for the policies of its namespace, before it is tried again."""
+"""Seconds that a pod waits for the policies of its namespace, before it is tried again; and until rights of the hub are checked again."""
 _REPORTED_EVERY: Final = 1.0
 
 
@@ -201,6 +201,8 @@ class NetworkPolicyMirror:
             surplus = [each for name, each in ours.items() if name not in wanted.bodies]
             if not await self._remove(surplus, in_scope=in_scope):
                 wait = _NOT_LISTED
+        else:
+            wait = _FIRST_WAIT
         return _NOT_LISTED if in_scope and (self._scope.binding.ending or self._withdrawn) else wait
 
     async def _write(self, body: Json) -> list[str]:
