@@ -40,7 +40,8 @@ def desired(namespace: str, policies: Iterable[Unknown], *, others: Iterable[Unk
 
     `limited`: by a label of that namespace, its owner alone decides what pods reach.
     """
-    live = sorted((each for each in policies if not each.metadata.deletion_timestamp), key=lambda each: each.metadata.name)
+    # One with a deletionTimestamp isolates in the hub until its finalizers are removed.
+    live = sorted(policies, key=lambda each: each.metadata.name)
     foreign = sorted(others, key=lambda each: each.metadata.name)
     limits = [each for each in foreign if EGRESS in types_of(_spec(each))]
     budget = Budget()

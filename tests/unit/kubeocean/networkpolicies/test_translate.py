@@ -177,8 +177,11 @@ def test_a_rule_with_a_part_that_cannot_be_carried_over_is_left_out_and_named(ru
     assert problem.startswith(f"spec.ingress[0].{path} of NetworkPolicy shop/web ")
 
 
-def test_a_deleted_policy_has_no_mirror() -> None:
-    assert in_worker(unknown({"metadata": {"name": "a", "namespace": "shop", "deletionTimestamp": "2026-01-01T00:00:00Z"}})).bodies == {}
+def test_a_policy_that_waits_for_its_finalizers_applies_as_in_the_hub() -> None:
+    """Network plugins enforce it until it is deleted: without a mirror the worker would be more open than the hub."""
+    ending = {"name": "web", "namespace": "shop", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["foregroundDeletion"]}
+    found = in_worker(unknown({"metadata": ending, "spec": {"podSelector": {}}}), others=(foreign(isolation("mnt-shop")),))
+    assert set(found.bodies) == {keys.physical_name("shop", "web")}
 
 
 # --- Beside policies of the worker's owner ------------------------------------------------------------------------------------------------
