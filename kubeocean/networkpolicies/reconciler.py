@@ -6,7 +6,7 @@ are not complete, or refused, delete nothing. Keys are hub namespaces; calls for
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kubeocean.copies.bodies import copy_of, missing_marks
@@ -153,8 +153,7 @@ class NetworkPolicyMirror:
 
     def _refusals(self) -> list[str]:
         """Returns why the hub has never listed what is mirrored."""
-        refused = (each for each in (self.policies, self.namespaces) if not each.ever_synced)
-        return [str(each.last_error) for each in refused if isinstance(each.last_error, REFUSED)]
+        return _refused(each for each in (self.policies, self.namespaces) if not each.ever_synced)
 
     def _is_refused(self, namespace: str) -> bool:
         part = self._part(namespace)
@@ -312,16 +311,22 @@ class NetworkPolicyMirror:
                 continue
             names = [name for name in self.policies.store.index_values(_BY_NAMESPACE) if self._prepared(name) is not None]
             parts = [part for each in names if (part := self._part(each)) is not None]
-            lacking = [str(part.last_error) for part in parts if not part.ever_synced and isinstance(part.last_error, REFUSED)]
+            # Rights may be removed later, too: what was listed then stays mirrored, and is followed no more.
+            lacking = _refused(parts)
             state = mirroring(
                 names,
-                refused="; ".join(self._refusals() if len(self._worker.namespaces.store) else ()),
+                refused="; ".join(_refused((self.policies, self.namespaces)) if len(self._worker.namespaces.store) else ()),
                 lacking=lacking,
                 is_lacking_everywhere=bool(parts) and len(lacking) == len(parts),
                 problems=[text for name in sorted(self._problems) for text in self._problems[name]],
                 mount=self._mount,
             )
             self._scope.binding.set_network_policies(state)
+
+
+def _refused(lists: Iterable[Informer[Unknown]]) -> list[str]:
+    """Returns why a cluster refuses these lists now."""
+    return [str(each.last_error) for each in lists if isinstance(each.last_error, REFUSED)]
 
 
 def _differs(live: Unknown, wanted: Json) -> bool:

@@ -246,6 +246,22 @@ async def test_where_the_hub_refuses_its_lists_pods_of_a_namespace_reach_one_ano
     assert await scene.settle() is None
 
 
+@pytest.mark.parametrize("where", ["hub", "worker"])
+async def test_rights_that_are_removed_while_running_are_reported_until_they_are_granted_again(scene: Scene, where: str) -> None:
+    scene.decree(policy())
+    await scene.settle()
+    informer = scene.mirror.policies if where == "hub" else scene.part()
+    reporting = asyncio.create_task(scene.mirror._report())
+    for error, holds in ((None, True), (FORBIDDEN, False), (None, True)):
+        informer.last_error = error
+        await scene.host.clock.advance(1)
+        state = scene.scope.binding._health.network_policies
+        assert state is not None and state.holds is holds
+        assert error is None or (state.reason == "RightsMissing" and str(error) in state.message)
+    await scene.mirror.entering("shop")
+    reporting.cancel()
+
+
 async def test_mirrors_of_an_earlier_process_stay_where_the_hub_refuses_its_lists(scene: Scene) -> None:
     scene.exists(isolation("mnt-shop"))
     scene.decree(policy())
