@@ -195,6 +195,11 @@ def is_internal(key: str) -> bool:
     return key.startswith(_OURS) and key not in _FOR_USERS
 
 
+def is_propagated(key: str) -> bool:
+    """Checks that a label or annotation of the user is on the physical pod as on the virtual one."""
+    return not is_internal(key) and key not in _LEFT_AT_HOME
+
+
 def where(pod: Pod) -> Key:
     """Returns the recorded physical pod of a virtual one; empty names without a record.
 
@@ -208,4 +213,4 @@ def where(pod: Pod) -> Key:
 
 
 def _of_the_user(entries: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in entries.items() if not is_internal(key) and key not in _LEFT_AT_HOME}
+    return {key: value for key, value in entries.items() if is_propagated(key)}

@@ -14,7 +14,7 @@ from attrs import define, field, frozen
 
 from kubeocean.copies.bodies import mirror_metadata
 from kubeocean.model import keys
-from kubeocean.model.identity import is_internal
+from kubeocean.model.identity import is_propagated
 from kubeocean.worker.cluster import Mount
 from vkubelet.api.names import NAMESPACE_NAME, SYSTEM_NAMESPACE
 from vkubelet.api.objects import NETWORKPOLICIES, Json, JsonView, Key, Unknown
@@ -182,7 +182,7 @@ class _Reader:
         return out, is_exact and not others
 
     def _differs(self, key: str) -> bool:
-        return is_internal(key) or key in self.spaces.patched
+        return not is_propagated(key) or key in self.spaces.patched
 
     def _of_binding(self, selector: JsonView) -> Json:
         """Returns a selector of pods of this binding alone."""

@@ -148,6 +148,7 @@ def test_what_may_be_sent_to_the_dns_of_the_hub_may_be_sent_to_that_of_the_worke
     [
         ({"podSelector": {"matchLabels": {"kubeocean.io/owner": "x", "app": "web"}}}, "spec.podSelector"),
         ({"podSelector": {"matchLabels": {"patched": "x", "app": "web"}}}, "spec.podSelector"),
+        ({"podSelector": {"matchLabels": {"kubernetes.io/config.hash": "x", "app": "web"}}}, "spec.podSelector"),
         ({"podSelector": {"matchLabels": {"app": "web"}, "matchFuture": []}}, "spec.podSelector.matchFuture"),
         ({"podSelector": {"matchLabels": {"app": "web"}}, "action": "Deny"}, "spec.action"),
     ],
