@@ -194,14 +194,17 @@ class NetworkPolicyMirror:
         problems = list(wanted.problems)
         for body in wanted.bodies.values():
             problems += await self._write(body)
-        self._problems[namespace] = tuple(problems)
-        wait = _RECHECK_AFTER if len(problems) > len(wanted.problems) else None
+        proven = True
         if is_listed:
             surplus = [each for name, each in ours.items() if name not in wanted.bodies]
-            if not await self._remove(surplus, in_scope=in_scope):
-                wait = _NOT_LISTED
-        else:
+            proven, kept = await self._remove(surplus, in_scope=in_scope)
+            problems += kept
+        self._problems[namespace] = tuple(problems)
+        wait = _RECHECK_AFTER if len(problems) > len(wanted.problems) else None
+        if not is_listed:
             wait = _FIRST_WAIT
+        elif not proven:
+            wait = _NOT_LISTED
         return _NOT_LISTED if in_scope and (self._scope.binding.ending or self._withdrawn) else wait
 
     async def _write(self, body: Json) -> list[str]:
@@ -230,22 +233,24 @@ class NetworkPolicyMirror:
         except AlreadyExists:
             return await self._worker.client.get(NETWORKPOLICIES, key)
 
-    async def _remove(self, surplus: list[Unknown], *, in_scope: bool) -> bool:
-        """Deletes policies of ours that are not needed; returns False while that is not proven."""
+    async def _remove(self, surplus: list[Unknown], *, in_scope: bool) -> tuple[bool, list[str]]:
+        """Deletes policies of ours that are not needed; returns False while that is not proven, and why some stay."""
         if surplus and not (self.policies.synced and self.namespaces.synced and self._worker.pods.synced):
-            return False
-        proven = True
+            return False, []
+        proven, problems = True, list[str]()
         for each in surplus:
             original = copy_of(each.metadata)
-            # One that is listed has no mirror by its content.
-            if in_scope and original is not None and original not in self.policies.store and await self._exists(original):
-                proven = False
-                continue
             try:
+                # One that is listed has no mirror by its content.
+                if in_scope and original is not None and original not in self.policies.store and await self._exists(original):
+                    proven = False
+                    continue
                 await self._worker.client.delete(NETWORKPOLICIES, each.key, uid=each.metadata.uid)
             except NotFound:
                 log.debug("mirror is deleted already")
-        return proven
+            except (Invalid, Forbidden) as error:
+                problems.append(f"NetworkPolicy {each.key} of the worker is not needed and stays: {error}")
+        return proven, problems
 
     async def _exists(self, key: Key) -> bool:
         try:

@@ -154,6 +154,24 @@ async def test_mirror_is_deleted_with_its_policy_after_a_live_read(scene: Scene)
     assert scene.writes == [("DELETE", MIRROR)] and f"{WORKER}/{WITHIN}" in scene.worker.objects
 
 
+@pytest.mark.parametrize("where", ["hub", "worker"])
+async def test_a_mirror_that_a_cluster_does_not_let_delete_is_named_and_keeps_no_pod_waiting(scene: Scene, where: str) -> None:
+    for name in ("a", "b"):
+        scene.decree(policy(name))
+    await scene.settle()
+    for name in ("a", "b"):
+        scene.disappears(policy(name))
+    api, client = (scene.hub, scene.host.client) if where == "hub" else (scene.worker, scene.cluster.client)
+    Refusing({"hub": "GET", "worker": "DELETE"}[where]).lend_to(client)
+    assert await scene.mirror.reconcile("shop") == 60.0
+    for name, problem in zip(("a", "b"), sorted(scene.mirror._problems["shop"]), strict=True):
+        assert keys.physical_name("shop", name) in problem and "stays: " in problem and "no right" in problem
+    await scene.mirror.entering("shop")
+    api.lend_to(client)
+    assert await scene.settle() is None
+    assert [method for method, _ in scene.writes] == ["DELETE", "DELETE"] and not scene.mirror._problems["shop"]
+
+
 async def test_nothing_is_deleted_while_a_list_is_not_complete(scene: Scene) -> None:
     """Rule `unknown-is-not-gone`."""
     given = policy()
@@ -310,6 +328,18 @@ async def test_a_reconcile_that_fails_leaves_the_namespace_behind(scene: Scene) 
     broken.restore()
     await scene.settle()
     assert not scene.mirror._is_behind("shop")
+
+
+class Refusing(MemoryApi):
+    """A cluster that grants no right for calls of one method."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__()
+        self.method = method
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        assert call.method == self.method
+        raise Forbidden(call.attempt, "no right", status=403)
 
 
 class Slow(MemoryApi):
