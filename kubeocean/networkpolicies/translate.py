@@ -149,7 +149,8 @@ class _Reader:
             return []
         if peer.get("namespaceSelector") is None:
             return [{"podSelector": self._of_binding(selector)}]
-        return self._of_namespaces(peer["namespaceSelector"], selector, side)
+        chosen = peer["namespaceSelector"]
+        return self._of_namespaces(chosen, selector, side) if self._is_known(chosen, _SELECTOR, f"{path}.namespaceSelector") else []
 
     def _of_namespaces(self, chosen: JsonView, selector: JsonView, side: str) -> list[Json]:
         """Returns the peers in the worker for pods in the namespaces of the hub that a selector chooses now."""

@@ -166,6 +166,7 @@ def test_pods_that_cannot_be_selected_exactly_are_isolated_and_nothing_is_allowe
     [
         ({"from": [{"podSelector": {"matchExpressions": [{"key": "kubeocean.io/x", "operator": "DoesNotExist"}]}}]}, "from[0].podSelector"),
         ({"from": [{"podSelector": {}, "serviceSelector": {}}]}, "from[0].serviceSelector"),
+        ({"from": [{"namespaceSelector": {"matchFuture": []}}]}, "from[0].namespaceSelector.matchFuture"),
         ({"from": [{"ipBlock": {"cidr": "0.0.0.0/0", "asn": 1}}]}, "from[0].ipBlock.asn"),
         ({"when": "noon"}, "when"),
         ({"ports": [{"port": 80, "rate": 1}]}, "ports[0].rate"),
