@@ -121,11 +121,16 @@ class ExtraKinds:
         worker = self._scope.worker
         resource = kind.of_kind("")
         try:
-            for each in await owned(worker.client, resource, worker.mount):
-                await worker.client.delete(resource, each.key, uid=each.metadata.uid)
+            found = await owned(worker.client, resource, worker.mount)
         except NotFound:
-            # The mirror is deleted already, or the worker does not serve the kind any more.
+            # The worker does not serve the kind any more.
             return
+        for each in found:
+            try:
+                await worker.client.delete(resource, each.key, uid=each.metadata.uid)
+            except NotFound:
+                # It is deleted already.
+                continue
 
     async def _report(self) -> None:
         """Reports on the binding which kinds are mirrored, and what is missing, when that has changed."""

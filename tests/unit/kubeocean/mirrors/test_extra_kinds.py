@@ -18,6 +18,7 @@ from kubeocean.worker.cluster import Mount, WorkerCluster
 from tests.support.memory_api import MemoryApi
 from tests.unit.kubeocean.builders import OWNER, binding, worker_scope
 from tests.unit.kubeocean.world import listed
+from vkubelet.client.transport import Call
 from vkubelet.errors import Forbidden
 from vkubelet.testing.host import RecordingHost
 
@@ -28,8 +29,8 @@ SERVED = {"resources": [{"name": "logs", "namespaced": False, "kind": "Log"}, {"
 class Scene:
     """A hub and a worker; `serves` are those that serve the kind."""
 
-    def __init__(self, *kinds: ExtraKind, noted: str = "") -> None:
-        self.hub, self.worker = MemoryApi(), MemoryApi()
+    def __init__(self, *kinds: ExtraKind, noted: str = "", worker: MemoryApi | None = None) -> None:
+        self.hub, self.worker = MemoryApi(), worker or MemoryApi()
         self.host = RecordingHost(client=self.hub.client())
         self.cluster = WorkerCluster(self.worker.client(), Mount(OWNER, "mnt"), clock=self.host.clock, probe_interval=10)
         scope = worker_scope(self.host, self.cluster)
@@ -124,6 +125,29 @@ async def test_mirrors_of_a_removed_kind_are_deleted_before_its_record() -> None
         await scene.until(lambda: scene.hub.writes)
     assert [(each.method, each.path) for each in scene.worker.writes] == [("DELETE", "/apis/logs.example.com/v1/logs/a")]
     assert scene.hub.writes[0].body["metadata"]["annotations"] == {keys.MIRRORED_KINDS: None}
+
+
+class DeletedBefore(MemoryApi):
+    """Another client deletes the object at `path` just before a deletion arrives."""
+
+    path = ""
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        if call.method == "DELETE" and call.path == self.path:
+            self.delete(self.path)
+        return await super().fetch(call, timeout)
+
+
+async def test_a_mirror_that_is_deleted_already_keeps_no_other_mirror_of_a_removed_kind() -> None:
+    worker = DeletedBefore()
+    scene = Scene(noted=LOGS.note, worker=worker)
+    for name in ("a", "b"):
+        metadata = {"name": name, "uid": name, "labels": dict(OWNER.labels), "annotations": dict(OWNER.annotations)}
+        worker.put(f"{LOGS.path}/logs/{name}", {"metadata": metadata})
+    worker.path = f"{LOGS.path}/logs/a"
+    async with scene.running():
+        await scene.until(lambda: scene.hub.writes)
+    assert worker.objects == {} and [each.path for each in worker.writes] == [f"{LOGS.path}/logs/a", f"{LOGS.path}/logs/b"]
 
 
 @pytest.mark.parametrize("noted", ["", LOGS.note])
