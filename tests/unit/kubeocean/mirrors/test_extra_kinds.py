@@ -116,6 +116,29 @@ async def test_a_wrong_scope_names_the_setting() -> None:
     assert not isinstance(found, str) and found.kind == "Log"
 
 
+class Garbled(MemoryApi):
+    """A proxy before the API server answers with a page at first."""
+
+    page = b"<html>please log in</html>"
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        return self.page if self.page and call.path == LOGS.path else await super().fetch(call, timeout)
+
+
+@pytest.mark.parametrize(("page", "why"), [(b"<html>please log in</html>", "not valid JSON"), (b"[1]", "not a JSON object")])
+async def test_a_response_that_cannot_be_read_is_named_and_asked_for_again(page: bytes, why: str) -> None:
+    worker = Garbled()
+    worker.page = page
+    scene = Scene(LOGS, worker=worker)
+    scene.serve(scene.hub, worker)
+    async with scene.running():
+        state = await scene.until(lambda: scene.state)
+        assert (state.holds, state.reason) == (False, "NotServed")
+        assert state.message == f"cannot find logs.logs.example.com in the worker cluster: GET {LOGS.path}: {why}"
+        worker.page = b""
+        assert await scene.until(lambda: scene.state if scene.state.holds else None)
+
+
 async def test_mirrors_of_a_removed_kind_are_deleted_before_its_record() -> None:
     scene = Scene(noted=LOGS.note)
     ours = {"name": "a", "uid": "a", "labels": dict(OWNER.labels), "annotations": dict(OWNER.annotations)}
