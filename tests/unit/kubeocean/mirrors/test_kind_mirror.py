@@ -278,6 +278,14 @@ async def test_a_refused_object_loses_its_mirror_and_is_named() -> None:
     assert scene.mirror.problems() == ["Note shop/web has no mirror: secrets are not mirrored"]
 
 
+def test_a_mirror_from_a_list_whose_items_do_not_name_their_kind_is_no_difference() -> None:
+    (body,) = desired(note(), MOUNT, kind=OWN, resource=OWN.of_kind("Note")).bodies
+    item = {name: value for name, value in body.items() if name not in ("apiVersion", "kind")}
+    assert change(unknown(item), body) is None
+    replacement = change(unknown({**item, "spec": {}}), body)
+    assert replacement is not None and (replacement["apiVersion"], replacement["kind"]) == ("logs.example.com/v1", "Note")
+
+
 async def test_a_mirror_of_a_tenant_keeps_its_name_in_the_namespace_of_the_tenant() -> None:
     scene = Scene(OWN, Mount(OWNER, "mnt", PER_NAMESPACE))
     listed(scene.cluster.namespaces)
