@@ -30,7 +30,7 @@ class Rewritten:
 
 
 class _Unfit(Exception):
-    """An object whose fields do not have the types that the rewriting needs."""
+    """An object whose fields do not have the types that the rewriting needs, or whose mirrors would be too large."""
 
 
 def rewritten(rewrites: Iterable[Rewrite], original: JsonView, base: Json, *, worker_namespace: Callable[[str], str]) -> Rewritten:
@@ -62,7 +62,8 @@ def _applied(
     common: Json = json.loads(json.dumps(base))
     for path in case.remove:
         _remove(common, path)
-    text, left, bodies = json.dumps(common), _MOST_MIB << 20, {}
+    text, left = json.dumps(common), _MOST_MIB << 20
+    bodies: dict[str, Json] = {}
     for digest, item in items.items():
         bodies[digest] = _Case(case, original, item, worker_namespace).applied(json.loads(text))
         left -= len(json.dumps(bodies[digest], ensure_ascii=False).encode(errors="replace"))
