@@ -126,14 +126,14 @@ def mirror(uid: str, **more: str) -> Json:
     return {"metadata": {"name": uid, "uid": uid, "labels": dict(OWNER.labels), "annotations": dict(OWNER.annotations), **more}}
 
 
-async def test_mirrors_of_the_version_of_the_setting_are_deleted_although_an_earlier_one_was_recorded() -> None:
+async def test_an_earlier_version_that_was_recorded_does_not_hide_that_of_the_setting() -> None:
     worker = MemoryApi()
     worker.put("/apis/a.example.com/v2/notes/x", mirror("x"))
     await deletes_copies(worker, kind("a", "v2"), noted=kind("a").note)
     assert worker.objects == {}
 
 
-async def test_mirrors_of_kinds_with_one_plural_are_counted_together_and_those_of_two_versions_once() -> None:
+async def test_kinds_with_one_plural_are_counted_together_and_two_versions_once() -> None:
     worker = MemoryApi()
     for path in ("a.example.com/v1/notes/x", "a.example.com/v2/notes/x", "a.example.com/v1/notes/y", "b.example.com/v1/notes/z"):
         worker.put(f"/apis/{path}", mirror(path.rpartition("/")[2], deletionTimestamp="2026-01-01T00:00:00Z"))
