@@ -31,6 +31,8 @@ RIGHTS_REVOKED = "RightsRevoked"
 """Reason when rights are missing that were once granted: mirrors may exist."""
 TERMINATING = "Terminating"
 
+_LONGEST = 32_768
+"""Characters of a message that the CustomResourceDefinition permits; with more of them no status at all would be accepted."""
 NO_ANSWER = "the worker cluster does not respond; check its API server and the network to it"
 
 
@@ -171,7 +173,8 @@ def _syncer(health: Health) -> Json:
 
 
 def _condition(kind: str, status: str, reason: str, message: str) -> Json:
-    return {"type": kind, "status": status, "reason": reason, "message": message}
+    text = message if len(message) <= _LONGEST else f"{message[: _LONGEST - 1]}…"
+    return {"type": kind, "status": status, "reason": reason, "message": text}
 
 
 def few(names: Iterable[str], most: int = 3, *, separator: str = ", ") -> str:

@@ -29,6 +29,8 @@ COALESCED: Final = 0.3
 """Seconds in which changes of the mirrors of one original become one reconcile."""
 NOT_LISTED: Final = 1.0
 _REFUSED_FOR: Final = 5.0
+_QUOTED: Final = 1000
+"""Characters of a refusal that a problem contains: a condition names several of them."""
 _RECHECK_AFTER: Final = 60.0
 """Seconds until a mirror that the worker does not accept is tried again."""
 
@@ -111,7 +113,8 @@ class Mirrors(ABC, Generic[W]):
         except Foreign as error:
             self._problems[key] = str(error)
         except (Invalid, Forbidden) as error:
-            self._problems[key] = f"the worker refuses the mirror of {self._originals.resource.kind} {key}: {error.message}"
+            why = error.message if len(error.message) <= _QUOTED else f"{error.message[:_QUOTED]}…"
+            self._problems[key] = f"the worker refuses the mirror of {self._originals.resource.kind} {key}: {why}"
         except Unavailable as error:
             if error.waiting != NOT_PREPARED:
                 return error.retry_after

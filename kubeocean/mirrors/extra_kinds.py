@@ -18,7 +18,7 @@ from kubeocean.worker.cluster import owned
 from vkubelet.api.codec import decode_json
 from vkubelet.api.objects import Resource, Unknown, get_condition
 from vkubelet.client.rest import Client
-from vkubelet.errors import NotFound, VKubeletError
+from vkubelet.errors import NotFound, ServerError, VKubeletError
 
 _LOOKED_EVERY: Final = 10.0
 """Seconds until the clusters are asked again for a kind that is not served: its definition may be installed at any time."""
@@ -121,11 +121,16 @@ class ExtraKinds:
         worker = self._scope.worker
         resource = kind.of_kind("")
         try:
-            for each in await owned(worker.client, resource, worker.mount):
-                await worker.client.delete(resource, each.key, uid=each.metadata.uid)
+            found = await owned(worker.client, resource, worker.mount)
         except NotFound:
-            # The mirror is deleted already, or the worker does not serve the kind any more.
+            # The worker does not serve the kind any more.
             return
+        for each in found:
+            try:
+                await worker.client.delete(resource, each.key, uid=each.metadata.uid)
+            except NotFound:
+                # It is deleted already.
+                continue
 
     async def _report(self) -> None:
         """Reports on the binding which kinds are mirrored, and what is missing, when that has changed."""
@@ -165,6 +170,8 @@ async def discovered(client: Client, kind: ExtraKind, *, where: str) -> Resource
         listed = decode_json(await client.request("GET", kind.path))
     except NotFound:
         listed = {}
+    except ValueError as error:
+        raise ServerError(f"GET {kind.path}", str(error)) from error
     found = next((each for each in listed.get("resources") or () if each.get("name") == kind.resource), None)
     if found is None:
         remedy = "install its CustomResourceDefinition there, or remove the kind from provider.extra_kinds"

@@ -169,7 +169,9 @@ def change(live: Unknown, wanted: Json) -> Json | None:
     """
     body, meta = live.body, live.metadata
     applied = keys.APPLIED
-    if meta.annotations.get(applied) == wanted["metadata"]["annotations"][applied] and covers(body, wanted):
+    # An item of a list of a built-in kind names neither version nor kind.
+    compared = {name: value for name, value in wanted.items() if name not in ("apiVersion", "kind")}
+    if meta.annotations.get(applied) == wanted["metadata"]["annotations"][applied] and covers(body, compared):
         return None
     before = keys.ExpectedMetadata.decode(meta.annotations.get(keys.EXPECTED_METADATA, "")) or keys.ExpectedMetadata()
     ours = wanted["metadata"]

@@ -7,13 +7,18 @@ nothing of the object.
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from attrs import frozen
 
 from kubeocean.model.keys import label_value
 from kubeocean.model.kinds import ANY, ITEM, REFERENCE, Rewrite
 from vkubelet.api.objects import Json, JsonView
+
+_MOST_ITEMS: Final = 100
+_MOST_MIB: Final = 4
+"""Limits of the mirrors of one object, as they are made in one turn of the event loop."""
+_SPLIT: Final = "split the object"
 
 
 @frozen
@@ -25,7 +30,7 @@ class Rewritten:
 
 
 class _Unfit(Exception):
-    """An object whose fields do not have the types that the rewriting needs."""
+    """An object whose fields do not have the types that the rewriting needs, or whose mirrors would be too large."""
 
 
 def rewritten(rewrites: Iterable[Rewrite], original: JsonView, base: Json, *, worker_namespace: Callable[[str], str]) -> Rewritten:
@@ -41,10 +46,30 @@ def rewritten(rewrites: Iterable[Rewrite], original: JsonView, base: Json, *, wo
     items = [None] if not case.each else [each for each in _at(original, case.each) if _selects(case, original, each)]
     if not items:
         return Rewritten({}, f"no item of {case.each} has {' and '.join(path for path in case.when if _is_of_item(path))}")
+    different = {_digest(item): item for item in items}
+    if len(different) > _MOST_ITEMS:
+        return Rewritten({}, f"{case.each} has {len(different)} different items, and an object has at most {_MOST_ITEMS} mirrors; {_SPLIT}")
     try:
-        return Rewritten({_digest(item): _Case(case, original, item, worker_namespace).applied(base) for item in items})
+        return Rewritten(_applied(case, original, base, different, worker_namespace))
     except _Unfit as error:
         return Rewritten({}, str(error))
+
+
+def _applied(
+    case: Rewrite, original: JsonView, base: Json, items: Mapping[str, Any], worker_namespace: Callable[[str], str]
+) -> Mapping[str, Json]:
+    """Returns the bodies by the digest of their item. Raises _Unfit."""
+    common: Json = json.loads(json.dumps(base))
+    for path in case.remove:
+        _remove(common, path)
+    text, left = json.dumps(common), _MOST_MIB << 20
+    bodies: dict[str, Json] = {}
+    for digest, item in items.items():
+        bodies[digest] = _Case(case, original, item, worker_namespace).applied(json.loads(text))
+        left -= len(json.dumps(bodies[digest], ensure_ascii=False).encode(errors="replace"))
+        if left < 0:
+            raise _Unfit(f"its mirrors{case.each and f' for the items of {case.each}'} have more than {_MOST_MIB} MiB together; {_SPLIT}")
+    return bodies
 
 
 @frozen
@@ -56,10 +81,8 @@ class _Case:
     item: Any
     worker_namespace: Callable[[str], str]
 
-    def applied(self, base: Json) -> Json:
-        body: Json = json.loads(json.dumps(base))
-        for path in self.rewrite.remove:
-            _remove(body, path)
+    def applied(self, body: Json) -> Json:
+        """Sets what the case sets, and returns the body."""
         for path, template in self.rewrite.values.items():
             self._set(body, path, template, lambda text: text)
         for path, template in self.rewrite.namespaces.items():

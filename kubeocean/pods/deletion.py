@@ -57,7 +57,7 @@ class PhysicalPodDeleter:
             # What an earlier request did whose response was lost may not be in the cache yet.
             live = await self._read(physical)
             if live is None:
-                self.physical.controller.add(ref)
+                self._gone(ref, physical)
                 return
             physical = live
         period = repeated_period(physical, await self._grace(physical, ref, grace), now=self.scope.host.clock.now())
@@ -69,12 +69,18 @@ class PhysicalPodDeleter:
             async with self._slots:
                 await self.scope.worker.client.delete(PODS, key, grace=period, uid=uid)
         except NotFound:
-            self.physical.controller.add(ref)
+            self._gone(ref, physical)
         except Conflict:
             # Not only for a pod of another uid: a deletion may conflict with another write.
             if await self._read(physical) is not None:
                 raise
-            self.physical.controller.add(ref)
+            self._gone(ref, physical)
+
+    def _gone(self, ref: PodRef, physical: Pod) -> None:
+        """Reconciles the pod whose physical pod no longer exists, and forgets its deletion: the watch may have shown it before."""
+        if self._requested.get(physical.key) == physical.metadata.uid:
+            del self._requested[physical.key]
+        self.physical.controller.add(ref)
 
     async def _read(self, physical: Pod) -> Pod | None:
         """Returns the physical pod as it is in the worker now; None when that uid no longer exists. Raises ApiError."""

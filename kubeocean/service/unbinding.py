@@ -233,13 +233,14 @@ class Unbinding:
             return False
 
     async def _delete_copies(self, worker: Client, mount: Mount) -> Remaining | None:
-        left: Counter[str] = Counter()
+        # By UID, as two versions of a kind have the same objects, and kinds of two groups may have the same plural.
+        left: dict[str, str] = {}
         for kind in (*KINDS, *MIRRORS, *(each.of_kind("") for each in self._extra_kinds())):
             try:
                 for copy in await owned(worker, kind, mount):
                     if not copy.metadata.deletion_timestamp:
                         await _delete(worker, kind, copy.metadata)
-                left[kind.plural] = len(await owned(worker, kind, mount))
+                left |= {copy.metadata.uid: kind.plural for copy in await owned(worker, kind, mount)}
             except NotFound:
                 if kind in (*KINDS, *MIRRORS):
                     raise
@@ -248,11 +249,11 @@ class Unbinding:
                 # Originals are marked before they are copied: where none is, there are no copies.
                 if await self._has_marked(kind, mount):
                     raise
-        return Remaining(objects=tuple(sorted((+left).items()))) if +left else None
+        return Remaining(objects=tuple(sorted(Counter(left.values()).items()))) if left else None
 
     def _extra_kinds(self) -> list[ExtraKind]:
         """Returns the kinds of which there may be mirrors: those of the setting, and those that were mirrored once."""
-        found = {each.title: each for each in (*self._scope.settings.extra_kinds, *self._scope.binding.mirrored_kinds)}
+        found = {each.note: each for each in (*self._scope.settings.extra_kinds, *self._scope.binding.mirrored_kinds)}
         return list(found.values())
 
     # --- in the hub ---

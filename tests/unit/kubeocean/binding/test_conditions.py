@@ -122,3 +122,12 @@ def test_rights_that_were_withdrawn_leave_mirrors_also_after_a_restart() -> None
 def test_condition_of_mirrors_exists_only_once_there_were_some() -> None:
     assert get_condition(written({}, Health(reachable=True))["conditions"], "ServicesMirrored") is None
     assert said(written(written({}, MIRRORED), Health(reachable=True)), "ServicesMirrored") == ("True", "NothingToMirror")
+
+
+def test_a_message_has_at_most_the_characters_that_the_definition_permits() -> None:
+    limit = 32_768
+    for length in (limit, limit + 1):
+        status = written({}, Health(reachable=True, kinds=Observation(False, "Incomplete", "é" * length)))
+        condition = get_condition(status["conditions"], "ExtraKindsMirrored")
+        assert condition is not None
+        assert condition["message"] == ("é" * limit if length == limit else "é" * (limit - 1) + "…")

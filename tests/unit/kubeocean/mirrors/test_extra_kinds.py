@@ -18,6 +18,7 @@ from kubeocean.worker.cluster import Mount, WorkerCluster
 from tests.support.memory_api import MemoryApi
 from tests.unit.kubeocean.builders import OWNER, binding, worker_scope
 from tests.unit.kubeocean.world import listed
+from vkubelet.client.transport import Call
 from vkubelet.errors import Forbidden
 from vkubelet.testing.host import RecordingHost
 
@@ -28,8 +29,8 @@ SERVED = {"resources": [{"name": "logs", "namespaced": False, "kind": "Log"}, {"
 class Scene:
     """A hub and a worker; `serves` are those that serve the kind."""
 
-    def __init__(self, *kinds: ExtraKind, noted: str = "") -> None:
-        self.hub, self.worker = MemoryApi(), MemoryApi()
+    def __init__(self, *kinds: ExtraKind, noted: str = "", worker: MemoryApi | None = None) -> None:
+        self.hub, self.worker = MemoryApi(), worker or MemoryApi()
         self.host = RecordingHost(client=self.hub.client())
         self.cluster = WorkerCluster(self.worker.client(), Mount(OWNER, "mnt"), clock=self.host.clock, probe_interval=10)
         scope = worker_scope(self.host, self.cluster)
@@ -115,6 +116,29 @@ async def test_a_wrong_scope_names_the_setting() -> None:
     assert not isinstance(found, str) and found.kind == "Log"
 
 
+class Garbled(MemoryApi):
+    """A proxy before the API server answers with a page at first."""
+
+    page = b"<html>please log in</html>"
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        return self.page if self.page and call.path == LOGS.path else await super().fetch(call, timeout)
+
+
+@pytest.mark.parametrize(("page", "why"), [(b"<html>please log in</html>", "not valid JSON"), (b"[1]", "not a JSON object")])
+async def test_a_response_that_cannot_be_read_is_named_and_asked_for_again(page: bytes, why: str) -> None:
+    worker = Garbled()
+    worker.page = page
+    scene = Scene(LOGS, worker=worker)
+    scene.serve(scene.hub, worker)
+    async with scene.running():
+        state = await scene.until(lambda: scene.state)
+        assert (state.holds, state.reason) == (False, "NotServed")
+        assert state.message == f"cannot find logs.logs.example.com in the worker cluster: GET {LOGS.path}: {why}"
+        worker.page = b""
+        assert await scene.until(lambda: scene.state if scene.state.holds else None)
+
+
 async def test_mirrors_of_a_removed_kind_are_deleted_before_its_record() -> None:
     scene = Scene(noted=LOGS.note)
     ours = {"name": "a", "uid": "a", "labels": dict(OWNER.labels), "annotations": dict(OWNER.annotations)}
@@ -124,6 +148,29 @@ async def test_mirrors_of_a_removed_kind_are_deleted_before_its_record() -> None
         await scene.until(lambda: scene.hub.writes)
     assert [(each.method, each.path) for each in scene.worker.writes] == [("DELETE", "/apis/logs.example.com/v1/logs/a")]
     assert scene.hub.writes[0].body["metadata"]["annotations"] == {keys.MIRRORED_KINDS: None}
+
+
+class DeletedBefore(MemoryApi):
+    """Another client deletes the object at `path` just before a deletion arrives."""
+
+    path = ""
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        if call.method == "DELETE" and call.path == self.path:
+            self.delete(self.path)
+        return await super().fetch(call, timeout)
+
+
+async def test_a_mirror_that_is_deleted_already_keeps_no_other_mirror_of_a_removed_kind() -> None:
+    worker = DeletedBefore()
+    scene = Scene(noted=LOGS.note, worker=worker)
+    for name in ("a", "b"):
+        metadata = {"name": name, "uid": name, "labels": dict(OWNER.labels), "annotations": dict(OWNER.annotations)}
+        worker.put(f"{LOGS.path}/logs/{name}", {"metadata": metadata})
+    worker.path = f"{LOGS.path}/logs/a"
+    async with scene.running():
+        await scene.until(lambda: scene.hub.writes)
+    assert worker.objects == {} and [each.path for each in worker.writes] == [f"{LOGS.path}/logs/a", f"{LOGS.path}/logs/b"]
 
 
 @pytest.mark.parametrize("noted", ["", LOGS.note])

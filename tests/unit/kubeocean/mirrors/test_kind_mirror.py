@@ -17,6 +17,8 @@ from tests.support.memory_api import MemoryApi
 from tests.unit.kubeocean.builders import OWNER, binding, pod, unknown, worker_scope
 from tests.unit.kubeocean.world import listed
 from vkubelet.api.objects import Json, Key, Unknown
+from vkubelet.client.transport import Call
+from vkubelet.errors import Invalid
 from vkubelet.testing.host import RecordingHost
 
 WIDE = ExtraKind(
@@ -56,9 +58,9 @@ def log(name: str = "web", *parts: str) -> Unknown:
 class Scene:
     """A session whose lists are complete."""
 
-    def __init__(self, kind: ExtraKind, mount: Mount = MOUNT) -> None:
+    def __init__(self, kind: ExtraKind, mount: Mount = MOUNT, *, worker: MemoryApi | None = None) -> None:
         self.kind, self.mount = kind, mount
-        self.hub, self.worker = MemoryApi(), MemoryApi()
+        self.hub, self.worker = MemoryApi(), worker or MemoryApi()
         self.recorded: list[str] = []
         self.prepared: list[str] = []
         self.host = RecordingHost(client=self.hub.client())
@@ -276,6 +278,31 @@ async def test_a_refused_object_loses_its_mirror_and_is_named() -> None:
     await scene.mirror.reconcile(NOTE)
     assert scene.writes == [("DELETE", body["metadata"]["name"])]
     assert scene.mirror.problems() == ["Note shop/web has no mirror: secrets are not mirrored"]
+
+
+class Strict(MemoryApi):
+    """An API server that refuses every object at great length."""
+
+    async def fetch(self, call: Call, timeout: float) -> bytes:
+        if call.method == "POST":
+            raise Invalid(call.attempt, "x" * 100_000, status=422)
+        return await super().fetch(call, timeout)
+
+
+async def test_a_long_refusal_of_the_worker_is_cut() -> None:
+    scene = Scene(OWN, worker=Strict())
+    scene.show(note())
+    assert await scene.mirror.reconcile(NOTE) == 60.0
+    (problem,) = scene.mirror.problems()
+    assert problem == "the worker refuses the mirror of Note shop/web: " + "x" * 1000 + "…"
+
+
+def test_a_mirror_from_a_list_whose_items_do_not_name_their_kind_is_no_difference() -> None:
+    (body,) = desired(note(), MOUNT, kind=OWN, resource=OWN.of_kind("Note")).bodies
+    item = {name: value for name, value in body.items() if name not in ("apiVersion", "kind")}
+    assert change(unknown(item), body) is None
+    replacement = change(unknown({**item, "spec": {}}), body)
+    assert replacement is not None and (replacement["apiVersion"], replacement["kind"]) == ("logs.example.com/v1", "Note")
 
 
 async def test_a_mirror_of_a_tenant_keeps_its_name_in_the_namespace_of_the_tenant() -> None:

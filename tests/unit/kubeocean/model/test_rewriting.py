@@ -157,6 +157,28 @@ def test_an_object_whose_fields_have_other_types_is_refused(spec: Body, rule: Re
     assert text in found.refused and not found.bodies
 
 
+PARTS = (Rewrite(each="spec.parts", remove=("spec.parts",), values={"spec.part": "${item}"}),)
+
+
+def parts(*parts: str, text: str = "") -> Body:
+    return {"metadata": {"name": "m"}, "spec": {"parts": list(parts), "text": text}}
+
+
+def test_equal_items_have_one_mirror_and_more_than_a_hundred_different_ones_none() -> None:
+    many = [f"{at}" for at in range(100)]
+    assert len(rewrite(parts(*many, *many), PARTS).bodies) == 100
+    found = rewrite(parts(*many, "100"), PARTS)
+    assert found == Rewritten({}, "spec.parts has 101 different items, and an object has at most 100 mirrors; split the object")
+
+
+def test_the_mirrors_of_one_object_have_at_most_four_mebibytes() -> None:
+    text = "é" * (1 << 19)
+    assert len(rewrite(parts("a", "b", "c", text=text), PARTS).bodies) == 3
+    found = rewrite(parts("a", "b", "c", "d", text=text), PARTS)
+    assert found == Rewritten({}, "its mirrors for the items of spec.parts have more than 4 MiB together; split the object")
+    assert rewrite(parts(text="a" * (4 << 20)), ()).bodies, "an object without a rewriting is mirrored whatever its size"
+
+
 _json = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text("ab", max_size=3),
     lambda inner: (

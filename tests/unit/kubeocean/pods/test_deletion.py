@@ -110,3 +110,29 @@ async def test_shorter_deletion_counts_from_the_first_request() -> None:
 
 async def test_expired_grace_period_ends_a_longer_one_at_once() -> None:
     assert await repeated(3600.0, after=30.0, then=0.0) == 1
+
+
+async def test_deletion_of_a_pod_that_no_longer_exists_is_not_remembered() -> None:
+    """The watch may have shown the end of the pod before its deletion was requested, so nothing else would forget it."""
+    clock = ManualClock(NOW)
+    model = ApiModel(now=clock.now)
+    model.call("POST", "/api/v1/namespaces", {"metadata": {"name": "mnt"}}, user="owner")
+    client = model.client("kubeocean", clock=clock)
+    scope = worker_scope(RecordingHost(client=client, clock=clock))
+    deleter = PhysicalPodDeleter(scope=scope, physical=PhysicalPodReconciler(scope=scope, released=lambda pod: None))
+    body = {"metadata": {"name": "web"}, "spec": {"containers": [{"name": "main", "image": "app:1"}]}}
+
+    async def physical() -> Pod:
+        model.call("POST", "/api/v1/namespaces/mnt/pods", body, user="owner")
+        return await client.get(PODS, Key("mnt", "web"))
+
+    gone = await physical()
+    await deleter.delete(pod().ref, gone, 30.0)
+    assert deleter._requested == {gone.key: gone.metadata.uid}, "the watch will show it"
+    await deleter.delete(pod().ref, gone, 30.0)
+    assert deleter._requested == {}, "a live read has shown it"
+    await deleter.delete(pod().ref, gone, 30.0)
+    assert deleter._requested == {}, "not found"
+    await physical()
+    await deleter.delete(pod().ref, gone, 30.0)
+    assert deleter._requested == {}, "conflict with a pod of another UID"

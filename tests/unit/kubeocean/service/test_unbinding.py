@@ -8,9 +8,11 @@ import pytest
 
 from kubeocean.model import keys
 from kubeocean.model.crds import ClusterBinding
+from kubeocean.model.kinds import ExtraKind
 from kubeocean.nodes.reclaim import Reclaimer
 from kubeocean.service.lifecycle import Remaining
 from kubeocean.service.unbinding import Unbinding
+from kubeocean.settings import KubeoceanSettings
 from kubeocean.worker.cluster import Mount
 from tests.support.memory_api import MemoryApi
 from tests.unit.kubeocean.builders import OWNER, binding, scope
@@ -107,3 +109,33 @@ async def test_a_binding_that_allows_more_time_gets_it(unbinding: Unbinding, hos
     assert not unbinding.noted(one, PODS_3).stuck
     await host.clock.advance(1)
     assert unbinding.noted(one, PODS_3).stuck
+
+
+def kind(group: str, version: str = "v1") -> ExtraKind:
+    return ExtraKind(api_version=f"{group}.example.com/{version}", resource="notes", namespaced=False)
+
+
+async def deletes_copies(worker: MemoryApi, *kinds: ExtraKind, noted: str) -> Remaining | None:
+    """Deletes the copies of a binding whose setting has `kinds`, and which has mirrored those of `noted`."""
+    one = scope(RecordingHost(client=MemoryApi().client()), settings=KubeoceanSettings(binding="demo", extra_kinds=kinds))
+    one.binding.current = binding(annotations={keys.MIRRORED_KINDS: noted})
+    return await Unbinding(one, reclaimer=Reclaimer(one.host, per_second=10))._delete_copies(worker.client(), Mount(OWNER, "mount"))
+
+
+def mirror(uid: str, **more: str) -> Json:
+    return {"metadata": {"name": uid, "uid": uid, "labels": dict(OWNER.labels), "annotations": dict(OWNER.annotations), **more}}
+
+
+async def test_an_earlier_version_that_was_recorded_does_not_hide_that_of_the_setting() -> None:
+    worker = MemoryApi()
+    worker.put("/apis/a.example.com/v2/notes/x", mirror("x"))
+    await deletes_copies(worker, kind("a", "v2"), noted=kind("a").note)
+    assert worker.objects == {}
+
+
+async def test_kinds_with_one_plural_are_counted_together_and_two_versions_once() -> None:
+    worker = MemoryApi()
+    for path in ("a.example.com/v1/notes/x", "a.example.com/v2/notes/x", "a.example.com/v1/notes/y", "b.example.com/v1/notes/z"):
+        worker.put(f"/apis/{path}", mirror(path.rpartition("/")[2], deletionTimestamp="2026-01-01T00:00:00Z"))
+    left = await deletes_copies(worker, kind("a"), kind("b"), noted=kind("a", "v2").note)
+    assert left is not None and left.objects == (("notes", 3),)
