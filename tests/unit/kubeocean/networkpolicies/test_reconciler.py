@@ -155,7 +155,7 @@ async def test_mirror_is_deleted_with_its_policy_after_a_live_read(scene: Scene)
 
 
 @pytest.mark.parametrize("where", ["hub", "worker"])
-async def test_a_mirror_that_a_cluster_does_not_let_delete_is_named_and_keeps_no_pod_waiting(scene: Scene, where: str) -> None:
+async def test_a_mirror_that_cannot_be_deleted_is_named_and_keeps_no_pod_waiting(scene: Scene, where: str) -> None:
     for name in ("a", "b"):
         scene.decree(policy(name))
     await scene.settle()

@@ -235,7 +235,7 @@ def test_selectors_of_any_size_do_not_block_the_event_loop(selectors: list[Json]
     assert (found if found is None else len(found)) == expected
 
 
-def test_peers_are_compared_with_all_namespaces_up_to_a_limit_and_others_stay_closed_and_are_named() -> None:
+def test_peers_beyond_the_limit_are_named_and_stay_closed() -> None:
     def peers(count: int) -> Json:
         return from_(*({"namespaceSelector": {"matchLabels": {"team": "blue"}}} for _ in range(count)))
 
