@@ -265,7 +265,7 @@ async def test_where_the_hub_refuses_its_lists_pods_of_a_namespace_reach_one_ano
 
 
 @pytest.mark.parametrize("where", ["hub", "worker"])
-async def test_rights_that_are_removed_while_running_are_reported_until_they_are_granted_again(scene: Scene, where: str) -> None:
+async def test_rights_that_are_removed_are_reported_until_they_are_granted_again(scene: Scene, where: str) -> None:
     scene.decree(policy())
     await scene.settle()
     informer = scene.mirror.policies if where == "hub" else scene.part()
