@@ -55,7 +55,7 @@ class PhysicalPodDeleter:
         key, uid = physical.key, physical.metadata.uid
         if self._requested.get(key) == uid and not physical.terminating:
             # What an earlier request did whose response was lost may not be in the cache yet.
-            live = await self._read(physical)
+            live = await self._live(physical)
             if live is None:
                 self._gone(ref, physical)
                 return
@@ -72,7 +72,7 @@ class PhysicalPodDeleter:
             self._gone(ref, physical)
         except Conflict:
             # Not only for a pod of another uid: a deletion may conflict with another write.
-            if await self._read(physical) is not None:
+            if await self._live(physical) is not None:
                 raise
             self._gone(ref, physical)
 
@@ -82,15 +82,20 @@ class PhysicalPodDeleter:
             del self._requested[physical.key]
         self.physical.controller.add(ref)
 
-    async def _read(self, physical: Pod) -> Pod | None:
+    async def _live(self, physical: Pod) -> Pod | None:
         """Returns the physical pod as it is in the worker now; None when that uid no longer exists. Raises ApiError."""
+        live = await self._read(physical.key)
+        return live if live is not None and live.metadata.uid == physical.metadata.uid else None
+
+    async def _read(self, key: Key) -> Pod | None:
+        """Reads a pod of the worker into the cache, and returns it; None when there is none. Raises ApiError."""
         worker = self.scope.worker
         try:
-            live = await worker.client.get(PODS, physical.key)
+            found = await worker.client.get(PODS, key)
         except NotFound:
             return None
-        worker.pods.adopt(live)
-        return live if live.metadata.uid == physical.metadata.uid else None
+        worker.pods.adopt(found)
+        return found
 
     async def delete_predecessor(self, pod: Pod, *, read: bool = False) -> None:
         """Deletes the physical pod of an earlier uid, and waits until it no longer exists; `read` reads it from the worker first.
@@ -98,11 +103,8 @@ class PhysicalPodDeleter:
         Raises Unavailable when it is not deleted in time, or is not ours to delete.
         """
         worker, key = self.scope.worker, self.scope.worker.mount.copy_key(pod.ref.key)
-        if read:
-            try:
-                worker.pods.adopt(await worker.client.get(PODS, key))
-            except NotFound:
-                return
+        if read and await self._read(key) is None:
+            return
         found = worker.pods.store.get(key)
         if found is None or virtual_uid(found.metadata) == pod.metadata.uid:
             return
