@@ -130,10 +130,24 @@ def holds(conditions: Sequence[Condition], type_: str) -> bool:
 
 
 @frozen(kw_only=True)
-class ManagedCluster:
-    """The record of a cluster in the API of Open Cluster Management."""
+class _Record:
+    """What both records of a cluster have in common."""
 
     meta: ObjectMeta = _NOTHING
+
+    @property
+    def name(self) -> str:
+        return self.meta.name
+
+    @property
+    def deleting(self) -> bool:
+        return self.meta.deletion_timestamp is not None
+
+
+@frozen(kw_only=True)
+class ManagedCluster(_Record):
+    """The record of a cluster in the API of Open Cluster Management."""
+
     accepted: bool = False
     lease_seconds: int = DEFAULT_PERIOD
     urls: Sequence[str] = ()
@@ -163,14 +177,6 @@ class ManagedCluster:
             version=status.inner("version").text("kubernetes"),
             problems=problems,
         )
-
-    @property
-    def name(self) -> str:
-        return self.meta.name
-
-    @property
-    def deleting(self) -> bool:
-        return self.meta.deletion_timestamp is not None
 
     def validate(self) -> list[Problem]:
         """Returns everything that is wrong with the record."""
@@ -228,10 +234,9 @@ class MemberState:
 
 
 @frozen(kw_only=True)
-class MemberCluster:
+class MemberCluster(_Record):
     """The record of a cluster in the API of KubeFleet; creating it is the hub's consent."""
 
-    meta: ObjectMeta = _NOTHING
     identity: Identity = Identity()
     period: int = DEFAULT_PERIOD
     taints: Sequence[Taint] = ()
@@ -253,14 +258,6 @@ class MemberCluster:
             state=MemberState.parse(status),
             problems=problems,
         )
-
-    @property
-    def name(self) -> str:
-        return self.meta.name
-
-    @property
-    def deleting(self) -> bool:
-        return self.meta.deletion_timestamp is not None
 
     def validate(self) -> list[Problem]:
         """Returns everything that is wrong with the record."""
