@@ -1,8 +1,8 @@
 """`python -m tests.benchmarks.ideal HUB WORKER NAMESPACE`: the ideal pipeline, what leasing a pod takes at the very least and nothing more.
 
 For each pod that appears in a namespace of the hub: a token, its Secret in the worker, a physical pod there, and, when that runs, one
-status at home. For each that is being deleted: the deletion of the physical pod, and, when that is gone, of its Secret and of the pod at
-home. No retry, no check, nothing is looked up: whatever does leasing has to do this much.
+status in the hub. For each that is being deleted: the deletion of the physical pod, and, when that is gone, of its Secret and of the pod in
+the hub. No retry, no check, nothing is looked up: whatever does leasing has to do this much.
 
 Invariant: nothing of the code that is compared with it is used.
 """
@@ -57,7 +57,7 @@ class Api:
             return found
 
     async def watch(self, path: str, query: str = "") -> AsyncIterator[tuple[str, Body]]:
-        """The type and object of each event. An API server ends the watch of a client that is late, which begins anew where it was."""
+        """The type and object of each event. An API server ends the watch of a client that is late, which continues where it was."""
         version = ""
         while True:
             url = f"{self._url}{path}?watch=true&timeoutSeconds=3600&resourceVersion={version}{query}"
@@ -149,7 +149,7 @@ class Pipeline:
 
 
 def _named(uid: str) -> str:
-    """The physical pod and its Secret, for the UID of the pod at home."""
+    """The physical pod and its Secret, for the UID of the pod in the hub."""
     return hashlib.md5(uid.encode(), usedforsecurity=False).hexdigest()
 
 

@@ -132,7 +132,7 @@ class Removal:
     """What the deletion of all pods of a burst gave."""
 
     rate: float
-    """Pods a second that were gone at home and in the worker, from the first call on."""
+    """Pods a second that were gone in the hub and in the worker, from the first call on."""
     cpu: float
     """Seconds of CPU of the process per pod."""
 

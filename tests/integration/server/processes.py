@@ -107,7 +107,7 @@ class ProcessBackend(Backend):
                 finally:
                     # Only one may read a pipe at a time: the calls that still do end with the process.
                     self._kill(process)
-                    await eventually(lambda: started.attached == 0, "nobody is attached", every=0.01)
+                    await eventually(lambda: started.attached == 0, "no call is attached", every=0.01)
 
     @asynccontextmanager
     async def spawned(self, command: Sequence[str], *, stdin: int) -> AsyncIterator[Process]:
