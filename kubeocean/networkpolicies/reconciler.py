@@ -6,10 +6,11 @@ are not complete, or refused, delete nothing. Keys are hub namespaces; calls for
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from kubeocean.copies.bodies import copy_of, missing_marks
+from kubeocean.mirrors.engine import BY_NAMESPACE, COALESCED, priority_of, refusals
 from kubeocean.model import keys
 from kubeocean.model.ownership import Ownership, classify
 from kubeocean.networkpolicies.desired import Desired, desired, within_alone
@@ -29,10 +30,7 @@ from vkubelet.logformat import bind
 
 log = logging.getLogger(__name__)
 
-_BY_NAMESPACE: Final = "namespace"
 _BY_SPACE: Final = "space"
-_COALESCED: Final = 0.3
-"""Seconds in which changes of many namespaces, or of our policies, become one reconcile."""
 _NOT_LISTED: Final = 0.5
 _RECHECK_AFTER: Final = 60.0
 """Seconds until a policy that the worker does not accept is tried again."""
@@ -49,7 +47,7 @@ class NetworkPolicyMirror:
         self._scope = scope
         self._worker = worker
         self._mount = worker.mount
-        policies: Store[Unknown] = Store(indexes={_BY_NAMESPACE: lambda each: [each.metadata.namespace]})
+        policies: Store[Unknown] = Store(indexes={BY_NAMESPACE: lambda each: [each.metadata.namespace]})
         self.policies: Informer[Unknown] = Informer(host.client, NETWORKPOLICIES, store=policies, clock=host.clock, metrics=host.metrics)
         spaces: Store[Unknown] = Store(indexes={_BY_SPACE: lambda each: [self._mount.namespace_of(each.metadata.name)]}, keep=_kept)
         self.namespaces: Informer[Unknown] = Informer(host.client, NAMESPACES, store=spaces, clock=host.clock, metrics=host.metrics)
@@ -61,7 +59,7 @@ class NetworkPolicyMirror:
         self._progress = asyncio.Event()
         self._problems: dict[str, tuple[str, ...]] = {}
         self.controller: Controller[str] = Controller("networkpolicies", self.reconcile, workers=4, clock=host.clock, metrics=host.metrics)
-        self.policies.on_change(lambda change: self._add(change.key.namespace, priority=_priority(change)))
+        self.policies.on_change(lambda change: self._add(change.key.namespace, priority=priority_of(change)))
         self.namespaces.on_change(self._namespace_changed)
         worker.namespaces.on_change(self._space_changed)
         worker.networkpolicies.on_change(self._mirror_changed)
@@ -125,7 +123,7 @@ class NetworkPolicyMirror:
                 wait = await self._bring(namespace, space, part)
                 is_done = True
             except (NotFound, Conflict):
-                wait = _COALESCED
+                wait = COALESCED
             finally:
                 self._running.discard(namespace)
                 if not is_done:
@@ -153,7 +151,7 @@ class NetworkPolicyMirror:
 
     def _refusals(self) -> list[str]:
         """Returns why the hub has never listed what is mirrored."""
-        return _refused(each for each in (self.policies, self.namespaces) if not each.ever_synced)
+        return refusals(each for each in (self.policies, self.namespaces) if not each.ever_synced)
 
     def _is_refused(self, namespace: str) -> bool:
         part = self._part(namespace)
@@ -186,7 +184,7 @@ class NetworkPolicyMirror:
         wanted = Desired({})
         if in_scope and is_listed:
             limited = space.metadata.labels.get(keys.OWNER_LIMITS_EGRESS) == "true"
-            listed = self.policies.store.by_index(_BY_NAMESPACE, namespace)
+            listed = self.policies.store.by_index(BY_NAMESPACE, namespace)
             wanted = desired(namespace, listed, others=others, spaces=self._spaces(), limited=limited)
         elif in_scope and not any(copy_of(each.metadata) for each in ours.values()):
             # What an earlier process has mirrored stays as it is.
@@ -288,23 +286,23 @@ class NetworkPolicyMirror:
         yield from {*found, *([named] if named else [])}
 
     def _namespace_changed(self, change: Change[Unknown]) -> None:
-        self._add(change.key.name, priority=_priority(change))
+        self._add(change.key.name, priority=priority_of(change))
         if change.old is None or change.new is None or change.old.metadata.labels != change.new.metadata.labels:
             self._peers_changed(change)
 
     def _space_changed(self, change: Change[Unknown]) -> None:
-        self._add_space(change.key.name, priority=_priority(change))
+        self._add_space(change.key.name, priority=priority_of(change))
         self._peers_changed(change)
 
     def _peers_changed(self, change: Change[Unknown]) -> None:
         """Reconciles the namespaces with policies: their selectors may choose other namespaces. The first lists need no further one."""
         if not change.initial:
-            for namespace in self.policies.store.index_values(_BY_NAMESPACE):
-                self._add(namespace, after=_COALESCED)
+            for namespace in self.policies.store.index_values(BY_NAMESPACE):
+                self._add(namespace, after=COALESCED)
 
     def _mirror_changed(self, change: Change[Unknown]) -> None:
         for namespace in self._namespaces_of(change.key.namespace):
-            self.controller.add(namespace, after=_COALESCED, priority=_priority(change))
+            self.controller.add(namespace, after=COALESCED, priority=priority_of(change))
 
     # --- status ---
 
@@ -314,24 +312,19 @@ class NetworkPolicyMirror:
             await self._scope.host.clock.sleep(_REPORTED_EVERY)
             if not self._worker.namespaces.ever_synced or not (self._is_listed() or self._refusals()):
                 continue
-            names = [name for name in self.policies.store.index_values(_BY_NAMESPACE) if self._prepared(name) is not None]
+            names = [name for name in self.policies.store.index_values(BY_NAMESPACE) if self._prepared(name) is not None]
             parts = [part for each in names if (part := self._part(each)) is not None]
             # Rights may be removed later, too: what was listed then stays mirrored, and is followed no more.
-            lacking = _refused(parts)
+            lacking = refusals(parts)
             state = mirroring(
                 names,
-                refused="; ".join(_refused((self.policies, self.namespaces)) if len(self._worker.namespaces.store) else ()),
+                refused="; ".join(refusals((self.policies, self.namespaces)) if len(self._worker.namespaces.store) else ()),
                 lacking=lacking,
                 is_lacking_everywhere=bool(parts) and len(lacking) == len(parts),
                 problems=[text for name in sorted(self._problems) for text in self._problems[name]],
                 mount=self._mount,
             )
             self._scope.binding.set_network_policies(state)
-
-
-def _refused(lists: Iterable[Informer[Unknown]]) -> list[str]:
-    """Returns why a cluster refuses these lists now."""
-    return [str(each.last_error) for each in lists if isinstance(each.last_error, REFUSED)]
 
 
 def _differs(live: Unknown, wanted: Json) -> bool:
@@ -343,7 +336,3 @@ def _kept(namespace: Unknown) -> Unknown:
     meta = namespace.metadata
     head: Json = {"name": meta.name, "uid": meta.uid, "resourceVersion": meta.resource_version, "labels": dict(meta.labels)}
     return Unknown.decode(encode_json({"metadata": head}))
-
-
-def _priority(change: Change[Unknown]) -> Priority:
-    return Priority.LOW if change.initial else Priority.HIGH
