@@ -126,7 +126,9 @@ class CopyReconciler(MirroredForPods):
             raise OriginalMissing(f"get {self._resource} {key}", "it is being deleted", status=404)
         original = await self._mark(original)
         made_with, desired = self._kind.made_with(key), self._kind.render(original)
-        copy = None if self._has_copy(key) else await self._create(desired)
+        # Until the copies are listed one may exist, of a process before; then it is read first.
+        may_exist = self._has_copy(key) or not self._copies.ever_synced
+        copy = None if may_exist else await self._create(desired)
         if copy is None:
             copy = await self._update(key, desired)
         self._written[key] = _Written(original.metadata.resource_version, made_with, copy.metadata.uid, copy.metadata.resource_version)

@@ -72,7 +72,7 @@ class TokenReconciler:
         """Creates the pod's Secret, or renews its tokens if they are due. Raises ApiError, Unavailable."""
         if not sources:
             return
-        known = self._worker.secrets.store.get(self._key(pod.ref))
+        known = await self._secret(pod.ref)
         if known is None or self._due_in(known, pod, sources) <= 0:
             await self._renew(pod, sources, known=known)
         self.controller.add(_without_node(pod.ref), after=1.0, priority=Priority.LOW)
@@ -91,7 +91,7 @@ class TokenReconciler:
 
     async def reconcile(self, ref: PodRef) -> float | None:
         """Renews due tokens, or deletes the Secret of a deleted pod; returns the seconds until the next check."""
-        secret = self._worker.secrets.store.get(self._key(ref))
+        secret = await self._secret(ref)
         if secret is not None and classify(secret.metadata, self._worker.mount.owner) is not Ownership.OURS:
             return None
         with bind(pod=str(ref.key), uid=ref.uid):
@@ -121,6 +121,20 @@ class TokenReconciler:
             return None
         await self._renew(pod, sources, known=None)
         return 1.0
+
+    async def _secret(self, ref: PodRef) -> Unknown | None:
+        """Returns the Secret of a pod. Raises ApiError.
+
+        Until the Secrets are listed it is read: one may exist, of a process before.
+        """
+        key, secrets = self._key(ref), self._worker.secrets
+        known = secrets.store.get(key)
+        if known is not None or secrets.ever_synced:
+            return known
+        try:
+            return await self._worker.client.get(SECRETS, key)
+        except NotFound:
+            return None
 
     def _key(self, ref: PodRef) -> Key:
         return Key(self._worker.mount.namespace_of(ref.namespace), keys.token_secret_name(ref.namespace, ref.name, ref.uid))
